@@ -1,0 +1,60 @@
+//! CRC-32 (IEEE 802.3, reflected, polynomial 0xEDB88320), by the crate crc32fast, which uses the processor's
+//! carry-less multiplication where there is one.
+//!
+//! A CRC finds damage and torn reads. It does not stop somebody who wants to deceive.
+
+/// CRC-32 of bytes that come in pieces.
+#[derive(Clone, Debug)]
+pub(crate) struct Crc32(crc32fast::Hasher);
+
+impl Crc32 {
+    /// The checksum of no bytes.
+    pub(crate) fn new() -> Self {
+        Self(crc32fast::Hasher::new())
+    }
+
+    /// Continues from the checksum of bytes already seen.
+    #[inline]
+    pub(crate) fn resume(checksum: u32) -> Self {
+        Self(crc32fast::Hasher::new_with_initial(checksum))
+    }
+
+    /// Takes in more bytes.
+    #[inline]
+    pub(crate) fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The checksum of all bytes so far.
+    #[inline]
+    pub(crate) fn finish(self) -> u32 {
+        self.0.finalize()
+    }
+}
+
+/// CRC-32 of these bytes.
+#[inline]
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
+    crc32fast::hash(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The check value that every catalogue of CRCs gives for this one.
+    #[test]
+    fn check_value() {
+        assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
+    }
+
+    #[test]
+    fn pieces_and_whole_agree() {
+        let bytes: Vec<u8> = (0..1000u32).map(|i| (i * 7 % 251) as u8).collect();
+        for cut in [0, 1, 63, 64, 500, 1000] {
+            let mut pieces = Crc32::resume(crc32(&bytes[..cut]));
+            pieces.update(&bytes[cut..]);
+            assert_eq!(pieces.finish(), crc32(&bytes));
+        }
+    }
+}

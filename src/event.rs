@@ -1,0 +1,91 @@
+//! What happens in a node, as typed events. Log lines, counters, the distinct-error list of an inspector and
+//! the assertions of tests are all subscribers of this one list.
+
+use std::fmt::Debug;
+
+use crate::id::{Delivery, NodeName, TopicName};
+
+/// Something that happened on the control plane of a node. The data path emits none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A peer dialled and said hello.
+    SessionOpened {
+        /// The peer's node.
+        peer: NodeName,
+        /// The peer's process.
+        process: u32,
+    },
+    /// A peer was sent away, or sent something that is no message of this protocol.
+    PeerRejected {
+        /// What was wrong with it.
+        reason: String,
+    },
+    /// A subscriber attached to a topic.
+    Attached {
+        /// The subscriber's node.
+        peer: NodeName,
+        /// The topic.
+        topic: TopicName,
+        /// How its values travel.
+        delivery: Delivery,
+    },
+    /// A subscriber's request to attach was refused.
+    Refused {
+        /// The subscriber's node.
+        peer: NodeName,
+        /// The topic that was asked for, as it was written.
+        topic: String,
+        /// Why.
+        reason: String,
+    },
+    /// A subscriber detached, with what it counted.
+    Detached {
+        /// The subscriber's node.
+        peer: NodeName,
+        /// The topic.
+        topic: TopicName,
+        /// Values it received whole.
+        received: u64,
+        /// Values that were replaced before it looked.
+        conflated: u64,
+        /// Reads that it had to repeat.
+        torn_retries: u64,
+        /// Values it did not accept.
+        rejected: u64,
+    },
+    /// A session ended.
+    SessionClosed {
+        /// The peer's node.
+        peer: NodeName,
+        /// Whether the peer said goodbye; a process that died did not.
+        orderly: bool,
+    },
+    /// The driving loop met a failure of the operating system and went on.
+    Trouble {
+        /// What failed, and how.
+        what: String,
+    },
+}
+
+/// Takes the events of a node, on its driving thread. Must not block.
+pub trait EventSink: Debug + Send + Sync {
+    /// Takes one event.
+    fn event(&self, event: &Event);
+}
+
+/// Writes events as `tracing` records: the target is `fabricast`, the level follows from the event.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct TracingSink;
+
+impl EventSink for TracingSink {
+    fn event(&self, event: &Event) {
+        match event {
+            Event::PeerRejected { .. } | Event::Refused { .. } | Event::Trouble { .. } => {
+                tracing::warn!(target: "fabricast", ?event);
+            }
+            Event::SessionClosed { orderly: false, .. } => tracing::info!(target: "fabricast", ?event),
+            _ => tracing::debug!(target: "fabricast", ?event),
+        }
+    }
+}

@@ -1,0 +1,312 @@
+//! Names and numbers that identify things: nodes, topics, incarnations, positions.
+//!
+//! Every name from outside becomes one of these types at the boundary, so that code further in need not ask
+//! again whether it is well formed.
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::limits;
+
+/// The name of a node: 1 to 64 bytes of ASCII letters, digits, `.`, `_` and `-`, not beginning with a dot.
+///
+/// ```
+/// use fabricast::NodeName;
+///
+/// let name: NodeName = "market-data".parse()?;
+/// assert_eq!(name.as_str(), "market-data");
+/// assert!("../etc".parse::<NodeName>().is_err());
+/// # Ok::<(), fabricast::NameError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct NodeName(Box<str>);
+
+/// The name of a topic: 1 to 128 bytes of ASCII letters, digits, `.`, `_`, `-` and, between parts, `/`.
+///
+/// ```
+/// use fabricast::TopicName;
+///
+/// let name: TopicName = "equities/AAPL".parse()?;
+/// assert_eq!(name.as_str(), "equities/AAPL");
+/// assert!("/AAPL".parse::<TopicName>().is_err());
+/// # Ok::<(), fabricast::NameError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct TopicName(Box<str>);
+
+/// Why a text is not the name of a node or a topic.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NameError {
+    /// The name has no characters.
+    #[error("a {what} name must not be empty")]
+    Empty {
+        /// `node` or `topic`.
+        what: &'static str,
+    },
+    /// The name holds something other than letters, digits, `.`, `_`, `-` (and `/` inside a topic).
+    #[error("{name:?} is not a {what} name: use ASCII letters, digits, '.', '_', '-'{slash}", slash = if *what == "topic" { " and, between parts, '/'" } else { "" })]
+    Malformed {
+        /// `node` or `topic`.
+        what: &'static str,
+        /// The text as it was given, cut to the longest allowed name.
+        name: String,
+    },
+    /// The name is longer than the limit.
+    #[error("a {what} name may have {max} bytes, this one has {len}")]
+    TooLong {
+        /// `node` or `topic`.
+        what: &'static str,
+        /// Bytes given.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+}
+
+impl NodeName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TopicName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for NodeName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        check_len("node", text, limits::NODE_NAME_LEN_MAX)?;
+        if is_part(text) { Ok(Self(text.into())) } else { Err(malformed("node", text)) }
+    }
+}
+
+impl FromStr for TopicName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        check_len("topic", text, limits::TOPIC_NAME_LEN_MAX)?;
+        if text.split('/').all(is_part) { Ok(Self(text.into())) } else { Err(malformed("topic", text)) }
+    }
+}
+
+impl fmt::Display for NodeName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl fmt::Display for TopicName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for NodeName {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for TopicName {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
+impl From<NodeName> for String {
+    fn from(name: NodeName) -> Self {
+        name.0.into()
+    }
+}
+
+impl From<TopicName> for String {
+    fn from(name: TopicName) -> Self {
+        name.0.into()
+    }
+}
+
+fn check_len(what: &'static str, text: &str, max: usize) -> Result<(), NameError> {
+    match text.len() {
+        0 => Err(NameError::Empty { what }),
+        len if len > max => Err(NameError::TooLong { what, len, max }),
+        _ => Ok(()),
+    }
+}
+
+fn is_part(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
+    !text.is_empty() && !text.starts_with('.') && text.bytes().all(allowed)
+}
+
+fn malformed(what: &'static str, text: &str) -> NameError {
+    NameError::Malformed { what, name: text.chars().take(limits::TOPIC_NAME_LEN_MAX).collect() }
+}
+
+/// The random number of one incarnation of a repository. A publisher that starts again has a new epoch, and
+/// no value of the old one is ever taken for a value of the new one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Epoch(NonZeroU64);
+
+impl Epoch {
+    /// The epoch with this number, or `None` for zero, which no incarnation has.
+    pub fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+
+    /// The number.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:016x}", self.0)
+    }
+}
+
+/// The position of a value in its topic: 1 for the first publish of an epoch, one more for each further one.
+/// 0 means that nothing has been published yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Sequence(u64);
+
+impl Sequence {
+    /// Nothing published yet.
+    pub const NONE: Self = Self(0);
+
+    /// The sequence with this number.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// The sequence of the publish after this one. At one publish per nanosecond it takes 584 years to wrap.
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.wrapping_add(1))
+    }
+}
+
+impl fmt::Display for Sequence {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(out)
+    }
+}
+
+/// The number that stands for a topic's name inside regions: it is bound into every checksum, so that a value
+/// can not be taken for one of another topic. Derived from the name, the same on every host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TopicId(u64);
+
+impl TopicId {
+    /// The identifier of the topic of this name: CRC-32 of the name in the low half, CRC-32 of `topic:` and
+    /// the name in the high half.
+    pub fn of(name: &TopicName) -> Self {
+        let low = u64::from(crate::checksum::crc32(name.as_str().as_bytes()));
+        let mut prefixed = crate::checksum::Crc32::new();
+        prefixed.update(b"topic:");
+        prefixed.update(name.as_str().as_bytes());
+        Self(u64::from(prefixed.finish()) << 32 | low)
+    }
+
+    /// The identifier with this number, as read from a region.
+    pub const fn new(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// The number.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for TopicId {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:016x}", self.0)
+    }
+}
+
+/// What a topic's repository holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Kind {
+    /// The newest value.
+    State,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::State => out.write_str("state"),
+        }
+    }
+}
+
+/// How values travel to a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Delivery {
+    /// The subscriber reads the publisher's repository one-sidedly. Costs the publisher nothing.
+    Pull,
+    /// The publisher writes each value into a landing region that the subscriber lends.
+    Push,
+}
+
+impl fmt::Display for Delivery {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Self::Pull => "pull",
+            Self::Push => "push",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_accept_what_the_docs_say_and_nothing_else() {
+        for good in ["a", "md-1", "A.b_c", &"x".repeat(64)] {
+            assert_eq!(good.parse::<NodeName>().unwrap().as_str(), good);
+        }
+        for bad in ["", ".", "..", ".hidden", "a/b", "a b", "é", "a\0", &"x".repeat(65)] {
+            assert!(bad.parse::<NodeName>().is_err(), "{bad:?}");
+        }
+        for good in ["a", "a/b", "equities/US/AAPL", &"x".repeat(128)] {
+            assert_eq!(good.parse::<TopicName>().unwrap().as_str(), good);
+        }
+        for bad in ["", "/", "a/", "/a", "a//b", "a/../b", "a/.b", &"x".repeat(129)] {
+            assert!(bad.parse::<TopicName>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn topic_ids_differ_where_names_differ() {
+        let id = |name: &str| TopicId::of(&name.parse().unwrap());
+        assert_eq!(id("AAPL"), id("AAPL"));
+        assert_ne!(id("AAPL"), id("IBM"));
+    }
+}

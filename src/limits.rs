@@ -1,0 +1,72 @@
+//! Every bound of the library, named once. Nothing that comes from outside makes it allocate, wait or loop
+//! beyond one of these.
+
+/// Longest node name, bytes.
+pub const NODE_NAME_LEN_MAX: usize = 64;
+/// Longest topic name, bytes.
+pub const TOPIC_NAME_LEN_MAX: usize = 128;
+/// Longest name of a payload type, bytes.
+pub const TYPE_NAME_LEN_MAX: usize = 256;
+/// Largest schema, bytes of its JSON form.
+pub const SCHEMA_LEN_MAX: usize = 64 * 1024;
+/// Deepest nesting that a schema or a value decoded by one may have.
+pub const SCHEMA_DEPTH_MAX: usize = 64;
+/// Most values (leaves and containers) that decoding one payload by its schema may produce.
+pub const DECODED_VALUES_MAX: usize = 4 * 1024 * 1024;
+
+/// Largest payload a topic may declare, bytes (1 GiB).
+pub const PAYLOAD_LEN_MAX: usize = 1 << 30;
+/// Largest repository or landing region, bytes (16 GiB).
+pub const REGION_LEN_MAX: usize = 1 << 34;
+/// Fewest slots of a state repository: the newest value stays whole while the next one is staged.
+pub const SLOT_COUNT_MIN: u32 = 2;
+/// Most slots of a state repository.
+pub const SLOT_COUNT_MAX: u32 = 1 << 16;
+/// Slots of a state repository unless the publisher says otherwise.
+pub const SLOT_COUNT_DEFAULT: u32 = 8;
+
+/// Topics of one node.
+pub const TOPICS_MAX: usize = 4096;
+/// Sessions that one node serves at a time.
+pub const SESSIONS_MAX: usize = 1024;
+/// Attachments of one session.
+pub const ATTACHMENTS_PER_SESSION_MAX: usize = 256;
+/// Push subscribers of one topic.
+pub const PUSH_SUBSCRIBERS_MAX: usize = 256;
+
+/// Largest control message, bytes, frame header included.
+pub const CONTROL_MESSAGE_LEN_MAX: usize = 96 * 1024;
+/// Topics in one directory answer; the asker asks for the next page.
+pub const DIRECTORY_PAGE_LEN_MAX: usize = 128;
+/// Regions that may travel with one control message.
+pub const MESSAGE_REGIONS_MAX: usize = 1;
+/// Control messages waiting for a peer that does not take them; one more ends the session.
+pub const OUTBOUND_MESSAGES_MAX: usize = 64;
+/// Control messages of one session handled in one turn, so that a chatty peer does not starve the others.
+pub const MESSAGES_PER_TURN_MAX: usize = 16;
+/// Longest text in a refusal or an end-of-session message, bytes.
+pub const REASON_LEN_MAX: usize = 512;
+
+/// How long a peer that dialled has to say hello, nanoseconds.
+pub const HELLO_DEADLINE_NS: u64 = 2_000_000_000;
+/// How long a subscriber waits for an answer on the control channel, unless it says otherwise, nanoseconds.
+pub const ANSWER_DEADLINE_NS: u64 = 5_000_000_000;
+/// How often a node shows that its process lives (the heartbeat word of its repositories), nanoseconds.
+pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
+/// A repository whose heartbeat is older than this belongs to a process that hangs, nanoseconds.
+pub const HEARTBEAT_STALE_NS: u64 = 1_000_000_000;
+
+/// Reads of a value that was overwritten under the reader, repeated at once.
+pub const TORN_RETRIES_AT_ONCE: u32 = 3;
+/// Reads of a value that was overwritten under the reader before the caller is told `Contended`.
+pub const TORN_RETRIES_MAX: u32 = 8;
+
+/// Distinct errors that a node keeps for inspection.
+pub const DISTINCT_ERRORS_MAX: usize = 16;
+/// Longest host name kept, bytes.
+pub const HOST_NAME_LEN_MAX: usize = 64;
+
+const _: () = assert!(SLOT_COUNT_MIN.is_power_of_two() && SLOT_COUNT_MAX.is_power_of_two());
+const _: () = assert!(SLOT_COUNT_DEFAULT >= SLOT_COUNT_MIN && SLOT_COUNT_DEFAULT <= SLOT_COUNT_MAX);
+const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);
+const _: () = assert!(TORN_RETRIES_AT_ONCE < TORN_RETRIES_MAX);

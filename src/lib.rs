@@ -9,6 +9,7 @@ mod control;
 mod event;
 mod id;
 pub mod limits;
+mod memory;
 mod payload;
 mod sync;
 

@@ -1,0 +1,136 @@
+//! Copies between private memory and memory that another process may access at the same time.
+//!
+//! Each behaves as a sequence of relaxed atomic loads (of shared memory) or stores (to shared memory) of aligned
+//! 64-bit words, in no promised order. On x86-64 the bulk is done by an assembly loop over 16-byte registers:
+//! the processor splits such an access into nothing smaller than its aligned 8-byte halves, and the compiler,
+//! which does not look inside, takes it for the atomic accesses that it stands for. Compiled word-atomic loops
+//! are two to three times slower, because the compiler may not widen them.
+
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of one word.
+const WORD: usize = size_of::<u64>();
+/// Bytes moved by one turn of the bulk loop.
+const BLOCK: usize = 64;
+
+/// Copies `words` words from shared to private memory.
+///
+/// # Safety
+///
+/// `source` must be aligned to 8 and valid for reads of `words` words that are only ever accessed atomically or
+/// by other processes; `target` must be valid for writes of as many words and not overlap `source`.
+pub(super) unsafe fn out(source: *const u64, target: *mut u64, words: usize) {
+    // SAFETY: the caller promises both ranges, which is what `bulk` asks for.
+    let done = unsafe { bulk(source.cast(), target.cast(), words * WORD) } / WORD;
+    for index in done..words {
+        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
+        let from = unsafe { source.add(index) };
+        // SAFETY: in range as above, aligned by the caller's promise, and only accessed atomically.
+        let word = unsafe { AtomicU64::from_ptr(from.cast_mut()) }.load(Ordering::Relaxed);
+        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
+        let to = unsafe { target.add(index) };
+        // SAFETY: `to` is valid for writes by the caller's promise, and private.
+        unsafe { to.write(word) };
+    }
+}
+
+/// Copies `words` words from private memory, which need not be aligned, to shared memory.
+///
+/// # Safety
+///
+/// `source` must be valid for reads of `words` words (at any alignment); `target` must be aligned to 8 and valid
+/// for writes of `words` words that are only ever accessed atomically or by other processes; the two must not
+/// overlap.
+pub(super) unsafe fn in_(source: *const u8, target: *mut u64, words: usize) {
+    // SAFETY: the caller promises both ranges, which is what `bulk` asks for.
+    let done = unsafe { bulk(source, target.cast(), words * WORD) } / WORD;
+    for index in done..words {
+        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
+        let from = unsafe { source.add(index * WORD) };
+        // SAFETY: eight bytes from `from` on are readable by the caller's promise; alignment is not assumed.
+        let word = unsafe { from.cast::<u64>().read_unaligned() };
+        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
+        let to = unsafe { target.add(index) };
+        // SAFETY: in range as above, aligned by the caller's promise, and only accessed atomically.
+        unsafe { AtomicU64::from_ptr(to) }.store(word, Ordering::Relaxed);
+    }
+}
+
+/// Copies `words` words from shared memory to shared memory.
+///
+/// # Safety
+///
+/// `source` and `target` must be aligned to 8 and valid for reads and writes, respectively, of `words` words
+/// that are only ever accessed atomically or by other processes; the two must not overlap.
+pub(super) unsafe fn across(source: *const u64, target: *mut u64, words: usize) {
+    // SAFETY: the caller promises both ranges, which is what `bulk` asks for.
+    let done = unsafe { bulk(source.cast(), target.cast(), words * WORD) } / WORD;
+    for index in done..words {
+        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
+        let from = unsafe { source.add(index) };
+        // SAFETY: in range as above, aligned by the caller's promise, and only accessed atomically.
+        let word = unsafe { AtomicU64::from_ptr(from.cast_mut()) }.load(Ordering::Relaxed);
+        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
+        let to = unsafe { target.add(index) };
+        // SAFETY: in range as above, aligned by the caller's promise, and only accessed atomically.
+        unsafe { AtomicU64::from_ptr(to) }.store(word, Ordering::Relaxed);
+    }
+}
+
+/// Moves as many whole blocks as there are in `len` bytes, and returns the bytes moved.
+///
+/// # Safety
+///
+/// `source` must be valid for reads and `target` for writes of `len` bytes, the two must not overlap, and any of
+/// the two that is shared must be aligned to 8 and only ever accessed atomically or by other processes.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+unsafe fn bulk(source: *const u8, target: *mut u8, len: usize) -> usize {
+    let blocks = len / BLOCK;
+    if blocks == 0 {
+        return 0;
+    }
+    // SAFETY: the loop reads and writes exactly `blocks * BLOCK <= len` bytes from each pointer on, which the
+    // caller vouches for. `movups` asks for no alignment; SSE2 is part of x86-64; the registers it changes are
+    // declared; the block is a barrier for the compiler, as it declares no memory option. Where memory is
+    // shared and aligned to 8, each half of a 16-byte access is a single-copy atomic access (Intel SDM vol. 3A,
+    // 9.1.1; AMD APM vol. 2, 7.3.2), as a relaxed one would be, and stores stay in program order.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "movups {a}, [{source}]",
+            "movups {b}, [{source} + 16]",
+            "movups {c}, [{source} + 32]",
+            "movups {d}, [{source} + 48]",
+            "movups [{target}], {a}",
+            "movups [{target} + 16], {b}",
+            "movups [{target} + 32], {c}",
+            "movups [{target} + 48], {d}",
+            "add {source}, 64",
+            "add {target}, 64",
+            "dec {blocks}",
+            "jnz 2b",
+            source = inout(reg) source => _,
+            target = inout(reg) target => _,
+            blocks = inout(reg) blocks => _,
+            a = out(xmm_reg) _,
+            b = out(xmm_reg) _,
+            c = out(xmm_reg) _,
+            d = out(xmm_reg) _,
+            options(nostack),
+        );
+    }
+    blocks * BLOCK
+}
+
+/// Moves nothing: the word loops of the callers do it all.
+///
+/// # Safety
+///
+/// None is needed; the signature is that of the other processors' version.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline]
+unsafe fn bulk(_source: *const u8, _target: *mut u8, _len: usize) -> usize {
+    let _ = BLOCK;
+    0
+}

@@ -1,0 +1,398 @@
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+
+use super::copy;
+use crate::limits;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes of one word, the unit of all region access.
+const WORD: usize = size_of::<u64>();
+
+/// What another process may do with a region that it is handed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protection {
+    /// Read it. The memory file is sealed: nobody but the owner can ever map it for writing.
+    PeersRead,
+    /// Read and write it.
+    PeersWrite,
+}
+
+/// What this process does with a region that it was handed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Only read.
+    Read,
+    /// Read and write.
+    Write,
+}
+
+/// Why a region could not be made or mapped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryError {
+    /// The length is not one a region can have.
+    #[error("a region of {len} bytes is not possible: it must have between 8 and {max} bytes")]
+    Length {
+        /// Bytes asked for.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// The operating system refused.
+    #[error("cannot {what} {len} bytes of shared memory: {source}; check the memory limit of this process or container")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Bytes asked for.
+        len: usize,
+        /// The operating system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// A peer handed over a memory file that can not be trusted to stay as it is.
+    #[error("the memory file that the peer handed over is unfit: {why}")]
+    Unfit {
+        /// What is wrong with it.
+        why: &'static str,
+    },
+}
+
+/// Whole pages of memory that others may access while we do.
+///
+/// Word access takes byte offsets that are multiples of 8. An offset past the end is a mistake of this crate, not
+/// of a peer (offsets come from checked geometries), so it is an assertion.
+pub(crate) struct Region {
+    base: NonNull<u64>,
+    len: usize,
+    access: Access,
+    file: OwnedFd,
+}
+
+// SAFETY: the mapping belongs to this value alone and lives as long as it does; all access to it goes through
+// atomic words, or copies that stand for such, by shared reference.
+unsafe impl Send for Region {}
+// SAFETY: as for `Send`: methods take `&self` and touch the memory only atomically.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Makes a zeroed region of at least `len` bytes (rounded up to whole pages), its pages present.
+    pub(crate) fn allocate(len: usize, protection: Protection) -> Result<Self, MemoryError> {
+        if !(WORD..=limits::REGION_LEN_MAX).contains(&len) {
+            return Err(MemoryError::Length { len, max: limits::REGION_LEN_MAX });
+        }
+        let len = len.next_multiple_of(rustix::param::page_size());
+        let system = |what| move |errno: rustix::io::Errno| MemoryError::System { what, len, source: errno.into() };
+
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create(c"fabricast", flags).map_err(system("create"))?;
+        rustix::fs::ftruncate(&file, len as u64).map_err(system("reserve"))?;
+        let region = Self::map(file, len, Access::Write)?;
+
+        let fixed = SealFlags::SHRINK | SealFlags::GROW;
+        let seals = match protection {
+            Protection::PeersRead => fixed | SealFlags::FUTURE_WRITE | SealFlags::SEAL,
+            Protection::PeersWrite => fixed | SealFlags::SEAL,
+        };
+        rustix::fs::fcntl_add_seals(&region.file, seals).map_err(system("seal"))?;
+        Ok(region)
+    }
+
+    /// Maps a memory file that a peer handed over, whose length must be at least `len_min`.
+    ///
+    /// The file must be sealed against shrinking: a peer could otherwise cut it and have us killed by `SIGBUS`.
+    pub(crate) fn import(file: OwnedFd, len_min: usize, access: Access) -> Result<Self, MemoryError> {
+        let unfit = |why| MemoryError::Unfit { why };
+        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| unfit("it is not a memory file"))?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(unfit("it is not sealed against shrinking"));
+        }
+        let stat = rustix::fs::fstat(&file).map_err(|_| unfit("its length cannot be read"))?;
+        let len = usize::try_from(stat.st_size).map_err(|_| unfit("its length is negative"))?;
+        if len < len_min {
+            return Err(unfit("it is shorter than what was agreed"));
+        }
+        if !(WORD..=limits::REGION_LEN_MAX).contains(&len) || !len.is_multiple_of(rustix::param::page_size()) {
+            return Err(unfit("its length is not one that a region can have"));
+        }
+        Self::map(file, len, access)
+    }
+
+    fn map(file: OwnedFd, len: usize, access: Access) -> Result<Self, MemoryError> {
+        let protection = match access {
+            Access::Read => ProtFlags::READ,
+            Access::Write => ProtFlags::READ | ProtFlags::WRITE,
+        };
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing that exists.
+        let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &file, 0) };
+        let base = mapped.map_err(|errno| MemoryError::System { what: "map", len, source: errno.into() })?;
+        // SAFETY: the range was mapped by the call above; the advice only keeps it out of core dumps.
+        let advised = unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump) };
+        if let Err(errno) = advised {
+            tracing::debug!(target: "fabricast", %errno, "region memory will appear in core dumps");
+        }
+        let base = NonNull::new(base.cast()).ok_or(MemoryError::Unfit { why: "it was mapped at address 0" })?;
+        Ok(Self { base, len, access, file })
+    }
+
+    /// Bytes; a multiple of the page size.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What may be done with it here.
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The memory file, to be handed to another process.
+    pub(crate) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// One word, as it is now.
+    #[inline]
+    pub(crate) fn load(&self, offset: usize) -> u64 {
+        self.word(offset).load(Ordering::Relaxed)
+    }
+
+    /// One word; what was stored before it by [`Self::store_release`] is seen by loads that follow.
+    #[inline]
+    pub(crate) fn load_acquire(&self, offset: usize) -> u64 {
+        // Acquire: pairs with the Release of `store_release` in the process that writes this region.
+        self.word(offset).load(Ordering::Acquire)
+    }
+
+    /// Stores one word.
+    ///
+    /// # Panics
+    ///
+    /// When the region is only mapped for reading.
+    #[inline]
+    pub(crate) fn store(&self, offset: usize, word: u64) {
+        self.assert_writable();
+        self.word(offset).store(word, Ordering::Relaxed);
+    }
+
+    /// Stores one word after everything stored before it.
+    #[inline]
+    pub(crate) fn store_release(&self, offset: usize, word: u64) {
+        self.assert_writable();
+        // Release: publishes all earlier stores to whoever sees this word through `load_acquire`.
+        self.word(offset).store(word, Ordering::Release);
+    }
+
+    /// Copies words to private memory. Words are whole, the copy as a whole may be torn.
+    #[inline]
+    pub(crate) fn copy_out(&self, offset: usize, target: &mut [u64]) {
+        let source = self.range(offset, target.len());
+        // SAFETY: `range` checked bounds and alignment of the source, which is accessed only atomically; the
+        // target is a private slice of the same number of words, so the two can not overlap.
+        unsafe { copy::out(source, target.as_mut_ptr(), target.len()) };
+    }
+
+    /// Copies words from private memory.
+    #[inline]
+    pub(crate) fn copy_in(&self, offset: usize, source: &[u64]) {
+        self.assert_writable();
+        let target = self.range(offset, source.len());
+        // SAFETY: `range` checked bounds and alignment of the target, which is accessed only atomically; the
+        // source is a private slice of the same number of words, so the two can not overlap.
+        unsafe { copy::in_(source.as_ptr().cast(), target, source.len()) };
+    }
+
+    /// Copies bytes from private memory to an offset that is a multiple of 8. The rest of the last word becomes
+    /// zero.
+    #[inline]
+    pub(crate) fn copy_in_bytes(&self, offset: usize, source: &[u8]) {
+        self.assert_writable();
+        let (whole, rest) = source.as_chunks::<WORD>();
+        let target = self.range(offset, whole.len());
+        // SAFETY: `range` checked bounds and alignment of the target, which is accessed only atomically; the
+        // source is a private slice of the same number of 8-byte chunks, so the two can not overlap.
+        unsafe { copy::in_(whole.as_ptr().cast(), target, whole.len()) };
+        if !rest.is_empty() {
+            let mut last = [0; WORD];
+            last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+            self.store(offset + whole.len() * WORD, u64::from_le_bytes(last));
+        }
+    }
+
+    /// Copies `len` bytes (a multiple of 8) of this region to another one, as an RDMA_WRITE would: the first
+    /// word becomes visible last, and the last word first, each in order with everything else.
+    pub(crate) fn write_across(&self, offset: usize, target: &Self, target_offset: usize, len: usize) {
+        let words = len / WORD;
+        assert!(len.is_multiple_of(WORD), "a transfer is made of whole words");
+        let Some(last) = words.checked_sub(1) else { return };
+        if last == 0 {
+            return target.store_release(target_offset, self.load(offset));
+        }
+        let middle = last - 1;
+        target.store(target_offset + last * WORD, self.load(offset + last * WORD));
+        // Release: the last word becomes visible before any other, and the first one below after all others.
+        crate::sync::atomic::fence(Ordering::Release);
+        let source = self.range(offset + WORD, middle);
+        let destination = target.range(target_offset + WORD, middle);
+        // SAFETY: `range` checked bounds and alignment of both, both are accessed only atomically, and two
+        // regions are two mappings (the assertion below), so that they do not overlap.
+        unsafe { copy::across(source, destination, middle) };
+        target.store_release(target_offset, self.load(offset));
+    }
+
+    #[inline]
+    fn word(&self, offset: usize) -> &AtomicU64 {
+        let word = self.range(offset, 1);
+        // SAFETY: `range` checked that the word lies in the mapping and is aligned; the mapping lives as long as
+        // `self`, whose lifetime the reference takes; all access to it is atomic.
+        unsafe { AtomicU64::from_ptr(word) }
+    }
+
+    /// The address of `words` words from `offset` on, all of them inside the region.
+    #[inline]
+    fn range(&self, offset: usize, words: usize) -> *mut u64 {
+        let fits = offset <= self.len && words <= (self.len - offset) / WORD;
+        assert!(fits && offset.is_multiple_of(WORD), "access to {words} words at {offset} of {} bytes", self.len);
+        // SAFETY: `offset <= len`, so that the result stays inside the mapping or one past its end.
+        unsafe { self.base.as_ptr().byte_add(offset) }
+    }
+
+    #[inline]
+    fn assert_writable(&self) {
+        assert!(self.access == Access::Write, "a store to a region that is mapped for reading");
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the range was mapped by `map` and belongs to this value; nothing refers to it any more, since
+        // references to words borrow the value.
+        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+        if let Err(errno) = unmapped {
+            tracing::warn!(target: "fabricast", %errno, len = self.len, "cannot unmap a region");
+        }
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Region").field("len", &self.len).field("access", &self.access).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(len: usize) -> Region {
+        Region::allocate(len, Protection::PeersWrite).unwrap()
+    }
+
+    fn handed_over(region: &Region) -> OwnedFd {
+        region.file().try_clone_to_owned().unwrap()
+    }
+
+    #[test]
+    fn fresh_memory_is_zero_and_whole_pages() {
+        let region = region(100);
+        assert_eq!(region.len() % 4096, 0);
+        assert!((0..region.len()).step_by(8).all(|offset| region.load(offset) == 0));
+    }
+
+    #[test]
+    fn copies_of_every_length_and_offset_move_exactly_their_words() {
+        let region = region(4096);
+        let other = self::region(4096);
+        for words in 0..40usize {
+            for start in 0..10usize {
+                let source: Vec<u64> = (0..words as u64).map(|i| i * 1_000_003 + 1).collect();
+                (0..4096).step_by(8).for_each(|offset| region.store(offset, u64::MAX));
+                (0..4096).step_by(8).for_each(|offset| other.store(offset, 7));
+                region.copy_in(start * 8, &source);
+                let mut back = vec![0; words];
+                region.copy_out(start * 8, &mut back);
+                assert_eq!(back, source);
+                assert!(start == 0 || region.load(start * 8 - 8) == u64::MAX);
+                assert_eq!(region.load((start + words) * 8), u64::MAX);
+
+                region.write_across(start * 8, &other, 80, words * 8);
+                let mut across = vec![0; words];
+                other.copy_out(80, &mut across);
+                assert_eq!(across, source);
+                assert_eq!((other.load(72), other.load(80 + words * 8)), (7, 7));
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_come_in_at_any_alignment_and_pad_the_last_word() {
+        let region = region(4096);
+        let bytes: Vec<u8> = (0..=255).cycle().take(600).collect();
+        for len in [0, 1, 7, 8, 9, 63, 64, 65, 200, 511] {
+            for shift in 0..9 {
+                (0..4096).step_by(8).for_each(|offset| region.store(offset, u64::MAX));
+                let source = &bytes[shift..shift + len];
+                region.copy_in_bytes(16, source);
+                let words = len.div_ceil(8);
+                let mut back = vec![0u64; words];
+                region.copy_out(16, &mut back);
+                let back: &[u8] = bytemuck::cast_slice(&back);
+                assert_eq!(&back[..len], source);
+                assert!(back[len..].iter().all(|byte| *byte == 0));
+                assert_eq!(region.load(16 + words * 8), u64::MAX);
+            }
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "access to 2 words")]
+    fn a_range_past_the_end_is_an_assertion() {
+        let region = region(4096);
+        region.copy_out(region.len() - 8, &mut [0; 2]);
+    }
+
+    #[test]
+    fn readers_see_stores_and_cannot_map_a_repository_for_writing() {
+        let owner = Region::allocate(4096, Protection::PeersRead).unwrap();
+        let reader = Region::import(handed_over(&owner), 4096, Access::Read).unwrap();
+        owner.store_release(64, 42);
+        assert_eq!(reader.load_acquire(64), 42);
+        let error = Region::import(handed_over(&owner), 4096, Access::Write).unwrap_err();
+        assert!(matches!(error, MemoryError::System { what: "map", .. }), "{error}");
+    }
+
+    #[test]
+    fn the_file_of_a_repository_can_be_neither_written_nor_resized() {
+        let owner = Region::allocate(4096, Protection::PeersRead).unwrap();
+        assert!(rustix::io::pwrite(owner.file(), &[1], 0).is_err());
+        assert!(rustix::fs::ftruncate(owner.file(), 0).is_err());
+        assert!(rustix::fs::ftruncate(owner.file(), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn unfit_files_are_refused() {
+        let unsealed = rustix::fs::memfd_create(c"x", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&unsealed, 4096).unwrap();
+        let cases = [
+            (unsealed, "not sealed"),
+            (tempfile::tempfile().unwrap().into(), "not a memory file"),
+            (handed_over(&region(4096)), "shorter"),
+        ];
+        for (file, why) in cases {
+            let error = Region::import(file, 8192, Access::Read).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn absurd_lengths_are_refused() {
+        for len in [0, 7, limits::REGION_LEN_MAX + 1, usize::MAX] {
+            assert!(matches!(Region::allocate(len, Protection::PeersRead), Err(MemoryError::Length { .. })));
+        }
+    }
+}

@@ -25,6 +25,11 @@ impl Crc32 {
         self.0.update(bytes);
     }
 
+    /// Takes in the bytes that another checksum, begun with [`Self::new`], has seen.
+    pub(crate) fn append(&mut self, later: &Self) {
+        self.0.combine(&later.0);
+    }
+
     /// The checksum of all bytes so far.
     #[inline]
     pub(crate) fn finish(self) -> u32 {
@@ -55,6 +60,12 @@ mod tests {
             let mut pieces = Crc32::resume(crc32(&bytes[..cut]));
             pieces.update(&bytes[cut..]);
             assert_eq!(pieces.finish(), crc32(&bytes));
+
+            let mut joined = Crc32::resume(crc32(&bytes[..cut]));
+            let mut later = Crc32::new();
+            later.update(&bytes[cut..]);
+            joined.append(&later);
+            assert_eq!(joined.finish(), crc32(&bytes));
         }
     }
 }

@@ -8,9 +8,12 @@ mod clock;
 mod control;
 mod event;
 mod id;
+mod layout;
 pub mod limits;
 mod memory;
+mod metrics;
 mod payload;
+mod repository;
 mod sync;
 
 pub use event::{Event, EventSink};

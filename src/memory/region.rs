@@ -44,7 +44,9 @@ pub enum MemoryError {
         max: usize,
     },
     /// The operating system refused.
-    #[error("cannot {what} {len} bytes of shared memory: {source}; check the memory limit of this process or container")]
+    #[error(
+        "cannot {what} {len} bytes of shared memory: {source}; check the memory limit of this process or container"
+    )]
     System {
         /// What was tried.
         what: &'static str,
@@ -86,7 +88,8 @@ impl Region {
             return Err(MemoryError::Length { len, max: limits::REGION_LEN_MAX });
         }
         let len = len.next_multiple_of(rustix::param::page_size());
-        let system = |what| move |errno: rustix::io::Errno| MemoryError::System { what, len, source: errno.into() };
+        let system =
+            |what| move |errno: rustix::io::Errno| MemoryError::System { what, len, source: errno.into() };
 
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(c"fabricast", flags).map_err(system("create"))?;
@@ -116,7 +119,8 @@ impl Region {
         if len < len_min {
             return Err(unfit("it is shorter than what was agreed"));
         }
-        if !(WORD..=limits::REGION_LEN_MAX).contains(&len) || !len.is_multiple_of(rustix::param::page_size()) {
+        if !(WORD..=limits::REGION_LEN_MAX).contains(&len) || !len.is_multiple_of(rustix::param::page_size())
+        {
             return Err(unfit("its length is not one that a region can have"));
         }
         Self::map(file, len, access)
@@ -136,7 +140,8 @@ impl Region {
         if let Err(errno) = advised {
             tracing::debug!(target: "fabricast", %errno, "region memory will appear in core dumps");
         }
-        let base = NonNull::new(base.cast()).ok_or(MemoryError::Unfit { why: "it was mapped at address 0" })?;
+        let base =
+            NonNull::new(base.cast()).ok_or(MemoryError::Unfit { why: "it was mapped at address 0" })?;
         Ok(Self { base, len, access, file })
     }
 
@@ -257,7 +262,11 @@ impl Region {
     #[inline]
     fn range(&self, offset: usize, words: usize) -> *mut u64 {
         let fits = offset <= self.len && words <= (self.len - offset) / WORD;
-        assert!(fits && offset.is_multiple_of(WORD), "access to {words} words at {offset} of {} bytes", self.len);
+        assert!(
+            fits && offset.is_multiple_of(WORD),
+            "access to {words} words at {offset} of {} bytes",
+            self.len
+        );
         // SAFETY: `offset <= len`, so that the result stays inside the mapping or one past its end.
         unsafe { self.base.as_ptr().byte_add(offset) }
     }
@@ -281,7 +290,10 @@ impl Drop for Region {
 
 impl fmt::Debug for Region {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Region").field("len", &self.len).field("access", &self.access).finish_non_exhaustive()
+        out.debug_struct("Region")
+            .field("len", &self.len)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
     }
 }
 

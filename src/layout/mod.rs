@@ -1,0 +1,40 @@
+//! Byte formats of repository regions: where each field stands, and how a header or a slot is read and written.
+//!
+//! Knows bytes and no transport. Everything is little-endian, made of 64-bit words, and parsed from a private
+//! copy. A region begins with a static line, a hot line and the counters; what follows depends on the kind of
+//! topic.
+//!
+//! ```text
+//! 0x000  static line   identity and geometry, never changes         (header)
+//! 0x040  hot line      newest sequence, heartbeat                   (header)
+//! 0x080  counters      32 described lines of 64 bytes               (module metrics)
+//! 0x880  slots         state: a ring of slots                       (state)
+//! ```
+
+pub(crate) mod header;
+pub(crate) mod state;
+
+/// A run of bytes of a region: both numbers are multiples of 8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByteRange {
+    /// Where it begins, bytes from the start of the region.
+    pub(crate) offset: usize,
+    /// How long it is, bytes.
+    pub(crate) len: usize,
+}
+
+/// Bytes of one word.
+pub(crate) const WORD: usize = 8;
+/// Bytes of one cache line.
+pub(crate) const LINE: usize = 64;
+
+/// The low and the high half of a word.
+pub(crate) fn halves(word: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = word.to_le_bytes();
+    (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
+}
+
+/// A word of a low and a high half.
+pub(crate) fn joined(low: u32, high: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low)
+}

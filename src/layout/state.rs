@@ -1,0 +1,335 @@
+//! A state topic's body: a ring of slots, each holding one value whole.
+//!
+//! The value of sequence `s` stands in slot `s mod slot_count`, so that the newest value stays whole while the
+//! next ones are written.
+//!
+//! ```text
+//! 00            u64  head stamp: the sequence, written last
+//! 08            u64  epoch
+//! 10            u32  payload length, bytes
+//! 14            u16  encoding
+//! 16            u16  flags, zero
+//! 18            u64  time of publishing, ns since the Unix epoch
+//! 20            payload, padded with zeros to 8 bytes
+//! 20 + padded   u32  CRC-32 of the topic (u64), the header (00..20) and the payload
+//!               u32  zero
+//! 28 + padded   u64  tail stamp: the sequence, written first
+//! ```
+//!
+//! Header, payload and check of a value of 64 bytes take 112 bytes: two cache lines, which processors fetch as
+//! a pair. The checked bytes lie in one run, so that one pass of the CRC covers them.
+//!
+//! # Stamps
+//!
+//! The writer stores the tail stamp before and the head stamp after everything else; a reader reads the head
+//! first and the tail last. In mapped memory that makes the pair a seqlock: a copy between two equal stamps is
+//! whole (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012). For it to
+//! hold when lengths change, the writer also overwrites the tail stamp of the value that the slot held before.
+//! A one-sided read over a wire promises no order, there the stamps only find most torn reads sooner, and the
+//! CRC decides. Both are always checked.
+
+use super::header::{BODY_OFFSET, StaticLine};
+use super::{ByteRange, LINE, WORD, halves, joined};
+use crate::checksum::{Crc32, crc32};
+use crate::id::{Epoch, Kind, Sequence, TopicId};
+use crate::limits;
+
+/// Words of a slot's header.
+pub(crate) const HEADER_WORDS: usize = 4;
+/// Bytes of a slot's header.
+pub(crate) const HEADER_LEN: usize = HEADER_WORDS * WORD;
+/// Words behind the payload: check and tail stamp.
+pub(crate) const TRAILER_WORDS: usize = 2;
+/// Bytes behind the payload.
+const TRAILER_LEN: usize = TRAILER_WORDS * WORD;
+/// Slots begin at pairs of lines.
+const SLOT_ALIGN: usize = 2 * LINE;
+
+/// Where the slots of a state region stand. Made only from numbers that fit together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StateGeometry {
+    slot_count: u32,
+    slot_stride: usize,
+    payload_len_max: usize,
+}
+
+/// Why numbers are not the geometry of a state region.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// The number of slots is not one that a repository can have.
+    #[error("{found} slots are not possible: use a power of two from {min} to {max}", min = limits::SLOT_COUNT_MIN, max = limits::SLOT_COUNT_MAX)]
+    SlotCount {
+        /// Slots asked for.
+        found: u32,
+    },
+    /// The largest payload is beyond the limit.
+    #[error("payloads of {found} bytes are not possible: the limit is {max}", max = limits::PAYLOAD_LEN_MAX)]
+    PayloadLen {
+        /// Bytes asked for.
+        found: usize,
+    },
+    /// The region would be too large.
+    #[error("{slot_count} slots of {payload_len_max} bytes make a region of more than {max} bytes: use fewer slots or smaller payloads", max = limits::REGION_LEN_MAX)]
+    RegionLen {
+        /// Slots asked for.
+        slot_count: u32,
+        /// Largest payload asked for.
+        payload_len_max: usize,
+    },
+    /// A region's header and what its publisher granted do not describe the same memory.
+    #[error("the repository's header and the publisher's grant disagree on the {field}")]
+    Mismatch {
+        /// The field.
+        field: &'static str,
+    },
+}
+
+impl StateGeometry {
+    /// The geometry of `slot_count` slots for payloads of up to `payload_len_max` bytes.
+    pub(crate) fn new(slot_count: u32, payload_len_max: usize) -> Result<Self, GeometryError> {
+        let counts = limits::SLOT_COUNT_MIN..=limits::SLOT_COUNT_MAX;
+        if !slot_count.is_power_of_two() || !counts.contains(&slot_count) {
+            return Err(GeometryError::SlotCount { found: slot_count });
+        }
+        if payload_len_max > limits::PAYLOAD_LEN_MAX {
+            return Err(GeometryError::PayloadLen { found: payload_len_max });
+        }
+        let slot_stride = slot_len(payload_len_max).next_multiple_of(SLOT_ALIGN);
+        let geometry = Self { slot_count, slot_stride, payload_len_max };
+        if geometry.region_len() > limits::REGION_LEN_MAX {
+            return Err(GeometryError::RegionLen { slot_count, payload_len_max });
+        }
+        Ok(geometry)
+    }
+
+    /// The geometry that a static line describes.
+    pub(crate) fn of(line: &StaticLine) -> Result<Self, GeometryError> {
+        let geometry = Self::new(line.slot_count, line.payload_len_max as usize)?;
+        let mismatch = |field| Err(GeometryError::Mismatch { field });
+        if line.slot_stride_lines as usize != geometry.slot_stride / LINE {
+            return mismatch("slot stride");
+        }
+        if line.region_len < geometry.region_len() as u64 {
+            return mismatch("region length");
+        }
+        Ok(geometry)
+    }
+
+    /// The static line of a region of this geometry.
+    pub(crate) fn static_line(&self, epoch: Epoch, topic: TopicId, schema_hash: u64) -> StaticLine {
+        let fits = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        StaticLine {
+            kind: Kind::State,
+            slot_count: self.slot_count,
+            slot_stride_lines: fits(self.slot_stride / LINE),
+            payload_len_max: fits(self.payload_len_max),
+            epoch,
+            topic,
+            schema_hash,
+            region_len: self.region_len() as u64,
+        }
+    }
+
+    /// Slots.
+    pub(crate) fn slot_count(&self) -> u32 {
+        self.slot_count
+    }
+
+    /// Bytes from one slot to the next.
+    pub(crate) fn slot_stride(&self) -> usize {
+        self.slot_stride
+    }
+
+    /// Largest payload, bytes.
+    #[inline]
+    pub(crate) fn payload_len_max(&self) -> usize {
+        self.payload_len_max
+    }
+
+    /// Bytes of the region.
+    pub(crate) fn region_len(&self) -> usize {
+        BODY_OFFSET + self.slot_count as usize * self.slot_stride
+    }
+
+    /// The number of the slot that holds this sequence.
+    #[inline]
+    pub(crate) fn slot_index(&self, sequence: Sequence) -> usize {
+        let mask = u64::from(self.slot_count - 1);
+        // The mask has at most 16 bits, so that nothing is cut off.
+        usize::try_from(sequence.get() & mask).unwrap_or(0)
+    }
+
+    /// Where the slot begins that holds this sequence, bytes from the start of the region.
+    #[inline]
+    pub(crate) fn slot_offset(&self, sequence: Sequence) -> usize {
+        BODY_OFFSET + self.slot_index(sequence) * self.slot_stride
+    }
+
+    /// The used bytes of the slot that holds this sequence, when its payload has `payload_len` bytes.
+    #[inline]
+    pub(crate) fn slot_range(&self, sequence: Sequence, payload_len: usize) -> ByteRange {
+        ByteRange { offset: self.slot_offset(sequence), len: slot_len(payload_len.min(self.payload_len_max)) }
+    }
+
+    /// Where the tail stamp of a payload of this length stands, bytes from the start of the slot.
+    #[inline]
+    pub(crate) fn tail_offset(payload_len: usize) -> usize {
+        slot_len(payload_len) - WORD
+    }
+}
+
+/// Bytes that a slot uses for a payload of this length.
+#[inline]
+pub(crate) fn slot_len(payload_len: usize) -> usize {
+    HEADER_LEN + payload_len.next_multiple_of(WORD) + TRAILER_LEN
+}
+
+/// The header of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SlotHeader {
+    /// The position of the value: the head stamp.
+    pub(crate) sequence: Sequence,
+    /// The epoch, as it stands.
+    pub(crate) epoch: u64,
+    /// Bytes of the payload.
+    pub(crate) payload_len: u32,
+    /// The number of the payload's encoding.
+    pub(crate) encoding: u16,
+    /// When it was published, ns since the Unix epoch.
+    pub(crate) published_ns: u64,
+}
+
+impl SlotHeader {
+    /// The header as words.
+    #[inline]
+    pub(crate) fn emit(&self) -> [u64; HEADER_WORDS] {
+        let sizes = joined(self.payload_len, self.encoding.into());
+        [self.sequence.get(), self.epoch, sizes, self.published_ns]
+    }
+
+    /// Reads a header back. Says nothing of whether it is true.
+    #[inline]
+    pub(crate) fn parse(words: [u64; HEADER_WORDS]) -> Self {
+        let [sequence, epoch, sizes, published_ns] = words;
+        let (payload_len, _) = halves(sizes);
+        let [.., low, high, _, _] = sizes.to_le_bytes();
+        let encoding = u16::from_le_bytes([low, high]);
+        Self { sequence: Sequence::new(sequence), epoch, payload_len, encoding, published_ns }
+    }
+}
+
+/// The check of the values of one topic: CRC-32 over the topic, then a slot's header and payload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotCheck {
+    seed: u32,
+}
+
+impl SlotCheck {
+    /// The check of this topic's values.
+    pub(crate) fn new(topic: TopicId) -> Self {
+        Self { seed: crc32(&topic.get().to_le_bytes()) }
+    }
+
+    /// The checksum of a header and payload that stand in one run.
+    #[inline]
+    pub(crate) fn of_run(self, checked: &[u8]) -> u32 {
+        let mut crc = Crc32::resume(self.seed);
+        crc.update(checked);
+        crc.finish()
+    }
+
+    /// The checksum of a header, to be continued with the payload.
+    #[inline]
+    pub(crate) fn of_header(self, header: &SlotHeader) -> Crc32 {
+        let mut crc = Crc32::resume(self.seed);
+        crc.update(bytemuck::cast_slice(&header.emit()));
+        crc
+    }
+}
+
+/// The word in front of the tail stamp.
+#[inline]
+pub(crate) fn check_word(crc: u32) -> u64 {
+    joined(crc, 0)
+}
+
+/// The checksum in the word in front of the tail stamp, or `None` where the other half is not zero.
+#[inline]
+pub(crate) fn parse_check_word(word: u64) -> Option<u32> {
+    match halves(word) {
+        (crc, 0) => Some(crc),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_of_64_bytes_takes_two_lines() {
+        let geometry = StateGeometry::new(8, 64).unwrap();
+        assert_eq!(geometry.slot_stride(), 128);
+        assert_eq!(geometry.slot_offset(Sequence::new(1)) % 128, 0);
+    }
+
+    #[test]
+    fn every_slot_lies_inside_the_region_and_apart_from_the_others() {
+        for (count, len) in [(2, 0), (2, 1), (4, 79), (8, 80), (16, 81), (64, 100_000)] {
+            let geometry = StateGeometry::new(count, len).unwrap();
+            for sequence in 1..=u64::from(count) * 2 {
+                let range = geometry.slot_range(Sequence::new(sequence), len);
+                assert!(range.offset >= BODY_OFFSET && range.offset + range.len <= geometry.region_len());
+                assert!(range.len <= geometry.slot_stride());
+                assert_eq!(StateGeometry::tail_offset(len) + WORD, range.len);
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_geometries_are_refused() {
+        for count in [0, 1, 3, 12, 1 << 17] {
+            assert_eq!(StateGeometry::new(count, 8), Err(GeometryError::SlotCount { found: count }));
+        }
+        assert!(matches!(StateGeometry::new(2, usize::MAX), Err(GeometryError::PayloadLen { .. })));
+        assert!(matches!(StateGeometry::new(1 << 16, 1 << 30), Err(GeometryError::RegionLen { .. })));
+    }
+
+    #[test]
+    fn a_geometry_survives_its_static_line() {
+        let geometry = StateGeometry::new(32, 1000).unwrap();
+        let line = geometry.static_line(Epoch::new(7).unwrap(), TopicId::new(8), 9);
+        assert_eq!(StateGeometry::of(&line), Ok(geometry));
+        let longer = StaticLine { slot_stride_lines: line.slot_stride_lines + 2, ..line };
+        assert_eq!(StateGeometry::of(&longer), Err(GeometryError::Mismatch { field: "slot stride" }));
+        let shorter = StaticLine { region_len: line.region_len - 1, ..line };
+        assert_eq!(StateGeometry::of(&shorter), Err(GeometryError::Mismatch { field: "region length" }));
+    }
+
+    #[test]
+    fn golden_slot_header() {
+        let header = SlotHeader {
+            sequence: Sequence::new(5),
+            epoch: 6,
+            payload_len: 0x0102_0304,
+            encoding: 0x0a0b,
+            published_ns: 7,
+        };
+        assert_eq!(header.emit(), [5, 6, 0x0000_0a0b_0102_0304, 7]);
+        assert_eq!(SlotHeader::parse(header.emit()), header);
+    }
+
+    #[test]
+    fn pieces_and_run_have_the_same_check() {
+        let header =
+            SlotHeader { sequence: Sequence::new(1), epoch: 2, payload_len: 3, encoding: 1, published_ns: 4 };
+        let check = SlotCheck::new(TopicId::new(11));
+        let mut run: Vec<u8> = bytemuck::cast_slice(&header.emit()).to_vec();
+        run.extend(b"abc");
+        let mut pieces = check.of_header(&header);
+        pieces.update(b"abc");
+        assert_eq!(pieces.finish(), check.of_run(&run));
+        assert_ne!(SlotCheck::new(TopicId::new(12)).of_run(&run), check.of_run(&run));
+    }
+}

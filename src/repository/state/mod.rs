@@ -1,0 +1,12 @@
+//! The repository of a state topic: the newest value, in a ring of slots (see [`crate::layout::state`]).
+
+mod reader;
+mod staged;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use reader::{Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
+pub(crate) use staged::StagedValue;
+pub(crate) use writer::{Committed, StateWriter, ValueTooLong, beat};

@@ -1,0 +1,288 @@
+use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::header::{HOT_LEN, HOT_OFFSET, HOT_SEQUENCE};
+use crate::layout::state::{
+    HEADER_LEN, HEADER_WORDS, SlotCheck, SlotHeader, StateGeometry, TRAILER_WORDS, parse_check_word, slot_len,
+};
+use crate::layout::{ByteRange, LINE, WORD};
+use crate::limits;
+use crate::memory::Region;
+use crate::sync::atomic::{Ordering, fence};
+
+/// A reader of a state repository: finds the newest value, copies it to private memory, and accepts it when
+/// stamps, bounds, epoch and CRC all agree. Neither allocates nor blocks nor calls the operating system.
+///
+/// Mapped memory is read with [`Self::poll`]. Memory that has to be fetched over a wire is read by asking for
+/// [`Self::plan`], fetching those ranges into a mirror of the repository, and handing that to [`Self::check`].
+#[derive(Debug)]
+pub(crate) struct StateReader {
+    geometry: StateGeometry,
+    epoch: Epoch,
+    check: SlotCheck,
+    last: Sequence,
+    last_len: usize,
+    /// Failed reads since the last value or report.
+    attempts: u32,
+    /// The sequence that the last failed read was found wrong at, rather than torn.
+    suspect: Option<Sequence>,
+    counts: ReadCounts,
+    /// A slot in private memory.
+    slot: Box<[u64]>,
+}
+
+/// What a reader has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReadCounts {
+    /// Values accepted.
+    pub(crate) received: u64,
+    /// Values that were replaced by a newer one before they were read.
+    pub(crate) conflated: u64,
+    /// Reads repeated because the value was overwritten meanwhile.
+    pub(crate) torn_retries: u64,
+    /// Values not accepted.
+    pub(crate) rejected: u64,
+}
+
+/// A value that passed every check, in private memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Verified<'a> {
+    /// Its header.
+    pub(crate) header: SlotHeader,
+    /// Values between the one before and this one, which were replaced before they were read.
+    pub(crate) conflated: u64,
+    /// Its payload, aligned to 8.
+    pub(crate) payload: &'a [u8],
+}
+
+/// Why a value was not accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub(crate) enum ReadFailure {
+    /// The writer overwrote each value while it was read.
+    Contended { attempts: u32 },
+    /// The value does not match its checksum, and nobody is writing it.
+    Damaged { sequence: Sequence, expected: u32, found: u32 },
+    /// The value belongs to another incarnation of the repository.
+    ForeignEpoch { sequence: Sequence, found: u64 },
+    /// The value claims a length that the repository cannot hold.
+    ImpossibleLen { sequence: Sequence, len: u64 },
+}
+
+/// What to fetch before the next check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fetch {
+    /// The hot line.
+    pub(crate) hot: ByteRange,
+    /// The slot where the newest value is expected.
+    pub(crate) slot: Option<ByteRange>,
+}
+
+/// What a check of fetched memory found.
+#[derive(Debug)]
+pub(crate) enum Step<'a> {
+    /// No value that is newer.
+    Nothing,
+    /// More must be fetched, and checked again.
+    Fetch(Fetch),
+    /// A value.
+    Value(Verified<'a>),
+}
+
+/// A value that stands checked in `StateReader::slot`.
+#[derive(Clone, Copy, Debug)]
+struct Accepted {
+    header: SlotHeader,
+    conflated: u64,
+}
+
+/// Why one copy of a slot is not a value.
+#[derive(Debug)]
+enum Rejection {
+    /// It was overwritten while it was copied.
+    Torn,
+    /// It stands still and is wrong.
+    Wrong(ReadFailure),
+}
+
+impl StateReader {
+    /// A reader that has seen nothing yet.
+    pub(crate) fn new(geometry: StateGeometry, epoch: Epoch, topic: TopicId) -> Self {
+        Self {
+            geometry,
+            epoch,
+            check: SlotCheck::new(topic),
+            last: Sequence::NONE,
+            last_len: 0,
+            attempts: 0,
+            suspect: None,
+            counts: ReadCounts::default(),
+            slot: vec![0; slot_len(geometry.payload_len_max()) / WORD].into(),
+        }
+    }
+
+    /// The newest sequence accepted.
+    pub(crate) fn last(&self) -> Sequence {
+        self.last
+    }
+
+    /// What has been counted so far.
+    pub(crate) fn counts(&self) -> ReadCounts {
+        self.counts
+    }
+
+    /// The newest value in mapped memory, if it is newer than the last one.
+    #[inline]
+    pub(crate) fn poll(&mut self, memory: &Region) -> Result<Option<Verified<'_>>, ReadFailure> {
+        let accepted = loop {
+            let Some(sequence) = self.newest(memory) else { return Ok(None) };
+            match self.take(memory, sequence) {
+                Ok(accepted) => break accepted,
+                Err(rejection) => self.retry(sequence, rejection)?,
+            }
+            spin(self.attempts);
+        };
+        Ok(Some(self.verified(accepted)))
+    }
+
+    /// What to fetch to learn of the newest value: the hot line and, as a guess, the value after the last one.
+    pub(crate) fn plan(&self) -> Fetch {
+        let hot = ByteRange { offset: HOT_OFFSET, len: LINE };
+        let known = self.last != Sequence::NONE;
+        Fetch { hot, slot: known.then(|| self.geometry.slot_range(self.last.next(), self.last_len)) }
+    }
+
+    /// Looks at what was fetched into a mirror of the repository.
+    pub(crate) fn check(&mut self, mirror: &Region, fetched: &Fetch) -> Result<Step<'_>, ReadFailure> {
+        let sequence = Sequence::new(mirror.load(HOT_SEQUENCE));
+        if sequence <= self.last {
+            return Ok(Step::Nothing);
+        }
+        let len = usize::try_from(mirror.load(HOT_LEN)).unwrap_or(usize::MAX);
+        let needed = self.geometry.slot_range(sequence, len);
+        let covered = fetched.slot.is_some_and(|got| got.offset == needed.offset && got.len >= needed.len);
+        if !covered {
+            return Ok(Step::Fetch(Fetch { hot: fetched.hot, slot: Some(needed) }));
+        }
+        match self.take(mirror, sequence) {
+            Ok(accepted) => Ok(Step::Value(self.verified(accepted))),
+            Err(rejection) => {
+                self.retry(sequence, rejection)?;
+                Ok(Step::Fetch(Fetch { hot: fetched.hot, slot: Some(needed) }))
+            }
+        }
+    }
+
+    /// The newest sequence in mapped memory, if it is newer than the last one. A reader that has kept up finds
+    /// its value without touching the hot line, which the writer can thus keep in its own cache.
+    #[inline]
+    fn newest(&self, memory: &Region) -> Option<Sequence> {
+        let next = self.last.next();
+        // Acquire: pairs with the Release store of the head stamp in `StateWriter::close_slot`.
+        let head = Sequence::new(memory.load_acquire(self.geometry.slot_offset(next)));
+        if head < next {
+            return None;
+        }
+        let after = Sequence::new(memory.load(self.geometry.slot_offset(next.next())));
+        if head == next && after <= next {
+            return Some(next);
+        }
+        // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
+        let newest = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
+        Some(newest.max(head))
+    }
+
+    /// Copies the slot of this sequence to private memory and checks the copy.
+    #[inline]
+    fn take(&mut self, memory: &Region, sequence: Sequence) -> Result<Accepted, Rejection> {
+        let offset = self.geometry.slot_offset(sequence);
+        // Acquire: pairs with the Release store of the head stamp in `StateWriter::close_slot`.
+        let head = memory.load_acquire(offset);
+        if head != sequence.get() {
+            return Err(Rejection::Torn);
+        }
+        let (sizes, _) = crate::layout::halves(memory.load(offset + 2 * WORD));
+        let len = sizes as usize;
+        if len > self.geometry.payload_len_max() {
+            return Err(Rejection::Wrong(ReadFailure::ImpossibleLen { sequence, len: sizes.into() }));
+        }
+        let words = slot_len(len) / WORD - 1;
+        let (run, _) = self.slot.split_at_mut(words);
+        let Some((first, rest)) = run.split_first_mut() else { return Err(Rejection::Torn) };
+        *first = head;
+        memory.copy_out(offset + WORD, rest);
+        // Acquire: if any word copied above is of a later value, the load below sees that the tail stamp is
+        // gone. Pairs with the Release fence in `StateWriter::open_slot`.
+        fence(Ordering::Acquire);
+        let tail = memory.load(offset + StateGeometry::tail_offset(len));
+        self.verify(sequence, len, tail)
+    }
+
+    /// The only place where a value is accepted: the private copy in `self.slot` is compared with its stamps, its
+    /// bounds, its epoch and its checksum.
+    #[inline]
+    fn verify(&mut self, sequence: Sequence, len: usize, tail: u64) -> Result<Accepted, Rejection> {
+        let words = slot_len(len) / WORD;
+        let (run, _) = self.slot.split_at(words - TRAILER_WORDS);
+        let Some((head, _)) = run.split_first_chunk::<HEADER_WORDS>() else { return Err(Rejection::Torn) };
+        let header = SlotHeader::parse(*head);
+        if !cfg!(fabricast_skip_check) {
+            if tail != sequence.get() || header.payload_len as usize != len {
+                return Err(Rejection::Torn);
+            }
+            let bytes: &[u8] = bytemuck::cast_slice(run);
+            let expected = self.check.of_run(bytes.split_at(HEADER_LEN + len).0);
+            let check_word = self.slot.get(words - TRAILER_WORDS).copied().unwrap_or(0);
+            if parse_check_word(check_word) != Some(expected) {
+                let (found, _) = crate::layout::halves(check_word);
+                return Err(Rejection::Wrong(ReadFailure::Damaged { sequence, expected, found }));
+            }
+            if header.epoch != self.epoch.get() {
+                return Err(Rejection::Wrong(ReadFailure::ForeignEpoch { sequence, found: header.epoch }));
+            }
+        }
+        let skipped = sequence.get() - self.last.get() - 1;
+        let conflated = if self.last == Sequence::NONE { 0 } else { skipped };
+        self.last = sequence;
+        self.last_len = len;
+        self.attempts = 0;
+        self.counts.received += 1;
+        self.counts.conflated += conflated;
+        let payload_len = u32::try_from(len).unwrap_or(0);
+        Ok(Accepted { header: SlotHeader { payload_len, ..header }, conflated })
+    }
+
+    /// Counts a failed copy. An error when there have been enough of them: a value that stands still and is wrong
+    /// is reported once and passed over; one that kept changing is tried again by the next call.
+    fn retry(&mut self, sequence: Sequence, rejection: Rejection) -> Result<(), ReadFailure> {
+        self.attempts += 1;
+        self.counts.torn_retries += u64::from(matches!(rejection, Rejection::Torn));
+        let wrong = matches!(rejection, Rejection::Wrong(_)).then_some(sequence);
+        let still = std::mem::replace(&mut self.suspect, wrong) == wrong;
+        if self.attempts < limits::TORN_RETRIES_MAX {
+            return Ok(());
+        }
+        let attempts = std::mem::take(&mut self.attempts);
+        match rejection {
+            Rejection::Wrong(failure) if still => {
+                self.last = sequence;
+                self.counts.rejected += 1;
+                Err(failure)
+            }
+            _ => Err(ReadFailure::Contended { attempts }),
+        }
+    }
+
+    #[inline]
+    fn verified(&self, accepted: Accepted) -> Verified<'_> {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.slot);
+        let (_, payload) = bytes.split_at(HEADER_LEN);
+        let (payload, _) = payload.split_at(accepted.header.payload_len as usize);
+        Verified { header: accepted.header, conflated: accepted.conflated, payload }
+    }
+}
+
+/// Gives the writer a little time, more with each attempt.
+fn spin(attempts: u32) {
+    if attempts > limits::TORN_RETRIES_AT_ONCE {
+        (0..1u32 << attempts.min(10)).for_each(|_| std::hint::spin_loop());
+    }
+}

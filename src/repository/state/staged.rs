@@ -1,0 +1,78 @@
+use super::writer::{Committed, OpenSlot, StateWriter, ValueTooLong};
+use crate::checksum::Crc32;
+use crate::layout::WORD;
+use crate::layout::state::HEADER_LEN;
+
+/// Bytes checked and copied at a time, so that both passes find them in the nearest cache.
+const PIECE_LEN: usize = 16 * 1024;
+
+/// A value that is being written straight into the idle slot. The newest value stands untouched beside it; when
+/// this is dropped, nothing has been published.
+#[derive(Debug)]
+pub(crate) struct StagedValue<'a> {
+    writer: &'a mut StateWriter,
+    slot: OpenSlot,
+    encoding: u16,
+    /// The checksum of the payload so far; that of the header, which holds the length, comes before it.
+    payload_crc: Crc32,
+    /// Bytes appended so far.
+    len: usize,
+    /// The bytes of the last word while it is not full.
+    partial: [u8; WORD],
+}
+
+impl<'a> StagedValue<'a> {
+    pub(super) fn new(writer: &'a mut StateWriter, slot: OpenSlot, encoding: u16) -> Self {
+        Self { writer, slot, encoding, payload_crc: Crc32::new(), len: 0, partial: [0; WORD] }
+    }
+
+    /// Bytes appended so far.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes that still fit.
+    pub(crate) fn room(&self) -> usize {
+        self.writer.geometry().payload_len_max() - self.len
+    }
+
+    /// Appends bytes to the value. When they do not fit, none is appended.
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), ValueTooLong> {
+        if bytes.len() > self.room() {
+            return Err(ValueTooLong {
+                len: self.len + bytes.len(),
+                max: self.writer.geometry().payload_len_max(),
+            });
+        }
+        let missing = (WORD - self.len % WORD) % WORD;
+        let (first, rest) = bytes.split_at(missing.min(bytes.len()));
+        self.append_piece(first);
+        rest.chunks(PIECE_LEN).for_each(|piece| self.append_piece(piece));
+        Ok(())
+    }
+
+    /// Publishes what has been appended.
+    pub(crate) fn commit(self, now_ns: u64) -> Committed {
+        let header = self.writer.header(self.len, self.encoding, now_ns);
+        let mut crc = self.writer.check().of_header(&header);
+        crc.append(&self.payload_crc);
+        self.writer.close_slot(self.slot, &header, crc.finish())
+    }
+
+    /// Appends bytes that either stay within the last word or begin at a word.
+    fn append_piece(&mut self, piece: &[u8]) {
+        self.payload_crc.update(piece);
+        let payload = self.slot.offset + HEADER_LEN;
+        let begun = self.len % WORD;
+        if begun == 0 {
+            self.writer.region().copy_in_bytes(payload + self.len, piece);
+            let (_, rest) = piece.as_chunks::<WORD>();
+            self.partial = [0; WORD];
+            self.partial.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
+        } else {
+            self.partial.iter_mut().skip(begun).zip(piece).for_each(|(to, from)| *to = *from);
+            self.writer.region().store(payload + self.len - begun, u64::from_le_bytes(self.partial));
+        }
+        self.len += piece.len();
+    }
+}

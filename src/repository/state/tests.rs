@@ -1,0 +1,319 @@
+//! What a reader may and may not take for a value.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::header::StaticLine;
+use crate::layout::state::StateGeometry;
+use crate::memory::{Access, Protection, Region};
+
+const TOPIC: TopicId = TopicId::new(77);
+
+fn epoch() -> Epoch {
+    Epoch::new(0xfeed).unwrap()
+}
+
+fn writer(slot_count: u32, payload_len_max: usize) -> StateWriter {
+    let geometry = StateGeometry::new(slot_count, payload_len_max).unwrap();
+    let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
+    StateWriter::new(region, geometry, &geometry.static_line(epoch(), TOPIC, 0))
+}
+
+fn reader(writer: &StateWriter) -> StateReader {
+    StateReader::new(writer.geometry(), epoch(), TOPIC)
+}
+
+/// A payload that depends on its sequence alone, of a length that does too.
+fn payload(sequence: u64, len_max: usize) -> Vec<u8> {
+    let len = (sequence.wrapping_mul(7919) % (len_max as u64 + 1)) as usize;
+    (0..len as u64).map(|i| (i.wrapping_mul(31) ^ sequence.wrapping_mul(0x9E37_79B9)) as u8).collect()
+}
+
+fn words(region: &Region) -> Vec<u64> {
+    (0..region.len()).step_by(8).map(|offset| region.load(offset)).collect()
+}
+
+fn region_of(words: &[u64]) -> Region {
+    let region = Region::allocate(words.len() * 8, Protection::PeersWrite).unwrap();
+    region.copy_in(0, words);
+    region
+}
+
+#[test]
+fn every_length_comes_back_by_every_way_of_writing() {
+    let mut writer = writer(4, 5000);
+    let mut reader = reader(&writer);
+    let region = Arc::clone(writer.region());
+    for len in (0..70).chain([100, 511, 2047, 2048, 2049, 4999, 5000]) {
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 13) as u8).collect();
+        let sizes = [1, 3, 8, 1000];
+        for way in 0..2 + sizes.len() {
+            let committed = match way {
+                0 => writer.publish(&bytes, 9, 5).unwrap(),
+                1 => writer
+                    .publish_with(9, 5, |room| {
+                        room[..len].copy_from_slice(&bytes);
+                        Ok::<_, ()>(len)
+                    })
+                    .unwrap(),
+                _ => {
+                    let mut staged = writer.stage(9);
+                    bytes.chunks(sizes[way - 2]).for_each(|piece| staged.append(piece).unwrap());
+                    assert_eq!((staged.len(), staged.room()), (len, 5000 - len));
+                    staged.commit(5)
+                }
+            };
+            let verified = reader.poll(&region).unwrap().unwrap();
+            assert_eq!(verified.payload, bytes, "length {len}, way {way}");
+            assert_eq!(verified.header.sequence, committed.sequence);
+            assert_eq!((verified.header.encoding, verified.header.published_ns), (9, 5));
+            assert_eq!(verified.conflated, 0);
+            assert!(reader.poll(&region).unwrap().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_value_that_is_too_long_is_refused_and_nothing_changes() {
+    let mut writer = writer(2, 100);
+    let mut reader = reader(&writer);
+    writer.publish(b"kept", 1, 0).unwrap();
+    assert_eq!(writer.publish(&[0; 101], 1, 0), Err(ValueTooLong { len: 101, max: 100 }));
+    let mut staged = writer.stage(1);
+    staged.append(&[1; 60]).unwrap();
+    assert_eq!(staged.append(&[1; 41]), Err(ValueTooLong { len: 101, max: 100 }));
+    assert_eq!(staged.room(), 40);
+    drop(staged);
+    let region = Arc::clone(writer.region());
+    assert_eq!(reader.poll(&region).unwrap().unwrap().payload, b"kept");
+    writer.publish(b"next", 1, 0).unwrap();
+    let next = reader.poll(&region).unwrap().unwrap();
+    assert_eq!((next.payload, next.header.sequence), (&b"next"[..], Sequence::new(2)));
+}
+
+#[test]
+fn a_reader_that_falls_behind_gets_the_newest_and_the_exact_number_it_missed() {
+    let mut writer = writer(4, 64);
+    let mut reader = reader(&writer);
+    let region = Arc::clone(writer.region());
+    let mut published = 0;
+    let mut expected_conflated = 0;
+    for burst in [1, 2, 3, 4, 5, 8, 9, 100, 1, 7] {
+        for _ in 0..burst {
+            published += 1;
+            writer.publish(&payload(published, 64), 1, 0).unwrap();
+        }
+        let first = reader.last() == Sequence::NONE;
+        let verified = reader.poll(&region).unwrap().unwrap();
+        assert_eq!(verified.header.sequence.get(), published);
+        assert_eq!(verified.payload, payload(published, 64));
+        assert_eq!(verified.conflated, if first { 0 } else { burst - 1 });
+        expected_conflated += if first { 0 } else { burst - 1 };
+    }
+    assert_eq!(reader.counts().conflated, expected_conflated);
+}
+
+/// Whatever single bit is wrong in a repository, a reader gets the right value, none, or an error.
+#[test]
+fn every_flipped_bit_is_found() {
+    let mut writer = writer(2, 40);
+    for sequence in 1..=3 {
+        writer.publish(&payload(sequence, 40), 1, sequence).unwrap();
+    }
+    let whole = words(writer.region());
+    let used = writer.geometry().region_len() / 8;
+    let mut outcomes = [0; 3];
+    for word in 0..used {
+        for bit in 0..64 {
+            let mut damaged = whole.clone();
+            damaged[word] ^= 1 << bit;
+            let region = region_of(&damaged[..used]);
+            let mut line = [0; StaticLine::WORDS];
+            region.copy_out(0, &mut line);
+            assert!(word >= 8 || StaticLine::parse(&line).is_err());
+            let mut reader = reader(&writer);
+            let index = match reader.poll(&region) {
+                Ok(Some(verified)) => {
+                    let sequence = verified.header.sequence.get();
+                    assert_eq!(verified.payload, payload(sequence, 40), "word {word} bit {bit}");
+                    assert_eq!(verified.header.published_ns, sequence);
+                    0
+                }
+                Ok(None) => 1,
+                Err(_) => 2,
+            };
+            outcomes[index] += 1;
+        }
+    }
+    assert!(outcomes[0] > 0 && outcomes[2] > 0, "{outcomes:?}");
+}
+
+/// However much of a repository is missing at its end, a reader gets the right value, none, or an error.
+#[test]
+fn every_cut_is_found() {
+    let mut writer = writer(2, 40);
+    for sequence in 1..=3 {
+        writer.publish(&payload(sequence, 40), 1, sequence).unwrap();
+    }
+    let whole = words(writer.region());
+    let bytes: &[u8] = bytemuck::cast_slice(&whole);
+    for cut in 0..writer.geometry().region_len() {
+        let mut short = vec![0u64; whole.len()];
+        bytemuck::cast_slice_mut::<u64, u8>(&mut short)[..cut].copy_from_slice(&bytes[..cut]);
+        let region = region_of(&short);
+        if let Ok(Some(verified)) = reader(&writer).poll(&region) {
+            assert_eq!(verified.payload, payload(verified.header.sequence.get(), 40), "cut at {cut}");
+        }
+    }
+    // A region that really ends early is not mapped at all.
+    let short = Region::allocate(4096, Protection::PeersRead).unwrap();
+    let file = short.file().try_clone_to_owned().unwrap();
+    assert!(Region::import(file, 4097, Access::Read).is_err());
+}
+
+#[test]
+fn damage_is_reported_once_and_passed_over() {
+    let mut writer = writer(8, 64);
+    let mut reader = reader(&writer);
+    writer.publish(b"good", 1, 0).unwrap();
+    let region = region_of(&words(writer.region()));
+    assert_eq!(reader.poll(&region).unwrap().unwrap().payload, b"good");
+
+    writer.publish(b"spoilt", 1, 0).unwrap();
+    let region = region_of(&words(writer.region()));
+    let slot = writer.geometry().slot_offset(Sequence::new(2));
+    region.store(slot + 32, region.load(slot + 32) ^ 4);
+    let failure = reader.poll(&region).unwrap_err();
+    assert!(matches!(failure, ReadFailure::Damaged { sequence, .. } if sequence.get() == 2), "{failure:?}");
+    assert!(reader.poll(&region).unwrap().is_none());
+    assert_eq!((reader.counts().rejected, reader.counts().torn_retries), (1, 0));
+
+    writer.publish(b"good again", 1, 0).unwrap();
+    let region = region_of(&words(writer.region()));
+    assert_eq!(reader.poll(&region).unwrap().unwrap().payload, b"good again");
+}
+
+#[test]
+fn values_of_another_epoch_or_topic_are_not_accepted() {
+    let mut writer = writer(2, 64);
+    writer.publish(b"value", 1, 0).unwrap();
+    let region = Arc::clone(writer.region());
+    let other_epoch = Epoch::new(1).unwrap();
+    let mut foreign = StateReader::new(writer.geometry(), other_epoch, TOPIC);
+    assert!(matches!(foreign.poll(&region), Err(ReadFailure::ForeignEpoch { found: 0xfeed, .. })));
+    let mut foreign = StateReader::new(writer.geometry(), epoch(), TopicId::new(78));
+    assert!(matches!(foreign.poll(&region), Err(ReadFailure::Damaged { .. })));
+}
+
+#[test]
+fn a_claimed_length_beyond_the_maximum_is_an_error() {
+    let mut writer = writer(2, 64);
+    writer.publish(b"value", 1, 0).unwrap();
+    let region = region_of(&words(writer.region()));
+    let slot = writer.geometry().slot_offset(Sequence::new(1));
+    for len in [65, 1 << 20, u64::from(u32::MAX)] {
+        region.store(slot + 16, len);
+        let failure = reader(&writer).poll(&region).unwrap_err();
+        assert_eq!(failure, ReadFailure::ImpossibleLen { sequence: Sequence::new(1), len });
+    }
+}
+
+/// A region full of anything makes a reader give up with an error, not spin or panic.
+#[test]
+fn random_memory_never_verifies() {
+    let writer = writer(4, 100);
+    let mut state = 0x1234_5678_9abc_def1_u64;
+    for _ in 0..2000 {
+        let region = Region::allocate(writer.geometry().region_len(), Protection::PeersWrite).unwrap();
+        for offset in (0..region.len()).step_by(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            region.store(offset, if state % 3 == 0 { state % 9 } else { state });
+        }
+        assert!(!matches!(reader(&writer).poll(&region), Ok(Some(_))));
+    }
+}
+
+/// The reader of a wire sees a mirror that was fetched word by word, in any order, while the writer went on: it
+/// accepts only whole values, in rising order. The order is drawn from a seed.
+#[test]
+fn a_mirror_fetched_in_any_order_gives_only_whole_values() {
+    let mut state = 0x5eed_u64;
+    let mut random = move |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % below.max(1)
+    };
+    let mut writer = writer(2, 72);
+    let mut reader = reader(&writer);
+    let mirror = Region::allocate(writer.geometry().region_len(), Protection::PeersWrite).unwrap();
+    let (mut values, mut retries) = (0, 0);
+    let mut fetch = reader.plan();
+    let mut published = 0;
+    for _ in 0..40_000 {
+        let ranges = [Some(fetch.hot), fetch.slot];
+        for range in ranges.into_iter().flatten() {
+            let mut offsets: Vec<usize> = (range.offset..range.offset + range.len).step_by(8).collect();
+            while !offsets.is_empty() {
+                let offset = offsets.swap_remove(random(offsets.len()));
+                mirror.store(offset, writer.region().load(offset));
+                if random(24) == 0 {
+                    published += 1;
+                    writer.publish(&payload(published, 72), 1, published).unwrap();
+                }
+            }
+        }
+        let last = reader.last();
+        fetch = match reader.check(&mirror, &fetch) {
+            Ok(Step::Value(verified)) => {
+                let sequence = verified.header.sequence;
+                assert!(sequence > last);
+                assert_eq!(verified.payload, payload(sequence.get(), 72));
+                values += 1;
+                reader.plan()
+            }
+            Ok(Step::Fetch(fetch)) => fetch,
+            Ok(Step::Nothing) => reader.plan(),
+            Err(_) => {
+                retries += 1;
+                reader.plan()
+            }
+        };
+    }
+    assert!(values > 500 && reader.counts().torn_retries > 500, "{values} values, {retries} errors");
+}
+
+/// Two threads, two slots, lengths that change with every value, a writer that never pauses.
+#[test]
+fn a_hot_writer_never_gets_a_torn_value_accepted() {
+    let mut writer = writer(2, 600);
+    let mut reader = reader(&writer);
+    let memory =
+        Region::import(writer.region().file().try_clone_to_owned().unwrap(), 0, Access::Read).unwrap();
+    let payloads: Vec<Vec<u8>> = (0..997).map(|sequence| payload(sequence, 600)).collect();
+    let expected = payloads.clone();
+    let stop = Arc::new(crate::sync::atomic::AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let writing = std::thread::spawn(move || {
+        while !stopped.load(crate::sync::atomic::Ordering::Relaxed) {
+            let index = (writer.last().get() + 1) % 997;
+            writer.publish(&payloads[index as usize], 1, index).unwrap();
+        }
+    });
+    let mut last = 0;
+    while reader.counts().received < 300_000 {
+        match reader.poll(&memory) {
+            Ok(Some(verified)) => {
+                let sequence = verified.header.sequence.get();
+                assert!(sequence > last);
+                assert_eq!(verified.payload, expected[(sequence % 997) as usize], "sequence {sequence}");
+                last = sequence;
+            }
+            Ok(None) | Err(ReadFailure::Contended { .. }) => {}
+            Err(failure) => panic!("{failure:?}"),
+        }
+    }
+    stop.store(true, crate::sync::atomic::Ordering::Relaxed);
+    writing.join().unwrap();
+}

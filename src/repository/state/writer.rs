@@ -1,0 +1,228 @@
+use std::sync::Arc;
+
+use super::staged::StagedValue;
+use crate::id::{Epoch, Sequence};
+use crate::layout::header::{
+    HOT_EPOCH, HOT_HEARTBEAT, HOT_LEN, HOT_OFFSET, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticLine,
+};
+use crate::layout::state::{
+    HEADER_LEN, HEADER_WORDS, SlotCheck, SlotHeader, StateGeometry, TRAILER_WORDS, check_word, slot_len,
+};
+use crate::layout::{ByteRange, LINE, WORD};
+use crate::memory::Region;
+use crate::sync::atomic::{Ordering, fence};
+
+/// Payloads up to this many bytes are laid out in private memory first, so that the checksum and the copy take
+/// one pass each; longer ones are not copied twice.
+const GATHER_LEN_MAX: usize = 2048;
+
+/// The one writer of a state repository. Publishing neither allocates nor blocks nor calls the operating system.
+#[derive(Debug)]
+pub(crate) struct StateWriter {
+    region: Arc<Region>,
+    geometry: StateGeometry,
+    epoch: Epoch,
+    check: SlotCheck,
+    last: Sequence,
+    /// The payload length that each slot holds: its tail stamp must not outlive it.
+    held_lens: Box<[usize]>,
+    /// A slot in private memory.
+    scratch: Box<[u64]>,
+}
+
+/// What a commit changed. Who has it written to him gets the retired stamp first, then the slot, then the line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Committed {
+    /// The position of the value.
+    pub(crate) sequence: Sequence,
+    /// Where the tail stamp stood of the value that the slot held before, if the new one's stands elsewhere.
+    pub(crate) retired_offset: Option<usize>,
+    /// The slot.
+    pub(crate) slot: ByteRange,
+    /// The hot line.
+    pub(crate) hot: ByteRange,
+    /// Bytes of the payload.
+    pub(crate) payload_len: usize,
+}
+
+/// A value that is longer than the topic's declared maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ValueTooLong {
+    /// Its length, bytes, as far as it is known.
+    pub(crate) len: usize,
+    /// The declared maximum, bytes.
+    pub(crate) max: usize,
+}
+
+/// The slot of the value being written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenSlot {
+    pub(super) sequence: Sequence,
+    pub(super) offset: usize,
+}
+
+impl StateWriter {
+    /// Takes a zeroed region and makes it an empty repository.
+    ///
+    /// # Panics
+    ///
+    /// When the region is shorter than its geometry, which is a mistake of the caller.
+    pub(crate) fn new(region: Arc<Region>, geometry: StateGeometry, line: &StaticLine) -> Self {
+        assert!(region.len() >= geometry.region_len(), "a region shorter than its geometry");
+        region.copy_in(STATIC_OFFSET, &line.emit());
+        region.store(HOT_EPOCH, line.epoch.get());
+        let scratch = vec![0; slot_len(geometry.payload_len_max()) / WORD].into();
+        let held_lens = vec![0; geometry.slot_count() as usize].into();
+        let check = SlotCheck::new(line.topic);
+        Self { region, geometry, epoch: line.epoch, check, last: Sequence::NONE, held_lens, scratch }
+    }
+
+    /// The repository's memory.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Where things stand in it.
+    pub(crate) fn geometry(&self) -> StateGeometry {
+        self.geometry
+    }
+
+    /// The newest sequence.
+    pub(crate) fn last(&self) -> Sequence {
+        self.last
+    }
+
+    /// Publishes bytes that stand in private memory.
+    #[inline]
+    pub(crate) fn publish(
+        &mut self,
+        payload: &[u8],
+        encoding: u16,
+        now_ns: u64,
+    ) -> Result<Committed, ValueTooLong> {
+        let too_long = ValueTooLong { len: payload.len(), max: self.geometry.payload_len_max() };
+        if payload.len() > too_long.max {
+            return Err(too_long);
+        }
+        if payload.len() > GATHER_LEN_MAX {
+            return Ok(self.publish_large(payload, encoding, now_ns));
+        }
+        self.publish_with(encoding, now_ns, |room| {
+            room.get_mut(..payload.len()).ok_or(too_long)?.copy_from_slice(payload);
+            Ok(payload.len())
+        })
+    }
+
+    /// Publishes bytes without laying them out in private memory.
+    fn publish_large(&mut self, payload: &[u8], encoding: u16, now_ns: u64) -> Committed {
+        let header = self.header(payload.len(), encoding, now_ns);
+        let mut crc = self.check.of_header(&header);
+        crc.update(payload);
+        let open = self.open_slot();
+        self.region.copy_in_bytes(open.offset + HEADER_LEN, payload);
+        self.close_slot(open, &header, crc.finish())
+    }
+
+    /// Publishes what `fill` writes at the beginning of the room it is given, as many bytes as it says. Nothing is
+    /// published when it fails.
+    #[inline]
+    pub(crate) fn publish_with<F, E>(&mut self, encoding: u16, now_ns: u64, fill: F) -> Result<Committed, E>
+    where
+        F: FnOnce(&mut [u8]) -> Result<usize, E>,
+    {
+        let len_max = self.geometry.payload_len_max();
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.scratch);
+        let (_, room) = bytes.split_at_mut(HEADER_LEN);
+        let (room, _) = room.split_at_mut(len_max);
+        let payload_len = fill(room)?.min(len_max);
+        Ok(self.commit_scratch(payload_len, encoding, now_ns))
+    }
+
+    /// Begins to write a value straight into the idle slot, for values that should not be copied twice.
+    pub(crate) fn stage(&mut self, encoding: u16) -> StagedValue<'_> {
+        let slot = self.open_slot();
+        StagedValue::new(self, slot, encoding)
+    }
+
+    /// Completes and commits the value whose payload stands in private memory.
+    fn commit_scratch(&mut self, payload_len: usize, encoding: u16, now_ns: u64) -> Committed {
+        let header = self.header(payload_len, encoding, now_ns);
+        let words = (slot_len(payload_len) / WORD) - TRAILER_WORDS;
+        let (run, _) = self.scratch.split_at_mut(words);
+        let (head, payload) = run.split_at_mut(HEADER_WORDS);
+        head.copy_from_slice(&header.emit());
+        let payload: &mut [u8] = bytemuck::cast_slice_mut(payload);
+        payload.split_at_mut(payload_len).1.fill(0);
+        let checked: &[u8] = bytemuck::cast_slice(run);
+        let crc = self.check.of_run(checked.split_at(HEADER_LEN + payload_len).0);
+
+        let open = self.open_slot();
+        let (run, _) = self.scratch.split_at(words);
+        self.region.copy_in(open.offset + HEADER_LEN, run.split_at(HEADER_WORDS).1);
+        self.close_slot(open, &header, crc)
+    }
+
+    /// Opens the idle slot: from here on nobody can take what stands there for the value that it held.
+    pub(super) fn open_slot(&mut self) -> OpenSlot {
+        let sequence = self.last.next();
+        let offset = self.geometry.slot_offset(sequence);
+        let held = self.held_lens.get(self.geometry.slot_index(sequence)).copied().unwrap_or(0);
+        self.region.store(offset + StateGeometry::tail_offset(held), sequence.get());
+        // Release: whoever sees a word of the new value (then has an Acquire fence) also sees the old tail stamp
+        // gone. Pairs with the fence in `StateReader`.
+        fence(Ordering::Release);
+        OpenSlot { sequence, offset }
+    }
+
+    /// Completes the slot, whose payload is written, and makes it the newest.
+    pub(super) fn close_slot(&mut self, open: OpenSlot, header: &SlotHeader, crc: u32) -> Committed {
+        let OpenSlot { sequence, offset } = open;
+        let payload_len = header.payload_len as usize;
+        let tail = StateGeometry::tail_offset(payload_len);
+        let [_, epoch, sizes, published_ns] = header.emit();
+        [epoch, sizes, published_ns].into_iter().zip(1..).for_each(|(word, index)| {
+            self.region.store(offset + index * WORD, word);
+        });
+        self.region.store(offset + tail - WORD, check_word(crc));
+        self.region.store(offset + tail, sequence.get());
+        // Release: publishes the slot. Pairs with the Acquire load of the head stamp in `StateReader`.
+        self.region.store_release(offset, sequence.get());
+        self.region.store(HOT_LEN, header.payload_len.into());
+        self.region.store(HOT_PUBLISHED, header.published_ns);
+        // Release: whoever sees the newest sequence sees its slot. Pairs with the Acquire load in `StateReader`.
+        self.region.store_release(HOT_SEQUENCE, sequence.get());
+        self.last = sequence;
+
+        let held = self.held_lens.get_mut(self.geometry.slot_index(sequence));
+        let held = held.map_or(payload_len, |held| std::mem::replace(held, payload_len));
+        let old_tail = StateGeometry::tail_offset(held);
+        Committed {
+            sequence,
+            retired_offset: (old_tail != tail).then_some(offset + old_tail),
+            slot: self.geometry.slot_range(sequence, payload_len),
+            hot: ByteRange { offset: HOT_OFFSET, len: LINE },
+            payload_len,
+        }
+    }
+
+    /// The header of the next value.
+    pub(super) fn header(&self, payload_len: usize, encoding: u16, now_ns: u64) -> SlotHeader {
+        SlotHeader {
+            sequence: self.last.next(),
+            epoch: self.epoch.get(),
+            payload_len: u32::try_from(payload_len).unwrap_or(u32::MAX),
+            encoding,
+            published_ns: now_ns,
+        }
+    }
+
+    /// The check of this topic's values.
+    pub(super) fn check(&self) -> SlotCheck {
+        self.check
+    }
+}
+
+/// Shows that the publisher's process lives. Called by the driving loop, beside the writer.
+pub(crate) fn beat(region: &Region, now_ns: u64) {
+    region.store(HOT_HEARTBEAT, now_ns);
+}

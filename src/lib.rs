@@ -7,6 +7,7 @@ mod checksum;
 mod clock;
 mod control;
 mod event;
+mod fabric;
 mod id;
 mod layout;
 pub mod limits;
@@ -17,4 +18,5 @@ mod repository;
 mod sync;
 
 pub use event::{Event, EventSink};
+pub use fabric::{Address, AddressError, FabricError, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};

@@ -1,0 +1,299 @@
+//! The seam to whatever moves bytes between nodes.
+//!
+//! A provider implements the traits of this file; nothing above knows which one it talks to. It gives
+//!
+//! - **connections**: reliable, ordered, whole messages of bounded length between two nodes, each of which may
+//!   carry a registered region to the peer. A region is a capability: whoever was sent it may use it, in the way
+//!   it was registered for, and nobody else.
+//! - **one-sided access**: [`RemoteRead`] brings ranges of a peer's region here, [`RemoteWrite`] writes ranges of
+//!   a local region to a peer's. The peer's processor has no part in either.
+//!
+//! The fabric moves bytes and never looks at them. Nothing here blocks: calls that cannot go on say so, and every
+//! wait is a file descriptor (or, in a simulation, a turn of its clock).
+
+mod address;
+pub(crate) mod shm;
+
+use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+pub use address::{Address, AddressError, Target};
+
+use crate::id::NodeName;
+use crate::memory::{MemoryError, Region};
+
+/// A provider: one way of moving bytes between nodes.
+///
+/// Implementors: every method returns promptly; what takes a peer's answer is polled. Dropping an object releases
+/// everything it holds, in the right order, and tells the peer as far as the medium can.
+pub(crate) trait Fabric: Debug + Send + Sync {
+    /// What this provider can do, for callers that choose by it.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Listens under this node's name. The name is free again when the listener is dropped, or its process dies.
+    fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError>;
+
+    /// Begins to connect to a node. Messages may be sent at once; [`Connection::receive`] tells when it failed.
+    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError>;
+
+    /// Registers a region, so that it can be sent to peers.
+    fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError>;
+
+    /// The nodes that can be found without being told their address, the dead ones that left a trace included.
+    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError>;
+}
+
+/// Accepts the connections that peers dial.
+pub(crate) trait Listener: Debug + Send {
+    /// The next connection, if one is waiting.
+    fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError>;
+
+    /// Becomes readable when a connection is waiting. `None` in a simulation.
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// One end of a session with a peer.
+pub(crate) trait Connection: Debug + Send {
+    /// Sends one message of at most [`crate::limits::CONTROL_MESSAGE_LEN_MAX`] bytes, with a region if there is one.
+    fn send(&mut self, message: &[u8], region: Option<&Registration>) -> Result<Sent, FabricError>;
+
+    /// The next message, if there is one. A message longer than `into` is an error and is lost; so are regions
+    /// beyond [`crate::limits::MESSAGE_REGIONS_MAX`].
+    fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError>;
+
+    /// Becomes readable when a message is waiting or the peer is gone. `None` in a simulation.
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// A region that the peer sent, not opened yet. Dropping it gives it up.
+pub(crate) trait Offer: Debug + Send {
+    /// Opens it for one-sided reads. It must have at least `len_min` bytes.
+    fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError>;
+
+    /// Opens it for one-sided writes. It must have at least `len_min` bytes.
+    fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError>;
+}
+
+/// A peer's region, open for one-sided reads.
+pub(crate) trait RemoteRead: Debug + Send {
+    /// Where what was read appears, at the same offsets as at the peer. With [`Capabilities::mapped`] it is the
+    /// peer's memory itself, always up to date, and [`Self::post`] has nothing to do.
+    fn mirror(&self) -> &Arc<Region>;
+
+    /// Begins to bring these ranges, in no promised order and not at one moment. Only one batch at a time.
+    fn post(&mut self, ranges: &[Range]) -> Result<Completion, FabricError>;
+
+    /// Whether the batch is complete.
+    fn poll(&mut self) -> Result<Completion, FabricError>;
+}
+
+/// A peer's region, open for one-sided writes.
+pub(crate) trait RemoteWrite: Debug + Send {
+    /// Begins these writes from a registered region to the same offsets at the peer, each one placed after the one
+    /// before it. Their source must not change until the batch is complete.
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError>;
+
+    /// Whether all batches are complete.
+    fn poll(&mut self) -> Result<Completion, FabricError>;
+}
+
+/// What a provider can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// Its name, as in addresses and on the command line.
+    pub(crate) name: &'static str,
+    /// A peer's region can be read in place: a read costs a memory access, not a round trip.
+    pub(crate) mapped: bool,
+}
+
+/// How a registered region may be used by the peers it is sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exposure {
+    /// They may read it.
+    Read,
+    /// They may write it.
+    Write,
+}
+
+/// A run of bytes of a region; both numbers are multiples of 8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Range {
+    /// Where it begins, bytes from the start of the region.
+    pub(crate) offset: usize,
+    /// How long it is, bytes.
+    pub(crate) len: usize,
+}
+
+/// One write of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Write {
+    /// A range of the source, to the same offset. Its first word is placed last where the medium allows it.
+    Range(Range),
+    /// A word of its own, at this offset.
+    Word {
+        /// Where, bytes from the start of the region; a multiple of 8.
+        offset: usize,
+        /// What.
+        word: u64,
+    },
+}
+
+/// Whether one-sided operations are done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Completion {
+    /// They are.
+    Done,
+    /// Not yet: poll.
+    Pending,
+}
+
+/// What became of a message to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It is on its way.
+    Done,
+    /// The peer takes no more at the moment; nothing was sent.
+    Full,
+}
+
+/// What a connection had.
+#[derive(Debug)]
+pub(crate) enum Received {
+    /// A message of this length, and the region that came with it.
+    Message {
+        /// Bytes.
+        len: usize,
+        /// The region.
+        offer: Option<Box<dyn Offer>>,
+    },
+    /// No message yet.
+    Nothing,
+    /// The peer closed the connection, or died.
+    Closed,
+}
+
+/// A region registered with a provider.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    region: Arc<Region>,
+    exposure: Exposure,
+    key: u64,
+    address: u64,
+}
+
+impl Registration {
+    /// The registration of this region, under this key and at this address.
+    pub(crate) fn new(region: Arc<Region>, exposure: Exposure, key: u64, address: u64) -> Self {
+        Self { region, exposure, key, address }
+    }
+
+    /// The region.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// How peers may use it.
+    pub(crate) fn exposure(&self) -> Exposure {
+        self.exposure
+    }
+
+    /// The remote key, for an inspector to show. Knowing it gives no access.
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// The address that peers use, for an inspector to show.
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+/// A node that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeEntry {
+    /// Its name.
+    pub(crate) node: NodeName,
+    /// Its process.
+    pub(crate) process: u32,
+    /// When it started, ns since the Unix epoch.
+    pub(crate) started_ns: u64,
+    /// Whether the process still runs.
+    pub(crate) alive: bool,
+}
+
+/// What can go wrong with a provider.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// No node of this name can be found.
+    #[error("no node listens at {address}; `fabricast list` shows the nodes of this host")]
+    NoSuchNode {
+        /// The address that was dialled.
+        address: Address,
+    },
+    /// The node's process has died and left its entry.
+    #[error("the node at {address} is gone: its process has ended")]
+    NodeGone {
+        /// The address that was dialled.
+        address: Address,
+    },
+    /// Another process uses the name.
+    #[error("a node named {node} already runs on this host (process {process}); choose another name")]
+    NameInUse {
+        /// The name.
+        node: NodeName,
+        /// Its process, 0 if that is not known.
+        process: u32,
+    },
+    /// The provider cannot reach addresses of this kind.
+    #[error("{address} cannot be reached by the {fabric} fabric")]
+    Unreachable {
+        /// The address.
+        address: Address,
+        /// The provider's name.
+        fabric: &'static str,
+    },
+    /// A message was longer than the limit.
+    #[error("a message of {len} bytes is over the limit of {max}")]
+    MessageTooLong {
+        /// Its length, as far as it is known.
+        len: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// A peer sent more regions with one message than allowed.
+    #[error("the peer sent more than {max} region with one message", max = crate::limits::MESSAGE_REGIONS_MAX)]
+    TooManyRegions,
+    /// The connection is closed.
+    #[error("the connection to the peer is closed")]
+    Closed,
+    /// A region could not be used in the way that was asked for.
+    #[error("the region is not registered for this use: {why}")]
+    Access {
+        /// What does not fit.
+        why: &'static str,
+    },
+    /// Memory could not be had, or is unfit.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The directory of nodes cannot be used.
+    #[error(
+        "the runtime directory {path} cannot be used: {why}; set FABRICAST_RUNTIME_DIR to a directory of your own"
+    )]
+    RuntimeDirectory {
+        /// Where it is.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The operating system refused.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The operating system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}

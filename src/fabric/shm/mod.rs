@@ -1,0 +1,1 @@
+//! The same-host provider.

@@ -14,6 +14,7 @@ pub mod limits;
 mod memory;
 mod metrics;
 mod payload;
+mod random;
 mod repository;
 mod sync;
 

@@ -21,7 +21,10 @@ pub(crate) trait Clock: Debug + Send + Sync {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SystemClock;
 
-#[expect(clippy::disallowed_methods, reason = "this is the one place that reads the operating system's clocks")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the one place that reads the operating system's clocks"
+)]
 impl Clock for SystemClock {
     #[inline]
     fn monotonic_ns(&self) -> u64 {

@@ -206,12 +206,26 @@ fn sleeping_tests_are_found() {
 
 #[test]
 fn bincode_is_found() {
-    let text = "//! bincode::config\nmod bincode;\nuse bincode::config;\nfn f() { ::bincode::encode(1); self::bincode::mine(); }\n";
+    let text =
+        "//! bincode::config\nuse bincode::config;\nfn f() { bincode::encode(1); self::bincode::mine(); }\n";
     found(
         &bincode_names(&source("src/payload/mod.rs", text)),
-        &["src/payload/mod.rs:3", "src/payload/mod.rs:4"],
+        &["src/payload/mod.rs:2", "src/payload/mod.rs:3"],
     );
     found(&bincode_names(&source("src/control/codec.rs", text)), &[]);
+}
+
+#[test]
+fn a_module_called_bincode_is_not_the_crate() {
+    for head in ["mod bincode;", "use super::{DecodeError, bincode};", "use crate::payload::bincode;"] {
+        let text = format!(
+            "{head}\nfn f() {{ bincode::encode(1); }}\nfn g() {{ ::bincode::encode(1); }}\nuse ::bincode::x;\n"
+        );
+        found(
+            &bincode_names(&source("src/payload/pod.rs", &text)),
+            &["src/payload/pod.rs:3", "src/payload/pod.rs:4"],
+        );
+    }
 }
 
 #[test]

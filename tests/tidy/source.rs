@@ -24,6 +24,8 @@ pub(crate) struct Source {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NamedPath {
     pub(crate) segments: Vec<String>,
+    /// Whether it begins with `::`, so that it names another crate.
+    pub(crate) is_absolute: bool,
     /// Where it stands in the file.
     pub(crate) at: usize,
 }
@@ -163,6 +165,13 @@ impl Source {
         paths
     }
 
+    /// Whether the name stands for a module of this crate in this file: it is declared or imported here.
+    pub(crate) fn is_local(&self, name: &str) -> bool {
+        let is_declared = self.words(name).any(|at| self.word_before(at) == Some("mod"));
+        let is_it = |path: &NamedPath| path.segments.last().is_some_and(|last| last == name);
+        is_declared || self.paths().iter().any(|path| is_it(path) && self.resolved(path).is_some())
+    }
+
     /// The functions of this file that have bodies, functions inside functions included.
     pub(crate) fn functions(&self) -> Vec<Function> {
         let mut functions = Vec::new();
@@ -201,8 +210,8 @@ impl Source {
     }
 
     fn plain_path(&self, index: usize) -> (NamedPath, usize) {
-        let mut path =
-            NamedPath { segments: Vec::new(), at: self.tokens.get(index).map_or(0, |token| token.at) };
+        let is_absolute = index.checked_sub(1).and_then(|before| self.word(before)) == Some("::");
+        let mut path = NamedPath { segments: Vec::new(), is_absolute, at: self.at(index) };
         let mut index = index;
         while let Some(token) = self.tokens.get(index).filter(|token| token.is_word()) {
             path.segments.push(token.text.clone());
@@ -243,7 +252,7 @@ impl Source {
             // `a::{self}` is `a`.
             segments.pop_if(|segment| segment == "self");
         }
-        paths.push(NamedPath { segments, at: path.at });
+        paths.push(NamedPath { segments, is_absolute: path.is_absolute && stem.is_empty(), at: path.at });
         index
     }
 

@@ -18,6 +18,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("checksum", 0),
     ("clock", 0),
     ("event", 0),
+    ("random", 0),
     ("sync", 0),
     ("memory", 1),
     ("payload", 1),

@@ -13,12 +13,14 @@
 
 mod address;
 pub(crate) mod shm;
+mod wait;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use address::{Address, AddressError, Target};
+pub(crate) use wait::{Waker, wait};
 
 use crate::id::NodeName;
 use crate::memory::{MemoryError, Region};

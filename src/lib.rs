@@ -12,5 +12,6 @@ pub mod limits;
 mod payload;
 mod sync;
 
+pub use control::{ControlError, RefuseReason};
 pub use event::{Event, EventSink};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};

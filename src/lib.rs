@@ -18,6 +18,7 @@ mod random;
 mod repository;
 mod sync;
 
+pub use control::{ControlError, RefuseReason};
 pub use event::{Event, EventSink};
 pub use fabric::{Address, AddressError, FabricError, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};

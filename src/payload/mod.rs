@@ -16,8 +16,6 @@ mod trace;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::fmt;
 
-use crate::limits;
-
 pub use dynamic::Decoded;
 pub use pod::Pod;
 pub use schema::{Schema, SchemaError};
@@ -57,7 +55,7 @@ pub trait Payload: 'static {
     fn as_bytes(value: &Self::Borrowed) -> Option<&[u8]>;
 
     /// Encodes the value into the beginning of `out` and returns the length. Allocates nothing, unless the
-    /// type's own `Serialize` does. A value nested deeper than [`limits::SCHEMA_DEPTH_MAX`] can be encoded, but
+    /// type's own `Serialize` does. A value nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX) can be encoded, but
     /// no subscriber decodes it.
     ///
     /// # Errors
@@ -67,7 +65,7 @@ pub trait Payload: 'static {
     fn encode(value: &Self::Borrowed, out: &mut [u8]) -> Result<usize, EncodeError>;
 
     /// Decodes a value that takes up all of `bytes`. Memory is bounded by the length of `bytes`, whatever they
-    /// claim, and nesting by [`limits::SCHEMA_DEPTH_MAX`].
+    /// claim, and nesting by [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX).
     ///
     /// # Errors
     ///
@@ -150,7 +148,7 @@ pub enum DecodeError {
         /// Alignment of the type, bytes.
         align: usize,
     },
-    /// The value is nested deeper than [`limits::SCHEMA_DEPTH_MAX`].
+    /// The value is nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX).
     #[error("the value is nested deeper than {max} levels")]
     TooDeep {
         /// Levels allowed.

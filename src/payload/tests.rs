@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::limits;
 
 mod venue {
     use serde::{Deserialize, Serialize};

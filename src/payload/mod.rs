@@ -51,21 +51,23 @@ pub trait Payload: 'static {
     /// Which encoding this is.
     const ENCODING: Encoding;
 
-    /// The bytes of the value, if it lies in memory as its encoded form; the publisher then skips the encoder.
+    /// The bytes of the value, if it lies in memory as its encoded form; the publisher then skips the
+    /// encoder.
     fn as_bytes(value: &Self::Borrowed) -> Option<&[u8]>;
 
     /// Encodes the value into the beginning of `out` and returns the length. Allocates nothing, unless the
-    /// type's own `Serialize` does. A value nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX) can be encoded, but
-    /// no subscriber decodes it.
+    /// type's own `Serialize` does. A value nested deeper than
+    /// [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX) can be encoded, but no subscriber decodes it.
     ///
     /// # Errors
     ///
     /// [`EncodeError::TooLong`] if `out` is too short: it may have been written to.
-    /// [`EncodeError::Refused`] if the type's own `Serialize` gives up, or has no length to give for a sequence.
+    /// [`EncodeError::Refused`] if the type's own `Serialize` gives up, or has no length to give for a
+    /// sequence.
     fn encode(value: &Self::Borrowed, out: &mut [u8]) -> Result<usize, EncodeError>;
 
-    /// Decodes a value that takes up all of `bytes`. Memory is bounded by the length of `bytes`, whatever they
-    /// claim, and nesting by [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX).
+    /// Decodes a value that takes up all of `bytes`. Memory is bounded by the length of `bytes`, whatever
+    /// they claim, and nesting by [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX).
     ///
     /// # Errors
     ///

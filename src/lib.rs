@@ -22,3 +22,4 @@ pub use control::{ControlError, RefuseReason};
 pub use event::{Event, EventSink};
 pub use fabric::{Address, AddressError, FabricError, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};
+pub use payload::{DecodeError, Decoded, EncodeError, Encoding, Payload, Pod, Raw, Schema, SchemaError};

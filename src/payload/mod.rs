@@ -98,6 +98,17 @@ pub enum Encoding {
     Raw,
 }
 
+impl Encoding {
+    /// The number that stands for it beside a value; it never changes.
+    pub(crate) const fn number(self) -> u16 {
+        match self {
+            Self::Bincode => 1,
+            Self::Pod => 2,
+            Self::Raw => 3,
+        }
+    }
+}
+
 impl fmt::Display for Encoding {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {

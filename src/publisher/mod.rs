@@ -9,6 +9,6 @@ mod topic;
 pub use error::{PublishError, PublisherError};
 pub(crate) use landing::Landing;
 pub use loan::Loan;
-pub use state::StatePublisher;
 pub(crate) use state::StateParts;
+pub use state::StatePublisher;
 pub(crate) use topic::PublishedTopic;

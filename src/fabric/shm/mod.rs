@@ -10,8 +10,8 @@ mod socket;
 use std::sync::Arc;
 
 use crate::fabric::{
-    Address, Capabilities, Completion, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Offer,
-    Range, Registration, RemoteRead, RemoteWrite, Write,
+    Address, Completion, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Offer, Range,
+    Registration, RemoteRead, RemoteWrite, Write,
 };
 use crate::id::NodeName;
 use crate::memory::{Access, Region};
@@ -34,10 +34,6 @@ impl ShmFabric {
 }
 
 impl Fabric for ShmFabric {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { name: NAME, mapped: true }
-    }
-
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
         let claim = self.directory.claim(node)?;
         Ok(Box::new(socket::ShmListener::bind(claim)?))
@@ -114,6 +110,10 @@ struct ShmRead {
 impl RemoteRead for ShmRead {
     fn mirror(&self) -> &Arc<Region> {
         &self.region
+    }
+
+    fn is_mapped(&self) -> bool {
+        true
     }
 
     fn post(&mut self, _ranges: &[Range]) -> Result<Completion, FabricError> {

@@ -11,6 +11,8 @@ mod fabric;
 mod id;
 mod layout;
 pub mod limits;
+#[doc(hidden)]
+pub mod measure;
 mod memory;
 mod metrics;
 mod node;

@@ -16,6 +16,8 @@ mod metrics;
 mod payload;
 mod repository;
 mod sync;
+#[cfg(test)]
+mod testkit;
 
 pub use event::{Event, EventSink};
 pub use fabric::{Address, AddressError, FabricError, Target};

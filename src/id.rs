@@ -50,7 +50,10 @@ pub enum NameError {
         what: &'static str,
     },
     /// The name holds something other than letters, digits, `.`, `_`, `-` (and `/` inside a topic).
-    #[error("{name:?} is not a {what} name: use ASCII letters, digits, '.', '_', '-'{slash}", slash = if *what == "topic" { " and, between parts, '/'" } else { "" })]
+    #[error(
+        "{name:?} is not a {what} name: use ASCII letters, digits, '.', '_', '-'{slash}",
+        slash = if *what == "topic" { " and, between parts, '/'" } else { "" }
+    )]
     Malformed {
         /// `node` or `topic`.
         what: &'static str,

@@ -13,12 +13,30 @@ mod layout;
 pub mod limits;
 mod memory;
 mod metrics;
+mod node;
 mod payload;
+mod publisher;
+mod random;
 mod repository;
+mod subscriber;
 mod sync;
 #[cfg(test)]
 mod testkit;
 
+pub use control::{ControlError, RefuseReason};
 pub use event::{Event, EventSink};
 pub use fabric::{Address, AddressError, FabricError, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};
+pub use layout::header::HeaderError;
+pub use layout::state::GeometryError;
+pub use memory::MemoryError;
+pub use metrics::{Counter, Unit};
+pub use node::{
+    Directory, DirectoryError, Node, NodeBuilder, NodeError, NodeListing, StatePublisherBuilder,
+    StateSubscriberBuilder, TopicListing,
+};
+pub use payload::{DecodeError, Decoded, EncodeError, Encoding, Payload, Pod, Raw, Schema, SchemaError};
+pub use publisher::{Loan, PublishError, PublisherError, StatePublisher};
+pub use subscriber::{
+    GrantError, ReceiveError, Sample, SampleRef, StateSubscriber, SubscriberError, SubscriberStats,
+};

@@ -13,6 +13,8 @@ pub const SCHEMA_LEN_MAX: usize = 64 * 1024;
 pub const SCHEMA_DEPTH_MAX: usize = 64;
 /// Most values (leaves and containers) that decoding one payload by its schema may produce.
 pub const DECODED_VALUES_MAX: usize = 4 * 1024 * 1024;
+/// Elements without bytes of their own (units, empty structs) that any payload may claim in its sequences.
+pub const EMPTY_ELEMENTS_MAX: usize = 64 * 1024;
 
 /// Largest payload a topic may declare, bytes (1 GiB).
 pub const PAYLOAD_LEN_MAX: usize = 1 << 30;

@@ -103,6 +103,25 @@ pub(crate) struct Handle {
     offset: usize,
 }
 
+/// A counter that somebody other than the owner of the list keeps.
+#[derive(Debug)]
+pub(crate) struct Gauge {
+    region: Arc<Region>,
+    handle: Handle,
+}
+
+impl Gauge {
+    /// Sets it.
+    pub(crate) fn set(&self, value: u64) {
+        self.region.store(self.handle.offset, value);
+    }
+
+    /// What it was set to.
+    pub(crate) fn value(&self) -> u64 {
+        self.region.load(self.handle.offset)
+    }
+}
+
 impl Counters {
     /// An empty list in `len` bytes of this region from `offset` on.
     pub(crate) fn new(region: Arc<Region>, offset: usize, len: usize) -> Self {
@@ -122,6 +141,11 @@ impl Counters {
         self.region.store_release(offset + NAME, description.first().copied().unwrap_or(0));
         self.lines += 1;
         Some(Handle { offset })
+    }
+
+    /// Hands a counter over to somebody else, who alone changes it from then on.
+    pub(crate) fn gauge(&self, handle: Handle) -> Gauge {
+        Gauge { region: Arc::clone(&self.region), handle }
     }
 
     /// Sets a counter.

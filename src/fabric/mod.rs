@@ -13,12 +13,14 @@
 
 mod address;
 pub(crate) mod shm;
+mod wait;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use address::{Address, AddressError, Target};
+pub(crate) use wait::{Waker, wait};
 
 use crate::id::NodeName;
 use crate::memory::{MemoryError, Region};
@@ -28,9 +30,6 @@ use crate::memory::{MemoryError, Region};
 /// Implementors: every method returns promptly; what takes a peer's answer is polled. Dropping an object releases
 /// everything it holds, in the right order, and tells the peer as far as the medium can.
 pub(crate) trait Fabric: Debug + Send + Sync {
-    /// What this provider can do, for callers that choose by it.
-    fn capabilities(&self) -> Capabilities;
-
     /// Listens under this node's name. The name is free again when the listener is dropped, or its process dies.
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError>;
 
@@ -78,9 +77,11 @@ pub(crate) trait Offer: Debug + Send {
 
 /// A peer's region, open for one-sided reads.
 pub(crate) trait RemoteRead: Debug + Send {
-    /// Where what was read appears, at the same offsets as at the peer. With [`Capabilities::mapped`] it is the
-    /// peer's memory itself, always up to date, and [`Self::post`] has nothing to do.
+    /// Where what was read appears, at the same offsets as at the peer.
     fn mirror(&self) -> &Arc<Region>;
+
+    /// Whether the mirror is the peer's memory itself, always up to date, so that [`Self::post`] has nothing to do.
+    fn is_mapped(&self) -> bool;
 
     /// Begins to bring these ranges, in no promised order and not at one moment. Only one batch at a time.
     fn post(&mut self, ranges: &[Range]) -> Result<Completion, FabricError>;
@@ -97,15 +98,6 @@ pub(crate) trait RemoteWrite: Debug + Send {
 
     /// Whether all batches are complete.
     fn poll(&mut self) -> Result<Completion, FabricError>;
-}
-
-/// What a provider can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Capabilities {
-    /// Its name, as in addresses and on the command line.
-    pub(crate) name: &'static str,
-    /// A peer's region can be read in place: a read costs a memory access, not a round trip.
-    pub(crate) mapped: bool,
 }
 
 /// How a registered region may be used by the peers it is sent to.

@@ -13,4 +13,5 @@
 mod copy;
 mod region;
 
-pub(crate) use region::{Access, MemoryError, Protection, Region};
+pub use region::MemoryError;
+pub(crate) use region::{Access, Protection, Region};

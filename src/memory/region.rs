@@ -126,6 +126,13 @@ impl Region {
         Self::map(file, len, access)
     }
 
+    /// Whether nobody can ever map this memory file for writing any more.
+    pub(crate) fn is_sealed_against_writing(file: BorrowedFd<'_>) -> Result<bool, MemoryError> {
+        let seals = rustix::fs::fcntl_get_seals(file);
+        let seals = seals.map_err(|_| MemoryError::Unfit { why: "it is not a memory file" })?;
+        Ok(seals.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
+    }
+
     fn map(file: OwnedFd, len: usize, access: Access) -> Result<Self, MemoryError> {
         let protection = match access {
             Access::Read => ProtFlags::READ,

@@ -9,4 +9,4 @@ mod tests;
 
 pub(crate) use reader::{Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
 pub(crate) use staged::StagedValue;
-pub(crate) use writer::{Committed, StateWriter, ValueTooLong, beat};
+pub(crate) use writer::{Committed, StateWriter, ValueTooLong};

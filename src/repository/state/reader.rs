@@ -78,18 +78,18 @@ pub(crate) struct Fetch {
 
 /// What a check of fetched memory found.
 #[derive(Debug)]
-pub(crate) enum Step<'a> {
+pub(crate) enum Step {
     /// No value that is newer.
     Nothing,
     /// More must be fetched, and checked again.
     Fetch(Fetch),
-    /// A value.
-    Value(Verified<'a>),
+    /// A value, for [`StateReader::verified`].
+    Value(Accepted),
 }
 
-/// A value that stands checked in `StateReader::slot`.
+/// A value that a reader has checked and holds: see [`StateReader::verified`].
 #[derive(Clone, Copy, Debug)]
-struct Accepted {
+pub(crate) struct Accepted {
     header: SlotHeader,
     conflated: u64,
 }
@@ -151,7 +151,7 @@ impl StateReader {
     }
 
     /// Looks at what was fetched into a mirror of the repository.
-    pub(crate) fn check(&mut self, mirror: &Region, fetched: &Fetch) -> Result<Step<'_>, ReadFailure> {
+    pub(crate) fn check(&mut self, mirror: &Region, fetched: &Fetch) -> Result<Step, ReadFailure> {
         let sequence = Sequence::new(mirror.load(HOT_SEQUENCE));
         if sequence <= self.last {
             return Ok(Step::Nothing);
@@ -163,7 +163,7 @@ impl StateReader {
             return Ok(Step::Fetch(Fetch { hot: fetched.hot, slot: Some(needed) }));
         }
         match self.take(mirror, sequence) {
-            Ok(accepted) => Ok(Step::Value(self.verified(accepted))),
+            Ok(accepted) => Ok(Step::Value(accepted)),
             Err(rejection) => {
                 self.retry(sequence, rejection)?;
                 Ok(Step::Fetch(Fetch { hot: fetched.hot, slot: Some(needed) }))
@@ -175,6 +175,11 @@ impl StateReader {
     /// its value without touching the hot line, which the writer can thus keep in its own cache.
     #[inline]
     fn newest(&self, memory: &Region) -> Option<Sequence> {
+        if self.last == Sequence::NONE {
+            // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
+            let newest = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
+            return (newest != Sequence::NONE).then_some(newest);
+        }
         let next = self.last.next();
         // Acquire: pairs with the Release store of the head stamp in `StateWriter::close_slot`.
         let head = Sequence::new(memory.load_acquire(self.geometry.slot_offset(next)));
@@ -271,8 +276,9 @@ impl StateReader {
         }
     }
 
+    /// The value that was accepted last.
     #[inline]
-    fn verified(&self, accepted: Accepted) -> Verified<'_> {
+    pub(crate) fn verified(&self, accepted: Accepted) -> Verified<'_> {
         let bytes: &[u8] = bytemuck::cast_slice(&self.slot);
         let (_, payload) = bytes.split_at(HEADER_LEN);
         let (payload, _) = payload.split_at(accepted.header.payload_len as usize);

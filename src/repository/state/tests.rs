@@ -266,7 +266,8 @@ fn a_mirror_fetched_in_any_order_gives_only_whole_values() {
         }
         let last = reader.last();
         fetch = match reader.check(&mirror, &fetch) {
-            Ok(Step::Value(verified)) => {
+            Ok(Step::Value(accepted)) => {
+                let verified = reader.verified(accepted);
                 let sequence = verified.header.sequence;
                 assert!(sequence > last);
                 assert_eq!(verified.payload, payload(sequence.get(), 72));

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::staged::StagedValue;
 use crate::id::{Epoch, Sequence};
 use crate::layout::header::{
-    HOT_EPOCH, HOT_HEARTBEAT, HOT_LEN, HOT_OFFSET, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticLine,
+    HOT_EPOCH, HOT_LEN, HOT_OFFSET, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticLine,
 };
 use crate::layout::state::{
     HEADER_LEN, HEADER_WORDS, SlotCheck, SlotHeader, StateGeometry, TRAILER_WORDS, check_word, slot_len,
@@ -220,9 +220,4 @@ impl StateWriter {
     pub(super) fn check(&self) -> SlotCheck {
         self.check
     }
-}
-
-/// Shows that the publisher's process lives. Called by the driving loop, beside the writer.
-pub(crate) fn beat(region: &Region, now_ns: u64) {
-    region.store(HOT_HEARTBEAT, now_ns);
 }

@@ -1,0 +1,554 @@
+//! The subscriber's end of a session, as a state machine.
+//!
+//! ```text
+//! AwaitHello --Hello--> Ready --end--> Ending --End--> Ended
+//!                       Ready --End--> Leaving --end--> Ended
+//! (any)      --refusal, error, deadline, disconnect---> Ended
+//! ```
+//!
+//! Whoever owns a session gives it what happens (`on_message`, `on_time`, `on_disconnected`) and sends the
+//! messages that it has ready after each call, also after one that failed: the peer is told why. An error of
+//! any of those three ends the session; an error of a request leaves it as it was.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU64;
+
+use super::codec::{self, Outgoing};
+use super::error::{ControlError, RefuseReason};
+use super::message::{
+    Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Lend, Lent,
+    ListTopics, Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
+};
+use crate::id::{Delivery, TopicId, TopicName};
+use crate::limits;
+
+/// The subscriber's end of one session. Allocates; neither blocks nor reads a clock.
+#[derive(Debug)]
+pub(crate) struct ClientSession {
+    nonce: NonZeroU64,
+    patience_ns: u64,
+    state: State,
+    listing: Option<Listing>,
+    attachments: BTreeMap<AttachmentId, Attachment>,
+    attachment_next: AttachmentId,
+    outbox: VecDeque<Outgoing>,
+}
+
+/// What happened to a session, for its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ClientEvent {
+    /// The peer has said hello; the session takes requests.
+    Ready {
+        /// Who the peer is.
+        peer: Identity,
+    },
+    /// A page of the directory, sorted by name, all of it after the name that was asked with.
+    Topics {
+        /// The topics.
+        entries: Vec<TopicEntry>,
+        /// Whether there are more after the last one.
+        more: bool,
+    },
+    /// The attachment is granted. For pull the repository's region came with this message; for push a landing
+    /// region has to be lent now.
+    Granted {
+        /// What the publisher says of the topic.
+        grant: Grant,
+        /// How its values travel.
+        delivery: Delivery,
+    },
+    /// The publisher took the landing region.
+    Lent {
+        /// Of which attachment.
+        attachment: AttachmentId,
+    },
+    /// The attachment, or its landing region, is refused. In the first case the attachment is no more; in the
+    /// second it is granted as before, and another region may be lent.
+    Refused {
+        /// Which attachment.
+        attachment: AttachmentId,
+        /// Why, as a number.
+        reason: RefuseReason,
+        /// Why, in the peer's words; may be empty.
+        text: String,
+    },
+    /// The attachment is no more, and the publisher touches its landing region no longer.
+    Detached {
+        /// Which attachment.
+        attachment: AttachmentId,
+        /// The topic's sequence at the end.
+        published: u64,
+    },
+    /// The topic's publisher was dropped. The attachment has to be detached in due course.
+    TopicEnded {
+        /// Which attachment.
+        attachment: AttachmentId,
+        /// The topic's sequence at the end.
+        published: u64,
+    },
+    /// The publisher ends the session; nothing that was asked will be answered. Call
+    /// [`end`](ClientSession::end) with the final counts.
+    EndAsked {
+        /// Why.
+        reason: EndReason,
+    },
+    /// The session that this side ended is over.
+    Ended {
+        /// The peer's farewell: the counts as they arrived there.
+        farewell: Farewell,
+    },
+}
+
+/// Where the session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    AwaitHello { deadline_ns: u64 },
+    Ready,
+    Leaving,
+    Ending { deadline_ns: u64 },
+    Ended,
+}
+
+/// The page of the directory that was asked for.
+#[derive(Debug)]
+struct Listing {
+    after: Option<TopicName>,
+    deadline_ns: u64,
+}
+
+/// What this side knows of one attachment.
+#[derive(Debug)]
+struct Attachment {
+    topic_id: TopicId,
+    delivery: Delivery,
+    step: Step,
+    topic_ended: bool,
+}
+
+/// Where one attachment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Attaching { deadline_ns: u64 },
+    Granted,
+    Lending { deadline_ns: u64 },
+    Lent,
+    Detaching { deadline_ns: u64 },
+}
+
+impl ClientSession {
+    /// A session with a peer that was just dialled; the first message is ready. `nonce` is a random number,
+    /// `patience_ns` how long every answer may take.
+    pub(crate) fn connect(now_ns: u64, identity: Identity, nonce: NonZeroU64, patience_ns: u64) -> Self {
+        let hello = Message::Hello(Hello { nonce, answers: None, identity });
+        Self {
+            nonce,
+            patience_ns,
+            state: State::AwaitHello { deadline_ns: now_ns.saturating_add(patience_ns) },
+            listing: None,
+            attachments: BTreeMap::new(),
+            attachment_next: AttachmentId::new(0),
+            outbox: VecDeque::from([Outgoing::of(&hello)]),
+        }
+    }
+
+    /// Takes a message of the peer's, with the number of regions that came with it. Unless the event is
+    /// `Granted`, the owner drops those.
+    pub(crate) fn on_message(
+        &mut self,
+        bytes: &[u8],
+        regions: usize,
+    ) -> Result<Option<ClientEvent>, ControlError> {
+        if self.state == State::Ended {
+            return Err(self.closed());
+        }
+        let outcome = codec::decode(bytes)
+            .and_then(|message| self.check_regions(&message, regions).map(|()| message))
+            .and_then(|message| self.take(message));
+        outcome.map_err(|error| self.fail(error))
+    }
+
+    /// Takes the time. Call it when [`deadline_ns`](Self::deadline_ns) has passed, after all messages that have
+    /// come until then.
+    pub(crate) fn on_time(&mut self, now_ns: u64) -> Result<(), ControlError> {
+        let overdue = self.deadlines().find(|(deadline_ns, _)| now_ns >= *deadline_ns);
+        match overdue {
+            Some((_, awaited)) => Err(self.fail(ControlError::Deadline { awaited })),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes notice that the peer closed the connection: no error if the session was over.
+    pub(crate) fn on_disconnected(&mut self) -> Result<(), ControlError> {
+        if self.state == State::Ended { Ok(()) } else { Err(self.fail(ControlError::Disconnected)) }
+    }
+
+    /// When [`on_time`](Self::on_time) is due, if it is.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        self.deadlines().map(|(deadline_ns, _)| deadline_ns).min()
+    }
+
+    /// The next message to send.
+    pub(crate) fn next_message(&mut self) -> Option<Outgoing> {
+        self.outbox.pop_front()
+    }
+
+    /// Asks for a page of the directory: the topics after this name, or from the first.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the session is not ready; `Busy` if the page before is still to come.
+    pub(crate) fn list(&mut self, now_ns: u64, after: Option<TopicName>) -> Result<(), ControlError> {
+        self.ready()?;
+        if self.listing.is_some() {
+            return Err(ControlError::Busy { awaited: LIST });
+        }
+        self.listing = Some(Listing { after: after.clone(), deadline_ns: self.due_ns(now_ns) });
+        self.send(&Message::ListTopics(ListTopics { after }));
+        Ok(())
+    }
+
+    /// Asks for a topic, and says which number the attachment will have. `schema_hash` is `None` for one who
+    /// decodes by the topic's own schema.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the session is not ready; `TooManyAttachments`.
+    pub(crate) fn attach(
+        &mut self,
+        now_ns: u64,
+        topic: TopicName,
+        delivery: Delivery,
+        schema_hash: Option<u64>,
+    ) -> Result<AttachmentId, ControlError> {
+        self.ready()?;
+        if self.attachments.len() >= limits::ATTACHMENTS_PER_SESSION_MAX {
+            return Err(ControlError::TooManyAttachments { max: limits::ATTACHMENTS_PER_SESSION_MAX });
+        }
+        // Numbers go round after 2^32; there are always fewer attachments than numbers.
+        while self.attachments.contains_key(&self.attachment_next) {
+            self.attachment_next = self.attachment_next.next();
+        }
+        let attachment = self.attachment_next;
+        self.attachment_next = attachment.next();
+        let step = Step::Attaching { deadline_ns: self.due_ns(now_ns) };
+        let topic_id = TopicId::of(&topic);
+        self.attachments.insert(attachment, Attachment { topic_id, delivery, step, topic_ended: false });
+        self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash }));
+        Ok(attachment)
+    }
+
+    /// Lends a landing region: the owner sends it with the message.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted for push, without a
+    /// landing region so far.
+    pub(crate) fn lend(&mut self, now_ns: u64, attachment: AttachmentId) -> Result<(), ControlError> {
+        self.ready()?;
+        let deadline_ns = self.due_ns(now_ns);
+        let known = self.attachment_mut(attachment)?;
+        if known.step != Step::Granted || known.delivery != Delivery::Push || known.topic_ended {
+            return Err(known.not_possible(attachment));
+        }
+        known.step = Step::Lending { deadline_ns };
+        let lend = Outgoing::of(&Message::Lend(Lend { attachment }));
+        self.outbox.push_back(Outgoing { region_of: Some(attachment), ..lend });
+        Ok(())
+    }
+
+    /// Ends an attachment, with what was counted on it.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted and waits for no
+    /// answer.
+    pub(crate) fn detach(
+        &mut self,
+        now_ns: u64,
+        attachment: AttachmentId,
+        counts: SubscriberCounts,
+    ) -> Result<(), ControlError> {
+        self.ready()?;
+        let deadline_ns = self.due_ns(now_ns);
+        let known = self.attachment_mut(attachment)?;
+        if !matches!(known.step, Step::Granted | Step::Lent) {
+            return Err(known.not_possible(attachment));
+        }
+        known.step = Step::Detaching { deadline_ns };
+        self.send(&Message::Detach(Detach { attachment, counts }));
+        Ok(())
+    }
+
+    /// Ends the session, or agrees to its end, with the counts of all its attachments. What was asked and not
+    /// yet answered will not be.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the session is not ready, or ending already.
+    pub(crate) fn end(
+        &mut self,
+        now_ns: u64,
+        reason: EndReason,
+        counts: SubscriberCounts,
+    ) -> Result<(), ControlError> {
+        match self.state {
+            State::Ready => self.become_last(State::Ending { deadline_ns: self.due_ns(now_ns) }),
+            State::Leaving => self.become_last(State::Ended),
+            State::AwaitHello { .. } | State::Ending { .. } | State::Ended => return Err(self.closed()),
+        }
+        self.send(&Message::End(End { farewell: Farewell { reason, counts } }));
+        Ok(())
+    }
+
+    fn take(&mut self, message: Message) -> Result<Option<ClientEvent>, ControlError> {
+        match (self.state, message) {
+            (_, Message::Refuse(refuse)) => {
+                // Over already, so that a refusal is not answered with another.
+                self.become_last(State::Ended);
+                Err(refuse.into_error())
+            }
+            (State::AwaitHello { .. }, Message::Hello(hello)) => self.take_hello(hello).map(Some),
+            (State::Ready, Message::Topics(topics)) => self.take_topics(topics).map(Some),
+            (State::Ready, Message::Granted(grant)) => self.take_granted(grant).map(Some),
+            (State::Ready, Message::Refused(refused)) => self.take_refused(refused).map(Some),
+            (State::Ready, Message::Lent(lent)) => self.take_lent(lent).map(Some),
+            (State::Ready, Message::Detached(detached)) => self.take_detached(detached).map(Some),
+            (State::Ready, Message::TopicEnded(ended)) => self.take_topic_ended(ended),
+            (State::Ready, Message::End(End { farewell })) => {
+                self.become_last(State::Leaving);
+                Ok(Some(ClientEvent::EndAsked { reason: farewell.reason }))
+            }
+            (State::Ending { .. }, Message::End(End { farewell })) => {
+                self.become_last(State::Ended);
+                Ok(Some(ClientEvent::Ended { farewell }))
+            }
+            // The peer said this before it knew that the session ends.
+            (
+                State::Ending { .. },
+                Message::Topics(_)
+                | Message::Granted(_)
+                | Message::Refused(_)
+                | Message::Lent(_)
+                | Message::Detached(_)
+                | Message::TopicEnded(_),
+            ) => Ok(None),
+            (state, message) => {
+                Err(ControlError::Unexpected { message: message.name(), state: state.name() })
+            }
+        }
+    }
+
+    fn take_hello(&mut self, hello: Hello) -> Result<ClientEvent, ControlError> {
+        if hello.answers != Some(self.nonce) {
+            return Err(wrong_answer("Hello", "it answers somebody else"));
+        }
+        self.state = State::Ready;
+        Ok(ClientEvent::Ready { peer: hello.identity })
+    }
+
+    fn take_topics(&mut self, Topics { page, more }: Topics) -> Result<ClientEvent, ControlError> {
+        let Some(Listing { after, .. }) = self.listing.take() else {
+            return Err(wrong_answer("Topics", "nobody asked for topics"));
+        };
+        // Pages that go forward end; without this check a peer could make its asker go on for ever.
+        let mut before = after.as_ref();
+        for entry in page.entries() {
+            if before.is_some_and(|before| *before >= entry.name) {
+                return Err(wrong_answer("Topics", "the names are not in order"));
+            }
+            before = Some(&entry.name);
+        }
+        if more && page.entries().is_empty() {
+            return Err(wrong_answer("Topics", "an empty page promises more"));
+        }
+        Ok(ClientEvent::Topics { entries: page.into_entries(), more })
+    }
+
+    fn take_granted(&mut self, grant: Grant) -> Result<ClientEvent, ControlError> {
+        let known = self.asked("Granted", grant.attachment)?;
+        if !matches!(known.step, Step::Attaching { .. }) {
+            return Err(known.wrong("Granted", grant.attachment));
+        }
+        if known.topic_id != grant.topic_id {
+            return Err(wrong_answer("Granted", "it is of another topic"));
+        }
+        known.step = Step::Granted;
+        Ok(ClientEvent::Granted { grant, delivery: known.delivery })
+    }
+
+    fn take_refused(&mut self, refused: Refused) -> Result<ClientEvent, ControlError> {
+        let Refused { attachment, reason, text } = refused;
+        let known = self.asked("Refused", attachment)?;
+        match known.step {
+            Step::Attaching { .. } => {
+                self.attachments.remove(&attachment);
+            }
+            Step::Lending { .. } => known.step = Step::Granted,
+            Step::Granted | Step::Lent | Step::Detaching { .. } => {
+                return Err(known.wrong("Refused", attachment));
+            }
+        }
+        Ok(ClientEvent::Refused { attachment, reason, text: text.into() })
+    }
+
+    fn take_lent(&mut self, Lent { attachment }: Lent) -> Result<ClientEvent, ControlError> {
+        let known = self.asked("Lent", attachment)?;
+        if !matches!(known.step, Step::Lending { .. }) || known.topic_ended {
+            return Err(known.wrong("Lent", attachment));
+        }
+        known.step = Step::Lent;
+        Ok(ClientEvent::Lent { attachment })
+    }
+
+    fn take_detached(&mut self, detached: Detached) -> Result<ClientEvent, ControlError> {
+        let Detached { attachment, published } = detached;
+        let known = self.asked("Detached", attachment)?;
+        if !matches!(known.step, Step::Detaching { .. }) {
+            return Err(known.wrong("Detached", attachment));
+        }
+        self.attachments.remove(&attachment);
+        Ok(ClientEvent::Detached { attachment, published })
+    }
+
+    fn take_topic_ended(&mut self, ended: TopicEnded) -> Result<Option<ClientEvent>, ControlError> {
+        let TopicEnded { attachment, published } = ended;
+        let known = self.asked("TopicEnded", attachment)?;
+        if matches!(known.step, Step::Attaching { .. }) || known.topic_ended {
+            return Err(known.wrong("TopicEnded", attachment));
+        }
+        known.topic_ended = true;
+        // It crossed the message that detaches: `Detached` follows.
+        let leaving = matches!(known.step, Step::Detaching { .. });
+        Ok((!leaving).then_some(ClientEvent::TopicEnded { attachment, published }))
+    }
+
+    fn check_regions(&self, message: &Message, found: usize) -> Result<(), ControlError> {
+        let expected = match message {
+            Message::Granted(grant) => match self.attachments.get(&grant.attachment) {
+                Some(known) if known.delivery == Delivery::Pull => limits::MESSAGE_REGIONS_MAX,
+                Some(_) => 0,
+                // Refused, or dropped, for another reason.
+                None => found,
+            },
+            _ => 0,
+        };
+        if found == expected {
+            Ok(())
+        } else {
+            Err(ControlError::WrongRegions { message: message.name(), expected, found })
+        }
+    }
+
+    /// Everything that is awaited, and until when.
+    fn deadlines(&self) -> impl Iterator<Item = (u64, &'static str)> {
+        let session = match self.state {
+            State::AwaitHello { deadline_ns } => Some((deadline_ns, "hello")),
+            State::Ending { deadline_ns } => Some((deadline_ns, "end of the session")),
+            State::Ready | State::Leaving | State::Ended => None,
+        };
+        let listing = self.listing.as_ref().map(|listing| (listing.deadline_ns, LIST));
+        let attachments = self.attachments.values().filter_map(|known| known.step.awaited());
+        session.into_iter().chain(listing).chain(attachments)
+    }
+
+    /// Goes to a state in which nothing that was asked is awaited any longer.
+    fn become_last(&mut self, state: State) {
+        self.state = state;
+        self.listing = None;
+        self.attachments.clear();
+    }
+
+    fn fail(&mut self, error: ControlError) -> ControlError {
+        if self.state != State::Ended
+            && let Some(refuse) = Refuse::because(&error)
+        {
+            self.send(&Message::Refuse(refuse));
+        }
+        self.become_last(State::Ended);
+        error
+    }
+
+    fn send(&mut self, message: &Message) {
+        self.outbox.push_back(Outgoing::of(message));
+    }
+
+    fn ready(&self) -> Result<(), ControlError> {
+        if self.state == State::Ready { Ok(()) } else { Err(self.closed()) }
+    }
+
+    fn closed(&self) -> ControlError {
+        ControlError::Closed { state: self.state.name() }
+    }
+
+    fn due_ns(&self, now_ns: u64) -> u64 {
+        now_ns.saturating_add(self.patience_ns)
+    }
+
+    /// The attachment that this side's owner names.
+    fn attachment_mut(&mut self, attachment: AttachmentId) -> Result<&mut Attachment, ControlError> {
+        let unknown = ControlError::NotPossible { attachment: attachment.get(), state: UNKNOWN };
+        self.attachments.get_mut(&attachment).ok_or(unknown)
+    }
+
+    /// The attachment that the peer names.
+    fn asked(
+        &mut self,
+        message: &'static str,
+        attachment: AttachmentId,
+    ) -> Result<&mut Attachment, ControlError> {
+        let unknown = ControlError::WrongAttachment { message, attachment: attachment.get(), state: UNKNOWN };
+        self.attachments.get_mut(&attachment).ok_or(unknown)
+    }
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            Self::AwaitHello { .. } => "waiting for the answer to its hello",
+            Self::Ready => "ready for requests",
+            Self::Leaving => "ending, at the peer's wish",
+            Self::Ending { .. } => "ending",
+            Self::Ended => "over",
+        }
+    }
+}
+
+impl Step {
+    fn awaited(self) -> Option<(u64, &'static str)> {
+        match self {
+            Self::Attaching { deadline_ns } => Some((deadline_ns, "answer to a request to attach")),
+            Self::Lending { deadline_ns } => Some((deadline_ns, "answer to a landing region")),
+            Self::Detaching { deadline_ns } => Some((deadline_ns, "answer to a request to detach")),
+            Self::Granted | Self::Lent => None,
+        }
+    }
+}
+
+impl Attachment {
+    fn state(&self) -> &'static str {
+        match (self.step, self.delivery) {
+            (Step::Attaching { .. }, _) => "waiting for a grant",
+            (Step::Detaching { .. }, _) => "detaching",
+            (Step::Lending { .. }, _) => "waiting for its landing region to be accepted",
+            _ if self.topic_ended => "left over from a topic that ended",
+            (Step::Granted, Delivery::Pull) => "granted for pull",
+            (Step::Granted, Delivery::Push) => "granted for push",
+            (Step::Lent, _) => "granted, with a landing region",
+        }
+    }
+
+    fn not_possible(&self, attachment: AttachmentId) -> ControlError {
+        ControlError::NotPossible { attachment: attachment.get(), state: self.state() }
+    }
+
+    fn wrong(&self, message: &'static str, attachment: AttachmentId) -> ControlError {
+        ControlError::WrongAttachment { message, attachment: attachment.get(), state: self.state() }
+    }
+}
+
+fn wrong_answer(message: &'static str, detail: &'static str) -> ControlError {
+    ControlError::WrongAnswer { message, detail }
+}
+
+const LIST: &str = "page of the directory";
+const UNKNOWN: &str = "not an attachment of this session";

@@ -1,0 +1,305 @@
+//! Messages to bytes and back. The only file of the control channel that names bincode.
+//!
+//! bincode is held at 2.0.1 exactly: the project is no longer maintained (RUSTSEC-2025-0141), and 2.0.1 is the
+//! last release with code in it. What is used of it is small: fixed-width integers in network byte order,
+//! lengths as u64, enum variants as u32, one byte before an option. The golden bytes in the tests hold it to
+//! that, and whoever replaces it has to reproduce them.
+
+use bincode::config::{BigEndian, Configuration, Fixint, Limit};
+use bincode::error::DecodeError;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::ControlError;
+use super::frame::{self, Frame};
+use super::message::{AttachmentId, Message, MessageKind};
+use super::text::Text;
+use crate::limits;
+
+/// A message that is to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Outgoing {
+    /// Its bytes.
+    pub(crate) bytes: Vec<u8>,
+    /// The attachment whose region goes with it, if one does.
+    pub(crate) region_of: Option<AttachmentId>,
+}
+
+impl Outgoing {
+    /// This message, without a region.
+    pub(crate) fn of(message: &Message) -> Self {
+        Self { bytes: encode(message), region_of: None }
+    }
+}
+
+/// The bytes of a message, header included: at most
+/// [`CONTROL_MESSAGE_LEN_MAX`](limits::CONTROL_MESSAGE_LEN_MAX).
+pub(crate) fn encode(message: &Message) -> Vec<u8> {
+    let body = match message {
+        Message::Refuse(body) => frame::refuse_body(body),
+        Message::Hello(body) => emit(body),
+        Message::ListTopics(body) => emit(body),
+        Message::Topics(body) => emit(body),
+        Message::Attach(body) => emit(body),
+        Message::Granted(body) => emit(body),
+        Message::Refused(body) => emit(body),
+        Message::Lend(body) => emit(body),
+        Message::Lent(body) => emit(body),
+        Message::Detach(body) => emit(body),
+        Message::Detached(body) => emit(body),
+        Message::TopicEnded(body) => emit(body),
+        Message::End(body) => emit(body),
+    };
+    Frame { version: frame::VERSION, kind: message.kind().number(), body: &body }.emit()
+}
+
+/// The message that these bytes are.
+///
+/// # Errors
+///
+/// Those of [`Frame::parse`], then `UnknownKind`, then `Malformed`.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
+    let frame = Frame::parse(bytes)?;
+    let kind = MessageKind::from_number(frame.kind).ok_or(ControlError::UnknownKind { kind: frame.kind })?;
+    match kind {
+        MessageKind::Refuse => frame::parse_refuse(&frame).map(Message::Refuse),
+        MessageKind::Hello => parse(kind, frame.body).map(Message::Hello),
+        MessageKind::ListTopics => parse(kind, frame.body).map(Message::ListTopics),
+        MessageKind::Topics => parse(kind, frame.body).map(Message::Topics),
+        MessageKind::Attach => parse(kind, frame.body).map(Message::Attach),
+        MessageKind::Granted => parse(kind, frame.body).map(Message::Granted),
+        MessageKind::Refused => parse(kind, frame.body).map(Message::Refused),
+        MessageKind::Lend => parse(kind, frame.body).map(Message::Lend),
+        MessageKind::Lent => parse(kind, frame.body).map(Message::Lent),
+        MessageKind::Detach => parse(kind, frame.body).map(Message::Detach),
+        MessageKind::Detached => parse(kind, frame.body).map(Message::Detached),
+        MessageKind::TopicEnded => parse(kind, frame.body).map(Message::TopicEnded),
+        MessageKind::End => parse(kind, frame.body).map(Message::End),
+    }
+}
+
+fn emit<T: Serialize>(body: &T) -> Vec<u8> {
+    bincode::serde::encode_to_vec(body, CONFIG)
+        .expect("the message types serialise without conditions, into memory")
+}
+
+fn parse<T: DeserializeOwned>(kind: MessageKind, body: &[u8]) -> Result<T, ControlError> {
+    let malformed = |detail: String| ControlError::Malformed { message: kind.name(), detail };
+    let (message, len) =
+        bincode::serde::decode_from_slice(body, CONFIG).map_err(|error| malformed(sentence(&error)))?;
+    if len == body.len() { Ok(message) } else { Err(malformed("bytes are left over after its end".into())) }
+}
+
+/// What bincode says, for people. A text that came from outside is bounded and made harmless.
+fn sentence(error: &DecodeError) -> String {
+    match error {
+        DecodeError::LimitExceeded => "it holds more than a message may".into(),
+        DecodeError::UnexpectedEnd { .. } => "it ends too early".into(),
+        DecodeError::OtherString(text) => Text::<{ limits::REASON_LEN_MAX }>::cut(text).into(),
+        other => Text::<{ limits::REASON_LEN_MAX }>::cut(&other.to_string()).into(),
+    }
+}
+
+const CONFIG: Configuration<BigEndian, Fixint, Limit<{ limits::CONTROL_MESSAGE_LEN_MAX }>> =
+    bincode::config::standard()
+        .with_big_endian()
+        .with_fixed_int_encoding()
+        .with_limit::<{ limits::CONTROL_MESSAGE_LEN_MAX }>();
+
+/// A length and the bytes of a text of at most this many.
+const fn text_len(max: usize) -> usize {
+    size_of::<u64>() + max
+}
+
+/// The largest entry of a page: name, kind, type name, five times u64, twice u32.
+const TOPIC_ENTRY_LEN_MAX: usize = text_len(limits::TOPIC_NAME_LEN_MAX)
+    + size_of::<u32>()
+    + text_len(limits::TYPE_NAME_LEN_MAX)
+    + 5 * size_of::<u64>()
+    + 2 * size_of::<u32>();
+
+/// The largest page: its length, its entries, and whether there are more.
+const TOPICS_LEN_MAX: usize =
+    size_of::<u64>() + limits::DIRECTORY_PAGE_LEN_MAX * TOPIC_ENTRY_LEN_MAX + size_of::<bool>();
+
+/// The largest grant: attachment, topic, kind, epoch, geometry, schema, key and address.
+const GRANTED_LEN_MAX: usize = 2 * size_of::<u32>()
+    + 2 * size_of::<u64>()
+    + (size_of::<u32>() + 3 * size_of::<u64>())
+    + text_len(limits::SCHEMA_LEN_MAX)
+    + 2 * size_of::<u64>();
+
+const _: () = assert!(frame::HEADER_LEN + TOPICS_LEN_MAX <= limits::CONTROL_MESSAGE_LEN_MAX);
+const _: () = assert!(frame::HEADER_LEN + GRANTED_LEN_MAX <= limits::CONTROL_MESSAGE_LEN_MAX);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::message::{ListTopics, Page, SchemaJson, Topics};
+    use crate::control::tests::sample;
+
+    /// The body of each sample, worked out by hand from the description at the top of this file: big-endian
+    /// integers of fixed width, u64 lengths, u32 variants, one byte before an option.
+    const GOLDEN: &[(&str, &str)] = &[
+        ("Refuse", "0007 0003 627965"),
+        (
+            "Hello",
+            "1122334455667788 01 0102030405060708 0000000000000006 6e6f64652d31 00001092 \
+             0000000000000005 686f737441 1787c3e0a6c40000",
+        ),
+        ("ListTopics", "01 0000000000000003 612f62"),
+        (
+            "Topics",
+            "0000000000000001 0000000000000003 612f62 00000000 0000000000000005 51756f7465 \
+             0000000000000007 00000000000003e8 0000000000000064 00000000000000ff 00000002 00000001 \
+             0000000000000040 01",
+        ),
+        ("Attach", "00000009 0000000000000003 612f62 00000001 01 00000000cafef00d"),
+        (
+            "Granted",
+            "00000009 00000000000000aa 00000000 00000000000000ff 00000008 0000000000000080 \
+             0000000000000040 0000000000001000 0000000000000002 7b7d 0000000000000bad 00007f0000000000",
+        ),
+        ("Refused", "00000009 0005 0000000000000005 736d616c6c"),
+        ("Lend", "00000009"),
+        ("Lent", "00000009"),
+        ("Detach", "00000009 0000000000000001 0000000000000002 0000000000000003 0000000000000004"),
+        ("Detached", "00000009 0000000000000007"),
+        ("TopicEnded", "00000009 0000000000000007"),
+        ("End", "0001 0000000000000001 0000000000000002 0000000000000003 0000000000000004"),
+    ];
+
+    fn body(hex: &str) -> Vec<u8> {
+        let digits: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        digits.chunks(2).map(byte).collect()
+    }
+
+    fn framed(kind: MessageKind, body: &[u8]) -> Vec<u8> {
+        Frame { version: frame::VERSION, kind: kind.number(), body }.emit()
+    }
+
+    #[test]
+    fn golden_bytes_of_every_message() {
+        let messages = sample::every_message();
+        assert_eq!(messages.len(), GOLDEN.len());
+        for (message, (name, hex)) in messages.iter().zip(GOLDEN) {
+            assert_eq!(message.name(), *name);
+            let bytes = framed(message.kind(), &body(hex));
+            assert_eq!(encode(message), bytes, "{name}");
+            assert_eq!(decode(&bytes).as_ref(), Ok(message), "{name}");
+        }
+    }
+
+    #[test]
+    fn no_flipped_bit_makes_a_message() {
+        for message in sample::every_message() {
+            let good = encode(&message);
+            for bit in 0..good.len() * 8 {
+                let mut bytes = good.clone();
+                bytes[bit / 8] ^= 1 << (bit % 8);
+                assert!(decode(&bytes).is_err(), "{} with bit {bit} flipped", message.name());
+            }
+        }
+    }
+
+    #[test]
+    fn no_cut_or_longer_message_is_a_message() {
+        for message in sample::every_message() {
+            let good = encode(&message);
+            for len in 0..good.len() {
+                assert!(decode(&good[..len]).is_err(), "{} cut to {len}", message.name());
+            }
+            assert!(decode(&[&good[..], &[0]].concat()).is_err());
+        }
+    }
+
+    /// The same, with a header that is right for what is left: the body itself must be whole.
+    #[test]
+    fn no_cut_or_longer_body_is_a_message() {
+        for message in sample::every_message() {
+            let good = encode(&message)[frame::HEADER_LEN..].to_vec();
+            for len in 0..good.len() {
+                let error = decode(&framed(message.kind(), &good[..len])).unwrap_err();
+                let ControlError::Malformed { message: name, .. } = error else { panic!("{error:?}") };
+                assert_eq!(name, message.name());
+            }
+            let longer = [&good[..], &[0]].concat();
+            assert!(matches!(decode(&framed(message.kind(), &longer)), Err(ControlError::Malformed { .. })));
+        }
+    }
+
+    #[test]
+    fn kinds_that_do_not_exist_are_named() {
+        for kind in [0, 14, u16::MAX] {
+            let bytes = Frame { version: frame::VERSION, kind, body: &[] }.emit();
+            assert_eq!(decode(&bytes), Err(ControlError::UnknownKind { kind }));
+        }
+    }
+
+    /// A length that no message can hold is refused before anything of that length is allocated.
+    #[test]
+    fn stated_lengths_are_bounded() {
+        let long = body("ffffffffffffffff");
+        for len in ["0000000000000081", "0000000000100000", "0000010000000000", "ffffffffffffffff"] {
+            let error = decode(&framed(MessageKind::Topics, &body(len))).unwrap_err();
+            assert!(matches!(error, ControlError::Malformed { message: "Topics", .. }), "{error}");
+        }
+        let topic = [&[1][..], &long].concat();
+        assert!(decode(&framed(MessageKind::ListTopics, &topic)).is_err());
+        let attach = [&[0; 4][..], &long].concat();
+        assert!(decode(&framed(MessageKind::Attach, &attach)).is_err());
+    }
+
+    #[test]
+    fn names_and_texts_are_checked() {
+        let bad_name = body("01 0000000000000003 2e2e2f");
+        let error = decode(&framed(MessageKind::ListTopics, &bad_name)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the peer's ListTopics message is malformed: \"../\" is not a topic name: \
+             use ASCII letters, digits, '.', '_', '-' and, between parts, '/'"
+        );
+        let steering = body("00000009 0005 0000000000000001 1b");
+        let error = decode(&framed(MessageKind::Refused, &steering)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the peer's Refused message is malformed: a text with control characters"
+        );
+        let error = decode(&framed(MessageKind::ListTopics, &[7])).unwrap_err();
+        assert!(matches!(error, ControlError::Malformed { .. }));
+    }
+
+    /// The arithmetic at the bottom of the code above, against messages that are as large as they can be.
+    #[test]
+    fn the_largest_messages_fit() {
+        let last = TopicsLargest::page(limits::DIRECTORY_PAGE_LEN_MAX);
+        let bytes = encode(&last);
+        assert_eq!(bytes.len(), frame::HEADER_LEN + TOPICS_LEN_MAX);
+        assert_eq!(decode(&bytes).unwrap(), last);
+
+        let mut grant = sample::grant(9);
+        grant.schema = SchemaJson::new(vec![b' '; limits::SCHEMA_LEN_MAX]).unwrap();
+        let largest = Message::Granted(grant);
+        let bytes = encode(&largest);
+        assert_eq!(bytes.len(), frame::HEADER_LEN + GRANTED_LEN_MAX);
+        assert_eq!(decode(&bytes).unwrap(), largest);
+
+        assert!(SchemaJson::new(vec![b' '; limits::SCHEMA_LEN_MAX + 1]).is_err());
+        let after = Some("x".repeat(limits::TOPIC_NAME_LEN_MAX).parse().unwrap());
+        let list = Message::ListTopics(ListTopics { after });
+        assert_eq!(decode(&encode(&list)).unwrap(), list);
+    }
+
+    struct TopicsLargest;
+
+    impl TopicsLargest {
+        fn page(len: usize) -> Message {
+            let mut entry = sample::entry("a/b");
+            entry.name = "n".repeat(limits::TOPIC_NAME_LEN_MAX).parse().unwrap();
+            entry.type_name = Text::cut(&"t".repeat(limits::TYPE_NAME_LEN_MAX + 1));
+            let (page, more) = Page::cut(vec![entry; len + 1]);
+            Message::Topics(Topics { page, more })
+        }
+    }
+}

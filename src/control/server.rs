@@ -1,0 +1,507 @@
+//! The publisher's end of a session, as a state machine.
+//!
+//! ```text
+//! AwaitHello --Hello--> Ready --shutdown--> Ending --End--> Ended
+//!                       Ready --End---------------------> Ended
+//! (any)      --refusal, error, deadline, disconnect-----> Ended
+//! ```
+//!
+//! Whoever owns a session gives it what happens (`on_message`, `on_time`, `on_disconnected`), takes its actions
+//! after each call until there are none, and answers those that ask for a decision. The last action of every
+//! session is `Close`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::num::NonZeroU64;
+
+use super::codec::{self, Outgoing};
+use super::error::{ControlError, RefuseReason};
+use super::message::{
+    Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Lend, Lent,
+    ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
+};
+use super::text::Text;
+use crate::id::{Delivery, TopicName};
+use crate::limits;
+
+/// The publisher's end of one session. Allocates; neither blocks nor reads a clock.
+#[derive(Debug)]
+pub(crate) struct ServerSession {
+    identity: Identity,
+    nonce: NonZeroU64,
+    state: State,
+    /// Whether the peer waits for a page of the directory.
+    listing: bool,
+    attachments: BTreeMap<AttachmentId, Step>,
+    actions: VecDeque<ServerAction>,
+}
+
+/// What the owner of a session has to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ServerAction {
+    /// Send this message.
+    Send(Outgoing),
+    /// Nothing to do: the peer has said who it is. The owner may [`reject`](ServerSession::reject) it.
+    PeerIdentified(Identity),
+    /// Look up the topics after this name (all of them if there is none), sorted by name, and
+    /// [`answer_topics`](ServerSession::answer_topics).
+    QueryTopics {
+        /// The last name that the peer knows.
+        after: Option<TopicName>,
+    },
+    /// Decide whether the peer may attach, and [`grant`](ServerSession::grant) or
+    /// [`refuse`](ServerSession::refuse).
+    Attach(Attach),
+    /// Decide whether the region that came with this message is a fit landing region, and say
+    /// [`lent`](ServerSession::lent) or [`refuse`](ServerSession::refuse).
+    Lend {
+        /// The attachment; it is delivered by push.
+        attachment: AttachmentId,
+    },
+    /// Forget the attachment and its landing region, and say [`detached`](ServerSession::detached).
+    Detach {
+        /// The attachment.
+        attachment: AttachmentId,
+        /// What the subscriber counted on it.
+        counts: SubscriberCounts,
+    },
+    /// Nothing to answer: the last word of an attachment whose topic had ended.
+    FinalCounts {
+        /// The attachment.
+        attachment: AttachmentId,
+        /// What the subscriber counted on it.
+        counts: SubscriberCounts,
+    },
+    /// Send what is to be sent, close the connection, forget every attachment that is left. Always the last.
+    Close {
+        /// The peer's farewell if the session ended in good order.
+        result: Result<Farewell, ControlError>,
+    },
+}
+
+/// Where the session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    AwaitHello { deadline_ns: u64 },
+    Ready,
+    Ending { deadline_ns: u64 },
+    Ended,
+}
+
+/// Where one attachment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The owner decides on the attachment.
+    Attaching(Delivery),
+    /// Granted; for push, without a landing region so far.
+    Granted(Delivery),
+    /// The owner decides on the landing region.
+    Lending,
+    /// Granted, with a landing region.
+    Lent,
+    /// The owner forgets the attachment.
+    Detaching,
+    /// The topic ended with this sequence; the peer has yet to detach.
+    TopicEnded { published: u64 },
+}
+
+impl ServerSession {
+    /// A session with a peer that has just dialled and has yet to say hello. `nonce` is a random number.
+    pub(crate) fn new(now_ns: u64, identity: Identity, nonce: NonZeroU64) -> Self {
+        Self {
+            identity,
+            nonce,
+            state: State::AwaitHello { deadline_ns: now_ns.saturating_add(limits::HELLO_DEADLINE_NS) },
+            listing: false,
+            attachments: BTreeMap::new(),
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// Takes a message of the peer's, with the number of regions that came with it. Unless the next action is
+    /// `Lend`, the owner drops those.
+    pub(crate) fn on_message(&mut self, bytes: &[u8], regions: usize) {
+        if self.room().is_err() {
+            return;
+        }
+        let outcome = codec::decode(bytes)
+            .and_then(|message| check_regions(&message, regions).map(|()| message))
+            .and_then(|message| self.take(message));
+        if let Err(error) = outcome {
+            self.fail(error);
+        }
+    }
+
+    /// Takes the time. Call it when [`deadline_ns`](Self::deadline_ns) has passed, after all messages that have
+    /// come until then.
+    pub(crate) fn on_time(&mut self, now_ns: u64) {
+        match self.state {
+            State::AwaitHello { deadline_ns } if now_ns >= deadline_ns => {
+                self.send(&Message::Refuse(Refuse::new(RefuseReason::HelloDeadline, "")));
+                self.close(Err(ControlError::Deadline { awaited: "hello" }));
+            }
+            State::Ending { deadline_ns } if now_ns >= deadline_ns => {
+                self.close(Err(ControlError::Deadline { awaited: "end of the session" }));
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes notice that the peer closed the connection.
+    pub(crate) fn on_disconnected(&mut self) {
+        self.close(Err(ControlError::Disconnected));
+    }
+
+    /// When [`on_time`](Self::on_time) is due, if it is.
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        match self.state {
+            State::AwaitHello { deadline_ns } | State::Ending { deadline_ns } => Some(deadline_ns),
+            State::Ready | State::Ended => None,
+        }
+    }
+
+    /// The next thing to do.
+    pub(crate) fn next_action(&mut self) -> Option<ServerAction> {
+        self.actions.pop_front()
+    }
+
+    /// Answers `QueryTopics` with topics in the order of their names, as many of them as fit into a message;
+    /// `more` if there are topics after the last of these.
+    ///
+    /// # Errors
+    ///
+    /// This method and those below: `Closed` if the session has left the state that the question was asked in
+    /// (forget the question), `NotPossible` or `WrongAnswer` if no such question is open.
+    pub(crate) fn answer_topics(&mut self, entries: Vec<TopicEntry>, more: bool) -> Result<(), ControlError> {
+        self.ready()?;
+        if !std::mem::take(&mut self.listing) {
+            return Err(ControlError::WrongAnswer { message: "Topics", detail: "nobody asked for topics" });
+        }
+        let (page, cut) = Page::cut(entries);
+        self.send(&Message::Topics(Topics { page, more: more || cut }));
+        Ok(())
+    }
+
+    /// Answers `Attach` with yes. For pull, the repository's region is to be sent with it.
+    pub(crate) fn grant(&mut self, grant: Grant) -> Result<(), ControlError> {
+        self.ready()?;
+        let attachment = grant.attachment;
+        match self.step_mut(attachment)? {
+            step @ Step::Attaching(_) => {
+                let region_of = match *step {
+                    Step::Attaching(Delivery::Pull) => Some(attachment),
+                    _ => None,
+                };
+                step.granted();
+                let outgoing = Outgoing { region_of, ..Outgoing::of(&Message::Granted(grant)) };
+                self.actions.push_back(ServerAction::Send(outgoing));
+                Ok(())
+            }
+            step => Err(step.not_possible(attachment)),
+        }
+    }
+
+    /// Answers `Attach` or `Lend` with no. An attachment whose landing region is refused stays granted.
+    pub(crate) fn refuse(
+        &mut self,
+        attachment: AttachmentId,
+        reason: RefuseReason,
+        text: &str,
+    ) -> Result<(), ControlError> {
+        self.ready()?;
+        match self.step_mut(attachment)? {
+            Step::Attaching(_) => {
+                self.attachments.remove(&attachment);
+            }
+            step @ Step::Lending => step.granted(),
+            step => return Err(step.not_possible(attachment)),
+        }
+        self.send_refused(attachment, reason, text);
+        Ok(())
+    }
+
+    /// Answers `Lend` with yes.
+    pub(crate) fn lent(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
+        self.ready()?;
+        match self.step_mut(attachment)? {
+            step @ Step::Lending => *step = Step::Lent,
+            step => return Err(step.not_possible(attachment)),
+        }
+        self.send(&Message::Lent(Lent { attachment }));
+        Ok(())
+    }
+
+    /// Answers `Detach`, with the topic's sequence.
+    pub(crate) fn detached(&mut self, attachment: AttachmentId, published: u64) -> Result<(), ControlError> {
+        self.ready()?;
+        match self.step_mut(attachment)? {
+            Step::Detaching => {}
+            step => return Err(step.not_possible(attachment)),
+        }
+        self.attachments.remove(&attachment);
+        self.send(&Message::Detached(Detached { attachment, published }));
+        Ok(())
+    }
+
+    /// Tells the peer that the topic's publisher was dropped, with the last sequence. A decision that was open
+    /// on this attachment is thereby taken; the attachment lives on, without the topic, until the peer detaches.
+    pub(crate) fn topic_ended(
+        &mut self,
+        attachment: AttachmentId,
+        published: u64,
+    ) -> Result<(), ControlError> {
+        self.ready()?;
+        match self.step_mut(attachment)? {
+            Step::Attaching(_) => return self.refuse(attachment, RefuseReason::TopicEnded, ""),
+            // The peer is leaving anyway: `detached` tells it the sequence.
+            Step::Detaching => return Ok(()),
+            step @ (Step::Granted(_) | Step::Lent) => *step = Step::TopicEnded { published },
+            step @ Step::Lending => {
+                *step = Step::TopicEnded { published };
+                self.send_refused(attachment, RefuseReason::TopicEnded, "");
+            }
+            step @ Step::TopicEnded { .. } => return Err(step.not_possible(attachment)),
+        }
+        self.send(&Message::TopicEnded(TopicEnded { attachment, published }));
+        Ok(())
+    }
+
+    /// Refuses the whole session, for a reason that only the owner knows.
+    pub(crate) fn reject(&mut self, reason: RefuseReason, text: &str) {
+        if self.state != State::Ended {
+            self.send(&Message::Refuse(Refuse::new(reason, text)));
+            self.close(Err(ControlError::Rejected { reason }));
+        }
+    }
+
+    /// Begins the end of the session: the peer has [`ANSWER_DEADLINE_NS`](limits::ANSWER_DEADLINE_NS) to agree.
+    /// Does nothing to a session that is ending already.
+    pub(crate) fn shutdown(&mut self, now_ns: u64) {
+        match self.state {
+            State::AwaitHello { .. } => self.reject(RefuseReason::ShuttingDown, ""),
+            State::Ready => {
+                let deadline_ns = now_ns.saturating_add(limits::ANSWER_DEADLINE_NS);
+                self.state = State::Ending { deadline_ns };
+                let counts = SubscriberCounts::default();
+                self.send_end(Farewell { reason: EndReason::Shutdown, counts });
+            }
+            State::Ending { .. } | State::Ended => {}
+        }
+    }
+
+    fn take(&mut self, message: Message) -> Result<(), ControlError> {
+        match (self.state, message) {
+            (_, Message::Refuse(refuse)) => {
+                // Closed here and not by `fail`, so that a refusal is not answered with another.
+                self.close(Err(refuse.into_error()));
+                Ok(())
+            }
+            (State::AwaitHello { .. }, Message::Hello(hello)) => self.take_hello(hello),
+            (State::Ready, Message::ListTopics(list)) => self.take_list(list),
+            (State::Ready, Message::Attach(attach)) => self.take_attach(attach),
+            (State::Ready, Message::Lend(lend)) => self.take_lend(lend),
+            (State::Ready, Message::Detach(detach)) => self.take_detach(detach),
+            (State::Ready, Message::End(End { farewell })) => {
+                self.send_end(farewell);
+                self.close(Ok(farewell));
+                Ok(())
+            }
+            (State::Ending { .. }, Message::End(End { farewell })) => {
+                self.close(Ok(farewell));
+                Ok(())
+            }
+            // The peer said this before it knew that the session ends.
+            (
+                State::Ending { .. },
+                Message::ListTopics(_) | Message::Attach(_) | Message::Lend(_) | Message::Detach(_),
+            ) => Ok(()),
+            (state, message) => {
+                Err(ControlError::Unexpected { message: message.name(), state: state.name() })
+            }
+        }
+    }
+
+    fn take_hello(&mut self, hello: Hello) -> Result<(), ControlError> {
+        if hello.answers.is_some() {
+            return Err(ControlError::WrongAnswer { message: "Hello", detail: "nobody asked" });
+        }
+        self.state = State::Ready;
+        let identity = self.identity.clone();
+        self.send(&Message::Hello(Hello { nonce: self.nonce, answers: Some(hello.nonce), identity }));
+        self.actions.push_back(ServerAction::PeerIdentified(hello.identity));
+        Ok(())
+    }
+
+    fn take_list(&mut self, list: ListTopics) -> Result<(), ControlError> {
+        if self.listing {
+            return Err(ControlError::Unexpected {
+                message: "ListTopics",
+                state: "answering the one before",
+            });
+        }
+        self.listing = true;
+        self.actions.push_back(ServerAction::QueryTopics { after: list.after });
+        Ok(())
+    }
+
+    fn take_attach(&mut self, attach: Attach) -> Result<(), ControlError> {
+        let attachment = attach.attachment;
+        if let Some(step) = self.attachments.get(&attachment) {
+            return Err(step.wrong("Attach", attachment));
+        }
+        if self.attachments.len() >= limits::ATTACHMENTS_PER_SESSION_MAX {
+            self.send_refused(attachment, RefuseReason::TooManyAttachments, "");
+            return Ok(());
+        }
+        self.attachments.insert(attachment, Step::Attaching(attach.delivery));
+        self.actions.push_back(ServerAction::Attach(attach));
+        Ok(())
+    }
+
+    fn take_lend(&mut self, Lend { attachment }: Lend) -> Result<(), ControlError> {
+        match self.attachments.get_mut(&attachment) {
+            Some(step @ Step::Granted(Delivery::Push)) => {
+                *step = Step::Lending;
+                self.actions.push_back(ServerAction::Lend { attachment });
+            }
+            // The two messages crossed.
+            Some(Step::TopicEnded { .. }) => self.send_refused(attachment, RefuseReason::TopicEnded, ""),
+            Some(step) => return Err(step.wrong("Lend", attachment)),
+            None => return Err(unknown("Lend", attachment)),
+        }
+        Ok(())
+    }
+
+    fn take_detach(&mut self, Detach { attachment, counts }: Detach) -> Result<(), ControlError> {
+        match self.attachments.get_mut(&attachment) {
+            Some(step @ (Step::Granted(_) | Step::Lent)) => {
+                *step = Step::Detaching;
+                self.actions.push_back(ServerAction::Detach { attachment, counts });
+            }
+            Some(Step::TopicEnded { published }) => {
+                let published = *published;
+                self.attachments.remove(&attachment);
+                self.send(&Message::Detached(Detached { attachment, published }));
+                self.actions.push_back(ServerAction::FinalCounts { attachment, counts });
+            }
+            Some(step) => return Err(step.wrong("Detach", attachment)),
+            None => return Err(unknown("Detach", attachment)),
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, message: &Message) {
+        self.actions.push_back(ServerAction::Send(Outgoing::of(message)));
+    }
+
+    fn send_refused(&mut self, attachment: AttachmentId, reason: RefuseReason, text: &str) {
+        self.send(&Message::Refused(Refused { attachment, reason, text: Text::cut(text) }));
+    }
+
+    fn send_end(&mut self, farewell: Farewell) {
+        self.send(&Message::End(End { farewell }));
+    }
+
+    fn fail(&mut self, error: ControlError) {
+        if let Some(refuse) = Refuse::because(&error) {
+            self.send(&Message::Refuse(refuse));
+        }
+        self.close(Err(error));
+    }
+
+    fn close(&mut self, result: Result<Farewell, ControlError>) {
+        if self.state != State::Ended {
+            self.state = State::Ended;
+            self.listing = false;
+            self.attachments.clear();
+            self.actions.push_back(ServerAction::Close { result });
+        }
+    }
+
+    /// An error if the session is over, or too much waits for the owner; the latter ends it. No call adds more
+    /// than [`ACTIONS_PER_CALL_MAX`] actions, so that their number stays bounded.
+    fn room(&mut self) -> Result<(), ControlError> {
+        if self.actions.len() + ACTIONS_PER_CALL_MAX > ACTIONS_MAX {
+            self.close(Err(ControlError::Backlog { max: ACTIONS_MAX }));
+        }
+        if self.state == State::Ended { Err(self.closed()) } else { Ok(()) }
+    }
+
+    fn ready(&mut self) -> Result<(), ControlError> {
+        self.room()?;
+        if self.state == State::Ready { Ok(()) } else { Err(self.closed()) }
+    }
+
+    fn closed(&self) -> ControlError {
+        ControlError::Closed { state: self.state.name() }
+    }
+
+    fn step_mut(&mut self, attachment: AttachmentId) -> Result<&mut Step, ControlError> {
+        let unknown = ControlError::NotPossible { attachment: attachment.get(), state: UNKNOWN };
+        self.attachments.get_mut(&attachment).ok_or(unknown)
+    }
+}
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            Self::AwaitHello { .. } => "waiting for the first hello",
+            Self::Ready => "ready for requests",
+            Self::Ending { .. } => "ending",
+            Self::Ended => "over",
+        }
+    }
+}
+
+impl Step {
+    /// The decision that was open is taken, and the attachment is granted.
+    fn granted(&mut self) {
+        *self = match *self {
+            Self::Attaching(delivery) => Self::Granted(delivery),
+            Self::Lending => Self::Granted(Delivery::Push),
+            other => other,
+        };
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Attaching(_) => "waiting for a grant",
+            Self::Granted(Delivery::Pull) => "granted for pull",
+            Self::Granted(Delivery::Push) => "granted for push",
+            Self::Lending => "waiting for its landing region to be accepted",
+            Self::Lent => "granted, with a landing region",
+            Self::Detaching => "detaching",
+            Self::TopicEnded { .. } => "left over from a topic that ended",
+        }
+    }
+
+    fn wrong(self, message: &'static str, attachment: AttachmentId) -> ControlError {
+        ControlError::WrongAttachment { message, attachment: attachment.get(), state: self.name() }
+    }
+
+    fn not_possible(self, attachment: AttachmentId) -> ControlError {
+        ControlError::NotPossible { attachment: attachment.get(), state: self.name() }
+    }
+}
+
+fn unknown(message: &'static str, attachment: AttachmentId) -> ControlError {
+    ControlError::WrongAttachment { message, attachment: attachment.get(), state: UNKNOWN }
+}
+
+fn check_regions(message: &Message, found: usize) -> Result<(), ControlError> {
+    let expected = if matches!(message, Message::Lend(_)) { limits::MESSAGE_REGIONS_MAX } else { 0 };
+    if found == expected {
+        Ok(())
+    } else {
+        Err(ControlError::WrongRegions { message: message.name(), expected, found })
+    }
+}
+
+const UNKNOWN: &str = "not an attachment of this session";
+
+/// Actions that one call adds at most: two messages, and `Close`.
+const ACTIONS_PER_CALL_MAX: usize = 3;
+
+/// Actions that may wait for the owner: the end of the topics of all attachments, and some more.
+pub(super) const ACTIONS_MAX: usize = 2 * limits::ATTACHMENTS_PER_SESSION_MAX + limits::OUTBOUND_MESSAGES_MAX;
+
+const _: () = assert!(limits::MESSAGE_REGIONS_MAX == 1);

@@ -1,0 +1,389 @@
+//! Random messages and bytes into each end, and random but honest conversations between the two.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::sample::{
+    any_attachment, any_delivery, any_hello, any_message, any_topic, counts, entry, grant_of, identity, nonce,
+};
+use crate::control::client::{ClientEvent, ClientSession};
+use crate::control::codec::{self, Outgoing};
+use crate::control::error::{ControlError, RefuseReason};
+use crate::control::message::*;
+use crate::control::server::{ACTIONS_MAX, ServerAction, ServerSession};
+use crate::id::{Delivery, TopicName};
+use crate::limits;
+
+/// Something that happens to one end of a session.
+#[derive(Clone, Debug)]
+enum Operation {
+    /// These bytes come, with so many regions.
+    Bytes(Vec<u8>, usize),
+    /// A message comes, with the regions that belong to it or with others.
+    Message(Message, Option<usize>),
+    Time(u64),
+    Disconnected,
+    /// The owner asks or decides something, whether that makes sense or not.
+    Owner(Request),
+    /// The owner takes what there is to take.
+    Drain,
+}
+
+#[derive(Clone, Debug)]
+enum Request {
+    List(Option<TopicName>),
+    Attach(TopicName, Delivery),
+    Lend(AttachmentId),
+    Detach(AttachmentId),
+    End,
+    AnswerTopics(bool),
+    Grant(AttachmentId, TopicName),
+    Refuse(AttachmentId),
+    Lent(AttachmentId),
+    Detached(AttachmentId),
+    TopicEnded(AttachmentId),
+}
+
+fn any_request() -> impl Strategy<Value = Request> {
+    prop_oneof![
+        proptest::option::of(any_topic()).prop_map(Request::List),
+        (any_topic(), any_delivery()).prop_map(|(topic, delivery)| Request::Attach(topic, delivery)),
+        any_attachment().prop_map(Request::Lend),
+        any_attachment().prop_map(Request::Detach),
+        Just(Request::End),
+        any::<bool>().prop_map(Request::AnswerTopics),
+        (any_attachment(), any_topic()).prop_map(|(id, topic)| Request::Grant(id, topic)),
+        any_attachment().prop_map(Request::Refuse),
+        any_attachment().prop_map(Request::Lent),
+        any_attachment().prop_map(Request::Detached),
+        any_attachment().prop_map(Request::TopicEnded),
+    ]
+}
+
+fn any_operation() -> impl Strategy<Value = Operation> {
+    prop_oneof![
+        1 => (proptest::collection::vec(any::<u8>(), 0..64), 0..3_usize)
+            .prop_map(|(bytes, regions)| Operation::Bytes(bytes, regions)),
+        40 => (any_message(), proptest::option::weighted(0.05, 0..3_usize))
+            .prop_map(|(message, regions)| Operation::Message(message, regions)),
+        4 => (0..2 * limits::ANSWER_DEADLINE_NS).prop_map(Operation::Time),
+        1 => Just(Operation::Disconnected),
+        40 => any_request().prop_map(Operation::Owner),
+        20 => Just(Operation::Drain),
+    ]
+}
+
+/// Operations that mostly begin with a hello, without which not much can happen.
+fn any_operations() -> impl Strategy<Value = Vec<Operation>> {
+    let first = prop_oneof![
+        9 => any_hello().prop_map(|hello| Operation::Message(hello, None)),
+        1 => any_operation(),
+    ];
+    (first, proptest::collection::vec(any_operation(), 0..60)).prop_map(|(first, mut rest)| {
+        rest.insert(0, first);
+        rest
+    })
+}
+
+fn regions_of(message: &Message) -> usize {
+    usize::from(matches!(message, Message::Lend(_) | Message::Granted(_)))
+}
+
+fn ask_server(server: &mut ServerSession, request: Request) {
+    // Whether it is allowed is the machine's business.
+    let _ = match request {
+        Request::AnswerTopics(more) => server.answer_topics(vec![entry("a")], more),
+        Request::Grant(id, topic) => server.grant(grant_of(id, &topic)),
+        Request::Refuse(id) => server.refuse(id, RefuseReason::NotPermitted, "no"),
+        Request::Lent(id) => server.lent(id),
+        Request::Detached(id) => server.detached(id, 3),
+        Request::TopicEnded(id) => server.topic_ended(id, 3),
+        Request::End => {
+            server.shutdown(0);
+            Ok(())
+        }
+        _ => Ok(()),
+    };
+}
+
+fn ask_client(client: &mut ClientSession, request: Request) {
+    let _ = match request {
+        Request::List(after) => client.list(0, after),
+        Request::Attach(topic, delivery) => client.attach(0, topic, delivery, None).map(drop),
+        Request::Lend(id) => client.lend(0, id),
+        Request::Detach(id) => client.detach(0, id, counts(0)),
+        Request::End => client.end(0, EndReason::Done, counts(0)),
+        _ => Ok(()),
+    };
+}
+
+proptest! {
+    #[test]
+    fn random_messages_survive_the_codec(message in any_message()) {
+        prop_assert_eq!(codec::decode(&codec::encode(&message)), Ok(message));
+    }
+
+    #[test]
+    fn random_bytes_are_no_message(bytes in proptest::collection::vec(any::<u8>(), 0..256)) {
+        prop_assert!(codec::decode(&bytes).is_err());
+    }
+
+    /// Bytes that pass for a body of this kind are what this kind of message is written as: no two messages
+    /// share bytes, and no message has two forms.
+    #[test]
+    fn random_bodies_have_one_meaning(
+        kind in 0..15_u16,
+        body in proptest::collection::vec(prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], 0..160),
+    ) {
+        use crate::control::frame::{Frame, VERSION};
+        let bytes = Frame { version: VERSION, kind, body: &body }.emit();
+        if let Ok(message) = codec::decode(&bytes) {
+            prop_assert_eq!(codec::encode(&message), bytes);
+        }
+    }
+
+    #[test]
+    fn a_server_survives_anything(operations in any_operations()) {
+        let mut server = ServerSession::new(0, identity("writer"), nonce(2));
+        let mut closed = false;
+        for operation in operations {
+            match operation {
+                Operation::Bytes(bytes, regions) => server.on_message(&bytes, regions),
+                Operation::Message(message, regions) => {
+                    let regions = regions.unwrap_or_else(|| regions_of(&message));
+                    server.on_message(&codec::encode(&message), regions);
+                }
+                Operation::Time(now_ns) => server.on_time(now_ns),
+                Operation::Disconnected => server.on_disconnected(),
+                Operation::Owner(request) => ask_server(&mut server, request),
+                Operation::Drain => drain(&mut server, &mut closed)?,
+            }
+        }
+        server.on_disconnected();
+        drain(&mut server, &mut closed)?;
+        prop_assert!(closed, "every session closes");
+        prop_assert_eq!(server.deadline_ns(), None);
+    }
+
+    #[test]
+    fn a_client_survives_anything(operations in any_operations()) {
+        let mut client = ClientSession::connect(0, identity("reader"), nonce(1), limits::ANSWER_DEADLINE_NS);
+        let mut over = false;
+        for operation in operations {
+            let outcome = match operation {
+                Operation::Bytes(bytes, regions) => client.on_message(&bytes, regions),
+                Operation::Message(message, regions) => {
+                    let regions = regions.unwrap_or_else(|| regions_of(&message));
+                    client.on_message(&codec::encode(&message), regions)
+                }
+                Operation::Time(now_ns) => client.on_time(now_ns).map(|()| None),
+                Operation::Disconnected => client.on_disconnected().map(|()| None),
+                Operation::Owner(request) => {
+                    ask_client(&mut client, request);
+                    Ok(None)
+                }
+                Operation::Drain => {
+                    while let Some(Outgoing { bytes, .. }) = client.next_message() {
+                        prop_assert!(codec::decode(&bytes).is_ok());
+                    }
+                    Ok(None)
+                }
+            };
+            if over {
+                let quiet = matches!(outcome, Ok(None) | Err(ControlError::Closed { .. }));
+                prop_assert!(quiet, "{:?}", outcome);
+                prop_assert_eq!(client.deadline_ns(), None);
+            }
+            over |= matches!(outcome, Err(_) | Ok(Some(ClientEvent::Ended { .. })));
+        }
+    }
+
+    /// Whatever two honest ends do, in whatever order their messages cross: neither blames the other, and the
+    /// end is in good order.
+    #[test]
+    fn honest_peers_never_blame_each_other(steps in proptest::collection::vec(any_step(), 0..120)) {
+        let mut pair = Honest::new();
+        pair.collect();
+        pair.settle();
+        for step in steps {
+            pair.step(step);
+        }
+        pair.finish();
+    }
+}
+
+fn drain(server: &mut ServerSession, closed: &mut bool) -> Result<(), TestCaseError> {
+    let mut len = 0;
+    while let Some(action) = server.next_action() {
+        prop_assert!(!*closed, "{:?} after Close", action);
+        match action {
+            ServerAction::Send(Outgoing { bytes, .. }) => prop_assert!(codec::decode(&bytes).is_ok()),
+            ServerAction::Close { .. } => *closed = true,
+            _ => {}
+        }
+        len += 1;
+    }
+    prop_assert!(len <= ACTIONS_MAX);
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// One message arrives at the server, if one is under way.
+    ToServer,
+    /// One message arrives at the client, if one is under way.
+    ToClient,
+    /// The server's owner answers the question at this place in its list, with yes or no.
+    Decide(usize, bool),
+    /// The client's owner asks something.
+    List,
+    Attach(bool),
+    Lend(u32),
+    Detach(u32),
+    /// The topic of this attachment ends.
+    TopicEnded(u32),
+    ClientEnd,
+    ServerEnd,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        20 => Just(Step::ToServer),
+        20 => Just(Step::ToClient),
+        15 => (0..4_usize, any::<bool>()).prop_map(|(at, yes)| Step::Decide(at, yes)),
+        3 => Just(Step::List),
+        8 => any::<bool>().prop_map(Step::Attach),
+        10 => (0..3_u32).prop_map(Step::Lend),
+        10 => (0..3_u32).prop_map(Step::Detach),
+        6 => (0..3_u32).prop_map(Step::TopicEnded),
+        1 => Just(Step::ClientEnd),
+        1 => Just(Step::ServerEnd),
+    ]
+}
+
+/// Two ends, the messages under way between them, and the questions that the server's owner has yet to answer.
+struct Honest {
+    client: ClientSession,
+    server: ServerSession,
+    to_server: VecDeque<Outgoing>,
+    to_client: VecDeque<Outgoing>,
+    questions: Vec<ServerAction>,
+    asked_to_end: bool,
+    client_ended: bool,
+    server_closed: bool,
+}
+
+impl Honest {
+    fn new() -> Self {
+        Self {
+            client: ClientSession::connect(0, identity("reader"), nonce(1), limits::ANSWER_DEADLINE_NS),
+            server: ServerSession::new(0, identity("writer"), nonce(2)),
+            to_server: VecDeque::new(),
+            to_client: VecDeque::new(),
+            questions: Vec::new(),
+            asked_to_end: false,
+            client_ended: false,
+            server_closed: false,
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match step {
+            Step::ToServer => {
+                if let Some(Outgoing { bytes, region_of }) = self.to_server.pop_front() {
+                    self.server.on_message(&bytes, usize::from(region_of.is_some()));
+                }
+            }
+            Step::ToClient => {
+                if let Some(Outgoing { bytes, region_of }) = self.to_client.pop_front() {
+                    let event = self.client.on_message(&bytes, usize::from(region_of.is_some()));
+                    match event.expect("an honest server is not blamed") {
+                        Some(ClientEvent::EndAsked { .. }) => self.asked_to_end = true,
+                        Some(ClientEvent::Ended { .. }) => self.client_ended = true,
+                        _ => {}
+                    }
+                }
+            }
+            Step::Decide(at, yes) => self.decide(at, yes),
+            Step::List => ask_client(&mut self.client, Request::List(None)),
+            Step::Attach(push) => {
+                let delivery = if push { Delivery::Push } else { Delivery::Pull };
+                ask_client(&mut self.client, Request::Attach("a".parse().unwrap(), delivery));
+            }
+            Step::Lend(id) => ask_client(&mut self.client, Request::Lend(AttachmentId::new(id))),
+            Step::Detach(id) => ask_client(&mut self.client, Request::Detach(AttachmentId::new(id))),
+            Step::TopicEnded(id) => {
+                ask_server(&mut self.server, Request::TopicEnded(AttachmentId::new(id)));
+            }
+            Step::ClientEnd => {
+                let ended = self.client.end(0, EndReason::Done, counts(0)).is_ok();
+                // Agreeing to the server's end is the last thing; its own end is answered.
+                self.client_ended |= ended && self.asked_to_end;
+            }
+            // A node that shuts down before the hello sends the peer away instead of saying goodbye.
+            Step::ServerEnd if self.server.deadline_ns().is_none() => self.server.shutdown(0),
+            Step::ServerEnd => {}
+        }
+        self.collect();
+    }
+
+    fn collect(&mut self) {
+        self.to_server.extend(std::iter::from_fn(|| self.client.next_message()));
+        while let Some(action) = self.server.next_action() {
+            match action {
+                ServerAction::Send(outgoing) => self.to_client.push_back(outgoing),
+                ServerAction::Close { result } => {
+                    result.expect("an honest client is not blamed");
+                    self.server_closed = true;
+                }
+                ServerAction::PeerIdentified(_) | ServerAction::FinalCounts { .. } => {}
+                question => self.questions.push(question),
+            }
+        }
+    }
+
+    fn decide(&mut self, at: usize, yes: bool) {
+        if at >= self.questions.len() {
+            return;
+        }
+        // A question may have been overtaken by the end of its topic, or of the session.
+        let _ = match self.questions.remove(at) {
+            ServerAction::QueryTopics { .. } => self.server.answer_topics(vec![entry("a")], false),
+            ServerAction::Attach(attach) if yes => {
+                self.server.grant(grant_of(attach.attachment, &attach.topic))
+            }
+            ServerAction::Attach(Attach { attachment, .. }) | ServerAction::Lend { attachment } if !yes => {
+                self.server.refuse(attachment, RefuseReason::NotPermitted, "")
+            }
+            ServerAction::Lend { attachment } => self.server.lent(attachment),
+            ServerAction::Detach { attachment, .. } => self.server.detached(attachment, 1),
+            other => panic!("{other:?} is no question"),
+        };
+    }
+
+    /// Lets everything arrive and be answered.
+    fn settle(&mut self) {
+        while !self.to_server.is_empty() || !self.to_client.is_empty() || !self.questions.is_empty() {
+            self.step(Step::ToServer);
+            self.step(Step::ToClient);
+            self.step(Step::Decide(0, true));
+        }
+    }
+
+    /// Lets everything arrive and be answered, then ends the session.
+    fn finish(&mut self) {
+        for round in 0..10 {
+            self.collect();
+            self.settle();
+            if round == 0 {
+                let idle = self.client.deadline_ns().is_none() || self.asked_to_end;
+                assert!(idle || self.client_ended, "every question was answered");
+            }
+            if !self.client_ended {
+                self.step(Step::ClientEnd);
+            }
+        }
+        assert!(self.client_ended && self.server_closed);
+    }
+}

@@ -1,0 +1,159 @@
+//! Messages for tests: one of each kind, and random ones.
+
+use std::num::NonZeroU64;
+
+use proptest::prelude::*;
+
+use crate::control::error::RefuseReason;
+use crate::control::message::*;
+use crate::control::text::Text;
+use crate::id::{Delivery, Epoch, Kind, TopicId, TopicName};
+
+pub(crate) fn nonce(number: u64) -> NonZeroU64 {
+    NonZeroU64::new(number).unwrap()
+}
+
+pub(crate) fn identity(node: &str) -> Identity {
+    Identity {
+        node: node.parse().unwrap(),
+        process: 4242,
+        host: Text::cut("hostA"),
+        started_ns: 0x1787_C3E0_A6C4_0000,
+    }
+}
+
+pub(crate) fn counts(first: u64) -> SubscriberCounts {
+    SubscriberCounts { received: first, conflated: first + 1, torn_retries: first + 2, rejected: first + 3 }
+}
+
+pub(crate) fn entry(name: &str) -> TopicEntry {
+    TopicEntry {
+        name: name.parse().unwrap(),
+        kind: Kind::State,
+        type_name: Text::cut("Quote"),
+        sequence: 7,
+        published_ns: 1000,
+        heartbeat_age_ns: 100,
+        epoch: Epoch::new(0xFF).unwrap(),
+        pull_subscribers: 2,
+        push_subscribers: 1,
+        payload_len_max: 64,
+    }
+}
+
+pub(crate) fn grant(attachment: u32) -> Grant {
+    Grant {
+        attachment: AttachmentId::new(attachment),
+        topic_id: TopicId::new(0xAA),
+        kind: Kind::State,
+        epoch: Epoch::new(0xFF).unwrap(),
+        geometry: GeometryWire { slot_count: 8, slot_stride: 128, payload_len_max: 64, region_len: 4096 },
+        schema: SchemaJson::new(b"{}".to_vec()).unwrap(),
+        key: 0xBAD,
+        address: 0x7F00_0000_0000,
+    }
+}
+
+pub(crate) fn grant_of(attachment: AttachmentId, topic: &TopicName) -> Grant {
+    Grant { topic_id: TopicId::of(topic), ..grant(attachment.get()) }
+}
+
+/// One message of each kind, in the order of their numbers.
+pub(crate) fn every_message() -> Vec<Message> {
+    let attachment = AttachmentId::new(9);
+    let topic: TopicName = "a/b".parse().unwrap();
+    vec![
+        Message::Refuse(Refuse::new(RefuseReason::ShuttingDown, "bye")),
+        Message::Hello(Hello {
+            nonce: nonce(0x1122_3344_5566_7788),
+            answers: Some(nonce(0x0102_0304_0506_0708)),
+            identity: identity("node-1"),
+        }),
+        Message::ListTopics(ListTopics { after: Some(topic.clone()) }),
+        Message::Topics(Topics { page: Page::cut(vec![entry("a/b")]).0, more: true }),
+        Message::Attach(Attach {
+            attachment,
+            topic,
+            delivery: Delivery::Push,
+            schema_hash: Some(0xCAFE_F00D),
+        }),
+        Message::Granted(grant(9)),
+        Message::Refused(Refused {
+            attachment,
+            reason: RefuseReason::LandingUnfit,
+            text: Text::cut("small"),
+        }),
+        Message::Lend(Lend { attachment }),
+        Message::Lent(Lent { attachment }),
+        Message::Detach(Detach { attachment, counts: counts(1) }),
+        Message::Detached(Detached { attachment, published: 7 }),
+        Message::TopicEnded(TopicEnded { attachment, published: 7 }),
+        Message::End(End { farewell: Farewell { reason: EndReason::Done, counts: counts(1) } }),
+    ]
+}
+
+/// Any message. Attachments have few numbers, so that messages meet the attachments of others.
+pub(crate) fn any_message() -> impl Strategy<Value = Message> {
+    let text = "\\PC{0,20}";
+    prop_oneof![
+        (any::<u16>(), text).prop_map(|(reason, text)| Message::Refuse(Refuse::new(reason.into(), &text))),
+        (1..u64::MAX, any::<Option<NonZeroU64>>(), any_name(), any::<u64>()).prop_map(
+            |(number, answers, node, started_ns)| {
+                let identity = Identity { started_ns, ..identity(&node) };
+                Message::Hello(Hello { nonce: nonce(number), answers, identity })
+            }
+        ),
+        any_hello(),
+        proptest::option::of(any_topic()).prop_map(|after| Message::ListTopics(ListTopics { after })),
+        (proptest::collection::vec(any_name(), 0..4), any::<bool>()).prop_map(|(names, more)| {
+            let entries = names.iter().map(|name| entry(name)).collect();
+            Message::Topics(Topics { page: Page::cut(entries).0, more })
+        }),
+        (any_attachment(), any_topic(), any_delivery(), any::<Option<u64>>()).prop_map(
+            |(attachment, topic, delivery, schema_hash)| {
+                Message::Attach(Attach { attachment, topic, delivery, schema_hash })
+            }
+        ),
+        (any_attachment(), any_topic())
+            .prop_map(|(attachment, topic)| Message::Granted(grant_of(attachment, &topic))),
+        (any_attachment(), any::<u16>(), text).prop_map(|(attachment, reason, text)| {
+            Message::Refused(Refused { attachment, reason: reason.into(), text: Text::cut(&text) })
+        }),
+        any_attachment().prop_map(|attachment| Message::Lend(Lend { attachment })),
+        any_attachment().prop_map(|attachment| Message::Lent(Lent { attachment })),
+        (any_attachment(), 0..9_u64)
+            .prop_map(|(attachment, first)| Message::Detach(Detach { attachment, counts: counts(first) })),
+        (any_attachment(), any::<u64>())
+            .prop_map(|(attachment, published)| Message::Detached(Detached { attachment, published })),
+        (any_attachment(), any::<u64>())
+            .prop_map(|(attachment, published)| Message::TopicEnded(TopicEnded { attachment, published })),
+        (any::<u16>(), 0..9_u64).prop_map(|(reason, first)| {
+            let farewell = Farewell { reason: reason.into(), counts: counts(first) };
+            Message::End(End { farewell })
+        }),
+    ]
+}
+
+/// A hello as a dialling peer says it, or as the tests' server answers it.
+pub(crate) fn any_hello() -> impl Strategy<Value = Message> {
+    any::<bool>().prop_map(|first| {
+        let answers = if first { None } else { Some(nonce(1)) };
+        Message::Hello(Hello { nonce: nonce(2), answers, identity: identity("peer") })
+    })
+}
+
+pub(crate) fn any_attachment() -> impl Strategy<Value = AttachmentId> {
+    (0..4_u32).prop_map(AttachmentId::new)
+}
+
+pub(crate) fn any_topic() -> impl Strategy<Value = TopicName> {
+    any_name().prop_map(|name| name.parse().unwrap())
+}
+
+pub(crate) fn any_delivery() -> impl Strategy<Value = Delivery> {
+    prop_oneof![Just(Delivery::Pull), Just(Delivery::Push)]
+}
+
+fn any_name() -> impl Strategy<Value = String> {
+    "[a-c]{1,2}"
+}

@@ -1,0 +1,97 @@
+//! Bounded text for people, as it travels in messages.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// Text of at most `LEN_MAX` bytes without control characters, so that a peer's words can be printed on a
+/// terminal as they are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Text<const LEN_MAX: usize>(Box<str>);
+
+/// Why a string is no [`Text`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum TextError {
+    /// Longer than the bound.
+    #[error("a text of {len} bytes where {max} are allowed")]
+    TooLong {
+        /// Bytes given.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// Has characters that would steer a terminal.
+    #[error("a text with control characters")]
+    ControlCharacters,
+}
+
+impl<const LEN_MAX: usize> Text<LEN_MAX> {
+    /// As much of this string as fits, cut between characters, with spaces for its control characters.
+    pub(crate) fn cut(text: &str) -> Self {
+        let mut kept = String::with_capacity(text.len().min(LEN_MAX));
+        for character in text.chars() {
+            if kept.len() + character.len_utf8() > LEN_MAX {
+                break;
+            }
+            // A space is never longer than the character it stands for.
+            kept.push(if character.is_control() { ' ' } else { character });
+        }
+        Self(kept.into())
+    }
+
+    /// The text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<const LEN_MAX: usize> TryFrom<String> for Text<LEN_MAX> {
+    type Error = TextError;
+
+    fn try_from(text: String) -> Result<Self, TextError> {
+        if text.len() > LEN_MAX {
+            Err(TextError::TooLong { len: text.len(), max: LEN_MAX })
+        } else if text.chars().any(char::is_control) {
+            Err(TextError::ControlCharacters)
+        } else {
+            Ok(Self(text.into()))
+        }
+    }
+}
+
+impl<const LEN_MAX: usize> From<Text<LEN_MAX>> for String {
+    fn from(text: Text<LEN_MAX>) -> Self {
+        text.0.into()
+    }
+}
+
+impl<const LEN_MAX: usize> fmt::Display for Text<LEN_MAX> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cut_text_is_text() {
+        for given in ["", "plain", "tab\there", "\u{1b}[2J", "äöüäöü", "\u{80}\u{80}\u{80}\u{80}\u{80}"]
+        {
+            let cut = Text::<8>::cut(given);
+            assert_eq!(Text::<8>::try_from(cut.as_str().to_owned()), Ok(cut), "{given:?}");
+        }
+        assert_eq!(Text::<5>::cut("äöü").as_str(), "äö");
+        assert_eq!(Text::<5>::cut("a\nb").as_str(), "a b");
+    }
+
+    #[test]
+    fn text_from_outside_is_checked() {
+        let too_long = Text::<3>::try_from("four".to_owned());
+        assert_eq!(too_long, Err(TextError::TooLong { len: 4, max: 3 }));
+        let steering = Text::<9>::try_from("\u{1b}[2J".to_owned());
+        assert_eq!(steering, Err(TextError::ControlCharacters));
+    }
+}

@@ -1,0 +1,72 @@
+//! Waiting on file descriptors.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use super::FabricError;
+
+/// Waits until one of these is readable, closed or broken, or the time is over.
+pub(crate) fn wait(handles: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), FabricError> {
+    let mut polled: Vec<PollFd<'_>> =
+        handles.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::IN)).collect();
+    let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+    match rustix::event::poll(&mut polled, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(FabricError::System { what: "wait for peers", source: errno.into() }),
+    }
+}
+
+/// Ends another thread's wait.
+#[derive(Debug)]
+pub(crate) struct Waker {
+    event: OwnedFd,
+}
+
+impl Waker {
+    /// A waker that nobody has used yet.
+    pub(crate) fn new() -> Result<Self, FabricError> {
+        let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let failed = |errno: Errno| FabricError::System { what: "make an event", source: errno.into() };
+        Ok(Self { event: event.map_err(failed)? })
+    }
+
+    /// Makes the handle readable until [`Self::reset`].
+    pub(crate) fn wake(&self) {
+        // It fails only when the counter is full, and then the handle is readable anyway.
+        let _ = rustix::io::write(&self.event, &1_u64.to_le_bytes());
+    }
+
+    /// Makes the handle unreadable.
+    pub(crate) fn reset(&self) {
+        // It fails only when nobody has called `wake`, and then there is nothing to reset.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+    }
+
+    /// Readable after [`Self::wake`].
+    pub(crate) fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Clock, SystemClock};
+
+    #[test]
+    fn a_wait_ends_by_a_waker_or_by_time() {
+        let waker = Waker::new().unwrap();
+        let start = SystemClock.monotonic_ns();
+        wait(&[waker.wait_handle()], Duration::from_millis(5)).unwrap();
+        assert!(SystemClock.monotonic_ns() - start >= 5_000_000);
+        waker.wake();
+        waker.wake();
+        wait(&[waker.wait_handle()], Duration::from_secs(60)).unwrap();
+        waker.reset();
+        wait(&[waker.wait_handle()], Duration::from_millis(1)).unwrap();
+        assert!(SystemClock.monotonic_ns() - start < 30_000_000_000);
+    }
+}

@@ -1,0 +1,117 @@
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::Node;
+use super::core::NodeCore;
+use super::driver::{Driver, DriverThread};
+use crate::clock::{Clock, SystemClock};
+use crate::control::{Identity, Text};
+use crate::event::{EventSink, TracingSink};
+use crate::fabric::shm::ShmFabric;
+use crate::fabric::shm::directory::RuntimeDirectory;
+use crate::fabric::{Fabric, FabricError, Listener};
+use crate::id::{NameError, NodeName};
+
+/// Sets up a [`Node`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct NodeBuilder {
+    name: Option<NodeName>,
+    runtime_dir: Option<PathBuf>,
+    events: Arc<dyn EventSink>,
+}
+
+/// Why a node could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The fabric refused: the name is taken, the runtime directory unusable.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The name is malformed.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The operating system gave no thread or no random number.
+    #[error("cannot {what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The operating system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+impl NodeBuilder {
+    pub(super) fn new() -> Self {
+        Self { name: None, runtime_dir: None, events: Arc::new(TracingSink) }
+    }
+
+    /// Gives the node a name, under which others find it. One process of a user and host may have it at a time.
+    ///
+    /// # Errors
+    ///
+    /// [`NameError`] when it is not one that a node can have.
+    pub fn name(self, name: &str) -> Result<Self, NameError> {
+        Ok(Self { name: Some(name.parse()?), ..self })
+    }
+
+    /// Where the nodes of this user find each other. By default `FABRICAST_RUNTIME_DIR` of the environment, or
+    /// `fabricast` in `XDG_RUNTIME_DIR`, or `/tmp/fabricast-UID`. Made when it is missing; must belong to this
+    /// user, and no one else may write to it.
+    pub fn runtime_dir(self, path: impl Into<PathBuf>) -> Self {
+        Self { runtime_dir: Some(path.into()), ..self }
+    }
+
+    /// Where the node's events go. By default they become `tracing` records of the target `fabricast`.
+    pub fn events(self, events: Arc<dyn EventSink>) -> Self {
+        Self { events, ..self }
+    }
+
+    /// Opens the node: takes its name, listens, and starts its thread.
+    ///
+    /// # Errors
+    ///
+    /// [`NodeError`] when the name is taken, the runtime directory cannot be used, or no thread can be had.
+    pub fn open(self) -> Result<Node, NodeError> {
+        let directory = match &self.runtime_dir {
+            Some(path) => RuntimeDirectory::open(path)?,
+            None => RuntimeDirectory::from_environment()?,
+        };
+        let fabric: Arc<dyn Fabric> = Arc::new(ShmFabric::new(directory));
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let (core, driver) = assemble(self.name, fabric, clock, self.events)?;
+        let thread = DriverThread::start(driver, Arc::clone(&core));
+        let thread =
+            thread.map_err(|source| NodeError::System { what: "start the node's thread", source })?;
+        Ok(Node::new(core, thread))
+    }
+}
+
+/// A node over any fabric and clock, and the driver that somebody has to run.
+pub(super) fn assemble(
+    name: Option<NodeName>,
+    fabric: Arc<dyn Fabric>,
+    clock: Arc<dyn Clock>,
+    events: Arc<dyn EventSink>,
+) -> Result<(Arc<NodeCore>, Driver), NodeError> {
+    let listener: Option<Box<dyn Listener>> = match &name {
+        Some(name) => Some(fabric.listen(name)?),
+        None => None,
+    };
+    let random = |source| NodeError::System { what: "draw a random number", source };
+    let node = match name {
+        Some(name) => name,
+        None => format!("anonymous-{:016x}", crate::random::number().map_err(random)?).parse()?,
+    };
+    let host = rustix::system::uname();
+    let identity = Identity {
+        node,
+        process: std::process::id(),
+        host: Text::cut(&host.nodename().to_string_lossy()),
+        started_ns: clock.realtime_ns(),
+    };
+    let core = Arc::new(NodeCore::new(fabric, clock, events, identity, listener.is_some())?);
+    let driver = Driver::new(Arc::clone(&core), listener);
+    Ok((core, driver))
+}

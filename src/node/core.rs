@@ -1,0 +1,146 @@
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::link::Link;
+use crate::clock::Clock;
+use crate::control::Identity;
+use crate::event::{Event, EventSink};
+use crate::fabric::{Fabric, FabricError, Waker};
+use crate::id::{TopicId, TopicName};
+use crate::limits;
+use crate::publisher::{PublishedTopic, PublisherError};
+
+/// What the threads of a node share.
+#[derive(Debug)]
+pub(crate) struct NodeCore {
+    fabric: Arc<dyn Fabric>,
+    clock: Arc<dyn Clock>,
+    events: Arc<dyn EventSink>,
+    identity: Identity,
+    listening: bool,
+    waker: Arc<Waker>,
+    /// The topics of this node. A name without a topic is reserved by a publisher that is being opened.
+    topics: Mutex<BTreeMap<TopicName, Option<Arc<PublishedTopic>>>>,
+    /// The sessions that this node has dialled.
+    links: Mutex<Vec<Arc<Link>>>,
+}
+
+/// A topic's name, taken until its topic is there or opening it has failed.
+#[derive(Debug)]
+pub(super) struct Reserved<'a> {
+    core: &'a NodeCore,
+    name: TopicName,
+    filled: bool,
+}
+
+impl NodeCore {
+    pub(super) fn new(
+        fabric: Arc<dyn Fabric>,
+        clock: Arc<dyn Clock>,
+        events: Arc<dyn EventSink>,
+        identity: Identity,
+        listening: bool,
+    ) -> Result<Self, FabricError> {
+        let waker = Arc::new(Waker::new()?);
+        let (topics, links) = (Mutex::default(), Mutex::default());
+        Ok(Self { fabric, clock, events, identity, listening, waker, topics, links })
+    }
+
+    /// What moves this node's bytes.
+    pub(crate) fn fabric(&self) -> &dyn Fabric {
+        self.fabric.as_ref()
+    }
+
+    /// Where its time comes from.
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Who it is.
+    pub(crate) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Whether others can find it.
+    pub(super) fn is_listening(&self) -> bool {
+        self.listening
+    }
+
+    /// Ends the wait of its thread.
+    pub(super) fn waker(&self) -> &Arc<Waker> {
+        &self.waker
+    }
+
+    /// Tells what happened.
+    pub(super) fn tell(&self, event: &Event) {
+        self.events.event(event);
+    }
+
+    /// A number that no peer can guess.
+    pub(super) fn nonce(&self) -> Result<NonZeroU64, std::io::Error> {
+        Ok(NonZeroU64::new(crate::random::number()?).unwrap_or(NonZeroU64::MIN))
+    }
+
+    /// Takes a topic's name.
+    pub(super) fn reserve(&self, name: &TopicName) -> Result<Reserved<'_>, PublisherError> {
+        let mut topics = self.topics.lock();
+        // A topic whose publisher was dropped makes room at once, even if its subscribers have yet to be told.
+        let taken =
+            |topic: &Option<Arc<PublishedTopic>>| topic.as_ref().is_none_or(|topic| !topic.has_ended());
+        // Different names with one identifier would accept each other's values.
+        let identical = |other: &TopicName| TopicId::of(other) == TopicId::of(name);
+        if topics.iter().any(|(other, topic)| taken(topic) && identical(other)) {
+            return Err(PublisherError::TopicTaken { topic: name.clone() });
+        }
+        if topics.len() >= limits::TOPICS_MAX && !topics.contains_key(name) {
+            return Err(PublisherError::TooManyTopics);
+        }
+        topics.insert(name.clone(), None);
+        Ok(Reserved { core: self, name: name.clone(), filled: false })
+    }
+
+    /// The topic of this name, if its publisher has not been dropped.
+    pub(super) fn topic(&self, name: &TopicName) -> Option<Arc<PublishedTopic>> {
+        self.topics.lock().get(name)?.clone().filter(|topic| !topic.has_ended())
+    }
+
+    /// Up to `count` topics behind this name, in the order of their names.
+    pub(super) fn topics_after(&self, name: Option<&TopicName>, count: usize) -> Vec<Arc<PublishedTopic>> {
+        let after = name.map_or(Bound::Unbounded, Bound::Excluded);
+        let topics = self.topics.lock();
+        let behind = topics.range::<TopicName, _>((after, Bound::Unbounded));
+        behind.filter_map(|(_, topic)| topic.clone()).filter(|topic| !topic.has_ended()).take(count).collect()
+    }
+
+    /// All topics, after those have been forgotten whose publishers were dropped.
+    pub(super) fn living_topics(&self) -> Vec<Arc<PublishedTopic>> {
+        let mut topics = self.topics.lock();
+        topics.retain(|_, topic| topic.as_ref().is_none_or(|topic| !topic.has_ended()));
+        topics.values().flatten().cloned().collect()
+    }
+
+    /// The sessions that this node has dialled.
+    pub(super) fn links(&self) -> &Mutex<Vec<Arc<Link>>> {
+        &self.links
+    }
+}
+
+impl Reserved<'_> {
+    /// Opens the topic to subscribers.
+    pub(super) fn fill(mut self, topic: Arc<PublishedTopic>) {
+        self.core.topics.lock().insert(self.name.clone(), Some(topic));
+        self.filled = true;
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if !self.filled {
+            self.core.topics.lock().remove(&self.name);
+        }
+    }
+}

@@ -1,0 +1,127 @@
+use super::core::NodeCore;
+use super::link::{Link, LinkError};
+use crate::control::{ControlError, Identity, TopicEntry};
+use crate::fabric::{Address, FabricError, NodeEntry};
+use crate::id::{Epoch, Kind, NodeName, Sequence, TopicName};
+use crate::limits;
+
+/// A node that was found on this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct NodeListing {
+    /// Its name.
+    pub node: NodeName,
+    /// Its process.
+    pub process: u32,
+    /// When it started, nanoseconds since the Unix epoch.
+    pub started_ns: u64,
+    /// Whether its process still runs.
+    pub alive: bool,
+}
+
+/// What a node publishes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Directory {
+    /// Its name.
+    pub node: NodeName,
+    /// Its process.
+    pub process: u32,
+    /// Its host.
+    pub host: String,
+    /// When it started, nanoseconds since the Unix epoch.
+    pub started_ns: u64,
+    /// Its topics, by name.
+    pub topics: Vec<TopicListing>,
+}
+
+/// What a node says of one of its topics.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TopicListing {
+    /// Its name.
+    pub topic: TopicName,
+    /// What its repository holds.
+    pub kind: Kind,
+    /// The name of its payload type.
+    pub type_name: String,
+    /// The sequence of its newest value.
+    pub sequence: Sequence,
+    /// When that was published, nanoseconds since the Unix epoch; 0 for never.
+    pub published_ns: u64,
+    /// Its incarnation.
+    pub epoch: Epoch,
+    /// Subscribers that read it.
+    pub pull_subscribers: u32,
+    /// Subscribers that it is written to.
+    pub push_subscribers: u32,
+    /// Its largest payload, bytes.
+    pub payload_len_max: u64,
+}
+
+/// Why nodes or topics could not be listed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryError {
+    /// The fabric failed: no such node, or no directory of nodes.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The session with the node failed.
+    #[error("the node at {address} does not answer: {source}")]
+    Session {
+        /// The node.
+        address: Address,
+        /// Why.
+        #[source]
+        source: ControlError,
+    },
+    /// The operating system gave no random number.
+    #[error("cannot draw a random number: {0}")]
+    Random(#[source] std::io::Error),
+}
+
+pub(super) fn nodes(core: &NodeCore) -> Result<Vec<NodeListing>, DirectoryError> {
+    let listing = |entry: NodeEntry| {
+        let NodeEntry { node, process, started_ns, alive } = entry;
+        NodeListing { node, process, started_ns, alive }
+    };
+    Ok(core.fabric().nodes()?.into_iter().map(listing).collect())
+}
+
+pub(super) fn query(core: &NodeCore, address: &Address) -> Result<Directory, DirectoryError> {
+    let failed = |error| match error {
+        LinkError::Fabric(source) => DirectoryError::Fabric(source),
+        LinkError::Session(source) => DirectoryError::Session { address: address.clone(), source },
+        LinkError::Random(source) => DirectoryError::Random(source),
+    };
+    let link = Link::to(core, address, limits::ANSWER_DEADLINE_NS).map_err(failed)?;
+    let mut topics: Vec<TopicListing> = Vec::new();
+    loop {
+        let after = topics.last().map(|topic| topic.topic.clone());
+        let (entries, more) = link.topics(core, after).map_err(failed)?;
+        let room = limits::TOPICS_MAX.saturating_sub(topics.len());
+        topics.extend(entries.into_iter().take(room).map(listing));
+        if !more || topics.len() >= limits::TOPICS_MAX {
+            break;
+        }
+    }
+    let silent = ControlError::Closed { state: "over before the peer said who it is" };
+    let peer = link.peer().ok_or(silent);
+    let peer = peer.map_err(|source| DirectoryError::Session { address: address.clone(), source })?;
+    let Identity { node, process, host, started_ns } = peer;
+    Ok(Directory { node, process, host: host.as_str().to_owned(), started_ns, topics })
+}
+
+fn listing(entry: TopicEntry) -> TopicListing {
+    TopicListing {
+        topic: entry.name,
+        kind: entry.kind,
+        type_name: entry.type_name.as_str().to_owned(),
+        sequence: Sequence::new(entry.sequence),
+        published_ns: entry.published_ns,
+        epoch: entry.epoch,
+        pull_subscribers: entry.pull_subscribers,
+        push_subscribers: entry.push_subscribers,
+        payload_len_max: entry.payload_len_max,
+    }
+}

@@ -1,0 +1,177 @@
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::core::NodeCore;
+use super::link::{self, Link};
+use super::served::Served;
+use crate::event::Event;
+use crate::fabric::{Listener, wait};
+use crate::limits;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Connections accepted in one turn.
+const ACCEPTED_PER_TURN: usize = 16;
+/// How soon landing regions are looked after again that were just handed over.
+const TEND_AGAIN: Duration = Duration::from_millis(5);
+/// How long peers have to take part in the end of their sessions when the node stops.
+const FAREWELL_NS: u64 = 250_000_000;
+/// The longest wait, nanoseconds.
+const IDLE_NS: u64 = 10_000_000_000;
+/// The shortest wait, nanoseconds: a deadline that is due is dealt with by the next turn.
+const PATIENCE_NS_MIN: u64 = 1_000_000;
+/// The pause after a wait that failed, so that a broken descriptor does not make the loop spin.
+const TROUBLE_PAUSE: Duration = Duration::from_millis(50);
+
+/// Drives the control plane of a node: accepts, answers, notices who is gone, shows that the process lives.
+#[derive(Debug)]
+pub(super) struct Driver {
+    core: Arc<NodeCore>,
+    listener: Option<Box<dyn Listener>>,
+    served: Vec<Served>,
+    buffer: Vec<u8>,
+    beaten_ns: Option<u64>,
+    tend_soon: bool,
+}
+
+/// The thread that runs a driver until it is dropped.
+#[derive(Debug)]
+pub(super) struct DriverThread {
+    core: Arc<NodeCore>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Driver {
+    pub(super) fn new(core: Arc<NodeCore>, listener: Option<Box<dyn Listener>>) -> Self {
+        let buffer = vec![0; limits::CONTROL_MESSAGE_LEN_MAX];
+        Self { core, listener, served: Vec::new(), buffer, beaten_ns: None, tend_soon: false }
+    }
+
+    /// One turn: everything that can be done now.
+    pub(super) fn turn(&mut self) {
+        let now_ns = self.core.clock().monotonic_ns();
+        self.accept(now_ns);
+        for served in &mut self.served {
+            served.turn(&self.core, now_ns, &mut self.buffer);
+        }
+        self.served.retain(|served| !served.is_over());
+        link::turn_all(&self.core);
+        self.tend_topics(now_ns);
+    }
+
+    /// Waits until there is something to do, or the next thing is due.
+    pub(super) fn wait(&self) {
+        let links: Vec<_> = self.core.links().lock().clone();
+        let mut handles: Vec<BorrowedFd<'_>> = vec![self.core.waker().wait_handle()];
+        handles.extend(self.listener.iter().filter_map(|listener| listener.wait_handle()));
+        handles.extend(self.served.iter().filter_map(Served::wait_handle));
+        handles.extend(links.iter().filter_map(|link| link.handle().map(|handle| handle.as_fd())));
+        if let Err(error) = wait(&handles, self.patience(&links)) {
+            self.core.tell(&Event::Trouble { what: error.to_string() });
+            self.core.clock().pause(TROUBLE_PAUSE);
+        }
+        self.core.waker().reset();
+    }
+
+    /// Ends all sessions in good order, as far as the peers take part in time.
+    pub(super) fn farewell(&mut self) {
+        let began_ns = self.core.clock().monotonic_ns();
+        link::end_all(&self.core);
+        self.turn();
+        self.listener = None;
+        for served in &mut self.served {
+            served.shutdown(began_ns);
+        }
+        loop {
+            self.turn();
+            let elapsed_ns = self.core.clock().monotonic_ns().saturating_sub(began_ns);
+            if self.served.is_empty() || elapsed_ns >= FAREWELL_NS {
+                return;
+            }
+            let handles: Vec<BorrowedFd<'_>> = self.served.iter().filter_map(Served::wait_handle).collect();
+            if wait(&handles, Duration::from_nanos(FAREWELL_NS - elapsed_ns)).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn accept(&mut self, now_ns: u64) {
+        let Some(listener) = &mut self.listener else { return };
+        for _ in 0..ACCEPTED_PER_TURN {
+            match listener.accept() {
+                Ok(Some(connection)) => {
+                    let room = self.served.len() < limits::SESSIONS_MAX;
+                    match Served::new(&self.core, connection, now_ns, room) {
+                        Ok(served) => self.served.push(served),
+                        Err(error) => self.core.tell(&Event::Trouble { what: error.to_string() }),
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => return self.core.tell(&Event::Trouble { what: error.to_string() }),
+            }
+        }
+    }
+
+    fn tend_topics(&mut self, now_ns: u64) {
+        let due = |beaten_ns: u64| now_ns.saturating_sub(beaten_ns) >= limits::HEARTBEAT_INTERVAL_NS;
+        let topics = self.core.living_topics();
+        let beat = !topics.is_empty() && self.beaten_ns.is_none_or(due);
+        if beat {
+            self.beaten_ns = Some(now_ns);
+        } else if topics.is_empty() {
+            self.beaten_ns = None;
+        }
+        self.tend_soon = false;
+        let realtime_ns = self.core.clock().realtime_ns();
+        for topic in topics {
+            if beat {
+                topic.beat(realtime_ns);
+            }
+            self.tend_soon |= topic.tend();
+        }
+    }
+
+    /// How long there is nothing to do unless a peer does something.
+    fn patience(&self, links: &[Arc<Link>]) -> Duration {
+        if self.tend_soon {
+            return TEND_AGAIN;
+        }
+        let now_ns = self.core.clock().monotonic_ns();
+        let beat_ns = self.beaten_ns.map(|beaten_ns| beaten_ns.saturating_add(limits::HEARTBEAT_INTERVAL_NS));
+        let sessions = self.served.iter().filter_map(Served::deadline_ns);
+        let due_ns = sessions.chain(links.iter().filter_map(|link| link.deadline_ns())).chain(beat_ns).min();
+        let patience_ns = due_ns.map_or(IDLE_NS, |due_ns| due_ns.saturating_sub(now_ns));
+        Duration::from_nanos(patience_ns.clamp(PATIENCE_NS_MIN, IDLE_NS))
+    }
+}
+
+impl DriverThread {
+    /// Starts the thread.
+    pub(super) fn start(mut driver: Driver, core: Arc<NodeCore>) -> Result<Self, std::io::Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("fabricast-node".to_owned()).spawn(move || {
+            while !stopped.load(Ordering::Acquire) {
+                driver.turn();
+                driver.wait();
+            }
+            driver.farewell();
+        })?;
+        Ok(Self { core, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for DriverThread {
+    fn drop(&mut self) {
+        // Release: what the last holder of the node did comes before the end. Pairs with the Acquire of the loop.
+        self.stop.store(true, Ordering::Release);
+        self.core.waker().wake();
+        let Some(thread) = self.thread.take() else { return };
+        // An event sink may hold, and then drop, the node on its own thread, which cannot wait for itself.
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            tracing::error!(target: "fabricast", "the thread of a node panicked");
+        }
+    }
+}

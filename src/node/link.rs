@@ -1,0 +1,406 @@
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::core::NodeCore;
+use super::outbox::Outbox;
+use crate::control::{
+    AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, RefuseReason,
+    SubscriberCounts, TopicEntry,
+};
+use crate::fabric::{Address, Connection, FabricError, Offer, Received, Registration, wait};
+use crate::id::{Delivery, Sequence, TopicName};
+use crate::limits;
+use crate::repository::state::ReadCounts;
+use crate::subscriber::{Attachment, End};
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// How long a thread that waits for an answer sleeps at the most: another thread may have taken the answer for it.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A session that this node has dialled. Shared by all subscriptions to one peer, and by the node's thread.
+#[derive(Debug)]
+pub(crate) struct Link {
+    address: Address,
+    /// The connection's handle once more, so that one can wait without holding the lock.
+    handle: Option<OwnedFd>,
+    state: Mutex<LinkState>,
+}
+
+#[derive(Debug)]
+struct LinkState {
+    connection: Box<dyn Connection>,
+    session: ClientSession,
+    outbox: Outbox,
+    attachments: BTreeMap<AttachmentId, Arc<Attached>>,
+    peer: Option<Identity>,
+    page: Option<(Vec<TopicEntry>, bool)>,
+    /// The counts of all attachments that were detached.
+    total: SubscriberCounts,
+    /// The session ends: it takes no more requests.
+    ending: bool,
+    /// Why the session is over.
+    failure: Option<ControlError>,
+    buffer: Vec<u8>,
+}
+
+/// One attachment of a link.
+#[derive(Debug)]
+pub(super) struct Attached {
+    ended: AtomicBool,
+    inbox: Mutex<Inbox>,
+}
+
+#[derive(Debug, Default)]
+struct Inbox {
+    answer: Option<Answer>,
+    end: Option<End>,
+    /// The landing region, to be sent.
+    landing: Option<Arc<Registration>>,
+}
+
+/// What a publisher answered.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Granted { grant: Grant, offer: Option<Box<dyn Offer>> },
+    Lent,
+    Refused { reason: RefuseReason, text: String },
+}
+
+/// A subscription's hold on its attachment.
+#[derive(Debug)]
+pub(super) struct LinkAttachment {
+    core: Arc<NodeCore>,
+    link: Arc<Link>,
+    id: AttachmentId,
+    attached: Arc<Attached>,
+    /// Keeps the node going.
+    _node: Arc<dyn std::any::Any + Send + Sync>,
+}
+
+/// Why a session could not be had.
+#[derive(Debug)]
+pub(super) enum LinkError {
+    Fabric(FabricError),
+    Session(ControlError),
+    Random(std::io::Error),
+}
+
+impl Link {
+    /// A session with the node at this address: one that is there already, or a new one.
+    pub(super) fn to(core: &NodeCore, address: &Address, patience_ns: u64) -> Result<Arc<Self>, LinkError> {
+        let known = core.links().lock().iter().find(|link| link.takes_more(address)).cloned();
+        if let Some(link) = known {
+            return Ok(link);
+        }
+        let connection = core.fabric().dial(address).map_err(LinkError::Fabric)?;
+        let handle = connection.wait_handle().map(|handle| handle.try_clone_to_owned()).transpose();
+        let cloned = |source| FabricError::System { what: "share a connection between threads", source };
+        let nonce = core.nonce().map_err(LinkError::Random)?;
+        let now_ns = core.clock().monotonic_ns();
+        let link = Arc::new(Self {
+            address: address.clone(),
+            handle: handle.map_err(cloned).map_err(LinkError::Fabric)?,
+            state: Mutex::new(LinkState {
+                connection,
+                session: ClientSession::connect(now_ns, core.identity().clone(), nonce, patience_ns),
+                outbox: Outbox::default(),
+                attachments: BTreeMap::new(),
+                peer: None,
+                page: None,
+                total: SubscriberCounts::default(),
+                ending: false,
+                failure: None,
+                buffer: vec![0; limits::CONTROL_MESSAGE_LEN_MAX],
+            }),
+        });
+        core.links().lock().push(Arc::clone(&link));
+        core.waker().wake();
+        link.wait_for(core, |state| state.peer.is_some().then_some(()))?;
+        Ok(link)
+    }
+
+    /// Readable when the peer has sent something, or is gone.
+    pub(super) fn handle(&self) -> Option<&OwnedFd> {
+        self.handle.as_ref()
+    }
+
+    /// When a turn is due even if the peer does nothing.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        self.state.try_lock().and_then(|state| state.session.deadline_ns())
+    }
+
+    /// Who the peer is.
+    pub(super) fn peer(&self) -> Option<Identity> {
+        self.state.lock().peer.clone()
+    }
+
+    /// One page of the peer's directory, and whether there are more.
+    pub(super) fn topics(
+        &self,
+        core: &NodeCore,
+        after: Option<TopicName>,
+    ) -> Result<(Vec<TopicEntry>, bool), LinkError> {
+        let mut asked = false;
+        self.wait_for(core, |state| {
+            if !asked {
+                // While another thread's question waits for its answer, this one is asked again later.
+                asked = state.session.list(core.clock().monotonic_ns(), after.clone()).is_ok();
+                if asked {
+                    state.page = None;
+                }
+                return None;
+            }
+            state.page.take()
+        })
+    }
+
+    /// Asks for a topic.
+    pub(super) fn attach(
+        self: &Arc<Self>,
+        core: &Arc<NodeCore>,
+        node: Arc<dyn std::any::Any + Send + Sync>,
+        request: (TopicName, Delivery, Option<u64>),
+    ) -> Result<LinkAttachment, LinkError> {
+        let (topic, delivery, schema_hash) = request;
+        let attached = Arc::new(Attached { ended: AtomicBool::new(false), inbox: Mutex::default() });
+        let mut state = self.state.lock();
+        let now_ns = core.clock().monotonic_ns();
+        let id = state.session.attach(now_ns, topic, delivery, schema_hash).map_err(LinkError::Session)?;
+        state.attachments.insert(id, Arc::clone(&attached));
+        drop(state);
+        Ok(LinkAttachment { core: Arc::clone(core), link: Arc::clone(self), id, attached, _node: node })
+    }
+
+    fn takes_more(&self, address: &Address) -> bool {
+        if self.address != *address {
+            return false;
+        }
+        let state = self.state.lock();
+        let room = state.attachments.len() < limits::ATTACHMENTS_PER_SESSION_MAX;
+        room && !state.ending && state.failure.is_none() && state.peer.is_some()
+    }
+
+    /// Takes messages until `found` finds what it looks for, or the session fails, which its deadlines see to.
+    fn wait_for<R>(
+        &self,
+        core: &NodeCore,
+        mut found: impl FnMut(&mut LinkState) -> Option<R>,
+    ) -> Result<R, LinkError> {
+        loop {
+            {
+                let mut state = self.state.lock();
+                state.turn(core.clock().monotonic_ns());
+                if let Some(result) = found(&mut state) {
+                    state.flush();
+                    return Ok(result);
+                }
+                state.flush();
+                if let Some(failure) = &state.failure {
+                    return Err(LinkError::Session(failure.clone()));
+                }
+            }
+            match &self.handle {
+                Some(handle) => wait(&[handle.as_fd()], LOOK_AGAIN).map_err(LinkError::Fabric)?,
+                None => core.clock().pause(LOOK_AGAIN),
+            }
+        }
+    }
+}
+
+/// One turn of all sessions of a node. Those that nobody uses any more are ended, and forgotten when they are over.
+pub(super) fn turn_all(core: &NodeCore) {
+    let now_ns = core.clock().monotonic_ns();
+    core.links().lock().retain(|link| {
+        let Some(mut state) = link.state.try_lock() else { return true };
+        state.turn(now_ns);
+        let unused = Arc::strong_count(link) == 1;
+        if unused && state.attachments.is_empty() {
+            state.end(now_ns);
+        }
+        state.flush();
+        !(unused && state.failure.is_some())
+    });
+}
+
+/// Ends all sessions of a node that stops.
+pub(super) fn end_all(core: &NodeCore) {
+    let now_ns = core.clock().monotonic_ns();
+    for link in core.links().lock().iter() {
+        let mut state = link.state.lock();
+        state.end(now_ns);
+        state.flush();
+    }
+}
+
+impl LinkState {
+    /// Takes what has come, and notices what has not.
+    fn turn(&mut self, now_ns: u64) {
+        for _ in 0..limits::MESSAGES_PER_TURN_MAX {
+            if self.failure.is_some() || !self.receive(now_ns) {
+                break;
+            }
+        }
+        if self.failure.is_none()
+            && let Err(error) = self.session.on_time(now_ns)
+        {
+            self.fail(error);
+        }
+        self.flush();
+    }
+
+    /// Takes one message. False when there was none.
+    fn receive(&mut self, now_ns: u64) -> bool {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let received = self.connection.receive(&mut buffer);
+        let more = match received {
+            Ok(Received::Message { len, offer }) => {
+                let (message, _) = buffer.split_at(len.min(buffer.len()));
+                match self.session.on_message(message, usize::from(offer.is_some())) {
+                    Ok(Some(event)) => self.take(event, offer, now_ns),
+                    Ok(None) => {}
+                    Err(error) => self.fail(error),
+                }
+                true
+            }
+            Ok(Received::Nothing) => false,
+            Ok(Received::Closed) => {
+                let error = self.session.on_disconnected().err();
+                self.fail(error.unwrap_or(ControlError::Disconnected));
+                false
+            }
+            Err(FabricError::MessageTooLong { len, .. }) => {
+                self.fail(ControlError::TooLong { len });
+                false
+            }
+            Err(_) => {
+                self.fail(ControlError::Disconnected);
+                false
+            }
+        };
+        self.buffer = buffer;
+        more
+    }
+
+    fn take(&mut self, event: ClientEvent, offer: Option<Box<dyn Offer>>, now_ns: u64) {
+        match event {
+            ClientEvent::Ready { peer } => self.peer = Some(peer),
+            ClientEvent::Topics { entries, more } => self.page = Some((entries, more)),
+            ClientEvent::Granted { grant, .. } => {
+                self.answer(grant.attachment, Answer::Granted { grant, offer });
+            }
+            ClientEvent::Lent { attachment } => self.answer(attachment, Answer::Lent),
+            ClientEvent::Refused { attachment, reason, text } => {
+                self.answer(attachment, Answer::Refused { reason, text });
+            }
+            ClientEvent::Detached { attachment, .. } => drop(self.attachments.remove(&attachment)),
+            ClientEvent::TopicEnded { attachment, published } => {
+                if let Some(attached) = self.attachments.get(&attachment) {
+                    attached.finish(End::Ended { published: Sequence::new(published) });
+                }
+            }
+            ClientEvent::EndAsked { .. } => {
+                self.end(now_ns);
+                self.fail(ControlError::Closed { state: "ended by the publisher's node" });
+            }
+            ClientEvent::Ended { .. } => self.fail(ControlError::Closed { state: "ended" }),
+        }
+    }
+
+    fn answer(&mut self, id: AttachmentId, answer: Answer) {
+        if let Some(attached) = self.attachments.get(&id) {
+            attached.inbox.lock().answer = Some(answer);
+        }
+    }
+
+    /// Ends the session in good order, if it is not over.
+    fn end(&mut self, now_ns: u64) {
+        self.ending = true;
+        // It fails when the session has ended already, or has not begun: then closing the connection is all.
+        if self.session.end(now_ns, EndReason::Done, self.total).is_err() && self.peer.is_none() {
+            self.fail(ControlError::Disconnected);
+        }
+    }
+
+    fn fail(&mut self, error: ControlError) {
+        self.flush();
+        for attached in self.attachments.values() {
+            attached.finish(End::Gone { error: error.clone() });
+        }
+        self.failure.get_or_insert(error);
+    }
+
+    fn flush(&mut self) {
+        while let Some(outgoing) = self.session.next_message() {
+            let attached = outgoing.region_of.and_then(|id| self.attachments.get(&id));
+            let region = attached.and_then(|attached| attached.inbox.lock().landing.clone());
+            self.outbox.push(outgoing.bytes, region);
+        }
+        // A peer that is gone is noticed by the next receive, and one that takes nothing by its deadlines.
+        let _ = self.outbox.flush(self.connection.as_mut());
+    }
+}
+
+impl Attached {
+    /// Ends the attachment for its subscriber; the first reason stays.
+    fn finish(&self, end: End) {
+        self.inbox.lock().end.get_or_insert(end);
+        // Release: whoever sees the flag finds the reason. Pairs with the Acquire in `has_ended`.
+        self.ended.store(true, Ordering::Release);
+    }
+}
+
+impl LinkAttachment {
+    /// Waits for the publisher's answer.
+    pub(super) fn answer(&self) -> Result<Answer, LinkError> {
+        self.link.wait_for(&self.core, |_| self.attached.inbox.lock().answer.take())
+    }
+
+    /// Lends a landing region to the publisher.
+    pub(super) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
+        let mut state = self.link.state.lock();
+        let now_ns = self.core.clock().monotonic_ns();
+        state.session.lend(now_ns, self.id).map_err(LinkError::Session)?;
+        self.attached.inbox.lock().landing = Some(Arc::new(landing));
+        state.flush();
+        Ok(())
+    }
+}
+
+impl Attachment for LinkAttachment {
+    fn has_ended(&self) -> bool {
+        // Acquire: pairs with the Release in `Attached::finish`.
+        self.attached.ended.load(Ordering::Acquire)
+    }
+
+    fn end(&self) -> Option<End> {
+        self.attached.inbox.lock().end.clone()
+    }
+
+    fn leave(&self, counts: ReadCounts) {
+        let ReadCounts { received, conflated, torn_retries, rejected } = counts;
+        let mut state = self.link.state.lock();
+        let total = &mut state.total;
+        total.received = total.received.saturating_add(received);
+        total.conflated = total.conflated.saturating_add(conflated);
+        total.torn_retries = total.torn_retries.saturating_add(torn_retries);
+        total.rejected = total.rejected.saturating_add(rejected);
+        let now_ns = self.core.clock().monotonic_ns();
+        let counts = SubscriberCounts { received, conflated, torn_retries, rejected };
+        // It fails when the attachment was never granted or its session is over: then there is nothing to detach.
+        if state.session.detach(now_ns, self.id, counts).is_err() {
+            state.attachments.remove(&self.id);
+        }
+        state.flush();
+    }
+}
+
+impl Drop for LinkAttachment {
+    fn drop(&mut self) {
+        // The node's thread ends the session if nobody uses it any more.
+        self.core.waker().wake();
+    }
+}

@@ -1,0 +1,338 @@
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::core::NodeCore;
+use super::outbox::Outbox;
+use crate::control::{
+    Attach, AttachmentId, ControlError, Farewell, GeometryWire, Grant, RefuseReason, SchemaJson,
+    ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
+};
+use crate::event::Event;
+use crate::fabric::{Connection, Offer, Received};
+use crate::id::{Delivery, NodeName, TopicName};
+use crate::limits;
+use crate::publisher::{Landing, PublishedTopic};
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// A session with a peer that dialled this node.
+#[derive(Debug)]
+pub(super) struct Served {
+    connection: Box<dyn Connection>,
+    session: ServerSession,
+    outbox: Outbox,
+    attachments: BTreeMap<AttachmentId, ServedAttachment>,
+    peer: Option<NodeName>,
+    /// All that is left to do is to send what waits.
+    closing: bool,
+    over: bool,
+}
+
+/// What a peer has attached to.
+#[derive(Debug)]
+struct ServedAttachment {
+    topic: Arc<PublishedTopic>,
+    delivery: Delivery,
+    /// Ends the use of the landing region.
+    closed: Arc<AtomicBool>,
+    /// It is counted among the topic's subscribers.
+    counted: bool,
+    /// The peer was told that the topic has ended.
+    told: bool,
+}
+
+impl Served {
+    /// The session with the peer at the other end. Without room the peer is told so, and sent away.
+    pub(super) fn new(
+        core: &NodeCore,
+        connection: Box<dyn Connection>,
+        now_ns: u64,
+        room: bool,
+    ) -> Result<Self, std::io::Error> {
+        let mut session = ServerSession::new(now_ns, core.identity().clone(), core.nonce()?);
+        if !room {
+            session.reject(RefuseReason::TooManySessions, "");
+        }
+        Ok(Self {
+            connection,
+            session,
+            outbox: Outbox::default(),
+            attachments: BTreeMap::new(),
+            peer: None,
+            closing: false,
+            over: false,
+        })
+    }
+
+    /// Whether there is nothing left to do.
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// Readable when the peer has sent something, or is gone.
+    pub(super) fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        self.connection.wait_handle()
+    }
+
+    /// When a turn is due even if the peer does nothing.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        self.session.deadline_ns()
+    }
+
+    /// Begins the end of the session.
+    pub(super) fn shutdown(&mut self, now_ns: u64) {
+        self.session.shutdown(now_ns);
+    }
+
+    /// One turn: takes what the peer sent, up to a limit, tells of ended topics, and sends what is to be sent.
+    pub(super) fn turn(&mut self, core: &NodeCore, now_ns: u64, buffer: &mut [u8]) {
+        for _ in 0..limits::MESSAGES_PER_TURN_MAX {
+            if self.closing || self.over || !self.receive(core, buffer) {
+                break;
+            }
+        }
+        self.session.on_time(now_ns);
+        self.act(core, None);
+        self.tell_ended_topics();
+        self.act(core, None);
+        self.flush();
+    }
+
+    /// Takes one message. False when there was none.
+    fn receive(&mut self, core: &NodeCore, buffer: &mut [u8]) -> bool {
+        match self.connection.receive(buffer) {
+            Ok(Received::Message { len, offer }) => {
+                let (message, _) = buffer.split_at(len.min(buffer.len()));
+                self.session.on_message(message, usize::from(offer.is_some()));
+                self.act(core, offer);
+                true
+            }
+            Ok(Received::Nothing) => false,
+            Ok(Received::Closed) => {
+                self.session.on_disconnected();
+                self.act(core, None);
+                self.over = true;
+                false
+            }
+            Err(error) => {
+                self.session.reject(RefuseReason::Malformed, &error.to_string());
+                self.act(core, None);
+                false
+            }
+        }
+    }
+
+    /// Does what the session asks for. The region that came with the message is dropped unless it is asked for.
+    fn act(&mut self, core: &NodeCore, mut offer: Option<Box<dyn Offer>>) {
+        while let Some(action) = self.session.next_action() {
+            // An answer fails when the session has ended meanwhile: then there is nobody to be answered.
+            let _ = match action {
+                ServerAction::Send(outgoing) => {
+                    let region = outgoing.region_of.and_then(|id| self.attachments.get(&id));
+                    let region = region.map(|attachment| Arc::clone(attachment.topic.registration()));
+                    self.outbox.push(outgoing.bytes, region);
+                    Ok(())
+                }
+                ServerAction::PeerIdentified(identity) => {
+                    core.tell(&Event::SessionOpened {
+                        peer: identity.node.clone(),
+                        process: identity.process,
+                    });
+                    self.peer = Some(identity.node);
+                    Ok(())
+                }
+                ServerAction::QueryTopics { after } => self.answer_topics(core, after.as_ref()),
+                ServerAction::Attach(attach) => self.attach(core, attach),
+                ServerAction::Lend { attachment } => self.lend(core, attachment, offer.take()),
+                ServerAction::Detach { attachment, counts } => {
+                    let published = self.detach(core, attachment, counts);
+                    self.session.detached(attachment, published)
+                }
+                ServerAction::FinalCounts { attachment, counts } => {
+                    self.detach(core, attachment, counts);
+                    Ok(())
+                }
+                ServerAction::Close { result } => {
+                    self.close(core, result);
+                    Ok(())
+                }
+            };
+        }
+    }
+
+    fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
+        let now_ns = core.clock().realtime_ns();
+        let mut topics = core.topics_after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1);
+        let more = topics.len() > limits::DIRECTORY_PAGE_LEN_MAX;
+        topics.truncate(limits::DIRECTORY_PAGE_LEN_MAX);
+        let entries = topics.iter().map(|topic| entry(topic, now_ns)).collect();
+        self.session.answer_topics(entries, more)
+    }
+
+    fn attach(&mut self, core: &NodeCore, attach: Attach) -> Result<(), ControlError> {
+        let Attach { attachment, topic: name, delivery, schema_hash } = attach;
+        let mut refuse = |reason: RefuseReason, text: &str| {
+            let peer = self.peer.clone().unwrap_or_else(|| core.identity().node.clone());
+            core.tell(&Event::Refused { peer, topic: name.to_string(), reason: reason.to_string() });
+            self.session.refuse(attachment, reason, text)
+        };
+        let Some(topic) = core.topic(&name) else { return refuse(RefuseReason::NoSuchTopic, "") };
+        let schema = topic.schema();
+        if schema_hash.is_some_and(|hash| hash != schema.hash()) {
+            let text = format!("the topic's values are {} ({})", schema.type_name(), schema.encoding());
+            return refuse(RefuseReason::SchemaMismatch, &text);
+        }
+        let full = topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64;
+        if delivery == Delivery::Push && full {
+            return refuse(RefuseReason::TooManySubscribers, "");
+        }
+        let Ok(schema) = SchemaJson::new(schema.to_json()) else {
+            return refuse(RefuseReason::NotPermitted, "the topic's schema is too long to be sent");
+        };
+        let (geometry, registration) = (topic.geometry(), topic.registration());
+        let grant = Grant {
+            attachment,
+            topic_id: topic.topic_id(),
+            kind: topic.kind(),
+            epoch: topic.epoch(),
+            geometry: GeometryWire {
+                slot_count: geometry.slot_count(),
+                slot_stride: geometry.slot_stride() as u64,
+                payload_len_max: geometry.payload_len_max() as u64,
+                region_len: geometry.region_len() as u64,
+            },
+            schema,
+            key: registration.key(),
+            address: registration.address(),
+        };
+        let closed = Arc::new(AtomicBool::new(false));
+        let mut attached = ServedAttachment { topic, delivery, closed, counted: false, told: false };
+        if delivery == Delivery::Pull {
+            attached.count(core, self.peer.as_ref());
+        }
+        self.attachments.insert(attachment, attached);
+        self.session.grant(grant)
+    }
+
+    fn lend(
+        &mut self,
+        core: &NodeCore,
+        id: AttachmentId,
+        offer: Option<Box<dyn Offer>>,
+    ) -> Result<(), ControlError> {
+        let Some(attachment) = self.attachments.get_mut(&id) else {
+            return self.session.refuse(id, RefuseReason::LandingUnfit, "");
+        };
+        let Some(offer) = offer else {
+            return self.session.refuse(id, RefuseReason::LandingUnfit, "no region came with the message");
+        };
+        match offer.open_write(attachment.topic.geometry().region_len()) {
+            Ok(remote) => {
+                let geometry = attachment.topic.geometry();
+                let landing = Landing::new(remote, geometry, Arc::clone(&attachment.closed));
+                attachment.topic.hand_over(landing);
+                attachment.count(core, self.peer.as_ref());
+                self.session.lent(id)
+            }
+            Err(error) => self.session.refuse(id, RefuseReason::LandingUnfit, &error.to_string()),
+        }
+    }
+
+    /// Forgets an attachment; returns the topic's sequence.
+    fn detach(&mut self, core: &NodeCore, id: AttachmentId, counts: SubscriberCounts) -> u64 {
+        let Some(attachment) = self.attachments.remove(&id) else { return 0 };
+        if let Some(peer) = &self.peer {
+            let SubscriberCounts { received, conflated, torn_retries, rejected } = counts;
+            let (peer, topic) = (peer.clone(), attachment.topic.name().clone());
+            core.tell(&Event::Detached { peer, topic, received, conflated, torn_retries, rejected });
+        }
+        attachment.topic.newest().get()
+    }
+
+    fn tell_ended_topics(&mut self) {
+        for (id, attachment) in &mut self.attachments {
+            if !attachment.told && attachment.topic.has_ended() {
+                attachment.told = true;
+                // It fails when the session has ended meanwhile: then there is nobody to be told.
+                let _ = self.session.topic_ended(*id, attachment.topic.newest().get());
+            }
+        }
+    }
+
+    fn close(&mut self, core: &NodeCore, result: Result<Farewell, ControlError>) {
+        self.attachments.clear();
+        self.closing = true;
+        match (result, self.peer.take()) {
+            (Ok(_), Some(peer)) => core.tell(&Event::SessionClosed { peer, orderly: true }),
+            (Err(ControlError::Disconnected), Some(peer)) => {
+                core.tell(&Event::SessionClosed { peer, orderly: false });
+            }
+            (Err(error), Some(peer)) => {
+                core.tell(&Event::PeerRejected { reason: error.to_string() });
+                core.tell(&Event::SessionClosed { peer, orderly: false });
+            }
+            (Err(error), None) => core.tell(&Event::PeerRejected { reason: error.to_string() }),
+            (Ok(_), None) => {}
+        }
+    }
+
+    fn flush(&mut self) {
+        match self.outbox.flush(self.connection.as_mut()) {
+            Ok(true) => {}
+            // The peer takes nothing, or is gone: it is not waited for.
+            Ok(false) | Err(_) => {
+                self.session.on_disconnected();
+                self.closing = true;
+                self.over = true;
+                self.attachments.clear();
+            }
+        }
+        self.over |= self.closing;
+    }
+}
+
+impl ServedAttachment {
+    /// Counts it among the topic's subscribers.
+    fn count(&mut self, core: &NodeCore, peer: Option<&NodeName>) {
+        self.counted = true;
+        let gauge = self.gauge();
+        gauge.set(gauge.value() + 1);
+        if let Some(peer) = peer {
+            let (peer, topic) = (peer.clone(), self.topic.name().clone());
+            core.tell(&Event::Attached { peer, topic, delivery: self.delivery });
+        }
+    }
+
+    fn gauge(&self) -> &crate::metrics::Gauge {
+        match self.delivery {
+            Delivery::Pull => self.topic.pull_subscribers(),
+            Delivery::Push => self.topic.push_subscribers(),
+        }
+    }
+}
+
+impl Drop for ServedAttachment {
+    fn drop(&mut self) {
+        self.closed.store(true, Ordering::Relaxed);
+        if self.counted {
+            let gauge = self.gauge();
+            gauge.set(gauge.value().saturating_sub(1));
+        }
+    }
+}
+
+fn entry(topic: &PublishedTopic, now_ns: u64) -> TopicEntry {
+    let count = |gauge: &crate::metrics::Gauge| u32::try_from(gauge.value()).unwrap_or(u32::MAX);
+    TopicEntry {
+        name: topic.name().clone(),
+        kind: topic.kind(),
+        type_name: Text::cut(topic.schema().type_name()),
+        sequence: topic.newest().get(),
+        published_ns: topic.published_ns(),
+        heartbeat_age_ns: now_ns.saturating_sub(topic.heartbeat_ns()),
+        epoch: topic.epoch(),
+        pull_subscribers: count(topic.pull_subscribers()),
+        push_subscribers: count(topic.push_subscribers()),
+        payload_len_max: topic.geometry().payload_len_max() as u64,
+    }
+}

@@ -1,0 +1,189 @@
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Node;
+use super::core::NodeCore;
+use super::link::{Answer, Link, LinkAttachment, LinkError};
+use crate::clock::saturate;
+use crate::control::{GeometryWire, Grant, RefuseReason};
+use crate::fabric::{Completion, Exposure, Offer, Range, Target};
+use crate::id::Delivery;
+use crate::layout::header::{STATIC_OFFSET, StaticLine};
+use crate::layout::state::{GeometryError, StateGeometry};
+use crate::limits;
+use crate::memory::{Protection, Region};
+use crate::payload::{Encoding, Payload, Schema};
+use crate::repository::state::ReadCounts;
+use crate::subscriber::{Attachment, GrantError, Granted, Source, StateSubscriber, SubscriberError};
+
+/// Sets up a subscriber of a state topic.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct StateSubscriberBuilder<'a, T> {
+    node: &'a Node,
+    target: String,
+    delivery: Delivery,
+    patience: Duration,
+    payload: PhantomData<fn() -> T>,
+}
+
+impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
+    pub(super) fn new(node: &'a Node, target: String) -> Self {
+        let patience = Duration::from_nanos(limits::ANSWER_DEADLINE_NS);
+        Self { node, target, delivery: Delivery::Pull, patience, payload: PhantomData }
+    }
+
+    /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
+    pub fn pull(self) -> Self {
+        Self { delivery: Delivery::Pull, ..self }
+    }
+
+    /// Lends the publisher a landing region of the repository's size, and has each value written to it.
+    pub fn push(self) -> Self {
+        Self { delivery: Delivery::Push, ..self }
+    }
+
+    /// How values travel.
+    pub fn delivery(self, delivery: Delivery) -> Self {
+        Self { delivery, ..self }
+    }
+
+    /// How long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. A session
+    /// that exists already keeps its own.
+    pub fn timeout(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Attaches to the topic. Blocks for two round trips, three for push, and allocates.
+    ///
+    /// The payload type must be that of the topic, by name and fields. A subscriber of [`Raw`](crate::Raw) gets the
+    /// bytes of any topic, to be decoded by its [`schema`](StateSubscriber::schema).
+    ///
+    /// # Errors
+    ///
+    /// [`SubscriberError`] when the address is malformed, the node or topic is not there, the publisher refuses,
+    /// or what it grants cannot be used.
+    pub fn open(self) -> Result<StateSubscriber<T>, SubscriberError> {
+        let target: Target = self.target.parse()?;
+        let core = self.node.core();
+        let failed = |error| failed(&target, error);
+        let schema_hash = match T::ENCODING {
+            Encoding::Raw => None,
+            _ => Some(T::schema()?.hash()),
+        };
+        let link = Link::to(core, &target.address, saturate(self.patience)).map_err(failed)?;
+        let request = (target.topic.clone(), self.delivery, schema_hash);
+        let attachment = link.attach(core, self.node.hold(), request).map_err(failed)?;
+        let opened = open(core, &target, self.delivery, &attachment);
+        match opened {
+            Ok((granted, source)) => {
+                let clock = Arc::clone(core.clock());
+                Ok(StateSubscriber::new(granted, source, Arc::new(attachment), clock))
+            }
+            Err(error) => {
+                attachment.leave(ReadCounts::default());
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Takes the publisher's grant, and makes of it what a subscriber reads from.
+fn open(
+    core: &NodeCore,
+    target: &Target,
+    delivery: Delivery,
+    attachment: &LinkAttachment,
+) -> Result<(Granted, Source), SubscriberError> {
+    let failed = |error| failed(target, error);
+    let unfit = |source| SubscriberError::Unfit { target: target.clone(), source };
+    let (grant, offer) = match attachment.answer().map_err(failed)? {
+        Answer::Granted { grant, offer } => (grant, offer),
+        Answer::Refused { reason, text } => return Err(refused(target, reason, text)),
+        Answer::Lent => return Err(unfit(GrantError::NoRegion)),
+    };
+    let granted = check(target, delivery, &grant).map_err(unfit)?;
+    match delivery {
+        Delivery::Pull => {
+            let source = open_repository(&granted, offer).map_err(unfit)?;
+            Ok((granted, source))
+        }
+        Delivery::Push => {
+            let len = granted.geometry.region_len();
+            let region = Arc::new(Region::allocate(len, Protection::PeersWrite)?);
+            attachment.lend(core.fabric().register(&region, Exposure::Write)?).map_err(failed)?;
+            match attachment.answer().map_err(failed)? {
+                Answer::Lent => Ok((granted, Source::Mapped(region))),
+                Answer::Refused { reason, text } => Err(refused(target, reason, text)),
+                Answer::Granted { .. } => Err(unfit(GrantError::NoRegion)),
+            }
+        }
+    }
+}
+
+/// Checks that the numbers of a grant fit together: addresses are computed from nothing else.
+fn check(target: &Target, delivery: Delivery, grant: &Grant) -> Result<Granted, GrantError> {
+    let GeometryWire { slot_count, slot_stride, payload_len_max, region_len } = grant.geometry;
+    let payload_len_max = usize::try_from(payload_len_max).unwrap_or(usize::MAX);
+    let geometry = StateGeometry::new(slot_count, payload_len_max)?;
+    if slot_stride != geometry.slot_stride() as u64 {
+        return Err(GeometryError::Mismatch { field: "slot stride" }.into());
+    }
+    if region_len != geometry.region_len() as u64 {
+        return Err(GeometryError::Mismatch { field: "region length" }.into());
+    }
+    Ok(Granted {
+        topic: target.topic.clone(),
+        topic_id: grant.topic_id,
+        delivery,
+        epoch: grant.epoch,
+        geometry,
+        schema: Schema::from_json(grant.schema.as_bytes())?,
+        key: grant.key,
+        address: grant.address,
+    })
+}
+
+/// Opens the repository that came with a grant, and checks that it is the one that was granted.
+fn open_repository(granted: &Granted, offer: Option<Box<dyn Offer>>) -> Result<Source, GrantError> {
+    let offer = offer.ok_or(GrantError::NoRegion)?;
+    let mut remote = offer.open_read(granted.geometry.region_len())?;
+    let line = Range { offset: STATIC_OFFSET, len: size_of::<[u64; StaticLine::WORDS]>() };
+    let mapped = remote.post(&[line])? == Completion::Done;
+    if !mapped {
+        while remote.poll()? == Completion::Pending {
+            std::hint::spin_loop();
+        }
+    }
+    let mut words = [0; StaticLine::WORDS];
+    remote.mirror().copy_out(STATIC_OFFSET, &mut words);
+    let line = StaticLine::parse(&words)?;
+    let mismatch = |field| Err(GeometryError::Mismatch { field }.into());
+    if StateGeometry::of(&line)? != granted.geometry {
+        return mismatch("geometry");
+    }
+    if line.epoch != granted.epoch {
+        return mismatch("epoch");
+    }
+    if line.topic != granted.topic_id {
+        return mismatch("topic");
+    }
+    if line.schema_hash != granted.schema.hash() {
+        return mismatch("schema");
+    }
+    Ok(if remote.is_mapped() { Source::Mapped(Arc::clone(remote.mirror())) } else { Source::Remote(remote) })
+}
+
+fn refused(target: &Target, reason: RefuseReason, text: String) -> SubscriberError {
+    SubscriberError::Refused { target: target.clone(), reason, text }
+}
+
+fn failed(target: &Target, error: LinkError) -> SubscriberError {
+    let target = target.clone();
+    match error {
+        LinkError::Fabric(source) => SubscriberError::Unreachable { target, source },
+        LinkError::Session(source) => SubscriberError::Session { target, source },
+        LinkError::Random(source) => SubscriberError::Random(source),
+    }
+}

@@ -1,0 +1,286 @@
+//! Nodes on the shared-memory fabric, in one process: what a user of the library relies on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::clock::{Clock, SystemClock};
+use crate::control::{ControlError, RefuseReason};
+use crate::event::{Event, EventSink};
+use crate::id::{Delivery, Sequence};
+use crate::payload::Raw;
+use crate::subscriber::{ReceiveError, Sample, StateSubscriber, SubscriberError};
+
+/// How long a test waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+struct Recorder(Mutex<Vec<Event>>);
+
+impl EventSink for Recorder {
+    fn event(&self, event: &Event) {
+        self.0.lock().push(event.clone());
+    }
+}
+
+impl Recorder {
+    fn wait_for(&self, what: &str, found: impl Fn(&Event) -> bool) {
+        wait_until(what, || self.0.lock().iter().any(&found));
+    }
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = SystemClock.monotonic_ns() + PATIENCE.as_nanos() as u64;
+    while !done() {
+        assert!(SystemClock.monotonic_ns() < deadline, "waited in vain: {what}");
+        SystemClock.pause(Duration::from_millis(1));
+    }
+}
+
+fn node(dir: &tempfile::TempDir, name: &str) -> Node {
+    Node::builder().name(name).unwrap().runtime_dir(dir.path()).open().unwrap()
+}
+
+fn anonymous(dir: &tempfile::TempDir) -> Node {
+    Node::builder().runtime_dir(dir.path()).open().unwrap()
+}
+
+fn receive<T: Payload>(subscriber: &mut StateSubscriber<T>) -> Sample<T::Owned> {
+    subscriber.receive_timeout(PATIENCE).unwrap().expect("a value in time")
+}
+
+#[test]
+fn both_deliveries_give_the_newest_value_to_late_joiners_and_everything_after() {
+    let dir = tempfile::tempdir().unwrap();
+    let publishing = node(&dir, "p");
+    let mut publisher = publishing.state_publisher::<(u64, String)>("a/b").open().unwrap();
+    for number in 1..=20 {
+        publisher.publish(&(number, "x".repeat(number as usize))).unwrap();
+    }
+    let subscribing = anonymous(&dir);
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let builder = subscribing.state_subscriber::<(u64, String)>("shm:p/a/b").delivery(delivery);
+        let mut subscriber = builder.open().unwrap();
+        let newest = publisher.newest();
+        let first = receive(&mut subscriber);
+        assert_eq!((first.sequence, first.conflated, first.epoch), (newest, 0, publisher.epoch()));
+        for number in 100..400_u64 {
+            let sequence = publisher.publish(&(number, "y".repeat(number as usize % 50))).unwrap();
+            let sample = receive(&mut subscriber);
+            assert_eq!((sample.value.0, sample.sequence), (number, sequence));
+            assert_eq!(sample.value.1.len(), number as usize % 50);
+            assert!(subscriber.try_receive().unwrap().is_none());
+        }
+        assert_eq!(subscriber.stats().received, 301);
+    }
+}
+
+#[test]
+fn a_push_subscriber_of_an_idle_publisher_gets_the_value_that_is_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
+    let mut early = node.state_subscriber::<u32>("shm:p/t").push().open().unwrap();
+    assert!(early.try_receive().unwrap().is_none());
+    publisher.publish(&7).unwrap();
+    let mut late = node.state_subscriber::<u32>("shm:p/t").push().open().unwrap();
+    assert_eq!(receive(&mut early).value, 7);
+    assert_eq!(receive(&mut late).value, 7);
+    assert_eq!(publisher.push_subscribers(), 2);
+}
+
+/// A publish may fall between the handover of a landing region and the publisher's taking it over.
+#[test]
+fn push_subscribers_that_join_while_values_are_published_end_with_the_last_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.state_publisher::<u64>("t").open().unwrap();
+    for round in 0..100_u64 {
+        let subscribing = node.clone();
+        let joining =
+            std::thread::spawn(move || subscribing.state_subscriber::<u64>("shm:p/t").push().open().unwrap());
+        let mut value = round << 32;
+        while !joining.is_finished() {
+            value += 1;
+            publisher.publish(&value).unwrap();
+        }
+        let mut subscriber = joining.join().unwrap();
+        wait_until("the last value", || {
+            subscriber.try_receive().unwrap();
+            subscriber.newest() == publisher.newest()
+        });
+    }
+}
+
+#[test]
+fn several_topics_and_subscribers_share_nodes() {
+    let dir = tempfile::tempdir().unwrap();
+    let publishing = node(&dir, "p");
+    let subscribing = anonymous(&dir);
+    let topics: Vec<String> = (0..10).map(|number| format!("topic-{number}")).collect();
+    let mut publishers: Vec<_> =
+        topics.iter().map(|topic| publishing.state_publisher::<u64>(topic).open().unwrap()).collect();
+    let mut subscribers: Vec<_> = topics
+        .iter()
+        .flat_map(|topic| [(topic, Delivery::Pull), (topic, Delivery::Push), (topic, Delivery::Pull)])
+        .map(|(topic, delivery)| {
+            let builder = subscribing.state_subscriber::<u64>(&format!("shm:p/{topic}"));
+            builder.delivery(delivery).open().unwrap()
+        })
+        .collect();
+    for (number, publisher) in publishers.iter_mut().enumerate() {
+        publisher.publish(&(number as u64)).unwrap();
+    }
+    for (index, subscriber) in subscribers.iter_mut().enumerate() {
+        assert_eq!(receive(subscriber).value, index as u64 / 3);
+    }
+    let directory = subscribing.directory(&publishing.address().unwrap()).unwrap();
+    assert_eq!(directory.topics.len(), 10);
+    assert!(directory.topics.iter().all(|topic| (topic.pull_subscribers, topic.push_subscribers) == (2, 1)));
+    assert_eq!(directory.topics[3].topic.as_str(), "topic-3");
+    assert_eq!(
+        (directory.topics[3].sequence, directory.topics[3].type_name.as_str()),
+        (Sequence::new(1), "u64")
+    );
+    drop(subscribers);
+    wait_until("subscribers to be gone", || publishers[0].pull_subscribers() == 0);
+}
+
+#[test]
+fn the_end_of_a_topic_comes_after_its_last_value() {
+    let dir = tempfile::tempdir().unwrap();
+    let publishing = node(&dir, "p");
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+        let subscribing = anonymous(&dir);
+        let mut subscriber =
+            subscribing.state_subscriber::<u64>("shm:p/t").delivery(delivery).open().unwrap();
+        publisher.publish(&1).unwrap();
+        publisher.publish(&2).unwrap();
+        drop(publisher);
+        assert_eq!(receive(&mut subscriber).value, 2);
+        let error = loop {
+            match subscriber.receive_timeout(PATIENCE) {
+                Ok(sample) => assert!(sample.is_none()),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 2), "{error}");
+    }
+}
+
+#[test]
+fn a_node_that_stops_tells_its_subscribers_and_gives_its_name_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let publishing = node(&dir, "p");
+    let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    publisher.publish(&1).unwrap();
+    let subscribing = anonymous(&dir);
+    let mut subscriber = subscribing.state_subscriber::<u64>("shm:p/t").open().unwrap();
+    drop(publishing);
+    drop(publisher);
+    assert_eq!(receive(&mut subscriber).value, 1);
+    let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
+    assert!(matches!(error, ReceiveError::Ended { .. } | ReceiveError::Gone { .. }), "{error}");
+    node(&dir, "p");
+}
+
+#[test]
+fn refusals_say_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let _publisher = node.state_publisher::<u64>("t").open().unwrap();
+    let refused = |error: SubscriberError, expected: RefuseReason| match error {
+        SubscriberError::Refused { reason, .. } => assert_eq!(reason, expected),
+        error => panic!("{error}"),
+    };
+    let subscriber = |target| node.state_subscriber::<u64>(target).open().unwrap_err();
+    refused(subscriber("shm:p/nothing"), RefuseReason::NoSuchTopic);
+    let error = node.state_subscriber::<i64>("shm:p/t").open().unwrap_err();
+    assert!(error.to_string().contains("u64 (bincode)"), "{error}");
+    refused(error, RefuseReason::SchemaMismatch);
+    assert!(matches!(subscriber("shm:nobody/t"), SubscriberError::Unreachable { .. }));
+    assert!(matches!(subscriber("rdma://host/t"), SubscriberError::Unreachable { .. }));
+    assert!(matches!(subscriber("t"), SubscriberError::Address(_)));
+
+    let taken = node.state_publisher::<u64>("t").open().unwrap_err();
+    assert!(matches!(taken, PublisherError::TopicTaken { .. }), "{taken}");
+    let odd = node.state_publisher::<u64>("odd").slots(3).open().unwrap_err();
+    assert!(matches!(odd, PublisherError::Geometry(_)), "{odd}");
+    node.state_publisher::<u64>("odd").open().unwrap();
+}
+
+#[test]
+fn a_raw_subscriber_gets_the_bytes_and_the_schema_of_any_topic() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.state_publisher::<(u8, String)>("t").open().unwrap();
+    publisher.publish(&(3, "three".to_owned())).unwrap();
+    let mut subscriber = node.state_subscriber::<Raw>("shm:p/t").open().unwrap();
+    let bytes = receive(&mut subscriber).value;
+    let decoded = format!("{:?}", subscriber.schema().decode(&bytes).unwrap());
+    assert!(decoded.contains("three"), "{decoded}");
+}
+
+#[test]
+fn a_loan_is_published_when_it_is_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.state_publisher::<Raw>("t").payload_len_max(100_000).open().unwrap();
+    let mut pull = node.state_subscriber::<Raw>("shm:p/t").open().unwrap();
+    let mut push = node.state_subscriber::<Raw>("shm:p/t").push().open().unwrap();
+    let content: Vec<u8> = (0..100_000_u32).map(|index| (index * 7) as u8).collect();
+    let mut loan = publisher.loan();
+    assert!(loan.append(&[0; 100_001]).is_err());
+    content.chunks(777).for_each(|part| loan.append(part).unwrap());
+    assert_eq!(loan.commit(), Sequence::new(1));
+    drop(publisher.loan());
+    assert_eq!(receive(&mut pull).value, content);
+    assert_eq!(receive(&mut push).value, content);
+    std::io::Write::write_all(&mut publisher.loan(), &content).unwrap();
+    assert_eq!(publisher.newest(), Sequence::new(1));
+}
+
+#[test]
+fn events_tell_who_came_and_went() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = Arc::new(Recorder::default());
+    let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path());
+    let publishing = builder.events(Arc::<Recorder>::clone(&events)).open().unwrap();
+    let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    publisher.publish(&5).unwrap();
+    let subscribing = anonymous(&dir);
+    let mut subscriber = subscribing.state_subscriber::<u64>("shm:p/t").push().open().unwrap();
+    receive(&mut subscriber);
+    drop(subscriber);
+    drop(subscribing);
+    events.wait_for("opened", |event| matches!(event, Event::SessionOpened { .. }));
+    events.wait_for("attached", |event| matches!(event, Event::Attached { delivery: Delivery::Push, .. }));
+    events.wait_for("detached", |event| matches!(event, Event::Detached { received: 1, rejected: 0, .. }));
+    events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
+}
+
+#[test]
+fn a_session_that_nobody_uses_any_more_is_closed() {
+    let dir = tempfile::tempdir().unwrap();
+    let publishing = node(&dir, "p");
+    let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    let subscribing = anonymous(&dir);
+    for _ in 0..50 {
+        drop(subscribing.state_subscriber::<u64>("shm:p/t").push().open().unwrap());
+    }
+    wait_until("links to be gone", || subscribing.core().links().lock().is_empty());
+}
+
+#[test]
+fn errors_read_as_sentences() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let error = node.state_subscriber::<u64>("shm:q/t").open().unwrap_err();
+    let expected = "cannot subscribe to shm:q/t: no node listens at shm:q; `fabricast list` shows the nodes of this host";
+    assert_eq!(error.to_string(), expected);
+    let gone = ReceiveError::Gone { source: ControlError::Disconnected };
+    assert!(gone.to_string().starts_with("the publisher is gone: the peer closed the connection"), "{gone}");
+}

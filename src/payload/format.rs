@@ -1,0 +1,240 @@
+//! The parts of a schema: formats of values, and the named types that they refer to.
+//!
+//! Plain data without sharing, so that a schema can be sent between threads, compared, and written as JSON with
+//! the same bytes each time.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// The format of one value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Format {
+    Unit,
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    I128,
+    U8,
+    U16,
+    U32,
+    U64,
+    U128,
+    F32,
+    F64,
+    Char,
+    String,
+    Bytes,
+    Option(Box<Self>),
+    Seq(Box<Self>),
+    Map {
+        key: Box<Self>,
+        value: Box<Self>,
+    },
+    Tuple(Vec<Self>),
+    /// A tuple of equal parts, such as `[f64; 4]`.
+    Array {
+        of: Box<Self>,
+        len: usize,
+    },
+    /// One of the schema's named types.
+    Type(String),
+}
+
+/// A type that has a name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Named {
+    Struct(Shape),
+    /// The position is the index that is encoded.
+    Enum(Vec<Variant>),
+}
+
+/// What a struct or a variant holds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Shape {
+    Unit,
+    Newtype(Format),
+    Tuple(Vec<Format>),
+    Fields(Vec<Field>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Field {
+    pub(super) name: String,
+    pub(super) format: Format,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Variant {
+    pub(super) name: String,
+    pub(super) shape: Shape,
+}
+
+impl Format {
+    /// A tuple of these parts, shorter where all are equal.
+    pub(super) fn tuple(mut parts: Vec<Self>) -> Self {
+        let len = parts.len();
+        let equal = parts.windows(2).all(|pair| matches!(pair, [left, right] if left == right));
+        match parts.pop() {
+            Some(last) if equal && len > 1 => Self::Array { of: Box::new(last), len },
+            Some(last) => {
+                parts.push(last);
+                Self::Tuple(parts)
+            }
+            None => Self::Tuple(parts),
+        }
+    }
+
+    /// The formats directly inside this one.
+    pub(super) fn parts(&self) -> Vec<&Self> {
+        match self {
+            Self::Option(of) | Self::Seq(of) | Self::Array { of, .. } => vec![of],
+            Self::Map { key, value } => vec![key, value],
+            Self::Tuple(parts) => parts.iter().collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether every value of this format contains a value of each part.
+    pub(super) fn holds_all_parts(&self) -> bool {
+        match self {
+            Self::Option(_) | Self::Seq(_) | Self::Map { .. } => false,
+            Self::Array { len, .. } => *len > 0,
+            _ => true,
+        }
+    }
+}
+
+impl Shape {
+    /// The formats directly inside this one.
+    pub(super) fn parts(&self) -> Vec<&Format> {
+        match self {
+            Self::Unit => Vec::new(),
+            Self::Newtype(format) => vec![format],
+            Self::Tuple(formats) => formats.iter().collect(),
+            Self::Fields(fields) => fields.iter().map(|field| &field.format).collect(),
+        }
+    }
+
+    fn field_names(&self) -> impl Iterator<Item = &str> {
+        let fields = if let Self::Fields(fields) = self { fields.as_slice() } else { &[] };
+        fields.iter().map(|field| field.name.as_str())
+    }
+}
+
+impl Named {
+    /// The shapes that a value of this type can have.
+    pub(super) fn shapes(&self) -> Vec<&Shape> {
+        match self {
+            Self::Struct(shape) => vec![shape],
+            Self::Enum(variants) => variants.iter().map(|variant| &variant.shape).collect(),
+        }
+    }
+
+    /// Names of variants and fields.
+    pub(super) fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.shapes().into_iter().flat_map(Shape::field_names).collect();
+        if let Self::Enum(variants) = self {
+            names.extend(variants.iter().map(|variant| variant.name.as_str()));
+        }
+        names
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = match self {
+            Self::Option(of) => return write!(out, "option of {of}"),
+            Self::Seq(of) => return write!(out, "[{of}]"),
+            Self::Map { key, value } => return write!(out, "{{{key}: {value}}}"),
+            Self::Tuple(parts) => {
+                out.write_str("(")?;
+                comma_separated(out, parts)?;
+                return out.write_str(")");
+            }
+            Self::Array { of, len } => return write!(out, "[{of}; {len}]"),
+            Self::Type(name) => name,
+            Self::Unit => "()",
+            Self::Bool => "bool",
+            Self::I8 => "i8",
+            Self::I16 => "i16",
+            Self::I32 => "i32",
+            Self::I64 => "i64",
+            Self::I128 => "i128",
+            Self::U8 => "u8",
+            Self::U16 => "u16",
+            Self::U32 => "u32",
+            Self::U64 => "u64",
+            Self::U128 => "u128",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+            Self::Char => "char",
+            Self::String => "string",
+            Self::Bytes => "bytes",
+        };
+        out.write_str(word)
+    }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.name, self.format)
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.name)?;
+        match &self.shape {
+            Shape::Unit => Ok(()),
+            Shape::Newtype(format) => write!(out, "({format})"),
+            Shape::Tuple(formats) => {
+                out.write_str("(")?;
+                comma_separated(out, formats)?;
+                out.write_str(")")
+            }
+            Shape::Fields(fields) => {
+                out.write_str(" { ")?;
+                comma_separated(out, fields)?;
+                out.write_str(" }")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    /// One part a line, indented by two spaces.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unit => Ok(()),
+            Self::Newtype(format) => writeln!(out, "  {format}"),
+            Self::Tuple(formats) => formats.iter().try_for_each(|format| writeln!(out, "  {format}")),
+            Self::Fields(fields) => fields.iter().try_for_each(|field| writeln!(out, "  {field}")),
+        }
+    }
+}
+
+impl fmt::Display for Named {
+    /// One part a line, indented by two spaces.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Struct(shape) => shape.fmt(out),
+            Self::Enum(variants) => variants.iter().try_for_each(|variant| writeln!(out, "  {variant}")),
+        }
+    }
+}
+
+fn comma_separated<T: fmt::Display>(out: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::Result {
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            out.write_str(", ")?;
+        }
+        item.fmt(out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! Plain-old-data: types whose memory is their encoding.
+
+use std::marker::PhantomData;
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use super::{DecodeError, EncodeError, Encoding, Payload, Schema, SchemaError, bincode, copy};
+
+/// Chooses the memory of a plain-old-data type as its encoding: publishing copies it once, and nothing is
+/// encoded or decoded.
+///
+/// The memory of such a type (`repr(C)`, no padding, little-endian host) holds its fields in order, each in its
+/// own length. That is just what bincode writes, so that the schema made from the type's `Deserialize` decodes
+/// it. `Pod::<T>::schema()` proves it, and refuses a type whose `Serialize` does not follow its memory.
+///
+/// ```
+/// use fabricast::{Payload, Pod};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable, Serialize, Deserialize, Debug, PartialEq)]
+/// #[repr(C)]
+/// struct Level { price: f64, size: u64 }
+///
+/// let level = Level { price: 99.5, size: 300 };
+/// let bytes = Pod::<Level>::as_bytes(&level).ok_or("not in memory as encoded")?;
+/// assert_eq!(Pod::<Level>::decode(bytes)?, level);
+/// assert_eq!(Pod::<Level>::fixed_len(), Some(16));
+/// assert_eq!(Pod::<Level>::schema()?.type_name(), "Level");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pod<T>(PhantomData<fn() -> T>);
+
+impl<T: bytemuck::Pod> Pod<T> {
+    /// Looks at bytes as a value, without copying them. Does not allocate.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError::Length`] if they are not exactly as long as a value, [`DecodeError::Misaligned`] if they
+    /// lie where a value may not.
+    #[inline]
+    pub fn view(bytes: &[u8]) -> Result<&T, DecodeError> {
+        check_len::<T>(bytes)?;
+        bytemuck::try_from_bytes(bytes).map_err(|_| DecodeError::Misaligned { align: align_of::<T>() })
+    }
+}
+
+impl<T> Payload for Pod<T>
+where
+    T: bytemuck::Pod + Serialize + DeserializeOwned + Send,
+{
+    type Borrowed = T;
+    type Owned = T;
+    const ENCODING: Encoding = Encoding::Pod;
+
+    #[inline]
+    fn as_bytes(value: &T) -> Option<&[u8]> {
+        Some(bytemuck::bytes_of(value))
+    }
+
+    #[inline]
+    fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
+        copy(bytemuck::bytes_of(value), out)
+    }
+
+    #[inline]
+    fn decode(bytes: &[u8]) -> Result<T, DecodeError> {
+        check_len::<T>(bytes)?;
+        Ok(bytemuck::pod_read_unaligned(bytes))
+    }
+
+    #[inline]
+    fn fixed_len() -> Option<usize> {
+        Some(size_of::<T>())
+    }
+
+    fn schema() -> Result<Schema, SchemaError> {
+        let schema = Schema::of::<T>(Encoding::Pod)?;
+        let counting =
+            |index: usize| index.to_le_bytes().iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte));
+        let scattered = |index: usize| counting(index.wrapping_mul(0x9E37_79B9).wrapping_add(0x55));
+        let faithful = serializes_as_memory::<T>(counting) && serializes_as_memory::<T>(scattered);
+        let type_name = || schema.type_name().to_owned();
+        if faithful { Ok(schema) } else { Err(SchemaError::MemoryDiffers { type_name: type_name() }) }
+    }
+}
+
+/// Whether the value whose memory has this pattern is encoded as that very pattern.
+fn serializes_as_memory<T: bytemuck::Pod + Serialize>(pattern: impl Fn(usize) -> u8) -> bool {
+    let memory: Vec<u8> = (0..size_of::<T>()).map(pattern).collect();
+    let value: T = bytemuck::pod_read_unaligned(&memory);
+    bincode::encode_to_vec(&value).is_ok_and(|encoded| encoded == memory)
+}
+
+fn check_len<T>(bytes: &[u8]) -> Result<(), DecodeError> {
+    let expected = size_of::<T>();
+    let found = bytes.len();
+    if found == expected { Ok(()) } else { Err(DecodeError::Length { expected, found }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::super::Decoded;
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable, Serialize, Deserialize)]
+    #[repr(C)]
+    struct Level {
+        price: f64,
+        #[serde(rename = "volume")]
+        size: u32,
+        flags: [u16; 2],
+    }
+
+    #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable, Serialize, Deserialize)]
+    #[repr(C)]
+    struct Skipping {
+        price: f64,
+        #[serde(skip)]
+        _spare: u64,
+    }
+
+    fn halved<S: serde::Serializer>(value: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(value / 2)
+    }
+
+    #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable, Serialize, Deserialize)]
+    #[repr(C)]
+    struct Changing {
+        #[serde(serialize_with = "halved")]
+        size: u64,
+    }
+
+    #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+    #[repr(C)]
+    struct Reordered {
+        a: u32,
+        b: u32,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct Swapped {
+        b: u32,
+        a: u32,
+    }
+
+    impl Serialize for Reordered {
+        fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            Swapped { b: self.b, a: self.a }.serialize(serializer)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Reordered {
+        fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            Swapped::deserialize(deserializer).map(|Swapped { b, a }| Self { a, b })
+        }
+    }
+
+    const LEVEL: Level = Level { price: 1.5, size: 7, flags: [1, 2] };
+
+    #[test]
+    fn memory_is_decoded_by_the_schema_and_by_serde() {
+        let bytes = Pod::<Level>::as_bytes(&LEVEL).unwrap();
+        assert_eq!(bincode::encode_to_vec(&LEVEL).unwrap(), bytes);
+        assert_eq!(bincode::decode::<Level>(bytes).unwrap(), LEVEL);
+        assert_eq!(Pod::<Level>::decode(bytes).unwrap(), LEVEL);
+        let schema = Pod::<Level>::schema().unwrap();
+        assert_eq!(schema.encoding(), Encoding::Pod);
+        let value = json!({"price": 1.5, "volume": 7, "flags": [1, 2]});
+        assert_eq!(schema.decode(bytes).unwrap(), Decoded::Value(value));
+    }
+
+    #[test]
+    fn lengths_and_places_are_checked() {
+        let mut room = [0u64; 3];
+        let room: &mut [u8] = bytemuck::cast_slice_mut(&mut room);
+        assert_eq!(Pod::<Level>::encode(&LEVEL, room), Ok(16));
+        assert_eq!(Pod::<Level>::encode(&LEVEL, &mut room[..15]), Err(EncodeError::TooLong { max: 15 }));
+        assert_eq!(Pod::<Level>::view(&room[..16]), Ok(&LEVEL));
+        assert_eq!(Pod::<Level>::view(&room[1..17]), Err(DecodeError::Misaligned { align: 8 }));
+        for len in (0..24).filter(|len| *len != 16) {
+            let error = DecodeError::Length { expected: 16, found: len };
+            assert_eq!(Pod::<Level>::view(&room[..len]), Err(error.clone()));
+            assert_eq!(Pod::<Level>::decode(&room[..len]), Err(error));
+        }
+    }
+
+    #[test]
+    fn a_type_that_serializes_otherwise_than_it_lies_is_refused() {
+        let refused = |outcome: Result<Schema, SchemaError>| outcome.unwrap_err().to_string();
+        for text in [
+            refused(Pod::<Skipping>::schema()),
+            refused(Pod::<Changing>::schema()),
+            refused(Pod::<Reordered>::schema()),
+        ] {
+            assert!(text.contains("memory"), "{text}");
+        }
+    }
+}

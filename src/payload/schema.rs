@@ -1,0 +1,320 @@
+//! The schema of a payload: what a stranger needs to decode it.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use super::format::{Format, Named, Shape};
+use super::{DecodeError, Encoding, bincode, trace};
+use crate::{checksum, limits};
+
+/// The description of a payload type, made from the type itself, with which a program that does not know the
+/// type can decode its values.
+///
+/// It travels as JSON of at most [`limits::SCHEMA_LEN_MAX`] bytes. Equal types give equal bytes on every host;
+/// the module that a type stands in is no part of it, its name and its fields' names are.
+///
+/// ```
+/// use fabricast::{Decoded, Payload, Schema};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// enum Side { Buy, Sell }
+/// #[derive(Serialize, Deserialize)]
+/// struct Order { side: Side, price: f64 }
+///
+/// // The publisher:
+/// let json = Order::schema()?.to_json();
+/// let mut bytes = [0; 16];
+/// let len = Order::encode(&Order { side: Side::Sell, price: 99.5 }, &mut bytes)?;
+///
+/// // A stranger:
+/// let schema = Schema::from_json(&json)?;
+/// let Decoded::Value(value) = schema.decode(&bytes[..len])? else { panic!("not raw bytes") };
+/// assert_eq!(value.to_string(), r#"{"price":99.5,"side":"Sell"}"#);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Schema {
+    #[serde(rename = "type")]
+    type_name: String,
+    encoding: Encoding,
+    format: Format,
+    types: BTreeMap<String, Named>,
+}
+
+/// Why there is no schema for a type, or bytes are not a schema.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// A type of the schema contains itself without an option, a sequence or an enum between: it has no end.
+    #[error("type {type_name} of the schema contains itself without end")]
+    Endless {
+        /// The type.
+        type_name: String,
+    },
+    /// The bytes are not the JSON form of a schema.
+    #[error("this is not a schema: {reason}")]
+    Malformed {
+        /// What does not fit.
+        reason: String,
+    },
+    /// The memory of a plain-old-data type is not what its `Serialize` gives.
+    #[error(
+        "the memory of {type_name} is not its fields in order as serde gives them, so that no schema decodes it: \
+         let serde neither skip, reorder nor convert fields, or publish {type_name} without Pod"
+    )]
+    MemoryDiffers {
+        /// The type.
+        type_name: String,
+    },
+    /// A name in the schema is empty, too long, or has control characters.
+    #[error(
+        "{name:?} can not be a name in a schema: it must have 1 to {max} bytes without control characters"
+    )]
+    Name {
+        /// The name, cut to what is allowed.
+        name: String,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// The bytes are a schema, but not in the one form that a schema has.
+    #[error(
+        "this schema is not written as fabricast writes it, or has parts that this version does not know"
+    )]
+    NotCanonical,
+    /// The schema is nested too deep.
+    #[error("the schema is nested deeper than {max} levels")]
+    TooDeep {
+        /// Levels allowed.
+        max: usize,
+    },
+    /// The JSON form is too long.
+    #[error("the schema has {len} bytes, at most {max} are allowed")]
+    TooLong {
+        /// Bytes of this one.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// The schema refers to a type that it does not describe.
+    #[error("the schema refers to type {type_name}, which it does not describe")]
+    UnknownType {
+        /// The type.
+        type_name: String,
+    },
+    /// The type can not be described.
+    #[error("{type_name} can not be described by a schema: {reason}")]
+    Untraceable {
+        /// The type.
+        type_name: String,
+        /// What stands in the way, and what to do.
+        reason: String,
+    },
+}
+
+impl Schema {
+    /// The schema of a type, checked against the encoding of sample values.
+    pub(super) fn of<T: Serialize + DeserializeOwned>(encoding: Encoding) -> Result<Self, SchemaError> {
+        let type_name = trace::short_name(std::any::type_name::<T>());
+        let untraceable = |reason| SchemaError::Untraceable { type_name: type_name.clone(), reason };
+        let traced = trace::trace::<T>().map_err(untraceable)?;
+        let schema =
+            Self { type_name: type_name.clone(), encoding, format: traced.format, types: traced.types };
+        schema.check()?;
+        if Self::from_json(&schema.to_json())? != schema {
+            return Err(SchemaError::NotCanonical);
+        }
+        schema.check_samples(&traced.samples).map_err(untraceable)?;
+        Ok(schema)
+    }
+
+    /// The schema of bytes that have none.
+    pub(super) fn raw() -> Self {
+        Self {
+            type_name: "bytes".into(),
+            encoding: Encoding::Raw,
+            format: Format::Bytes,
+            types: BTreeMap::new(),
+        }
+    }
+
+    /// The name of the payload type, without the modules it stands in; generic arguments are kept.
+    pub fn type_name(&self) -> &str {
+        &self.type_name
+    }
+
+    /// How values became bytes.
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
+    /// The number that stands for the schema in region headers: the length of the JSON form in the high half,
+    /// its CRC-32 in the low half. Never zero. It finds disagreement, not deceit.
+    pub fn hash(&self) -> u64 {
+        let json = self.to_json();
+        let len = u32::try_from(json.len()).unwrap_or(u32::MAX);
+        u64::from(len) << 32 | u64::from(checksum::crc32(&json))
+    }
+
+    /// The JSON form: the same bytes for equal schemas.
+    pub fn to_json(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("a tree of texts and numbers, with texts for keys, is always JSON")
+    }
+
+    /// Reads the JSON form. Nothing in it is believed: its length, nesting, names and references are checked.
+    ///
+    /// # Errors
+    ///
+    /// [`SchemaError`] if these are not bytes that [`Self::to_json`] could have made.
+    pub fn from_json(bytes: &[u8]) -> Result<Self, SchemaError> {
+        check_len(bytes.len())?;
+        let schema: Self = serde_json::from_slice(bytes)
+            .map_err(|error| SchemaError::Malformed { reason: error.to_string() })?;
+        schema.check()?;
+        if schema.to_json() == bytes { Ok(schema) } else { Err(SchemaError::NotCanonical) }
+    }
+
+    pub(super) fn format(&self) -> &Format {
+        &self.format
+    }
+
+    pub(super) fn named(&self, name: &str) -> Option<&Named> {
+        self.types.get(name)
+    }
+
+    fn check(&self) -> Result<(), SchemaError> {
+        check_len(self.to_json().len())?;
+        if self.encoding == Encoding::Raw
+            && *self != (Self { type_name: self.type_name.clone(), ..Self::raw() })
+        {
+            return Err(SchemaError::Malformed { reason: "raw bytes have no format".into() });
+        }
+        let names =
+            self.types.iter().flat_map(|(name, named)| std::iter::once(name.as_str()).chain(named.names()));
+        names.chain([self.type_name.as_str()]).try_for_each(check_name)?;
+        self.formats().try_for_each(|format| self.check_format(format, limits::SCHEMA_DEPTH_MAX))?;
+        self.check_ends()
+    }
+
+    /// The formats that stand in the schema by themselves, not inside others.
+    fn formats(&self) -> impl Iterator<Item = &Format> {
+        let parts = self.types.values().flat_map(Named::shapes).flat_map(Shape::parts);
+        std::iter::once(&self.format).chain(parts)
+    }
+
+    fn check_format(&self, format: &Format, depth_left: usize) -> Result<(), SchemaError> {
+        let max = limits::SCHEMA_DEPTH_MAX;
+        let depth_left = depth_left.checked_sub(1).ok_or(SchemaError::TooDeep { max })?;
+        match format {
+            Format::Type(name) if !self.types.contains_key(name) => {
+                Err(SchemaError::UnknownType { type_name: name.clone() })
+            }
+            _ => format.parts().into_iter().try_for_each(|part| self.check_format(part, depth_left)),
+        }
+    }
+
+    /// Checks that each struct ends: takes away structs that hold no other struct, until none is left.
+    fn check_ends(&self) -> Result<(), SchemaError> {
+        let mut open: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (name, named) in &self.types {
+            if let Named::Struct(shape) = named {
+                open.insert(name, shape.parts().into_iter().flat_map(held_types).collect());
+            }
+        }
+        let mut holders: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for (name, held) in &open {
+            let structs = held.iter().filter(|held| open.contains_key(*held));
+            counts.insert(name, structs.clone().count());
+            structs.for_each(|held| holders.entry(held).or_default().push(name));
+        }
+        let mut ended: Vec<&str> =
+            counts.iter().filter(|(_, count)| **count == 0).map(|(name, _)| *name).collect();
+        while let Some(name) = ended.pop() {
+            counts.remove(name);
+            for holder in holders.remove(name).unwrap_or_default() {
+                if let Some(count) = counts.get_mut(holder) {
+                    *count = count.saturating_sub(1);
+                    if *count == 0 {
+                        ended.push(holder);
+                    }
+                }
+            }
+        }
+        match counts.keys().next() {
+            None => Ok(()),
+            Some(name) => Err(SchemaError::Endless { type_name: (*name).into() }),
+        }
+    }
+
+    /// Checks that the type's `Serialize` writes what its `Deserialize`, from which the schema was made, reads.
+    fn check_samples<T: Serialize>(&self, samples: &[T]) -> Result<(), String> {
+        for sample in samples {
+            let bytes = bincode::encode_to_vec(sample).map_err(|error| error.to_string())?;
+            match self.decode(&bytes) {
+                // A recursive type may have samples that are deeper than any value should be.
+                Ok(_) | Err(DecodeError::TooDeep { .. }) => {}
+                Err(error) => {
+                    return Err(format!(
+                        "its Serialize does not write what its Deserialize reads ({error}); give both the same \
+                         attributes, and skip variants only at the end of an enum"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Schema {
+    /// The type and its encoding, then each named type with a field or variant a line.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "{} ({})", self.type_name, self.encoding)?;
+        let root = match &self.format {
+            Format::Type(name) => self.types.get_key_value(name),
+            format => {
+                writeln!(out, "  {format}")?;
+                None
+            }
+        };
+        if let Some((name, named)) = root {
+            if *name != self.type_name {
+                writeln!(out, "{name}")?;
+            }
+            named.fmt(out)?;
+        }
+        for (name, named) in &self.types {
+            if root.is_none_or(|(root, _)| root != name) {
+                write!(out, "{name}\n{named}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The named types that every value of this format holds. The nesting of the format was checked before.
+fn held_types(format: &Format) -> Vec<&str> {
+    match format {
+        Format::Type(name) => vec![name],
+        format if format.holds_all_parts() => format.parts().into_iter().flat_map(held_types).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn check_len(len: usize) -> Result<(), SchemaError> {
+    let max = limits::SCHEMA_LEN_MAX;
+    if len <= max { Ok(()) } else { Err(SchemaError::TooLong { len, max }) }
+}
+
+fn check_name(name: &str) -> Result<(), SchemaError> {
+    let max = limits::TYPE_NAME_LEN_MAX;
+    if !name.is_empty() && name.len() <= max && !name.chars().any(char::is_control) {
+        return Ok(());
+    }
+    Err(SchemaError::Name { name: name.chars().take(max).collect(), max })
+}
+
+#[cfg(test)]
+mod tests;

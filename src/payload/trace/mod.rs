@@ -1,0 +1,333 @@
+//! Makes a schema out of a Rust type, by letting the type's own `Deserialize` say what it reads.
+//!
+//! A pass hands the type a deserializer (`probe`) that gives small constants and notes what it was asked for.
+//! One pass shows one variant of each enum that it meets, so there are as many as it takes: each pass steers
+//! into variants that no pass has been through. A type inside itself is noted by its name and not gone into
+//! again; where a value of it is needed all the same, options and sequences are empty and an enum takes the
+//! first variant that ever came to an end.
+
+mod probe;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::de::DeserializeOwned;
+
+use self::probe::Probe;
+use super::format::{Format, Named, Shape, Variant};
+use crate::limits;
+
+/// What is known of a type after all passes.
+#[derive(Debug)]
+pub(super) struct Traced<T> {
+    pub(super) format: Format,
+    pub(super) types: BTreeMap<String, Named>,
+    /// A value of each pass that came to an end: between them they have every variant.
+    pub(super) samples: Vec<T>,
+}
+
+/// The constants that a pass hands out. A type that refuses some may take others.
+#[derive(Clone, Copy, Debug)]
+struct Palette {
+    number: u8,
+    text: &'static str,
+}
+
+const PALETTES: [Palette; 3] =
+    [Palette { number: 1, text: "a" }, Palette { number: 0, text: "" }, Palette { number: 1, text: "1" }];
+
+/// Passes that a type may take; more than it can have variants within the length of a schema.
+const PASSES_MAX: usize = 16 * 1024;
+
+/// Traces the type with the first constants that it takes. The error is the reason, as a sentence part.
+pub(super) fn trace<T: DeserializeOwned>() -> Result<Traced<T>, String> {
+    let mut reason = None;
+    for palette in PALETTES {
+        match Tracer::new(palette).run::<T>() {
+            Ok(traced) => return Ok(traced),
+            Err(error) => reason = reason.or(Some(error)),
+        }
+    }
+    Err(reason.unwrap_or_default())
+}
+
+/// The name of a type as the compiler gives it, without modules, cut to fit a schema.
+pub(super) fn short_name(path: &str) -> String {
+    let mut name = String::new();
+    let mut segment = 0;
+    let mut rest = path;
+    while let Some(letter) = rest.chars().next() {
+        if let Some(after) = rest.strip_prefix("::") {
+            name.truncate(segment);
+            rest = after;
+            continue;
+        }
+        name.push(letter);
+        if !(letter.is_alphanumeric() || matches!(letter, '_' | '{' | '}' | '#')) {
+            segment = name.len();
+        }
+        rest = rest.get(letter.len_utf8()..).unwrap_or_default();
+    }
+    // Leaves room for a number that tells types of the same name apart.
+    while name.len() > limits::TYPE_NAME_LEN_MAX - 8 {
+        name.pop();
+    }
+    name
+}
+
+/// What the passes so far have shown.
+#[derive(Debug)]
+struct Tracer {
+    palette: Palette,
+    types: BTreeMap<String, TypeState>,
+    /// The name in the schema of a type, by its full name and the name that serde calls it.
+    names: BTreeMap<(&'static str, &'static str), String>,
+    /// Grows whenever something becomes known.
+    progress: usize,
+    /// This pass was given up: a value was needed of a type that has none yet.
+    blocked: bool,
+    /// Variants that are being shown right now, outermost first.
+    showing: Vec<(String, usize)>,
+}
+
+#[derive(Debug, Default)]
+struct TypeState {
+    /// How many times this type is being deserialized right now, one inside the other.
+    busy: usize,
+    /// Whether it is an enum; one that is not has one nameless variant.
+    is_enum: bool,
+    variants: Vec<VariantState>,
+    /// The variant that first came to an end. Its values only hold types that had come to an end before.
+    closing: Option<usize>,
+}
+
+#[derive(Debug)]
+struct VariantState {
+    name: &'static str,
+    shape: Option<Shape>,
+    /// How often since the last progress it could not be shown, for lack of a value of some type inside: once
+    /// as a whole, twice even with everything inside cut short.
+    blocked: u8,
+}
+
+/// What an enum is to become in this place.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    index: usize,
+    /// Everything inside is to be as short as can be.
+    closing: bool,
+}
+
+impl Tracer {
+    fn new(palette: Palette) -> Self {
+        Self {
+            palette,
+            types: BTreeMap::new(),
+            names: BTreeMap::new(),
+            progress: 0,
+            blocked: false,
+            showing: Vec::new(),
+        }
+    }
+
+    fn run<T: DeserializeOwned>(mut self) -> Result<Traced<T>, String> {
+        let mut samples = Vec::new();
+        let mut root = None;
+        for _ in 0..PASSES_MAX {
+            self.begin_pass();
+            let before = self.progress;
+            let outcome = T::deserialize(Probe::new(&mut self, &mut root));
+            match outcome {
+                Ok(value) => samples.push(value),
+                Err(_) if self.blocked => self.give_up_variant(before)?,
+                Err(error) => return Err(error.into_reason()),
+            }
+            if self.blocked {
+                continue;
+            }
+            match root {
+                Some(format) if !self.leads_on(&format) => return self.finish(format, samples),
+                _ if self.progress == before => return Err(STUCK.into()),
+                _ => self.unblock(),
+            }
+        }
+        Err(STUCK.into())
+    }
+
+    fn begin_pass(&mut self) {
+        self.blocked = false;
+        self.showing.clear();
+        self.types.values_mut().for_each(|state| state.busy = 0);
+    }
+
+    /// Notes that the variant shown last can not be shown yet. Fails if there is none to put off.
+    fn give_up_variant(&mut self, progress_before: usize) -> Result<(), String> {
+        if self.progress > progress_before {
+            self.unblock();
+        }
+        let (name, index) = self.showing.pop().ok_or_else(|| ENDLESS.to_owned())?;
+        if let Some(variant) = self.types.get_mut(&name).and_then(|state| state.variants.get_mut(index)) {
+            variant.blocked = variant.blocked.saturating_add(1);
+        }
+        Ok(())
+    }
+
+    fn unblock(&mut self) {
+        let variants = self.types.values_mut().flat_map(|state| state.variants.iter_mut());
+        variants.for_each(|variant| variant.blocked = 0);
+    }
+
+    fn finish<T>(self, format: Format, samples: Vec<T>) -> Result<Traced<T>, String> {
+        let mut types = BTreeMap::new();
+        for (name, state) in self.types {
+            let is_enum = state.is_enum;
+            let variants = state
+                .variants
+                .into_iter()
+                .map(|variant| Some(Variant { name: variant.name.to_owned(), shape: variant.shape? }));
+            let mut variants = variants.collect::<Option<Vec<Variant>>>().ok_or(STUCK)?;
+            let named = match variants.pop() {
+                Some(only) if !is_enum => Named::Struct(only.shape),
+                last => {
+                    variants.extend(last);
+                    Named::Enum(variants)
+                }
+            };
+            types.insert(name, named);
+        }
+        Ok(Traced { format, types, samples })
+    }
+
+    /// Enters a type: gives its name in the schema, and the state of a type seen for the first time.
+    fn enter<T: ?Sized>(&mut self, serde_name: &'static str, variants: Option<&[&'static str]>) -> String {
+        let path = std::any::type_name::<T>();
+        if let Some(name) = self.names.get(&(path, serde_name)) {
+            return name.clone();
+        }
+        // The compiler's name has the generic arguments, but is another's if the type was renamed or is read
+        // by way of another (a range is read as a tuple).
+        let short = short_name(path);
+        let is_same = short.split('<').next() == Some(serde_name);
+        let base = if is_same { short } else { short_name(serde_name) };
+        let mut name = base.clone();
+        let mut number = 1;
+        while self.types.contains_key(&name) {
+            number += 1;
+            name = format!("{base}#{number}");
+        }
+        let unknown = |name: &&'static str| VariantState { name, shape: None, blocked: 0 };
+        let state = TypeState {
+            is_enum: variants.is_some(),
+            variants: variants.unwrap_or(&[""]).iter().map(unknown).collect(),
+            ..TypeState::default()
+        };
+        self.types.insert(name.clone(), state);
+        self.names.insert((path, serde_name), name.clone());
+        name
+    }
+
+    fn state(&mut self, name: &str) -> &mut TypeState {
+        self.types.entry(name.to_owned()).or_default()
+    }
+
+    /// Begins a value of this type. `None` if there can be none yet: the pass has to be given up.
+    fn begin(&mut self, name: &str, closing: bool) -> Option<Choice> {
+        let choice = self.choose(name, closing);
+        self.blocked |= choice.is_none();
+        let choice = choice?;
+        self.state(name).busy += 1;
+        let shape = self.shape(name, choice.index);
+        if shape.is_none() && self.state(name).is_enum {
+            self.showing.push((name.to_owned(), choice.index));
+        }
+        Some(choice)
+    }
+
+    /// Ends a value of this type, whose shape is `None` if parts of it were cut short.
+    fn end(&mut self, name: &str, index: usize, shape: Option<Shape>) {
+        if self.showing.last().is_some_and(|(shown, at)| shown == name && *at == index) {
+            self.showing.pop();
+        }
+        let state = self.state(name);
+        state.busy = state.busy.saturating_sub(1);
+        let mut progress = usize::from(state.closing.is_none());
+        state.closing.get_or_insert(index);
+        if let Some(variant) = state.variants.get_mut(index)
+            && variant.shape.is_none()
+            && shape.is_some()
+        {
+            variant.shape = shape;
+            progress += 1;
+        }
+        self.progress += progress;
+    }
+
+    fn shape(&self, name: &str, index: usize) -> Option<&Shape> {
+        self.types.get(name)?.variants.get(index)?.shape.as_ref()
+    }
+
+    fn choose(&self, name: &str, closing: bool) -> Option<Choice> {
+        let state = self.types.get(name)?;
+        if !state.is_enum {
+            let known = self.shape(name, 0).is_some_and(|shape| !self.shape_leads_on(name, shape));
+            return Some(Choice { index: 0, closing: closing || state.busy > 0 || known });
+        }
+        if closing || state.busy > 0 {
+            if let Some(index) = state.closing {
+                return Some(Choice { index, closing: true });
+            }
+            if state.busy > 0 {
+                return None;
+            }
+        }
+        let find = |wanted: &dyn Fn(&VariantState) -> bool| state.variants.iter().position(wanted);
+        if let Some(index) = find(&|variant| variant.shape.is_none() && variant.blocked == 0) {
+            return Some(Choice { index, closing });
+        }
+        let leads_on = |shape: &Shape| self.shape_leads_on(name, shape);
+        let leading = find(&|variant| variant.shape.as_ref().is_some_and(leads_on));
+        if let (Some(index), false) = (leading, closing) {
+            return Some(Choice { index, closing });
+        }
+        let short = state.closing.or_else(|| find(&|variant| variant.blocked == 1));
+        short.map(|index| Choice { index, closing: true })
+    }
+
+    /// Whether something in this shape, which belongs to the named type, is still to be shown.
+    fn shape_leads_on(&self, name: &str, shape: &Shape) -> bool {
+        self.any_leads_on(shape.parts(), Some(name))
+    }
+
+    fn leads_on(&self, format: &Format) -> bool {
+        self.any_leads_on(vec![format], None)
+    }
+
+    /// Whether a type that is not known whole can be reached from here, on a way through no type that is being
+    /// deserialized already, and not through `except`.
+    fn any_leads_on<'f>(&'f self, mut formats: Vec<&'f Format>, except: Option<&'f str>) -> bool {
+        let mut seen: BTreeSet<&str> = except.into_iter().collect();
+        while let Some(format) = formats.pop() {
+            formats.extend(format.parts());
+            let Format::Type(name) = format else { continue };
+            let Some(state) = self.types.get(name) else { return true };
+            if state.busy > 0 || !seen.insert(name) {
+                continue;
+            }
+            for variant in &state.variants {
+                match &variant.shape {
+                    Some(shape) => formats.extend(shape.parts()),
+                    None => return true,
+                }
+            }
+        }
+        false
+    }
+}
+
+const ENDLESS: &str =
+    "a value of it would have no end; put an option, a sequence or an enum where it holds itself";
+
+const STUCK: &str = "its Deserialize does not read all that it announces (serde's alias and other do that); \
+     remove the attribute";
+
+#[cfg(test)]
+mod tests;

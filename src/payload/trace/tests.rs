@@ -1,0 +1,324 @@
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::super::{Payload, Schema, SchemaError};
+use super::*;
+
+fn text<T: Payload>() -> String {
+    T::schema().unwrap().to_string()
+}
+
+fn reason<T: Payload>() -> String {
+    match T::schema() {
+        Err(SchemaError::Untraceable { reason, .. }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn names_lose_their_modules() {
+    assert_eq!(short_name("a::b::Quote"), "Quote");
+    assert_eq!(short_name("alloc::vec::Vec<(a::B, [c::D; 4])>"), "Vec<(B, [D; 4])>");
+    assert_eq!(short_name("a::b::{{closure}}::Quote<c::É>"), "Quote<É>");
+    assert_eq!(short_name("u8"), "u8");
+    assert!(short_name(&"é".repeat(1000)).len() <= limits::TYPE_NAME_LEN_MAX);
+}
+
+#[derive(Serialize, Deserialize)]
+enum Side {
+    Buy,
+    Sell,
+    Short,
+}
+
+mod other {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    pub(super) enum Side {
+        Bid,
+        Ask,
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Pair<T> {
+    left: T,
+    right: T,
+}
+
+/// Each of these hides an enum where a single pass does not show all of it.
+#[test]
+fn enums_are_found_wherever_they_are() {
+    #[derive(Serialize, Deserialize)]
+    enum Outer {
+        First,
+        Second(Vec<Side>),
+        Third { map: BTreeMap<u8, Option<other::Side>> },
+        Fourth(Inner, Inner),
+    }
+    #[derive(Serialize, Deserialize)]
+    enum Inner {
+        Only([Deep; 2]),
+    }
+    #[derive(Serialize, Deserialize)]
+    enum Deep {
+        A(u8),
+        B,
+        C(()),
+    }
+    let expected = "\
+Option<Outer> (bincode)
+  option of Outer
+Deep
+  A(u8)
+  B
+  C(())
+Inner
+  Only([Deep; 2])
+Outer
+  First
+  Second([Side])
+  Third { map: {u8: option of Side#2} }
+  Fourth(Inner, Inner)
+Side
+  Buy
+  Sell
+  Short
+Side#2
+  Bid
+  Ask
+";
+    assert_eq!(text::<Option<Outer>>(), expected);
+}
+
+#[test]
+fn types_of_one_name_are_told_apart() {
+    #[derive(Serialize, Deserialize)]
+    struct Both {
+        bytes: Pair<u8>,
+        floats: Pair<f64>,
+        again: Pair<u8>,
+    }
+    let expected = "\
+Both (bincode)
+  bytes: Pair<u8>
+  floats: Pair<f64>
+  again: Pair<u8>
+Pair<f64>
+  left: f64
+  right: f64
+Pair<u8>
+  left: u8
+  right: u8
+";
+    assert_eq!(text::<Both>(), expected);
+}
+
+#[test]
+fn recursive_types() {
+    #[derive(Serialize, Deserialize)]
+    struct Chain {
+        next: Option<Box<Self>>,
+        side: Side,
+    }
+    // The first variants have no value without the last.
+    #[derive(Serialize, Deserialize)]
+    enum Expression {
+        Sum(Box<Self>, Box<Self>),
+        Negation(Box<Self>),
+        Call { arguments: Vec<Self>, side: Side },
+        Value(Box<Value>),
+    }
+    #[derive(Serialize, Deserialize)]
+    enum Value {
+        Quoted(Expression),
+        Number(f64),
+    }
+    let chain = "\
+Chain (bincode)
+  next: option of Chain
+  side: Side
+Side
+  Buy
+  Sell
+  Short
+";
+    assert_eq!(text::<Chain>(), chain);
+    let expression = "\
+Expression (bincode)
+  Sum(Expression, Expression)
+  Negation(Expression)
+  Call { arguments: [Expression], side: Side }
+  Value(Value)
+Side
+  Buy
+  Sell
+  Short
+Value
+  Quoted(Expression)
+  Number(f64)
+";
+    assert_eq!(text::<Expression>(), expression);
+}
+
+#[test]
+fn a_type_without_a_finite_value_is_refused() {
+    #[derive(Serialize, Deserialize)]
+    enum Endless {
+        One(Box<Self>),
+        Two(u8, Box<Self>),
+    }
+    assert!(reason::<Endless>().contains("no end"));
+}
+
+/// Types that all hold one another have many ways between them, of which a pass must not go them all.
+#[test]
+fn types_that_hold_one_another_take_few_passes() {
+    macro_rules! web {
+        ($($name:ident)*) => { web!(@ [$($name)*] $($name)*); };
+        (@ $all:tt $($name:ident)*) => { $(web!(# $all $name);)* };
+        (# [$($all:ident)*] $name:ident) => {
+            #[expect(non_snake_case, reason = "the fields are called as their types")]
+            #[derive(Serialize, Deserialize)]
+            struct $name { kind: Side, $($all: Option<Box<$all>>),* }
+        };
+    }
+    web! { A B C D E F G H I J K L }
+    let schema = A::schema().unwrap();
+    assert_eq!(schema.to_string().lines().filter(|line| line.contains("kind: Side")).count(), 12);
+}
+
+#[test]
+fn types_of_the_standard_library() {
+    assert!(text::<Duration>().contains("secs: u64\n  nanos: u32"));
+    assert_eq!(text::<NonZeroU32>(), "NonZero<u32> (bincode)\n  u32\n");
+    assert!(text::<Result<u8, String>>().contains("Ok(u8)\n  Err(string)"));
+    assert!(text::<std::ops::Range<u64>>().contains("start: u64\n  end: u64"));
+    assert!(text::<std::net::IpAddr>().contains("V4([u8; 4])\n  V6([u8; 16])"));
+    assert!(text::<crate::TopicName>().contains("string"));
+}
+
+#[test]
+fn attributes_that_do_no_harm() {
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename = "Tick", rename_all = "camelCase")]
+    struct Renamed {
+        last_price: f64,
+        #[serde(skip)]
+        _cache: u64,
+        #[serde(default)]
+        volume: u32,
+    }
+    assert_eq!(text::<Renamed>(), "Renamed (bincode)\nTick\n  lastPrice: f64\n  volume: u32\n");
+}
+
+#[test]
+fn attributes_that_need_self_describing_bytes_are_refused() {
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Untagged {
+        Number(u8),
+        Text(String),
+    }
+    #[derive(Serialize, Deserialize)]
+    #[serde(tag = "kind")]
+    enum Tagged {
+        Clear,
+        Insert { size: u32 },
+    }
+    #[derive(Serialize, Deserialize)]
+    struct Flat {
+        #[serde(flatten)]
+        pair: Pair<u8>,
+    }
+    for reason in [reason::<Untagged>(), reason::<Tagged>(), reason::<Flat>(), reason::<serde_json::Value>()]
+    {
+        assert!(reason.contains("untagged"), "{reason}");
+    }
+}
+
+#[test]
+fn types_whose_halves_disagree_are_refused() {
+    #[derive(Serialize, Deserialize)]
+    struct Conditional {
+        #[serde(skip_serializing)]
+        #[serde(default)]
+        hidden: u64,
+        size: u32,
+    }
+    #[derive(Serialize, Deserialize)]
+    enum Gap {
+        First,
+        #[serde(skip)]
+        _Second,
+        Third,
+    }
+    #[derive(Serialize, Deserialize)]
+    struct Aliased {
+        #[serde(alias = "volume")]
+        size: u32,
+    }
+    #[derive(Serialize, Deserialize)]
+    enum AliasedVariant {
+        #[serde(alias = "B")]
+        Buy,
+        Sell,
+    }
+    assert!(reason::<Conditional>().contains("does not write what"), "{}", reason::<Conditional>());
+    assert!(reason::<Gap>().contains("does not write what"), "{}", reason::<Gap>());
+    assert!(reason::<Aliased>().contains("alias"), "{}", reason::<Aliased>());
+    // The names would be shifted by one; serde's own refusal of the index beyond the last says so.
+    assert!(reason::<AliasedVariant>().contains("variant index"), "{}", reason::<AliasedVariant>());
+}
+
+#[test]
+fn a_type_that_checks_its_values_is_traced_if_it_takes_any_constant() {
+    #[derive(Serialize, Deserialize)]
+    #[serde(try_from = "u8", into = "u8")]
+    #[derive(Clone)]
+    struct Zero(u8);
+    impl TryFrom<u8> for Zero {
+        type Error = &'static str;
+        fn try_from(value: u8) -> Result<Self, &'static str> {
+            if value == 0 { Ok(Self(value)) } else { Err("not zero") }
+        }
+    }
+    impl From<Zero> for u8 {
+        fn from(zero: Zero) -> Self {
+            zero.0
+        }
+    }
+    #[derive(Serialize, Deserialize)]
+    #[serde(try_from = "u8", into = "u8")]
+    #[derive(Clone)]
+    struct Never(u8);
+    impl TryFrom<u8> for Never {
+        type Error = &'static str;
+        fn try_from(_: u8) -> Result<Self, &'static str> {
+            Err("never good enough")
+        }
+    }
+    impl From<Never> for u8 {
+        fn from(never: Never) -> Self {
+            never.0
+        }
+    }
+    assert_eq!(text::<Zero>(), "Zero (bincode)\n  u8\n");
+    assert!(reason::<Never>().contains("never good enough"), "{}", reason::<Never>());
+}
+
+#[test]
+fn long_arrays_and_many_variants() {
+    assert_eq!(text::<[u16; 32]>(), "[u16; 32] (bincode)\n  [u16; 32]\n");
+    macro_rules! many {
+        ($($variant:ident)*) => {
+            #[derive(Serialize, Deserialize)]
+            enum Many { $($variant(Option<Box<Many>>)),* }
+        };
+    }
+    many! { A B C D E F G H I J K L M N O P Q R S T U V W X Y Z }
+    let schema: Schema = Many::schema().unwrap();
+    assert_eq!(schema.to_string().lines().filter(|line| line.contains("(option of Many)")).count(), 26);
+}

@@ -1,0 +1,69 @@
+use std::io;
+
+use super::PublishError;
+use super::state::Output;
+use crate::id::Sequence;
+use crate::repository::state::StagedValue;
+
+/// Room for the next value, lent by [`StatePublisher::loan`](super::StatePublisher::loan): what is appended goes
+/// straight into the repository's idle slot. The newest value stays readable beside it. Dropping the loan
+/// publishes nothing.
+///
+/// It implements [`io::Write`], so that encoders can write to it; as there, a write of more than what fits takes
+/// a part, and then nothing.
+#[derive(Debug)]
+#[must_use = "a loan that is not committed publishes nothing"]
+pub struct Loan<'a> {
+    staged: StagedValue<'a>,
+    output: &'a mut Output,
+}
+
+impl<'a> Loan<'a> {
+    pub(super) fn new(staged: StagedValue<'a>, output: &'a mut Output) -> Self {
+        Self { staged, output }
+    }
+
+    /// Appends bytes to the value. Neither blocks nor allocates.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::TooLong`] when they do not fit; none of them is appended then, and the loan goes on.
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), PublishError> {
+        Ok(self.staged.append(bytes)?)
+    }
+
+    /// Bytes appended so far.
+    pub fn len(&self) -> usize {
+        self.staged.len()
+    }
+
+    /// Whether nothing has been appended yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that still fit.
+    pub fn room(&self) -> usize {
+        self.staged.room()
+    }
+
+    /// Publishes what has been appended, and returns its sequence.
+    pub fn commit(self) -> Sequence {
+        let now_ns = self.output.realtime_ns();
+        let committed = self.staged.commit(now_ns);
+        self.output.deliver(&committed);
+        committed.sequence
+    }
+}
+
+impl io::Write for Loan<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let (fitting, _) = bytes.split_at(bytes.len().min(self.room()));
+        self.append(fitting).map_err(io::Error::other)?;
+        Ok(fitting.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

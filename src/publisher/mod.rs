@@ -1,0 +1,14 @@
+//! The publisher's public handles, and what the node knows of a topic that is being published.
+
+mod error;
+mod landing;
+mod loan;
+mod state;
+mod topic;
+
+pub use error::{PublishError, PublisherError};
+pub(crate) use landing::Landing;
+pub use loan::Loan;
+pub(crate) use state::StateParts;
+pub use state::StatePublisher;
+pub(crate) use topic::PublishedTopic;

@@ -1,0 +1,160 @@
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::landing::Landing;
+use crate::fabric::{Range, Registration, Waker, Write};
+use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
+use crate::layout::header::{HOT_HEARTBEAT, HOT_LEN, HOT_OFFSET, HOT_PUBLISHED, HOT_SEQUENCE};
+use crate::layout::state::StateGeometry;
+use crate::layout::{ByteRange, LINE};
+use crate::metrics::Gauge;
+use crate::payload::Schema;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// How often the node looks after a landing region that the publisher has not taken over, in quick succession.
+const TENDED_CLOSELY: u32 = 5;
+
+/// What a node and a publisher share of a topic: the node grants it to subscribers and hands over their landing
+/// regions, the publisher publishes.
+#[derive(Debug)]
+pub(crate) struct PublishedTopic {
+    pub(super) name: TopicName,
+    pub(super) topic_id: TopicId,
+    pub(super) epoch: Epoch,
+    pub(super) geometry: StateGeometry,
+    pub(super) schema: Schema,
+    pub(super) registration: Arc<Registration>,
+    pub(super) pull_subscribers: Gauge,
+    pub(super) push_subscribers: Gauge,
+    pub(super) waker: Arc<Waker>,
+    /// Landing regions that the publisher has yet to take over.
+    pub(super) waiting: Mutex<Vec<Landing>>,
+    /// Whether there are any; the only word of this that the data path looks at.
+    pub(super) has_waiting: AtomicBool,
+    /// Landing regions that the publisher has given up, to be released by the node.
+    pub(super) released: Mutex<Vec<Landing>>,
+    /// The publisher was dropped.
+    pub(super) ended: AtomicBool,
+}
+
+impl PublishedTopic {
+    /// Its name.
+    pub(crate) fn name(&self) -> &TopicName {
+        &self.name
+    }
+
+    /// What stands for it in regions.
+    pub(crate) fn topic_id(&self) -> TopicId {
+        self.topic_id
+    }
+
+    /// What its repository holds.
+    pub(crate) fn kind(&self) -> Kind {
+        Kind::State
+    }
+
+    /// Its incarnation.
+    pub(crate) fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The shape of its repository.
+    pub(crate) fn geometry(&self) -> StateGeometry {
+        self.geometry
+    }
+
+    /// What its payload is.
+    pub(crate) fn schema(&self) -> &Schema {
+        &self.schema
+    }
+
+    /// Its repository's memory.
+    pub(crate) fn registration(&self) -> &Arc<Registration> {
+        &self.registration
+    }
+
+    /// How many subscribers read it.
+    pub(crate) fn pull_subscribers(&self) -> &Gauge {
+        &self.pull_subscribers
+    }
+
+    /// How many subscribers it is written to.
+    pub(crate) fn push_subscribers(&self) -> &Gauge {
+        &self.push_subscribers
+    }
+
+    /// The newest sequence.
+    pub(crate) fn newest(&self) -> Sequence {
+        Sequence::new(self.registration.region().load_acquire(HOT_SEQUENCE))
+    }
+
+    /// When that was published, nanoseconds since the Unix epoch; 0 for never.
+    pub(crate) fn published_ns(&self) -> u64 {
+        self.registration.region().load(HOT_PUBLISHED)
+    }
+
+    /// When the node last showed that it lives, nanoseconds since the Unix epoch.
+    pub(crate) fn heartbeat_ns(&self) -> u64 {
+        self.registration.region().load(HOT_HEARTBEAT)
+    }
+
+    /// Shows in the repository that the node lives.
+    pub(crate) fn beat(&self, now_ns: u64) {
+        self.registration.region().store(HOT_HEARTBEAT, now_ns);
+    }
+
+    /// Whether the publisher was dropped.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// Hands a landing region over to the publisher, the newest value already in it.
+    pub(crate) fn hand_over(&self, mut landing: Landing) {
+        self.bring_up_to_date(&mut landing);
+        self.waiting.lock().push(landing);
+        // Release: whoever sees the flag finds the landing region behind the lock. Pairs with `take_waiting`.
+        self.has_waiting.store(true, Ordering::Release);
+    }
+
+    /// Releases what the publisher has given up, and keeps landing regions up to date that it has not taken over
+    /// yet, because it has not published since. True when that should be done again soon: a publish that began
+    /// before the handover may have passed one of them by.
+    pub(crate) fn tend(&self) -> bool {
+        // Taken out first, so that the publisher is not kept waiting while memory is unmapped.
+        let released = std::mem::take(&mut *self.released.lock());
+        drop(released);
+        let mut waiting = self.waiting.lock();
+        waiting.retain(|landing| !landing.is_closed());
+        let mut soon = false;
+        for landing in waiting.iter_mut() {
+            self.bring_up_to_date(landing);
+            soon |= landing.tend() < TENDED_CLOSELY;
+        }
+        soon
+    }
+
+    /// Landing regions that wait to be taken over. Locks; the flag tells when it is worth while.
+    pub(super) fn take_waiting(&self) -> Vec<Landing> {
+        let mut waiting = self.waiting.lock();
+        self.has_waiting.store(false, Ordering::Relaxed);
+        std::mem::take(&mut *waiting)
+    }
+
+    fn bring_up_to_date(&self, landing: &mut Landing) {
+        let newest = self.newest();
+        if newest <= landing.written() {
+            return;
+        }
+        let len = usize::try_from(self.registration.region().load(HOT_LEN)).unwrap_or(usize::MAX);
+        let slot = self.geometry.slot_range(newest, len);
+        let hot = ByteRange { offset: HOT_OFFSET, len: LINE };
+        landing.write(&self.registration, newest, &[range(slot), range(hot)]);
+    }
+}
+
+/// The write of a range of the repository.
+#[inline]
+pub(super) fn range(range: ByteRange) -> Write {
+    Write::Range(Range { offset: range.offset, len: range.len })
+}

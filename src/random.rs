@@ -1,0 +1,26 @@
+//! Random numbers from the operating system, for epochs, keys and nonces.
+
+use std::io;
+
+use rustix::rand::GetRandomFlags;
+
+/// A random number that is not 0.
+pub(crate) fn number() -> Result<u64, io::Error> {
+    loop {
+        let mut bytes = [0; 8];
+        // Up to 256 bytes come whole or not at all, see getrandom(2).
+        rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
+        let number = u64::from_le_bytes(bytes);
+        if number != 0 {
+            return Ok(number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn numbers_differ() {
+        assert_ne!(super::number().unwrap(), super::number().unwrap());
+    }
+}

@@ -1,0 +1,155 @@
+use crate::control::{ControlError, RefuseReason};
+use crate::fabric::{AddressError, FabricError, Target};
+use crate::id::{Epoch, Sequence};
+use crate::layout::header::HeaderError;
+use crate::layout::state::GeometryError;
+use crate::memory::MemoryError;
+use crate::payload::{DecodeError, SchemaError};
+
+/// Why no value was received. Unless it says that the topic has ended, the subscriber goes on: ask again.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// The publisher overwrote each value while it was read. The next call tries again.
+    #[error(
+        "the value was overwritten during each of {attempts} reads: publish less often, or with more slots"
+    )]
+    Contended {
+        /// Reads.
+        attempts: u32,
+    },
+    /// The value does not match its checksum, and nobody is writing it. It is passed over.
+    #[error("value {sequence} is damaged: its checksum is {found:08x}, its bytes give {expected:08x}")]
+    Damaged {
+        /// Its position.
+        sequence: Sequence,
+        /// What its bytes give.
+        expected: u32,
+        /// What is written beside it.
+        found: u32,
+    },
+    /// The value belongs to another incarnation of the topic. It is passed over.
+    #[error("value {sequence} belongs to epoch {found:016x}, this subscriber reads epoch {expected}")]
+    ForeignEpoch {
+        /// Its position.
+        sequence: Sequence,
+        /// The epoch that was granted.
+        expected: Epoch,
+        /// The epoch of the value.
+        found: u64,
+    },
+    /// The value claims to be longer than the topic's maximum. It is passed over.
+    #[error("value {sequence} claims {len} bytes, over the topic's maximum of {max}")]
+    ImpossibleLen {
+        /// Its position.
+        sequence: Sequence,
+        /// What it claims, bytes.
+        len: u64,
+        /// The topic's maximum, bytes.
+        max: usize,
+    },
+    /// The value is whole, but not one of the type. It is passed over.
+    #[error("value {sequence} cannot be decoded: {source}")]
+    Decode {
+        /// Its position.
+        sequence: Sequence,
+        /// What is wrong with it.
+        #[source]
+        source: DecodeError,
+    },
+    /// The publisher of the topic was dropped, and every value was received that it left behind.
+    #[error("the topic has ended after {published} values")]
+    Ended {
+        /// The last sequence.
+        published: Sequence,
+    },
+    /// The publisher's process is gone, or cannot be reached; every value was received that it left behind.
+    #[error("the publisher is gone: {source}")]
+    Gone {
+        /// How that was noticed.
+        #[source]
+        source: ControlError,
+    },
+    /// The fabric failed.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+}
+
+/// Why a topic could not be subscribed to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SubscriberError {
+    /// The text is not a topic's address.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// The node cannot be reached.
+    #[error("cannot subscribe to {target}: {source}")]
+    Unreachable {
+        /// The topic.
+        target: Target,
+        /// Why.
+        #[source]
+        source: FabricError,
+    },
+    /// The session with the node failed.
+    #[error("cannot subscribe to {target}: {source}")]
+    Session {
+        /// The topic.
+        target: Target,
+        /// Why.
+        #[source]
+        source: ControlError,
+    },
+    /// The publisher refused.
+    #[error("cannot subscribe to {target}: {reason}{}{text}", if text.is_empty() { "" } else { ": " })]
+    Refused {
+        /// The topic.
+        target: Target,
+        /// Why.
+        reason: RefuseReason,
+        /// The publisher's own words; may be empty.
+        text: String,
+    },
+    /// What the publisher granted cannot be used.
+    #[error("what the publisher of {target} granted cannot be used: {source}")]
+    Unfit {
+        /// The topic.
+        target: Target,
+        /// What is wrong.
+        #[source]
+        source: GrantError,
+    },
+    /// The subscriber's payload type cannot be described.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The landing region's memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The fabric failed.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// The operating system gave no random number.
+    #[error("cannot draw a random number: {0}")]
+    Random(#[source] std::io::Error),
+}
+
+/// What is wrong with a grant.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GrantError {
+    /// The shape of the repository is impossible.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// The header of the repository is damaged or of another version.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    /// The schema cannot be read.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// The repository cannot be opened.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// No region came with the grant.
+    #[error("no region came with it")]
+    NoRegion,
+}

@@ -1,0 +1,320 @@
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{ReceiveError, Sample, SampleRef};
+use crate::clock::{Clock, saturate};
+use crate::control::ControlError;
+use crate::fabric::{Completion, Range, RemoteRead};
+use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
+use crate::layout::ByteRange;
+use crate::layout::state::StateGeometry;
+use crate::memory::Region;
+use crate::payload::{Payload, Schema};
+use crate::repository::state::{Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
+
+/// How long a blocking receive looks for a value without giving the processor away.
+const SPIN_NS: u64 = 20_000;
+/// The pause between two looks of a blocking receive after that.
+const PAUSE: Duration = Duration::from_micros(100);
+
+/// Receives the values of a state topic: each call gives the newest one, if it is newer than the one before.
+///
+/// A receive neither allocates (beyond what decoding the value does), nor locks, nor calls the operating system
+/// on the `shm` fabric. What it returns was copied to private memory and checked there: stamps, bounds, epoch,
+/// CRC-32. Values that were replaced by newer ones before this subscriber looked are counted in
+/// [`Sample::conflated`]; nothing is lost without being counted.
+///
+/// ```
+/// use fabricast::Node;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let publishing = Node::builder().name("quotes")?.runtime_dir(dir.path()).open()?;
+/// let mut publisher = publishing.state_publisher::<(f64, f64)>("EURUSD").open()?;
+/// publisher.publish(&(1.0841, 1.0843))?;
+///
+/// let node = Node::builder().runtime_dir(dir.path()).open()?;
+/// let mut subscriber = node.state_subscriber::<(f64, f64)>("shm:quotes/EURUSD").open()?;
+/// let sample = subscriber.try_receive()?.ok_or("nothing published")?;
+/// assert_eq!((sample.value, sample.sequence.get()), ((1.0841, 1.0843), 1));
+/// assert!(subscriber.try_receive()?.is_none());
+/// # Ok(())
+/// # }
+/// ```
+pub struct StateSubscriber<T: Payload> {
+    reader: StateReader,
+    source: Source,
+    /// What is being fetched.
+    fetching: Option<Fetch>,
+    granted: Granted,
+    attachment: Arc<dyn Attachment>,
+    clock: Arc<dyn Clock>,
+    decode_failures: u64,
+    payload: PhantomData<fn() -> T>,
+}
+
+/// Where a subscriber's bytes come from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Memory that can be read in place: the repository itself, or the landing region that the publisher writes.
+    Mapped(Arc<Region>),
+    /// A repository that has to be fetched.
+    Remote(Box<dyn RemoteRead>),
+}
+
+/// What the publisher granted, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    pub(crate) topic: TopicName,
+    pub(crate) topic_id: TopicId,
+    pub(crate) delivery: Delivery,
+    pub(crate) epoch: Epoch,
+    pub(crate) geometry: StateGeometry,
+    pub(crate) schema: Schema,
+    pub(crate) key: u64,
+    pub(crate) address: u64,
+}
+
+/// The session side of a subscription. Every method returns at once.
+pub(crate) trait Attachment: fmt::Debug + Send + Sync {
+    /// Whether [`Self::end`] has something to tell. Looked at by every receive: one load.
+    fn has_ended(&self) -> bool;
+
+    /// How the topic ended.
+    fn end(&self) -> Option<End>;
+
+    /// Detaches, with the final counts.
+    fn leave(&self, counts: ReadCounts);
+}
+
+/// How a topic ended for a subscriber.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    /// Its publisher was dropped.
+    Ended { published: Sequence },
+    /// The session with its node is over.
+    Gone { error: ControlError },
+}
+
+/// What a subscriber has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SubscriberStats {
+    /// Values received.
+    pub received: u64,
+    /// Values that were replaced by newer ones before this subscriber looked.
+    pub conflated: u64,
+    /// Reads that were repeated because the value was overwritten meanwhile.
+    pub torn_retries: u64,
+    /// Values that were not accepted.
+    pub rejected: u64,
+}
+
+impl<T: Payload> StateSubscriber<T> {
+    pub(crate) fn new(
+        granted: Granted,
+        source: Source,
+        attachment: Arc<dyn Attachment>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let reader = StateReader::new(granted.geometry, granted.epoch, granted.topic_id);
+        let payload = PhantomData;
+        Self { reader, source, fetching: None, granted, attachment, clock, decode_failures: 0, payload }
+    }
+
+    /// The newest value, if it is newer than the one before. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError`]. Those that name a sequence passed that value over, so that the next call goes on behind
+    /// it; [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come after the last value, and from then on always.
+    #[inline]
+    pub fn try_receive(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
+        let Some(sample) = self.try_receive_ref()? else { return Ok(None) };
+        let SampleRef { sequence, epoch, published_ns, conflated, .. } = sample;
+        match sample.decode() {
+            Ok(value) => Ok(Some(Sample { value, sequence, epoch, published_ns, conflated })),
+            Err(source) => {
+                self.decode_failures += 1;
+                Err(ReceiveError::Decode { sequence, source })
+            }
+        }
+    }
+
+    /// As [`Self::try_receive`], but the value is left as bytes where it was checked: nothing is decoded, and
+    /// nothing allocated.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::try_receive`], but for [`ReceiveError::Decode`].
+    #[inline]
+    pub fn try_receive_ref(&mut self) -> Result<Option<SampleRef<'_, T>>, ReceiveError> {
+        // Looked at before the value: what was published before the end is still received.
+        let ended = self.attachment.has_ended();
+        let verified = match &mut self.source {
+            Source::Mapped(memory) => self.reader.poll(memory),
+            Source::Remote(remote) => fetch(&mut self.reader, remote.as_mut(), &mut self.fetching)?,
+        };
+        let (epoch, max) = (self.granted.epoch, self.granted.geometry.payload_len_max());
+        match verified {
+            Ok(Some(Verified { header, conflated, payload: bytes })) => Ok(Some(SampleRef {
+                bytes,
+                sequence: header.sequence,
+                epoch,
+                published_ns: header.published_ns,
+                conflated,
+                payload: PhantomData,
+            })),
+            Ok(None) if ended && self.fetching.is_none() => match self.attachment.end() {
+                Some(End::Ended { published }) => Err(ReceiveError::Ended { published }),
+                Some(End::Gone { error: source }) => Err(ReceiveError::Gone { source }),
+                None => Ok(None),
+            },
+            Ok(None) => Ok(None),
+            Err(failure) => Err(explain(failure, epoch, max)),
+        }
+    }
+
+    /// The next new value, waiting for it up to `timeout`; `None` when the time is over. Looks for it without
+    /// pause for 20 microseconds, then ten thousand times a second.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::try_receive`]; `Contended` only if it lasts beyond the timeout.
+    pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
+        let began_ns = self.clock.monotonic_ns();
+        loop {
+            let outcome = self.try_receive();
+            let waited_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
+            match outcome {
+                Ok(None) | Err(ReceiveError::Contended { .. }) if waited_ns < saturate(timeout) => {}
+                outcome => return outcome,
+            }
+            if waited_ns < SPIN_NS {
+                std::hint::spin_loop();
+            } else {
+                self.clock.pause(PAUSE);
+            }
+        }
+    }
+
+    /// The topic's name.
+    pub fn topic(&self) -> &TopicName {
+        &self.granted.topic
+    }
+
+    /// How values travel.
+    pub fn delivery(&self) -> Delivery {
+        self.granted.delivery
+    }
+
+    /// The incarnation of the topic that this subscribes to.
+    pub fn epoch(&self) -> Epoch {
+        self.granted.epoch
+    }
+
+    /// The description of the topic's values.
+    pub fn schema(&self) -> &Schema {
+        &self.granted.schema
+    }
+
+    /// What has been counted so far.
+    pub fn stats(&self) -> SubscriberStats {
+        let ReadCounts { received, conflated, torn_retries, rejected } = self.counts();
+        SubscriberStats { received, conflated, torn_retries, rejected }
+    }
+
+    /// What the publisher granted.
+    pub(crate) fn granted(&self) -> &Granted {
+        &self.granted
+    }
+
+    /// The memory that is read in place, if there is any.
+    pub(crate) fn mapped(&self) -> Option<&Arc<Region>> {
+        match &self.source {
+            Source::Mapped(region) => Some(region),
+            Source::Remote(_) => None,
+        }
+    }
+
+    /// The sequence of the newest value received; [`Sequence::NONE`] before the first.
+    pub fn newest(&self) -> Sequence {
+        self.reader.last()
+    }
+
+    fn counts(&self) -> ReadCounts {
+        let counts = self.reader.counts();
+        ReadCounts {
+            received: counts.received - self.decode_failures,
+            rejected: counts.rejected + self.decode_failures,
+            ..counts
+        }
+    }
+}
+
+impl<T: Payload> Drop for StateSubscriber<T> {
+    fn drop(&mut self) {
+        self.attachment.leave(self.counts());
+    }
+}
+
+impl<T: Payload> fmt::Debug for StateSubscriber<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("StateSubscriber")
+            .field("topic", &self.granted.topic)
+            .field("delivery", &self.granted.delivery)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Fetches as much as can be fetched without waiting, and checks it.
+fn fetch<'r>(
+    reader: &'r mut StateReader,
+    remote: &mut dyn RemoteRead,
+    fetching: &mut Option<Fetch>,
+) -> Result<Result<Option<Verified<'r>>, ReadFailure>, ReceiveError> {
+    let mut completion = match fetching {
+        Some(_) => remote.poll()?,
+        None => begin(remote, fetching, reader.plan())?,
+    };
+    while completion == Completion::Done {
+        let Some(fetched) = fetching.take() else { break };
+        match reader.check(remote.mirror(), &fetched) {
+            Ok(Step::Nothing) => return Ok(Ok(None)),
+            Ok(Step::Fetch(more)) => completion = begin(remote, fetching, more)?,
+            Ok(Step::Value(accepted)) => return Ok(Ok(Some(reader.verified(accepted)))),
+            Err(failure) => return Ok(Err(failure)),
+        }
+    }
+    Ok(Ok(None))
+}
+
+fn begin(
+    remote: &mut dyn RemoteRead,
+    fetching: &mut Option<Fetch>,
+    fetch: Fetch,
+) -> Result<Completion, ReceiveError> {
+    let of = |range: ByteRange| Range { offset: range.offset, len: range.len };
+    let completion = match fetch.slot {
+        Some(slot) => remote.post(&[of(fetch.hot), of(slot)])?,
+        None => remote.post(&[of(fetch.hot)])?,
+    };
+    *fetching = Some(fetch);
+    Ok(completion)
+}
+
+#[cold]
+fn explain(failure: ReadFailure, epoch: Epoch, max: usize) -> ReceiveError {
+    match failure {
+        ReadFailure::Contended { attempts } => ReceiveError::Contended { attempts },
+        ReadFailure::Damaged { sequence, expected, found } => {
+            ReceiveError::Damaged { sequence, expected, found }
+        }
+        ReadFailure::ForeignEpoch { sequence, found } => {
+            ReceiveError::ForeignEpoch { sequence, expected: epoch, found }
+        }
+        ReadFailure::ImpossibleLen { sequence, len } => ReceiveError::ImpossibleLen { sequence, len, max },
+    }
+}

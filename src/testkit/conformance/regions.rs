@@ -255,7 +255,7 @@ pub(crate) fn a_region_outlives_its_connection_as_the_medium_allows(harness: &dy
     });
     match fetch(harness, &mut *read, &range) {
         Ok(()) => assert_eq!(read.mirror().load(8), 2),
-        Err(FabricError::Closed) if !pair.dialler.capabilities().mapped => {
+        Err(FabricError::Closed) if !read.is_mapped() => {
             assert_eq!(read.mirror().load(8), 1)
         }
         Err(error) => panic!("{error}"),
@@ -282,7 +282,7 @@ pub(crate) fn a_registration_dropped_under_a_reader_harms_nobody(harness: &dyn H
             end => Some(end),
         }
     });
-    let mapped = pair.dialler.capabilities().mapped;
+    let mapped = read.is_mapped();
     assert!(!mapped || outcome.is_ok(), "mapped memory stays: {outcome:?}");
     assert!(words(read.mirror(), whole).iter().all(|word| *word == 3));
     send(harness, &mut *pair.near, b"still here", None);

@@ -98,7 +98,7 @@ impl Subscriber {
             None => Session::new(self.fabric.dial(&self.address)?),
         };
         session.ask(&*self.fabric, self.delivery, self.geometry.region_len())?;
-        if session.hear(self.fabric.capabilities().mapped, self.geometry.region_len())? {
+        if session.hear(self.geometry.region_len())? {
             self.begin_epoch(self.believed_epoch.or(session.epoch).expect("it was just told"));
         }
         if let (Some(source), Some((reader, observer))) = (&mut session.source, &mut self.reader) {
@@ -141,7 +141,7 @@ impl Session {
     }
 
     /// Takes the publisher's answer. Says whether it has come just now.
-    fn hear(&mut self, mapped: bool, len: usize) -> Result<bool, FabricError> {
+    fn hear(&mut self, len: usize) -> Result<bool, FabricError> {
         let mut buffer = [0; 8];
         let offer = match self.connection.receive(&mut buffer)? {
             Received::Nothing => return Ok(false),
@@ -153,7 +153,7 @@ impl Session {
             (None, Some(landing)) => Some(Source::Landing(landing)),
             (Some(offer), None) => {
                 let remote = offer.open_read(len)?;
-                Some(if mapped {
+                Some(if remote.is_mapped() {
                     Source::Mapped(Arc::clone(remote.mirror()))
                 } else {
                     Source::Fetched { remote, fetch: None, posted: None }
@@ -215,8 +215,8 @@ fn check(
     Posted { fetch, floor }: Posted,
 ) -> Option<Fetch> {
     let failure: ReadFailure = match reader.check(mirror, &fetch) {
-        Ok(Step::Value(value)) => {
-            observer.value(&value, floor);
+        Ok(Step::Value(accepted)) => {
+            observer.value(&reader.verified(accepted), floor);
             return None;
         }
         Ok(Step::Fetch(next)) => return Some(next),

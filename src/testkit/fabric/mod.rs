@@ -25,9 +25,7 @@ use parking_lot::Mutex;
 use self::ends::{SimConnection, SimListener};
 use self::state::State;
 use crate::clock::Clock;
-use crate::fabric::{
-    Address, Capabilities, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration,
-};
+use crate::fabric::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration};
 use crate::id::NodeName;
 use crate::memory::Region;
 use crate::testkit::clock::VirtualClock;
@@ -119,10 +117,6 @@ pub(crate) struct SimFabric {
 }
 
 impl Fabric for SimFabric {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities { name: NAME, mapped: self.network.reach == Reach::Mapped }
-    }
-
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
         let started_ns = self.network.clock.realtime_ns();
         let serial = self.network.state.lock().listen(self.process, node, started_ns)?;

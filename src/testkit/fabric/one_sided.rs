@@ -111,6 +111,10 @@ impl RemoteRead for MappedRead {
         &self.mirror
     }
 
+    fn is_mapped(&self) -> bool {
+        true
+    }
+
     fn post(&mut self, ranges: &[Range]) -> Result<Completion, FabricError> {
         check_bounds(self.mirror.len(), ranges.iter().copied())?;
         Ok(Completion::Done)
@@ -161,6 +165,10 @@ struct FetchedRead {
 impl RemoteRead for FetchedRead {
     fn mirror(&self) -> &Arc<Region> {
         &self.mirror
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
     }
 
     fn post(&mut self, ranges: &[Range]) -> Result<Completion, FabricError> {

@@ -17,9 +17,7 @@ pub(crate) use script::{Fault, Running, Script};
 
 use self::connection::{FaultyConnection, FaultyListener, Session};
 use self::script::Operation;
-use crate::fabric::{
-    Address, Capabilities, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration,
-};
+use crate::fabric::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration};
 use crate::id::NodeName;
 use crate::memory::Region;
 
@@ -38,10 +36,6 @@ impl FaultyFabric {
 }
 
 impl Fabric for FaultyFabric {
-    fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
-    }
-
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
         let inner = self.inner.listen(node)?;
         Ok(Box::new(FaultyListener { inner, script: Arc::clone(&self.script) }))

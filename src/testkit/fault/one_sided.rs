@@ -7,7 +7,7 @@ use super::failed;
 use super::script::{Fault, Operation};
 use crate::fabric::{Completion, FabricError, Range, Registration, RemoteRead, RemoteWrite, Write};
 use crate::layout::WORD;
-use crate::memory::{Access, Region};
+use crate::memory::Region;
 
 /// Reads to which faults happen. What changes the bytes that were read (a flipped bit, a tear, old bytes) happens
 /// only where they stand in a mirror of their own, not in a peer's memory.
@@ -75,9 +75,8 @@ impl FaultyRead {
             batch.polls_left -= 1;
             return Ok(Completion::Pending);
         }
-        let mirror = self.inner.mirror();
-        if mirror.access() == Access::Write {
-            batch.spoil(mirror);
+        if !self.inner.is_mapped() {
+            batch.spoil(self.inner.mirror());
         }
         let fault = batch.fault;
         self.batch = None;
@@ -92,6 +91,10 @@ impl FaultyRead {
 impl RemoteRead for FaultyRead {
     fn mirror(&self) -> &Arc<Region> {
         self.inner.mirror()
+    }
+
+    fn is_mapped(&self) -> bool {
+        self.inner.is_mapped()
     }
 
     fn post(&mut self, ranges: &[Range]) -> Result<Completion, FabricError> {

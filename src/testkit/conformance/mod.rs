@@ -72,7 +72,6 @@ macro_rules! conformance_suite {
                     later_stores_are_seen_at_every_size_and_offset,
                     a_region_is_used_only_as_it_was_registered,
                     a_region_shorter_than_agreed_is_refused,
-                    a_range_outside_of_the_region_is_refused,
                     an_offer_that_is_given_up_harms_nothing,
                     one_region_serves_several_peers,
                     writes_appear_at_the_same_offsets_and_nowhere_else,

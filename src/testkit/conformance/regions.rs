@@ -121,25 +121,6 @@ pub(crate) fn a_region_shorter_than_agreed_is_refused(harness: &dyn Harness, _: 
     }
 }
 
-pub(crate) fn a_range_outside_of_the_region_is_refused(harness: &dyn Harness, _: u64) {
-    let mut pair = Pair::new(harness);
-    let readable = registered(&*pair.listening, 4096, Exposure::Read);
-    let len = readable.region().len();
-    let mut read = pair.offer(harness, &readable).open_read(len).expect("it is as long as was agreed");
-    let (_landing, mut remote) = landing(harness, &mut pair, 4096);
-    for range in
-        [Range { offset: len, len: 8 }, Range { offset: len - 8, len: 16 }, Range { offset: 0, len: 1 << 40 }]
-    {
-        let error = read.post(&[range]).expect_err("it lies outside");
-        assert!(matches!(error, FabricError::Access { .. }), "{error}");
-        let error = remote.post(&readable, &[Write::Range(range)]).expect_err("it lies outside");
-        assert!(matches!(error, FabricError::Access { .. }), "{error}");
-    }
-    let error = remote.post(&readable, &[Write::Word { offset: len, word: 1 }]).expect_err("it lies outside");
-    assert!(matches!(error, FabricError::Access { .. }), "{error}");
-    fetch(harness, &mut *read, &[Range { offset: len - 8, len: 8 }]).expect("it lies inside");
-}
-
 pub(crate) fn an_offer_that_is_given_up_harms_nothing(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let registration = registered(&*pair.listening, 4096, Exposure::Read);

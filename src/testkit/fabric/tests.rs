@@ -78,6 +78,21 @@ fn a_seed_gives_the_same_tears_again() {
     assert!(torn > 10, "{torn} of 20 reads were torn");
 }
 
+/// The seam leaves it open what happens; here it is an error, so that no test goes beyond what was agreed.
+#[test]
+fn ranges_outside_of_a_region_are_refused() {
+    for reach in [Reach::Mapped, Reach::Fetched] {
+        let mut setup = setup(2, reach);
+        for range in
+            [Range { offset: LEN, len: 8 }, Range { offset: 8, len: LEN }, Range { offset: 4, len: 8 }]
+        {
+            let error = setup.read.post(&[range]).unwrap_err();
+            assert!(matches!(error, FabricError::Access { .. }), "{error}");
+        }
+        assert!(setup.read.post(&[Range { offset: LEN - 8, len: 8 }]).is_ok());
+    }
+}
+
 #[test]
 fn messages_take_time_and_steps_pass_it() {
     let mut setup = setup(3, Reach::Mapped);

@@ -22,6 +22,8 @@ mod random;
 mod repository;
 mod subscriber;
 mod sync;
+#[cfg(test)]
+mod testkit;
 
 pub use control::{ControlError, RefuseReason};
 pub use event::{Event, EventSink};

@@ -54,7 +54,8 @@ pub(crate) trait Listener: Debug + Send {
 
 /// One end of a session with a peer.
 pub(crate) trait Connection: Debug + Send {
-    /// Sends one message of at most [`crate::limits::CONTROL_MESSAGE_LEN_MAX`] bytes, with a region if there is one.
+    /// Sends one message of at least 1 and at most [`crate::limits::CONTROL_MESSAGE_LEN_MAX`] bytes, with a region if
+    /// there is one.
     fn send(&mut self, message: &[u8], region: Option<&Registration>) -> Result<Sent, FabricError>;
 
     /// The next message, if there is one. A message longer than `into` is an error and is lost; so are regions

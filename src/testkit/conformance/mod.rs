@@ -13,13 +13,14 @@ pub(crate) mod state;
 mod faults;
 mod observer;
 mod publisher;
+mod shm;
 mod sim;
 mod subscriber;
 
 use std::fmt::Debug;
 
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, Fabric, FabricError, Listener, Offer, Range, Received,
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Listener, Offer, Received,
     Registration, RemoteRead, Sent,
 };
 use crate::id::NodeName;
@@ -188,7 +189,7 @@ fn registered(fabric: &dyn Fabric, len: usize, exposure: Exposure) -> Registrati
 }
 
 /// Brings these ranges into the mirror.
-fn fetch(harness: &dyn Harness, read: &mut dyn RemoteRead, ranges: &[Range]) -> Result<(), FabricError> {
+fn fetch(harness: &dyn Harness, read: &mut dyn RemoteRead, ranges: &[ByteRange]) -> Result<(), FabricError> {
     let mut completion = read.post(ranges)?;
     for _ in 0..STEPS_MAX {
         if completion == Completion::Done {

@@ -3,12 +3,11 @@
 use super::observer::{payload, published_ns};
 use super::{Harness, name, registered};
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, Fabric, FabricError, Listener, Range, Received, Registration,
+    Address, Completion, Connection, Exposure, Fabric, FabricError, Listener, Received, Registration,
     RemoteWrite, Sent, Write,
 };
 use crate::id::{Epoch, Sequence, TopicId};
-use crate::layout::ByteRange;
-use crate::layout::LINE;
+use crate::layout::{LINE, WORD};
 use crate::layout::header::{HOT_LEN, HOT_OFFSET};
 use crate::layout::state::StateGeometry;
 use crate::repository::state::StateWriter;
@@ -147,12 +146,10 @@ impl Push {
         let retired = slot.offset + StateGeometry::tail_offset(held);
         let moved = held != len;
         let retired = moved.then_some(Write::Word { offset: retired, word: sequence.get() });
-        let hot = ByteRange { offset: HOT_OFFSET, len: LINE };
-        retired.into_iter().chain([slot, hot].map(|range| Write::Range(as_range(range)))).collect()
+        // The hot line goes as it is now: in the repository it changes with the next publish.
+        let mut words = [0; LINE / WORD];
+        writer.region().copy_out(HOT_OFFSET, &mut words);
+        let hot = Write::Line { offset: HOT_OFFSET, words };
+        retired.into_iter().chain([Write::Range(slot), hot]).collect()
     }
-}
-
-/// The same run of bytes, as the fabric has it.
-pub(super) fn as_range(ByteRange { offset, len }: ByteRange) -> Range {
-    Range { offset, len }
 }

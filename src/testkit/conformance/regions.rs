@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Harness, Pair, accepted, fetch, message, name, registered, send, until};
-use crate::fabric::{Completion, Exposure, FabricError, Range, Registration, RemoteWrite, Write};
+use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Registration, RemoteWrite, Write};
 use crate::layout::WORD;
 use crate::memory::{MemoryError, Region};
 use crate::testkit::random::Random;
@@ -13,7 +13,7 @@ fn fill(region: &Region, random: &mut Random) {
     (0..region.len()).step_by(WORD).for_each(|offset| region.store(offset, random.next()));
 }
 
-fn words(region: &Region, Range { offset, len }: Range) -> Vec<u64> {
+fn words(region: &Region, ByteRange { offset, len }: ByteRange) -> Vec<u64> {
     let mut words = vec![0; len / WORD];
     region.copy_out(offset, &mut words);
     words
@@ -55,7 +55,7 @@ pub(crate) fn a_region_arrives_at_its_message(harness: &dyn Harness, _: u64) {
         assert_eq!((bytes, offer.is_some()), (vec![number], number % 3 == 1));
         if let Some(offer) = offer {
             let mut read = offer.open_read(4096).expect("it is as long as was agreed");
-            fetch(harness, &mut *read, &[Range { offset: 8, len: 8 }]).expect("the peer can be reached");
+            fetch(harness, &mut *read, &[ByteRange { offset: 8, len: 8 }]).expect("the peer can be reached");
             assert_eq!(read.mirror().load(8), u64::from(number / 3) + 1);
         }
     }
@@ -70,7 +70,7 @@ pub(crate) fn later_stores_are_seen_at_every_size_and_offset(harness: &dyn Harne
         fill(source, &mut random);
         let offer = pair.offer(harness, &registration);
         let mut read = offer.open_read(len).expect("it is as long as was agreed");
-        let whole = Range { offset: 0, len: len / WORD * WORD };
+        let whole = ByteRange { offset: 0, len: len / WORD * WORD };
         assert!(read.mirror().len() >= whole.len);
         fetch(harness, &mut *read, &[whole]).expect("the peer can be reached");
         assert_eq!(words(read.mirror(), whole), words(source, whole));
@@ -78,7 +78,7 @@ pub(crate) fn later_stores_are_seen_at_every_size_and_offset(harness: &dyn Harne
             fill(source, &mut random);
             let mut range = || {
                 let offset = random.index(len / WORD) * WORD;
-                Range { offset, len: random.index((len - offset) / WORD + 1) * WORD }
+                ByteRange { offset, len: random.index((len - offset) / WORD + 1) * WORD }
             };
             let ranges = [range(), range()];
             fetch(harness, &mut *read, &ranges).expect("the peer can be reached");
@@ -130,7 +130,7 @@ pub(crate) fn an_offer_that_is_given_up_harms_nothing(harness: &dyn Harness, _: 
     let unread = registered(&*pair.dialler, 4096, Exposure::Read);
     send(harness, &mut *pair.near, b"unread", Some(&unread));
     let mut read = pair.offer(harness, &registration).open_read(8).expect("it is as long as was agreed");
-    fetch(harness, &mut *read, &[Range { offset: 0, len: 8 }]).expect("the peer can be reached");
+    fetch(harness, &mut *read, &[ByteRange { offset: 0, len: 8 }]).expect("the peer can be reached");
     assert_eq!(read.mirror().load(0), 5);
 }
 
@@ -152,7 +152,8 @@ pub(crate) fn one_region_serves_several_peers(harness: &dyn Harness, _: u64) {
     for word in 1..4 {
         registration.region().store(64, word);
         for (read, ..) in &mut peers {
-            fetch(harness, &mut **read, &[Range { offset: 64, len: 8 }]).expect("the peer can be reached");
+            fetch(harness, &mut **read, &[ByteRange { offset: 64, len: 8 }])
+                .expect("the peer can be reached");
             assert_eq!(read.mirror().load(64), word);
         }
         // Who leaves is not missed by the others.
@@ -166,7 +167,7 @@ pub(crate) fn writes_appear_at_the_same_offsets_and_nowhere_else(harness: &dyn H
     let len = 16_384;
     let source = registered(&*pair.listening, len, Exposure::Read);
     let (landing, mut remote) = landing(harness, &mut pair, len);
-    let whole = Range { offset: 0, len };
+    let whole = ByteRange { offset: 0, len };
     let mut expected = vec![0; len / WORD];
     for _ in 0..30 {
         fill(source.region(), &mut random);
@@ -178,7 +179,7 @@ pub(crate) fn writes_appear_at_the_same_offsets_and_nowhere_else(harness: &dyn H
                 writes.push(Write::Word { offset: offset * WORD, word: expected[offset] });
             } else {
                 let range =
-                    Range { offset: offset * WORD, len: random.index(len / WORD - offset + 1) * WORD };
+                    ByteRange { offset: offset * WORD, len: random.index(len / WORD - offset + 1) * WORD };
                 let end = offset + range.len / WORD;
                 expected[offset..end].copy_from_slice(&words(source.region(), range));
                 writes.push(Write::Range(range));
@@ -196,14 +197,14 @@ pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed:
     let mut pair = Pair::new(harness);
     let source = registered(&*pair.listening, 4096, Exposure::Read);
     let (landing, mut remote) = landing(harness, &mut pair, 4096);
-    let (early, body, late) = (2048, Range { offset: 64, len: WORDS * WORD }, 1024);
+    let (early, body, late) = (2048, ByteRange { offset: 64, len: WORDS * WORD }, 1024);
     for round in 1..200 {
         source.region().copy_in(body.offset, &[round; WORDS]);
         source.region().store(late, round);
         let writes = [
             Write::Word { offset: early, word: round },
             Write::Range(body),
-            Write::Range(Range { offset: late, len: WORD }),
+            Write::Range(ByteRange { offset: late, len: WORD }),
         ];
         let mut completion = remote.post(&source, &writes).expect("the peer can be reached");
         until(harness, "a write", || {
@@ -227,7 +228,7 @@ pub(crate) fn a_region_outlives_its_connection_as_the_medium_allows(harness: &dy
     let registration = registered(&*pair.listening, 4096, Exposure::Read);
     registration.region().store(8, 1);
     let mut read = pair.offer(harness, &registration).open_read(4096).expect("it is as long as was agreed");
-    let range = [Range { offset: 8, len: 8 }];
+    let range = [ByteRange { offset: 8, len: 8 }];
     fetch(harness, &mut *read, &range).expect("the peer can be reached");
     drop(pair.far);
     registration.region().store(8, 2);
@@ -248,7 +249,7 @@ pub(crate) fn a_registration_dropped_under_a_reader_harms_nobody(harness: &dyn H
     let registration = registered(&*pair.listening, 65_536, Exposure::Read);
     registration.region().copy_in(0, &[3; 8192]);
     let mut read = pair.offer(harness, &registration).open_read(65_536).expect("it is as long as was agreed");
-    let whole = Range { offset: 0, len: 65_536 };
+    let whole = ByteRange { offset: 0, len: 65_536 };
     fetch(harness, &mut *read, &[whole]).expect("the peer can be reached");
     let posted = read.post(&[whole]);
     drop(registration);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::observer::Observer;
-use super::publisher::{PULL, PUSH, TOPIC, as_range};
+use super::publisher::{PULL, PUSH, TOPIC};
 use super::registered;
 use crate::fabric::{
     Address, Completion, Connection, Exposure, Fabric, FabricError, Received, RemoteRead, Sent,
@@ -193,7 +193,7 @@ impl Source {
                     None => {
                         let next = fetch.take().unwrap_or_else(|| reader.plan());
                         *posted = Some(Posted { fetch: next, floor });
-                        let ranges = [Some(next.hot), next.slot].into_iter().flatten().map(as_range);
+                        let ranges = [Some(next.hot), next.slot].into_iter().flatten();
                         remote.post(&ranges.collect::<Vec<_>>())?
                     }
                 };

@@ -7,7 +7,7 @@ use super::Network;
 use super::state::{Capability, Held};
 use super::transfer::Route;
 use crate::fabric::{
-    Completion, Exposure, FabricError, Offer, Range, Registration, RemoteRead, RemoteWrite, Write,
+    ByteRange, Completion, Exposure, FabricError, Offer, Registration, RemoteRead, RemoteWrite, Write,
 };
 use crate::layout::WORD;
 use crate::memory::{Access, MemoryError, Protection, Region};
@@ -77,8 +77,8 @@ impl Offer for SimOffer {
 }
 
 /// Checks that these ranges lie in a region of `len` bytes.
-fn check_bounds(len: usize, mut ranges: impl Iterator<Item = Range>) -> Result<(), FabricError> {
-    let fits = |range: Range| {
+fn check_bounds(len: usize, mut ranges: impl Iterator<Item = ByteRange>) -> Result<(), FabricError> {
+    let fits = |range: ByteRange| {
         let whole = range.offset.is_multiple_of(WORD) && range.len.is_multiple_of(WORD);
         whole && range.offset <= len && range.len <= len - range.offset
     };
@@ -86,10 +86,11 @@ fn check_bounds(len: usize, mut ranges: impl Iterator<Item = Range>) -> Result<(
 }
 
 /// Where a write goes to.
-fn target_range(write: &Write) -> Range {
+fn target_range(write: &Write) -> ByteRange {
     match *write {
         Write::Range(range) => range,
-        Write::Word { offset, .. } => Range { offset, len: WORD },
+        Write::Line { offset, words } => ByteRange { offset, len: size_of_val(&words) },
+        Write::Word { offset, .. } => ByteRange { offset, len: WORD },
     }
 }
 
@@ -115,7 +116,7 @@ impl RemoteRead for MappedRead {
         true
     }
 
-    fn post(&mut self, ranges: &[Range]) -> Result<Completion, FabricError> {
+    fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
         check_bounds(self.mirror.len(), ranges.iter().copied())?;
         Ok(Completion::Done)
     }
@@ -139,9 +140,10 @@ impl RemoteWrite for MappedWrite {
             // of readers.
             fence(Ordering::Release);
             match *write {
-                Write::Range(Range { offset, len }) => {
+                Write::Range(ByteRange { offset, len }) => {
                     source.region().write_across(offset, &self.target, offset, len);
                 }
+                Write::Line { offset, words } => self.target.write_line(offset, &words),
                 Write::Word { offset, word } => self.target.store_release(offset, word),
             }
         }
@@ -171,7 +173,7 @@ impl RemoteRead for FetchedRead {
         false
     }
 
-    fn post(&mut self, ranges: &[Range]) -> Result<Completion, FabricError> {
+    fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
         assert!(self.transfer.is_none(), "only one batch of reads at a time");
         check_bounds(self.mirror.len(), ranges.iter().copied())?;
         let mut state = self.network.state.lock();

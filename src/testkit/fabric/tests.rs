@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Network, Reach};
 use crate::clock::Clock;
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, Fabric, FabricError, Range, Received, Registration,
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Received, Registration,
     RemoteRead, Sent,
 };
 use crate::id::NodeName;
@@ -14,7 +14,7 @@ use crate::memory::{Protection, Region};
 use crate::testkit::random::each_seed;
 
 const LEN: usize = 4096;
-const WHOLE: [Range; 1] = [Range { offset: 0, len: LEN }];
+const WHOLE: [ByteRange; 1] = [ByteRange { offset: 0, len: LEN }];
 
 fn name(text: &str) -> NodeName {
     text.parse().unwrap()
@@ -83,13 +83,15 @@ fn a_seed_gives_the_same_tears_again() {
 fn ranges_outside_of_a_region_are_refused() {
     for reach in [Reach::Mapped, Reach::Fetched] {
         let mut setup = setup(2, reach);
-        for range in
-            [Range { offset: LEN, len: 8 }, Range { offset: 8, len: LEN }, Range { offset: 4, len: 8 }]
-        {
+        for range in [
+            ByteRange { offset: LEN, len: 8 },
+            ByteRange { offset: 8, len: LEN },
+            ByteRange { offset: 4, len: 8 },
+        ] {
             let error = setup.read.post(&[range]).unwrap_err();
             assert!(matches!(error, FabricError::Access { .. }), "{error}");
         }
-        assert!(setup.read.post(&[Range { offset: LEN - 8, len: 8 }]).is_ok());
+        assert!(setup.read.post(&[ByteRange { offset: LEN - 8, len: 8 }]).is_ok());
     }
 }
 

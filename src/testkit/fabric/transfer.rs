@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use super::state::State;
-use crate::fabric::{Completion, FabricError, Range, Write};
+use crate::fabric::{ByteRange, Completion, FabricError, Write};
 use crate::layout::{LINE, WORD};
 use crate::memory::Region;
 
@@ -48,7 +48,7 @@ enum Way {
 #[derive(Clone, Copy, Debug)]
 enum Piece {
     /// These bytes, from one region to the other.
-    Copy(Range),
+    Copy(ByteRange),
     /// This word.
     Word { offset: usize, word: u64 },
 }
@@ -85,7 +85,7 @@ impl Transfer {
         };
         for piece in self.pieces.drain(..count.min(self.pieces.len())) {
             match piece {
-                Piece::Copy(Range { offset, len }) => {
+                Piece::Copy(ByteRange { offset, len }) => {
                     let offsets = (offset..offset + len).step_by(WORD);
                     offsets.for_each(|offset| target.store_release(offset, source.load_acquire(offset)));
                 }
@@ -97,7 +97,7 @@ impl Transfer {
 
 impl State {
     /// Begins to read these ranges, all of their pieces in one order of chance.
-    pub(super) fn begin_read(&mut self, route: Route, mirror: &Arc<Region>, ranges: &[Range]) -> u64 {
+    pub(super) fn begin_read(&mut self, route: Route, mirror: &Arc<Region>, ranges: &[ByteRange]) -> u64 {
         let pieces = self.pieces(ranges);
         let local = Arc::clone(mirror);
         self.begin(Transfer { route, local, way: Way::Read, pieces, pace: 1, after: None, failure: None })
@@ -115,6 +115,12 @@ impl State {
         for write in writes {
             match *write {
                 Write::Range(range) => pieces.extend(self.pieces(&[range])),
+                Write::Line { offset, words } => {
+                    let words = words.into_iter().enumerate();
+                    pieces.extend(
+                        words.map(|(index, word)| Piece::Word { offset: offset + index * WORD, word }),
+                    );
+                }
                 Write::Word { offset, word } => pieces.push_back(Piece::Word { offset, word }),
             }
         }
@@ -163,13 +169,13 @@ impl State {
     }
 
     /// The words or lines of these ranges, forwards, backwards or in an order of chance.
-    fn pieces(&mut self, ranges: &[Range]) -> VecDeque<Piece> {
+    fn pieces(&mut self, ranges: &[ByteRange]) -> VecDeque<Piece> {
         let unit = if self.random.once_in(2) { WORD } else { LINE };
         let mut pieces: Vec<Piece> = ranges
             .iter()
             .flat_map(|range| {
                 let end = range.offset + range.len;
-                let cut = move |offset| Piece::Copy(Range { offset, len: unit.min(end - offset) });
+                let cut = move |offset| Piece::Copy(ByteRange { offset, len: unit.min(end - offset) });
                 (range.offset..end).step_by(unit).map(cut)
             })
             .collect();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::connection::Session;
 use super::failed;
 use super::script::{Fault, Operation};
-use crate::fabric::{Completion, FabricError, Range, Registration, RemoteRead, RemoteWrite, Write};
+use crate::fabric::{ByteRange, Completion, FabricError, Registration, RemoteRead, RemoteWrite, Write};
 use crate::layout::WORD;
 use crate::memory::Region;
 
@@ -29,7 +29,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(fault: Option<Fault>, mirror: &Region, ranges: &[Range]) -> Self {
+    fn new(fault: Option<Fault>, mirror: &Region, ranges: &[ByteRange]) -> Self {
         let offsets = ranges.iter().flat_map(|range| (range.offset..range.offset + range.len).step_by(WORD));
         // Ranges that do not fit are left for the fabric to refuse.
         let inside = offsets.take_while(|offset| *offset < mirror.len());
@@ -97,7 +97,7 @@ impl RemoteRead for FaultyRead {
         self.inner.is_mapped()
     }
 
-    fn post(&mut self, ranges: &[Range]) -> Result<Completion, FabricError> {
+    fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
         let fault = self.session.script.next(Operation::Read);
         if fault == Some(Fault::DisconnectRead) {
             self.session.end();

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use super::{Fault, FaultyFabric, Running, Script};
-use crate::fabric::{Address, Completion, Connection, Exposure, Fabric, FabricError, Range, Received, Sent};
+use crate::fabric::{
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Received, Sent,
+};
 use crate::memory::{Protection, Region};
 use crate::testkit::fabric::{Network, Reach};
 
 const LEN: usize = 64;
-const WHOLE: [Range; 1] = [Range { offset: 0, len: LEN }];
+const WHOLE: [ByteRange; 1] = [ByteRange { offset: 0, len: LEN }];
 
 /// A faulty dialler's connection to a faultless peer that sends it a region.
 struct Setup {

@@ -15,7 +15,7 @@ impl FromStr for Cpus {
         }
         let wrong = || "write two processors, as in 0,1, or `any`".to_owned();
         let (one, other) = text.split_once(',').ok_or_else(wrong)?;
-        let cpus = (one.parse().map_err(|_| wrong())?, other.parse().map_err(|_| wrong())?);
+        let cpus: (usize, usize) = (one.parse().map_err(|_| wrong())?, other.parse().map_err(|_| wrong())?);
         if cpus.0.max(cpus.1) >= CpuSet::MAX_CPU {
             return Err(format!("processors are numbered from 0 to {}", CpuSet::MAX_CPU - 1));
         }
@@ -47,6 +47,7 @@ impl Cpus {
 fn pin(cpu: usize) -> Result<(), String> {
     let mut set = CpuSet::new();
     set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set)
-        .map_err(|errno| format!("cannot run on processor {cpu}: {errno}; choose others with --cpus, or `--cpus any`"))
+    rustix::thread::sched_setaffinity(None, &set).map_err(|errno| {
+        format!("cannot run on processor {cpu}: {errno}; choose others with --cpus, or `--cpus any`")
+    })
 }

@@ -38,7 +38,11 @@ pub(super) fn serve(arguments: &Arguments, runtime_dir: Option<&Path>) -> Result
     arguments.cpus.pin_answering()?;
     let node = open_node(&arguments.node, runtime_dir)?;
     let Some(len) = arguments.floor_len else {
-        println!("answering at shm:{}: measure with `fabricast perf MODE --connect shm:{}`", node.name(), node.name());
+        println!(
+            "answering at shm:{}: measure with `fabricast perf MODE --connect shm:{}`",
+            node.name(),
+            node.name()
+        );
         loop {
             let mut echo = Echo::find(&node, arguments)?;
             echo.deliver(|| false)?;
@@ -61,8 +65,13 @@ impl Echo {
             if let Some(topic) = topics.first() {
                 let target = format!("{address}/{}", topic.topic);
                 let len = usize::try_from(topic.payload_len_max)?;
-                let delivery = if topic.topic.as_str() == "push" { fabricast::Delivery::Push } else { fabricast::Delivery::Pull };
-                let publisher = node.state_publisher::<Raw>("pong").slots(arguments.slots).payload_len_max(len).open()?;
+                let delivery = if topic.topic.as_str() == "push" {
+                    fabricast::Delivery::Push
+                } else {
+                    fabricast::Delivery::Pull
+                };
+                let publisher =
+                    node.state_publisher::<Raw>("pong").slots(arguments.slots).payload_len_max(len).open()?;
                 let subscriber = node.state_subscriber::<Raw>(&target).delivery(delivery).open()?;
                 let value = vec![0; len.div_ceil(size_of::<u64>())];
                 return Ok(Self { value, len, publisher, subscriber, seen: Seen::default() });

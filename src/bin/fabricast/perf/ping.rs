@@ -151,7 +151,9 @@ impl Ping {
         };
         while publisher.pull_subscribers() + publisher.push_subscribers() == 0 {
             if began.elapsed() > PATIENCE {
-                return Err("the answering process does not subscribe: is it `fabricast perf MODE --serve`?".into());
+                return Err(
+                    "the answering process does not subscribe: is it `fabricast perf MODE --serve`?".into()
+                );
             }
             std::thread::park_timeout(Duration::from_millis(1));
         }
@@ -164,7 +166,12 @@ impl Ping {
     }
 
     /// Round trips, as many as asked for or as the time allows.
-    fn turn(&mut self, durations: &mut Durations, iterations: Option<u64>, seconds: f64) -> Result<(), Failure> {
+    fn turn(
+        &mut self,
+        durations: &mut Durations,
+        iterations: Option<u64>,
+        seconds: f64,
+    ) -> Result<(), Failure> {
         timed(durations, iterations, seconds, || self.round_trip())
     }
 
@@ -313,7 +320,10 @@ fn await_answer(mut answered: impl FnMut() -> bool) -> Result<(), Failure> {
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, reason = "the library's clock is not part of its interface; this one only measures")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the library's clock is not part of its interface; this one only measures"
+)]
 fn now() -> Instant {
     Instant::now()
 }

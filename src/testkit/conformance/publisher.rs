@@ -7,9 +7,9 @@ use crate::fabric::{
     RemoteWrite, Sent, Write,
 };
 use crate::id::{Epoch, Sequence, TopicId};
-use crate::layout::{LINE, WORD};
 use crate::layout::header::{HOT_LEN, HOT_OFFSET};
 use crate::layout::state::StateGeometry;
+use crate::layout::{LINE, WORD};
 use crate::repository::state::StateWriter;
 
 /// The topic of the suite.

@@ -80,6 +80,28 @@ pub(super) unsafe fn across(source: *const u64, target: *mut u64, words: usize) 
     }
 }
 
+/// Stores four words of private memory by 16-byte registers, so that a load of 16 bytes that follows at once, as
+/// the checksum's, gets them from the store buffer. From two stores of 8 bytes it could not, and would wait until
+/// both have reached the cache: 13 ns of a publish of 64 bytes.
+#[inline]
+pub(crate) fn set_quad(target: &mut [u64; 4], words: [u64; 4]) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use core::arch::x86_64::{_mm_set_epi64x, _mm_storeu_si128};
+        let [a, b, c, d] = words.map(u64::cast_signed);
+        let (low, high) = target.split_at_mut(2);
+        // SAFETY: `low` holds two words, all of the 16 bytes that the store writes, at any alignment; SSE2 is part
+        // of x86-64.
+        unsafe { _mm_storeu_si128(low.as_mut_ptr().cast(), _mm_set_epi64x(b, a)) };
+        // SAFETY: `high` holds the other two words of the four, likewise.
+        unsafe { _mm_storeu_si128(high.as_mut_ptr().cast(), _mm_set_epi64x(d, c)) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        *target = words;
+    }
+}
+
 /// Moves as many whole registers as there are in `len` bytes, and returns the bytes moved.
 ///
 /// # Safety

@@ -13,6 +13,7 @@
 mod copy;
 mod region;
 
+pub(crate) use copy::set_quad;
 pub use region::MemoryError;
 pub(crate) use region::{Access, Protection, Region};
 

@@ -22,6 +22,8 @@ pub(crate) struct StateReader {
     last_len: usize,
     /// Failed reads since the last value or report.
     attempts: u32,
+    /// Values before one that was reported as wrong, which were replaced before they were read.
+    unreported: u64,
     /// The sequence that the last failed read was found wrong at, rather than torn.
     suspect: Option<Sequence>,
     counts: ReadCounts,
@@ -113,6 +115,7 @@ impl StateReader {
             last: Sequence::NONE,
             last_len: 0,
             attempts: 0,
+            unreported: 0,
             suspect: None,
             counts: ReadCounts::default(),
             slot: vec![0; slot_len(geometry.payload_len_max()) / WORD].into(),
@@ -241,8 +244,7 @@ impl StateReader {
                 return Err(Rejection::Wrong(ReadFailure::ForeignEpoch { sequence, found: header.epoch }));
             }
         }
-        let skipped = sequence.get() - self.last.get() - 1;
-        let conflated = if self.last == Sequence::NONE { 0 } else { skipped };
+        let conflated = self.skipped(sequence) + std::mem::take(&mut self.unreported);
         self.last = sequence;
         self.last_len = len;
         self.attempts = 0;
@@ -265,12 +267,19 @@ impl StateReader {
         let attempts = std::mem::take(&mut self.attempts);
         match rejection {
             Rejection::Wrong(failure) if still => {
+                self.unreported += self.skipped(sequence);
                 self.last = sequence;
                 self.counts.rejected += 1;
                 Err(failure)
             }
             _ => Err(ReadFailure::Contended { attempts }),
         }
+    }
+
+    /// Values between the last one and this one. Nothing is missed before the first.
+    #[inline]
+    fn skipped(&self, sequence: Sequence) -> u64 {
+        if self.last == Sequence::NONE { 0 } else { sequence.get() - self.last.get() - 1 }
     }
 
     /// The value that was accepted last.

@@ -180,18 +180,21 @@ fn damage_is_reported_once_and_passed_over() {
     let region = region_of(&words(writer.region()));
     assert_eq!(reader.poll(&region).unwrap().unwrap().payload, b"good");
 
+    writer.publish(b"passed over", 1, 0).unwrap();
     writer.publish(b"spoilt", 1, 0).unwrap();
     let region = region_of(&words(writer.region()));
-    let slot = writer.geometry().slot_offset(Sequence::new(2));
+    let slot = writer.geometry().slot_offset(Sequence::new(3));
     region.store(slot + 32, region.load(slot + 32) ^ 4);
     let failure = reader.poll(&region).unwrap_err();
-    assert!(matches!(failure, ReadFailure::Damaged { sequence, .. } if sequence.get() == 2), "{failure:?}");
+    assert!(matches!(failure, ReadFailure::Damaged { sequence, .. } if sequence.get() == 3), "{failure:?}");
     assert!(reader.poll(&region).unwrap().is_none());
     assert_eq!((reader.counts().rejected, reader.counts().torn_retries), (1, 0));
 
     writer.publish(b"good again", 1, 0).unwrap();
     let region = region_of(&words(writer.region()));
-    assert_eq!(reader.poll(&region).unwrap().unwrap().payload, b"good again");
+    let verified = reader.poll(&region).unwrap().unwrap();
+    assert_eq!((verified.payload, verified.conflated), (&b"good again"[..], 1));
+    assert_eq!(reader.counts().conflated, 1);
 }
 
 #[test]

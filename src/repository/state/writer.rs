@@ -7,7 +7,7 @@ use crate::layout::state::{
     HEADER_LEN, HEADER_WORDS, SlotCheck, SlotHeader, StateGeometry, TRAILER_WORDS, check_word, slot_len,
 };
 use crate::layout::{ByteRange, WORD};
-use crate::memory::Region;
+use crate::memory::{Region, set_quad};
 use crate::sync::atomic::{Ordering, fence};
 
 /// Payloads up to this many bytes are laid out in private memory first, so that the checksum and the copy take
@@ -145,10 +145,12 @@ impl StateWriter {
         let header = self.header(payload_len, encoding, now_ns);
         let words = (slot_len(payload_len) / WORD) - TRAILER_WORDS;
         let (run, _) = self.scratch.split_at_mut(words);
-        let (head, payload) = run.split_at_mut(HEADER_WORDS);
-        head.copy_from_slice(&header.emit());
+        let Some((head, payload)) = run.split_first_chunk_mut::<HEADER_WORDS>() else {
+            unreachable!("a slot has a header")
+        };
+        set_quad(head, header.emit());
         let payload: &mut [u8] = bytemuck::cast_slice_mut(payload);
-        payload.split_at_mut(payload_len).1.fill(0);
+        payload.iter_mut().skip(payload_len).for_each(|padding| *padding = 0);
         let checked: &[u8] = bytemuck::cast_slice(run);
         let crc = self.check.of_run(checked.split_at(HEADER_LEN + payload_len).0);
 

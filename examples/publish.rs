@@ -8,6 +8,7 @@
 #![expect(clippy::disallowed_methods, reason = "an example keeps time with the standard library")]
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use fabricast::Node;
@@ -25,7 +26,17 @@ enum Sky {
     Clouds { eighths: u8 },
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("publish: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let count: u32 = std::env::args().nth(1).map_or(Ok(600), |text| text.parse())?;
     let node = Node::builder().name("station")?.open()?;
     let mut publisher = node.state_publisher::<Reading>("reading").open()?;

@@ -5,6 +5,7 @@
 //! ```
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use fabricast::{Node, ReceiveError};
@@ -23,7 +24,17 @@ enum Sky {
     Clouds { eighths: u8 },
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("subscribe: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
     let node = Node::builder().open()?;
     let builder = node.state_subscriber::<Reading>("shm:station/reading");
     let mut subscriber = match std::env::args().nth(1).as_deref() {

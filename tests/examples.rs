@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use fabricast::Node;
+use fabricast::{Node, Raw};
 use tempfile::TempDir;
 
 /// What the market data example promises.
@@ -157,6 +157,36 @@ fn publish_and_subscribe_find_each_other() {
             && error.starts_with("subscribe: cannot subscribe to shm:station/reading: no node"),
         "{error}"
     );
+}
+
+/// Reading takes no part of the publisher: it goes on while the process is stopped. Attaching does take one.
+#[test]
+fn a_stopped_publisher_is_still_read() {
+    let dir = directory();
+    let mut publisher = example("publish", &dir).arg("100").spawn().unwrap();
+    wait_for_line(&mut publisher, "publishing");
+    let node = Node::builder().runtime_dir(dir.path()).open().unwrap();
+    let attach = |patience| node.state_subscriber::<Raw>("shm:station/reading").timeout(patience).open();
+    let mut subscriber = attach(MARKET_DATA_MAX).unwrap();
+    let first = subscriber.receive_timeout(MARKET_DATA_MAX).unwrap().expect("a reading");
+    let mut unread = attach(MARKET_DATA_MAX).unwrap();
+
+    let process = rustix::process::Pid::from_child(&publisher);
+    rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+    let sample = unread.try_receive().unwrap().expect("the newest reading");
+    assert!(sample.sequence >= first.sequence);
+    drop(unread);
+    // The session that is there is shared; a node of its own has to introduce itself.
+    let stranger = Node::builder().runtime_dir(dir.path()).open().unwrap();
+    let builder = stranger.state_subscriber::<Raw>("shm:station/reading").timeout(Duration::from_millis(100));
+    let error = builder.open().unwrap_err().to_string();
+    assert!(error.contains("the peer was silent for too long"), "{error}");
+
+    rustix::process::kill_process(process, rustix::process::Signal::CONT).unwrap();
+    let next = subscriber.receive_timeout(MARKET_DATA_MAX).unwrap().expect("the next reading");
+    assert!(next.sequence > first.sequence);
+    publisher.kill().unwrap();
+    publisher.wait().unwrap();
 }
 
 #[test]

@@ -173,6 +173,8 @@ fn a_stopped_publisher_is_still_read() {
 
     let process = rustix::process::Pid::from_child(&publisher);
     rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+    // Returns when all of its threads have stopped.
+    rustix::process::waitpid(Some(process), rustix::process::WaitOptions::UNTRACED).unwrap();
     let sample = unread.try_receive().unwrap().expect("the newest reading");
     assert!(sample.sequence >= first.sequence);
     drop(unread);

@@ -167,6 +167,9 @@ fn malformed(what: &'static str, text: &str) -> NameError {
 pub struct Epoch(NonZeroU64);
 
 impl Epoch {
+    /// The epoch with the number 1, for repositories that nobody else sees.
+    pub(crate) const FIRST: Self = Self(NonZeroU64::MIN);
+
     /// The epoch with this number, or `None` for zero, which no incarnation has.
     pub fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)

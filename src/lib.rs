@@ -68,6 +68,8 @@ mod fabric;
 mod id;
 mod layout;
 pub mod limits;
+#[doc(hidden)]
+pub mod measure;
 mod memory;
 mod metrics;
 mod node;
@@ -77,6 +79,8 @@ mod random;
 mod repository;
 mod subscriber;
 mod sync;
+#[cfg(test)]
+mod testkit;
 
 pub use control::{ControlError, RefuseReason};
 pub use event::{Event, EventSink};

@@ -1,6 +1,5 @@
 //! The one place that atomics come from, so that a model checker's can take their place.
 
-#[expect(clippy::disallowed_types, reason = "this is the facade that everything else must use")]
 pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 }

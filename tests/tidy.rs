@@ -28,6 +28,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("repository", 3),
     ("control", 3),
     ("notice", 3),
+    ("measure", 4),
     ("publisher", 4),
     ("subscriber", 4),
     ("node", 5),

@@ -23,6 +23,7 @@ pub use address::{Address, AddressError, Target};
 pub(crate) use wait::{Waker, wait};
 
 use crate::id::NodeName;
+pub(crate) use crate::memory::ByteRange;
 use crate::memory::{MemoryError, Region};
 
 /// A provider: one way of moving bytes between nodes.
@@ -54,7 +55,8 @@ pub(crate) trait Listener: Debug + Send {
 
 /// One end of a session with a peer.
 pub(crate) trait Connection: Debug + Send {
-    /// Sends one message of at most [`crate::limits::CONTROL_MESSAGE_LEN_MAX`] bytes, with a region if there is one.
+    /// Sends one message of at least 1 and at most [`crate::limits::CONTROL_MESSAGE_LEN_MAX`] bytes, with a region if
+    /// there is one.
     fn send(&mut self, message: &[u8], region: Option<&Registration>) -> Result<Sent, FabricError>;
 
     /// The next message, if there is one. A message longer than `into` is an error and is lost; so are regions
@@ -83,7 +85,7 @@ pub(crate) trait RemoteRead: Debug + Send {
     fn is_mapped(&self) -> bool;
 
     /// Begins to bring these ranges, in no promised order and not at one moment. Only one batch at a time.
-    fn post(&mut self, ranges: &[Range]) -> Result<Completion, FabricError>;
+    fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError>;
 
     /// Whether the batch is complete.
     fn poll(&mut self) -> Result<Completion, FabricError>;
@@ -108,20 +110,18 @@ pub(crate) enum Exposure {
     Write,
 }
 
-/// A run of bytes of a region; both numbers are multiples of 8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
-    /// Where it begins, bytes from the start of the region.
-    pub(crate) offset: usize,
-    /// How long it is, bytes.
-    pub(crate) len: usize,
-}
-
 /// One write of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Write {
     /// A range of the source, to the same offset. Its first word is placed last where the medium allows it.
-    Range(Range),
+    Range(ByteRange),
+    /// A line of its own, at this offset. Its first word is placed last where the medium allows it.
+    Line {
+        /// Where, bytes from the start of the region; a multiple of 8.
+        offset: usize,
+        /// What.
+        words: [u64; 8],
+    },
     /// A word of its own, at this offset.
     Word {
         /// Where, bytes from the start of the region; a multiple of 8.

@@ -19,7 +19,7 @@
 
 use super::{LINE, WORD, halves, joined};
 use crate::checksum::crc32;
-use crate::id::{Epoch, Kind, TopicId};
+use crate::id::{Epoch, Kind, Sequence, TopicId};
 use crate::limits;
 
 /// Where the static line begins.
@@ -178,6 +178,17 @@ impl StaticLine {
     }
 }
 
+/// The hot line as words, for a value that was published at this moment.
+#[inline]
+pub(crate) fn hot_line(
+    sequence: Sequence,
+    payload_len: usize,
+    epoch: Epoch,
+    now_ns: u64,
+) -> [u64; LINE / WORD] {
+    [sequence.get(), payload_len as u64, now_ns, epoch.get(), now_ns, 0, 0, 0]
+}
+
 fn checksum(line: &[u64; StaticLine::WORDS]) -> u32 {
     let bytes: &[u8] = bytemuck::cast_slice(line);
     crc32(bytes.split_at(CHECKED_LEN).0)
@@ -238,6 +249,13 @@ mod tests {
                 assert!(StaticLine::parse(&words).is_err(), "word {word} bit {bit}");
             }
         }
+    }
+
+    #[test]
+    fn the_hot_line_stands_where_its_constants_say() {
+        let line = hot_line(Sequence::new(1), 2, Epoch::new(3).unwrap(), 4);
+        let at = |offset: usize| line[(offset - HOT_OFFSET) / WORD];
+        assert_eq!([HOT_SEQUENCE, HOT_LEN, HOT_EPOCH, HOT_HEARTBEAT, HOT_PUBLISHED].map(at), [1, 2, 3, 4, 4]);
     }
 
     #[test]

@@ -14,14 +14,7 @@
 pub(crate) mod header;
 pub(crate) mod state;
 
-/// A run of bytes of a region: both numbers are multiples of 8.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ByteRange {
-    /// Where it begins, bytes from the start of the region.
-    pub(crate) offset: usize,
-    /// How long it is, bytes.
-    pub(crate) len: usize,
-}
+pub(crate) use crate::memory::ByteRange;
 
 /// Bytes of one word.
 pub(crate) const WORD: usize = 8;

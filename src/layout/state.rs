@@ -58,7 +58,11 @@ pub(crate) struct StateGeometry {
 #[non_exhaustive]
 pub enum GeometryError {
     /// The number of slots is not one that a repository can have.
-    #[error("{found} slots are not possible: use a power of two from {min} to {max}", min = limits::SLOT_COUNT_MIN, max = limits::SLOT_COUNT_MAX)]
+    #[error(
+        "{found} slots are not possible: use a power of two from {min} to {max}",
+        min = limits::SLOT_COUNT_MIN,
+        max = limits::SLOT_COUNT_MAX
+    )]
     SlotCount {
         /// Slots asked for.
         found: u32,
@@ -70,7 +74,11 @@ pub enum GeometryError {
         found: usize,
     },
     /// The region would be too large.
-    #[error("{slot_count} slots of {payload_len_max} bytes make a region of more than {max} bytes: use fewer slots or smaller payloads", max = limits::REGION_LEN_MAX)]
+    #[error(
+        "{slot_count} slots of {payload_len_max} bytes make a region of more than {max} bytes: \
+         use fewer slots or smaller payloads",
+        max = limits::REGION_LEN_MAX
+    )]
     RegionLen {
         /// Slots asked for.
         slot_count: u32,

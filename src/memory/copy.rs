@@ -10,8 +10,8 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of one word.
 const WORD: usize = size_of::<u64>();
-/// Bytes moved by one turn of the bulk loop.
-const BLOCK: usize = 64;
+/// Bytes moved by one register.
+const REGISTER: usize = 16;
 
 /// Copies `words` words from shared to private memory.
 ///
@@ -19,6 +19,7 @@ const BLOCK: usize = 64;
 ///
 /// `source` must be aligned to 8 and valid for reads of `words` words that are only ever accessed atomically or
 /// by other processes; `target` must be valid for writes of as many words and not overlap `source`.
+#[inline]
 pub(super) unsafe fn out(source: *const u64, target: *mut u64, words: usize) {
     // SAFETY: the caller promises both ranges, which is what `bulk` asks for.
     let done = unsafe { bulk(source.cast(), target.cast(), words * WORD) } / WORD;
@@ -41,6 +42,7 @@ pub(super) unsafe fn out(source: *const u64, target: *mut u64, words: usize) {
 /// `source` must be valid for reads of `words` words (at any alignment); `target` must be aligned to 8 and valid
 /// for writes of `words` words that are only ever accessed atomically or by other processes; the two must not
 /// overlap.
+#[inline]
 pub(super) unsafe fn in_(source: *const u8, target: *mut u64, words: usize) {
     // SAFETY: the caller promises both ranges, which is what `bulk` asks for.
     let done = unsafe { bulk(source, target.cast(), words * WORD) } / WORD;
@@ -62,6 +64,7 @@ pub(super) unsafe fn in_(source: *const u8, target: *mut u64, words: usize) {
 ///
 /// `source` and `target` must be aligned to 8 and valid for reads and writes, respectively, of `words` words
 /// that are only ever accessed atomically or by other processes; the two must not overlap.
+#[inline]
 pub(super) unsafe fn across(source: *const u64, target: *mut u64, words: usize) {
     // SAFETY: the caller promises both ranges, which is what `bulk` asks for.
     let done = unsafe { bulk(source.cast(), target.cast(), words * WORD) } / WORD;
@@ -77,7 +80,7 @@ pub(super) unsafe fn across(source: *const u64, target: *mut u64, words: usize) 
     }
 }
 
-/// Moves as many whole blocks as there are in `len` bytes, and returns the bytes moved.
+/// Moves as many whole registers as there are in `len` bytes, and returns the bytes moved.
 ///
 /// # Safety
 ///
@@ -86,17 +89,17 @@ pub(super) unsafe fn across(source: *const u64, target: *mut u64, words: usize) 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 unsafe fn bulk(source: *const u8, target: *mut u8, len: usize) -> usize {
-    let blocks = len / BLOCK;
-    if blocks == 0 {
-        return 0;
-    }
-    // SAFETY: the loop reads and writes exactly `blocks * BLOCK <= len` bytes from each pointer on, which the
-    // caller vouches for. `movups` asks for no alignment; SSE2 is part of x86-64; the registers it changes are
-    // declared; the block is a barrier for the compiler, as it declares no memory option. Where memory is
-    // shared and aligned to 8, each half of a 16-byte access is a single-copy atomic access (Intel SDM vol. 3A,
-    // 9.1.1; AMD APM vol. 2, 7.3.2), as a relaxed one would be, and stores stay in program order.
+    let moved = len / REGISTER * REGISTER;
+    // SAFETY: the loops read and write `moved <= len` bytes from each pointer on, which the caller vouches for:
+    // four registers a turn while there are four, then one. `movups` asks for no alignment; SSE2 is part of
+    // x86-64; all registers that change are declared; the block is a barrier for the compiler, as it declares no
+    // memory option. Where memory is shared and aligned to 8, each half of a 16-byte access is a single-copy
+    // atomic access (Intel SDM vol. 3A, 9.1.1; AMD APM vol. 2, 7.3.2), as a relaxed one would be, and stores
+    // become visible in program order.
     unsafe {
         core::arch::asm!(
+            "sub {left}, 64",
+            "jb 3f",
             "2:",
             "movups {a}, [{source}]",
             "movups {b}, [{source} + 16]",
@@ -108,11 +111,22 @@ unsafe fn bulk(source: *const u8, target: *mut u8, len: usize) -> usize {
             "movups [{target} + 48], {d}",
             "add {source}, 64",
             "add {target}, 64",
-            "dec {blocks}",
-            "jnz 2b",
+            "sub {left}, 64",
+            "jae 2b",
+            "3:",
+            "add {left}, 64",
+            "jz 5f",
+            "4:",
+            "movups {a}, [{source}]",
+            "movups [{target}], {a}",
+            "add {source}, 16",
+            "add {target}, 16",
+            "sub {left}, 16",
+            "jnz 4b",
+            "5:",
             source = inout(reg) source => _,
             target = inout(reg) target => _,
-            blocks = inout(reg) blocks => _,
+            left = inout(reg) moved => _,
             a = out(xmm_reg) _,
             b = out(xmm_reg) _,
             c = out(xmm_reg) _,
@@ -120,7 +134,7 @@ unsafe fn bulk(source: *const u8, target: *mut u8, len: usize) -> usize {
             options(nostack),
         );
     }
-    blocks * BLOCK
+    moved
 }
 
 /// Moves nothing: the word loops of the callers do it all.
@@ -131,6 +145,6 @@ unsafe fn bulk(source: *const u8, target: *mut u8, len: usize) -> usize {
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline]
 unsafe fn bulk(_source: *const u8, _target: *mut u8, _len: usize) -> usize {
-    let _ = BLOCK;
+    let _ = REGISTER;
     0
 }

@@ -15,3 +15,12 @@ mod region;
 
 pub use region::MemoryError;
 pub(crate) use region::{Access, Protection, Region};
+
+/// A run of bytes of a region; both numbers are multiples of 8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ByteRange {
+    /// Where it begins, bytes from the start of the region.
+    pub(crate) offset: usize,
+    /// How long it is, bytes.
+    pub(crate) len: usize,
+}

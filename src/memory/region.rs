@@ -257,6 +257,14 @@ impl Region {
         target.store_release(target_offset, self.load(offset));
     }
 
+    /// Copies words from private memory; the first becomes visible last.
+    #[inline]
+    pub(crate) fn write_line(&self, offset: usize, line: &[u64; 8]) {
+        let [first, rest @ ..] = line;
+        self.copy_in(offset + WORD, rest);
+        self.store_release(offset, *first);
+    }
+
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         let word = self.range(offset, 1);

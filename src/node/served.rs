@@ -228,8 +228,9 @@ impl Served {
         };
         match offer.open_write(attachment.topic.geometry().region_len()) {
             Ok(remote) => {
-                let geometry = attachment.topic.geometry();
-                let landing = Landing::new(remote, geometry, Arc::clone(&attachment.closed));
+                let topic = &attachment.topic;
+                let closed = Arc::clone(&attachment.closed);
+                let landing = Landing::new(remote, topic.geometry(), topic.epoch(), closed);
                 attachment.topic.hand_over(landing);
                 attachment.count(core, self.peer.as_ref());
                 self.session.lent(id)

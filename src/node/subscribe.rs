@@ -7,7 +7,7 @@ use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError};
 use crate::clock::saturate;
 use crate::control::{GeometryWire, Grant, RefuseReason};
-use crate::fabric::{Completion, Exposure, Offer, Range, Target};
+use crate::fabric::{ByteRange, Completion, Exposure, Offer, Target};
 use crate::id::Delivery;
 use crate::layout::header::{STATIC_OFFSET, StaticLine};
 use crate::layout::state::{GeometryError, StateGeometry};
@@ -149,7 +149,7 @@ fn check(target: &Target, delivery: Delivery, grant: &Grant) -> Result<Granted, 
 fn open_repository(granted: &Granted, offer: Option<Box<dyn Offer>>) -> Result<Source, GrantError> {
     let offer = offer.ok_or(GrantError::NoRegion)?;
     let mut remote = offer.open_read(granted.geometry.region_len())?;
-    let line = Range { offset: STATIC_OFFSET, len: size_of::<[u64; StaticLine::WORDS]>() };
+    let line = ByteRange { offset: STATIC_OFFSET, len: size_of::<[u64; StaticLine::WORDS]>() };
     let mapped = remote.post(&[line])? == Completion::Done;
     if !mapped {
         while remote.poll()? == Completion::Pending {

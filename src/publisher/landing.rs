@@ -1,8 +1,10 @@
 use std::sync::Arc;
 
 use crate::fabric::{Completion, FabricError, Registration, RemoteWrite, Write};
-use crate::id::Sequence;
+use crate::id::{Epoch, Sequence};
+use crate::layout::header::{HOT_OFFSET, hot_line};
 use crate::layout::state::StateGeometry;
+use crate::repository::state::Committed;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// A push subscriber's landing region, as the publisher holds it.
@@ -10,10 +12,13 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub(crate) struct Landing {
     remote: Box<dyn RemoteWrite>,
     geometry: StateGeometry,
+    epoch: Epoch,
     /// Set by the node when the subscriber is gone, and here when writing fails.
     closed: Arc<AtomicBool>,
     /// The newest sequence written to it.
     written: Sequence,
+    /// The payload length that each of its slots holds: its tail stamp must not outlive it.
+    held_lens: Box<[usize]>,
     /// A batch is under way.
     pending: bool,
     /// How often the node has looked after it while it waited for the publisher.
@@ -21,13 +26,24 @@ pub(crate) struct Landing {
 }
 
 impl Landing {
-    /// The landing region behind `remote`. Whoever sets `closed` ends its use.
+    /// The landing region behind `remote`, for this incarnation of a topic. Whoever sets `closed` ends its use.
     pub(crate) fn new(
         remote: Box<dyn RemoteWrite>,
         geometry: StateGeometry,
+        epoch: Epoch,
         closed: Arc<AtomicBool>,
     ) -> Self {
-        Self { remote, geometry, closed, written: Sequence::NONE, pending: false, tended: 0 }
+        let held_lens = vec![0; geometry.slot_count() as usize].into();
+        Self {
+            remote,
+            geometry,
+            epoch,
+            closed,
+            written: Sequence::NONE,
+            held_lens,
+            pending: false,
+            tended: 0,
+        }
     }
 
     /// The newest sequence written to it.
@@ -50,37 +66,48 @@ impl Landing {
     /// Writes what a commit changed. Where the batch before is still under way the value is passed over, so that a
     /// slow subscriber does not hold up the others: it gets a newer one.
     #[inline]
-    pub(super) fn write(&mut self, source: &Registration, sequence: Sequence, writes: &[Write]) {
-        let outcome = match self.pending {
+    pub(super) fn write(&mut self, source: &Registration, committed: &Committed) {
+        let settled = match self.pending {
             true => self.remote.poll(),
             false => Ok(Completion::Done),
         };
-        let outcome = outcome.and_then(|settled| match settled {
-            Completion::Done => self.post(source, sequence, writes),
-            Completion::Pending => Ok(Completion::Pending),
-        });
+        let outcome = match settled {
+            Ok(Completion::Done) => self.post(source, committed),
+            other => other,
+        };
         match outcome {
             Ok(completion) => self.pending = completion == Completion::Pending,
             Err(_) => self.closed.store(true, Ordering::Relaxed),
         }
     }
 
-    fn post(
-        &mut self,
-        source: &Registration,
-        sequence: Sequence,
-        writes: &[Write],
-    ) -> Result<Completion, FabricError> {
-        let expected = self.written.next();
-        let completion = self.remote.post(source, writes)?;
-        let passed_over = self.written != Sequence::NONE && sequence > expected;
-        self.written = sequence;
-        if !passed_over {
-            return Ok(completion);
+    #[inline]
+    fn post(&mut self, source: &Registration, committed: &Committed) -> Result<Completion, FabricError> {
+        let Committed { sequence, slot, published_ns, payload_len } = *committed;
+        let values = [
+            Write::Range(slot),
+            Write::Line {
+                offset: HOT_OFFSET,
+                words: hot_line(sequence, payload_len, self.epoch, published_ns),
+            },
+        ];
+        let held = self.held_lens.get_mut(self.geometry.slot_index(sequence));
+        let held = held.map_or(payload_len, |held| std::mem::replace(held, payload_len));
+        let old_tail = StateGeometry::tail_offset(held);
+        let expected = std::mem::replace(&mut self.written, sequence).next();
+        let passed_over = expected.get() > 1 && sequence > expected;
+        if !passed_over && old_tail == StateGeometry::tail_offset(payload_len) {
+            return self.remote.post(source, &values);
         }
-        // The subscriber looks for the value after the last one where that would stand. A stamp beyond it there
-        // tells that the value was passed over, and that the hot line knows the newest.
+        // The tail stamp of the value that the slot held before goes first, so that nothing is taken for it.
+        let retired = Write::Word { offset: slot.offset + old_tail, word: sequence.get() };
+        let [slot, hot] = values;
+        if !passed_over {
+            return self.remote.post(source, &[retired, slot, hot]);
+        }
+        // The subscriber looks for the value after its last one where that would stand. A stamp beyond it there
+        // tells that it was passed over, and that the hot line knows the newest.
         let stamp = Write::Word { offset: self.geometry.slot_offset(expected), word: sequence.get() };
-        self.remote.post(source, &[stamp])
+        self.remote.post(source, &[retired, slot, hot, stamp])
     }
 }

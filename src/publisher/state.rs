@@ -7,10 +7,10 @@ use parking_lot::Mutex;
 
 use super::landing::Landing;
 use super::loan::Loan;
-use super::topic::{PublishedTopic, range};
+use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::clock::Clock;
-use crate::fabric::{Exposure, Fabric, Waker, Write};
+use crate::fabric::{Exposure, Fabric, Waker};
 use crate::id::{Epoch, Sequence, TopicId, TopicName};
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
 use crate::layout::state::StateGeometry;
@@ -230,16 +230,10 @@ impl Output {
         if self.landings.is_empty() {
             return;
         }
-        let values = [range(committed.slot), range(committed.hot)];
-        let retiring = committed.retired_offset.map(|offset| {
-            let [slot, hot] = values;
-            [Write::Word { offset, word: committed.sequence.get() }, slot, hot]
-        });
-        let writes = retiring.as_ref().map_or(values.as_slice(), |all| all.as_slice());
         let mut closed = false;
         for landing in &mut self.landings {
             if !landing.is_closed() {
-                landing.write(&self.topic.registration, committed.sequence, writes);
+                landing.write(&self.topic.registration, committed);
             }
             closed |= landing.is_closed();
         }

@@ -3,13 +3,13 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::landing::Landing;
-use crate::fabric::{Range, Registration, Waker, Write};
+use crate::fabric::{Registration, Waker};
 use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
-use crate::layout::header::{HOT_HEARTBEAT, HOT_LEN, HOT_OFFSET, HOT_PUBLISHED, HOT_SEQUENCE};
+use crate::layout::header::{HOT_HEARTBEAT, HOT_LEN, HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::layout::state::StateGeometry;
-use crate::layout::{ByteRange, LINE};
 use crate::metrics::Gauge;
 use crate::payload::Schema;
+use crate::repository::state::Committed;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// How often the node looks after a landing region that the publisher has not taken over, in quick succession.
@@ -142,19 +142,14 @@ impl PublishedTopic {
     }
 
     fn bring_up_to_date(&self, landing: &mut Landing) {
-        let newest = self.newest();
-        if newest <= landing.written() {
+        let sequence = self.newest();
+        if sequence <= landing.written() {
             return;
         }
-        let len = usize::try_from(self.registration.region().load(HOT_LEN)).unwrap_or(usize::MAX);
-        let slot = self.geometry.slot_range(newest, len);
-        let hot = ByteRange { offset: HOT_OFFSET, len: LINE };
-        landing.write(&self.registration, newest, &[range(slot), range(hot)]);
+        let payload_len = usize::try_from(self.registration.region().load(HOT_LEN)).unwrap_or(usize::MAX);
+        let payload_len = payload_len.min(self.geometry.payload_len_max());
+        let slot = self.geometry.slot_range(sequence, payload_len);
+        let committed = Committed { sequence, slot, published_ns: self.published_ns(), payload_len };
+        landing.write(&self.registration, &committed);
     }
-}
-
-/// The write of a range of the repository.
-#[inline]
-pub(super) fn range(range: ByteRange) -> Write {
-    Write::Range(Range { offset: range.offset, len: range.len })
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 use super::{ReceiveError, Sample, SampleRef};
 use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
-use crate::fabric::{Completion, Range, RemoteRead};
+use crate::fabric::{Completion, RemoteRead};
 use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
-use crate::layout::ByteRange;
 use crate::layout::state::StateGeometry;
 use crate::memory::Region;
 use crate::payload::{Payload, Schema};
@@ -296,10 +295,9 @@ fn begin(
     fetching: &mut Option<Fetch>,
     fetch: Fetch,
 ) -> Result<Completion, ReceiveError> {
-    let of = |range: ByteRange| Range { offset: range.offset, len: range.len };
     let completion = match fetch.slot {
-        Some(slot) => remote.post(&[of(fetch.hot), of(slot)])?,
-        None => remote.post(&[of(fetch.hot)])?,
+        Some(slot) => remote.post(&[fetch.hot, slot])?,
+        None => remote.post(&[fetch.hot])?,
     };
     *fetching = Some(fetch);
     Ok(completion)

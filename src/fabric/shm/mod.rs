@@ -10,11 +10,12 @@ mod socket;
 use std::sync::Arc;
 
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Offer, Range,
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Offer,
     Registration, RemoteRead, RemoteWrite, Write,
 };
 use crate::id::NodeName;
 use crate::memory::{Access, Region};
+use crate::sync::atomic::{Ordering, fence};
 use directory::RuntimeDirectory;
 
 /// The provider's name.
@@ -116,7 +117,7 @@ impl RemoteRead for ShmRead {
         true
     }
 
-    fn post(&mut self, _ranges: &[Range]) -> Result<Completion, FabricError> {
+    fn post(&mut self, _ranges: &[ByteRange]) -> Result<Completion, FabricError> {
         Ok(Completion::Done)
     }
 
@@ -135,10 +136,14 @@ impl RemoteWrite for ShmWrite {
     #[inline]
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
         for write in writes {
+            // Release: whoever sees a word of this write has seen the one before it whole. Pairs with the Acquire
+            // loads and fences of readers.
+            fence(Ordering::Release);
             match *write {
-                Write::Range(Range { offset, len }) => {
+                Write::Range(ByteRange { offset, len }) => {
                     source.region().write_across(offset, &self.region, offset, len);
                 }
+                Write::Line { offset, words } => self.region.write_line(offset, &words),
                 Write::Word { offset, word } => self.region.store_release(offset, word),
             }
         }

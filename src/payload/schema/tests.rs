@@ -65,7 +65,10 @@ Side
 #[test]
 fn golden_json() {
     let schema = Level::schema().unwrap();
-    let json = r#"{"type":"Level","encoding":"bincode","format":{"type":"Level"},"types":{"Level":{"struct":{"fields":[{"name":"price","format":"f64"},{"name":"size","format":"u32"}]}}}}"#;
+    let json = concat!(
+        r#"{"type":"Level","encoding":"bincode","format":{"type":"Level"},"types":{"Level":"#,
+        r#"{"struct":{"fields":[{"name":"price","format":"f64"},{"name":"size","format":"u32"}]}}}}"#
+    );
     assert_eq!(String::from_utf8(schema.to_json()).unwrap(), json);
     assert_eq!(schema.hash(), 0xA8_0000_0000 | u64::from(checksum::crc32(json.as_bytes())));
     assert_eq!(json.len(), 0xA8);

@@ -209,11 +209,8 @@ impl StateReader {
         if len > self.geometry.payload_len_max() {
             return Err(Rejection::Wrong(ReadFailure::ImpossibleLen { sequence, len: sizes.into() }));
         }
-        let words = slot_len(len) / WORD - 1;
-        let (run, _) = self.slot.split_at_mut(words);
-        let Some((first, rest)) = run.split_first_mut() else { return Err(Rejection::Torn) };
-        *first = head;
-        memory.copy_out(offset + WORD, rest);
+        let (run, _) = self.slot.split_at_mut(slot_len(len) / WORD - 1);
+        memory.copy_out(offset, run);
         // Acquire: if any word copied above is of a later value, the load below sees that the tail stamp is
         // gone. Pairs with the Release fence in `StateWriter::open_slot`.
         fence(Ordering::Acquire);
@@ -230,7 +227,7 @@ impl StateReader {
         let Some((head, _)) = run.split_first_chunk::<HEADER_WORDS>() else { return Err(Rejection::Torn) };
         let header = SlotHeader::parse(*head);
         if !cfg!(fabricast_skip_check) {
-            if tail != sequence.get() || header.payload_len as usize != len {
+            if tail != sequence.get() || header.sequence != sequence || header.payload_len as usize != len {
                 return Err(Rejection::Torn);
             }
             let bytes: &[u8] = bytemuck::cast_slice(run);

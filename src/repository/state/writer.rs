@@ -2,13 +2,11 @@ use std::sync::Arc;
 
 use super::staged::StagedValue;
 use crate::id::{Epoch, Sequence};
-use crate::layout::header::{
-    HOT_EPOCH, HOT_LEN, HOT_OFFSET, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticLine,
-};
+use crate::layout::header::{HOT_EPOCH, HOT_LEN, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticLine};
 use crate::layout::state::{
     HEADER_LEN, HEADER_WORDS, SlotCheck, SlotHeader, StateGeometry, TRAILER_WORDS, check_word, slot_len,
 };
-use crate::layout::{ByteRange, LINE, WORD};
+use crate::layout::{ByteRange, WORD};
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, fence};
 
@@ -30,17 +28,15 @@ pub(crate) struct StateWriter {
     scratch: Box<[u64]>,
 }
 
-/// What a commit changed. Who has it written to him gets the retired stamp first, then the slot, then the line.
+/// What a commit changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Committed {
     /// The position of the value.
     pub(crate) sequence: Sequence,
-    /// Where the tail stamp stood of the value that the slot held before, if the new one's stands elsewhere.
-    pub(crate) retired_offset: Option<usize>,
     /// The slot.
     pub(crate) slot: ByteRange,
-    /// The hot line.
-    pub(crate) hot: ByteRange,
+    /// When it was published, nanoseconds since the Unix epoch.
+    pub(crate) published_ns: u64,
     /// Bytes of the payload.
     pub(crate) payload_len: usize,
 }
@@ -193,16 +189,11 @@ impl StateWriter {
         self.region.store_release(HOT_SEQUENCE, sequence.get());
         self.last = sequence;
 
-        let held = self.held_lens.get_mut(self.geometry.slot_index(sequence));
-        let held = held.map_or(payload_len, |held| std::mem::replace(held, payload_len));
-        let old_tail = StateGeometry::tail_offset(held);
-        Committed {
-            sequence,
-            retired_offset: (old_tail != tail).then_some(offset + old_tail),
-            slot: self.geometry.slot_range(sequence, payload_len),
-            hot: ByteRange { offset: HOT_OFFSET, len: LINE },
-            payload_len,
+        if let Some(held) = self.held_lens.get_mut(self.geometry.slot_index(sequence)) {
+            *held = payload_len;
         }
+        let slot = self.geometry.slot_range(sequence, payload_len);
+        Committed { sequence, slot, published_ns: header.published_ns, payload_len }
     }
 
     /// The header of the next value.

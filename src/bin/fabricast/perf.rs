@@ -1,0 +1,171 @@
+//! `fabricast perf`: measures deliveries between two processes, beside a floor in the same run.
+
+mod cpus;
+mod echo;
+mod line;
+mod ping;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use fabricast::Delivery;
+
+use self::cpus::Cpus;
+
+const EXAMPLES: &str = "\
+Examples:
+  fabricast perf pull                                         round trips of 64-byte values, read by the subscriber
+  fabricast perf push --size 64,1024,65536 --floor --json     three sizes, each beside the floor, for a script
+  fabricast perf pull --size 1048576 --slots 32 --for 5       five seconds of 1 MiB values
+  fabricast perf push --serve --node lab                      answers in one terminal ...
+  fabricast perf push --connect shm:lab                       ... what is measured from another
+
+The floor is the same bytes between the same two processes through a bare seqlock in shared memory, without any
+check. Compare ratios of one run, never times of two: the placement tells whether the processors share a cache.";
+
+/// Measure deliveries between two processes
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// What to measure
+    #[arg(value_enum)]
+    mode: Mode,
+    /// What moves the bytes
+    #[arg(long, value_enum, default_value_t = FabricName::Shm)]
+    fabric: FabricName,
+    /// Payload sizes in bytes, separated by commas
+    #[arg(long, value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(8..=1 << 30))]
+    size: Vec<u32>,
+    /// Round trips to measure for each size [default: as many as --for allows]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    iterations: Option<u64>,
+    /// Seconds to measure for each size
+    #[arg(long = "for", value_name = "SECS", default_value_t = 1.0, value_parser = seconds)]
+    seconds: f64,
+    /// The processors of the measuring and of the answering process, or `any`
+    #[arg(long, value_name = "A,B", default_value = "0,1")]
+    cpus: Cpus,
+    /// Slots of each repository
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    slots: u32,
+    /// Measure the floor too, in turns with the delivery
+    #[arg(long)]
+    floor: bool,
+    /// Print a JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Answer the round trips that another process measures with --connect, until interrupted
+    #[arg(long, conflicts_with_all = ["connect", "floor", "json"])]
+    serve: bool,
+    /// The name to answer under with --serve
+    #[arg(long, default_value = "perf")]
+    node: String,
+    /// Measure against the process that answers at this address
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "floor")]
+    connect: Option<fabricast::Address>,
+    /// Given by a measuring process to the one it starts
+    #[arg(long, hide = true, requires = "serve")]
+    floor_len: Option<u32>,
+}
+
+/// What to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Mode {
+    /// Round trips of a state topic that subscribers read
+    Pull,
+    /// Round trips of a state topic that is written to subscribers
+    Push,
+}
+
+/// What moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FabricName {
+    /// Shared memory of one host
+    Shm,
+}
+
+/// What the other process is told to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Wait,
+    Probe,
+    Floor,
+    Deliver,
+    Stop,
+}
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Runs the measurement.
+pub(crate) fn run(arguments: &Arguments, runtime_dir: Option<&Path>) -> Result<ExitCode, Failure> {
+    if arguments.serve { echo::serve(arguments, runtime_dir) } else { ping::measure(arguments, runtime_dir) }
+}
+
+impl Mode {
+    fn delivery(self) -> Delivery {
+        match self {
+            Self::Pull => Delivery::Pull,
+            Self::Push => Delivery::Push,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Pull => "pull",
+            Self::Push => "push",
+        }
+    }
+}
+
+impl Phase {
+    const ALL: [Self; 5] = [Self::Wait, Self::Probe, Self::Floor, Self::Deliver, Self::Stop];
+
+    fn number(self) -> u64 {
+        self as u64
+    }
+
+    fn of(number: u64) -> Self {
+        Self::ALL.into_iter().find(|phase| phase.number() == number).unwrap_or(Self::Stop)
+    }
+}
+
+/// A node of this name, in the runtime directory that was asked for.
+fn open_node(name: &str, runtime_dir: Option<&Path>) -> Result<fabricast::Node, Failure> {
+    let builder = fabricast::Node::builder().name(name)?;
+    let builder = match runtime_dir {
+        Some(path) => builder.runtime_dir(path),
+        None => builder,
+    };
+    Ok(builder.open()?)
+}
+
+/// The name of the node that measures against the node of this name.
+fn measuring_name(answering: &str) -> String {
+    format!("{answering}.ping")
+}
+
+/// Writes the number of a round trip to both ends of a value.
+fn mark(value: &mut [u64], number: u64) {
+    if let Some(first) = value.first_mut() {
+        *first = number;
+    }
+    if let Some(last) = value.last_mut() {
+        *last = number;
+    }
+}
+
+/// The number of a round trip, if a value of this length carries it at both ends.
+fn marked(bytes: &[u8], len: usize) -> Option<u64> {
+    let whole = len / size_of::<u64>() * size_of::<u64>();
+    let (words, _) = bytes.split_at_checked(whole)?;
+    let (first, last) = (words.first_chunk()?, words.last_chunk()?);
+    (bytes.len() == len && first == last).then(|| u64::from_le_bytes(*first))
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("write seconds from 0.01 to 86400".to_owned()),
+    }
+}

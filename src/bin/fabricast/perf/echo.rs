@@ -1,0 +1,163 @@
+use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use fabricast::measure::Floor;
+use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
+use serde::{Deserialize, Serialize};
+
+use super::{Arguments, Failure, Phase, mark, marked, measuring_name, open_node};
+
+/// Empty looks between two looks at what is to be done.
+const LOOKS: u32 = 4096;
+/// How often a process looks for the one that measures.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// What the answering process saw.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Seen {
+    pub(super) verified: u64,
+    pub(super) torn_retries: u64,
+    pub(super) lost: u64,
+    pub(super) rejected: u64,
+}
+
+/// The end that answers.
+struct Echo {
+    value: Vec<u64>,
+    len: usize,
+    publisher: StatePublisher<Raw>,
+    subscriber: StateSubscriber<Raw>,
+    seen: Seen,
+}
+
+/// Answers: what a measuring process asks that started this one, or whoever measures, one after the other.
+pub(super) fn serve(arguments: &Arguments, runtime_dir: Option<&Path>) -> Result<ExitCode, Failure> {
+    arguments.cpus.pin_answering()?;
+    let node = open_node(&arguments.node, runtime_dir)?;
+    let Some(len) = arguments.floor_len else {
+        println!(
+            "answering at shm:{}: measure with `fabricast perf MODE --connect shm:{}`",
+            node.name(),
+            node.name()
+        );
+        loop {
+            let mut echo = Echo::find(&node, arguments)?;
+            echo.deliver(|| false)?;
+        }
+    };
+    let floor = Floor::open(std::io::stdin().as_fd().try_clone_to_owned()?, len as usize)?;
+    let mut echo = Echo::find(&node, arguments)?;
+    echo.obey(&floor)?;
+    let seen = Seen { ..echo.seen() };
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&seen)?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Echo {
+    /// Waits for a node that measures, and connects to it both ways.
+    fn find(node: &Node, arguments: &Arguments) -> Result<Self, Failure> {
+        let address = Address::Shm(measuring_name(node.name().as_str()).parse()?);
+        loop {
+            let topics = node.directory(&address).map(|directory| directory.topics).unwrap_or_default();
+            if let Some(topic) = topics.first() {
+                let target = format!("{address}/{}", topic.topic);
+                let len = usize::try_from(topic.payload_len_max)?;
+                let delivery = if topic.topic.as_str() == "push" {
+                    fabricast::Delivery::Push
+                } else {
+                    fabricast::Delivery::Pull
+                };
+                let publisher =
+                    node.state_publisher::<Raw>("pong").slots(arguments.slots).payload_len_max(len).open()?;
+                let subscriber = node.state_subscriber::<Raw>(&target).delivery(delivery).open()?;
+                let value = vec![0; len.div_ceil(size_of::<u64>())];
+                return Ok(Self { value, len, publisher, subscriber, seen: Seen::default() });
+            }
+            std::thread::park_timeout(LOOK_AGAIN);
+        }
+    }
+
+    /// Does what it is told until it is told to stop.
+    fn obey(&mut self, floor: &Floor) -> Result<(), Failure> {
+        let mut stamp = 0;
+        loop {
+            match Phase::of(floor.phase()) {
+                Phase::Wait => std::hint::spin_loop(),
+                Phase::Probe => answer_probe(floor),
+                Phase::Floor => self.answer_floor(floor, &mut stamp),
+                Phase::Deliver => {
+                    if self.deliver(|| Phase::of(floor.phase()) != Phase::Deliver)? {
+                        return Ok(());
+                    }
+                }
+                Phase::Stop => return Ok(()),
+            }
+        }
+    }
+
+    fn answer_floor(&mut self, floor: &Floor, stamp: &mut u64) {
+        let mut value = vec![0; self.value.len()];
+        loop {
+            let mut looks = 0;
+            while !floor.try_receive(0, *stamp + 1, &mut value) {
+                looks += 1;
+                if looks % LOOKS == 0 && Phase::of(floor.phase()) != Phase::Floor {
+                    return;
+                }
+            }
+            *stamp += 1;
+            floor.send(1, *stamp, &value);
+        }
+    }
+
+    /// Answers values until told otherwise (false), or the topic ends (true).
+    fn deliver(&mut self, stopped: impl Fn() -> bool) -> Result<bool, Failure> {
+        let mut looks = 0;
+        loop {
+            match self.subscriber.try_receive_ref() {
+                Ok(Some(sample)) => {
+                    match marked(sample.bytes, self.len) {
+                        Some(number) => mark(&mut self.value, number),
+                        None => self.seen.rejected += 1,
+                    }
+                    self.seen.verified += 1;
+                    let bytes: &[u8] = bytemuck::cast_slice(&self.value);
+                    self.publisher.publish(bytes.split_at(self.len).0)?;
+                }
+                Ok(None) | Err(ReceiveError::Contended { .. }) => {
+                    looks += 1;
+                    if looks % LOOKS == 0 && stopped() {
+                        return Ok(false);
+                    }
+                }
+                Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => return Ok(true),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let SubscriberStats { torn_retries, conflated, rejected, .. } = self.subscriber.stats();
+        let rejected = self.seen.rejected + rejected;
+        Seen { verified: self.seen.verified - self.seen.rejected, torn_retries, lost: conflated, rejected }
+    }
+}
+
+fn answer_probe(floor: &Floor) {
+    let mut last = floor.passed(1);
+    let mut looks = 0;
+    loop {
+        let number = floor.passed(0);
+        if number != last {
+            last = number;
+            floor.pass(1, number);
+        }
+        looks += 1;
+        if looks % LOOKS == 0 && Phase::of(floor.phase()) != Phase::Probe {
+            return;
+        }
+    }
+}

@@ -1,0 +1,104 @@
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// One line of the outcome.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Line {
+    pub(super) mode: &'static str,
+    pub(super) fabric: &'static str,
+    pub(super) connect: Option<String>,
+    pub(super) size: u32,
+    pub(super) subscribers: u32,
+    pub(super) iterations: u64,
+    pub(super) p50_ns: u64,
+    pub(super) p99_ns: u64,
+    pub(super) p999_ns: u64,
+    pub(super) max_ns: u64,
+    pub(super) msgs_per_s: f64,
+    pub(super) gb_per_s: f64,
+    pub(super) publisher_cpu_ns_per_msg: Option<f64>,
+    pub(super) torn_retries: Option<u64>,
+    pub(super) lost: Option<u64>,
+    pub(super) rejected: Option<u64>,
+    pub(super) verified: Option<u64>,
+    pub(super) placement: Option<&'static str>,
+}
+
+/// The durations of round trips.
+#[derive(Debug)]
+pub(super) struct Durations {
+    histogram: Histogram<u64>,
+    total_ns: u64,
+}
+
+impl Durations {
+    pub(super) fn new() -> Self {
+        // One minute, three digits: the bounds are right by construction.
+        let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap_or_else(|_| unreachable!());
+        Self { histogram, total_ns: 0 }
+    }
+
+    #[inline]
+    pub(super) fn record(&mut self, duration_ns: u64) {
+        self.histogram.saturating_record(duration_ns);
+        self.total_ns = self.total_ns.saturating_add(duration_ns);
+    }
+
+    /// The line of these durations, without the figures that only a delivery has.
+    pub(super) fn line(&self, mode: &'static str, size: u32) -> Line {
+        let at = |quantile| self.histogram.value_at_quantile(quantile);
+        let iterations = self.histogram.len();
+        let msgs_per_s = 2.0 * count(iterations) * 1e9 / count(self.total_ns.max(1));
+        Line {
+            mode,
+            fabric: "shm",
+            connect: None,
+            size,
+            subscribers: 1,
+            iterations,
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            max_ns: self.histogram.max(),
+            msgs_per_s,
+            gb_per_s: msgs_per_s * f64::from(size) / 1e9,
+            publisher_cpu_ns_per_msg: None,
+            torn_retries: None,
+            lost: None,
+            rejected: None,
+            verified: None,
+            placement: None,
+        }
+    }
+}
+
+impl Line {
+    /// The heading of the lines as people read them.
+    pub(super) const HEADING: &str = "mode         size  round trips     p50 ns     p99 ns   p99.9 ns     max ns      msgs/s    GB/s  torn  lost  placement";
+
+    /// The line as people read it.
+    pub(super) fn text(&self) -> String {
+        let figure = |figure: Option<u64>| figure.map_or_else(|| "-".to_owned(), |figure| figure.to_string());
+        format!(
+            "{:<6} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11.0} {:>7.3} {:>5} {:>5}  {}",
+            self.mode,
+            self.size,
+            self.iterations,
+            self.p50_ns,
+            self.p99_ns,
+            self.p999_ns,
+            self.max_ns,
+            self.msgs_per_s,
+            self.gb_per_s,
+            figure(self.torn_retries),
+            figure(self.lost),
+            self.placement.unwrap_or("-"),
+        )
+    }
+}
+
+/// A count as a number to calculate with; exact up to 2^53.
+#[expect(clippy::cast_precision_loss, reason = "counts of round trips and nanoseconds stay below 2^53")]
+pub(super) fn count(number: u64) -> f64 {
+    number as f64
+}

@@ -1,0 +1,8 @@
+//! What measurements need and applications do not: the floor that figures are compared with, and the parts of a
+//! publish and a receive on their own. Not covered by the version promise.
+
+mod floor;
+mod parts;
+
+pub use floor::Floor;
+pub use parts::{PartsError, RepositoryParts};

@@ -1,0 +1,59 @@
+//! Time that goes on only when it is told to.
+
+use std::time::Duration;
+
+use crate::clock::{Clock, saturate};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// What a virtual clock shows as the real time when it starts: 14 November 2023.
+const REALTIME_BASE_NS: u64 = 1_700_000_000_000_000_000;
+
+/// A clock that stands still unless it is advanced. Shared by `Arc` among all that live in one simulation.
+#[derive(Debug, Default)]
+pub(crate) struct VirtualClock {
+    now_ns: AtomicU64,
+}
+
+impl VirtualClock {
+    /// Lets this many nanoseconds pass.
+    pub(crate) fn advance(&self, ns: u64) {
+        self.now_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// Lets time pass until this moment, if it has not come yet.
+    pub(crate) fn advance_to(&self, moment_ns: u64) {
+        self.now_ns.fetch_max(moment_ns, Ordering::Relaxed);
+    }
+}
+
+impl Clock for VirtualClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.now_ns.load(Ordering::Relaxed)
+    }
+
+    fn realtime_ns(&self) -> u64 {
+        REALTIME_BASE_NS + self.monotonic_ns()
+    }
+
+    fn pause(&self, duration: Duration) {
+        self.advance(saturate(duration));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_passes_only_when_told_to() {
+        let clock = VirtualClock::default();
+        let base = clock.realtime_ns();
+        assert_eq!(clock.monotonic_ns(), 0);
+        clock.advance(5);
+        clock.pause(Duration::from_nanos(7));
+        assert_eq!((clock.monotonic_ns(), clock.realtime_ns()), (12, base + 12));
+        clock.advance_to(20);
+        clock.advance_to(15);
+        assert_eq!(clock.monotonic_ns(), 20);
+    }
+}

@@ -1,0 +1,202 @@
+//! What every fabric must do, said once. [`conformance_suite!`] makes one test of each behaviour:
+//!
+//! ```text
+//! conformance_suite!(mapped, SimHarness::mapped);
+//! ```
+//!
+//! The second argument is a function that makes a [`Harness`] from a seed.
+
+pub(crate) mod connections;
+pub(crate) mod regions;
+pub(crate) mod state;
+
+mod faults;
+mod observer;
+mod publisher;
+mod shm;
+mod sim;
+mod subscriber;
+
+use std::fmt::Debug;
+
+use crate::fabric::{
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Listener, Offer, Received,
+    Registration, RemoteRead, Sent,
+};
+use crate::id::NodeName;
+use crate::limits;
+use crate::memory::{Protection, Region};
+
+/// How many steps a behaviour may take to show. A harness in real time makes each of them last 100 us.
+const STEPS_MAX: u32 = 50_000;
+/// Seeds that each behaviour is tried with.
+pub(crate) const SEEDS: u64 = 6;
+
+/// What a suite needs of a fabric. One harness is one world with no nodes yet.
+pub(crate) trait Harness: Debug {
+    /// The fabric of one more process.
+    fn fabric(&self) -> Box<dyn Fabric>;
+
+    /// Where a node of this name is found.
+    fn address(&self, node: &NodeName) -> Address;
+
+    /// An address that this fabric can never reach.
+    fn foreign_address(&self) -> Address;
+
+    /// Lets a little time pass: about 100 us on a real clock, one arrival or more on a virtual one.
+    fn step(&self);
+}
+
+/// Makes a module of this name with one test of every behaviour that a fabric must have.
+macro_rules! conformance_suite {
+    ($module:ident, $harness:expr) => {
+        mod $module {
+            use super::*;
+
+            $crate::testkit::conformance::conformance_suite! { @tests $harness;
+                connections:
+                    a_name_is_listened_on_once_and_free_again_afterwards,
+                    a_dial_to_nobody_says_so,
+                    an_address_of_another_kind_is_unreachable,
+                    messages_arrive_whole_and_in_order,
+                    messages_go_both_ways_at_once,
+                    a_message_over_the_limit_is_refused,
+                    a_message_longer_than_the_buffer_is_an_error_and_lost,
+                    a_close_is_seen_after_everything_that_was_sent,
+                    a_send_to_a_peer_that_is_gone_is_an_error,
+                    a_connection_that_nobody_accepts_closes_with_the_listener,
+                    a_peer_that_does_not_read_fills_up_and_recovers,
+                    many_connections_keep_apart,
+                    nodes_are_listed_while_they_listen;
+                regions:
+                    a_region_arrives_at_its_message,
+                    later_stores_are_seen_at_every_size_and_offset,
+                    a_region_is_used_only_as_it_was_registered,
+                    a_region_shorter_than_agreed_is_refused,
+                    an_offer_that_is_given_up_harms_nothing,
+                    one_region_serves_several_peers,
+                    writes_appear_at_the_same_offsets_and_nowhere_else,
+                    the_writes_of_a_batch_appear_in_order,
+                    a_region_outlives_its_connection_as_the_medium_allows,
+                    a_registration_dropped_under_a_reader_harms_nobody;
+                state:
+                    pulled_values_are_right_and_counted,
+                    several_readers_pull_at_their_own_pace,
+                    a_late_reader_pulls_the_newest_value_first,
+                    readers_pull_from_the_next_incarnation,
+                    pushed_values_are_right_and_counted,
+                    several_readers_are_pushed_to,
+                    a_late_reader_is_pushed_the_newest_value_first,
+                    readers_are_pushed_the_values_of_the_next_incarnation,
+                    a_publisher_that_does_not_wait_gets_nothing_wrong_accepted,
+                    a_reader_of_another_epoch_accepts_nothing;
+            }
+        }
+    };
+    (@tests $harness:expr; $($suite:ident: $($behaviour:ident),*;)*) => {
+        $($(
+            #[test]
+            fn $behaviour() {
+                $crate::testkit::random::each_seed($crate::testkit::conformance::SEEDS, |seed| {
+                    $crate::testkit::conformance::$suite::$behaviour(&($harness)(seed), seed);
+                });
+            }
+        )*)*
+    };
+}
+pub(crate) use conformance_suite;
+
+/// A connection of two processes.
+#[derive(Debug)]
+struct Pair {
+    dialler: Box<dyn Fabric>,
+    listening: Box<dyn Fabric>,
+    /// The end that dialled.
+    near: Box<dyn Connection>,
+    /// The end that accepted.
+    far: Box<dyn Connection>,
+    listener: Box<dyn Listener>,
+}
+
+impl Pair {
+    fn new(harness: &dyn Harness) -> Self {
+        let (dialler, listening) = (harness.fabric(), harness.fabric());
+        let mut listener = listening.listen(&name("far")).expect("the name is free");
+        let near = dialler.dial(&harness.address(&name("far"))).expect("somebody listens");
+        let far = accepted(harness, &mut *listener);
+        Self { dialler, listening, near, far, listener }
+    }
+
+    /// A region of the far process, sent to the near one.
+    fn offer(&mut self, harness: &dyn Harness, registration: &Registration) -> Box<dyn Offer> {
+        send(harness, &mut *self.far, b"region", Some(registration));
+        let (_, offer) = message(harness, &mut *self.near);
+        offer.expect("the region comes with its message")
+    }
+}
+
+fn name(text: &str) -> NodeName {
+    text.parse().expect("the tests use well-formed names")
+}
+
+/// Tries until there is a result, letting time pass in between.
+fn until<T>(harness: &dyn Harness, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..STEPS_MAX {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        harness.step();
+    }
+    panic!("waited in vain for {what}");
+}
+
+fn accepted(harness: &dyn Harness, listener: &mut dyn Listener) -> Box<dyn Connection> {
+    until(harness, "a connection", || listener.accept().expect("the listener works"))
+}
+
+/// Sends a message, as soon as there is room.
+fn send(harness: &dyn Harness, to: &mut dyn Connection, bytes: &[u8], region: Option<&Registration>) {
+    until(harness, "room for a message", || {
+        (to.send(bytes, region).expect("the connection stands") == Sent::Done).then_some(())
+    });
+}
+
+/// A message and the region that came with it.
+type Message = (Vec<u8>, Option<Box<dyn Offer>>);
+
+/// The next message, or nothing when the connection is closed.
+fn next(harness: &dyn Harness, from: &mut dyn Connection) -> Option<Message> {
+    let mut buffer = vec![0; limits::CONTROL_MESSAGE_LEN_MAX];
+    until(harness, "a message or the end", || match from.receive(&mut buffer).expect("messages fit") {
+        Received::Message { len, offer } => Some(Some((buffer[..len].to_vec(), offer))),
+        Received::Nothing => None,
+        Received::Closed => Some(None),
+    })
+}
+
+fn message(harness: &dyn Harness, from: &mut dyn Connection) -> Message {
+    next(harness, from).expect("the connection stands")
+}
+
+/// A zeroed region of a process, registered.
+fn registered(fabric: &dyn Fabric, len: usize, exposure: Exposure) -> Registration {
+    let protection = match exposure {
+        Exposure::Read => Protection::PeersRead,
+        Exposure::Write => Protection::PeersWrite,
+    };
+    let region = Region::allocate(len, protection).expect("there is memory");
+    fabric.register(&region.into(), exposure).expect("a new region can be registered")
+}
+
+/// Brings these ranges into the mirror.
+fn fetch(harness: &dyn Harness, read: &mut dyn RemoteRead, ranges: &[ByteRange]) -> Result<(), FabricError> {
+    let mut completion = read.post(ranges)?;
+    for _ in 0..STEPS_MAX {
+        if completion == Completion::Done {
+            return Ok(());
+        }
+        harness.step();
+        completion = read.poll()?;
+    }
+    panic!("waited in vain for a read");
+}

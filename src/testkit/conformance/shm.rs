@@ -1,0 +1,41 @@
+//! The suite on shared memory.
+
+use std::time::Duration;
+
+use super::{Harness, conformance_suite};
+use crate::clock::{Clock, SystemClock};
+use crate::fabric::shm::{ShmFabric, directory::RuntimeDirectory};
+use crate::fabric::{Address, Fabric};
+use crate::id::NodeName;
+
+#[derive(Debug)]
+struct ShmHarness {
+    holder: tempfile::TempDir,
+}
+
+impl ShmHarness {
+    fn new(_seed: u64) -> Self {
+        Self { holder: tempfile::tempdir().expect("a directory can be made") }
+    }
+}
+
+impl Harness for ShmHarness {
+    fn fabric(&self) -> Box<dyn Fabric> {
+        let directory = RuntimeDirectory::open(&self.holder.path().join("run"));
+        Box::new(ShmFabric::new(directory.expect("a directory of our own")))
+    }
+
+    fn address(&self, node: &NodeName) -> Address {
+        Address::Shm(node.clone())
+    }
+
+    fn foreign_address(&self) -> Address {
+        Address::Rdma { host: "far-away".to_owned(), port: 1 }
+    }
+
+    fn step(&self) {
+        SystemClock.pause(Duration::from_micros(100));
+    }
+}
+
+conformance_suite!(shm, ShmHarness::new);

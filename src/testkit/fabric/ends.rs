@@ -1,0 +1,90 @@
+//! Listeners and connections of a simulated network.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::one_sided::SimOffer;
+use super::state::Arrival;
+use super::{Network, Reach};
+use crate::fabric::{Connection, FabricError, Listener, Offer, Received, Registration, Sent};
+use crate::id::NodeName;
+use crate::limits;
+
+/// A name that is listened on.
+#[derive(Debug)]
+pub(super) struct SimListener {
+    pub(super) network: Arc<Network>,
+    pub(super) node: NodeName,
+    pub(super) process: u32,
+    pub(super) serial: u64,
+}
+
+impl Listener for SimListener {
+    fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
+        let link = self.network.state.lock().accept(&self.node, self.serial, self.network.now())?;
+        let network = Arc::clone(&self.network);
+        let connection = |link| SimConnection { network, process: self.process, link, side: 1 };
+        Ok(link.map(|link| Box::new(connection(link)) as _))
+    }
+
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Drop for SimListener {
+    fn drop(&mut self) {
+        self.network.state.lock().unlisten(&self.node, self.serial, self.network.now());
+    }
+}
+
+/// One end of a link.
+#[derive(Debug)]
+pub(super) struct SimConnection {
+    pub(super) network: Arc<Network>,
+    pub(super) process: u32,
+    pub(super) link: u64,
+    /// 0 at the end that dialled, 1 at the other.
+    pub(super) side: usize,
+}
+
+impl Connection for SimConnection {
+    fn send(&mut self, message: &[u8], region: Option<&Registration>) -> Result<Sent, FabricError> {
+        let (len, max) = (message.len(), limits::CONTROL_MESSAGE_LEN_MAX);
+        assert!(len > 0, "a message has at least one byte");
+        if len > max {
+            return Err(FabricError::MessageTooLong { len, max });
+        }
+        let keep = self.network.reach == Reach::Mapped;
+        let mut state = self.network.state.lock();
+        let capability = |region| state.capability(self.process, self.link, region, keep);
+        let capability = region.map(capability).transpose()?;
+        state.send((self.link, self.side), message, capability, self.network.now())
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError> {
+        let arrival = self.network.state.lock().receive((self.link, self.side), self.network.now());
+        let parcel = match arrival {
+            Arrival::Parcel(parcel) => parcel,
+            Arrival::Nothing => return Ok(Received::Nothing),
+            Arrival::Closed => return Ok(Received::Closed),
+        };
+        let (len, max) = (parcel.bytes.len(), into.len());
+        let room = into.get_mut(..len).ok_or(FabricError::MessageTooLong { len, max })?;
+        room.copy_from_slice(&parcel.bytes);
+        let offer =
+            |capability| SimOffer { network: Arc::clone(&self.network), process: self.process, capability };
+        let offer = parcel.capability.map(|capability| Box::new(offer(capability)) as Box<dyn Offer>);
+        Ok(Received::Message { len, offer })
+    }
+
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Drop for SimConnection {
+    fn drop(&mut self) {
+        self.network.state.lock().close(self.link, self.side, self.network.now());
+    }
+}

@@ -1,0 +1,143 @@
+//! A fabric in memory: many nodes in one process, all of whose delays and orders follow from a seed.
+//!
+//! A [`Network`] is the whole world of one simulation. Each [`SimFabric`] of it is the fabric of one process: it
+//! can be killed, and paused and resumed, from outside. Messages take a while of virtual time, one-sided transfers
+//! a number of steps. A step is [`Network::step`] or a poll of the transfer.
+//!
+//! The two kinds of medium that the seam allows are both here. With [`Reach::Mapped`] a peer's region is mapped
+//! in place, and stays readable after the peer has died. With [`Reach::Fetched`] ranges of it are copied a few
+//! words at a time in an order of chance, so that what is stored meanwhile tears them; a paused peer's memory
+//! still answers (as it would with RDMA), a dead one's, or that of a closed connection, does not.
+
+mod ends;
+mod one_sided;
+mod state;
+mod transfer;
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use self::ends::{SimConnection, SimListener};
+use self::state::State;
+use crate::clock::Clock;
+use crate::fabric::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration};
+use crate::id::NodeName;
+use crate::memory::Region;
+use crate::testkit::clock::VirtualClock;
+
+/// The provider's name.
+const NAME: &str = "sim";
+/// How much time a step lets pass when nothing is under way, ns.
+const IDLE_NS: u64 = 1_000;
+
+/// How a peer's region is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// In place, as with shared memory.
+    Mapped,
+    /// By transfers, as with RDMA.
+    Fetched,
+}
+
+/// The world of one simulation.
+pub(crate) struct Network {
+    clock: Arc<VirtualClock>,
+    reach: Reach,
+    state: Mutex<State>,
+}
+
+impl Network {
+    /// An empty world, whose every delay and order follows from the seed.
+    pub(crate) fn new(seed: u64, reach: Reach) -> Arc<Self> {
+        Arc::new(Self { clock: Arc::default(), reach, state: Mutex::new(State::new(seed)) })
+    }
+
+    /// The time of this world.
+    pub(crate) fn clock(&self) -> &Arc<VirtualClock> {
+        &self.clock
+    }
+
+    /// The fabric of one more process. The name is what [`Self::kill`] and the like know it by.
+    pub(crate) fn fabric(self: &Arc<Self>, node: &NodeName) -> SimFabric {
+        let process = self.state.lock().begin_process(node);
+        SimFabric { network: Arc::clone(self), process }
+    }
+
+    /// Brings every transfer a little further, and time to the next arrival. Says whether anything was under way.
+    pub(crate) fn step(&self) -> bool {
+        let mut state = self.state.lock();
+        let moved = state.progress_all();
+        let due = state.next_due(self.now());
+        match due {
+            Some(due) => self.clock.advance_to(due),
+            None => self.clock.advance(IDLE_NS),
+        }
+        moved || due.is_some()
+    }
+
+    /// Ends the process at once: peers read what it had sent, then that it is gone. Its entry stays, dead.
+    pub(crate) fn kill(&self, node: &NodeName) {
+        self.state.lock().kill(node, self.now());
+    }
+
+    /// Stops the process: no message reaches it or leaves it. Its memory still answers.
+    pub(crate) fn pause(&self, node: &NodeName) {
+        self.state.lock().set_paused(node, true);
+    }
+
+    /// Lets the process go on.
+    pub(crate) fn resume(&self, node: &NodeName) {
+        self.state.lock().set_paused(node, false);
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Network")
+            .field("reach", &self.reach)
+            .field("now_ns", &self.now())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The fabric of one process of a simulation.
+#[derive(Debug)]
+pub(crate) struct SimFabric {
+    network: Arc<Network>,
+    process: u32,
+}
+
+impl Fabric for SimFabric {
+    fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+        let started_ns = self.network.clock.realtime_ns();
+        let serial = self.network.state.lock().listen(self.process, node, started_ns)?;
+        let (network, node) = (Arc::clone(&self.network), node.clone());
+        Ok(Box::new(SimListener { network, node, process: self.process, serial }))
+    }
+
+    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+        let Address::Shm(node) = address else {
+            return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
+        };
+        let link = self.network.state.lock().dial(self.process, node, self.network.now())?;
+        let network = Arc::clone(&self.network);
+        Ok(Box::new(SimConnection { network, process: self.process, link, side: 0 }))
+    }
+
+    fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
+        self.network.state.lock().register(self.process, region, exposure)
+    }
+
+    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+        Ok(self.network.state.lock().nodes())
+    }
+}

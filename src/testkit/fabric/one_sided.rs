@@ -1,0 +1,246 @@
+//! Regions of peers, mapped or fetched.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use super::Network;
+use super::state::{Capability, Held};
+use super::transfer::Route;
+use crate::fabric::{
+    ByteRange, Completion, Exposure, FabricError, Offer, Registration, RemoteRead, RemoteWrite, Write,
+};
+use crate::layout::WORD;
+use crate::memory::{Access, MemoryError, Protection, Region};
+use crate::sync::atomic::{Ordering, fence};
+
+/// A region that a peer sent.
+#[derive(Debug)]
+pub(super) struct SimOffer {
+    pub(super) network: Arc<Network>,
+    pub(super) process: u32,
+    pub(super) capability: Capability,
+}
+
+impl SimOffer {
+    fn check(&self, exposure: Exposure, why: &'static str) -> Result<(), FabricError> {
+        if self.capability.exposure == exposure { Ok(()) } else { Err(FabricError::Access { why }) }
+    }
+
+    /// Maps the region as another process would, with no more rights than it would have.
+    fn map(region: &Region, len_min: usize, access: Access) -> Result<Arc<Region>, FabricError> {
+        let file = region.file().try_clone_to_owned();
+        let file = file.map_err(|source| FabricError::System { what: "pass a memory file on", source })?;
+        Ok(Arc::new(Region::import(file, len_min, access)?))
+    }
+
+    /// The way to a region that has to be fetched from, or sent to.
+    fn route(&self, remote: &Weak<Region>, len_min: usize) -> Result<Route, FabricError> {
+        let Some(region) = remote.upgrade() else {
+            return Err(FabricError::Access { why: "the peer has withdrawn it" });
+        };
+        if region.len() < len_min {
+            return Err(MemoryError::Unfit { why: "it is shorter than what was agreed" }.into());
+        }
+        let Capability { owner, link, .. } = self.capability;
+        Ok(Route { initiator: self.process, owner, link, remote: Weak::clone(remote) })
+    }
+}
+
+impl Offer for SimOffer {
+    fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
+        self.check(Exposure::Read, "peers may write it, not read it")?;
+        match &self.capability.region {
+            Held::Kept(region) => {
+                Ok(Box::new(MappedRead { mirror: Self::map(region, len_min, Access::Read)? }))
+            }
+            Held::Known(remote) => {
+                let route = self.route(remote, len_min)?;
+                let mirror = Arc::new(Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
+                Ok(Box::new(FetchedRead { network: self.network, route, mirror, transfer: None }))
+            }
+        }
+    }
+
+    fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
+        self.check(Exposure::Write, "peers may read it, not write it")?;
+        match &self.capability.region {
+            Held::Kept(region) => {
+                Ok(Box::new(MappedWrite { target: Self::map(region, len_min, Access::Write)? }))
+            }
+            Held::Known(remote) => {
+                let route = self.route(remote, len_min)?;
+                let transfers = VecDeque::new();
+                Ok(Box::new(SentWrite { network: self.network, route, len: len_min, transfers }))
+            }
+        }
+    }
+}
+
+/// Checks that these ranges lie in a region of `len` bytes.
+fn check_bounds(len: usize, mut ranges: impl Iterator<Item = ByteRange>) -> Result<(), FabricError> {
+    let fits = |range: ByteRange| {
+        let whole = range.offset.is_multiple_of(WORD) && range.len.is_multiple_of(WORD);
+        whole && range.offset <= len && range.len <= len - range.offset
+    };
+    if ranges.all(fits) { Ok(()) } else { Err(FabricError::Access { why: "a range lies outside of it" }) }
+}
+
+/// Where a write goes to.
+fn target_range(write: &Write) -> ByteRange {
+    match *write {
+        Write::Range(range) => range,
+        Write::Line { offset, words } => ByteRange { offset, len: size_of_val(&words) },
+        Write::Word { offset, .. } => ByteRange { offset, len: WORD },
+    }
+}
+
+/// Checks that these writes lie in a target of `len` bytes and, as far as they come from there, in their source.
+fn check_writes(len: usize, source: &Registration, writes: &[Write]) -> Result<(), FabricError> {
+    check_bounds(len, writes.iter().map(target_range))?;
+    let ranges = writes.iter().filter(|write| matches!(write, Write::Range(_)));
+    check_bounds(source.region().len(), ranges.map(target_range))
+}
+
+/// A region that is read in place.
+#[derive(Debug)]
+struct MappedRead {
+    mirror: Arc<Region>,
+}
+
+impl RemoteRead for MappedRead {
+    fn mirror(&self) -> &Arc<Region> {
+        &self.mirror
+    }
+
+    fn is_mapped(&self) -> bool {
+        true
+    }
+
+    fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
+        check_bounds(self.mirror.len(), ranges.iter().copied())?;
+        Ok(Completion::Done)
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        Ok(Completion::Done)
+    }
+}
+
+/// A region that is written in place.
+#[derive(Debug)]
+struct MappedWrite {
+    target: Arc<Region>,
+}
+
+impl RemoteWrite for MappedWrite {
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        check_writes(self.target.len(), source, writes)?;
+        for write in writes {
+            // Release: whoever sees a word of this write has seen the one before it. Pairs with the Acquire loads
+            // of readers.
+            fence(Ordering::Release);
+            match *write {
+                Write::Range(ByteRange { offset, len }) => {
+                    source.region().write_across(offset, &self.target, offset, len);
+                }
+                Write::Line { offset, words } => self.target.write_line(offset, &words),
+                Write::Word { offset, word } => self.target.store_release(offset, word),
+            }
+        }
+        Ok(Completion::Done)
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        Ok(Completion::Done)
+    }
+}
+
+/// A region that is read by transfers.
+#[derive(Debug)]
+struct FetchedRead {
+    network: Arc<Network>,
+    route: Route,
+    mirror: Arc<Region>,
+    transfer: Option<u64>,
+}
+
+impl RemoteRead for FetchedRead {
+    fn mirror(&self) -> &Arc<Region> {
+        &self.mirror
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
+    fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
+        assert!(self.transfer.is_none(), "only one batch of reads at a time");
+        check_bounds(self.mirror.len(), ranges.iter().copied())?;
+        let mut state = self.network.state.lock();
+        if !state.reachable(self.route.owner, self.route.link) {
+            return Err(FabricError::Closed);
+        }
+        self.transfer = Some(state.begin_read(self.route.clone(), &self.mirror, ranges));
+        Ok(Completion::Pending)
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        let Some(transfer) = self.transfer else { return Ok(Completion::Done) };
+        let polled = self.network.state.lock().poll_transfer(transfer);
+        self.transfer = self.transfer.filter(|_| matches!(polled, Ok(Completion::Pending)));
+        polled
+    }
+}
+
+impl Drop for FetchedRead {
+    fn drop(&mut self) {
+        if let Some(transfer) = self.transfer {
+            self.network.state.lock().transfers.remove(&transfer);
+        }
+    }
+}
+
+/// A region that is written by transfers.
+#[derive(Debug)]
+struct SentWrite {
+    network: Arc<Network>,
+    route: Route,
+    /// Bytes that were agreed.
+    len: usize,
+    transfers: VecDeque<u64>,
+}
+
+impl RemoteWrite for SentWrite {
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        check_writes(self.len, source, writes)?;
+        let mut state = self.network.state.lock();
+        if !state.reachable(self.route.owner, self.route.link) {
+            return Err(FabricError::Closed);
+        }
+        let after = self.transfers.back().copied();
+        self.transfers.push_back(state.begin_write(self.route.clone(), source.region(), writes, after));
+        Ok(Completion::Pending)
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        let mut state = self.network.state.lock();
+        while let Some(first) = self.transfers.front() {
+            match state.poll_transfer(*first) {
+                Ok(Completion::Done) => self.transfers.pop_front(),
+                Ok(Completion::Pending) => return Ok(Completion::Pending),
+                Err(error) => {
+                    self.transfers.drain(..).for_each(|transfer| drop(state.transfers.remove(&transfer)));
+                    return Err(error);
+                }
+            };
+        }
+        Ok(Completion::Done)
+    }
+}
+
+impl Drop for SentWrite {
+    fn drop(&mut self) {
+        let mut state = self.network.state.lock();
+        self.transfers.drain(..).for_each(|transfer| drop(state.transfers.remove(&transfer)));
+    }
+}

@@ -1,0 +1,357 @@
+//! What a simulated network knows: processes, names, links, registered regions.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
+
+use super::transfer::Transfer;
+use crate::fabric::{Address, Exposure, FabricError, NodeEntry, Registration, Sent};
+use crate::id::NodeName;
+use crate::limits;
+use crate::memory::{Access, Region};
+use crate::testkit::random::Random;
+
+/// The shortest time that a message takes, ns.
+const LATENCY_NS_MIN: u64 = 1_000;
+/// How much longer a message may take, ns.
+const LATENCY_NS_SPREAD: u64 = 9_000;
+
+/// Everything that changes in a simulated network.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) random: Random,
+    pub(super) transfers: BTreeMap<u64, Transfer>,
+    processes: Vec<Process>,
+    entries: BTreeMap<NodeName, Entry>,
+    links: BTreeMap<u64, Link>,
+    registered: BTreeMap<u64, Registered>,
+    serial: u64,
+}
+
+#[derive(Debug)]
+struct Process {
+    node: NodeName,
+    alive: bool,
+    paused: bool,
+}
+
+/// A name that is, or was, listened on.
+#[derive(Debug)]
+struct Entry {
+    process: u32,
+    serial: u64,
+    started_ns: u64,
+    alive: bool,
+    /// When each dialled link arrives, and which it is.
+    waiting: VecDeque<(u64, u64)>,
+}
+
+/// A connection: the dialling end and the accepting end.
+#[derive(Debug)]
+struct Link {
+    ends: [End; 2],
+}
+
+#[derive(Debug)]
+struct End {
+    process: u32,
+    open: bool,
+    /// What was sent to this end.
+    inbox: VecDeque<Parcel>,
+    /// When the last of it arrives.
+    arrival_ns: u64,
+    /// When this end learns that the other one is closed.
+    closed_ns: Option<u64>,
+}
+
+/// A message under way.
+#[derive(Debug)]
+pub(super) struct Parcel {
+    due_ns: u64,
+    pub(super) bytes: Vec<u8>,
+    pub(super) capability: Option<Capability>,
+}
+
+/// What an end has for its owner.
+#[derive(Debug)]
+pub(super) enum Arrival {
+    Parcel(Parcel),
+    Nothing,
+    Closed,
+}
+
+/// The right to use a peer's region.
+#[derive(Clone, Debug)]
+pub(super) struct Capability {
+    /// The process it belongs to.
+    pub(super) owner: u32,
+    /// The link it came over.
+    pub(super) link: u64,
+    pub(super) exposure: Exposure,
+    pub(super) region: Held,
+}
+
+/// How a capability holds its region.
+#[derive(Clone, Debug)]
+pub(super) enum Held {
+    /// Like an open memory file, which keeps the memory.
+    Kept(Arc<Region>),
+    /// Like a remote key, which does not.
+    Known(Weak<Region>),
+}
+
+#[derive(Debug)]
+struct Registered {
+    process: u32,
+    exposure: Exposure,
+    region: Weak<Region>,
+}
+
+impl State {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            random: Random::new(seed),
+            transfers: BTreeMap::new(),
+            processes: Vec::new(),
+            entries: BTreeMap::new(),
+            links: BTreeMap::new(),
+            registered: BTreeMap::new(),
+            serial: 0,
+        }
+    }
+
+    /// A number that was not used before.
+    pub(super) fn serial(&mut self) -> u64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    pub(super) fn begin_process(&mut self, node: &NodeName) -> u32 {
+        self.processes.push(Process { node: node.clone(), alive: true, paused: false });
+        u32::try_from(self.processes.len()).expect("a simulation has a few processes")
+    }
+
+    pub(super) fn listen(
+        &mut self,
+        process: u32,
+        node: &NodeName,
+        started_ns: u64,
+    ) -> Result<u64, FabricError> {
+        self.check_alive(process)?;
+        if let Some(entry) = self.entries.get(node).filter(|entry| entry.alive) {
+            return Err(FabricError::NameInUse { node: node.clone(), process: entry.process });
+        }
+        let serial = self.serial();
+        let waiting = VecDeque::new();
+        self.entries.insert(node.clone(), Entry { process, serial, started_ns, alive: true, waiting });
+        Ok(serial)
+    }
+
+    /// Ends listening. The trace that a killed process left stays.
+    pub(super) fn unlisten(&mut self, node: &NodeName, serial: u64, now: u64) {
+        let own = |entry: &&Entry| entry.serial == serial && entry.alive;
+        if self.entries.get(node).filter(own).is_some() {
+            let entry = self.entries.remove(node).expect("the entry that was just looked at");
+            entry.waiting.into_iter().for_each(|(_, link)| self.close(link, 1, now));
+        }
+    }
+
+    pub(super) fn nodes(&self) -> Vec<NodeEntry> {
+        let listed = |(node, entry): (&NodeName, &Entry)| NodeEntry {
+            node: node.clone(),
+            process: entry.process,
+            started_ns: entry.started_ns,
+            alive: entry.alive,
+        };
+        self.entries.iter().map(listed).collect()
+    }
+
+    pub(super) fn dial(&mut self, process: u32, node: &NodeName, now: u64) -> Result<u64, FabricError> {
+        self.check_alive(process)?;
+        let address = || Address::Shm(node.clone());
+        let (serial, due) = (self.serial(), now + self.latency());
+        let Some(entry) = self.entries.get_mut(node) else {
+            return Err(FabricError::NoSuchNode { address: address() });
+        };
+        if !entry.alive {
+            return Err(FabricError::NodeGone { address: address() });
+        }
+        let due = entry.waiting.back().map_or(due, |(last, _)| due.max(*last));
+        entry.waiting.push_back((due, serial));
+        let end = |process, arrival_ns| End {
+            process,
+            open: true,
+            inbox: VecDeque::new(),
+            arrival_ns,
+            closed_ns: None,
+        };
+        let ends = [end(process, 0), end(entry.process, due)];
+        self.links.insert(serial, Link { ends });
+        Ok(serial)
+    }
+
+    /// The next link that has arrived at a listener.
+    pub(super) fn accept(
+        &mut self,
+        node: &NodeName,
+        serial: u64,
+        now: u64,
+    ) -> Result<Option<u64>, FabricError> {
+        let entry = self.entries.get_mut(node).filter(|entry| entry.serial == serial && entry.alive);
+        let Some(entry) = entry else { return Err(FabricError::Closed) };
+        if self.processes[entry.process as usize - 1].paused {
+            return Ok(None);
+        }
+        let arrived = entry.waiting.front().is_some_and(|(due, _)| *due <= now);
+        Ok(if arrived { entry.waiting.pop_front().map(|(_, link)| link) } else { None })
+    }
+
+    pub(super) fn send(
+        &mut self,
+        (link, side): (u64, usize),
+        bytes: &[u8],
+        capability: Option<Capability>,
+        now: u64,
+    ) -> Result<Sent, FabricError> {
+        let latency = self.latency();
+        let Some(Link { ends }) = self.links.get_mut(&link) else { return Err(FabricError::Closed) };
+        if !ends[side].open || ends[side].closed_ns.is_some_and(|closed_ns| closed_ns <= now) {
+            return Err(FabricError::Closed);
+        }
+        let peer = &mut ends[1 - side];
+        if peer.inbox.len() >= limits::OUTBOUND_MESSAGES_MAX {
+            return Ok(Sent::Full);
+        }
+        if peer.open {
+            peer.arrival_ns = peer.arrival_ns.max(now + latency);
+            let due_ns = peer.arrival_ns;
+            peer.inbox.push_back(Parcel { due_ns, bytes: bytes.to_vec(), capability });
+        }
+        Ok(Sent::Done)
+    }
+
+    pub(super) fn receive(&mut self, (link, side): (u64, usize), now: u64) -> Arrival {
+        let Some(Link { ends }) = self.links.get_mut(&link) else { return Arrival::Closed };
+        let paused = ends.iter().any(|end| self.processes[end.process as usize - 1].paused);
+        let end = &mut ends[side];
+        if !end.open {
+            return Arrival::Closed;
+        }
+        if paused {
+            return Arrival::Nothing;
+        }
+        if end.inbox.front().is_some_and(|parcel| parcel.due_ns > now) {
+            return Arrival::Nothing;
+        }
+        let closed = end.closed_ns.is_some_and(|closed_ns| closed_ns <= now);
+        match end.inbox.pop_front() {
+            Some(parcel) => Arrival::Parcel(parcel),
+            None if closed => Arrival::Closed,
+            None => Arrival::Nothing,
+        }
+    }
+
+    /// Closes one end: the other one learns of it after all that was sent before.
+    pub(super) fn close(&mut self, link: u64, side: usize, now: u64) {
+        let latency = self.latency();
+        let Some(Link { ends }) = self.links.get_mut(&link) else { return };
+        ends[side].open = false;
+        ends[side].inbox.clear();
+        let peer = &mut ends[1 - side];
+        let learns_ns = peer.arrival_ns.max(now + latency);
+        peer.closed_ns.get_or_insert(learns_ns);
+        if !peer.open {
+            self.links.remove(&link);
+        }
+    }
+
+    pub(super) fn register(
+        &mut self,
+        process: u32,
+        region: &Arc<Region>,
+        exposure: Exposure,
+    ) -> Result<Registration, FabricError> {
+        self.check_alive(process)?;
+        if exposure == Exposure::Write && region.access() == Access::Read {
+            return Err(FabricError::Access { why: "it can only be read here" });
+        }
+        let (key, address) = (self.random.next() | 1, self.random.next() & !0xfff);
+        self.registered.insert(key, Registered { process, exposure, region: Arc::downgrade(region) });
+        Ok(Registration::new(Arc::clone(region), exposure, key, address))
+    }
+
+    /// The capability to be sent over this link.
+    pub(super) fn capability(
+        &self,
+        process: u32,
+        link: u64,
+        registration: &Registration,
+        keep: bool,
+    ) -> Result<Capability, FabricError> {
+        let registered = self.registered.get(&registration.key());
+        let own = registered.filter(|registered| {
+            registered.process == process && registered.region.as_ptr() == Arc::as_ptr(registration.region())
+        });
+        let Some(registered) = own else {
+            return Err(FabricError::Access { why: "it is registered with another fabric" });
+        };
+        let region = if keep {
+            Held::Kept(Arc::clone(registration.region()))
+        } else {
+            Held::Known(Weak::clone(&registered.region))
+        };
+        Ok(Capability { owner: process, link, exposure: registered.exposure, region })
+    }
+
+    /// Whether transfers over this link to memory of this process are answered.
+    pub(super) fn reachable(&self, owner: u32, link: u64) -> bool {
+        let open = |link: &Link| link.ends.iter().all(|end| end.open);
+        self.processes[owner as usize - 1].alive && self.links.get(&link).is_some_and(open)
+    }
+
+    pub(super) fn kill(&mut self, node: &NodeName, now: u64) {
+        let numbered = self.processes.iter_mut().zip(1..);
+        let killed: Vec<u32> = numbered
+            .filter(|(process, _)| process.alive && process.node == *node)
+            .map(|(process, number)| {
+                (process.alive, process.paused) = (false, false);
+                number
+            })
+            .collect();
+        for entry in self.entries.values_mut().filter(|entry| killed.contains(&entry.process)) {
+            entry.alive = false;
+            entry.waiting.clear();
+        }
+        self.transfers.retain(|_, transfer| !killed.contains(&transfer.initiator()));
+        let ends = self.links.iter().flat_map(|(link, Link { ends })| {
+            ends.iter().enumerate().map(|(side, end)| (*link, side, end.process, end.open))
+        });
+        let dead: Vec<_> = ends.filter(|(.., process, open)| *open && killed.contains(process)).collect();
+        dead.into_iter().for_each(|(link, side, ..)| self.close(link, side, now));
+    }
+
+    pub(super) fn set_paused(&mut self, node: &NodeName, paused: bool) {
+        let alive = self.processes.iter_mut().filter(|process| process.alive && process.node == *node);
+        alive.for_each(|process| process.paused = paused);
+    }
+
+    /// When the next thing arrives somewhere after now.
+    pub(super) fn next_due(&self, now: u64) -> Option<u64> {
+        let runs = |process: u32| !self.processes[process as usize - 1].paused;
+        let entries = self.entries.values().filter(|entry| runs(entry.process));
+        let dialled = entries.flat_map(|entry| entry.waiting.front()).map(|(due, _)| *due);
+        let links = self.links.values().filter(|link| link.ends.iter().all(|end| runs(end.process)));
+        let arriving = links.flat_map(|link| &link.ends).filter(|end| end.open).flat_map(|end| {
+            let next = end.inbox.iter().map(|parcel| parcel.due_ns).find(|due| *due > now);
+            next.into_iter().chain(end.closed_ns)
+        });
+        dialled.chain(arriving).filter(|due| *due > now).min()
+    }
+
+    fn check_alive(&self, process: u32) -> Result<(), FabricError> {
+        if self.processes[process as usize - 1].alive { Ok(()) } else { Err(FabricError::Closed) }
+    }
+
+    fn latency(&mut self) -> u64 {
+        LATENCY_NS_MIN + self.random.below(LATENCY_NS_SPREAD)
+    }
+}

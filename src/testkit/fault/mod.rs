@@ -1,0 +1,64 @@
+//! Faults by script, put between a fabric and whoever uses it.
+//!
+//! [`FaultyFabric`] passes everything on to the fabric that it wraps, and counts the operations of each kind. Where
+//! the [`Script`] names an operation by kind and number, the fault happens to that one. A fabric's connections are
+//! reliable and ordered, so that no message is duplicated or overtaken: what is lost takes its connection along.
+
+mod connection;
+mod one_sided;
+mod script;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub(crate) use script::{Fault, Running, Script};
+
+use self::connection::{FaultyConnection, FaultyListener, Session};
+use self::script::Operation;
+use crate::fabric::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration};
+use crate::id::NodeName;
+use crate::memory::Region;
+
+/// A fabric to which a script of faults happens.
+#[derive(Debug)]
+pub(crate) struct FaultyFabric {
+    inner: Box<dyn Fabric>,
+    script: Arc<Running>,
+}
+
+impl FaultyFabric {
+    /// Has the script happen to this fabric.
+    pub(crate) fn new(inner: Box<dyn Fabric>, script: &Arc<Running>) -> Self {
+        Self { inner, script: Arc::clone(script) }
+    }
+}
+
+impl Fabric for FaultyFabric {
+    fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+        let inner = self.inner.listen(node)?;
+        Ok(Box::new(FaultyListener { inner, script: Arc::clone(&self.script) }))
+    }
+
+    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+        if self.script.next(Operation::Dial).is_some() {
+            return Err(failed("dial the peer"));
+        }
+        let session = Session::new(&self.script);
+        Ok(Box::new(FaultyConnection::new(self.inner.dial(address)?, session)))
+    }
+
+    fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
+        self.inner.register(region, exposure)
+    }
+
+    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+        self.inner.nodes()
+    }
+}
+
+/// The error of an operation that the script makes fail.
+fn failed(what: &'static str) -> FabricError {
+    FabricError::System { what, source: std::io::Error::other("the script of faults says so") }
+}

@@ -1,0 +1,184 @@
+//! One-sided access to which faults happen.
+
+use std::sync::Arc;
+
+use super::connection::Session;
+use super::failed;
+use super::script::{Fault, Operation};
+use crate::fabric::{ByteRange, Completion, FabricError, Registration, RemoteRead, RemoteWrite, Write};
+use crate::layout::WORD;
+use crate::memory::Region;
+
+/// Reads to which faults happen. What changes the bytes that were read (a flipped bit, a tear, old bytes) happens
+/// only where they stand in a mirror of their own, not in a peer's memory.
+#[derive(Debug)]
+pub(super) struct FaultyRead {
+    inner: Box<dyn RemoteRead>,
+    session: Session,
+    batch: Option<Batch>,
+}
+
+/// A batch of reads under way.
+#[derive(Debug)]
+struct Batch {
+    fault: Option<Fault>,
+    /// The offsets of all its words, and what stood there before.
+    before: Vec<(usize, u64)>,
+    polls_left: u32,
+    complete: bool,
+}
+
+impl Batch {
+    fn new(fault: Option<Fault>, mirror: &Region, ranges: &[ByteRange]) -> Self {
+        let offsets = ranges.iter().flat_map(|range| (range.offset..range.offset + range.len).step_by(WORD));
+        // Ranges that do not fit are left for the fabric to refuse.
+        let inside = offsets.take_while(|offset| *offset < mirror.len());
+        let before = inside.map(|offset| (offset, mirror.load(offset))).collect();
+        let polls_left = if let Some(Fault::DelayRead { polls }) = fault { polls } else { 0 };
+        Self { fault, before, polls_left, complete: false }
+    }
+
+    /// Does to the mirror what the fault does to the bytes.
+    fn spoil(&self, mirror: &Region) {
+        match self.fault {
+            Some(Fault::FlipBit { word, bit }) => {
+                let Some(word) = word.checked_rem(self.before.len()) else { return };
+                let (offset, _) = self.before[word];
+                mirror.store(offset, mirror.load(offset) ^ 1 << (bit % u64::BITS));
+            }
+            Some(Fault::TearRead { at }) => self.restore(mirror, at),
+            Some(Fault::ReplayOld) => self.restore(mirror, 0),
+            _ => {}
+        }
+    }
+
+    /// Puts the old bytes back from this byte of the batch on.
+    fn restore(&self, mirror: &Region, at: usize) {
+        for (index, (offset, old)) in self.before.iter().enumerate() {
+            let kept = at.saturating_sub(index * WORD).min(WORD);
+            let mut bytes = old.to_le_bytes();
+            bytes[..kept].copy_from_slice(&mirror.load(*offset).to_le_bytes()[..kept]);
+            mirror.store(*offset, u64::from_le_bytes(bytes));
+        }
+    }
+}
+
+impl FaultyRead {
+    pub(super) fn new(inner: Box<dyn RemoteRead>, session: Session) -> Self {
+        Self { inner, session, batch: None }
+    }
+
+    /// What a completion of the batch means, now that it has come.
+    fn complete(&mut self) -> Result<Completion, FabricError> {
+        let Some(batch) = &mut self.batch else { return Ok(Completion::Done) };
+        if batch.polls_left > 0 {
+            batch.polls_left -= 1;
+            return Ok(Completion::Pending);
+        }
+        if !self.inner.is_mapped() {
+            batch.spoil(self.inner.mirror());
+        }
+        let fault = batch.fault;
+        self.batch = None;
+        if fault == Some(Fault::FailRead) {
+            self.session.end();
+            return Err(failed("read the peer's memory"));
+        }
+        Ok(Completion::Done)
+    }
+}
+
+impl RemoteRead for FaultyRead {
+    fn mirror(&self) -> &Arc<Region> {
+        self.inner.mirror()
+    }
+
+    fn is_mapped(&self) -> bool {
+        self.inner.is_mapped()
+    }
+
+    fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
+        let fault = self.session.script.next(Operation::Read);
+        if fault == Some(Fault::DisconnectRead) {
+            self.session.end();
+        }
+        if self.session.has_ended() {
+            return Err(FabricError::Closed);
+        }
+        let mut batch = Batch::new(fault, self.inner.mirror(), ranges);
+        batch.complete = self.inner.post(ranges)? == Completion::Done;
+        let complete = batch.complete;
+        self.batch = Some(batch);
+        if complete { self.complete() } else { Ok(Completion::Pending) }
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        if self.session.has_ended() {
+            return Err(FabricError::Closed);
+        }
+        if !self.batch.as_ref().is_some_and(|batch| batch.complete)
+            && self.inner.poll()? == Completion::Pending
+        {
+            return Ok(Completion::Pending);
+        }
+        if let Some(batch) = &mut self.batch {
+            batch.complete = true;
+        }
+        self.complete()
+    }
+}
+
+/// Writes to which faults happen.
+#[derive(Debug)]
+pub(super) struct FaultyWrite {
+    inner: Box<dyn RemoteWrite>,
+    session: Session,
+    polls_left: u32,
+    fails: bool,
+}
+
+impl FaultyWrite {
+    pub(super) fn new(inner: Box<dyn RemoteWrite>, session: Session) -> Self {
+        Self { inner, session, polls_left: 0, fails: false }
+    }
+
+    /// What a completion of all batches means, now that it has come.
+    fn complete(&mut self) -> Result<Completion, FabricError> {
+        if self.fails {
+            self.session.end();
+            return Err(failed("write the peer's memory"));
+        }
+        if self.polls_left > 0 {
+            self.polls_left -= 1;
+            return Ok(Completion::Pending);
+        }
+        Ok(Completion::Done)
+    }
+}
+
+impl RemoteWrite for FaultyWrite {
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        if self.session.has_ended() {
+            return Err(FabricError::Closed);
+        }
+        match self.session.script.next(Operation::Write) {
+            Some(Fault::DelayWrite { polls }) => self.polls_left += polls,
+            Some(Fault::FailWrite) => self.fails = true,
+            _ => {}
+        }
+        match self.inner.post(source, writes)? {
+            Completion::Done => self.complete(),
+            Completion::Pending => Ok(Completion::Pending),
+        }
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        if self.session.has_ended() {
+            return Err(FabricError::Closed);
+        }
+        match self.inner.poll()? {
+            Completion::Done => self.complete(),
+            Completion::Pending => Ok(Completion::Pending),
+        }
+    }
+}

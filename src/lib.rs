@@ -1,4 +1,61 @@
 //! Publish/subscribe over one-sided memory access.
+//!
+//! A publisher keeps the newest value of a topic in a memory region; subscribers copy it out and check the copy
+//! (pull), or lend the publisher a region of their own, which it writes after each publish (push). Neither ever
+//! waits for the other. This release moves bytes between processes of one host, through shared memory.
+//!
+//! # From the top down
+//!
+//! - [`Node`] is one process's end: it has a name, publishes topics, subscribes to those of others, and lists what
+//!   there is.
+//! - [`StatePublisher`] publishes the values of a topic; a [`Loan`] lets it write a large one in place.
+//! - [`StateSubscriber`] receives the newest value as a [`Sample`], or as a [`SampleRef`] that is not decoded. It
+//!   counts what it missed ([`SubscriberStats`]).
+//! - [`Payload`] says how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes.
+//!   A [`Schema`] made from the type travels with the topic, so that programs which do not know the type can decode it.
+//! - [`Event`]s tell who came and went. They go to an [`EventSink`], by default to the log.
+//! - [`limits`] names every bound.
+//!
+//! Below these, each in a module that does not know the ones above it: control sessions, repositories, byte layouts,
+//! the fabric, regions. `ARCHITECTURE.md` in the repository is their map.
+//!
+//! # Example
+//!
+//! ```
+//! use fabricast::{Node, ReceiveError};
+//! use serde::{Deserialize, Serialize};
+//!
+//! #[derive(Debug, PartialEq, Serialize, Deserialize)]
+//! struct Quote { bid: f64, ask: f64 }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! let node = Node::builder().name("quotes")?;
+//! # let node = node.runtime_dir(dir.path());
+//! let node = node.open()?;
+//! let mut publisher = node.state_publisher::<Quote>("EURUSD").open()?;
+//!
+//! // Usually in another process:
+//! let mut subscriber = node.state_subscriber::<Quote>("shm:quotes/EURUSD").push().open()?;
+//! assert!(subscriber.try_receive()?.is_none());
+//!
+//! publisher.publish(&Quote { bid: 1.0840, ask: 1.0842 })?;
+//! publisher.publish(&Quote { bid: 1.0841, ask: 1.0843 })?;
+//! drop(publisher);
+//!
+//! // The newest value; the one before was replaced. Then the end.
+//! let timeout = std::time::Duration::from_secs(5);
+//! let sample = subscriber.receive_timeout(timeout)?.ok_or("nothing in time")?;
+//! assert_eq!((sample.sequence.get(), sample.value), (2, Quote { bid: 1.0841, ask: 1.0843 }));
+//! let end = loop {
+//!     if let Err(error) = subscriber.receive_timeout(timeout) {
+//!         break error;
+//!     }
+//! };
+//! assert!(matches!(end, ReceiveError::Ended { published } if published.get() == 2));
+//! # Ok(())
+//! # }
+//! ```
 
 #[cfg(target_endian = "big")]
 compile_error!("fabricast regions are little-endian words; big-endian hosts are not supported");
@@ -42,3 +99,8 @@ pub use publisher::{Loan, PublishError, PublisherError, StatePublisher};
 pub use subscriber::{
     GrantError, ReceiveError, Sample, SampleRef, StateSubscriber, SubscriberError, SubscriberStats,
 };
+
+/// Holds the examples of README.md to the code.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

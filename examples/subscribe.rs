@@ -1,0 +1,58 @@
+//! Receives the readings of the example `publish`, which must run already, until it ends.
+//!
+//! ```text
+//! cargo run --example subscribe [pull|push]
+//! ```
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use fabricast::{Node, ReceiveError};
+use serde::{Deserialize, Serialize};
+
+/// The same name and fields as at the publisher: that is checked when the subscriber attaches.
+#[derive(Debug, Serialize, Deserialize)]
+struct Reading {
+    celsius: f64,
+    sky: Sky,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+enum Sky {
+    Clear,
+    Clouds { eighths: u8 },
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("subscribe: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    let node = Node::builder().open()?;
+    let builder = node.state_subscriber::<Reading>("shm:station/reading");
+    let mut subscriber = match std::env::args().nth(1).as_deref() {
+        None | Some("pull") => builder.pull().open()?,
+        Some("push") => builder.push().open()?,
+        Some(other) => return Err(format!("no delivery is called {other}: use pull or push").into()),
+    };
+    loop {
+        match subscriber.receive_timeout(Duration::from_secs(1)) {
+            Ok(Some(sample)) => {
+                println!("{} {:?}, {} missed", sample.sequence, sample.value, sample.conflated)
+            }
+            Ok(None) => println!("nothing new for a second"),
+            Err(ReceiveError::Ended { published }) => {
+                println!("the end, after {published} readings; {:?}", subscriber.stats());
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

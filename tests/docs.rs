@@ -1,0 +1,114 @@
+//! The pages of this repository against what they speak of: modules, links, numbers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use fabricast::{RefuseReason, limits};
+
+const ARCHITECTURE: &str = include_str!("../ARCHITECTURE.md");
+const CHANGELOG: &str = include_str!("../CHANGELOG.md");
+const LAYOUTS: &str = include_str!("../docs/layouts.md");
+const PROTOCOL: &str = include_str!("../docs/protocol.md");
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn names_in(folder: &str, end: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(root().join(folder)).expect("a folder of the repository").flatten();
+    let paths = entries.map(|entry| entry.path());
+    paths.filter(|path| path.to_string_lossy().ends_with(end)).collect()
+}
+
+#[test]
+fn every_module_is_on_the_map() {
+    let (_, map) = ARCHITECTURE.split_once("## Code map").expect("a map");
+    let modules = names_in("src", "").into_iter().filter(|path| !path.ends_with("lib.rs"));
+    let missing: Vec<String> = modules
+        .map(|path| path.file_stem().expect("a name").to_string_lossy().into_owned())
+        .filter(|name| !map.contains(&format!("| `{name}")))
+        .collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md does not mention {missing:?}");
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let pages = ["", "docs", "examples/data"].iter().flat_map(|folder| names_in(folder, ".md"));
+    let mut checked = 0;
+    for page in pages {
+        let text = fs::read_to_string(&page).expect("a page");
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = page.parent().expect("a folder").join(link);
+            assert!(link.starts_with("https://") || target.exists(), "{}: {link}", page.display());
+            checked += 1;
+        }
+    }
+    assert!(checked > 8, "the links were not found");
+}
+
+#[test]
+fn the_protocol_page_states_the_limits_that_hold() {
+    let thousands = |number: usize| match number {
+        0..1000 => number.to_string(),
+        _ => format!("{},{:03}", number / 1000, number % 1000),
+    };
+    let kibibytes = |len: usize| format!("{} KiB", len / 1024);
+    let gibibytes = |len: usize| format!("{} GiB", len >> 30);
+    let seconds = |ns: u64| format!("{} s", ns / 1_000_000_000);
+    let rows = [
+        format!("| message | {} |", kibibytes(limits::CONTROL_MESSAGE_LEN_MAX)),
+        format!(
+            "| name of a node, of a topic, of a payload type | {}, {}, {} bytes |",
+            limits::NODE_NAME_LEN_MAX,
+            limits::TOPIC_NAME_LEN_MAX,
+            limits::TYPE_NAME_LEN_MAX
+        ),
+        format!(
+            "| schema | {} of JSON, nested {} levels deep |",
+            kibibytes(limits::SCHEMA_LEN_MAX),
+            limits::SCHEMA_DEPTH_MAX
+        ),
+        format!("| text of a refusal | {} bytes |", limits::REASON_LEN_MAX),
+        format!(
+            "| topics of a node; of one page | {}; {} |",
+            thousands(limits::TOPICS_MAX),
+            limits::DIRECTORY_PAGE_LEN_MAX
+        ),
+        format!("| sessions that a node serves | {} |", thousands(limits::SESSIONS_MAX)),
+        format!("| attachments of a session | {} |", limits::ATTACHMENTS_PER_SESSION_MAX),
+        format!("| push subscribers of a topic | {} |", limits::PUSH_SUBSCRIBERS_MAX),
+        format!(
+            "| payload; region | {}; {} |",
+            gibibytes(limits::PAYLOAD_LEN_MAX),
+            gibibytes(limits::REGION_LEN_MAX)
+        ),
+        format!("| Hello of a peer that dialled | {} |", seconds(limits::HELLO_DEADLINE_NS)),
+        format!("| each answer to a subscriber | {}, unless", seconds(limits::ANSWER_DEADLINE_NS)),
+    ];
+    for row in rows {
+        assert!(PROTOCOL.contains(&row), "docs/protocol.md has no row {row:?}");
+    }
+}
+
+#[test]
+fn the_protocol_page_knows_the_reasons_of_refusals() {
+    for code in 0..1000 {
+        let known = !matches!(RefuseReason::from(code), RefuseReason::Unknown(_));
+        let (_, reasons) = PROTOCOL.split_once("## Reasons of refusals").expect("the section");
+        assert_eq!(reasons.contains(&format!("\n| {code} | ")), known, "reason {code}");
+    }
+}
+
+/// Layouts are checked against memory by another test; here it is only that all pages say the same.
+#[test]
+fn the_changelog_names_the_formats_that_the_pages_describe() {
+    let format = CHANGELOG.lines().find(|line| line.starts_with("Format:"));
+    assert_eq!(format, Some("Format: region layout 1, control protocol 1, node entry 1."));
+    for (page, version) in [
+        (LAYOUTS, "| 0x08 | u16 | layout version: 1 |"),
+        (LAYOUTS, "| 0x08 | u32 | entry version: 1 |"),
+        (PROTOCOL, "Version 1."),
+    ] {
+        assert!(page.contains(version), "no {version:?}");
+    }
+}

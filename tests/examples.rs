@@ -1,0 +1,199 @@
+//! The examples, run as a user runs them: real processes, a runtime directory of their own.
+
+#![expect(clippy::unwrap_used, reason = "a test that panics has failed, as it should")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use fabricast::{Node, Raw};
+use tempfile::TempDir;
+
+/// What the market data example promises.
+const MARKET_DATA_MAX: Duration = Duration::from_secs(15);
+const TICKERS: [(&str, u64, &str); 5] = [
+    ("AAPL", 3270, "430.47"),
+    ("FB", 196, "27.78"),
+    ("GOOG", 2148, "806.19"),
+    ("IBM", 3270, "202.91"),
+    ("MSFT", 3270, "27.95"),
+];
+
+/// Where the examples are. They are built first, which takes no time when that has been done: a test run may have
+/// built none, or old ones may lie there.
+fn folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let own = std::env::current_exe().unwrap();
+        let profile = own.ancestors().nth(2).unwrap();
+        let mut build = Command::new(env!("CARGO"));
+        build.current_dir(env!("CARGO_MANIFEST_DIR"));
+        build
+            .args(["build", "--quiet", "--locked", "--examples", "--target-dir"])
+            .arg(profile.parent().unwrap());
+        if cfg!(feature = "testkit") {
+            build.arg("--all-features");
+        }
+        if profile.ends_with("release") {
+            build.arg("--release");
+        }
+        let built = build.output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        profile.join("examples")
+    })
+}
+
+fn example(name: &str, runtime_dir: &TempDir) -> Command {
+    let mut command = Command::new(folder().join(name));
+    command.env("FABRICAST_RUNTIME_DIR", runtime_dir.path()).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn directory() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// Waits until the process has printed a line that begins so.
+fn wait_for_line(process: &mut Child, begin: &str) {
+    let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let found = lines.into_iter().any(|line| line.starts_with(begin));
+    assert!(found, "the process ended without a line {begin:?}");
+}
+
+#[test]
+fn market_data_ends_by_itself_and_every_subscriber_has_the_last_bar() {
+    let dir = directory();
+    let mut command = assert_cmd::Command::from_std(example("market_data", &dir));
+    let output = command.timeout(MARKET_DATA_MAX).assert().success().get_output().clone();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let table: Vec<Vec<&str>> = text
+        .lines()
+        .skip_while(|line| !line.starts_with("ticker"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(table.len(), TICKERS.len(), "{text}");
+    for (row, (ticker, published, close)) in table.iter().zip(TICKERS) {
+        let [name, count, pull, push, torn_retries, rejected, last] = row[..] else { panic!("{text}") };
+        assert_eq!((name, count, rejected, last), (ticker, &*published.to_string(), "0", close), "{text}");
+        for seen in [pull, push] {
+            assert!((1..=published).contains(&seen.parse().unwrap()), "{text}");
+        }
+        torn_retries.parse::<u64>().unwrap();
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "something was left behind");
+}
+
+/// In this file the last row is not the newest, so that the last bar published is another than the file's last.
+#[test]
+fn market_data_fails_when_what_was_seen_differs_from_the_file() {
+    let dir = directory();
+    let data = dir.path().join("bars.csv");
+    let rows = "Ticker,Date,Open,High,Low,Close,Volume,Adj Close\nA,2001-01-02,1,2,1,2,10,2\nA,2001-01-01,1,1,1,1,10,1\n";
+    std::fs::write(&data, rows).unwrap();
+    let output = example("market_data", &dir).arg("--data").arg(&data).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    for name in ["pull", "push"] {
+        assert!(error.contains(&format!("A ended by {name} with Bar {{ date: \"2001-01-02\"")), "{error}");
+    }
+}
+
+#[test]
+fn market_data_says_when_its_name_is_taken_or_its_arguments_are_wrong() {
+    let dir = directory();
+    let _node = Node::builder().name("market-data").unwrap().runtime_dir(dir.path()).open().unwrap();
+    for (arguments, sentence) in [
+        (&[][..], "a node named market-data already runs on this host"),
+        (&["--rate"], "usage: market_data"),
+        (&["--rate", "0"], "0 bars a second are not possible"),
+        (&["--data", "/nonexistent/bars.csv"], "/nonexistent/bars.csv: No such file"),
+    ] {
+        let output = example("market_data", &dir).args(arguments).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && error.contains(sentence), "{arguments:?}: {error}");
+    }
+}
+
+/// The subscribers share the standard error of their parent, which ends when the last of the three has.
+#[test]
+fn market_data_leaves_no_process_behind_when_it_is_killed() {
+    let dir = directory();
+    let mut process = example("market_data", &dir).args(["--rate", "1"]).spawn().unwrap();
+    wait_for_line(&mut process, "both subscribers are attached");
+    process.kill().unwrap();
+    let mut error = String::new();
+    process.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+    process.wait().unwrap();
+    for name in ["pull", "push"] {
+        assert!(error.contains(&format!("the subscriber by {name}: the publisher is gone")), "{error}");
+    }
+}
+
+#[test]
+fn publish_and_subscribe_find_each_other() {
+    let dir = directory();
+    for delivery in ["pull", "push"] {
+        let mut publisher = example("publish", &dir).arg("10").spawn().unwrap();
+        wait_for_line(&mut publisher, "publishing");
+        let output = example("subscribe", &dir).arg(delivery).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{text}");
+        assert!(
+            text.contains("Reading { celsius: ") && text.contains("the end, after 10 readings"),
+            "{text}"
+        );
+        assert!(publisher.wait().unwrap().success());
+    }
+    let output = example("subscribe", &dir).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success()
+            && error.starts_with("subscribe: cannot subscribe to shm:station/reading: no node"),
+        "{error}"
+    );
+}
+
+/// Reading takes no part of the publisher: it goes on while the process is stopped. Attaching does take one.
+#[test]
+fn a_stopped_publisher_is_still_read() {
+    let dir = directory();
+    let mut publisher = example("publish", &dir).arg("100").spawn().unwrap();
+    wait_for_line(&mut publisher, "publishing");
+    let node = Node::builder().runtime_dir(dir.path()).open().unwrap();
+    let attach = |patience| node.state_subscriber::<Raw>("shm:station/reading").timeout(patience).open();
+    let mut subscriber = attach(MARKET_DATA_MAX).unwrap();
+    let first = subscriber.receive_timeout(MARKET_DATA_MAX).unwrap().expect("a reading");
+    let mut unread = attach(MARKET_DATA_MAX).unwrap();
+
+    let process = rustix::process::Pid::from_child(&publisher);
+    rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
+    // Returns when all of its threads have stopped.
+    rustix::process::waitpid(Some(process), rustix::process::WaitOptions::UNTRACED).unwrap();
+    let sample = unread.try_receive().unwrap().expect("the newest reading");
+    assert!(sample.sequence >= first.sequence);
+    drop(unread);
+    // The session that is there is shared; a node of its own has to introduce itself.
+    let stranger = Node::builder().runtime_dir(dir.path()).open().unwrap();
+    let builder = stranger.state_subscriber::<Raw>("shm:station/reading").timeout(Duration::from_millis(100));
+    let error = builder.open().unwrap_err().to_string();
+    assert!(error.contains("the peer was silent for too long"), "{error}");
+
+    rustix::process::kill_process(process, rustix::process::Signal::CONT).unwrap();
+    let next = subscriber.receive_timeout(MARKET_DATA_MAX).unwrap().expect("the next reading");
+    assert!(next.sequence > first.sequence);
+    publisher.kill().unwrap();
+    publisher.wait().unwrap();
+}
+
+#[test]
+fn a_loan_arrives_whole() {
+    let output = example("loan", &directory()).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.ends_with("frame 3: 307200 bytes, whole: true\n"), "{output:?}");
+}

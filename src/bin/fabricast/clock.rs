@@ -1,0 +1,39 @@
+//! The program's only reader of the operating system's clocks.
+#![expect(clippy::disallowed_methods, reason = "the library's clock is its own; this is the program's")]
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// Nanoseconds since the Unix epoch.
+pub(crate) fn realtime_ns() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A time that is over when a duration has passed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    began: Instant,
+    after: Duration,
+}
+
+impl Deadline {
+    /// The time that is over in so long.
+    pub(crate) fn after(after: Duration) -> Self {
+        Self { began: Instant::now(), after }
+    }
+
+    /// All of it.
+    pub(crate) fn whole(&self) -> Duration {
+        self.after
+    }
+
+    /// What is left of it.
+    pub(crate) fn left(&self) -> Duration {
+        self.after.saturating_sub(self.began.elapsed())
+    }
+
+    /// Whether it is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.left().is_zero()
+    }
+}

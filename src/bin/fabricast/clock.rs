@@ -9,6 +9,16 @@ pub(crate) fn realtime_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// How far values may lag behind their rate and still catch up.
+const CATCH_UP: Duration = Duration::from_millis(10);
+
+/// Moments in equal distance, for as long as somebody keeps up with them.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    interval: Duration,
+    due: Instant,
+}
+
 /// A time that is over when a duration has passed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
@@ -35,5 +45,24 @@ impl Deadline {
     /// Whether it is over.
     pub(crate) fn is_over(&self) -> bool {
         self.left().is_zero()
+    }
+}
+
+impl Pace {
+    /// The pace of one moment an interval, the first one now.
+    pub(crate) fn new(interval: Duration) -> Self {
+        Self { interval, due: Instant::now() }
+    }
+
+    /// How long it is until the next moment.
+    pub(crate) fn left(&self) -> Duration {
+        self.due.saturating_duration_since(Instant::now())
+    }
+
+    /// Goes on to the next moment. Moments that were missed are not made up for, but for the last few milliseconds.
+    pub(crate) fn advance(&mut self) {
+        let next = self.due.checked_add(self.interval).unwrap_or(self.due);
+        let earliest = Instant::now().checked_sub(CATCH_UP);
+        self.due = earliest.map_or(next, |earliest| next.max(earliest));
     }
 }

@@ -9,6 +9,8 @@ use fabricast::{
     PublisherError, ReceiveError, RefuseReason, SubscriberError, Target,
 };
 
+use super::output::printable;
+
 /// How the program exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -107,7 +109,7 @@ impl Failure {
         match self {
             Self::Arguments(error) => error.print(),
             Self::ClosedPipe => Ok(()),
-            Self::Told { sentence, .. } => writeln!(out, "fabricast: {sentence}"),
+            Self::Told { sentence, .. } => writeln!(out, "fabricast: {}", printable(sentence)),
         }
     }
 }

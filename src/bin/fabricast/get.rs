@@ -55,8 +55,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
     check_keyless(target, arguments.key.as_deref(), "KEY")?;
-    let interrupt = Interrupt::install()?;
     let mut subscriber = setting.subscribe(target, Delivery::Pull)?;
+    let interrupt = Interrupt::install()?;
     let Some(sample) = newest(&mut subscriber, arguments.wait, &interrupt)? else {
         if interrupt.came() {
             return Ok(Exit::Done);

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, Sender, bounded};
 use fabricast::{Address, PublishError, StatePublisher, Target, limits};
 
-use super::clock::Deadline;
+use super::clock::Pace;
 use super::failure::{Exit, Failure};
 use super::interrupt::{Input, Interrupt};
 use super::setting::{Setting, seconds};
@@ -16,6 +16,9 @@ use super::setting::{Setting, seconds};
 const LINES_AHEAD: usize = 64;
 /// Bytes that the encoding of a text adds to it: its length.
 const TEXT_OVERHEAD: usize = 8;
+
+/// The slowest rate: a value a year.
+const INTERVAL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 const AFTER_HELP: &str = "\
 Each line becomes a value of type String, without its line end. The topic is there until the input
@@ -88,19 +91,20 @@ fn serve(
     lines: &Receiver<Result<String, Failure>>,
     interrupt: &Interrupt,
 ) -> Result<Exit, Failure> {
+    let mut pace = arguments.rate.map(Pace::new);
     loop {
         let line = match interrupt.receive(lines) {
             Input::Item(line) => line?,
             Input::End => break,
             Input::Interrupted => return Ok(Exit::Done),
         };
-        let next = arguments.rate.map(Deadline::after);
-        publisher.publish(&line).map_err(|error: PublishError| Failure::new(Exit::No, error))?;
-        if let Some(next) = next
-            && interrupt.pause(next.left())
-        {
-            return Ok(Exit::Done);
+        if let Some(pace) = &mut pace {
+            if interrupt.pause(pace.left()) {
+                return Ok(Exit::Done);
+            }
+            pace.advance();
         }
+        publisher.publish(&line).map_err(|error: PublishError| Failure::new(Exit::No, error))?;
     }
     interrupt.pause(arguments.linger);
     Ok(Exit::Done)
@@ -144,7 +148,8 @@ fn read_line(input: &mut impl BufRead, len_max: usize, number: u64) -> Result<Op
 fn interval(text: &str) -> Result<Duration, String> {
     let malformed = || format!("{text:?} is no rate: write a number of values a second above 0");
     let rate: f64 = text.parse().map_err(|_| malformed())?;
-    Duration::try_from_secs_f64(1.0 / rate).map_err(|_| malformed())
+    let interval = Duration::try_from_secs_f64(1.0 / rate).map_err(|_| malformed())?;
+    if interval <= INTERVAL_MAX { Ok(interval) } else { Err(malformed()) }
 }
 
 #[cfg(test)]
@@ -177,7 +182,7 @@ mod tests {
     #[test]
     fn a_rate_is_an_interval() {
         assert_eq!(interval("10"), Ok(Duration::from_millis(100)));
-        for text in ["0", "-1", "x", "NaN"] {
+        for text in ["0", "-1", "x", "NaN", "1e-9"] {
             assert!(interval(text).is_err(), "{text}");
         }
     }

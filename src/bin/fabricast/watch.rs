@@ -85,12 +85,13 @@ struct Watch<'a> {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     check_keyless(&arguments.target, arguments.key.as_deref(), "--key")?;
-    let interrupt = Interrupt::install()?;
     let delivery = match arguments.delivery {
         Way::Pull => Delivery::Pull,
         Way::Push => Delivery::Push,
     };
     let subscriber = setting.subscribe(&arguments.target, delivery)?;
+    // Taken only now: until here, Ctrl-C ends the process as it ends any other.
+    let interrupt = Interrupt::install()?;
     let out = std::io::stdout().lock();
     Watch { arguments, subscriber, out, last: None, shown: 0, hung: false }.run(&interrupt)
 }

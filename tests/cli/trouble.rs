@@ -1,6 +1,7 @@
 //! Publishers that hang, are gone, or refuse, and nodes and topics that are not there.
 
 use fabricast::limits;
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use rustix::process::Signal;
 
 use crate::support::{Place, wait_until};
@@ -77,4 +78,35 @@ fn a_publisher_that_refuses_is_told() {
     let ended = place.run(&["watch", "shm:p/t", "--delivery", "push"]);
     ended.assert_failure(4, "cannot subscribe to shm:p/t: the topic has as many subscribers as it may");
     drop(subscribers);
+}
+
+/// Whatever listens at a node's socket, the others are listed, and nothing that it sends is believed.
+#[test]
+fn a_node_that_talks_nonsense_is_told_beside_the_listing() {
+    let place = Place::new();
+    let (_odd, _good) = (place.node("odd"), place.node("good"));
+    let path = place.path().join("odd.sock");
+    std::fs::remove_file(&path).unwrap();
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&socket, 8).unwrap();
+    std::thread::spawn(move || {
+        // Closing a connection could overtake what was sent on it.
+        let mut open = Vec::new();
+        while let Ok(connection) = rustix::net::accept(&socket) {
+            // A peer that has gone already is told nothing.
+            let _ = rustix::net::send(&connection, &[0x5a; 64], SendFlags::NOSIGNAL);
+            open.push(connection);
+        }
+    });
+    let sentence = "fabricast: the node at shm:odd does not answer: a message begins with 0x5a5a5a5a: the peer does \
+                    not speak this protocol\n";
+    let ended = place.run(&["list", "--json"]);
+    assert_eq!((ended.code, ended.error.as_str()), (Some(0), sentence));
+    let row = |node| format!(r#"{{"node":"{node}","topic":null,"kind":null,"type":null,"sequence":null,"#);
+    let rest = "\"age_ns\":null,\"state\":\"live\"}\n";
+    assert_eq!(ended.out, format!("{}{rest}{}{rest}", row("good"), row("odd")));
+    let ended = place.run(&["list", "shm:odd"]);
+    assert_eq!((ended.code, ended.out.as_str(), ended.error.as_str()), (Some(3), "", sentence));
+    assert_eq!(place.run(&["get", "shm:odd/t"]).code, Some(3));
 }

@@ -30,7 +30,7 @@ With --json a value is a line
 It ends with 0 after --count values, after --for if any value came, at Ctrl-C, and when the topic
 ends in good order after a value came; with 1 when none came; with 5 when none came in --for and
 the publisher is hung; with 6 when the publisher's process is gone. That a publisher is hung is said
-once; watching goes on.
+once, and watching goes on; with --delivery push it is not seen.
 
 Examples:
   fabricast watch shm:quotes/EURUSD

@@ -66,6 +66,7 @@ mod control;
 mod event;
 mod fabric;
 mod id;
+mod inspect;
 mod layout;
 pub mod limits;
 #[doc(hidden)]
@@ -86,6 +87,7 @@ pub use control::{ControlError, RefuseReason};
 pub use event::{Event, EventSink};
 pub use fabric::{Address, AddressError, FabricError, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};
+pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use layout::header::HeaderError;
 pub use layout::state::GeometryError;
 pub use memory::MemoryError;

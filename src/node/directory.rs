@@ -88,13 +88,17 @@ pub(super) fn nodes(core: &NodeCore) -> Result<Vec<NodeListing>, DirectoryError>
     Ok(core.fabric().nodes()?.into_iter().map(listing).collect())
 }
 
-pub(super) fn query(core: &NodeCore, address: &Address) -> Result<Directory, DirectoryError> {
+pub(super) fn query(
+    core: &NodeCore,
+    address: &Address,
+    patience_ns: u64,
+) -> Result<Directory, DirectoryError> {
     let failed = |error| match error {
         LinkError::Fabric(source) => DirectoryError::Fabric(source),
         LinkError::Session(source) => DirectoryError::Session { address: address.clone(), source },
         LinkError::Random(source) => DirectoryError::Random(source),
     };
-    let link = Link::to(core, address, limits::ANSWER_DEADLINE_NS).map_err(failed)?;
+    let link = Link::to(core, address, patience_ns).map_err(failed)?;
     let mut topics: Vec<TopicListing> = Vec::new();
     loop {
         let after = topics.last().map(|topic| topic.topic.clone());

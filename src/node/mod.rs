@@ -14,6 +14,7 @@ use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use builder::{NodeBuilder, NodeError};
 pub use directory::{Directory, DirectoryError, NodeListing, TopicListing};
@@ -21,6 +22,7 @@ pub use subscribe::StateSubscriberBuilder;
 
 use self::core::NodeCore;
 use self::driver::DriverThread;
+use crate::clock::saturate;
 use crate::fabric::Address;
 use crate::id::NodeName;
 use crate::limits;
@@ -109,7 +111,21 @@ impl Node {
     ///
     /// [`DirectoryError`] when the node cannot be reached, or does not answer.
     pub fn directory(&self, address: &Address) -> Result<Directory, DirectoryError> {
-        directory::query(&self.inner.core, address)
+        directory::query(&self.inner.core, address, limits::ANSWER_DEADLINE_NS)
+    }
+
+    /// As [`Self::directory`], with a time of one's own that each answer may take. A session with the node that
+    /// exists already keeps its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::directory`].
+    pub fn directory_timeout(
+        &self,
+        address: &Address,
+        timeout: Duration,
+    ) -> Result<Directory, DirectoryError> {
+        directory::query(&self.inner.core, address, saturate(timeout))
     }
 
     pub(crate) fn core(&self) -> &Arc<NodeCore> {

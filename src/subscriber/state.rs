@@ -237,6 +237,16 @@ impl<T: Payload> StateSubscriber<T> {
         }
     }
 
+    /// How the topic ended, if it has.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.attachment.end()
+    }
+
+    /// Where its time comes from.
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
     /// The sequence of the newest value received; [`Sequence::NONE`] before the first.
     pub fn newest(&self) -> Sequence {
         self.reader.last()

@@ -1,25 +1,111 @@
-//! The command line.
+//! The `fabricast` program: arguments and printing over the library's public interface, one file a verb.
+
+mod clock;
+mod failure;
+mod get;
+mod info;
+mod interrupt;
+mod list;
+mod output;
 mod perf;
-use clap::Parser;
-#[derive(Parser)]
+mod publish;
+mod setting;
+mod value;
+mod watch;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use self::failure::{Exit, Failure};
+use self::setting::Setting;
+
+const ABOUT: &str = "Publish, watch and inspect topics of shared memory.";
+const AFTER_HELP: &str = "\
+Addresses:
+  shm:NODE               a node of this host and user
+  rdma://HOST[:PORT]     a node of another host
+  ADDRESS/TOPIC          a topic of a node
+
+Exit codes:
+  0  done
+  1  the answer is no: nothing was published, nothing arrived in time, a value is damaged
+  2  usage
+  3  no such node or topic, or it cannot be reached
+  4  refused by the publisher
+  5  the publisher is hung
+  6  the publisher is gone
+
+Examples:
+  fabricast list                                  what is published on this host
+  fabricast get shm:quotes/EURUSD                 the newest value
+  fabricast watch shm:quotes/EURUSD --json        each new value, one JSON object a line
+  date | fabricast pub shm:me/now --linger 60     publish a line for a minute
+  fabricast perf push --size 64,65536 --floor     what a round trip costs on this host";
+
+/// The arguments.
+#[derive(Debug, Parser)]
+#[command(name = "fabricast", version, about = ABOUT, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
-    #[arg(long, global = true)]
-    runtime_dir: Option<std::path::PathBuf>,
+    #[command(flatten)]
+    setting: Setting,
     #[command(subcommand)]
     verb: Verb,
 }
-#[derive(clap::Subcommand)]
+
+#[derive(Debug, Subcommand)]
 enum Verb {
+    /// List nodes and their topics.
+    List(list::Arguments),
+    /// Show everything that the headers of a topic say.
+    Info(info::Arguments),
+    /// Print the newest value of a topic.
+    Get(get::Arguments),
+    /// Print each new value of a topic as it comes.
+    Watch(watch::Arguments),
+    /// Publish the lines of standard input.
+    Pub(publish::Arguments),
+    /// Measure deliveries between two processes.
     Perf(perf::Arguments),
 }
-fn main() -> std::process::ExitCode {
-    let cli = Cli::parse();
-    let Verb::Perf(a) = &cli.verb;
-    match perf::run(a, cli.runtime_dir.as_deref()) {
-        Ok(c) => c,
-        Err(e) => {
-            eprintln!("fabricast: {e}");
-            std::process::ExitCode::FAILURE
-        }
+
+fn main() -> ExitCode {
+    let outcome = match Cli::try_parse() {
+        Ok(cli) => run(&cli),
+        Err(error) => Err(Failure::of_arguments(error)),
+    };
+    let exit = outcome.unwrap_or_else(|failure| {
+        // Standard error may be closed; then there is nobody to be told.
+        let _ = failure.tell(&mut std::io::stderr().lock());
+        failure.exit()
+    });
+    // Verbs flush what they print and hear of failures; here is only left what help has printed.
+    let _ = std::io::stdout().flush();
+    exit.into()
+}
+
+fn run(cli: &Cli) -> Result<Exit, Failure> {
+    let setting = &cli.setting;
+    setting.start_log();
+    match &cli.verb {
+        Verb::List(arguments) => list::run(arguments, setting),
+        Verb::Info(arguments) => info::run(arguments, setting),
+        Verb::Get(arguments) => get::run(arguments, setting),
+        Verb::Watch(arguments) => watch::run(arguments, setting),
+        Verb::Pub(arguments) => publish::run(arguments, setting),
+        Verb::Perf(arguments) => perf::run(arguments, setting),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Cli;
+
+    #[test]
+    fn the_arguments_fit_together() {
+        Cli::command().debug_assert();
     }
 }

@@ -5,13 +5,15 @@ mod echo;
 mod line;
 mod ping;
 
-use std::path::Path;
-use std::process::ExitCode;
+use std::error::Error;
+use std::io;
 
 use clap::{Args, ValueEnum};
-use fabricast::Delivery;
+use fabricast::{Delivery, Node};
 
 use self::cpus::Cpus;
+use super::failure::{Exit, Failure};
+use super::setting::Setting;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -24,7 +26,7 @@ Examples:
 The floor is the same bytes between the same two processes through a bare seqlock in shared memory, without any
 check. Compare ratios of one run, never times of two: the placement tells whether the processors share a cache.";
 
-/// Measure deliveries between two processes
+/// Measures deliveries between two processes.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -95,11 +97,26 @@ enum Phase {
     Stop,
 }
 
-type Failure = Box<dyn std::error::Error>;
+/// What goes wrong inside a measurement.
+type Trouble = Box<dyn Error>;
 
 /// Runs the measurement.
-pub(crate) fn run(arguments: &Arguments, runtime_dir: Option<&Path>) -> Result<ExitCode, Failure> {
-    if arguments.serve { echo::serve(arguments, runtime_dir) } else { ping::measure(arguments, runtime_dir) }
+pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
+    let outcome =
+        if arguments.serve { echo::serve(arguments, setting) } else { ping::measure(arguments, setting) };
+    outcome.map_err(told)
+}
+
+/// How the program tells it.
+fn told(trouble: Trouble) -> Failure {
+    let trouble = match trouble.downcast::<Failure>() {
+        Ok(failure) => return *failure,
+        Err(trouble) => trouble,
+    };
+    match trouble.downcast::<io::Error>() {
+        Ok(error) => (*error).into(),
+        Err(trouble) => Failure::new(Exit::No, trouble),
+    }
 }
 
 impl Mode {
@@ -130,14 +147,9 @@ impl Phase {
     }
 }
 
-/// A node of this name, in the runtime directory that was asked for.
-fn open_node(name: &str, runtime_dir: Option<&Path>) -> Result<fabricast::Node, Failure> {
-    let builder = fabricast::Node::builder().name(name)?;
-    let builder = match runtime_dir {
-        Some(path) => builder.runtime_dir(path),
-        None => builder,
-    };
-    Ok(builder.open()?)
+/// A node of this name.
+fn open_node(name: &str, setting: &Setting) -> Result<Node, Trouble> {
+    Ok(setting.node(Some(&name.parse()?))?)
 }
 
 /// The name of the node that measures against the node of this name.

@@ -1,14 +1,14 @@
 use std::io::Write as _;
 use std::os::fd::AsFd;
-use std::path::Path;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use fabricast::measure::Floor;
 use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
 use serde::{Deserialize, Serialize};
 
-use super::{Arguments, Failure, Phase, mark, marked, measuring_name, open_node};
+use super::super::failure::Exit;
+use super::super::setting::Setting;
+use super::{Arguments, Phase, Trouble, mark, marked, measuring_name, open_node};
 
 /// Empty looks between two looks at what is to be done.
 const LOOKS: u32 = 4096;
@@ -34,9 +34,9 @@ struct Echo {
 }
 
 /// Answers: what a measuring process asks that started this one, or whoever measures, one after the other.
-pub(super) fn serve(arguments: &Arguments, runtime_dir: Option<&Path>) -> Result<ExitCode, Failure> {
+pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     arguments.cpus.pin_answering()?;
-    let node = open_node(&arguments.node, runtime_dir)?;
+    let node = open_node(&arguments.node, setting)?;
     let Some(len) = arguments.floor_len else {
         println!(
             "answering at shm:{}: measure with `fabricast perf MODE --connect shm:{}`",
@@ -53,12 +53,12 @@ pub(super) fn serve(arguments: &Arguments, runtime_dir: Option<&Path>) -> Result
     echo.obey(&floor)?;
     let seen = Seen { ..echo.seen() };
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&seen)?)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Done)
 }
 
 impl Echo {
     /// Waits for a node that measures, and connects to it both ways.
-    fn find(node: &Node, arguments: &Arguments) -> Result<Self, Failure> {
+    fn find(node: &Node, arguments: &Arguments) -> Result<Self, Trouble> {
         let address = Address::Shm(measuring_name(node.name().as_str()).parse()?);
         loop {
             let topics = node.directory(&address).map(|directory| directory.topics).unwrap_or_default();
@@ -81,7 +81,7 @@ impl Echo {
     }
 
     /// Does what it is told until it is told to stop.
-    fn obey(&mut self, floor: &Floor) -> Result<(), Failure> {
+    fn obey(&mut self, floor: &Floor) -> Result<(), Trouble> {
         let mut stamp = 0;
         loop {
             match Phase::of(floor.phase()) {
@@ -114,7 +114,7 @@ impl Echo {
     }
 
     /// Answers values until told otherwise (false), or the topic ends (true).
-    fn deliver(&mut self, stopped: impl Fn() -> bool) -> Result<bool, Failure> {
+    fn deliver(&mut self, stopped: impl Fn() -> bool) -> Result<bool, Trouble> {
         let mut looks = 0;
         loop {
             match self.subscriber.try_receive_ref() {

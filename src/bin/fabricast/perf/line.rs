@@ -74,7 +74,23 @@ impl Durations {
 
 impl Line {
     /// The heading of the lines as people read them.
-    pub(super) const HEADING: &str = "mode         size  round trips     p50 ns     p99 ns   p99.9 ns     max ns      msgs/s    GB/s  torn  lost  placement";
+    pub(super) fn heading() -> String {
+        format!(
+            "{:<6} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11} {:>7} {:>5} {:>5}  {}",
+            "mode",
+            "size",
+            "round trips",
+            "p50 ns",
+            "p99 ns",
+            "p99.9 ns",
+            "max ns",
+            "msgs/s",
+            "GB/s",
+            "torn",
+            "lost",
+            "placement",
+        )
+    }
 
     /// The line as people read it.
     pub(super) fn text(&self) -> String {

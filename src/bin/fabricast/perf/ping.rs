@@ -1,14 +1,15 @@
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fabricast::measure::Floor;
 use fabricast::{Address, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
 
+use super::super::failure::Exit;
+use super::super::setting::Setting;
 use super::echo::Seen;
 use super::line::{Durations, Line};
-use super::{Arguments, Failure, Phase, mark, marked, measuring_name, open_node};
+use super::{Arguments, Phase, Trouble, mark, marked, measuring_name, open_node};
 
 /// How long the other process has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -21,7 +22,7 @@ const WARM_UP: u64 = 50;
 /// Round trips of a probe.
 const PROBES: u64 = 20_000;
 /// A line goes to and fro faster than this between processors that share a cache.
-const NEAR_NS: u64 = 300;
+const NEAR_NS: u64 = 250;
 
 /// The two ends that this process holds.
 struct Ping {
@@ -43,18 +44,18 @@ struct Answering {
 }
 
 /// Measures, prints a line a size, and says by the exit code whether every value was right.
-pub(super) fn measure(arguments: &Arguments, runtime_dir: Option<&Path>) -> Result<ExitCode, Failure> {
+pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     arguments.cpus.pin_measuring()?;
     if !arguments.json {
-        writeln!(std::io::stdout(), "{}", Line::HEADING)?;
+        writeln!(std::io::stdout(), "{}", Line::heading())?;
     }
     let mut right = true;
     for (index, size) in arguments.size.iter().enumerate() {
         let lines = match &arguments.connect {
-            Some(address) => vec![measure_connected(arguments, runtime_dir, *size, address)?],
+            Some(address) => vec![measure_connected(arguments, setting, *size, address)?],
             None => {
                 let name = format!("perf-{}-{index}", std::process::id());
-                measure_started(arguments, runtime_dir, *size, &name)?
+                measure_started(arguments, setting, *size, &name)?
             }
         };
         for line in lines {
@@ -66,19 +67,19 @@ pub(super) fn measure(arguments: &Arguments, runtime_dir: Option<&Path>) -> Resu
     if !right {
         eprintln!("fabricast: some values were not what was published: see `rejected`");
     }
-    Ok(if right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if right { Exit::Done } else { Exit::No })
 }
 
 /// Measures one size against a process that somebody else has started.
 fn measure_connected(
     arguments: &Arguments,
-    runtime_dir: Option<&Path>,
+    setting: &Setting,
     size: u32,
     address: &Address,
-) -> Result<Line, Failure> {
+) -> Result<Line, Trouble> {
     let answering = address.to_string();
     let name = answering.strip_prefix("shm:").ok_or("perf measures shm: addresses only in this version")?;
-    let mut ping = Ping::open(arguments, runtime_dir, size, name)?;
+    let mut ping = Ping::open(arguments, setting, size, name)?;
     ping.warm_up()?;
     let mut durations = Durations::new();
     ping.turn(&mut durations, arguments.iterations, arguments.seconds)?;
@@ -90,12 +91,12 @@ fn measure_connected(
 /// Measures one size against a process that this one starts.
 fn measure_started(
     arguments: &Arguments,
-    runtime_dir: Option<&Path>,
+    setting: &Setting,
     size: u32,
     name: &str,
-) -> Result<Vec<Line>, Failure> {
-    let mut answering = Answering::start(arguments, runtime_dir, size, name)?;
-    let mut ping = Ping::open(arguments, runtime_dir, size, name)?;
+) -> Result<Vec<Line>, Trouble> {
+    let mut answering = Answering::start(arguments, setting, size, name)?;
+    let mut ping = Ping::open(arguments, setting, size, name)?;
     let mut placements = vec![answering.probe()?];
     let (mut floor, mut delivery) = (Durations::new(), Durations::new());
     let turns = arguments.iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
@@ -129,13 +130,8 @@ fn measure_started(
 
 impl Ping {
     /// Publishes for the node of this name to subscribe, and subscribes to its answers.
-    fn open(
-        arguments: &Arguments,
-        runtime_dir: Option<&Path>,
-        size: u32,
-        answering: &str,
-    ) -> Result<Self, Failure> {
-        let node = open_node(&measuring_name(answering), runtime_dir)?;
+    fn open(arguments: &Arguments, setting: &Setting, size: u32, answering: &str) -> Result<Self, Trouble> {
+        let node = open_node(&measuring_name(answering), setting)?;
         let len = size as usize;
         let publisher = node.state_publisher::<Raw>(arguments.mode.name());
         let publisher = publisher.slots(arguments.slots).payload_len_max(len).open()?;
@@ -161,7 +157,7 @@ impl Ping {
         Ok(Self { value, len, number: 0, publisher, subscriber, seen: Seen::default() })
     }
 
-    fn warm_up(&mut self) -> Result<(), Failure> {
+    fn warm_up(&mut self) -> Result<(), Trouble> {
         (0..WARM_UP).try_for_each(|_| self.round_trip())
     }
 
@@ -171,12 +167,12 @@ impl Ping {
         durations: &mut Durations,
         iterations: Option<u64>,
         seconds: f64,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Trouble> {
         timed(durations, iterations, seconds, || self.round_trip())
     }
 
     #[inline]
-    fn round_trip(&mut self) -> Result<(), Failure> {
+    fn round_trip(&mut self) -> Result<(), Trouble> {
         self.number += 1;
         mark(&mut self.value, self.number);
         let bytes: &[u8] = bytemuck::cast_slice(&self.value);
@@ -212,17 +208,10 @@ impl Ping {
 }
 
 impl Answering {
-    fn start(
-        arguments: &Arguments,
-        runtime_dir: Option<&Path>,
-        size: u32,
-        name: &str,
-    ) -> Result<Self, Failure> {
+    fn start(arguments: &Arguments, setting: &Setting, size: u32, name: &str) -> Result<Self, Trouble> {
         let floor = Floor::create(size as usize)?;
         let mut command = Command::new(std::env::current_exe()?);
-        if let Some(path) = runtime_dir {
-            command.arg("--runtime-dir").arg(path);
-        }
+        command.args(setting.as_arguments());
         command.args(["perf", arguments.mode.name(), "--serve", "--node", name]);
         command.args(["--floor-len", &size.to_string(), "--slots", &arguments.slots.to_string()]);
         command.args(["--cpus", &arguments.cpus.to_string()]);
@@ -233,7 +222,7 @@ impl Answering {
     }
 
     /// Whether the two processors share a cache.
-    fn probe(&mut self) -> Result<bool, Failure> {
+    fn probe(&mut self) -> Result<bool, Trouble> {
         self.floor.set_phase(Phase::Probe.number());
         let mut durations = Durations::new();
         for _ in 0..PROBES {
@@ -254,7 +243,7 @@ impl Answering {
         iterations: Option<u64>,
         seconds: f64,
         value: &mut [u64],
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Trouble> {
         self.floor.set_phase(Phase::Floor.number());
         let Self { floor, stamp, .. } = self;
         let mut answer = vec![0; value.len()];
@@ -269,7 +258,7 @@ impl Answering {
     }
 
     /// Ends the process, and takes what it counted.
-    fn stop(mut self) -> Result<Seen, Failure> {
+    fn stop(mut self) -> Result<Seen, Trouble> {
         self.floor.set_phase(Phase::Stop.number());
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -291,8 +280,8 @@ fn timed(
     durations: &mut Durations,
     iterations: Option<u64>,
     seconds: f64,
-    mut round_trip: impl FnMut() -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    mut round_trip: impl FnMut() -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
     let end = now() + Duration::from_secs_f64(seconds);
     let mut left = iterations.unwrap_or(u64::MAX);
     loop {
@@ -308,7 +297,7 @@ fn timed(
 
 /// Looks for the answer until it is there.
 #[inline]
-fn await_answer(mut answered: impl FnMut() -> bool) -> Result<(), Failure> {
+fn await_answer(mut answered: impl FnMut() -> bool) -> Result<(), Trouble> {
     let mut looks = 0;
     let mut began = None;
     while !answered() {

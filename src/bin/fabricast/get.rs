@@ -1,0 +1,96 @@
+//! `fabricast get`: the newest value of a topic.
+
+use std::io::Write;
+use std::time::Duration;
+
+use clap::Args;
+use fabricast::{Delivery, Raw, ReceiveError, Sample, StateSubscriber, Target};
+
+use super::failure::{Exit, Failure};
+use super::interrupt::Interrupt;
+use super::output::{hex_dump, json_line};
+use super::setting::{Setting, check_keyless, seconds};
+use super::value::{ValueLine, text};
+use super::watch::next;
+
+/// How long a value is tried for that is overwritten whenever it is read.
+const CONTENTION: Duration = Duration::from_secs(1);
+
+const AFTER_HELP: &str = "\
+The value is decoded by the schema that the publisher gave to its topic. The exit code is 1 if
+nothing has been published yet.
+
+With --json the value is a line
+{\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}; a value of raw bytes is in
+base64, with \"encoding\":\"base64\".
+
+Examples:
+  fabricast get shm:quotes/EURUSD
+  fabricast get shm:quotes/EURUSD --json | jq .value.bid
+  fabricast get shm:camera/left --raw > frame.bin
+  fabricast get shm:quotes/EURUSD --wait 10";
+
+/// Arguments of `get`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    /// The topic, as in shm:NODE/TOPIC.
+    target: Target,
+    /// The key, for topics that have keys. Those of kind state have none.
+    key: Option<String>,
+    /// Write the bytes of the value as they are.
+    #[arg(long, conflicts_with_all = ["hex", "json"])]
+    raw: bool,
+    /// Print the bytes of the value as a hex dump.
+    #[arg(long, conflicts_with = "json")]
+    hex: bool,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Wait so long for a value if nothing has been published yet.
+    #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "0")]
+    wait: Duration,
+}
+
+pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
+    let target = &arguments.target;
+    check_keyless(target, arguments.key.as_deref(), "KEY")?;
+    let mut subscriber = setting.subscribe(target, Delivery::Pull)?;
+    let interrupt = Interrupt::install()?;
+    let Some(sample) = newest(&mut subscriber, arguments.wait, &interrupt)? else {
+        if interrupt.came() {
+            return Ok(Exit::Done);
+        }
+        let what = "wait for a value with --wait SECS, or for more than one with `fabricast watch`";
+        return Err(Failure::new(Exit::No, format!("nothing has been published to {target} yet: {what}")));
+    };
+    let mut out = std::io::stdout().lock();
+    let undecodable = |source| {
+        let error = ReceiveError::Decode { sequence: sample.sequence, source };
+        Failure::new(Exit::No, format!("{error}; --raw and --hex show its bytes"))
+    };
+    if arguments.raw {
+        out.write_all(&sample.value)?;
+        out.flush()?;
+    } else if arguments.hex {
+        hex_dump(&mut out, &sample.value)?;
+    } else if arguments.json {
+        let line = ValueLine::new(subscriber.topic(), subscriber.schema(), &sample);
+        json_line(&mut out, &line.map_err(undecodable)?)?;
+    } else {
+        writeln!(out, "{}", text(subscriber.schema(), &sample).map_err(undecodable)?)?;
+    }
+    Ok(Exit::Done)
+}
+
+/// The newest value. `None` when nothing was published within this time.
+fn newest(
+    subscriber: &mut StateSubscriber<Raw>,
+    wait: Duration,
+    interrupt: &Interrupt,
+) -> Result<Option<Sample<Vec<u8>>>, Failure> {
+    match next(subscriber, wait, interrupt) {
+        Err(ReceiveError::Contended { .. }) => Ok(next(subscriber, CONTENTION, interrupt)?),
+        outcome => Ok(outcome?),
+    }
+}

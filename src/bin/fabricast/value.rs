@@ -1,0 +1,83 @@
+//! Values of topics as they are printed.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use fabricast::{DecodeError, Decoded, Epoch, Sample, Schema, TopicName};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::clock;
+use super::output::readable;
+
+/// Bytes that people are shown of a value without a schema.
+const BYTES_SHOWN: usize = 32;
+
+/// A value as a line of JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct ValueLine<'a> {
+    topic: &'a TopicName,
+    key: Option<&'a str>,
+    sequence: u64,
+    epoch: String,
+    published_ns: u64,
+    age_ns: u64,
+    value: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    encoding: Option<&'static str>,
+}
+
+/// A loss as a line of JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct LossLine<'a> {
+    pub(crate) topic: &'a TopicName,
+    pub(crate) lost: u64,
+    pub(crate) first_lost: u64,
+    pub(crate) reason: &'a str,
+}
+
+impl<'a> ValueLine<'a> {
+    /// The line of a value of this topic.
+    pub(crate) fn new(
+        topic: &'a TopicName,
+        schema: &Schema,
+        sample: &Sample<Vec<u8>>,
+    ) -> Result<Self, DecodeError> {
+        let (value, encoding) = match schema.decode(&sample.value)? {
+            Decoded::Value(value) => (value, None),
+            // Bytes, and what later versions may give.
+            _ => (Value::String(STANDARD.encode(&sample.value)), Some("base64")),
+        };
+        Ok(Self {
+            topic,
+            key: None,
+            sequence: sample.sequence.get(),
+            epoch: hex(sample.epoch),
+            published_ns: sample.published_ns,
+            age_ns: age_ns(sample),
+            value,
+            encoding,
+        })
+    }
+}
+
+/// The value as people read it, on one line.
+pub(crate) fn text(schema: &Schema, sample: &Sample<Vec<u8>>) -> Result<String, DecodeError> {
+    match schema.decode(&sample.value)? {
+        Decoded::Value(value) => Ok(readable(&value)),
+        _ => {
+            let shown = sample.value.iter().take(BYTES_SHOWN).map(|byte| format!("{byte:02x}"));
+            let shown: Vec<String> = shown.collect();
+            let more = if sample.value.len() > BYTES_SHOWN { " ..." } else { "" };
+            Ok(format!("{} bytes: {}{more}", sample.value.len(), shown.join(" ")))
+        }
+    }
+}
+
+/// How long ago it was published, nanoseconds.
+pub(crate) fn age_ns(sample: &Sample<Vec<u8>>) -> u64 {
+    clock::realtime_ns().saturating_sub(sample.published_ns)
+}
+
+fn hex(epoch: Epoch) -> String {
+    format!("{:016x}", epoch.get())
+}

@@ -1,0 +1,334 @@
+//! What a topic's repository says of itself, as reports that can be printed or serialised.
+//!
+//! A report is read from the mapped repository, one-sidedly: making one changes nothing at the publisher, and
+//! works while the publisher hangs.
+
+use std::fmt::{self, Display};
+
+use serde::{Serialize, Serializer};
+
+use crate::id::{Delivery, Epoch, Kind, Sequence, TopicId, TopicName};
+use crate::layout::header::{
+    COUNTERS_LEN, COUNTERS_OFFSET, HOT_HEARTBEAT, HOT_LEN, HOT_PUBLISHED, HOT_SEQUENCE, HeaderError,
+    LAYOUT_VERSION, STATIC_OFFSET, StaticLine,
+};
+use crate::limits;
+use crate::memory::Region;
+use crate::metrics::{self, Counter, Unit};
+use crate::payload::{Encoding, Payload, Schema};
+use crate::subscriber::StateSubscriber;
+
+/// What precedes the host in the counter that names it.
+const HOST_PREFIX: &str = "host: ";
+
+/// Everything that the headers of a topic's repository say, at one moment.
+///
+/// The publisher writes while the report is made, so that numbers that change with each value (sequence, length,
+/// times, counters) may belong to neighbouring values.
+///
+/// ```
+/// use fabricast::{Liveness, Node, Raw, TopicReport};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let node = Node::builder().name("quotes")?.runtime_dir(dir.path()).open()?;
+/// let mut publisher = node.state_publisher::<(f64, f64)>("EURUSD").open()?;
+/// publisher.publish(&(1.0841, 1.0843))?;
+///
+/// let report = TopicReport::of(&node.state_subscriber::<Raw>("shm:quotes/EURUSD").open()?)?;
+/// assert_eq!((report.sequence.get(), report.newest_len, report.state), (1, 16, Liveness::Live));
+/// assert_eq!(report.process, Some(std::process::id()));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct TopicReport {
+    /// Its name.
+    pub topic: TopicName,
+    /// What its repository holds.
+    pub kind: Kind,
+    /// The name of its payload type.
+    #[serde(rename = "type")]
+    pub type_name: String,
+    /// How values became bytes.
+    pub encoding: Encoding,
+    /// Whether its publisher lives.
+    pub state: Liveness,
+    /// The sequence of its newest value.
+    pub sequence: Sequence,
+    /// The length of its newest value, bytes.
+    pub newest_len: u64,
+    /// When its newest value was published, nanoseconds since the Unix epoch; `None` for never.
+    pub published_ns: Option<u64>,
+    /// How long ago that was, nanoseconds.
+    pub age_ns: Option<u64>,
+    /// When its publisher's node last showed that it lives, nanoseconds since the Unix epoch.
+    pub heartbeat_ns: u64,
+    /// How long ago that was, nanoseconds.
+    pub heartbeat_age_ns: u64,
+    /// Its incarnation. Serialised as 16 hexadecimal digits.
+    #[serde(serialize_with = "as_text")]
+    pub epoch: Epoch,
+    /// What stands for its name in its repository. Serialised as 16 hexadecimal digits.
+    #[serde(serialize_with = "as_text")]
+    pub topic_id: TopicId,
+    /// The publisher's process.
+    pub process: Option<u32>,
+    /// The publisher's host.
+    pub host: Option<String>,
+    /// When the topic was opened, nanoseconds since the Unix epoch.
+    pub started_ns: Option<u64>,
+    /// The shape of its repository.
+    pub geometry: GeometryReport,
+    /// The remote key of its repository; `None` unless it was asked for. Serialised as hexadecimal digits.
+    #[serde(serialize_with = "as_optional_hex")]
+    pub rkey: Option<u64>,
+    /// The remote address of its repository; `None` unless it was asked for. Serialised as hexadecimal digits.
+    #[serde(serialize_with = "as_optional_hex")]
+    pub address: Option<u64>,
+    /// What the publisher counts.
+    pub counters: Vec<Counter>,
+    /// The publisher's distinct errors: how often, first and last time.
+    pub errors: Vec<Counter>,
+    /// The description of its values.
+    pub schema: Schema,
+}
+
+/// The shape of a repository.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct GeometryReport {
+    /// The version of the layout.
+    pub layout_version: u16,
+    /// Slots.
+    pub slot_count: u32,
+    /// From one slot to the next, bytes.
+    pub slot_stride: usize,
+    /// The largest payload, bytes.
+    pub payload_len_max: usize,
+    /// The whole region, bytes.
+    pub region_len: usize,
+}
+
+/// Whether a publisher lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Liveness {
+    /// Its heart beats.
+    Live,
+    /// Its process is there, and has not shown that it lives for [`limits::HEARTBEAT_STALE_NS`].
+    Hung,
+    /// It was dropped, or its process has ended.
+    Gone,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectError {
+    /// The subscriber has a landing region, not the repository.
+    #[error("a push subscriber does not see the repository: inspect with one that pulls")]
+    Landing,
+    /// The repository is not mapped here.
+    #[error("the repository cannot be read in place: inspect it on the publisher's host")]
+    NotMapped,
+    /// The header has been damaged since the topic was attached to.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+}
+
+impl TopicReport {
+    /// The report of the topic that this subscriber pulls, without remote key and address. Does not block;
+    /// allocates.
+    ///
+    /// # Errors
+    ///
+    /// [`InspectError`] when the subscriber does not see the repository, or its header is damaged.
+    pub fn of<T: Payload>(subscriber: &StateSubscriber<T>) -> Result<Self, InspectError> {
+        let region = repository(subscriber)?;
+        let mut words = [0; StaticLine::WORDS];
+        region.copy_out(STATIC_OFFSET, &mut words);
+        let line = StaticLine::parse(&words)?;
+        let granted = subscriber.granted();
+        let geometry = granted.geometry;
+        // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
+        let sequence = Sequence::new(region.load_acquire(HOT_SEQUENCE));
+        let published_ns = Some(region.load(HOT_PUBLISHED)).filter(|published_ns| *published_ns != 0);
+        let heartbeat_ns = region.load(HOT_HEARTBEAT);
+        let now_ns = subscriber.clock().realtime_ns();
+        let heartbeat_age_ns = now_ns.saturating_sub(heartbeat_ns);
+        let counters = metrics::read(region, COUNTERS_OFFSET, COUNTERS_LEN);
+        let valued = |unit| counters.iter().find(|counter| counter.unit == unit).map(|counter| counter.value);
+        let process = valued(Unit::Process).and_then(|process| u32::try_from(process).ok());
+        let host = counters.iter().find_map(|counter| counter.name.strip_prefix(HOST_PREFIX));
+        let (host, started_ns) = (host.map(str::to_owned), valued(Unit::Time));
+        let described = |unit| matches!(unit, Unit::Process | Unit::Time | Unit::Text);
+        let counters = counters.into_iter().filter(|counter| !described(counter.unit));
+        let (errors, counters) = counters.partition(|counter| counter.unit == Unit::Error);
+        Ok(Self {
+            topic: granted.topic.clone(),
+            kind: line.kind,
+            type_name: granted.schema.type_name().to_owned(),
+            encoding: granted.schema.encoding(),
+            state: if subscriber.end().is_some() { Liveness::Gone } else { of_heartbeat(heartbeat_age_ns) },
+            sequence,
+            newest_len: region.load(HOT_LEN),
+            published_ns,
+            age_ns: published_ns.map(|published_ns| now_ns.saturating_sub(published_ns)),
+            heartbeat_ns,
+            heartbeat_age_ns,
+            epoch: line.epoch,
+            topic_id: line.topic,
+            process,
+            host,
+            started_ns,
+            geometry: GeometryReport {
+                layout_version: LAYOUT_VERSION,
+                slot_count: geometry.slot_count(),
+                slot_stride: geometry.slot_stride(),
+                payload_len_max: geometry.payload_len_max(),
+                region_len: geometry.region_len(),
+            },
+            rkey: None,
+            address: None,
+            counters,
+            errors,
+            schema: granted.schema.clone(),
+        })
+    }
+
+    /// As [`Self::of`], with remote key and address. On the `shm` fabric neither gives access to anything.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::of`].
+    pub fn with_keys<T: Payload>(subscriber: &StateSubscriber<T>) -> Result<Self, InspectError> {
+        let granted = subscriber.granted();
+        Ok(Self { rkey: Some(granted.key), address: Some(granted.address), ..Self::of(subscriber)? })
+    }
+}
+
+impl Liveness {
+    /// Whether the publisher of this subscriber's topic lives. Neither blocks nor allocates, but for a topic that
+    /// has ended. `None` where it cannot be seen: a push subscriber sees no heartbeat.
+    ///
+    /// The publisher's clock is compared with that of this host.
+    pub fn of<T: Payload>(subscriber: &StateSubscriber<T>) -> Option<Self> {
+        if subscriber.end().is_some() {
+            return Some(Self::Gone);
+        }
+        let heartbeat_ns = repository(subscriber).ok()?.load(HOT_HEARTBEAT);
+        Some(of_heartbeat(subscriber.clock().realtime_ns().saturating_sub(heartbeat_ns)))
+    }
+}
+
+impl Display for Liveness {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::Live => "live",
+            Self::Hung => "hung",
+            Self::Gone => "gone",
+        })
+    }
+}
+
+/// The repository's memory.
+fn repository<T: Payload>(subscriber: &StateSubscriber<T>) -> Result<&Region, InspectError> {
+    match subscriber.delivery() {
+        Delivery::Pull => subscriber.mapped().map(AsRef::as_ref).ok_or(InspectError::NotMapped),
+        Delivery::Push => Err(InspectError::Landing),
+    }
+}
+
+fn of_heartbeat(age_ns: u64) -> Liveness {
+    if age_ns < limits::HEARTBEAT_STALE_NS { Liveness::Live } else { Liveness::Hung }
+}
+
+fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+fn as_optional_hex<S: Serializer>(value: &Option<u64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(&format_args!("{value:016x}")),
+        None => serializer.serialize_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Node;
+
+    fn node(dir: &tempfile::TempDir) -> Node {
+        Node::builder().name("p").unwrap().runtime_dir(dir.path()).open().unwrap()
+    }
+
+    #[test]
+    fn a_report_tells_what_the_publisher_has_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = node(&dir);
+        let mut publisher =
+            node.state_publisher::<String>("a/b").slots(16).payload_len_max(100).open().unwrap();
+        let subscriber = node.state_subscriber::<String>("shm:p/a/b").open().unwrap();
+        let report = TopicReport::of(&subscriber).unwrap();
+        assert_eq!((report.sequence, report.published_ns, report.age_ns), (Sequence::NONE, None, None));
+
+        publisher.publish(&"hello".to_owned()).unwrap();
+        publisher.publish(&"x".repeat(1000)).unwrap_err();
+        let report = TopicReport::of(&subscriber).unwrap();
+        assert_eq!(
+            (report.topic.as_str(), report.kind, report.type_name.as_str()),
+            ("a/b", Kind::State, "String")
+        );
+        assert_eq!((report.sequence.get(), report.newest_len, report.state), (1, 13, Liveness::Live));
+        assert_eq!((report.epoch, report.process), (publisher.epoch(), Some(std::process::id())));
+        assert!(report.host.is_some() && report.started_ns <= report.published_ns);
+        assert_eq!((report.geometry.slot_count, report.geometry.payload_len_max), (16, 100));
+        assert_eq!(report.errors.len(), 1);
+        assert_eq!(report.errors[0].value, 1);
+        let bytes = report.counters.iter().find(|counter| counter.name == "bytes").unwrap();
+        assert_eq!(bytes.value, 13);
+        assert_eq!((report.rkey, report.address), (None, None));
+        assert!(TopicReport::with_keys(&subscriber).unwrap().rkey.is_some());
+    }
+
+    #[test]
+    fn a_report_is_json_with_numbers_of_64_bits_as_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = node(&dir);
+        let publisher = node.state_publisher::<u32>("t").open().unwrap();
+        let subscriber = node.state_subscriber::<u32>("shm:p/t").open().unwrap();
+        let report = serde_json::to_value(TopicReport::with_keys(&subscriber).unwrap()).unwrap();
+        assert_eq!(report["epoch"], publisher.epoch().to_string());
+        assert_eq!(report["rkey"].as_str().unwrap().len(), 16);
+        assert_eq!((&report["type"], &report["state"]), (&"u32".into(), &"live".into()));
+        assert_eq!(report["schema"]["format"], "u32");
+        let masked = serde_json::to_value(TopicReport::of(&subscriber).unwrap()).unwrap();
+        assert!(masked["rkey"].is_null() && masked["address"].is_null());
+    }
+
+    #[test]
+    fn only_a_subscriber_that_pulls_can_inspect() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = node(&dir);
+        let publisher = node.state_publisher::<u32>("t").open().unwrap();
+        let push = node.state_subscriber::<u32>("shm:p/t").push().open().unwrap();
+        let pull = node.state_subscriber::<u32>("shm:p/t").open().unwrap();
+        assert!(matches!(TopicReport::of(&push), Err(InspectError::Landing)));
+        assert_eq!((Liveness::of(&push), Liveness::of(&pull)), (None, Some(Liveness::Live)));
+        drop(publisher);
+        while pull.end().is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(Liveness::of(&pull), Some(Liveness::Gone));
+        assert_eq!(TopicReport::of(&pull).unwrap().state, Liveness::Gone);
+    }
+
+    #[test]
+    fn a_stale_heartbeat_is_that_of_a_hung_publisher() {
+        assert_eq!(of_heartbeat(limits::HEARTBEAT_STALE_NS - 1), Liveness::Live);
+        assert_eq!(of_heartbeat(limits::HEARTBEAT_STALE_NS), Liveness::Hung);
+    }
+}

@@ -1,0 +1,112 @@
+//! The program as its users run it: output, exit codes, signals.
+#![cfg(feature = "cli")]
+
+#[cfg(test)]
+#[path = "cli/support.rs"]
+mod support;
+
+#[cfg(test)]
+#[path = "cli/observe.rs"]
+mod observe;
+#[cfg(test)]
+#[path = "cli/publish.rs"]
+mod publish;
+#[cfg(test)]
+#[path = "cli/trouble.rs"]
+mod trouble;
+#[cfg(test)]
+#[path = "cli/watch.rs"]
+mod watch;
+
+use support::Place;
+
+#[test]
+fn every_help_has_examples() {
+    let place = Place::new();
+    for verb in ["", "list", "info", "get", "watch", "pub"] {
+        let arguments: Vec<&str> = [verb, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
+        let ended = place.run(&arguments);
+        assert!(ended.printed().contains("\nExamples:\n  "), "{verb}");
+        assert!(ended.printed().contains(&format!("fabricast {verb}")), "{verb}");
+    }
+}
+
+#[test]
+fn the_version_is_printed() {
+    let expected = format!("fabricast {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(Place::new().run(&["--version"]).printed(), expected);
+}
+
+#[test]
+fn wrong_arguments_exit_with_2() {
+    let place = Place::new();
+    let wrong: [&[&str]; 10] = [
+        &[],
+        &["nothing"],
+        &["get"],
+        &["get", "shm:a/b", "--bogus"],
+        &["get", "shm:a/b", "--raw", "--json"],
+        &["watch", "shm:a/b", "--count", "0"],
+        &["watch", "shm:a/b", "--for", "-1"],
+        &["watch", "shm:a/b", "--delivery", "post"],
+        &["pub", "shm:a/b", "--rate", "0"],
+        &["pub", "shm:a/b", "--kind", "queue"],
+    ];
+    for arguments in wrong {
+        let ended = place.run(arguments);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(!ended.error.is_empty());
+    }
+}
+
+#[test]
+fn malformed_addresses_are_told_in_one_sentence() {
+    let place = Place::new();
+    let sentence = "\"quotes\" is not an address: write shm:NODE or rdma://HOST[:PORT]";
+    place.run(&["get", "quotes"]).assert_failure(2, sentence);
+    place.run(&["list", "quotes"]).assert_failure(2, sentence);
+    for verb in ["info", "get", "watch", "pub"] {
+        let sentence = "\"shm:quotes\" names no topic: write shm:quotes/TOPIC";
+        place.run(&[verb, "shm:quotes"]).assert_failure(2, sentence);
+    }
+}
+
+#[test]
+fn topics_of_kind_state_have_no_keys() {
+    let place = Place::new();
+    let sentence = "shm:a/b is a state topic, which holds one value and has no keys: leave";
+    place.run(&["get", "shm:a/b", "key"]).assert_failure(2, &format!("{sentence} KEY out"));
+    place.run(&["watch", "shm:a/b", "--key", "*"]).assert_failure(2, &format!("{sentence} --key out"));
+}
+
+#[test]
+fn addresses_of_fabrics_that_are_not_built_in_are_not_reachable() {
+    let place = Place::new();
+    let sentence = "rdma://host:7471 cannot be reached: this build has no verbs fabric; nodes of this host are at shm:NODE";
+    place.run(&["list", "rdma://host"]).assert_failure(3, sentence);
+    for verb in ["info", "get", "watch", "pub"] {
+        place.run(&[verb, "rdma://host/topic"]).assert_failure(3, sentence);
+    }
+}
+
+#[test]
+fn the_runtime_directory_is_an_argument_or_of_the_environment() {
+    let (place, other) = (Place::new(), Place::new());
+    let _node = other.node("elsewhere");
+    assert!(place.list(&[]).is_empty());
+    assert_eq!(place.list(&["--runtime-dir", other.path().to_str().unwrap()])[0]["node"], "elsewhere");
+    let ended = place.run(&["list", "--runtime-dir", "/nowhere/at/all"]);
+    assert_eq!(ended.code, Some(3));
+    assert!(ended.error.starts_with("fabricast: the runtime directory /nowhere/at/all cannot be used: "));
+}
+
+#[test]
+fn the_log_goes_to_standard_error_if_it_is_asked_for() {
+    let place = Place::new();
+    let mut publisher = place.start(&["-vv", "pub", "shm:me/t"]);
+    support::wait_until("the node", || place.run(&["list", "shm:me"]).code == Some(0));
+    assert!(publisher.error_line().contains("fabricast: "));
+    publisher.end_input();
+    let ended = publisher.end();
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), ""));
+}

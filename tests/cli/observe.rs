@@ -1,0 +1,215 @@
+//! `list`, `info` and `get` of publishers that live.
+
+use std::collections::BTreeMap;
+
+use fabricast::Raw;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::support::{Place, fields, json as parsed, wait_until};
+
+#[derive(Serialize, Deserialize)]
+enum Side {
+    Buy,
+    Sell { reason: String },
+}
+
+#[derive(Serialize, Deserialize)]
+struct Order {
+    side: Side,
+    price: f64,
+    legs: Vec<(u32, Option<Side>)>,
+    tags: BTreeMap<String, i64>,
+}
+
+fn order() -> Order {
+    let side = Side::Sell { reason: "risk".to_owned() };
+    let tags = BTreeMap::from([("desk".to_owned(), -7)]);
+    Order { side, price: 99.5, legs: vec![(1, None), (2, Some(Side::Buy))], tags }
+}
+
+#[test]
+fn list_shows_every_node_and_topic() {
+    let place = Place::new();
+    let _idle = place.node("idle");
+    let node = place.node("lib");
+    let _never = node.state_publisher::<u64>("never").open().unwrap();
+    let mut orders = node.state_publisher::<Order>("a/orders").open().unwrap();
+    orders.publish(&order()).unwrap();
+    let mut other = place.publish("shm:proc/lines");
+    other.write("hello");
+    wait_until("the value", || place.list(&["shm:proc"])[0]["sequence"] == 1);
+
+    let ended = place.run(&["list", "--json"]);
+    let lines: Vec<&str> = ended.printed().lines().collect();
+    for line in &lines {
+        assert_eq!(fields(line), ["node", "topic", "kind", "type", "sequence", "age_ns", "state"]);
+    }
+    let expected = concat!(
+        r#"{"node":"idle","topic":null,"kind":null,"type":null,"sequence":null,"#,
+        r#""age_ns":null,"state":"live"}"#
+    );
+    assert_eq!((lines.len(), lines[0]), (4, expected));
+    let never = concat!(
+        r#"{"node":"lib","topic":"never","kind":"state","type":"u64","sequence":0,"#,
+        r#""age_ns":null,"state":"live"}"#
+    );
+    assert_eq!(lines[2], never);
+    let row = parsed(lines[1]);
+    assert_eq!(
+        (&row["topic"], &row["type"], &row["sequence"]),
+        (&json!("a/orders"), &json!("Order"), &json!(1))
+    );
+    assert!(row["age_ns"].as_u64().unwrap() > 0);
+    assert_eq!(parsed(lines[3])["type"], "String");
+}
+
+#[test]
+fn list_is_a_table_for_people() {
+    let place = Place::new();
+    let _idle = place.node("idle");
+    let node = place.node("quotes");
+    let _topics =
+        ["EURUSD", "a/long/name"].map(|name| node.state_publisher::<(f64, f64)>(name).open().unwrap());
+    let expected = "\
+NODE    TOPIC        KIND   TYPE        SEQUENCE  AGE  STATE
+idle    -            -      -           -         -    live
+quotes  EURUSD       state  (f64, f64)  0         -    live
+quotes  a/long/name  state  (f64, f64)  0         -    live
+";
+    assert_eq!(place.run(&["list"]).printed(), expected);
+    let one = "\
+NODE  TOPIC  KIND  TYPE  SEQUENCE  AGE  STATE
+idle  -      -     -     -         -    live
+";
+    assert_eq!(place.run(&["list", "shm:idle"]).printed(), one);
+}
+
+#[test]
+fn list_of_nothing_is_empty() {
+    let place = Place::new();
+    assert_eq!(place.run(&["list", "--json"]).printed(), "");
+    assert_eq!(place.run(&["list"]).printed(), "NODE  TOPIC  KIND  TYPE  SEQUENCE  AGE  STATE\n");
+    let sentence = "no node listens at shm:nobody; `fabricast list` shows the nodes of this host";
+    place.run(&["list", "shm:nobody"]).assert_failure(3, sentence);
+}
+
+#[test]
+fn a_strangers_struct_is_decoded_by_its_schema() {
+    let place = Place::new();
+    let node = place.node("desk");
+    let mut publisher = node.state_publisher::<Order>("orders").open().unwrap();
+    publisher.publish(&order()).unwrap();
+    let ended = place.run(&["get", "shm:desk/orders", "--json"]);
+    let names = ["topic", "key", "sequence", "epoch", "published_ns", "age_ns", "value"];
+    assert_eq!(fields(ended.printed()), names);
+    let line = parsed(ended.printed());
+    assert_eq!(
+        (&line["topic"], &line["key"], &line["sequence"]),
+        (&json!("orders"), &json!(null), &json!(1))
+    );
+    assert_eq!(line["epoch"], json!(publisher.epoch().to_string()));
+    assert_eq!(line["epoch"].as_str().unwrap().len(), 16);
+    assert!(line["published_ns"].as_u64().unwrap() > 1_577_836_800_000_000_000);
+    assert!(line["age_ns"].is_u64());
+    let value = json!({
+        "side": { "Sell": { "reason": "risk" } },
+        "price": 99.5,
+        "legs": [[1, null], [2, "Buy"]],
+        "tags": { "desk": -7 },
+    });
+    assert_eq!(line["value"], value);
+    let text = concat!(
+        r#"{"legs": [[1, null], [2, "Buy"]], "price": 99.5, "#,
+        r#""side": {"Sell": {"reason": "risk"}}, "tags": {"desk": -7}}"#,
+        "\n"
+    );
+    assert_eq!(place.run(&["get", "shm:desk/orders"]).printed(), text);
+}
+
+#[test]
+fn get_gives_bytes_in_every_form() {
+    let place = Place::new();
+    let node = place.node("camera");
+    let mut publisher = node.state_publisher::<Raw>("left").open().unwrap();
+    publisher.publish(b"A\x00\x01Z").unwrap();
+    let line = place.run(&["get", "shm:camera/left", "--json"]);
+    assert!(line.printed().ends_with("\"value\":\"QQABWg==\",\"encoding\":\"base64\"}\n"), "{line:?}");
+    assert_eq!(place.run(&["get", "shm:camera/left", "--raw"]).printed(), "A\x00\x01Z");
+    let dump = "00000000  41 00 01 5a                                      |A..Z|\n";
+    assert_eq!(place.run(&["get", "shm:camera/left", "--hex"]).printed(), dump);
+    assert_eq!(place.run(&["get", "shm:camera/left"]).printed(), "4 bytes: 41 00 01 5a\n");
+    publisher.publish(&[7; 100]).unwrap();
+    let text = format!("100 bytes: {}...\n", "07 ".repeat(32));
+    assert_eq!(place.run(&["get", "shm:camera/left"]).printed(), text);
+}
+
+#[test]
+fn get_waits_for_the_first_value_if_asked_to() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
+    let sentence = "nothing has been published to shm:n/t yet: wait for a value with --wait SECS, or for more \
+                    than one with `fabricast watch`";
+    place.run(&["get", "shm:n/t"]).assert_failure(1, sentence);
+    let waiting = place.start(&["get", "shm:n/t", "--wait", "20"]);
+    wait_until("the reader", || publisher.pull_subscribers() == 1);
+    publisher.publish(&42).unwrap();
+    assert_eq!(waiting.end().printed(), "42\n");
+}
+
+#[test]
+fn info_tells_everything_and_masks_the_keys() {
+    let place = Place::new();
+    let mut publisher = place.publish("shm:p/t");
+    publisher.write("hello");
+    wait_until("the value", || place.list(&["shm:p"])[0]["sequence"] == 1);
+    let ended = place.run(&["info", "shm:p/t"]);
+    let shown = ended.printed();
+    let expected = [
+        "topic             shm:p/t\n".to_owned(),
+        "type              String (bincode)\n".to_owned(),
+        "sequence          1\n".to_owned(),
+        "newest value      13 bytes, ".to_owned(),
+        format!("process           {}\n", publisher.process()),
+        "slots             8 of 65664 bytes\n".to_owned(),
+        "rkey              ****************  (--show-keys shows it)\n".to_owned(),
+        "address           ****************  (--show-keys shows it)\n".to_owned(),
+        "bytes             13 bytes\n".to_owned(),
+        "\nschema\n  String (bincode)\n    string\n".to_owned(),
+    ];
+    for part in expected {
+        assert!(shown.contains(&part), "{part:?} is missing in\n{shown}");
+    }
+
+    let ended = place.run(&["info", "shm:p/t", "--json"]);
+    assert_eq!(ended.printed().lines().count(), 1);
+    let report = parsed(ended.printed());
+    assert_eq!(
+        (&report["node"], &report["topic"], &report["type"]),
+        (&json!("p"), &json!("t"), &json!("String"))
+    );
+    assert_eq!((&report["rkey"], &report["address"]), (&json!(null), &json!(null)));
+    assert_eq!((&report["state"], &report["newest_len"]), (&json!("live"), &json!(13)));
+    assert_eq!(report["geometry"]["slot_count"], 8);
+    assert_eq!((&report["process"], &report["errors"]), (&json!(publisher.process()), &json!([])));
+
+    let report = parsed(place.run(&["info", "shm:p/t", "--json", "--show-keys"]).printed());
+    assert_eq!(report["rkey"].as_str().unwrap().len(), 16);
+    assert!(!place.run(&["info", "shm:p/t", "--show-keys"]).printed().contains('*'));
+}
+
+#[test]
+fn info_tells_of_distinct_errors() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher = node.state_publisher::<String>("t").payload_len_max(64).open().unwrap();
+    for _ in 0..3 {
+        publisher.publish(&"x".repeat(100)).unwrap_err();
+    }
+    let report = parsed(place.run(&["info", "shm:n/t", "--json"]).printed());
+    assert_eq!(report["errors"][0]["value"], 3);
+    let ended = place.run(&["info", "shm:n/t"]);
+    assert!(ended.printed().contains("3 times, first "), "{ended:?}");
+    assert!(ended.printed().contains("newest value                nothing published yet\n"), "{ended:?}");
+}

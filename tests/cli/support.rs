@@ -1,0 +1,202 @@
+//! The program as a user runs it: the real binary, in a runtime directory of its own.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use fabricast::Node;
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+/// How long a test waits for what must come.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A runtime directory.
+pub(crate) struct Place {
+    directory: tempfile::TempDir,
+}
+
+/// How a run of the program ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) error: String,
+}
+
+/// The program, running. Killed when it is dropped.
+pub(crate) struct Running {
+    child: Child,
+    input: Option<ChildStdin>,
+    out: Receiver<String>,
+    error: Receiver<String>,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    /// A node of the test's own process.
+    pub(crate) fn node(&self, name: &str) -> Node {
+        Node::builder().name(name).unwrap().runtime_dir(self.directory.path()).open().unwrap()
+    }
+
+    pub(crate) fn path(&self) -> &std::path::Path {
+        self.directory.path()
+    }
+
+    /// Runs the program to its end.
+    pub(crate) fn run(&self, arguments: &[&str]) -> Ended {
+        self.run_with_input(arguments, "")
+    }
+
+    /// Runs the program to its end with this standard input.
+    pub(crate) fn run_with_input(&self, arguments: &[&str], input: &str) -> Ended {
+        let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_fabricast"));
+        command.env("FABRICAST_RUNTIME_DIR", self.path()).env_remove("RUST_LOG").args(arguments);
+        let output = command.timeout(PATIENCE).write_stdin(input).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Ended { code: output.status.code(), out: text(output.stdout), error: text(output.stderr) }
+    }
+
+    /// The program, ready to be started.
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_fabricast"));
+        command.env("FABRICAST_RUNTIME_DIR", self.path()).env_remove("RUST_LOG").args(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    /// Starts the program.
+    pub(crate) fn start(&self, arguments: &[&str]) -> Running {
+        let mut child = self.command(arguments).spawn().unwrap();
+        let out = lines(child.stdout.take().unwrap());
+        let error = lines(child.stderr.take().unwrap());
+        Running { input: child.stdin.take(), child, out, error }
+    }
+
+    /// Starts `fabricast pub` in a process of its own, and waits until its topic is there.
+    pub(crate) fn publish(&self, target: &str) -> Running {
+        let running = self.start(&["pub", target, "--kind", "state"]);
+        let (address, topic) = target.split_once('/').unwrap();
+        wait_until("the topic", || self.list(&[address]).iter().any(|row| row["topic"] == topic));
+        running
+    }
+
+    /// The rows of `list --json`.
+    pub(crate) fn list(&self, arguments: &[&str]) -> Vec<Value> {
+        let ended = self.run(&[&["list", "--json"], arguments].concat());
+        ended.out.lines().map(json).collect()
+    }
+}
+
+impl Ended {
+    /// Checks that this and nothing else was told on standard error.
+    #[track_caller]
+    pub(crate) fn assert_failure(&self, code: i32, sentence: &str) {
+        assert_eq!(
+            (self.code, self.error.as_str()),
+            (Some(code), format!("fabricast: {sentence}\n").as_str())
+        );
+        assert_eq!(self.out, "");
+    }
+
+    /// Checks that all went well, and returns what was printed.
+    #[track_caller]
+    pub(crate) fn printed(&self) -> &str {
+        assert_eq!((self.code, self.error.as_str()), (Some(0), ""), "{self:?}");
+        &self.out
+    }
+}
+
+impl Running {
+    /// The next line on standard output.
+    #[track_caller]
+    pub(crate) fn line(&self) -> String {
+        self.out.recv_timeout(PATIENCE).expect("a line on standard output in time")
+    }
+
+    /// The next line on standard error.
+    #[track_caller]
+    pub(crate) fn error_line(&self) -> String {
+        self.error.recv_timeout(PATIENCE).expect("a line on standard error in time")
+    }
+
+    /// Writes a line to standard input.
+    pub(crate) fn write(&mut self, line: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Ends standard input.
+    pub(crate) fn end_input(&mut self) {
+        self.input = None;
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the end.
+    #[track_caller]
+    pub(crate) fn end(mut self) -> Ended {
+        wait_until("the end of the program", || self.child.try_wait().unwrap().is_some());
+        let code = self.child.wait().unwrap().code();
+        // The readers end with the pipes.
+        let rest = |lines: &Receiver<String>| lines.iter().map(|line| line + "\n").collect();
+        Ended { code, out: rest(&self.out), error: rest(&self.error) }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Looks until it is done.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..PATIENCE.as_millis() / LOOK.as_millis() {
+        if done() {
+            return;
+        }
+        std::thread::park_timeout(LOOK);
+    }
+    panic!("waited in vain for {what}");
+}
+
+#[track_caller]
+pub(crate) fn json(line: &str) -> Value {
+    serde_json::from_str(line).unwrap_or_else(|error| panic!("{line:?} is not JSON: {error}"))
+}
+
+/// The names of a JSON line's fields, in their order.
+pub(crate) fn fields(line: &str) -> Vec<String> {
+    let Value::Object(object) = json(line) else { panic!("{line:?} is no object") };
+    let mut names: Vec<String> = object.keys().cloned().collect();
+    names.sort_by_key(|name| line.find(&format!("\"{name}\":")));
+    names
+}
+
+fn lines(pipe: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(pipe).lines() {
+            let Ok(line) = line else { return };
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}

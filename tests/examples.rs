@@ -33,9 +33,6 @@ fn folder() -> &'static Path {
         build
             .args(["build", "--quiet", "--locked", "--examples", "--target-dir"])
             .arg(profile.parent().unwrap());
-        if cfg!(feature = "testkit") {
-            build.arg("--all-features");
-        }
         if profile.ends_with("release") {
             build.arg("--release");
         }

@@ -109,6 +109,11 @@ fn examples_are_small() {
 }
 
 #[test]
+fn atomics_come_from_the_facade() {
+    hold(std_atomics(&library()));
+}
+
+#[test]
 fn nothing_is_left_unfinished() {
     let mut sources = library();
     for folder in ["examples", "tests", "benches"] {
@@ -168,8 +173,7 @@ fn imports(sources: &[Source]) -> Vec<String> {
             continue;
         }
         if module == "testkit" && !source.only_for_tests {
-            let rule =
-                "`testkit` is declared behind `#[cfg(any(test, feature = \"testkit\"))]` in src/lib.rs";
+            let rule = "`testkit` is declared behind `#[cfg(test)]` in src/lib.rs";
             failures.push(source.failure(0, rule));
         }
         for path in source.paths() {
@@ -393,6 +397,18 @@ fn sleeps(sources: &[Source]) -> Vec<String> {
                 failures.push(
                     source.failure(path.at, "a test must wait for a condition, with a deadline, not sleep"),
                 );
+            }
+        }
+    }
+    failures
+}
+
+fn std_atomics(sources: &[Source]) -> Vec<String> {
+    let mut failures = Vec::new();
+    for source in sources.iter().filter(|source| top_module(source) != "sync") {
+        for path in source.paths() {
+            if path.segments.starts_with(&["std", "sync", "atomic"].map(str::to_owned)) {
+                failures.push(source.failure(path.at, "atomics come from `crate::sync`"));
             }
         }
     }

@@ -47,7 +47,6 @@ mod text;
 pub use error::{ControlError, RefuseReason};
 
 pub(crate) use client::{ClientEvent, ClientSession};
-pub(crate) use codec::Outgoing;
 pub(crate) use message::{
     Attach, AttachmentId, EndReason, Farewell, GeometryWire, Grant, Identity, SchemaJson, SubscriberCounts,
     TopicEntry,

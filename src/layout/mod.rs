@@ -14,12 +14,7 @@
 pub(crate) mod header;
 pub(crate) mod state;
 
-pub(crate) use crate::memory::ByteRange;
-
-/// Bytes of one word.
-pub(crate) const WORD: usize = 8;
-/// Bytes of one cache line.
-pub(crate) const LINE: usize = 64;
+pub(crate) use crate::memory::{ByteRange, LINE, WORD};
 
 /// The low and the high half of a word.
 pub(crate) fn halves(word: u64) -> (u32, u32) {

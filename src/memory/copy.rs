@@ -6,10 +6,9 @@
 //! which does not look inside, takes it for the atomic accesses that it stands for. Compiled word-atomic loops
 //! are two to three times slower, because the compiler may not widen them.
 
+use super::WORD;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of one word.
-const WORD: usize = size_of::<u64>();
 /// Bytes moved by one register.
 const REGISTER: usize = 16;
 
@@ -90,11 +89,15 @@ pub(crate) fn set_quad(target: &mut [u64; 4], words: [u64; 4]) {
         use core::arch::x86_64::{_mm_set_epi64x, _mm_storeu_si128};
         let [a, b, c, d] = words.map(u64::cast_signed);
         let (low, high) = target.split_at_mut(2);
+        // SAFETY: the function needs SSE2 and nothing else, which is part of x86-64.
+        let first = unsafe { _mm_set_epi64x(b, a) };
+        // SAFETY: the function needs SSE2 and nothing else, which is part of x86-64.
+        let second = unsafe { _mm_set_epi64x(d, c) };
         // SAFETY: `low` holds two words, all of the 16 bytes that the store writes, at any alignment; SSE2 is part
         // of x86-64.
-        unsafe { _mm_storeu_si128(low.as_mut_ptr().cast(), _mm_set_epi64x(b, a)) };
-        // SAFETY: `high` holds the other two words of the four, likewise.
-        unsafe { _mm_storeu_si128(high.as_mut_ptr().cast(), _mm_set_epi64x(d, c)) };
+        unsafe { _mm_storeu_si128(low.as_mut_ptr().cast(), first) };
+        // SAFETY: `high` holds the other two words of the four, all of the 16 bytes that the store writes.
+        unsafe { _mm_storeu_si128(high.as_mut_ptr().cast(), second) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     {

@@ -17,6 +17,11 @@ pub(crate) use copy::set_quad;
 pub use region::MemoryError;
 pub(crate) use region::{Access, Protection, Region};
 
+/// Bytes of one word, the unit of all region access.
+pub(crate) const WORD: usize = size_of::<u64>();
+/// Bytes of one cache line.
+pub(crate) const LINE: usize = 64;
+
 /// A run of bytes of a region; both numbers are multiples of 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByteRange {

@@ -6,12 +6,9 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::copy;
+use super::{WORD, copy};
 use crate::limits;
 use crate::sync::atomic::{AtomicU64, Ordering};
-
-/// Bytes of one word, the unit of all region access.
-const WORD: usize = size_of::<u64>();
 
 /// What another process may do with a region that it is handed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,6 +156,7 @@ impl Region {
     }
 
     /// What may be done with it here.
+    #[cfg(test)]
     pub(crate) fn access(&self) -> Access {
         self.access
     }

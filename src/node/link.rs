@@ -11,7 +11,7 @@ use crate::control::{
     AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, RefuseReason,
     SubscriberCounts, TopicEntry,
 };
-use crate::fabric::{Address, Connection, FabricError, Offer, Received, Registration, wait};
+use crate::fabric::{Address, Connection, Exposure, FabricError, Offer, Received, Registration, wait};
 use crate::id::{Delivery, Sequence, TopicName};
 use crate::limits;
 use crate::repository::state::ReadCounts;
@@ -363,6 +363,7 @@ impl LinkAttachment {
     pub(super) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
         let mut state = self.link.state.lock();
         let now_ns = self.core.clock().monotonic_ns();
+        assert_eq!(landing.exposure(), Exposure::Write, "a landing region is written by the peer");
         state.session.lend(now_ns, self.id).map_err(LinkError::Session)?;
         self.attached.inbox.lock().landing = Some(Arc::new(landing));
         state.flush();

@@ -9,7 +9,7 @@ use crate::control::{
     ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
 };
 use crate::event::Event;
-use crate::fabric::{Connection, Offer, Received};
+use crate::fabric::{Connection, Exposure, Offer, Received};
 use crate::id::{Delivery, NodeName, TopicName};
 use crate::limits;
 use crate::publisher::{Landing, PublishedTopic};
@@ -190,6 +190,7 @@ impl Served {
             return refuse(RefuseReason::NotPermitted, "the topic's schema is too long to be sent");
         };
         let (geometry, registration) = (topic.geometry(), topic.registration());
+        assert_eq!(registration.exposure(), Exposure::Read, "peers can only read a repository");
         let grant = Grant {
             attachment,
             topic_id: topic.topic_id(),

@@ -296,3 +296,12 @@ fn conditions_for_tests_are_told_from_others() {
         assert!(!is_test(condition), "{condition}");
     }
 }
+
+#[test]
+fn atomics_that_pass_the_facade_by_are_found() {
+    let text =
+        "use std::sync::Arc;\nuse std::sync::atomic::AtomicU64;\nfn f() { std::sync::atomic::fence(x) }\n";
+    let expected = ["src/node/mod.rs:2", "src/node/mod.rs:3"];
+    found(&std_atomics(&source("src/node/mod.rs", text)), &expected);
+    found(&std_atomics(&source("src/sync.rs", text)), &[]);
+}

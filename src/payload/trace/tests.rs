@@ -245,7 +245,7 @@ fn types_whose_halves_disagree_are_refused() {
     struct Conditional {
         #[serde(skip_serializing)]
         #[serde(default)]
-        hidden: u64,
+        _hidden: u64,
         size: u32,
     }
     #[derive(Serialize, Deserialize)]

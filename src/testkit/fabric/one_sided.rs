@@ -9,7 +9,7 @@ use super::transfer::Route;
 use crate::fabric::{
     ByteRange, Completion, Exposure, FabricError, Offer, Registration, RemoteRead, RemoteWrite, Write,
 };
-use crate::layout::WORD;
+use crate::memory::WORD;
 use crate::memory::{Access, MemoryError, Protection, Region};
 use crate::sync::atomic::{Ordering, fence};
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 
 use super::state::State;
 use crate::fabric::{ByteRange, Completion, FabricError, Write};
-use crate::layout::{LINE, WORD};
 use crate::memory::Region;
+use crate::memory::{LINE, WORD};
 
 /// The largest number of steps that a transfer is meant to take, more or less.
 const STEPS_MAX: usize = 16;

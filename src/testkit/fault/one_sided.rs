@@ -6,8 +6,8 @@ use super::connection::Session;
 use super::failed;
 use super::script::{Fault, Operation};
 use crate::fabric::{ByteRange, Completion, FabricError, Registration, RemoteRead, RemoteWrite, Write};
-use crate::layout::WORD;
 use crate::memory::Region;
+use crate::memory::WORD;
 
 /// Reads to which faults happen. What changes the bytes that were read (a flipped bit, a tear, old bytes) happens
 /// only where they stand in a mirror of their own, not in a peer's memory.

@@ -9,6 +9,9 @@ mod support;
 #[path = "cli/observe.rs"]
 mod observe;
 #[cfg(test)]
+#[path = "cli/perf.rs"]
+mod perf;
+#[cfg(test)]
 #[path = "cli/publish.rs"]
 mod publish;
 #[cfg(test)]
@@ -23,7 +26,7 @@ use support::Place;
 #[test]
 fn every_help_has_examples() {
     let place = Place::new();
-    for verb in ["", "list", "info", "get", "watch", "pub"] {
+    for verb in ["", "list", "info", "get", "watch", "pub", "perf"] {
         let arguments: Vec<&str> = [verb, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
         let ended = place.run(&arguments);
         assert!(ended.printed().contains("\nExamples:\n  "), "{verb}");

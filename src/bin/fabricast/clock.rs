@@ -9,6 +9,12 @@ pub(crate) fn realtime_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// This moment, to measure from.
+#[inline]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
 /// How far values may lag behind their rate and still catch up.
 const CATCH_UP: Duration = Duration::from_millis(10);
 

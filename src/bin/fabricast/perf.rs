@@ -45,8 +45,8 @@ pub(crate) struct Arguments {
     /// Seconds to measure for each size
     #[arg(long = "for", value_name = "SECS", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
-    /// The processors of the measuring and of the answering process, or `any`
-    #[arg(long, value_name = "A,B", default_value = "0,1")]
+    /// The processors of the measuring and of the answering process; `auto` for the first two, `any` to let them wander
+    #[arg(long, value_name = "A,B", default_value = "auto")]
     cpus: Cpus,
     /// Slots of each repository
     #[arg(long, value_name = "N", default_value_t = 8)]
@@ -66,6 +66,9 @@ pub(crate) struct Arguments {
     /// Measure against the process that answers at this address
     #[arg(long, value_name = "ADDRESS", conflicts_with = "floor")]
     connect: Option<fabricast::Address>,
+    /// Seconds to wait for the other process
+    #[arg(long, value_name = "SECS", default_value_t = 10.0, value_parser = seconds)]
+    wait: f64,
     /// Given by a measuring process to the one it starts
     #[arg(long, hide = true, requires = "serve")]
     floor_len: Option<u32>,
@@ -96,6 +99,9 @@ enum Phase {
     Deliver,
     Stop,
 }
+
+/// The topic of the answers.
+const PONG: &str = "pong";
 
 /// What goes wrong inside a measurement.
 type Trouble = Box<dyn Error>;

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use fabricast::measure::Floor;
 use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::super::failure::Exit;
+use super::super::interrupt::Interrupt;
 use super::super::setting::Setting;
-use super::{Arguments, Phase, Trouble, mark, marked, measuring_name, open_node};
+use super::{Arguments, PONG, Phase, Trouble, mark, marked, measuring_name, open_node};
 
 /// Empty looks between two looks at what is to be done.
 const LOOKS: u32 = 4096;
@@ -35,21 +37,26 @@ struct Echo {
 
 /// Answers: what a measuring process asks that started this one, or whoever measures, one after the other.
 pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
-    arguments.cpus.pin_answering()?;
+    arguments.cpus.settled().pin_answering()?;
+    let interrupt = Interrupt::install()?;
     let node = open_node(&arguments.node, setting)?;
     let Some(len) = arguments.floor_len else {
-        println!(
-            "answering at shm:{}: measure with `fabricast perf MODE --connect shm:{}`",
-            node.name(),
-            node.name()
-        );
-        loop {
-            let mut echo = Echo::find(&node, arguments)?;
-            echo.deliver(|| false)?;
+        let name = node.name();
+        let mode = arguments.mode.name();
+        let hint = format!("measure with `fabricast perf {mode} --connect shm:{name}`");
+        writeln!(std::io::stdout(), "answering at shm:{name}: {hint}")?;
+        std::io::stdout().flush()?;
+        while let Some(mut echo) = Echo::find(&node, arguments, &interrupt)? {
+            if !echo.deliver(|| interrupt.came())? {
+                break;
+            }
         }
+        return Ok(Exit::Done);
     };
+    // The process that started this one may be killed; nobody would tell this one to stop then.
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let floor = Floor::open(std::io::stdin().as_fd().try_clone_to_owned()?, len as usize)?;
-    let mut echo = Echo::find(&node, arguments)?;
+    let Some(mut echo) = Echo::find(&node, arguments, &interrupt)? else { return Ok(Exit::Done) };
     echo.obey(&floor)?;
     let seen = Seen { ..echo.seen() };
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&seen)?)?;
@@ -57,8 +64,8 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
 }
 
 impl Echo {
-    /// Waits for a node that measures, and connects to it both ways.
-    fn find(node: &Node, arguments: &Arguments) -> Result<Self, Trouble> {
+    /// Waits for a node that measures, and connects to it both ways. `None` when the process was asked to end.
+    fn find(node: &Node, arguments: &Arguments, interrupt: &Interrupt) -> Result<Option<Self>, Trouble> {
         let address = Address::Shm(measuring_name(node.name().as_str()).parse()?);
         loop {
             let topics = node.directory(&address).map(|directory| directory.topics).unwrap_or_default();
@@ -71,12 +78,14 @@ impl Echo {
                     fabricast::Delivery::Pull
                 };
                 let publisher =
-                    node.state_publisher::<Raw>("pong").slots(arguments.slots).payload_len_max(len).open()?;
+                    node.state_publisher::<Raw>(PONG).slots(arguments.slots).payload_len_max(len).open()?;
                 let subscriber = node.state_subscriber::<Raw>(&target).delivery(delivery).open()?;
                 let value = vec![0; len.div_ceil(size_of::<u64>())];
-                return Ok(Self { value, len, publisher, subscriber, seen: Seen::default() });
+                return Ok(Some(Self { value, len, publisher, subscriber, seen: Seen::default() }));
             }
-            std::thread::park_timeout(LOOK_AGAIN);
+            if interrupt.pause(LOOK_AGAIN) {
+                return Ok(None);
+            }
         }
     }
 

@@ -3,13 +3,16 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use fabricast::measure::Floor;
-use fabricast::{Address, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
+use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
 
-use super::super::failure::Exit;
-use super::super::setting::Setting;
+use super::super::clock::{Deadline, now};
+use super::super::failure::{Exit, Failure};
+use super::super::interrupt::Interrupt;
+use super::super::setting::{Setting, check_fabric};
+use super::cpus::Cpus;
 use super::echo::Seen;
-use super::line::{Durations, Line};
-use super::{Arguments, Phase, Trouble, mark, marked, measuring_name, open_node};
+use super::line::{Durations, Line, count};
+use super::{Arguments, PONG, Phase, Trouble, mark, marked, measuring_name, open_node};
 
 /// How long the other process has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -19,6 +22,8 @@ const LOOKS: u32 = 1 << 20;
 const TURNS: u64 = 10;
 /// Round trips before each turn that do not count.
 const WARM_UP: u64 = 50;
+/// Round trips between two looks whether the process was asked to end.
+const LOOK_FOR_INTERRUPT: u64 = 256;
 /// Round trips of a probe.
 const PROBES: u64 = 20_000;
 /// A line goes to and fro faster than this between processors that share a cache.
@@ -43,21 +48,32 @@ struct Answering {
     probe: u64,
 }
 
+/// What all sizes have in common.
+struct Measurement<'a> {
+    arguments: &'a Arguments,
+    setting: &'a Setting,
+    cpus: Cpus,
+    interrupt: Interrupt,
+}
+
 /// Measures, prints a line a size, and says by the exit code whether every value was right.
 pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
-    arguments.cpus.pin_measuring()?;
-    if !arguments.json {
-        writeln!(std::io::stdout(), "{}", Line::heading())?;
-    }
+    let cpus = arguments.cpus.settled();
+    cpus.pin_measuring()?;
+    let measurement = Measurement { arguments, setting, cpus, interrupt: Interrupt::install()? };
+    let mut heading = (!arguments.json).then(Line::heading);
     let mut right = true;
     for (index, size) in arguments.size.iter().enumerate() {
         let lines = match &arguments.connect {
-            Some(address) => vec![measure_connected(arguments, setting, *size, address)?],
-            None => {
-                let name = format!("perf-{}-{index}", std::process::id());
-                measure_started(arguments, setting, *size, &name)?
-            }
+            Some(address) => vec![measurement.connected(*size, address)?],
+            None => measurement.started(*size, &format!("perf-{}-{index}", std::process::id()))?,
         };
+        if measurement.interrupt.came() {
+            return Ok(Exit::Done);
+        }
+        if let Some(heading) = heading.take() {
+            writeln!(std::io::stdout(), "{heading}")?;
+        }
         for line in lines {
             right &= line.rejected.unwrap_or(0) == 0;
             let text = if arguments.json { serde_json::to_string(&line)? } else { line.text() };
@@ -65,110 +81,121 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
         }
     }
     if !right {
-        eprintln!("fabricast: some values were not what was published: see `rejected`");
+        return Err(Failure::new(Exit::No, "some values were not what was published: see `rejected`").into());
     }
-    Ok(if right { Exit::Done } else { Exit::No })
+    Ok(Exit::Done)
 }
 
-/// Measures one size against a process that somebody else has started.
-fn measure_connected(
-    arguments: &Arguments,
-    setting: &Setting,
-    size: u32,
-    address: &Address,
-) -> Result<Line, Trouble> {
-    let answering = address.to_string();
-    let name = answering.strip_prefix("shm:").ok_or("perf measures shm: addresses only in this version")?;
-    let mut ping = Ping::open(arguments, setting, size, name)?;
-    ping.warm_up()?;
-    let mut durations = Durations::new();
-    ping.turn(&mut durations, arguments.iterations, arguments.seconds)?;
-    let mut line = durations.line(arguments.mode.name(), size);
-    ping.complete(&mut line, Seen::default());
-    Ok(line)
-}
-
-/// Measures one size against a process that this one starts.
-fn measure_started(
-    arguments: &Arguments,
-    setting: &Setting,
-    size: u32,
-    name: &str,
-) -> Result<Vec<Line>, Trouble> {
-    let mut answering = Answering::start(arguments, setting, size, name)?;
-    let mut ping = Ping::open(arguments, setting, size, name)?;
-    let mut placements = vec![answering.probe()?];
-    let (mut floor, mut delivery) = (Durations::new(), Durations::new());
-    let turns = arguments.iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
-    let iterations = arguments.iterations.map(|iterations| iterations.div_ceil(turns));
-    #[expect(clippy::cast_precision_loss, reason = "ten turns at most")]
-    let seconds = arguments.seconds / turns as f64;
-    for _ in 0..turns {
-        if arguments.floor {
-            answering.turn(&mut floor, iterations, seconds, &mut ping.value)?;
-        }
-        answering.floor.set_phase(Phase::Deliver.number());
+impl Measurement<'_> {
+    /// Measures one size against a process that somebody else has started.
+    fn connected(&self, size: u32, address: &Address) -> Result<Line, Trouble> {
+        check_fabric(address)?;
+        let answering = address.to_string();
+        let name = answering.strip_prefix("shm:").unwrap_or(&answering);
+        let mut ping = self.subscribe(size, name, self.publish(size, name)?)?;
         ping.warm_up()?;
-        ping.turn(&mut delivery, iterations, seconds)?;
+        let mut durations = Durations::new();
+        let Arguments { iterations, seconds, .. } = *self.arguments;
+        timed(&mut durations, (iterations, seconds), &self.interrupt, || ping.round_trip())?;
+        let mut line = durations.line(self.arguments.mode.name(), size);
+        ping.complete(&mut line, Seen::default());
+        line.connect = Some(answering);
+        Ok(line)
     }
-    placements.push(answering.probe()?);
-    let placement = match placements.iter().filter(|near| **near).count() {
-        0 => "far",
-        1 => "mixed",
-        _ => "near",
-    };
-    let seen = answering.stop()?;
-    let mut line = delivery.line(arguments.mode.name(), size);
-    ping.complete(&mut line, seen);
-    let mut lines = vec![line];
-    if arguments.floor {
-        lines.insert(0, floor.line("floor", size));
-    }
-    lines.iter_mut().for_each(|line| line.placement = Some(placement));
-    Ok(lines)
-}
 
-impl Ping {
-    /// Publishes for the node of this name to subscribe, and subscribes to its answers.
-    fn open(arguments: &Arguments, setting: &Setting, size: u32, answering: &str) -> Result<Self, Trouble> {
-        let node = open_node(&measuring_name(answering), setting)?;
-        let len = size as usize;
-        let publisher = node.state_publisher::<Raw>(arguments.mode.name());
-        let publisher = publisher.slots(arguments.slots).payload_len_max(len).open()?;
-        let target = format!("shm:{answering}/pong");
-        let began = now();
+    /// Measures one size against a process that this one starts.
+    fn started(&self, size: u32, name: &str) -> Result<Vec<Line>, Trouble> {
+        let published = self.publish(size, name)?;
+        let mut answering = self.start(size, name)?;
+        let mut ping = self.subscribe(size, name, published)?;
+        let before = answering.probe()?;
+        let (mut floor, mut delivery) = (Durations::new(), Durations::new());
+        let Arguments { iterations, seconds, .. } = *self.arguments;
+        let turns = iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
+        for turn in 0..turns {
+            // As many in all as were asked for.
+            let share = iterations.map(|all| all * (turn + 1) / turns - all * turn / turns);
+            let extent = (share, seconds / count(turns));
+            if self.arguments.floor {
+                answering.floor.set_phase(Phase::Floor.number());
+                let mut answer = vec![0; ping.value.len()];
+                (0..WARM_UP).try_for_each(|_| answering.round_trip(&mut ping.value, &mut answer))?;
+                timed(&mut floor, extent, &self.interrupt, || {
+                    answering.round_trip(&mut ping.value, &mut answer)
+                })?;
+            }
+            answering.floor.set_phase(Phase::Deliver.number());
+            ping.warm_up()?;
+            timed(&mut delivery, extent, &self.interrupt, || ping.round_trip())?;
+        }
+        let placement = match (before, answering.probe()?) {
+            (true, true) => "near",
+            (false, false) => "far",
+            _ => "mixed",
+        };
+        let mut line = delivery.line(self.arguments.mode.name(), size);
+        ping.complete(&mut line, answering.stop()?);
+        let mut lines = vec![line];
+        if self.arguments.floor {
+            lines.insert(0, floor.line("floor", size));
+        }
+        lines.iter_mut().for_each(|line| line.placement = Some(placement));
+        Ok(lines)
+    }
+
+    /// Starts the process that answers.
+    fn start(&self, size: u32, name: &str) -> Result<Answering, Trouble> {
+        let floor = Floor::create(size as usize)?;
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(self.setting.as_arguments());
+        command.args(["perf", self.arguments.mode.name(), "--serve", "--node", name]);
+        command.args(["--floor-len", &size.to_string(), "--slots", &self.arguments.slots.to_string()]);
+        command.args(["--cpus", &self.cpus.to_string()]);
+        command.stdin(Stdio::from(floor.file()?)).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let output = child.stdout.take().ok_or("the answering process has no output")?;
+        Ok(Answering { child, output: BufReader::new(output), floor, stamp: 0, probe: 0 })
+    }
+
+    /// Publishes for the node of this name to subscribe.
+    fn publish(&self, size: u32, answering: &str) -> Result<(Node, StatePublisher<Raw>), Trouble> {
+        let node = open_node(&measuring_name(answering), self.setting)?;
+        let publisher = node.state_publisher::<Raw>(self.arguments.mode.name()).slots(self.arguments.slots);
+        let publisher = publisher.payload_len_max(size as usize).open().map_err(Failure::from)?;
+        Ok((node, publisher))
+    }
+
+    /// Subscribes to the answers of the node of this name, and waits until it subscribes too.
+    fn subscribe(
+        &self,
+        size: u32,
+        answering: &str,
+        (node, publisher): (Node, StatePublisher<Raw>),
+    ) -> Result<Ping, Trouble> {
+        let (mode, len) = (self.arguments.mode, size as usize);
+        let target = format!("shm:{answering}/{PONG}");
+        let deadline = Deadline::after(Duration::from_secs_f64(self.arguments.wait));
         let subscriber = loop {
-            let builder = node.state_subscriber::<Raw>(&target).delivery(arguments.mode.delivery());
-            match builder.open() {
+            match node.state_subscriber::<Raw>(&target).delivery(mode.delivery()).open() {
                 Ok(subscriber) => break subscriber,
-                Err(error) if began.elapsed() > PATIENCE => return Err(error.into()),
-                Err(_) => std::thread::park_timeout(Duration::from_millis(5)),
+                Err(error) if deadline.is_over() => return Err(Failure::from(error).into()),
+                Err(_) => drop(self.interrupt.pause(Duration::from_millis(5))),
             }
         };
         while publisher.pull_subscribers() + publisher.push_subscribers() == 0 {
-            if began.elapsed() > PATIENCE {
-                return Err(
-                    "the answering process does not subscribe: is it `fabricast perf MODE --serve`?".into()
-                );
+            if deadline.is_over() {
+                return Err("the answering process does not subscribe: end it, and start it again".into());
             }
-            std::thread::park_timeout(Duration::from_millis(1));
+            self.interrupt.pause(Duration::from_millis(1));
         }
         let value = vec![0x5555_5555_5555_5555; len.div_ceil(size_of::<u64>())];
-        Ok(Self { value, len, number: 0, publisher, subscriber, seen: Seen::default() })
+        Ok(Ping { value, len, number: 0, publisher, subscriber, seen: Seen::default() })
     }
+}
 
+impl Ping {
     fn warm_up(&mut self) -> Result<(), Trouble> {
         (0..WARM_UP).try_for_each(|_| self.round_trip())
-    }
-
-    /// Round trips, as many as asked for or as the time allows.
-    fn turn(
-        &mut self,
-        durations: &mut Durations,
-        iterations: Option<u64>,
-        seconds: f64,
-    ) -> Result<(), Trouble> {
-        timed(durations, iterations, seconds, || self.round_trip())
     }
 
     #[inline]
@@ -208,19 +235,6 @@ impl Ping {
 }
 
 impl Answering {
-    fn start(arguments: &Arguments, setting: &Setting, size: u32, name: &str) -> Result<Self, Trouble> {
-        let floor = Floor::create(size as usize)?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(setting.as_arguments());
-        command.args(["perf", arguments.mode.name(), "--serve", "--node", name]);
-        command.args(["--floor-len", &size.to_string(), "--slots", &arguments.slots.to_string()]);
-        command.args(["--cpus", &arguments.cpus.to_string()]);
-        command.stdin(Stdio::from(floor.file()?)).stdout(Stdio::piped());
-        let mut child = command.spawn()?;
-        let output = child.stdout.take().ok_or("the answering process has no output")?;
-        Ok(Self { child, output: BufReader::new(output), floor, stamp: 0, probe: 0 })
-    }
-
     /// Whether the two processors share a cache.
     fn probe(&mut self) -> Result<bool, Trouble> {
         self.floor.set_phase(Phase::Probe.number());
@@ -236,25 +250,13 @@ impl Answering {
         Ok(durations.line("probe", 0).p50_ns < NEAR_NS)
     }
 
-    /// Round trips of the floor, as many as asked for or as the time allows.
-    fn turn(
-        &mut self,
-        durations: &mut Durations,
-        iterations: Option<u64>,
-        seconds: f64,
-        value: &mut [u64],
-    ) -> Result<(), Trouble> {
-        self.floor.set_phase(Phase::Floor.number());
-        let Self { floor, stamp, .. } = self;
-        let mut answer = vec![0; value.len()];
-        let mut round_trip = || {
-            *stamp += 1;
-            mark(value, *stamp);
-            floor.send(0, *stamp, value);
-            await_answer(|| floor.try_receive(1, *stamp, &mut answer))
-        };
-        (0..WARM_UP).try_for_each(|_| round_trip())?;
-        timed(durations, iterations, seconds, round_trip)
+    /// A round trip of the floor.
+    #[inline]
+    fn round_trip(&mut self, value: &mut [u64], answer: &mut [u64]) -> Result<(), Trouble> {
+        self.stamp += 1;
+        mark(value, self.stamp);
+        self.floor.send(0, self.stamp, value);
+        await_answer(|| self.floor.try_receive(1, self.stamp, answer))
     }
 
     /// Ends the process, and takes what it counted.
@@ -278,21 +280,21 @@ impl Drop for Answering {
 /// Repeats round trips, as many as asked for or as the time allows, and records how long each takes.
 fn timed(
     durations: &mut Durations,
-    iterations: Option<u64>,
-    seconds: f64,
+    (iterations, seconds): (Option<u64>, f64),
+    interrupt: &Interrupt,
     mut round_trip: impl FnMut() -> Result<(), Trouble>,
 ) -> Result<(), Trouble> {
     let end = now() + Duration::from_secs_f64(seconds);
-    let mut left = iterations.unwrap_or(u64::MAX);
-    loop {
+    for number in 0..iterations.unwrap_or(u64::MAX) {
         let began = now();
-        if left == 0 || (iterations.is_none() && began >= end) {
-            return Ok(());
+        let over = iterations.is_none() && began >= end;
+        if over || (number % LOOK_FOR_INTERRUPT == 0 && interrupt.came()) {
+            break;
         }
         round_trip()?;
         durations.record(nanoseconds(began));
-        left -= 1;
     }
+    Ok(())
 }
 
 /// Looks for the answer until it is there.
@@ -307,14 +309,6 @@ fn await_answer(mut answered: impl FnMut() -> bool) -> Result<(), Trouble> {
         }
     }
     Ok(())
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the library's clock is not part of its interface; this one only measures"
-)]
-fn now() -> Instant {
-    Instant::now()
 }
 
 fn nanoseconds(began: Instant) -> u64 {

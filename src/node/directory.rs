@@ -98,7 +98,8 @@ pub(super) fn query(
         LinkError::Session(source) => DirectoryError::Session { address: address.clone(), source },
         LinkError::Random(source) => DirectoryError::Random(source),
     };
-    let link = Link::to(core, address, patience_ns).map_err(failed)?;
+    let known = Link::known(core, address);
+    let link = known.map_or_else(|| Link::dial(core, address, patience_ns), Ok).map_err(failed)?;
     let mut topics: Vec<TopicListing> = Vec::new();
     loop {
         let after = topics.last().map(|topic| topic.topic.clone());

@@ -90,12 +90,13 @@ pub(super) enum LinkError {
 }
 
 impl Link {
-    /// A session with the node at this address: one that is there already, or a new one.
-    pub(super) fn to(core: &NodeCore, address: &Address, patience_ns: u64) -> Result<Arc<Self>, LinkError> {
-        let known = core.links().lock().iter().find(|link| link.takes_more(address)).cloned();
-        if let Some(link) = known {
-            return Ok(link);
-        }
+    /// A session with the node at this address that is there already, and takes more.
+    pub(super) fn known(core: &NodeCore, address: &Address) -> Option<Arc<Self>> {
+        core.links().lock().iter().find(|link| link.takes_more(address)).cloned()
+    }
+
+    /// A new session with the node at this address.
+    pub(super) fn dial(core: &NodeCore, address: &Address, patience_ns: u64) -> Result<Arc<Self>, LinkError> {
         let connection = core.fabric().dial(address).map_err(LinkError::Fabric)?;
         let handle = connection.wait_handle().map(|handle| handle.try_clone_to_owned()).transpose();
         let cloned = |source| FabricError::System { what: "share a connection between threads", source };

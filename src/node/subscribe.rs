@@ -6,7 +6,7 @@ use super::Node;
 use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError};
 use crate::clock::saturate;
-use crate::control::{GeometryWire, Grant, RefuseReason};
+use crate::control::{ControlError, GeometryWire, Grant, RefuseReason};
 use crate::fabric::{ByteRange, Completion, Exposure, Offer, Target};
 use crate::id::Delivery;
 use crate::layout::header::{STATIC_OFFSET, StaticLine};
@@ -72,21 +72,36 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
             Encoding::Raw => None,
             _ => Some(T::schema()?.hash()),
         };
-        let link = Link::to(core, &target.address, saturate(self.patience)).map_err(failed)?;
-        let request = (target.topic.clone(), self.delivery, schema_hash);
-        let attachment = link.attach(core, self.node.hold(), request).map_err(failed)?;
-        let opened = open(core, &target, self.delivery, &attachment);
-        match opened {
-            Ok((granted, source)) => {
-                let clock = Arc::clone(core.clock());
-                Ok(StateSubscriber::new(granted, source, Arc::new(attachment), clock))
+        let dial = || Link::dial(core, &target.address, saturate(self.patience)).map_err(failed);
+        let attach = |link: &Arc<Link>| {
+            let request = (target.topic.clone(), self.delivery, schema_hash);
+            let attachment = link.attach(core, self.node.hold(), request).map_err(failed)?;
+            match open(core, &target, self.delivery, &attachment) {
+                Ok((granted, source)) => Ok((granted, source, attachment)),
+                Err(error) => {
+                    attachment.leave(ReadCounts::default());
+                    Err(error)
+                }
             }
-            Err(error) => {
-                attachment.leave(ReadCounts::default());
-                Err(error)
-            }
-        }
+        };
+        let attached = match Link::known(core, &target.address) {
+            None => attach(&dial()?),
+            Some(link) => match attach(&link) {
+                // The node may have ended, or started again, since the session began.
+                Err(error) if is_over(&error) => attach(&dial()?),
+                attached => attached,
+            },
+        };
+        let (granted, source, attachment) = attached?;
+        Ok(StateSubscriber::new(granted, source, Arc::new(attachment), Arc::clone(core.clock())))
     }
+}
+
+/// Whether the session ended, rather than the request failed.
+fn is_over(error: &SubscriberError) -> bool {
+    let over =
+        |source: &ControlError| matches!(source, ControlError::Closed { .. } | ControlError::Disconnected);
+    matches!(error, SubscriberError::Session { source, .. } if over(source))
 }
 
 /// Takes the publisher's grant, and makes of it what a subscriber reads from.

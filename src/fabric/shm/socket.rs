@@ -3,6 +3,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use rustix::fs::Mode;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -39,6 +40,8 @@ impl ShmListener {
         let listen = || -> Result<OwnedFd, Errno> {
             let socket = socket()?;
             rustix::net::bind(&socket, &SocketAddrUnix::new(claim.socket_address())?)?;
+            // Whatever the umask and the directory allow, only this user may connect.
+            rustix::fs::chmod(claim.socket_address(), Mode::RUSR | Mode::WUSR)?;
             rustix::net::listen(&socket, BACKLOG)?;
             Ok(socket)
         };

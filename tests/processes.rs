@@ -255,8 +255,10 @@ fn a_killed_subscriber_is_forgotten_and_the_others_go_on() {
 fn a_stopped_subscriber_holds_up_nobody_and_goes_on_with_the_newest_value() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut publisher = publisher(dir.path());
-    let mut sleepers = [subscriber(dir.path(), "pull", "following"), subscriber(dir.path(), "push", "following")];
-    let mut others = [subscriber(dir.path(), "pull", "following"), subscriber(dir.path(), "push", "following")];
+    let mut sleepers =
+        [subscriber(dir.path(), "pull", "following"), subscriber(dir.path(), "push", "following")];
+    let mut others =
+        [subscriber(dir.path(), "pull", "following"), subscriber(dir.path(), "push", "following")];
     publisher.ask("run");
     all_go_on(&mut publisher, &mut sleepers);
     sleepers.iter().for_each(Peer::stop);

@@ -58,7 +58,10 @@ fn publishing_and_receiving_allocate_nothing() {
 #[test]
 fn an_allocation_is_noticed() {
     let allocations = allocations_of("owned-bytes", Delivery::Pull, 64);
-    assert!(allocations >= ROUNDS, "each value has memory of its own, and {allocations} allocations were seen");
+    assert!(
+        allocations >= ROUNDS,
+        "each value has memory of its own, and {allocations} allocations were seen"
+    );
 }
 
 #[test]
@@ -303,7 +306,8 @@ impl Place<'_> {
         receive: impl Fn(&mut StateSubscriber<T>, u64),
         around: Around<'_>,
     ) {
-        let publishing = Node::builder().name("p").expect("a name").runtime_dir(self.dir).open().expect("a node");
+        let publishing =
+            Node::builder().name("p").expect("a name").runtime_dir(self.dir).open().expect("a node");
         let builder = publishing.state_publisher::<T>("t").payload_len_max(self.len);
         let mut publisher = builder.open().expect("a topic");
         let subscribing = Node::builder().runtime_dir(self.dir).open().expect("a node");

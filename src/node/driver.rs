@@ -1,4 +1,4 @@
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl Driver {
         let mut handles: Vec<BorrowedFd<'_>> = vec![self.core.waker().wait_handle()];
         handles.extend(self.listener.iter().filter_map(|listener| listener.wait_handle()));
         handles.extend(self.served.iter().filter_map(Served::wait_handle));
-        handles.extend(links.iter().filter_map(|link| link.handle().map(|handle| handle.as_fd())));
+        handles.extend(links.iter().filter_map(|link| link.wait_handle()));
         if let Err(error) = wait(&handles, self.patience(&links)) {
             self.core.tell(&Event::Trouble { what: error.to_string() });
             self.core.clock().pause(TROUBLE_PAUSE);

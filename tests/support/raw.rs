@@ -277,8 +277,6 @@ fn socket() -> Result<OwnedFd, Errno> {
 #[test]
 fn the_checksum_and_the_frame_are_those_of_the_protocol() {
     assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
-    let golden = [
-        0x46, 0x42, 0x43, 0x54, 0, 1, 0, 3, 0, 0, 0, 3, 0x19, 0xA2, 0x58, 0xC1, b'a', b'b', b'c',
-    ];
+    let golden = [0x46, 0x42, 0x43, 0x54, 0, 1, 0, 3, 0, 0, 0, 3, 0x19, 0xA2, 0x58, 0xC1, b'a', b'b', b'c'];
     assert_eq!(Body(b"abc".to_vec()).message(3), golden);
 }

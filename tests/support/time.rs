@@ -5,7 +5,10 @@ use std::time::{Duration, Instant};
 /// How long anything may take that is not itself a bound: the machine may be busy with other things.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-#[expect(clippy::disallowed_methods, reason = "the tests look at the library from outside, by the real clock")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the tests look at the library from outside, by the real clock"
+)]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

@@ -167,7 +167,7 @@ fn what_is_no_message_ends_the_session_with_a_refusal() {
     let mut messages: Vec<Vec<u8>> = (1..hello.len()).map(|len| hello[..len].to_vec()).collect();
     let mut random = Random(1);
     for len in [1, 15, 16, 17, 100, 4096, limits::CONTROL_MESSAGE_LEN_MAX] {
-        messages.push((0..len).map(|_| random.next() as u8).collect());
+        messages.push((0..len).map(|_| random.byte()).collect());
     }
     messages.push(vec![0; limits::CONTROL_MESSAGE_LEN_MAX + 1]);
     messages.push([hello.as_slice(), &[0; 100_000]].concat());
@@ -493,7 +493,7 @@ fn garbage_in_a_landing_region_is_never_a_value() {
     let (mut rejected, mut contended) = (0, 0);
     for _ in 0..20_000 {
         let newest = subscriber.newest().get() + 1 + random.below(20) as u64;
-        let mut bytes: Vec<u8> = (0..SLOT_STRIDE).map(|_| random.next() as u8).collect();
+        let mut bytes: Vec<u8> = (0..SLOT_STRIDE).map(|_| random.byte()).collect();
         if random.below(4) > 0 {
             bytes = slot(newest, EPOCH ^ (random.next() >> random.below(64)), &[0; 40]);
             let at = random.below(bytes.len());

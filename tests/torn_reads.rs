@@ -29,14 +29,6 @@ mod support;
 const PUBLISHES_AT_A_TIME: u32 = 1024;
 /// Reads between two looks at the clock.
 const READS_AT_A_TIME: u64 = 1024;
-/// When a run ends that was not asked for a number of reads: with fewer processors than processes, writer and reader
-/// take turns, and few values are new.
-const RUN_LEN_MAX: Duration = Duration::from_secs(10);
-/// Fewer accepted values than this prove nothing.
-const READS_MIN: u64 = 100;
-
-/// What is not optimised takes as many times as long, and shows less: few values are written while one is read.
-const LESS_WITHOUT_OPTIMISATION: u64 = if cfg!(debug_assertions) { 30 } else { 1 };
 
 /// One run at a time: each needs two processors.
 static TURN: Mutex<()> = Mutex::new(());
@@ -98,6 +90,15 @@ fn write(publisher: &mut StatePublisher<Raw>, pattern: &mut Pattern, loans: bool
 #[cfg(not(fabricast_skip_check))]
 mod checked {
     use super::*;
+
+    /// When a run ends that was not asked for a number of reads: with fewer processors than processes, writer and reader
+    /// take turns, and few values are new.
+    const RUN_LEN_MAX: Duration = Duration::from_secs(4);
+    /// Fewer accepted values than this prove nothing.
+    const READS_MIN: u64 = 100;
+
+    /// What is not optimised takes as many times as long, and shows less: few values are written while one is read.
+    const LESS_WITHOUT_OPTIMISATION: u64 = if cfg!(debug_assertions) { 30 } else { 1 };
 
     #[test]
     fn no_torn_value_is_accepted_by_pull() {

@@ -65,6 +65,11 @@ impl Random {
         seed_of(self.0 ^ (self.0 >> 30))
     }
 
+    pub(crate) fn byte(&mut self) -> u8 {
+        let [byte, ..] = self.next().to_le_bytes();
+        byte
+    }
+
     /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         usize::try_from(self.next() % bound.max(1) as u64).unwrap_or(0)

@@ -10,6 +10,9 @@ use super::{WORD, copy};
 use crate::limits;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
+/// What the file system of memory files with huge pages calls itself (`statfs(2)`).
+const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58F6;
+
 /// What another process may do with a region that it is handed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
@@ -102,7 +105,8 @@ impl Region {
         Ok(region)
     }
 
-    /// Maps a memory file that a peer handed over, whose length must be at least `len_min`.
+    /// Maps the first `len_min` bytes (rounded up to whole pages) of a memory file that a peer handed over. It may
+    /// be longer: no more pages are made present than that takes.
     ///
     /// The file must be sealed against shrinking: a peer could otherwise cut it and have us killed by `SIGBUS`.
     pub(crate) fn import(file: OwnedFd, len_min: usize, access: Access) -> Result<Self, MemoryError> {
@@ -120,7 +124,12 @@ impl Region {
         {
             return Err(unfit("its length is not one that a region can have"));
         }
-        Self::map(file, len, access)
+        // Mappings of such files have other lengths than asked for.
+        let system = rustix::fs::fstatfs(&file).map_err(|_| unfit("its file system cannot be read"))?;
+        if system.f_type == HUGETLBFS_MAGIC {
+            return Err(unfit("it is made of huge pages"));
+        }
+        Self::map(file, len_min.max(WORD).next_multiple_of(rustix::param::page_size()), access)
     }
 
     /// Whether nobody can ever map this memory file for writing any more.
@@ -412,6 +421,15 @@ mod tests {
             let error = Region::import(file, 8192, Access::Read).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn no_more_is_mapped_than_was_agreed() {
+        let long = region(64 * 4096);
+        let imported = Region::import(handed_over(&long), 4097, Access::Write).unwrap();
+        assert_eq!(imported.len(), 2 * 4096);
+        imported.store(8184, 5);
+        assert_eq!(long.load(8184), 5);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::core::NodeCore;
 use super::link::{self, Link};
 use super::served::Served;
+use crate::clock::saturate;
 use crate::event::Event;
 use crate::fabric::{Listener, wait};
 use crate::limits;
@@ -21,7 +22,7 @@ const FAREWELL_NS: u64 = 250_000_000;
 const IDLE_NS: u64 = 10_000_000_000;
 /// The shortest wait, nanoseconds: a deadline that is due is dealt with by the next turn.
 const PATIENCE_NS_MIN: u64 = 1_000_000;
-/// The pause after a wait that failed, so that a broken descriptor does not make the loop spin.
+/// The pause after a failure of the operating system, so that a lasting one does not make the loop spin.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Drives the control plane of a node: accepts, answers, notices who is gone, shows that the process lives.
@@ -33,6 +34,8 @@ pub(super) struct Driver {
     buffer: Vec<u8>,
     beaten_ns: Option<u64>,
     tend_soon: bool,
+    /// Until then no connection is accepted, because the last one could not be.
+    accept_again_ns: Option<u64>,
 }
 
 /// The thread that runs a driver until it is dropped.
@@ -46,7 +49,8 @@ pub(super) struct DriverThread {
 impl Driver {
     pub(super) fn new(core: Arc<NodeCore>, listener: Option<Box<dyn Listener>>) -> Self {
         let buffer = vec![0; limits::CONTROL_MESSAGE_LEN_MAX];
-        Self { core, listener, served: Vec::new(), buffer, beaten_ns: None, tend_soon: false }
+        let served = Vec::new();
+        Self { core, listener, served, buffer, beaten_ns: None, tend_soon: false, accept_again_ns: None }
     }
 
     /// One turn: everything that can be done now.
@@ -65,9 +69,11 @@ impl Driver {
     pub(super) fn wait(&self) {
         let links: Vec<_> = self.core.links().lock().clone();
         let mut handles: Vec<BorrowedFd<'_>> = vec![self.core.waker().wait_handle()];
-        handles.extend(self.listener.iter().filter_map(|listener| listener.wait_handle()));
+        if self.accept_again_ns.is_none() {
+            handles.extend(self.listener.iter().filter_map(|listener| listener.wait_handle()));
+        }
         handles.extend(self.served.iter().filter_map(Served::wait_handle));
-        handles.extend(links.iter().filter_map(|link| link.handle().map(|handle| handle.as_fd())));
+        handles.extend(links.iter().filter_map(|link| link.wait_handle()));
         if let Err(error) = wait(&handles, self.patience(&links)) {
             self.core.tell(&Event::Trouble { what: error.to_string() });
             self.core.clock().pause(TROUBLE_PAUSE);
@@ -99,6 +105,10 @@ impl Driver {
 
     fn accept(&mut self, now_ns: u64) {
         let Some(listener) = &mut self.listener else { return };
+        if self.accept_again_ns.is_some_and(|again_ns| now_ns < again_ns) {
+            return;
+        }
+        self.accept_again_ns = None;
         for _ in 0..ACCEPTED_PER_TURN {
             match listener.accept() {
                 Ok(Some(connection)) => {
@@ -109,7 +119,11 @@ impl Driver {
                     }
                 }
                 Ok(None) => return,
-                Err(error) => return self.core.tell(&Event::Trouble { what: error.to_string() }),
+                Err(error) => {
+                    // No file is left for it, as a rule. It stays waiting, and the listener readable.
+                    self.accept_again_ns = Some(now_ns.saturating_add(saturate(TROUBLE_PAUSE)));
+                    return self.core.tell(&Event::Trouble { what: error.to_string() });
+                }
             }
         }
     }
@@ -141,7 +155,8 @@ impl Driver {
         let now_ns = self.core.clock().monotonic_ns();
         let beat_ns = self.beaten_ns.map(|beaten_ns| beaten_ns.saturating_add(limits::HEARTBEAT_INTERVAL_NS));
         let sessions = self.served.iter().filter_map(Served::deadline_ns);
-        let due_ns = sessions.chain(links.iter().filter_map(|link| link.deadline_ns())).chain(beat_ns).min();
+        let links = links.iter().filter_map(|link| link.deadline_ns());
+        let due_ns = sessions.chain(links).chain(beat_ns).chain(self.accept_again_ns).min();
         let patience_ns = due_ns.map_or(IDLE_NS, |due_ns| due_ns.saturating_sub(now_ns));
         Duration::from_nanos(patience_ns.clamp(PATIENCE_NS_MIN, IDLE_NS))
     }

@@ -1,5 +1,5 @@
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,15 +70,22 @@ pub(super) enum Answer {
     Refused { reason: RefuseReason, text: String },
 }
 
-/// A subscription's hold on its attachment.
+/// A subscription's hold on its attachment. Its fields are dropped in this order.
 #[derive(Debug)]
 pub(super) struct LinkAttachment {
-    core: Arc<NodeCore>,
     link: Arc<Link>,
     id: AttachmentId,
     attached: Arc<Attached>,
+    /// After the link, so that the thread it wakes finds nobody using that.
+    parting: Parting,
     /// Keeps the node going.
     _node: Arc<dyn std::any::Any + Send + Sync>,
+}
+
+/// Wakes the node's thread when it is dropped: it ends the session if nobody uses it any more.
+#[derive(Debug)]
+struct Parting {
+    core: Arc<NodeCore>,
 }
 
 /// Why a session could not be had.
@@ -124,14 +131,17 @@ impl Link {
         Ok(link)
     }
 
-    /// Readable when the peer has sent something, or is gone.
-    pub(super) fn handle(&self) -> Option<&OwnedFd> {
-        self.handle.as_ref()
+    /// Readable when the peer has sent something, or is gone. `None` when the session is over: the connection to a
+    /// peer that is gone stays readable, and nobody who waits for it would wait.
+    pub(super) fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        let over = self.state.try_lock().is_some_and(|state| state.failure.is_some());
+        self.handle.as_ref().filter(|_| !over).map(AsFd::as_fd)
     }
 
     /// When a turn is due even if the peer does nothing.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        self.state.try_lock().and_then(|state| state.session.deadline_ns())
+        let state = self.state.try_lock().filter(|state| state.failure.is_none());
+        state.and_then(|state| state.session.deadline_ns())
     }
 
     /// Who the peer is.
@@ -173,7 +183,8 @@ impl Link {
         let id = state.session.attach(now_ns, topic, delivery, schema_hash).map_err(LinkError::Session)?;
         state.attachments.insert(id, Arc::clone(&attached));
         drop(state);
-        Ok(LinkAttachment { core: Arc::clone(core), link: Arc::clone(self), id, attached, _node: node })
+        let parting = Parting { core: Arc::clone(core) };
+        Ok(LinkAttachment { link: Arc::clone(self), id, attached, parting, _node: node })
     }
 
     fn takes_more(&self, address: &Address) -> bool {
@@ -357,13 +368,13 @@ impl Attached {
 impl LinkAttachment {
     /// Waits for the publisher's answer.
     pub(super) fn answer(&self) -> Result<Answer, LinkError> {
-        self.link.wait_for(&self.core, |_| self.attached.inbox.lock().answer.take())
+        self.link.wait_for(&self.parting.core, |_| self.attached.inbox.lock().answer.take())
     }
 
     /// Lends a landing region to the publisher.
     pub(super) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
         let mut state = self.link.state.lock();
-        let now_ns = self.core.clock().monotonic_ns();
+        let now_ns = self.parting.core.clock().monotonic_ns();
         assert_eq!(landing.exposure(), Exposure::Write, "a landing region is written by the peer");
         state.session.lend(now_ns, self.id).map_err(LinkError::Session)?;
         self.attached.inbox.lock().landing = Some(Arc::new(landing));
@@ -390,7 +401,7 @@ impl Attachment for LinkAttachment {
         total.conflated = total.conflated.saturating_add(conflated);
         total.torn_retries = total.torn_retries.saturating_add(torn_retries);
         total.rejected = total.rejected.saturating_add(rejected);
-        let now_ns = self.core.clock().monotonic_ns();
+        let now_ns = self.parting.core.clock().monotonic_ns();
         let counts = SubscriberCounts { received, conflated, torn_retries, rejected };
         // It fails when the attachment was never granted or its session is over: then there is nothing to detach.
         if state.session.detach(now_ns, self.id, counts).is_err() {
@@ -400,9 +411,8 @@ impl Attachment for LinkAttachment {
     }
 }
 
-impl Drop for LinkAttachment {
+impl Drop for Parting {
     fn drop(&mut self) {
-        // The node's thread ends the session if nobody uses it any more.
         self.core.waker().wake();
     }
 }

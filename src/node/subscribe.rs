@@ -3,7 +3,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Node;
-use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError};
 use crate::clock::saturate;
 use crate::control::{ControlError, GeometryWire, Grant, RefuseReason};
@@ -25,13 +24,15 @@ pub struct StateSubscriberBuilder<'a, T> {
     target: String,
     delivery: Delivery,
     patience: Duration,
+    landing_len_max: usize,
     payload: PhantomData<fn() -> T>,
 }
 
 impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
         let patience = Duration::from_nanos(limits::ANSWER_DEADLINE_NS);
-        Self { node, target, delivery: Delivery::Pull, patience, payload: PhantomData }
+        let landing_len_max = limits::LANDING_LEN_MAX_DEFAULT;
+        Self { node, target, delivery: Delivery::Pull, patience, landing_len_max, payload: PhantomData }
     }
 
     /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
@@ -55,6 +56,12 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
         Self { patience, ..self }
     }
 
+    /// The largest landing region to make for push, bytes; by default [`limits::LANDING_LEN_MAX_DEFAULT`]. The
+    /// publisher's slots and largest payload say how large it has to be.
+    pub fn landing_len_max(self, landing_len_max: usize) -> Self {
+        Self { landing_len_max, ..self }
+    }
+
     /// Attaches to the topic. Blocks for two round trips, three for push, and allocates.
     ///
     /// The payload type must be that of the topic, by name and fields. A subscriber of [`Raw`](crate::Raw) gets the
@@ -76,7 +83,7 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
         let attach = |link: &Arc<Link>| {
             let request = (target.topic.clone(), self.delivery, schema_hash);
             let attachment = link.attach(core, self.node.hold(), request).map_err(failed)?;
-            match open(core, &target, self.delivery, &attachment) {
+            match self.take_grant(&target, &attachment) {
                 Ok((granted, source)) => Ok((granted, source, attachment)),
                 Err(error) => {
                     attachment.leave(ReadCounts::default());
@@ -95,6 +102,42 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
         let (granted, source, attachment) = attached?;
         Ok(StateSubscriber::new(granted, source, Arc::new(attachment), Arc::clone(core.clock())))
     }
+
+    /// Takes the publisher's grant, and makes of it what a subscriber reads from.
+    fn take_grant(
+        &self,
+        target: &Target,
+        attachment: &LinkAttachment,
+    ) -> Result<(Granted, Source), SubscriberError> {
+        let (core, delivery) = (self.node.core(), self.delivery);
+        let failed = |error| failed(target, error);
+        let unfit = |source| SubscriberError::Unfit { target: target.clone(), source };
+        let (grant, offer) = match attachment.answer().map_err(failed)? {
+            Answer::Granted { grant, offer } => (grant, offer),
+            Answer::Refused { reason, text } => return Err(refused(target, reason, text)),
+            Answer::Lent => return Err(unfit(GrantError::NoRegion)),
+        };
+        let granted = check(target, delivery, &grant).map_err(unfit)?;
+        match delivery {
+            Delivery::Pull => {
+                let source = open_repository(&granted, offer).map_err(unfit)?;
+                Ok((granted, source))
+            }
+            Delivery::Push => {
+                let len = granted.geometry.region_len();
+                if len > self.landing_len_max {
+                    return Err(unfit(GrantError::LandingLen { len, max: self.landing_len_max }));
+                }
+                let region = Arc::new(Region::allocate(len, Protection::PeersWrite)?);
+                attachment.lend(core.fabric().register(&region, Exposure::Write)?).map_err(failed)?;
+                match attachment.answer().map_err(failed)? {
+                    Answer::Lent => Ok((granted, Source::Mapped(region))),
+                    Answer::Refused { reason, text } => Err(refused(target, reason, text)),
+                    Answer::Granted { .. } => Err(unfit(GrantError::NoRegion)),
+                }
+            }
+        }
+    }
 }
 
 /// Whether the session ended, rather than the request failed.
@@ -102,39 +145,6 @@ fn is_over(error: &SubscriberError) -> bool {
     let over =
         |source: &ControlError| matches!(source, ControlError::Closed { .. } | ControlError::Disconnected);
     matches!(error, SubscriberError::Session { source, .. } if over(source))
-}
-
-/// Takes the publisher's grant, and makes of it what a subscriber reads from.
-fn open(
-    core: &NodeCore,
-    target: &Target,
-    delivery: Delivery,
-    attachment: &LinkAttachment,
-) -> Result<(Granted, Source), SubscriberError> {
-    let failed = |error| failed(target, error);
-    let unfit = |source| SubscriberError::Unfit { target: target.clone(), source };
-    let (grant, offer) = match attachment.answer().map_err(failed)? {
-        Answer::Granted { grant, offer } => (grant, offer),
-        Answer::Refused { reason, text } => return Err(refused(target, reason, text)),
-        Answer::Lent => return Err(unfit(GrantError::NoRegion)),
-    };
-    let granted = check(target, delivery, &grant).map_err(unfit)?;
-    match delivery {
-        Delivery::Pull => {
-            let source = open_repository(&granted, offer).map_err(unfit)?;
-            Ok((granted, source))
-        }
-        Delivery::Push => {
-            let len = granted.geometry.region_len();
-            let region = Arc::new(Region::allocate(len, Protection::PeersWrite)?);
-            attachment.lend(core.fabric().register(&region, Exposure::Write)?).map_err(failed)?;
-            match attachment.answer().map_err(failed)? {
-                Answer::Lent => Ok((granted, Source::Mapped(region))),
-                Answer::Refused { reason, text } => Err(refused(target, reason, text)),
-                Answer::Granted { .. } => Err(unfit(GrantError::NoRegion)),
-            }
-        }
-    }
 }
 
 /// Checks that the numbers of a grant fit together: addresses are computed from nothing else.

@@ -230,6 +230,17 @@ fn a_raw_subscriber_gets_the_bytes_and_the_schema_of_any_topic() {
 }
 
 #[test]
+fn a_landing_region_larger_than_allowed_is_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let _publisher = node.state_publisher::<Raw>("t").payload_len_max(1 << 20).open().unwrap();
+    let builder = || node.state_subscriber::<Raw>("shm:p/t").push();
+    let error = builder().landing_len_max(1 << 20).open().unwrap_err();
+    assert!(error.to_string().contains("over the limit of 1048576"), "{error}");
+    builder().open().unwrap();
+}
+
+#[test]
 fn a_loan_is_published_when_it_is_committed() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");

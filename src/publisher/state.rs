@@ -246,9 +246,7 @@ impl Output {
     #[cold]
     fn release(&mut self) {
         let mut released = self.topic.released.lock();
-        let (gone, kept) = std::mem::take(&mut self.landings).into_iter().partition(Landing::is_closed);
-        self.landings = kept;
-        released.extend::<Vec<_>>(gone);
+        released.extend(self.landings.extract_if(.., |landing| landing.is_closed()));
         self.topic.waker.wake();
     }
 

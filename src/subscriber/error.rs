@@ -149,6 +149,14 @@ pub enum GrantError {
     /// The repository cannot be opened.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// The landing region would be larger than the subscriber allows.
+    #[error("a landing region of {len} bytes is over the limit of {max}: raise landing_len_max, or use pull")]
+    LandingLen {
+        /// Bytes needed.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
     /// No region came with the grant.
     #[error("no region came with it")]
     NoRegion,

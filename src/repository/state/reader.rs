@@ -184,6 +184,10 @@ impl StateReader {
             return (newest != Sequence::NONE).then_some(newest);
         }
         let next = self.last.next();
+        if next == Sequence::NONE {
+            // The last value was the last that can be. An honest writer never gets there.
+            return None;
+        }
         // Acquire: pairs with the Release store of the head stamp in `StateWriter::close_slot`.
         let head = Sequence::new(memory.load_acquire(self.geometry.slot_offset(next)));
         if head < next {

@@ -1,0 +1,639 @@
+//! Peers that do not keep to the protocol: a node sends them away and serves the others, a subscriber gets an error.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabricast::{
+    ControlError, Delivery, Event, EventSink, GrantError, Node, Payload, Raw, ReceiveError, StateSubscriber,
+    SubscriberError, TopicId, TopicName, limits,
+};
+use parking_lot::Mutex;
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::process::{Resource, Rlimit};
+
+use self::support::pattern::{Pattern, Random, is_whole};
+use self::support::peer::{Holdings, Peer};
+use self::support::raw::{self, Body, RawListener, RawPeer};
+use self::support::role::Role;
+use self::support::time::{PATIENCE, now, wait_until, wait_within};
+
+#[cfg(test)]
+mod support;
+
+const LEN_MAX: usize = 64;
+/// What a repository of values of up to 64 bytes in 8 slots looks like.
+const SLOT_COUNT: u32 = 8;
+const SLOT_STRIDE: u64 = 128;
+const SLOTS_OFFSET: u64 = 0x880;
+const REGION_LEN: u64 = SLOTS_OFFSET + SLOT_COUNT as u64 * SLOT_STRIDE;
+const HOT_OFFSET: u64 = 0x40;
+const PAGE: u64 = 4096;
+const EPOCH: u64 = 0xBB;
+
+/// Numbers of reasons.
+const LANDING_UNFIT: u16 = 5;
+const VERSION_UNSUPPORTED: u16 = 32;
+const MALFORMED: u16 = 33;
+const UNEXPECTED: u16 = 34;
+const TOO_MANY_SESSIONS: u16 = 35;
+const HELLO_DEADLINE: u16 = 36;
+
+/// The deadline of a hello and as much again.
+const SILENCE_LEN_MAX: Duration = Duration::from_nanos(2 * limits::HELLO_DEADLINE_NS);
+
+#[test]
+fn role() {
+    let Some(role) = Role::of_this_process() else { return };
+    assert_eq!(role.name, "victim");
+    let troubles = Arc::new(Troubles::default());
+    let builder = Node::builder().name("victim").expect("a name").runtime_dir(&role.dir);
+    let node = builder.events(Arc::<Troubles>::clone(&troubles)).open().expect("a node");
+    let mut publisher = node.state_publisher::<Raw>("t").payload_len_max(LEN_MAX).open().expect("a topic");
+    let mut pattern = Pattern::new(LEN_MAX);
+    role.say("ready");
+    loop {
+        match role.command().as_str() {
+            "publish" => {
+                let value = pattern.value(publisher.newest().get() + 1);
+                role.say(publisher.publish(value).expect("it fits"));
+            }
+            "counts" => role.say(publisher.pull_subscribers() + publisher.push_subscribers()),
+            "troubles" => role.say(*troubles.0.lock()),
+            command => panic!("what is {command}?"),
+        }
+    }
+}
+
+/// Counts the failures of the operating system that a node met.
+#[derive(Debug, Default)]
+struct Troubles(Mutex<u64>);
+
+impl EventSink for Troubles {
+    fn event(&self, event: &Event) {
+        if matches!(event, Event::Trouble { .. }) {
+            *self.0.lock() += 1;
+        }
+    }
+}
+
+/// A node in a process of its own, that peers are hostile to.
+#[derive(Debug)]
+struct Victim {
+    dir: tempfile::TempDir,
+    peer: Peer,
+    holdings: Holdings,
+}
+
+impl Victim {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let peer = Peer::ready("victim", dir.path(), "");
+        let holdings = peer.holdings();
+        let mut victim = Self { dir, peer, holdings };
+        victim.serves_and_holds_nothing();
+        victim
+    }
+
+    fn dial(&self) -> RawPeer {
+        RawPeer::dial(self.dir.path(), "victim")
+    }
+
+    fn greeted(&self) -> RawPeer {
+        RawPeer::greeted(self.dir.path(), "victim")
+    }
+
+    /// A peer whose attachment number 1 waits for its landing region.
+    fn attached(&self) -> RawPeer {
+        let peer = self.greeted();
+        peer.send(&raw::attach(1, "t", true));
+        assert_eq!(peer.receive().expect("a grant").kind, raw::GRANTED);
+        peer
+    }
+
+    fn subscribe(&self, delivery: Delivery) -> StateSubscriber<Raw> {
+        let node = Node::builder().runtime_dir(self.dir.path()).open().expect("a node");
+        let builder = node.state_subscriber::<Raw>("shm:victim/t").delivery(delivery);
+        builder.timeout(PATIENCE).open().expect("a subscription")
+    }
+
+    fn publishes_to(&mut self, subscriber: &mut StateSubscriber<Raw>) {
+        let sequence = self.peer.ask_number("publish");
+        wait_until("the value", || {
+            if let Some(sample) = subscriber.try_receive_ref().expect("a receive") {
+                assert!(is_whole(sample.bytes, sample.sequence.get(), LEN_MAX));
+            }
+            subscriber.newest().get() == sequence
+        });
+    }
+
+    /// Whether it serves the well-behaved as ever.
+    fn serves(&mut self) {
+        for delivery in [Delivery::Pull, Delivery::Push] {
+            let mut subscriber = self.subscribe(delivery);
+            self.publishes_to(&mut subscriber);
+        }
+    }
+
+    /// The same, and whether it holds nothing that the hostile have left.
+    fn serves_and_holds_nothing(&mut self) {
+        self.serves();
+        let began = now();
+        loop {
+            self.peer.ask("publish");
+            let last = (self.peer.ask_number("counts"), self.peer.holdings());
+            if last == (0, self.holdings) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{last:?} instead of {:?}", self.holdings);
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+}
+
+#[track_caller]
+fn is_refused(peer: &RawPeer, expected: u16) -> String {
+    let (reason, text) = peer.receive().expect("a refusal").refusal();
+    assert_eq!(reason, expected, "{text}");
+    assert!(peer.receive().is_none(), "the connection stays open");
+    text
+}
+
+#[test]
+fn what_is_no_message_ends_the_session_with_a_refusal() {
+    let mut victim = Victim::new();
+    let hello = raw::hello(None);
+    let mut messages: Vec<Vec<u8>> = (1..hello.len()).map(|len| hello[..len].to_vec()).collect();
+    let mut random = Random(1);
+    for len in [1, 15, 16, 17, 100, 4096, limits::CONTROL_MESSAGE_LEN_MAX] {
+        messages.push((0..len).map(|_| random.byte()).collect());
+    }
+    messages.push(vec![0; limits::CONTROL_MESSAGE_LEN_MAX + 1]);
+    messages.push([hello.as_slice(), &[0; 100_000]].concat());
+    messages.push(Body::default().message(99));
+    messages.push(Body::default().long(u64::MAX).message(raw::HELLO));
+    for message in &messages {
+        let peer = victim.dial();
+        peer.send(message);
+        is_refused(&peer, MALFORMED);
+    }
+    for message in &messages {
+        let peer = victim.greeted();
+        peer.send(message);
+        is_refused(&peer, MALFORMED);
+    }
+    victim.serves_and_holds_nothing();
+}
+
+#[test]
+fn another_version_is_refused_by_both_numbers() {
+    let mut victim = Victim::new();
+    let peer = victim.dial();
+    peer.send(&Body::default().long(1).bytes(b"from the future").message_of(2, raw::HELLO));
+    let refusal = peer.receive().expect("a refusal");
+    assert_eq!(refusal.version, 1);
+    let (reason, text) = refusal.refusal();
+    assert_eq!(reason, VERSION_UNSUPPORTED);
+    assert!(text.contains("version 2") && text.contains("speaks 1"), "{text}");
+    assert!(peer.receive().is_none());
+    victim.serves_and_holds_nothing();
+}
+
+#[test]
+fn who_says_nothing_is_sent_away() {
+    let mut victim = Victim::new();
+    let silent = [victim.dial(), victim.dial()];
+    let half = victim.dial();
+    half.send(&raw::hello(None)[..20]);
+    is_refused(&half, MALFORMED);
+    victim.serves();
+    for peer in &silent {
+        let refusal = peer.receive_within(SILENCE_LEN_MAX).expect("a refusal");
+        assert_eq!(refusal.refusal().0, HELLO_DEADLINE);
+        assert!(peer.receive().is_none());
+    }
+    victim.serves_and_holds_nothing();
+}
+
+#[test]
+fn messages_out_of_turn_end_the_session() {
+    let mut victim = Victim::new();
+    let twice = [raw::attach(1, "t", false), raw::attach(1, "t", false)];
+    let conversations: [&[Vec<u8>]; 6] = [
+        &[raw::hello(None)],
+        &[raw::lend(1)],
+        &twice,
+        &[Body::default().word(1).long(0).long(0).long(0).long(0).message(raw::DETACH)],
+        &[Body::default().word(1).message(raw::LENT)],
+        &[raw::attach(1, "t", true), raw::lend(1)],
+    ];
+    for conversation in conversations {
+        let peer = victim.greeted();
+        conversation.iter().for_each(|message| peer.send(message));
+        let refusal = std::iter::from_fn(|| peer.receive()).last().expect("a refusal").refusal();
+        assert_eq!(refusal.0, UNEXPECTED, "{}", refusal.1);
+    }
+    let peer = victim.dial();
+    peer.send(&raw::attach(1, "t", false));
+    is_refused(&peer, UNEXPECTED);
+    let peer = victim.dial();
+    peer.send(&raw::hello(Some(7)));
+    is_refused(&peer, UNEXPECTED);
+    victim.serves_and_holds_nothing();
+}
+
+#[test]
+fn who_asks_and_does_not_listen_is_sent_away() {
+    let mut victim = Victim::new();
+    let mut neighbour = victim.subscribe(Delivery::Push);
+    let peer = victim.greeted();
+    wait_until("the flood to be dammed", || peer.flood(&raw::list_topics(), 10_000));
+    victim.publishes_to(&mut neighbour);
+    drop(neighbour);
+    drop(peer);
+    victim.serves_and_holds_nothing();
+}
+
+#[test]
+fn more_sessions_than_there_may_be_are_refused_and_the_others_go_on() {
+    let mut victim = Victim::new();
+    let wanted = limits::SESSIONS_MAX + 76;
+    let room = raise_files(None).min(raise_files(Some(victim.peer.pid())));
+    if room < wanted as u64 + 100 {
+        println!("SKIPPED: NO MORE THAN {room} FILES MAY BE OPEN, {wanted} SESSIONS NEED MORE");
+        return;
+    }
+    let mut neighbour = victim.subscribe(Delivery::Pull);
+    let mut peers = Vec::new();
+    let mut refused = 0;
+    for _ in 0..wanted {
+        let peer = victim.dial();
+        // It may be refused, and the connection closed, before this is sent.
+        let _ = peer.try_send(&raw::hello(None), &[]);
+        let reply = peer.receive().expect("an answer");
+        if reply.kind == raw::HELLO {
+            peers.push(peer);
+        } else {
+            assert_eq!(reply.refusal().0, TOO_MANY_SESSIONS);
+            refused += 1;
+        }
+    }
+    // The neighbour has one session.
+    assert_eq!((peers.len(), refused), (limits::SESSIONS_MAX - 1, wanted + 1 - limits::SESSIONS_MAX));
+    victim.publishes_to(&mut neighbour);
+    drop((peers, neighbour));
+    wait_until("room", || {
+        let peer = victim.dial();
+        let _ = peer.try_send(&raw::hello(None), &[]);
+        peer.receive().is_some_and(|reply| reply.kind == raw::HELLO)
+    });
+    victim.serves_and_holds_nothing();
+}
+
+/// Raises the number of files that a process may open as far as it can be raised, and tells it.
+fn raise_files(process: Option<rustix::process::Pid>) -> u64 {
+    let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: maximum, maximum };
+    rustix::process::prlimit(process, Resource::Nofile, raised)
+        .expect("a limit can be raised to its maximum");
+    maximum.unwrap_or(u64::MAX)
+}
+
+#[test]
+fn a_node_out_of_files_neither_spins_nor_stops() {
+    let mut victim = Victim::new();
+    let mut neighbour = victim.subscribe(Delivery::Push);
+    let room = victim.peer.holdings().files as u64 + 10;
+    let few = Rlimit { current: Some(room), maximum: Some(room) };
+    rustix::process::prlimit(Some(victim.peer.pid()), Resource::Nofile, few).expect("limits can be lowered");
+    let peers: Vec<RawPeer> = (0..30).map(|_| victim.dial()).collect();
+    wait_until("trouble", || victim.peer.ask_number("troubles") > 0);
+    let (began, before_ns) = (now(), victim.peer.cpu_ns());
+    let before = victim.peer.ask_number("troubles");
+    wait_until("some time to pass", || began.elapsed() > Duration::from_secs(1));
+    let used = Duration::from_nanos(victim.peer.cpu_ns() - before_ns);
+    let troubles = victim.peer.ask_number("troubles") - before;
+    assert!(used < Duration::from_millis(200), "{used:?} of the processor's time in {:?}", began.elapsed());
+    assert!(troubles < 200, "{troubles} events in {:?}", began.elapsed());
+    victim.publishes_to(&mut neighbour);
+    drop((peers, neighbour));
+    victim.serves_and_holds_nothing();
+}
+
+#[test]
+fn files_that_nobody_asked_for_are_closed() {
+    let mut victim = Victim::new();
+    let file = raw::memory_file(PAGE, SealFlags::SHRINK);
+    let files = [file.as_fd(); 8];
+    for count in [1, 2, 4, 5, 8] {
+        for message in [raw::hello(None), vec![7; 40]] {
+            let peer = victim.dial();
+            peer.send_with(&message, files.get(..count).expect("eight of them"));
+            let (reason, text) = peer.receive().expect("a refusal").refusal();
+            assert!(matches!(reason, MALFORMED | UNEXPECTED), "{reason}: {text}");
+            peer.wait_closed();
+        }
+        let peer = victim.attached();
+        peer.send_with(&raw::list_topics(), files.get(..count).expect("eight of them"));
+        peer.wait_closed();
+    }
+    let peer = victim.attached();
+    peer.send_with(&raw::lend(1), &[file.as_fd(), file.as_fd()]);
+    peer.wait_closed();
+    victim.serves_and_holds_nothing();
+}
+
+#[test]
+fn unfit_landing_regions_are_refused_and_a_fit_one_is_taken_after() {
+    let mut victim = Victim::new();
+    let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let regular = tempfile::tempfile().expect("a file");
+    regular.set_len(PAGE).expect("a length");
+    let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("two sockets");
+    let mut unfit: Vec<(&str, OwnedFd)> = vec![
+        ("not sealed", raw::memory_file(PAGE, SealFlags::empty())),
+        ("sealed against growing only", raw::memory_file(PAGE, SealFlags::GROW)),
+        ("sealed against writing", raw::memory_file(PAGE, fixed | SealFlags::FUTURE_WRITE)),
+        ("empty", raw::memory_file(0, fixed)),
+        ("no whole pages", raw::memory_file(PAGE + 8, fixed)),
+        ("regular file", regular.into()),
+        ("socket", socket.into()),
+        ("directory", std::fs::File::open(victim.dir.path()).expect("a directory").into()),
+    ];
+    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    // Not every kernel has them.
+    if let Ok(file) = rustix::fs::memfd_create(c"hostile", flags) {
+        rustix::fs::ftruncate(&file, 2 << 20).expect("a length");
+        rustix::fs::fcntl_add_seals(&file, fixed).expect("seals");
+        unfit.push(("huge pages", file));
+    }
+    let peer = victim.attached();
+    for (what, file) in &unfit {
+        peer.send_with(&raw::lend(1), &[file.as_fd()]);
+        let (reason, text) = peer.receive().expect("an answer").refused();
+        assert_eq!(reason, LANDING_UNFIT, "{what}: {text}");
+        assert!(!text.is_empty(), "{what}");
+    }
+    let fit = raw::memory_file(PAGE, fixed);
+    peer.send_with(&raw::lend(1), &[fit.as_fd()]);
+    assert_eq!(peer.receive().expect("an answer").kind, raw::LENT);
+    let sequence = victim.peer.ask_number("publish");
+    let mut newest = [0; 8];
+    rustix::io::pread(&fit, &mut newest, HOT_OFFSET).expect("it can be read");
+    assert_eq!(u64::from_le_bytes(newest), sequence, "values come to the landing region");
+    drop(peer);
+    victim.serves_and_holds_nothing();
+}
+
+/// A sparse file costs its owner nothing; whoever maps all of it, pages present, pays for every page.
+#[test]
+fn a_landing_region_that_is_far_too_long_costs_no_more_than_what_is_used_of_it() {
+    let mut victim = Victim::new();
+    let peer = victim.attached();
+    let huge = raw::memory_file(256 << 20, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+    peer.send_with(&raw::lend(1), &[huge.as_fd()]);
+    let answer = peer.receive().expect("an answer");
+    victim.peer.ask("publish");
+    let used = rustix::fs::fstat(&huge).expect("its size").st_blocks * 512;
+    assert!(used <= 1 << 20, "{used} bytes were made present for a region of {REGION_LEN}: {answer:?}");
+    drop(peer);
+    victim.serves_and_holds_nothing();
+}
+
+/// What somebody does who is taken for a node.
+type Deceit = fn(&RawPeer);
+
+#[test]
+fn a_node_that_is_none_costs_a_subscriber_its_patience_at_most() {
+    let deceits: [(&str, Deceit); 13] = [
+        ("silence", |_| {}),
+        ("garbage", |peer| peer.send(&[7; 100])),
+        ("too short", |peer| peer.send(b"FBCT")),
+        ("too long", |peer| peer.send(&[0; limits::CONTROL_MESSAGE_LEN_MAX + 1])),
+        ("another version", |peer| peer.send(&Body::default().message_of(2, raw::HELLO))),
+        ("a refusal of another version", |peer| {
+            peer.send(&Body::default().short(VERSION_UNSUPPORTED).short(0).message_of(2, raw::REFUSE));
+        }),
+        ("a refusal", |peer| peer.send(&Body::default().short(999).short(0).message(raw::REFUSE))),
+        ("an answer to another hello", |peer| peer.send(&raw::hello(Some(1)))),
+        ("a hello that answers nothing", |peer| peer.send(&raw::hello(None))),
+        ("a grant before the hello", |peer| peer.send(&grant(SLOT_STRIDE))),
+        ("a file before the hello", |peer| {
+            peer.send_with(&raw::hello(Some(1)), &[raw::memory_file(PAGE, SealFlags::empty()).as_fd()]);
+        }),
+        ("silence after the hello", greet),
+        ("garbage after the hello", |peer| {
+            greet(peer);
+            peer.send(&[7; 100]);
+        }),
+    ];
+    for (what, deceit) in deceits {
+        let error = deceived(Delivery::Pull, deceit);
+        assert!(matches!(error, SubscriberError::Session { .. }), "{what}: {error}");
+        if what.contains("silence") {
+            let is_deadline = |source: &ControlError| matches!(source, ControlError::Deadline { .. });
+            assert!(
+                matches!(&error, SubscriberError::Session { source, .. } if is_deadline(source)),
+                "{error}"
+            );
+        }
+        if what.contains("another version") {
+            assert!(error.to_string().contains("control version 2, this program speaks 1"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn a_node_that_hangs_up_is_an_error_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let listener = RawListener::bind(dir.path(), "fake");
+    let server = std::thread::spawn(move || drop(listener.accept()));
+    let error = subscribe(dir.path(), Delivery::Pull, PATIENCE).expect_err("nobody is there");
+    let gone = matches!(error, SubscriberError::Session { source: ControlError::Disconnected, .. });
+    assert!(gone, "{error}");
+    server.join().expect("it hung up");
+    // The socket's file is still there.
+    let error = subscribe(dir.path(), Delivery::Pull, PATIENCE).expect_err("nobody is there");
+    assert!(matches!(error, SubscriberError::Unreachable { .. }), "{error}");
+}
+
+#[test]
+fn grants_that_do_not_fit_are_refused() {
+    let error = deceived(Delivery::Pull, |peer| granted(peer, SLOT_STRIDE, None));
+    assert!(matches!(error, SubscriberError::Session { .. }), "{error}");
+    let error = deceived(Delivery::Push, |peer| granted(peer, 64, None));
+    assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Geometry(_), .. }), "{error}");
+    let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
+    let unfit = [
+        raw::memory_file(PAGE, SealFlags::empty()),
+        raw::memory_file(PAGE, SealFlags::SHRINK),
+        raw::memory_file(0, sealed),
+        raw::memory_file(PAGE - 8, sealed),
+        std::fs::File::open("/dev/zero").expect("it is there").into(),
+        std::io::pipe().expect("a pipe").0.into(),
+    ];
+    for file in unfit {
+        let error = deceived(Delivery::Pull, move |peer| granted(peer, SLOT_STRIDE, Some(&file)));
+        assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Fabric(_), .. }), "{error}");
+    }
+    let empty = raw::memory_file(PAGE, sealed);
+    let error = deceived(Delivery::Pull, move |peer| granted(peer, SLOT_STRIDE, Some(&empty)));
+    assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Header(_), .. }), "{error}");
+}
+
+/// What a publisher writes into a landing region is its own affair: whatever it is, the subscriber tells a value
+/// from what is none, and goes on.
+#[test]
+fn garbage_in_a_landing_region_is_never_a_value() {
+    let seed = 5;
+    println!("SEED={seed}");
+    let mut random = Random(seed);
+    let (mut subscriber, landing, _session) = lent();
+    let (mut rejected, mut contended) = (0, 0);
+    for _ in 0..20_000 {
+        let newest = subscriber.newest().get() + 1 + random.below(20) as u64;
+        let mut bytes: Vec<u8> = (0..SLOT_STRIDE).map(|_| random.byte()).collect();
+        if random.below(4) > 0 {
+            bytes = slot(newest, EPOCH ^ (random.next() >> random.below(64)), &[0; 40]);
+            let at = random.below(bytes.len());
+            bytes[at] ^= 1 << random.below(8);
+        }
+        write(&landing, slot_offset(subscriber.newest().get().wrapping_add(1)), &newest.to_le_bytes());
+        write(&landing, slot_offset(newest), &bytes);
+        write(&landing, HOT_OFFSET, &newest.to_le_bytes());
+        write(&landing, HOT_OFFSET + 8, &random.next().to_le_bytes());
+        match subscriber.try_receive() {
+            Ok(None) => {}
+            Ok(Some(sample)) => panic!("{sample:?} was taken for a value"),
+            Err(ReceiveError::Contended { .. }) => contended += 1,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                rejected += 1;
+            }
+        }
+    }
+    println!("{rejected} rejected, {contended} contended");
+    assert!(rejected > 1000 && contended > 1000);
+}
+
+/// A publisher may say that it has published for 584 years.
+#[test]
+fn the_last_sequences_there_are_do_no_harm() {
+    for first in [1, u64::MAX - 3, u64::MAX] {
+        let (mut subscriber, landing, _session) = lent();
+        let sequences = [first, u64::MAX - 2, u64::MAX - 1, u64::MAX, 0, 1, 2];
+        let mut newest = 0_u64;
+        for sequence in sequences {
+            // The subscriber looks where the value after the last one would stand.
+            write(&landing, slot_offset(newest.wrapping_add(1)), &sequence.to_le_bytes());
+            write(&landing, slot_offset(sequence), &slot(sequence, EPOCH, &sequence.to_le_bytes()));
+            write(&landing, HOT_OFFSET, &sequence.to_le_bytes());
+            write(&landing, HOT_OFFSET + 8, &8_u64.to_le_bytes());
+            let sample = subscriber.try_receive().expect("a receive");
+            assert_eq!(sample.is_some(), sequence > newest, "{sequence} after {newest}: {sample:?}");
+            if let Some(sample) = sample {
+                assert_eq!(sample.value, sequence.to_le_bytes());
+                newest = sequence;
+            }
+        }
+        assert_eq!(subscriber.newest().get(), u64::MAX);
+    }
+}
+
+/// Subscribes to somebody who deceives, and tells the error; it must come before long.
+fn deceived(delivery: Delivery, deceit: impl FnOnce(&RawPeer) + Send + 'static) -> SubscriberError {
+    let dir = tempfile::tempdir().expect("a directory");
+    let listener = RawListener::bind(dir.path(), "fake");
+    let server = std::thread::spawn(move || {
+        let peer = listener.accept();
+        deceit(&peer);
+        // Stays until the subscriber hangs up.
+        peer.wait_closed();
+    });
+    let began = now();
+    let error =
+        subscribe(dir.path(), delivery, Duration::from_millis(300)).expect_err("nobody is a node there");
+    assert!(began.elapsed() < Duration::from_secs(10), "{error}");
+    wait_within(PATIENCE, "the subscriber to hang up", || server.is_finished());
+    server.join().expect("the deceit went as planned");
+    error
+}
+
+fn subscribe(
+    dir: &Path,
+    delivery: Delivery,
+    patience: Duration,
+) -> Result<StateSubscriber<Raw>, SubscriberError> {
+    let node = Node::builder().runtime_dir(dir).open().expect("a node");
+    node.state_subscriber::<Raw>("shm:fake/t").delivery(delivery).timeout(patience).open()
+}
+
+/// Says hello as a node would.
+fn greet(peer: &RawPeer) {
+    let nonce = peer.receive().expect("a hello").long(0);
+    peer.send(&raw::hello(Some(nonce)));
+}
+
+/// Grants what is asked for, with this file.
+fn granted(peer: &RawPeer, slot_stride: u64, file: Option<&OwnedFd>) {
+    greet(peer);
+    assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
+    match file {
+        Some(file) => peer.send_with(&grant(slot_stride), &[file.as_fd()]),
+        None => peer.send(&grant(slot_stride)),
+    }
+}
+
+/// The grant of attachment number 0.
+fn grant(slot_stride: u64) -> Vec<u8> {
+    let schema = Raw::schema().expect("bytes can be described").to_json();
+    let body = Body::default().word(0).long(topic_id()).word(0).long(EPOCH);
+    let body = body.word(SLOT_COUNT).long(slot_stride).long(LEN_MAX as u64).long(REGION_LEN);
+    body.bytes(&schema).long(1).long(0).message(raw::GRANTED)
+}
+
+/// What stands for the topic in messages and checksums.
+fn topic_id() -> u64 {
+    let topic: TopicName = "t".parse().expect("a name");
+    TopicId::of(&topic).get()
+}
+
+/// A subscriber by push, the landing region that it has lent, and the session, which ends when it is dropped.
+fn lent() -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let listener = RawListener::bind(dir.path(), "fake");
+    let server = std::thread::spawn(move || {
+        let peer = listener.accept();
+        granted(&peer, SLOT_STRIDE, None);
+        let mut lend = peer.receive().expect("a landing region");
+        assert_eq!((lend.kind, lend.files.len()), (raw::LEND, 1));
+        peer.send(&Body::default().word(0).message(raw::LENT));
+        (lend.files.remove(0), peer)
+    });
+    let subscriber = subscribe(dir.path(), Delivery::Push, PATIENCE).expect("a subscription");
+    let (landing, peer) = server.join().expect("the deceit went as planned");
+    (subscriber, landing, peer)
+}
+
+fn slot_offset(sequence: u64) -> u64 {
+    SLOTS_OFFSET + sequence % u64::from(SLOT_COUNT) * SLOT_STRIDE
+}
+
+fn write(landing: &OwnedFd, offset: u64, bytes: &[u8]) {
+    assert_eq!(rustix::io::pwrite(landing, bytes, offset), Ok(bytes.len()));
+}
+
+/// A slot with this value, as a publisher would write it. The value's length is a multiple of 8.
+fn slot(sequence: u64, epoch: u64, value: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    bytes.extend(sequence.to_le_bytes());
+    bytes.extend(epoch.to_le_bytes());
+    bytes.extend((value.len() as u64 | 3 << 32).to_le_bytes());
+    bytes.extend(1_u64.to_le_bytes());
+    bytes.extend(value);
+    let crc = raw::crc32(&[topic_id().to_le_bytes().as_slice(), &bytes].concat());
+    bytes.extend(u64::from(crc).to_le_bytes());
+    bytes.extend(sequence.to_le_bytes());
+    bytes
+}

@@ -1,0 +1,382 @@
+//! After start, publishing and receiving allocate nothing and call the operating system for nothing.
+//!
+//! Allocations are counted by the allocator of this program, for each thread. System calls are forbidden to the
+//! thread that publishes and receives, by a filter that ends the process at the first one; the node's own thread
+//! goes on as it likes. Both are tried on something that does allocate, or call, too.
+//!
+//! Another allocator and a filter cannot be had without `unsafe`.
+
+#![expect(unsafe_code, reason = "an allocator and a system call filter have no safe interface")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use fabricast::{Delivery, Node, Payload, Pod, Raw, StatePublisher, StateSubscriber};
+use serde::{Deserialize, Serialize};
+
+use self::support::pattern::{Pattern, is_whole};
+use self::support::peer::Peer;
+use self::support::role::Role;
+use self::support::time::{now, wait_until};
+
+#[cfg(test)]
+mod support;
+
+/// Values published and received before it counts.
+const ROUNDS_BEFORE: u64 = 100;
+/// Values published and received while it counts.
+const ROUNDS: u64 = 2000;
+
+/// Every way of publishing and receiving that is promised to be free of both, with the length of the values.
+const FREE: &[(&str, usize)] = &[
+    ("raw", 64),
+    ("raw", 1024),
+    ("raw", 65_536),
+    ("loan", 64),
+    ("loan", 65_536),
+    ("pod", 64),
+    ("pod", 65_536),
+    ("pod-in-place", 65_536),
+    ("struct", 128),
+    ("nothing-new", 64),
+];
+
+#[test]
+fn publishing_and_receiving_allocate_nothing() {
+    for (what, len) in FREE {
+        for delivery in [Delivery::Pull, Delivery::Push] {
+            let allocations = allocations_of(what, delivery, *len);
+            assert_eq!(allocations, 0, "{what} of {len} bytes by {delivery}");
+        }
+    }
+}
+
+#[test]
+fn an_allocation_is_noticed() {
+    let allocations = allocations_of("owned-bytes", Delivery::Pull, 64);
+    assert!(
+        allocations >= ROUNDS,
+        "each value has memory of its own, and {allocations} allocations were seen"
+    );
+}
+
+#[test]
+fn publishing_and_receiving_make_no_system_call() {
+    if !calls_can_be_noticed() {
+        return;
+    }
+    for (what, len) in FREE {
+        for delivery in [Delivery::Pull, Delivery::Push] {
+            let outcome = filtered(what, delivery, *len);
+            assert_eq!(outcome, Filtered::Clean, "{what} of {len} bytes by {delivery}");
+        }
+    }
+}
+
+#[test]
+fn a_system_call_is_noticed() {
+    if calls_can_be_noticed() {
+        assert_eq!(filtered("waiting", Delivery::Pull, 64), Filtered::Called);
+        assert_eq!(filtered("call", Delivery::Pull, 64), Filtered::Called);
+    }
+}
+
+#[test]
+fn role() {
+    let Some(role) = Role::of_this_process() else { return };
+    let (what, len) = (role.argument(0).to_owned(), role.number(2));
+    let delivery = if role.argument(1) == "push" { Delivery::Push } else { Delivery::Pull };
+    let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
+    rustix::process::setrlimit(rustix::process::Resource::Core, no_core).expect("limits can be lowered");
+    let outcome = Arc::new(OnceLock::new());
+    let told = Arc::clone(&outcome);
+    let dir = role.dir.clone();
+    std::thread::spawn(move || {
+        exercise(&dir, &what, delivery, len, &mut |rounds| {
+            let tell = |word| {
+                // From here on this thread must not do anything that calls the operating system.
+                let _ = told.set(word);
+                loop {
+                    std::hint::spin_loop();
+                }
+            };
+            if !forbid_system_calls() {
+                tell("refused");
+            }
+            rounds();
+            tell("clean");
+        });
+    });
+    wait_until("the thread without system calls", || outcome.get().is_some());
+    role.say(outcome.get().expect("it is there"));
+    std::process::exit(0);
+}
+
+/// How it went without system calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filtered {
+    /// It made none.
+    Clean,
+    /// It made one.
+    Called,
+    /// They cannot be forbidden here.
+    Refused,
+}
+
+fn filtered(what: &str, delivery: Delivery, len: usize) -> Filtered {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut peer = Peer::start("filtered", dir.path(), &format!("{what} {delivery} {len}"));
+    match peer.outcome() {
+        Ok(word) if word == "clean" => Filtered::Clean,
+        Ok(_) => Filtered::Refused,
+        Err(status) if status.signal() == Some(libc::SIGSYS) => Filtered::Called,
+        Err(status) => panic!("{what} of {len} bytes by {delivery} ended with {status}"),
+    }
+}
+
+/// Whether this machine can forbid system calls, and tells the time without one.
+fn calls_can_be_noticed() -> bool {
+    let reason = match filtered("clock", Delivery::Pull, 64) {
+        Filtered::Clean => return true,
+        Filtered::Called => "THIS MACHINE CAN NOT TELL THE TIME WITHOUT A SYSTEM CALL",
+        Filtered::Refused => "THIS MACHINE DOES NOT LET A PROGRAM FILTER ITS SYSTEM CALLS (SECCOMP)",
+    };
+    println!("SKIPPED: {reason}");
+    false
+}
+
+fn allocations_of(what: &str, delivery: Delivery, len: usize) -> u64 {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut counted = None;
+    exercise(dir.path(), what, delivery, len, &mut |rounds| {
+        let before = ALLOCATIONS.get();
+        rounds();
+        counted = Some(ALLOCATIONS.get() - before);
+    });
+    counted.expect("it was exercised")
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Quote {
+    number: u64,
+    bid: f64,
+    ask: f64,
+    sizes: [u32; 4],
+    levels: [(f64, u32); 4],
+    venue: Option<Venue>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+enum Venue {
+    Auction { number: u16 },
+    Continuous,
+}
+
+/// Does something again and again: first as often as it takes to start, then as `around` likes.
+type Around<'a> = &'a mut dyn FnMut(&mut dyn FnMut());
+
+fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Around<'_>) {
+    let place = Place { dir, delivery, len };
+    let mut pattern = Pattern::new(len);
+    let mut publish_raw = |publisher: &mut StatePublisher<Raw>, number: u64| {
+        publisher.publish(pattern.value(number)).expect("it fits");
+    };
+    let receive_raw = |subscriber: &mut StateSubscriber<Raw>, number: u64| {
+        let sample = subscriber.try_receive_ref().expect("a receive").expect("a value");
+        assert!(is_whole(sample.bytes, number, len));
+    };
+    match what {
+        "raw" => place.rounds::<Raw>(&mut publish_raw, receive_raw, around),
+        "owned-bytes" => place.rounds::<Raw>(
+            &mut publish_raw,
+            |subscriber, _| drop(subscriber.try_receive().expect("a receive").expect("a value")),
+            around,
+        ),
+        "nothing-new" => place.rounds::<Raw>(
+            &mut publish_raw,
+            |subscriber, number| {
+                receive_raw(subscriber, number);
+                assert!(subscriber.try_receive().expect("a receive").is_none());
+            },
+            around,
+        ),
+        "waiting" => place.rounds::<Raw>(
+            &mut publish_raw,
+            |subscriber, number| {
+                receive_raw(subscriber, number);
+                assert!(subscriber.receive_timeout(Duration::from_micros(200)).expect("a receive").is_none());
+            },
+            around,
+        ),
+        "loan" => place.rounds::<Raw>(
+            &mut |publisher, number| {
+                let mut loan = publisher.loan();
+                pattern.value(number).chunks(1000).for_each(|part| loan.append(part).expect("it fits"));
+                loan.commit();
+            },
+            receive_raw,
+            around,
+        ),
+        "pod" if len == 64 => place.pods(|number| [number; 8], around),
+        "pod" => place.pods(|number| [[[number; 32]; 32]; 8], around),
+        "pod-in-place" => place.pods_in_place(|number| [[[number; 32]; 32]; 8], around),
+        "struct" => place.values(quote, around),
+        "clock" => around(&mut || (0..ROUNDS).for_each(|_| _ = std::hint::black_box(now()))),
+        "call" => around(&mut || _ = std::hint::black_box(rustix::process::getppid())),
+        what => panic!("nobody knows how to {what}"),
+    }
+}
+
+fn quote(number: u64) -> Quote {
+    let venue = match number % 3 {
+        0 => None,
+        1 => Some(Venue::Continuous),
+        _ => Some(Venue::Auction { number: 7 }),
+    };
+    Quote { number, bid: 99.5, ask: 100.5, sizes: [1, 2, 3, 4], levels: [(1.5, 6); 4], venue }
+}
+
+/// Two nodes of one process, and what goes between them.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    dir: &'a Path,
+    delivery: Delivery,
+    len: usize,
+}
+
+impl Place<'_> {
+    /// Values that are published by reference, and received decoded.
+    fn values<T>(self, make: impl Fn(u64) -> T, around: Around<'_>)
+    where
+        T: Payload<Borrowed = T, Owned = T> + PartialEq + std::fmt::Debug,
+    {
+        self.rounds::<T>(
+            &mut |publisher, number| {
+                publisher.publish(&make(number)).expect("it fits");
+            },
+            |subscriber, number| {
+                let sample = subscriber.try_receive().expect("a receive").expect("a value");
+                assert!(sample.value == make(number));
+            },
+            around,
+        );
+    }
+
+    fn pods<V>(self, make: impl Fn(u64) -> V, around: Around<'_>)
+    where
+        Pod<V>: Payload<Borrowed = V, Owned = V>,
+        V: bytemuck::Pod + PartialEq,
+    {
+        self.rounds::<Pod<V>>(
+            &mut |publisher, number| {
+                publisher.publish(&make(number)).expect("it fits");
+            },
+            |subscriber, number| {
+                let sample = subscriber.try_receive().expect("a receive").expect("a value");
+                assert!(sample.value == make(number));
+            },
+            around,
+        );
+    }
+
+    fn pods_in_place<V>(self, make: impl Fn(u64) -> V, around: Around<'_>)
+    where
+        Pod<V>: Payload<Borrowed = V, Owned = V>,
+        V: bytemuck::Pod + PartialEq,
+    {
+        self.rounds::<Pod<V>>(
+            &mut |publisher, number| {
+                publisher.publish(&make(number)).expect("it fits");
+            },
+            |subscriber, number| {
+                let sample = subscriber.try_receive_ref().expect("a receive").expect("a value");
+                assert!(*sample.value().expect("it lies as it may") == make(number));
+            },
+            around,
+        );
+    }
+
+    fn rounds<T: Payload>(
+        self,
+        publish: &mut dyn FnMut(&mut StatePublisher<T>, u64),
+        receive: impl Fn(&mut StateSubscriber<T>, u64),
+        around: Around<'_>,
+    ) {
+        let publishing =
+            Node::builder().name("p").expect("a name").runtime_dir(self.dir).open().expect("a node");
+        let builder = publishing.state_publisher::<T>("t").payload_len_max(self.len);
+        let mut publisher = builder.open().expect("a topic");
+        let subscribing = Node::builder().runtime_dir(self.dir).open().expect("a node");
+        let builder = subscribing.state_subscriber::<T>("shm:p/t").delivery(self.delivery);
+        let mut subscriber = builder.open().expect("a subscription");
+        let mut number = 0;
+        let mut round = || {
+            number += 1;
+            publish(&mut publisher, number);
+            receive(&mut subscriber, number);
+        };
+        (0..ROUNDS_BEFORE).for_each(|_| round());
+        around(&mut || (0..ROUNDS).for_each(|_| round()));
+    }
+}
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator; it counts what each thread asks of it.
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn count() {
+    // The counter has no destructor and is there for as long as its thread.
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+}
+
+// SAFETY: every method hands its arguments on to the system's allocator, which keeps the promises of the trait, and
+// returns what that returns. Counting neither allocates nor unwinds.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the conditions of this method, which are those of the one called.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the conditions of this method, which are those of the one called.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, len: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the conditions of this method, which are those of the one called.
+        unsafe { System.realloc(pointer, layout, len) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller keeps the conditions of this method, which are those of the one called.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Has the process ended by `SIGSYS` at the next system call of this thread. False when that cannot be had.
+fn forbid_system_calls() -> bool {
+    let code = u16::try_from(libc::BPF_RET | libc::BPF_K).expect("a code of 16 bits");
+    let mut end = libc::sock_filter { code, jt: 0, jf: 0, k: libc::SECCOMP_RET_KILL_PROCESS };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut end };
+    // Without privileges a filter is taken only from a thread that can gain none.
+    if rustix::thread::set_no_new_privs(true).is_err() {
+        return false;
+    }
+    // SAFETY: the arguments are those of this call: the mode, and a program that points to its one instruction. Both
+    // live until it returns, and the kernel keeps a copy.
+    unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0 }
+}

@@ -1,0 +1,10 @@
+//! What the tests share that look at nodes from outside: processes that play a role, waiting, values that check
+//! themselves, and control messages written by hand.
+
+#![allow(dead_code, reason = "each of the test programs uses a part of this")]
+
+pub(crate) mod pattern;
+pub(crate) mod peer;
+pub(crate) mod raw;
+pub(crate) mod role;
+pub(crate) mod time;

@@ -1,0 +1,173 @@
+//! A process that plays a role in a test, as the test sees it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+use rustix::process::{Pid, Signal};
+
+use super::role::{ARGUMENTS, DIR, MARK, ROLE};
+use super::time::{PATIENCE, wait_until};
+
+/// A process of the test program itself, which plays a role. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    child: Child,
+    commands: ChildStdin,
+    answers: Receiver<String>,
+    role: String,
+}
+
+impl Peer {
+    /// Starts it. The test program has a test named `role`, which plays the roles.
+    pub(crate) fn start(role: &str, dir: &Path, arguments: &str) -> Self {
+        let program = std::env::current_exe().expect("the test program knows where it is");
+        let mut child = Command::new(program)
+            .args(["role", "--exact", "--nocapture", "--test-threads=1"])
+            .env(ROLE, role)
+            .env(DIR, dir)
+            .env(ARGUMENTS, arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process can be started");
+        let commands = child.stdin.take().expect("standard input is a pipe");
+        let output = child.stdout.take().expect("standard output is a pipe");
+        let (sender, answers) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if let Some(answer) = line.strip_prefix(MARK)
+                    && sender.send(answer.to_owned()).is_err()
+                {
+                    break;
+                }
+            }
+        });
+        Self { child, commands, answers, role: role.to_owned() }
+    }
+
+    /// As [`Self::start`], and waits for its first word.
+    pub(crate) fn ready(role: &str, dir: &Path, arguments: &str) -> Self {
+        let mut peer = Self::start(role, dir, arguments);
+        assert_eq!(peer.hear(), "ready");
+        peer
+    }
+
+    /// Gives it a command.
+    pub(crate) fn tell(&mut self, command: &str) {
+        writeln!(self.commands, "{command}").expect("the process takes commands");
+        self.commands.flush().expect("the process takes commands");
+    }
+
+    /// What it says next.
+    #[track_caller]
+    pub(crate) fn hear(&mut self) -> String {
+        match self.answers.recv_timeout(PATIENCE) {
+            Ok(answer) => answer,
+            Err(error) => panic!("the {} says nothing ({error}): {:?}", self.role, self.child.try_wait()),
+        }
+    }
+
+    /// What it says next, or how it ended without a word.
+    pub(crate) fn outcome(&mut self) -> Result<String, ExitStatus> {
+        match self.answers.recv_timeout(PATIENCE) {
+            Ok(answer) => Ok(answer),
+            Err(_) => Err(self.status()),
+        }
+    }
+
+    /// Gives it a command, and waits for its answer.
+    #[track_caller]
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.tell(command);
+        self.hear()
+    }
+
+    /// As [`Self::ask`], for an answer that is a number.
+    #[track_caller]
+    pub(crate) fn ask_number(&mut self, command: &str) -> u64 {
+        let answer = self.ask(command);
+        answer.parse().unwrap_or_else(|_| panic!("not a number: {answer}"))
+    }
+
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(self.pid(), signal).expect("the process runs");
+    }
+
+    /// Stops it, and waits until it stands still.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        wait_until("the process to stop", || {
+            let stat = std::fs::read_to_string(self.proc("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        });
+    }
+
+    /// Kills it, and waits until it is dead.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().expect("the process can be killed");
+        self.child.wait().expect("the process can be waited for");
+    }
+
+    /// Waits for an end that it comes to by itself.
+    pub(crate) fn status(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until("the process to end", || {
+            status = self.child.try_wait().expect("the process can be waited for");
+            status.is_some()
+        });
+        status.expect("it was waited for")
+    }
+
+    /// What it holds.
+    pub(crate) fn holdings(&self) -> Holdings {
+        Holdings { files: self.open_files(), regions: self.regions() }
+    }
+
+    /// Nanoseconds of processor time that it has used.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        let schedstat = |path: std::path::PathBuf| {
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            text.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0)
+        };
+        let tasks = std::fs::read_dir(self.proc("task")).expect("the process runs");
+        tasks.flatten().map(|task| schedstat(task.path().join("schedstat"))).sum()
+    }
+
+    fn open_files(&self) -> usize {
+        std::fs::read_dir(self.proc("fd")).map_or(0, Iterator::count)
+    }
+
+    /// Mappings of memory files of this library.
+    fn regions(&self) -> usize {
+        let maps = std::fs::read_to_string(self.proc("maps")).unwrap_or_default();
+        maps.lines().filter(|line| line.contains("memfd:")).count()
+    }
+
+    fn proc(&self, what: &str) -> std::path::PathBuf {
+        format!("/proc/{}/{what}", self.child.id()).into()
+    }
+}
+
+/// What a process holds of the kinds that leak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Holdings {
+    /// Open file descriptors.
+    pub(crate) files: usize,
+    /// Mapped memory files.
+    pub(crate) regions: usize,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // It fails when the process is dead already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,87 @@
+//! The other side of [`Peer`](super::peer::Peer): a test program that was started again to play a role.
+//!
+//! Commands come in lines on standard input, answers go out in marked lines on standard output. The process ends
+//! when its standard input does, so that it never outlives the test.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::time::Duration;
+
+/// Tells the role, its directory and its arguments to the process.
+pub(crate) const ROLE: &str = "FABRICAST_TEST_ROLE";
+pub(crate) const DIR: &str = "FABRICAST_TEST_DIR";
+pub(crate) const ARGUMENTS: &str = "FABRICAST_TEST_ARGUMENTS";
+/// Marks the lines that are meant for the test: the test harness prints lines of its own.
+pub(crate) const MARK: &str = "@@ ";
+
+/// The role that this process plays.
+#[derive(Debug)]
+pub(crate) struct Role {
+    pub(crate) name: String,
+    pub(crate) dir: PathBuf,
+    arguments: Vec<String>,
+    commands: Receiver<String>,
+}
+
+impl Role {
+    /// The role of this process; `None` in the one that runs the tests.
+    pub(crate) fn of_this_process() -> Option<Self> {
+        let name = std::env::var(ROLE).ok()?;
+        let dir = std::env::var_os(DIR)?.into();
+        let arguments = std::env::var(ARGUMENTS).ok()?;
+        let arguments = arguments.split_whitespace().map(str::to_owned).collect();
+        let (sender, commands) = channel();
+        std::thread::spawn(move || {
+            for line in std::io::stdin().lock().lines() {
+                let Ok(line) = line else { break };
+                if sender.send(line).is_err() {
+                    break;
+                }
+            }
+            std::process::exit(0);
+        });
+        Some(Self { name, dir, arguments, commands })
+    }
+
+    /// An argument.
+    pub(crate) fn argument(&self, index: usize) -> &str {
+        self.arguments.get(index).expect("the role was given its arguments")
+    }
+
+    /// An argument that is a number.
+    pub(crate) fn number(&self, index: usize) -> usize {
+        self.argument(index).parse().expect("a number")
+    }
+
+    /// Tells the test something.
+    pub(crate) fn say(&self, what: impl std::fmt::Display) {
+        let mut out = std::io::stdout().lock();
+        // The test may be over: then there is nobody to be told, and the end of standard input ends this process.
+        let _ = writeln!(out, "\n{MARK}{what}");
+        let _ = out.flush();
+    }
+
+    /// The next command.
+    pub(crate) fn command(&self) -> String {
+        self.commands.recv().unwrap_or_else(|_| std::process::exit(0))
+    }
+
+    /// The next command, if there is one within this time.
+    pub(crate) fn command_within(&self, patience: Duration) -> Option<String> {
+        match self.commands.recv_timeout(patience) {
+            Ok(command) => Some(command),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => std::process::exit(0),
+        }
+    }
+
+    /// The next command, if there is one now.
+    pub(crate) fn command_now(&self) -> Option<String> {
+        match self.commands.try_recv() {
+            Ok(command) => Some(command),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => std::process::exit(0),
+        }
+    }
+}

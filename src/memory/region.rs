@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::{WORD, copy};
+use super::{LINE, WORD, copy};
 use crate::limits;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -243,33 +243,46 @@ impl Region {
         }
     }
 
+    /// Copies up to a line of words from private memory; the first becomes visible last.
+    #[inline]
+    pub(crate) fn copy_in_head(&self, offset: usize, source: &[u64]) {
+        let Some((first, rest)) = source.split_first() else { return };
+        // The second word by itself: registers then hold the same pairs as when the words were gathered, and get
+        // them from the store buffer.
+        if let Some((second, rest)) = rest.split_first() {
+            self.store(offset + WORD, *second);
+            self.copy_in(offset + 2 * WORD, rest);
+        }
+        self.store_release(offset, *first);
+    }
+
     /// Copies `len` bytes (a multiple of 8) of this region to another one, as an RDMA_WRITE would: the first
-    /// word becomes visible last, and the last word first, each in order with everything else.
+    /// word becomes visible last, and the last word first, each in order with everything else. The first line is
+    /// written in one go at the end: somebody may be looking at it all the time.
     pub(crate) fn write_across(&self, offset: usize, target: &Self, target_offset: usize, len: usize) {
         let words = len / WORD;
         assert!(len.is_multiple_of(WORD), "a transfer is made of whole words");
         let Some(last) = words.checked_sub(1) else { return };
-        if last == 0 {
-            return target.store_release(target_offset, self.load(offset));
+        if last > 0 {
+            target.store(target_offset + last * WORD, self.load(offset + last * WORD));
+            // Release: the last word becomes visible before any other, and the first one below after all others.
+            crate::sync::atomic::fence(Ordering::Release);
+            let line = LINE / WORD;
+            self.copy_across(offset, target, target_offset, line..last);
+            self.copy_across(offset, target, target_offset, 1..last.min(2));
+            self.copy_across(offset, target, target_offset, 2..last.min(line));
         }
-        let middle = last - 1;
-        target.store(target_offset + last * WORD, self.load(offset + last * WORD));
-        // Release: the last word becomes visible before any other, and the first one below after all others.
-        crate::sync::atomic::fence(Ordering::Release);
-        let source = self.range(offset + WORD, middle);
-        let destination = target.range(target_offset + WORD, middle);
-        // SAFETY: `range` checked bounds and alignment of both, both are accessed only atomically, and two
-        // regions are two mappings (the assertion below), so that they do not overlap.
-        unsafe { copy::across(source, destination, middle) };
         target.store_release(target_offset, self.load(offset));
     }
 
-    /// Copies words from private memory; the first becomes visible last.
+    /// Copies these words, counted from the offsets on. None when the range is empty.
     #[inline]
-    pub(crate) fn write_line(&self, offset: usize, line: &[u64; 8]) {
-        let [first, rest @ ..] = line;
-        self.copy_in(offset + WORD, rest);
-        self.store_release(offset, *first);
+    fn copy_across(&self, offset: usize, target: &Self, target_offset: usize, words: std::ops::Range<usize>) {
+        let source = self.range(offset + words.start.min(words.end) * WORD, words.len());
+        let destination = target.range(target_offset + words.start.min(words.end) * WORD, words.len());
+        // SAFETY: `range` checked bounds and alignment of both, both are accessed only atomically, and two
+        // regions are two mappings, so that they do not overlap.
+        unsafe { copy::across(source, destination, words.len()) };
     }
 
     #[inline]

@@ -15,7 +15,8 @@ pub struct Sample<V> {
     pub epoch: Epoch,
     /// When it was published by the publisher's clock, nanoseconds since the Unix epoch.
     pub published_ns: u64,
-    /// Values between the sample before and this one that were replaced before they were read.
+    /// Values between the sample before and this one that were replaced before they were read. One that was reported
+    /// as an error is not among them.
     pub conflated: u64,
 }
 
@@ -32,7 +33,8 @@ pub struct SampleRef<'a, T> {
     pub epoch: Epoch,
     /// When it was published by the publisher's clock, nanoseconds since the Unix epoch.
     pub published_ns: u64,
-    /// Values between the sample before and this one that were replaced before they were read.
+    /// Values between the sample before and this one that were replaced before they were read. One that was reported
+    /// as an error is not among them.
     pub conflated: u64,
     pub(super) payload: PhantomData<fn() -> T>,
 }

@@ -143,7 +143,7 @@ impl RemoteWrite for ShmWrite {
                 Write::Range(ByteRange { offset, len }) => {
                     source.region().write_across(offset, &self.region, offset, len);
                 }
-                Write::Line { offset, words } => self.region.write_line(offset, &words),
+                Write::Line { offset, words } => self.region.copy_in_head(offset, &words),
                 Write::Word { offset, word } => self.region.store_release(offset, word),
             }
         }

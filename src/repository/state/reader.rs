@@ -248,12 +248,13 @@ impl StateReader {
                 return Err(Rejection::Wrong(ReadFailure::ForeignEpoch { sequence, found: header.epoch }));
             }
         }
-        let conflated = self.skipped(sequence) + std::mem::take(&mut self.unreported);
+        let skipped = self.skipped(sequence);
+        let conflated = skipped + std::mem::take(&mut self.unreported);
         self.last = sequence;
         self.last_len = len;
         self.attempts = 0;
         self.counts.received += 1;
-        self.counts.conflated += conflated;
+        self.counts.conflated += skipped;
         let payload_len = u32::try_from(len).unwrap_or(0);
         Ok(Accepted { header: SlotHeader { payload_len, ..header }, conflated })
     }
@@ -271,7 +272,9 @@ impl StateReader {
         let attempts = std::mem::take(&mut self.attempts);
         match rejection {
             Rejection::Wrong(failure) if still => {
-                self.unreported += self.skipped(sequence);
+                let skipped = self.skipped(sequence);
+                self.unreported += skipped;
+                self.counts.conflated += skipped;
                 self.last = sequence;
                 self.counts.rejected += 1;
                 Err(failure)

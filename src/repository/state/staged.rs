@@ -56,7 +56,7 @@ impl<'a> StagedValue<'a> {
         let header = self.writer.header(self.len, self.encoding, now_ns);
         let mut crc = self.writer.check().of_header(&header);
         crc.append(&self.payload_crc);
-        self.writer.close_slot(self.slot, &header, crc.finish())
+        self.writer.close_slot(self.slot, &header, crc.finish(), &header.emit())
     }
 
     /// Appends bytes that either stay within the last word or begin at a word.

@@ -6,7 +6,7 @@ use crate::layout::header::{HOT_EPOCH, HOT_LEN, HOT_PUBLISHED, HOT_SEQUENCE, STA
 use crate::layout::state::{
     HEADER_LEN, HEADER_WORDS, SlotCheck, SlotHeader, StateGeometry, TRAILER_WORDS, check_word, slot_len,
 };
-use crate::layout::{ByteRange, WORD};
+use crate::layout::{ByteRange, LINE, WORD};
 use crate::memory::{Region, set_quad};
 use crate::sync::atomic::{Ordering, fence};
 
@@ -114,9 +114,16 @@ impl StateWriter {
         let header = self.header(payload.len(), encoding, now_ns);
         let mut crc = self.check.of_header(&header);
         crc.update(payload);
+        let mut head = [0_u64; LINE / WORD];
+        let (words, first) = head.split_at_mut(HEADER_WORDS);
+        words.copy_from_slice(&header.emit());
+        let first: &mut [u8] = bytemuck::cast_slice_mut(first);
+        let (beside, behind) = payload.split_at(first.len().min(payload.len()));
+        first.iter_mut().zip(beside).for_each(|(to, from)| *to = *from);
+
         let open = self.open_slot();
-        self.region.copy_in_bytes(open.offset + HEADER_LEN, payload);
-        self.close_slot(open, &header, crc.finish())
+        self.region.copy_in_bytes(open.offset + LINE, behind);
+        self.close_slot(open, &header, crc.finish(), &head)
     }
 
     /// Publishes what `fill` writes at the beginning of the room it is given, as many bytes as it says. Nothing is
@@ -156,8 +163,10 @@ impl StateWriter {
 
         let open = self.open_slot();
         let (run, _) = self.scratch.split_at(words);
-        self.region.copy_in(open.offset + HEADER_LEN, run.split_at(HEADER_WORDS).1);
-        self.close_slot(open, &header, crc)
+        let (head, rest) = run.split_at(words.min(LINE / WORD));
+        self.region.copy_in(open.offset + LINE, rest);
+        self.stamp_slot(open, payload_len, crc, head);
+        self.announce(open, &header)
     }
 
     /// Opens the idle slot: from here on nobody can take what stands there for the value that it held.
@@ -172,19 +181,34 @@ impl StateWriter {
         OpenSlot { sequence, offset }
     }
 
-    /// Completes the slot, whose payload is written, and makes it the newest.
-    pub(super) fn close_slot(&mut self, open: OpenSlot, header: &SlotHeader, crc: u32) -> Committed {
-        let OpenSlot { sequence, offset } = open;
-        let payload_len = header.payload_len as usize;
+    /// Completes the slot, of which all is written behind its first line, and makes it the newest.
+    pub(super) fn close_slot(
+        &mut self,
+        open: OpenSlot,
+        header: &SlotHeader,
+        crc: u32,
+        head: &[u64],
+    ) -> Committed {
+        self.stamp_slot(open, header.payload_len as usize, crc, head);
+        self.announce(open, header)
+    }
+
+    /// Writes the trailer, then the first line. Who waits for the value looks at that line all the time, so it is
+    /// written in one go.
+    #[inline]
+    fn stamp_slot(&self, open: OpenSlot, payload_len: usize, crc: u32, head: &[u64]) {
         let tail = StateGeometry::tail_offset(payload_len);
-        let [_, epoch, sizes, published_ns] = header.emit();
-        [epoch, sizes, published_ns].into_iter().zip(1..).for_each(|(word, index)| {
-            self.region.store(offset + index * WORD, word);
-        });
-        self.region.store(offset + tail - WORD, check_word(crc));
-        self.region.store(offset + tail, sequence.get());
-        // Release: publishes the slot. Pairs with the Acquire load of the head stamp in `StateReader`.
-        self.region.store_release(offset, sequence.get());
+        self.region.store(open.offset + tail - WORD, check_word(crc));
+        self.region.store(open.offset + tail, open.sequence.get());
+        // The Release of the first word publishes the slot. Pairs with the Acquire load in `StateReader`.
+        self.region.copy_in_head(open.offset, head);
+    }
+
+    /// Makes a stamped slot the newest.
+    #[inline]
+    fn announce(&mut self, open: OpenSlot, header: &SlotHeader) -> Committed {
+        let sequence = open.sequence;
+        let payload_len = header.payload_len as usize;
         self.region.store(HOT_LEN, header.payload_len.into());
         self.region.store(HOT_PUBLISHED, header.published_ns);
         // Release: whoever sees the newest sequence sees its slot. Pairs with the Acquire load in `StateReader`.

@@ -27,6 +27,8 @@ pub(super) struct Observer {
     /// The position of the last value that was accepted.
     accepted: u64,
     counts: ReadCounts,
+    /// Values passed over before one that was reported, to be told with the next value.
+    untold: u64,
     /// Reports other than values.
     failures: Vec<ReadFailure>,
 }
@@ -34,7 +36,7 @@ pub(super) struct Observer {
 impl Observer {
     pub(super) fn new(epoch: Epoch, len_max: usize) -> Self {
         let (counts, failures) = (ReadCounts::default(), Vec::new());
-        Self { epoch, len_max, first: None, last: 0, accepted: 0, counts, failures }
+        Self { epoch, len_max, first: None, last: 0, accepted: 0, counts, untold: 0, failures }
     }
 
     pub(super) fn is_of(&self, epoch: Epoch) -> bool {
@@ -66,7 +68,8 @@ impl Observer {
         assert_eq!(value.header.epoch, self.epoch.get());
         assert_eq!(value.header.published_ns, published_ns(sequence));
         let skipped = if self.last == 0 { 0 } else { sequence - self.last - 1 };
-        assert_eq!(value.conflated, skipped, "values between {} and {sequence}", self.last);
+        let untold = std::mem::take(&mut self.untold);
+        assert_eq!(value.conflated, skipped + untold, "values between {} and {sequence}", self.last);
         self.counts.received += 1;
         self.counts.conflated += skipped;
         self.first = self.first.or(Some(sequence));
@@ -77,6 +80,9 @@ impl Observer {
     pub(super) fn failure(&mut self, failure: ReadFailure, last: u64) {
         if last != self.last {
             assert!(!matches!(failure, ReadFailure::Contended { .. }), "a value passed over without a word");
+            let skipped = if self.last == 0 { 0 } else { last - self.last - 1 };
+            self.untold += skipped;
+            self.counts.conflated += skipped;
             self.counts.rejected += 1;
             self.first = self.first.or(Some(last));
             self.last = last;

@@ -143,7 +143,7 @@ impl RemoteWrite for MappedWrite {
                 Write::Range(ByteRange { offset, len }) => {
                     source.region().write_across(offset, &self.target, offset, len);
                 }
-                Write::Line { offset, words } => self.target.write_line(offset, &words),
+                Write::Line { offset, words } => self.target.copy_in_head(offset, &words),
                 Write::Word { offset, word } => self.target.store_release(offset, word),
             }
         }

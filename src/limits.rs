@@ -66,6 +66,10 @@ pub const TORN_RETRIES_AT_ONCE: u32 = 3;
 /// Reads of a value that was overwritten under the reader before the caller is told `Contended`.
 pub const TORN_RETRIES_MAX: u32 = 8;
 
+/// A value that came over a medium without order must stay wrong for this long to be called damaged, nanoseconds: the
+/// rest of it may be on its way.
+pub const DAMAGE_SETTLED_NS: u64 = 20_000_000;
+
 /// Distinct errors that a node keeps for inspection.
 pub const DISTINCT_ERRORS_MAX: usize = 16;
 /// Longest host name kept, bytes.

@@ -31,6 +31,10 @@ use crate::memory::{MemoryError, Region};
 /// Implementors: every method returns promptly; what takes a peer's answer is polled. Dropping an object releases
 /// everything it holds, in the right order, and tells the peer as far as the medium can.
 pub(crate) trait Fabric: Debug + Send + Sync {
+    /// Whether the words of one write become visible at the peer in order: the last one first, the first one last.
+    /// Otherwise only whole writes do.
+    fn writes_words_in_order(&self) -> bool;
+
     /// Listens under this node's name. The name is free again when the listener is dropped, or its process dies.
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError>;
 

@@ -84,7 +84,7 @@ impl NodeBuilder {
         let thread = DriverThread::start(driver, Arc::clone(&core));
         let thread =
             thread.map_err(|source| NodeError::System { what: "start the node's thread", source })?;
-        Ok(Node::new(core, thread))
+        Ok(Node::new(core, Some(thread)))
     }
 }
 

@@ -59,8 +59,8 @@ pub struct Node {
 #[derive(Debug)]
 pub(crate) struct NodeInner {
     core: Arc<NodeCore>,
-    /// Joined on drop.
-    _driver: DriverThread,
+    /// Joined on drop. A simulation drives its nodes itself.
+    _driver: Option<DriverThread>,
 }
 
 impl Node {
@@ -137,7 +137,7 @@ impl Node {
         Arc::<NodeInner>::clone(&self.inner)
     }
 
-    fn new(core: Arc<NodeCore>, driver: DriverThread) -> Self {
+    fn new(core: Arc<NodeCore>, driver: Option<DriverThread>) -> Self {
         Self { inner: Arc::new(NodeInner { core, _driver: driver }) }
     }
 }
@@ -197,5 +197,7 @@ impl<T: Payload> StatePublisherBuilder<'_, T> {
     }
 }
 
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;

@@ -131,7 +131,10 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
                 let region = Arc::new(Region::allocate(len, Protection::PeersWrite)?);
                 attachment.lend(core.fabric().register(&region, Exposure::Write)?).map_err(failed)?;
                 match attachment.answer().map_err(failed)? {
-                    Answer::Lent => Ok((granted, Source::Mapped(region))),
+                    Answer::Lent if core.fabric().writes_words_in_order() => {
+                        Ok((granted, Source::Mapped(region)))
+                    }
+                    Answer::Lent => Ok((granted, Source::Landing(region))),
                     Answer::Refused { reason, text } => Err(refused(target, reason, text)),
                     Answer::Granted { .. } => Err(unfit(GrantError::NoRegion)),
                 }

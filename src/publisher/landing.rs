@@ -21,6 +21,8 @@ pub(crate) struct Landing {
     held_lens: Box<[usize]>,
     /// A batch is under way.
     pending: bool,
+    /// A value was passed over for that.
+    behind: bool,
     /// How often the node has looked after it while it waited for the publisher.
     tended: u32,
 }
@@ -42,6 +44,7 @@ impl Landing {
             written: Sequence::NONE,
             held_lens,
             pending: false,
+            behind: false,
             tended: 0,
         }
     }
@@ -57,6 +60,12 @@ impl Landing {
         self.tended
     }
 
+    /// Whether a value was passed over because the batch before is still under way.
+    #[inline]
+    pub(super) fn is_behind(&self) -> bool {
+        self.behind
+    }
+
     /// Whether it is of no more use.
     #[inline]
     pub(super) fn is_closed(&self) -> bool {
@@ -64,13 +73,14 @@ impl Landing {
     }
 
     /// Writes what a commit changed. Where the batch before is still under way the value is passed over, so that a
-    /// slow subscriber does not hold up the others: it gets a newer one.
+    /// slow subscriber does not hold up the others: it gets the newest one later.
     #[inline]
     pub(super) fn write(&mut self, source: &Registration, committed: &Committed) {
         let settled = match self.pending {
             true => self.remote.poll(),
             false => Ok(Completion::Done),
         };
+        self.behind = matches!(settled, Ok(Completion::Pending));
         let outcome = match settled {
             Ok(Completion::Done) => self.post(source, committed),
             other => other,

@@ -230,23 +230,26 @@ impl Output {
         if self.landings.is_empty() {
             return;
         }
-        let mut closed = false;
+        let mut leaving = false;
         for landing in &mut self.landings {
             if !landing.is_closed() {
                 landing.write(&self.topic.registration, committed);
             }
-            closed |= landing.is_closed();
+            leaving |= landing.is_closed() || landing.is_behind();
         }
-        if closed {
+        if leaving {
             self.release();
         }
     }
 
-    /// Gives up the landing regions that are of no more use; the node unmaps them.
+    /// Gives up the landing regions that are of no more use, to be released by the node, and those that are behind,
+    /// to be brought up to date by it if no value follows.
     #[cold]
     fn release(&mut self) {
-        let mut released = self.topic.released.lock();
-        released.extend(self.landings.extract_if(.., |landing| landing.is_closed()));
+        let closed = self.landings.extract_if(.., |landing| landing.is_closed());
+        self.topic.released.lock().extend(closed);
+        let behind = self.landings.extract_if(.., |landing| landing.is_behind());
+        self.topic.give_back(behind);
         self.topic.waker.wake();
     }
 

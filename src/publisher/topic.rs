@@ -112,7 +112,12 @@ impl PublishedTopic {
     /// Hands a landing region over to the publisher, the newest value already in it.
     pub(crate) fn hand_over(&self, mut landing: Landing) {
         self.bring_up_to_date(&mut landing);
-        self.waiting.lock().push(landing);
+        self.give_back([landing]);
+    }
+
+    /// Leaves landing regions to the node until the publisher takes them over again.
+    pub(super) fn give_back(&self, landings: impl IntoIterator<Item = Landing>) {
+        self.waiting.lock().extend(landings);
         // Release: whoever sees the flag finds the landing region behind the lock. Pairs with `take_waiting`.
         self.has_waiting.store(true, Ordering::Release);
     }
@@ -129,7 +134,7 @@ impl PublishedTopic {
         let mut soon = false;
         for landing in waiting.iter_mut() {
             self.bring_up_to_date(landing);
-            soon |= landing.tend() < TENDED_CLOSELY;
+            soon |= landing.tend() < TENDED_CLOSELY || landing.is_behind();
         }
         soon
     }

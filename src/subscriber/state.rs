@@ -56,8 +56,10 @@ pub struct StateSubscriber<T: Payload> {
 /// Where a subscriber's bytes come from.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// Memory that can be read in place: the repository itself, or the landing region that the publisher writes.
+    /// Memory that can be read in place, word for word as it was written: the repository itself, or a landing region.
     Mapped(Arc<Region>),
+    /// A landing region where only whole writes appear in order: a slot is looked at when the hot line names it.
+    Landing(Arc<Region>),
     /// A repository that has to be fetched.
     Remote(Box<dyn RemoteRead>),
 }
@@ -153,7 +155,11 @@ impl<T: Payload> StateSubscriber<T> {
         let ended = self.attachment.has_ended();
         let verified = match &mut self.source {
             Source::Mapped(memory) => self.reader.poll(memory),
-            Source::Remote(remote) => fetch(&mut self.reader, remote.as_mut(), &mut self.fetching)?,
+            Source::Landing(memory) => look(&mut self.reader, memory, self.clock.monotonic_ns()),
+            Source::Remote(remote) => {
+                let now_ns = self.clock.monotonic_ns();
+                fetch(&mut self.reader, remote.as_mut(), &mut self.fetching, now_ns)?
+            }
         };
         let (epoch, max) = (self.granted.epoch, self.granted.geometry.payload_len_max());
         match verified {
@@ -165,11 +171,14 @@ impl<T: Payload> StateSubscriber<T> {
                 conflated,
                 payload: PhantomData,
             })),
-            Ok(None) if ended && self.fetching.is_none() => match self.attachment.end() {
-                Some(End::Ended { published }) => Err(ReceiveError::Ended { published }),
-                Some(End::Gone { error: source }) => Err(ReceiveError::Gone { source }),
-                None => Ok(None),
-            },
+            // Nobody writes any more: what is being overwritten will stay so.
+            Ok(None) | Err(ReadFailure::Contended { .. }) if ended && self.fetching.is_none() => {
+                match self.attachment.end() {
+                    Some(End::Ended { published }) => Err(ReceiveError::Ended { published }),
+                    Some(End::Gone { error: source }) => Err(ReceiveError::Gone { source }),
+                    None => Ok(None),
+                }
+            }
             Ok(None) => Ok(None),
             Err(failure) => Err(explain(failure, epoch, max)),
         }
@@ -232,7 +241,7 @@ impl<T: Payload> StateSubscriber<T> {
     /// The memory that is read in place, if there is any.
     pub(crate) fn mapped(&self) -> Option<&Arc<Region>> {
         match &self.source {
-            Source::Mapped(region) => Some(region),
+            Source::Mapped(region) | Source::Landing(region) => Some(region),
             Source::Remote(_) => None,
         }
     }
@@ -278,11 +287,28 @@ impl<T: Payload> fmt::Debug for StateSubscriber<T> {
     }
 }
 
+/// Looks at the slot that the hot line names.
+fn look<'r>(
+    reader: &'r mut StateReader,
+    memory: &Region,
+    now_ns: u64,
+) -> Result<Option<Verified<'r>>, ReadFailure> {
+    let mut looked_at = reader.plan();
+    loop {
+        match reader.check(memory, &looked_at, now_ns)? {
+            Step::Nothing => return Ok(None),
+            Step::Fetch(more) => looked_at = more,
+            Step::Value(accepted) => return Ok(Some(reader.verified(accepted))),
+        }
+    }
+}
+
 /// Fetches as much as can be fetched without waiting, and checks it.
 fn fetch<'r>(
     reader: &'r mut StateReader,
     remote: &mut dyn RemoteRead,
     fetching: &mut Option<Fetch>,
+    now_ns: u64,
 ) -> Result<Result<Option<Verified<'r>>, ReadFailure>, ReceiveError> {
     let mut completion = match fetching {
         Some(_) => remote.poll()?,
@@ -290,7 +316,7 @@ fn fetch<'r>(
     };
     while completion == Completion::Done {
         let Some(fetched) = fetching.take() else { break };
-        match reader.check(remote.mirror(), &fetched) {
+        match reader.check(remote.mirror(), &fetched, now_ns) {
             Ok(Step::Nothing) => return Ok(Ok(None)),
             Ok(Step::Fetch(more)) => completion = begin(remote, fetching, more)?,
             Ok(Step::Value(accepted)) => return Ok(Ok(Some(reader.verified(accepted)))),

@@ -35,6 +35,10 @@ impl ShmFabric {
 }
 
 impl Fabric for ShmFabric {
+    fn writes_words_in_order(&self) -> bool {
+        true
+    }
+
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
         let claim = self.directory.claim(node)?;
         Ok(Box::new(socket::ShmListener::bind(claim)?))

@@ -26,6 +26,8 @@ pub(crate) struct StateReader {
     unreported: u64,
     /// The sequence that the last failed read was found wrong at, rather than torn.
     suspect: Option<Sequence>,
+    /// Since when, ns of the caller's clock.
+    suspect_since_ns: u64,
     counts: ReadCounts,
     /// A slot in private memory.
     slot: Box<[u64]>,
@@ -117,6 +119,7 @@ impl StateReader {
             attempts: 0,
             unreported: 0,
             suspect: None,
+            suspect_since_ns: 0,
             counts: ReadCounts::default(),
             slot: vec![0; slot_len(geometry.payload_len_max()) / WORD].into(),
         }
@@ -139,7 +142,7 @@ impl StateReader {
             let Some(sequence) = self.newest(memory) else { return Ok(None) };
             match self.take(memory, sequence) {
                 Ok(accepted) => break accepted,
-                Err(rejection) => self.retry(sequence, rejection)?,
+                Err(rejection) => self.retry(sequence, rejection, None)?,
             }
             spin(self.attempts);
         };
@@ -153,8 +156,14 @@ impl StateReader {
         Fetch { hot, slot: known.then(|| self.geometry.slot_range(self.last.next(), self.last_len)) }
     }
 
-    /// Looks at what was fetched into a mirror of the repository.
-    pub(crate) fn check(&mut self, mirror: &Region, fetched: &Fetch) -> Result<Step, ReadFailure> {
+    /// Looks at what was fetched into a mirror of the repository, or written into a landing region, where words may
+    /// have come in any order: a value is only called damaged when it has stayed so for a while.
+    pub(crate) fn check(
+        &mut self,
+        mirror: &Region,
+        fetched: &Fetch,
+        now_ns: u64,
+    ) -> Result<Step, ReadFailure> {
         let sequence = Sequence::new(mirror.load(HOT_SEQUENCE));
         if sequence <= self.last {
             return Ok(Step::Nothing);
@@ -168,7 +177,7 @@ impl StateReader {
         match self.take(mirror, sequence) {
             Ok(accepted) => Ok(Step::Value(accepted)),
             Err(rejection) => {
-                self.retry(sequence, rejection)?;
+                self.retry(sequence, rejection, Some(now_ns))?;
                 Ok(Step::Fetch(Fetch { hot: fetched.hot, slot: Some(needed) }))
             }
         }
@@ -260,16 +269,27 @@ impl StateReader {
     }
 
     /// Counts a failed copy. An error when there have been enough of them: a value that stands still and is wrong
-    /// is reported once and passed over; one that kept changing is tried again by the next call.
-    fn retry(&mut self, sequence: Sequence, rejection: Rejection) -> Result<(), ReadFailure> {
+    /// is reported once and passed over; one that kept changing is tried again by the next call. Without a time,
+    /// what is found wrong twice stands still.
+    fn retry(
+        &mut self,
+        sequence: Sequence,
+        rejection: Rejection,
+        now_ns: Option<u64>,
+    ) -> Result<(), ReadFailure> {
         self.attempts += 1;
         self.counts.torn_retries += u64::from(matches!(rejection, Rejection::Torn));
         let wrong = matches!(rejection, Rejection::Wrong(_)).then_some(sequence);
-        let still = std::mem::replace(&mut self.suspect, wrong) == wrong;
+        let again = std::mem::replace(&mut self.suspect, wrong) == wrong;
+        if let (Some(now_ns), false) = (now_ns, again) {
+            self.suspect_since_ns = now_ns;
+        }
         if self.attempts < limits::TORN_RETRIES_MAX {
             return Ok(());
         }
         let attempts = std::mem::take(&mut self.attempts);
+        let settled = |now_ns: u64| now_ns.saturating_sub(self.suspect_since_ns) >= limits::DAMAGE_SETTLED_NS;
+        let still = again && now_ns.is_none_or(settled);
         match rejection {
             Rejection::Wrong(failure) if still => {
                 let skipped = self.skipped(sequence);

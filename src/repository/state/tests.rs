@@ -273,7 +273,7 @@ fn a_mirror_fetched_in_any_order_gives_only_whole_values() {
             }
         }
         let last = reader.last();
-        fetch = match reader.check(&mirror, &fetch) {
+        fetch = match reader.check(&mirror, &fetch, published) {
             Ok(Step::Value(accepted)) => {
                 let verified = reader.verified(accepted);
                 let sequence = verified.header.sequence;

@@ -1,6 +1,7 @@
 //! The oracle of the state suite: knows which value has which payload, and counts along.
 
 use crate::id::Epoch;
+use crate::limits;
 use crate::repository::state::{ReadCounts, ReadFailure, Verified};
 
 /// The time of publishing that the suite gives a value, ns.
@@ -27,6 +28,8 @@ pub(super) struct Observer {
     /// The position of the last value that was accepted.
     accepted: u64,
     counts: ReadCounts,
+    /// Looks that its reader has taken at fetched memory.
+    looks: u64,
     /// Values passed over before one that was reported, to be told with the next value.
     untold: u64,
     /// Reports other than values.
@@ -36,7 +39,13 @@ pub(super) struct Observer {
 impl Observer {
     pub(super) fn new(epoch: Epoch, len_max: usize) -> Self {
         let (counts, failures) = (ReadCounts::default(), Vec::new());
-        Self { epoch, len_max, first: None, last: 0, accepted: 0, counts, untold: 0, failures }
+        Self { epoch, len_max, first: None, last: 0, accepted: 0, counts, looks: 0, untold: 0, failures }
+    }
+
+    /// The time of the next look, ns: some look often at what is wrong before it counts as damaged.
+    pub(super) fn tick(&mut self) -> u64 {
+        self.looks += 1;
+        self.looks * (limits::DAMAGE_SETTLED_NS / 4)
     }
 
     pub(super) fn is_of(&self, epoch: Epoch) -> bool {

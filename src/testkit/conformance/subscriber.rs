@@ -214,7 +214,7 @@ fn check(
     mirror: &Region,
     Posted { fetch, floor }: Posted,
 ) -> Option<Fetch> {
-    let failure: ReadFailure = match reader.check(mirror, &fetch) {
+    let failure: ReadFailure = match reader.check(mirror, &fetch, observer.tick()) {
         Ok(Step::Value(accepted)) => {
             observer.value(&reader.verified(accepted), floor);
             return None;

@@ -1,0 +1,328 @@
+//! Whole nodes in one thread, over the fabric in memory: virtual time, and every delay, order and choice from a seed.
+//! `FABRICAST_SEED=n cargo test` repeats one.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::Node;
+use super::builder::assemble;
+use super::driver::Driver;
+use crate::clock::{Clock, saturate};
+use crate::event::TracingSink;
+use crate::fabric::Fabric;
+use crate::id::{Delivery, NodeName};
+use crate::publisher::StatePublisher;
+use crate::subscriber::{ReceiveError, StateSubscriber, SubscriberError};
+use crate::testkit::fabric::{Network, Reach};
+use crate::testkit::random::{Random, each_seed};
+
+const SEEDS: u64 = 60;
+/// Turns of the world within which everything that was begun has ended.
+const TURNS: usize = 3000;
+
+/// All nodes of a simulation.
+#[derive(Debug)]
+struct World {
+    network: Arc<Network>,
+    drivers: Mutex<Vec<(NodeName, Driver)>>,
+}
+
+/// The world's clock as its nodes see it: who waits lets the world go on.
+#[derive(Debug)]
+struct WorldClock(Weak<World>);
+
+type Value = (u64, String);
+
+impl World {
+    fn new(seed: u64, reach: Reach) -> Arc<Self> {
+        Arc::new(Self { network: Network::new(seed, reach), drivers: Mutex::default() })
+    }
+
+    fn node(self: &Arc<Self>, name: &str, listening: bool) -> Node {
+        let name: NodeName = name.parse().unwrap();
+        let fabric: Arc<dyn Fabric> = Arc::new(self.network.fabric(&name));
+        let clock = Arc::new(WorldClock(Arc::downgrade(self)));
+        let (core, driver) =
+            assemble(listening.then(|| name.clone()), fabric, clock, Arc::new(TracingSink)).unwrap();
+        self.drivers.lock().push((name, driver));
+        Node::new(core, None)
+    }
+
+    /// Everybody gets a turn.
+    fn turn(&self) {
+        self.network.step();
+        // A driver that waits lets the world go on from within its turn.
+        let Some(mut drivers) = self.drivers.try_lock() else { return };
+        drivers.iter_mut().for_each(|(_, driver)| driver.turn());
+    }
+
+    fn kill(&self, name: &str) {
+        let name: NodeName = name.parse().unwrap();
+        self.network.kill(&name);
+        self.drivers.lock().retain(|(other, _)| *other != name);
+    }
+}
+
+impl Clock for WorldClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.0.upgrade().map_or(0, |world| world.network.clock().monotonic_ns())
+    }
+
+    fn realtime_ns(&self) -> u64 {
+        self.0.upgrade().map_or(0, |world| world.network.clock().realtime_ns())
+    }
+
+    fn pause(&self, duration: Duration) {
+        if let Some(world) = self.0.upgrade() {
+            world.network.clock().advance(saturate(duration).min(10_000));
+            world.turn();
+        }
+    }
+}
+
+fn value(number: u64) -> Value {
+    (number, "x".repeat(usize::try_from(number * 37 % 90).unwrap()))
+}
+
+/// A subscriber, and what it has seen.
+struct Observed {
+    subscriber: StateSubscriber<Value>,
+    last: u64,
+    conflated: u64,
+    received: u64,
+}
+
+impl Observed {
+    fn new(subscriber: StateSubscriber<Value>) -> Self {
+        Self { subscriber, last: 0, conflated: 0, received: 0 }
+    }
+
+    /// Receives once, and compares with what was published.
+    fn receive(&mut self) -> Result<bool, ReceiveError> {
+        let sample = match self.subscriber.try_receive() {
+            Ok(Some(sample)) => sample,
+            Ok(None) | Err(ReceiveError::Contended { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let sequence = sample.sequence.get();
+        assert!(sequence > self.last, "{sequence} after {}", self.last);
+        assert_eq!(sample.value, value(sequence));
+        let skipped = if self.last == 0 { 0 } else { sequence - self.last - 1 };
+        assert_eq!(sample.conflated, skipped);
+        self.last = sequence;
+        self.conflated += skipped;
+        self.received += 1;
+        Ok(true)
+    }
+
+    /// Receives until it has this value, for as long as that may take.
+    fn catch_up(&mut self, world: &World, newest: u64) {
+        for _ in 0..TURNS {
+            if self.last == newest {
+                let stats = self.subscriber.stats();
+                assert_eq!((stats.received, stats.conflated), (self.received, self.conflated));
+                assert_eq!(stats.rejected, 0);
+                return;
+            }
+            self.receive().expect("a value, sooner or later");
+            world.turn();
+        }
+        panic!("value {newest} never came, the last one was {}", self.last);
+    }
+}
+
+fn subscribe(node: &Node, delivery: Delivery) -> Result<Observed, SubscriberError> {
+    let builder = node.state_subscriber::<Value>("shm:publishing/topic").delivery(delivery);
+    builder.open().map(Observed::new)
+}
+
+fn publish(publisher: &mut StatePublisher<Value>, count: u64) {
+    for _ in 0..count {
+        let number = publisher.newest().get() + 1;
+        assert_eq!(publisher.publish(&value(number)).unwrap().get(), number);
+    }
+}
+
+fn publisher(node: &Node) -> StatePublisher<Value> {
+    node.state_publisher::<Value>("topic").slots(4).payload_len_max(128).open().unwrap()
+}
+
+/// Publishers publish and subscribers come, receive and go in an order of chance.
+fn values_arrive(reach: Reach, delivery: Delivery) {
+    each_seed(SEEDS, |seed| {
+        let mut random = Random::new(seed);
+        let world = World::new(seed, reach);
+        let publishing = world.node("publishing", true);
+        let mut publisher = publisher(&publishing);
+        let mut observed: Vec<Observed> = Vec::new();
+        let nodes = [world.node("one", false), world.node("other", false)];
+        for _ in 0..400 {
+            match random.below(12) {
+                0 if observed.len() < 5 => {
+                    observed.push(subscribe(&nodes[random.index(2)], delivery).expect("a grant"));
+                }
+                1 if observed.len() > 2 => drop(observed.swap_remove(random.index(observed.len()))),
+                2..=4 => publish(&mut publisher, 1 + random.below(7)),
+                5 => (0..20).for_each(|_| world.turn()),
+                6..=7 => world.turn(),
+                _ => {
+                    for one in &mut observed {
+                        one.receive().expect("a value or none");
+                    }
+                }
+            }
+        }
+        publish(&mut publisher, 1);
+        for one in &mut observed {
+            one.catch_up(&world, publisher.newest().get());
+        }
+        let expected = observed.len() as u64;
+        drop(nodes);
+        let count = || publisher.pull_subscribers() + publisher.push_subscribers();
+        (0..TURNS).for_each(|_| world.turn());
+        assert_eq!(count(), expected);
+        drop(observed);
+        (0..TURNS).for_each(|_| world.turn());
+        assert_eq!(count(), 0);
+    });
+}
+
+#[test]
+fn pulled_values_arrive_where_memory_is_mapped() {
+    values_arrive(Reach::Mapped, Delivery::Pull);
+}
+
+#[test]
+fn pulled_values_arrive_where_memory_is_fetched() {
+    values_arrive(Reach::Fetched, Delivery::Pull);
+}
+
+#[test]
+fn pushed_values_arrive_where_memory_is_mapped() {
+    values_arrive(Reach::Mapped, Delivery::Push);
+}
+
+#[test]
+fn pushed_values_arrive_where_memory_is_fetched() {
+    values_arrive(Reach::Fetched, Delivery::Push);
+}
+
+/// Every subscriber is told of the end, after the last value, and no one waits for ever.
+#[test]
+fn the_end_is_told_after_the_last_value() {
+    for (reach, delivery) in [
+        (Reach::Mapped, Delivery::Pull),
+        (Reach::Mapped, Delivery::Push),
+        (Reach::Fetched, Delivery::Pull),
+        (Reach::Fetched, Delivery::Push),
+    ] {
+        each_seed(SEEDS / 4, |seed| {
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", true);
+            let subscribing = world.node("subscribing", false);
+            let mut publisher = publisher(&publishing);
+            let mut observed = subscribe(&subscribing, delivery).expect("a grant");
+            publish(&mut publisher, 3);
+            observed.catch_up(&world, 3);
+            drop(publisher);
+            let end = (0..TURNS).find_map(|_| {
+                world.turn();
+                observed.receive().err()
+            });
+            assert!(
+                matches!(end, Some(ReceiveError::Ended { published }) if published.get() == 3),
+                "{end:?}"
+            );
+        });
+    }
+}
+
+/// A process that dies in the middle of anything is noticed; the next one with its name is another incarnation.
+#[test]
+fn a_killed_publisher_is_noticed_and_the_next_one_is_found() {
+    for (reach, delivery) in [
+        (Reach::Mapped, Delivery::Pull),
+        (Reach::Mapped, Delivery::Push),
+        (Reach::Fetched, Delivery::Pull),
+        (Reach::Fetched, Delivery::Push),
+    ] {
+        each_seed(SEEDS / 4, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let subscribing = world.node("subscribing", false);
+            let mut epochs = Vec::new();
+            for _ in 0..3 {
+                let publishing = world.node("publishing", true);
+                let mut publisher = publisher(&publishing);
+                publish(&mut publisher, random.below(5));
+                let mut observed = subscribe(&subscribing, delivery).expect("a grant");
+                epochs.push(observed.subscriber.epoch());
+                publish(&mut publisher, 1 + random.below(9));
+                (0..random.below(30)).for_each(|_| world.turn());
+                world.kill("publishing");
+                // Whatever its memory still gives is right, and then comes an error, from then on always.
+                let gone = (0..TURNS).find_map(|_| {
+                    world.turn();
+                    observed.receive().err()
+                });
+                let gone = gone.expect("an error, sooner or later");
+                assert!(matches!(gone, ReceiveError::Gone { .. } | ReceiveError::Fabric(_)), "{gone}");
+            }
+            epochs.dedup();
+            assert_eq!(epochs.len(), 3);
+        });
+    }
+}
+
+/// A subscriber whose process dies costs the publisher nothing but its memory, and that only until it is noticed.
+#[test]
+fn killed_subscribers_leave_nothing_behind() {
+    for (reach, delivery) in [(Reach::Mapped, Delivery::Push), (Reach::Fetched, Delivery::Push)] {
+        each_seed(SEEDS / 4, |seed| {
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", true);
+            let mut publisher = publisher(&publishing);
+            let dying = world.node("dying", false);
+            let living = world.node("living", false);
+            let doomed = subscribe(&dying, delivery).expect("a grant");
+            let mut observed = subscribe(&living, delivery).expect("a grant");
+            publish(&mut publisher, 5);
+            world.kill("dying");
+            for _ in 0..100 {
+                publish(&mut publisher, 1);
+                world.turn();
+            }
+            observed.catch_up(&world, publisher.newest().get());
+            (0..TURNS).for_each(|_| world.turn());
+            assert_eq!((publisher.push_subscribers(), publisher.pull_subscribers()), (1, 0));
+            drop(doomed);
+        });
+    }
+}
+
+/// A publisher whose process stands still is still read, where nothing has to be asked of it.
+#[test]
+fn a_stopped_publisher_is_read_and_attaching_to_it_takes_no_longer_than_its_deadline() {
+    for reach in [Reach::Mapped, Reach::Fetched] {
+        each_seed(SEEDS / 4, |seed| {
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", true);
+            let mut publisher = publisher(&publishing);
+            let subscribing = world.node("subscribing", false);
+            let mut observed = subscribe(&subscribing, Delivery::Pull).expect("a grant");
+            publish(&mut publisher, 7);
+            let name = "publishing".parse().unwrap();
+            world.network.pause(&name);
+            observed.catch_up(&world, 7);
+            let stranger = world.node("stranger", false);
+            let builder = stranger.state_subscriber::<Value>("shm:publishing/topic");
+            let error = builder.timeout(Duration::from_millis(50)).open().unwrap_err();
+            assert!(matches!(error, SubscriberError::Session { .. }), "{error}");
+            world.network.resume(&name);
+            publish(&mut publisher, 1);
+            observed.catch_up(&world, 8);
+        });
+    }
+}

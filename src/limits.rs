@@ -20,9 +20,9 @@ pub const EMPTY_ELEMENTS_MAX: usize = 64 * 1024;
 pub const PAYLOAD_LEN_MAX: usize = 1 << 30;
 /// Largest repository or landing region, bytes (16 GiB).
 pub const REGION_LEN_MAX: usize = 1 << 34;
-/// Largest landing region that a subscriber makes unless it is told to make larger ones, bytes (1 GiB): its size is
-/// the publisher's choice.
-pub const LANDING_LEN_MAX_DEFAULT: usize = 1 << 30;
+/// Largest repository that a subscriber maps, and largest landing region that it makes, unless it is told otherwise,
+/// bytes (1 GiB): their size is the publisher's choice.
+pub const SUBSCRIBED_LEN_MAX_DEFAULT: usize = 1 << 30;
 /// Fewest slots of a state repository: the newest value stays whole while the next one is staged.
 pub const SLOT_COUNT_MIN: u32 = 2;
 /// Most slots of a state repository.

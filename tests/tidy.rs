@@ -37,7 +37,7 @@ const LAYERS: &[(&str, u32)] = &[
 ];
 
 /// The imports inside layer 0.
-const GROUND_IMPORTS: &[(&str, &str)] = &[("id", "limits"), ("id", "checksum"), ("event", "id")];
+const GROUND_IMPORTS: &[(&str, &str)] = &[("id", "limits"), ("event", "id")];
 
 /// Imports that the layers would allow, or that tests could be tempted to, and that must never be.
 const FORBIDDEN_IMPORTS: &[(&str, &str, &str)] = &[

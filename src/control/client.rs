@@ -72,7 +72,7 @@ pub(crate) enum ClientEvent {
         /// Why, in the peer's words; may be empty.
         text: String,
     },
-    /// The attachment is no more, and the publisher touches its landing region no longer.
+    /// The attachment is no more. A write to its landing region that had begun may still end.
     Detached {
         /// Which attachment.
         attachment: AttachmentId,
@@ -113,7 +113,6 @@ enum State {
 #[derive(Debug)]
 struct Listing {
     after: Option<TopicName>,
-    deadline_ns: u64,
 }
 
 /// What this side knows of one attachment.
@@ -128,16 +127,17 @@ struct Attachment {
 /// Where one attachment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    Attaching { deadline_ns: u64 },
+    Attaching,
     Granted,
-    Lending { deadline_ns: u64 },
+    Lending,
     Lent,
-    Detaching { deadline_ns: u64 },
+    Detaching,
 }
 
 impl ClientSession {
     /// A session with a peer that was just dialled; the first message is ready. `nonce` is a random number,
-    /// `patience_ns` how long every answer may take.
+    /// `patience_ns` how long the peer may take to begin and to end the session. How long a request may take is its
+    /// owner's business: what was granted does not suffer from an answer that does not come.
     pub(crate) fn connect(now_ns: u64, identity: Identity, nonce: NonZeroU64, patience_ns: u64) -> Self {
         let hello = Message::Hello(Hello { nonce, answers: None, identity });
         Self {
@@ -170,7 +170,7 @@ impl ClientSession {
     /// Takes the time. Call it when [`deadline_ns`](Self::deadline_ns) has passed, after all messages that have
     /// come until then.
     pub(crate) fn on_time(&mut self, now_ns: u64) -> Result<(), ControlError> {
-        let overdue = self.deadlines().find(|(deadline_ns, _)| now_ns >= *deadline_ns);
+        let overdue = self.deadline().filter(|(deadline_ns, _)| now_ns >= *deadline_ns);
         match overdue {
             Some((_, awaited)) => Err(self.fail(ControlError::Deadline { awaited })),
             None => Ok(()),
@@ -184,7 +184,7 @@ impl ClientSession {
 
     /// When [`on_time`](Self::on_time) is due, if it is.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        self.deadlines().map(|(deadline_ns, _)| deadline_ns).min()
+        self.deadline().map(|(deadline_ns, _)| deadline_ns)
     }
 
     /// The next message to send.
@@ -197,12 +197,12 @@ impl ClientSession {
     /// # Errors
     ///
     /// `Closed` if the session is not ready; `Busy` if the page before is still to come.
-    pub(crate) fn list(&mut self, now_ns: u64, after: Option<TopicName>) -> Result<(), ControlError> {
+    pub(crate) fn list(&mut self, after: Option<TopicName>) -> Result<(), ControlError> {
         self.ready()?;
         if self.listing.is_some() {
             return Err(ControlError::Busy { awaited: LIST });
         }
-        self.listing = Some(Listing { after: after.clone(), deadline_ns: self.due_ns(now_ns) });
+        self.listing = Some(Listing { after: after.clone() });
         self.send(&Message::ListTopics(ListTopics { after }));
         Ok(())
     }
@@ -215,7 +215,6 @@ impl ClientSession {
     /// `Closed` if the session is not ready; `TooManyAttachments`.
     pub(crate) fn attach(
         &mut self,
-        now_ns: u64,
         topic: TopicName,
         delivery: Delivery,
         schema_hash: Option<u64>,
@@ -230,7 +229,7 @@ impl ClientSession {
         }
         let attachment = self.attachment_next;
         self.attachment_next = attachment.next();
-        let step = Step::Attaching { deadline_ns: self.due_ns(now_ns) };
+        let step = Step::Attaching;
         let topic_id = TopicId::of(&topic);
         self.attachments.insert(attachment, Attachment { topic_id, delivery, step, topic_ended: false });
         self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash }));
@@ -243,14 +242,13 @@ impl ClientSession {
     ///
     /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted for push, without a
     /// landing region so far.
-    pub(crate) fn lend(&mut self, now_ns: u64, attachment: AttachmentId) -> Result<(), ControlError> {
+    pub(crate) fn lend(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         self.ready()?;
-        let deadline_ns = self.due_ns(now_ns);
         let known = self.attachment_mut(attachment)?;
         if known.step != Step::Granted || known.delivery != Delivery::Push || known.topic_ended {
             return Err(known.not_possible(attachment));
         }
-        known.step = Step::Lending { deadline_ns };
+        known.step = Step::Lending;
         let lend = Outgoing::of(&Message::Lend(Lend { attachment }));
         self.outbox.push_back(Outgoing { region_of: Some(attachment), ..lend });
         Ok(())
@@ -264,17 +262,15 @@ impl ClientSession {
     /// answer.
     pub(crate) fn detach(
         &mut self,
-        now_ns: u64,
         attachment: AttachmentId,
         counts: SubscriberCounts,
     ) -> Result<(), ControlError> {
         self.ready()?;
-        let deadline_ns = self.due_ns(now_ns);
         let known = self.attachment_mut(attachment)?;
         if !matches!(known.step, Step::Granted | Step::Lent) {
             return Err(known.not_possible(attachment));
         }
-        known.step = Step::Detaching { deadline_ns };
+        known.step = Step::Detaching;
         self.send(&Message::Detach(Detach { attachment, counts }));
         Ok(())
     }
@@ -440,15 +436,12 @@ impl ClientSession {
     }
 
     /// Everything that is awaited, and until when.
-    fn deadlines(&self) -> impl Iterator<Item = (u64, &'static str)> {
-        let session = match self.state {
+    fn deadline(&self) -> Option<(u64, &'static str)> {
+        match self.state {
             State::AwaitHello { deadline_ns } => Some((deadline_ns, "hello")),
             State::Ending { deadline_ns } => Some((deadline_ns, "end of the session")),
             State::Ready | State::Leaving | State::Ended => None,
-        };
-        let listing = self.listing.as_ref().map(|listing| (listing.deadline_ns, LIST));
-        let attachments = self.attachments.values().filter_map(|known| known.step.awaited());
-        session.into_iter().chain(listing).chain(attachments)
+        }
     }
 
     /// Goes to a state in which nothing that was asked is awaited any longer.
@@ -509,17 +502,6 @@ impl State {
             Self::Leaving => "ending, at the peer's wish",
             Self::Ending { .. } => "ending",
             Self::Ended => "over",
-        }
-    }
-}
-
-impl Step {
-    fn awaited(self) -> Option<(u64, &'static str)> {
-        match self {
-            Self::Attaching { deadline_ns } => Some((deadline_ns, "answer to a request to attach")),
-            Self::Lending { deadline_ns } => Some((deadline_ns, "answer to a landing region")),
-            Self::Detaching { deadline_ns } => Some((deadline_ns, "answer to a request to detach")),
-            Self::Granted | Self::Lent => None,
         }
     }
 }

@@ -107,7 +107,7 @@ impl Pair {
     }
 
     fn attach(&mut self, name: &str, delivery: Delivery) -> AttachmentId {
-        let attachment = self.client.attach(0, topic(name), delivery, Some(5)).unwrap();
+        let attachment = self.client.attach(topic(name), delivery, Some(5)).unwrap();
         self.pump();
         assert!(
             matches!(self.events.pop(), Some(ClientEvent::Granted { delivery: granted, .. }) if granted == delivery)
@@ -122,7 +122,7 @@ impl Pair {
         let Some(ControlError::Refused { reason, text }) = &self.failed else { panic!("{:?}", self.failed) };
         assert!(matches!(reason, RefuseReason::Unexpected | RefuseReason::Malformed));
         assert_eq!(*text, error.to_string());
-        assert!(matches!(self.client.list(0, None), Err(ControlError::Closed { .. })));
+        assert!(matches!(self.client.list(None), Err(ControlError::Closed { .. })));
     }
 }
 
@@ -153,8 +153,8 @@ fn a_directory_of_300_topics_comes_in_pages() {
     pair.topics = (0..300).map(|i| format!("t/{i:03}")).map(|name| (topic(&name), entry(&name))).collect();
     let (mut names, mut pages, mut after) = (Vec::new(), 0, None);
     loop {
-        pair.client.list(0, after.clone()).unwrap();
-        assert_eq!(pair.client.list(0, None), Err(ControlError::Busy { awaited: "page of the directory" }));
+        pair.client.list(after.clone()).unwrap();
+        assert_eq!(pair.client.list(None), Err(ControlError::Busy { awaited: "page of the directory" }));
         pair.pump();
         let Some(ClientEvent::Topics { entries, more }) = pair.events.pop() else { panic!() };
         pages += 1;
@@ -171,20 +171,20 @@ fn a_directory_of_300_topics_comes_in_pages() {
 #[test]
 fn attach_for_pull_brings_the_region() {
     let mut pair = Pair::ready();
-    let attachment = pair.client.attach(0, topic("pull"), Delivery::Pull, None).unwrap();
+    let attachment = pair.client.attach(topic("pull"), Delivery::Pull, None).unwrap();
     pair.pump();
     let grant = grant_of(attachment, &topic("pull"));
     assert_eq!(pair.events, [ClientEvent::Granted { grant, delivery: Delivery::Pull }]);
     assert_eq!(pair.regions, (1, 0));
     let state = "granted for pull";
     let refused = ControlError::NotPossible { attachment: attachment.get(), state };
-    assert_eq!(pair.client.lend(0, attachment), Err(refused));
+    assert_eq!(pair.client.lend(attachment), Err(refused));
 
-    pair.client.detach(0, attachment, counts(3)).unwrap();
+    pair.client.detach(attachment, counts(3)).unwrap();
     pair.pump();
     assert_eq!(pair.events[1..], [ClientEvent::Detached { attachment, published: 77 }]);
     assert_eq!(pair.asked[1..], [ServerAction::Detach { attachment, counts: counts(3) }]);
-    assert!(matches!(pair.client.detach(0, attachment, counts(0)), Err(ControlError::NotPossible { .. })));
+    assert!(matches!(pair.client.detach(attachment, counts(0)), Err(ControlError::NotPossible { .. })));
 }
 
 #[test]
@@ -192,12 +192,12 @@ fn attach_for_push_takes_a_landing_region() {
     let mut pair = Pair::ready();
     let attachment = pair.attach("push", Delivery::Push);
     assert_eq!(pair.regions, (0, 0));
-    pair.client.lend(0, attachment).unwrap();
-    assert!(matches!(pair.client.lend(0, attachment), Err(ControlError::NotPossible { .. })));
+    pair.client.lend(attachment).unwrap();
+    assert!(matches!(pair.client.lend(attachment), Err(ControlError::NotPossible { .. })));
     pair.pump();
     assert_eq!(pair.events, [ClientEvent::Lent { attachment }]);
     assert_eq!(pair.regions, (0, 1));
-    pair.client.detach(0, attachment, counts(0)).unwrap();
+    pair.client.detach(attachment, counts(0)).unwrap();
     pair.pump();
     assert_eq!(pair.events[1..], [ClientEvent::Detached { attachment, published: 77 }]);
 }
@@ -205,7 +205,7 @@ fn attach_for_push_takes_a_landing_region() {
 #[test]
 fn a_refused_topic_leaves_the_session_as_it_was() {
     let mut pair = Pair::ready();
-    let attachment = pair.client.attach(0, topic("missing"), Delivery::Pull, None).unwrap();
+    let attachment = pair.client.attach(topic("missing"), Delivery::Pull, None).unwrap();
     pair.pump();
     let (reason, text) = (RefuseReason::NoSuchTopic, "try another".to_owned());
     assert_eq!(pair.events, [ClientEvent::Refused { attachment, reason, text }]);
@@ -218,7 +218,7 @@ fn a_refused_landing_region_may_be_followed_by_another() {
     let mut pair = Pair::ready();
     let attachment = pair.attach("push", Delivery::Push);
     for fits in [false, true] {
-        pair.client.lend(0, attachment).unwrap();
+        pair.client.lend(attachment).unwrap();
         let Outgoing { bytes, region_of } = pair.client.next_message().unwrap();
         assert_eq!(region_of, Some(attachment));
         pair.server.on_message(&bytes, 1);
@@ -241,17 +241,17 @@ fn a_topic_that_ends_takes_its_counts_with_it() {
     let attachment = pair.attach("push", Delivery::Push);
     pair.server.topic_ended(attachment, 41).unwrap();
     // The landing region crosses the news.
-    pair.client.lend(0, attachment).unwrap();
+    pair.client.lend(attachment).unwrap();
     pair.pump();
     let refused = ClientEvent::Refused { attachment, reason: RefuseReason::TopicEnded, text: String::new() };
     assert_eq!(pair.events.len(), 2);
     assert!(pair.events.contains(&ClientEvent::TopicEnded { attachment, published: 41 }));
     assert!(pair.events.contains(&refused));
-    assert!(matches!(pair.client.lend(0, attachment), Err(ControlError::NotPossible { .. })));
+    assert!(matches!(pair.client.lend(attachment), Err(ControlError::NotPossible { .. })));
 
     pair.events.clear();
     pair.asked.clear();
-    pair.client.detach(0, attachment, counts(8)).unwrap();
+    pair.client.detach(attachment, counts(8)).unwrap();
     pair.pump();
     assert_eq!(pair.events, [ClientEvent::Detached { attachment, published: 41 }]);
     assert_eq!(pair.asked, [ServerAction::FinalCounts { attachment, counts: counts(8) }]);
@@ -260,7 +260,7 @@ fn a_topic_that_ends_takes_its_counts_with_it() {
 #[test]
 fn a_topic_that_ends_before_the_grant_is_refused() {
     let mut pair = Pair::ready();
-    let attachment = pair.client.attach(0, topic("pull"), Delivery::Pull, None).unwrap();
+    let attachment = pair.client.attach(topic("pull"), Delivery::Pull, None).unwrap();
     pair.server.on_message(&pair.client.next_message().unwrap().bytes, 0);
     assert!(matches!(pair.server.next_action(), Some(ServerAction::Attach(_))));
     pair.server.topic_ended(attachment, 41).unwrap();
@@ -274,7 +274,7 @@ fn a_topic_that_ends_before_the_grant_is_refused() {
 fn a_topic_that_ends_while_its_subscriber_leaves_is_not_mentioned() {
     let mut pair = Pair::ready();
     let attachment = pair.attach("pull", Delivery::Pull);
-    pair.client.detach(0, attachment, counts(8)).unwrap();
+    pair.client.detach(attachment, counts(8)).unwrap();
     pair.server.on_message(&pair.client.next_message().unwrap().bytes, 0);
     pair.server.topic_ended(attachment, 41).unwrap();
     pair.pump();
@@ -286,7 +286,7 @@ fn the_subscriber_ends_the_session() {
     let mut pair = Pair::ready();
     pair.attach("pull", Delivery::Pull);
     pair.client.end(0, EndReason::Done, counts(5)).unwrap();
-    assert!(matches!(pair.client.list(0, None), Err(ControlError::Closed { state: "ending" })));
+    assert!(matches!(pair.client.list(None), Err(ControlError::Closed { state: "ending" })));
     pair.pump();
     let farewell = Farewell { reason: EndReason::Done, counts: counts(5) };
     assert_eq!(pair.events, [ClientEvent::Ended { farewell }]);
@@ -302,7 +302,7 @@ fn the_publisher_ends_the_session() {
     pair.server.shutdown(100);
     assert_eq!(pair.server.deadline_ns(), Some(100 + limits::ANSWER_DEADLINE_NS));
     // A request crosses the end: it is not answered, and nobody is to blame.
-    pair.client.list(0, None).unwrap();
+    pair.client.list(None).unwrap();
     pair.pump();
     assert_eq!(pair.events, [ClientEvent::EndAsked { reason: EndReason::Shutdown }]);
     assert_eq!((&pair.closed, pair.client.deadline_ns()), (&None, None));
@@ -329,7 +329,7 @@ fn both_sides_end_the_session_at_once() {
 #[test]
 fn a_grant_that_crosses_the_end_is_dropped_with_its_region() {
     let mut pair = Pair::ready();
-    pair.client.attach(0, topic("pull"), Delivery::Pull, None).unwrap();
+    pair.client.attach(topic("pull"), Delivery::Pull, None).unwrap();
     pair.client.end(0, EndReason::Done, counts(0)).unwrap();
     pair.pump();
     assert!(matches!(pair.events[..], [ClientEvent::Ended { .. }]));
@@ -358,15 +358,17 @@ fn a_silent_peer_costs_a_deadline() {
 }
 
 #[test]
-fn every_request_has_its_own_deadline() {
+fn a_session_that_waits_for_an_answer_has_no_deadline_and_one_that_ends_has() {
     let mut pair = Pair::ready();
     assert_eq!((pair.client.deadline_ns(), pair.server.deadline_ns()), (None, None), "idle in good order");
-    pair.client.attach(20, topic("pull"), Delivery::Pull, None).unwrap();
-    pair.client.list(10, None).unwrap();
+    pair.client.attach(topic("pull"), Delivery::Pull, None).unwrap();
+    pair.client.list(None).unwrap();
+    assert_eq!(pair.client.deadline_ns(), None);
+    assert_eq!(pair.client.on_time(u64::MAX), Ok(()));
+    pair.client.end(10, EndReason::Done, counts(0)).unwrap();
     assert_eq!(pair.client.deadline_ns(), Some(10 + PATIENCE_NS));
-    pair.client.next_message();
     let error = pair.client.on_time(10 + PATIENCE_NS).unwrap_err();
-    assert_eq!(error.to_string(), "the peer was silent for too long: no page of the directory came in time");
+    assert_eq!(error.to_string(), "the peer was silent for too long: no end of the session came in time");
 
     let mut pair = Pair::ready();
     pair.server.shutdown(0);
@@ -520,7 +522,7 @@ fn regions_travel_with_the_right_messages_only() {
 
     for (delivery, expected, found) in [(Delivery::Pull, 1, 0), (Delivery::Push, 0, 1)] {
         let mut pair = Pair::ready();
-        let attachment = pair.client.attach(0, topic("pull"), delivery, None).unwrap();
+        let attachment = pair.client.attach(topic("pull"), delivery, None).unwrap();
         let granted = Message::Granted(grant_of(attachment, &topic("pull")));
         let error = ControlError::WrongRegions { message: "Granted", expected, found };
         assert_eq!(pair.client.on_message(&codec::encode(&granted), found), Err(error));
@@ -544,7 +546,7 @@ fn answers_that_nobody_asked_for_end_the_session() {
         ));
     }
     let mut pair = Pair::ready();
-    pair.client.attach(0, topic("pull"), Delivery::Pull, None).unwrap();
+    pair.client.attach(topic("pull"), Delivery::Pull, None).unwrap();
     let granted = Message::Granted(grant_of(attachment, &topic("push")));
     let error = pair.client.on_message(&codec::encode(&granted), 1).unwrap_err();
     assert_eq!(
@@ -564,7 +566,7 @@ fn pages_must_go_forward() {
         (None, names(&[]), true),
     ] {
         let mut pair = Pair::ready();
-        pair.client.list(0, after.map(topic)).unwrap();
+        pair.client.list(after.map(topic)).unwrap();
         let topics = Message::Topics(Topics { page: Page::cut(entries).0, more });
         let error = pair.client.on_message(&codec::encode(&topics), 0).unwrap_err();
         assert!(matches!(error, ControlError::WrongAnswer { message: "Topics", .. }));
@@ -578,7 +580,7 @@ fn a_session_has_so_many_attachments() {
         pair.attach("pull", Delivery::Pull);
     }
     let too_many = ControlError::TooManyAttachments { max: limits::ATTACHMENTS_PER_SESSION_MAX };
-    assert_eq!(pair.client.attach(0, topic("pull"), Delivery::Pull, None), Err(too_many));
+    assert_eq!(pair.client.attach(topic("pull"), Delivery::Pull, None), Err(too_many));
 
     // A client without that check is told so, and keeps what it has.
     let attachment = AttachmentId::new(9999);

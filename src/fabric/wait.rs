@@ -8,10 +8,16 @@ use rustix::io::Errno;
 
 use super::FabricError;
 
-/// Waits until one of these is readable, closed or broken, or the time is over.
-pub(crate) fn wait(handles: &[BorrowedFd<'_>], timeout: Duration) -> Result<(), FabricError> {
-    let mut polled: Vec<PollFd<'_>> =
-        handles.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::IN)).collect();
+/// Waits until one of the first is readable, one of the second takes more, any is closed or broken, or the time is
+/// over.
+pub(crate) fn wait(
+    readable: &[BorrowedFd<'_>],
+    writable: &[BorrowedFd<'_>],
+    timeout: Duration,
+) -> Result<(), FabricError> {
+    let reads = readable.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::IN));
+    let writes = writable.iter().map(|handle| PollFd::from_borrowed_fd(*handle, PollFlags::OUT));
+    let mut polled: Vec<PollFd<'_>> = reads.chain(writes).collect();
     let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
     match rustix::event::poll(&mut polled, Some(&timeout)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -60,13 +66,13 @@ mod tests {
     fn a_wait_ends_by_a_waker_or_by_time() {
         let waker = Waker::new().unwrap();
         let start = SystemClock.monotonic_ns();
-        wait(&[waker.wait_handle()], Duration::from_millis(5)).unwrap();
+        wait(&[waker.wait_handle()], &[], Duration::from_millis(5)).unwrap();
         assert!(SystemClock.monotonic_ns() - start >= 5_000_000);
         waker.wake();
         waker.wake();
-        wait(&[waker.wait_handle()], Duration::from_secs(60)).unwrap();
+        wait(&[waker.wait_handle()], &[], Duration::from_secs(60)).unwrap();
         waker.reset();
-        wait(&[waker.wait_handle()], Duration::from_millis(1)).unwrap();
+        wait(&[waker.wait_handle()], &[], Duration::from_millis(1)).unwrap();
         assert!(SystemClock.monotonic_ns() - start < 30_000_000_000);
     }
 }

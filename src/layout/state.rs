@@ -24,7 +24,8 @@
 //! The writer stores the tail stamp before and the head stamp after everything else; a reader reads the head
 //! first and the tail last. In mapped memory that makes the pair a seqlock: a copy between two equal stamps is
 //! whole (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012). For it to
-//! hold when lengths change, the writer also overwrites the tail stamp of the value that the slot held before.
+//! hold when lengths change, the writer also overwrites the tail stamp of the value that the slot held before; only a
+//! payload word of a longer value that comes to stand there and happens to equal that stamp is left to the CRC.
 //! A one-sided read over a wire promises no order, there the stamps only find most torn reads sooner, and the
 //! CRC decides. Both are always checked.
 

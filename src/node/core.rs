@@ -134,6 +134,8 @@ impl Reserved<'_> {
     pub(super) fn fill(mut self, topic: Arc<PublishedTopic>) {
         self.core.topics.lock().insert(self.name.clone(), Some(topic));
         self.filled = true;
+        // From now on its heart beats.
+        self.core.waker.wake();
     }
 }
 

@@ -49,6 +49,8 @@ pub struct TopicListing {
     pub sequence: Sequence,
     /// When that was published, nanoseconds since the Unix epoch; 0 for never.
     pub published_ns: u64,
+    /// How long ago its node last showed that it lives, nanoseconds.
+    pub heartbeat_age_ns: u64,
     /// Its incarnation.
     pub epoch: Epoch,
     /// Subscribers that read it.
@@ -124,6 +126,7 @@ fn listing(entry: TopicEntry) -> TopicListing {
         type_name: entry.type_name.as_str().to_owned(),
         sequence: Sequence::new(entry.sequence),
         published_ns: entry.published_ns,
+        heartbeat_age_ns: entry.heartbeat_age_ns,
         epoch: entry.epoch,
         pull_subscribers: entry.pull_subscribers,
         push_subscribers: entry.push_subscribers,

@@ -74,7 +74,9 @@ impl Driver {
         }
         handles.extend(self.served.iter().filter_map(Served::wait_handle));
         handles.extend(links.iter().filter_map(|link| link.wait_handle()));
-        if let Err(error) = wait(&handles, self.patience(&links)) {
+        let unsent = |served: &&Served| served.has_unsent();
+        let writable: Vec<_> = self.served.iter().filter(unsent).filter_map(Served::wait_handle).collect();
+        if let Err(error) = wait(&handles, &writable, self.patience(&links)) {
             self.core.tell(&Event::Trouble { what: error.to_string() });
             self.core.clock().pause(TROUBLE_PAUSE);
         }
@@ -97,7 +99,7 @@ impl Driver {
                 return;
             }
             let handles: Vec<BorrowedFd<'_>> = self.served.iter().filter_map(Served::wait_handle).collect();
-            if wait(&handles, Duration::from_nanos(FAREWELL_NS - elapsed_ns)).is_err() {
+            if wait(&handles, &[], Duration::from_nanos(FAREWELL_NS - elapsed_ns)).is_err() {
                 return;
             }
         }

@@ -27,6 +27,8 @@ pub(crate) struct Link {
     address: Address,
     /// The connection's handle once more, so that one can wait without holding the lock.
     handle: Option<OwnedFd>,
+    /// How long each answer may take.
+    patience_ns: u64,
     state: Mutex<LinkState>,
 }
 
@@ -37,15 +39,24 @@ struct LinkState {
     outbox: Outbox,
     attachments: BTreeMap<AttachmentId, Arc<Attached>>,
     peer: Option<Identity>,
+    /// Who has asked for a page of the directory: nobody else may ask, or take it.
+    listing: Option<Ticket>,
+    ticket_next: Ticket,
     page: Option<(Vec<TopicEntry>, bool)>,
     /// The counts of all attachments that were detached.
     total: SubscriberCounts,
-    /// The session ends: it takes no more requests.
+    /// Since when nobody uses the session, though the peer has yet to confirm what was detached.
+    unused_since_ns: Option<u64>,
+    /// The session ends, or has left a question open: it takes no more requests.
     ending: bool,
     /// Why the session is over.
     failure: Option<ControlError>,
     buffer: Vec<u8>,
 }
+
+/// Stands for one question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticket(u64);
 
 /// One attachment of a link.
 #[derive(Debug)]
@@ -112,13 +123,17 @@ impl Link {
         let link = Arc::new(Self {
             address: address.clone(),
             handle: handle.map_err(cloned).map_err(LinkError::Fabric)?,
+            patience_ns,
             state: Mutex::new(LinkState {
                 connection,
                 session: ClientSession::connect(now_ns, core.identity().clone(), nonce, patience_ns),
                 outbox: Outbox::default(),
                 attachments: BTreeMap::new(),
                 peer: None,
+                listing: None,
+                ticket_next: Ticket(0),
                 page: None,
+                unused_since_ns: None,
                 total: SubscriberCounts::default(),
                 ending: false,
                 failure: None,
@@ -127,7 +142,7 @@ impl Link {
         });
         core.links().lock().push(Arc::clone(&link));
         core.waker().wake();
-        link.wait_for(core, |state| state.peer.is_some().then_some(()))?;
+        link.wait_for(core, "hello", |state| state.peer.is_some().then_some(Ok(())))?;
         Ok(link)
     }
 
@@ -140,8 +155,9 @@ impl Link {
 
     /// When a turn is due even if the peer does nothing.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        let state = self.state.try_lock().filter(|state| state.failure.is_none());
-        state.and_then(|state| state.session.deadline_ns())
+        let state = self.state.try_lock().filter(|state| state.failure.is_none())?;
+        let unused_ns = state.unused_since_ns.map(|since_ns| since_ns.saturating_add(self.patience_ns));
+        state.session.deadline_ns().or(unused_ns)
     }
 
     /// Who the peer is.
@@ -155,17 +171,26 @@ impl Link {
         core: &NodeCore,
         after: Option<TopicName>,
     ) -> Result<(Vec<TopicEntry>, bool), LinkError> {
-        let mut asked = false;
-        self.wait_for(core, |state| {
-            if !asked {
-                // While another thread's question waits for its answer, this one is asked again later.
-                asked = state.session.list(core.clock().monotonic_ns(), after.clone()).is_ok();
-                if asked {
-                    state.page = None;
+        let ticket = {
+            let mut state = self.state.lock();
+            let ticket = state.ticket_next;
+            state.ticket_next = Ticket(ticket.0.wrapping_add(1));
+            ticket
+        };
+        self.wait_for(core, "page of the directory", |state| {
+            if state.listing.is_none() {
+                if let Err(error) = state.session.list(after.clone()) {
+                    return Some(Err(error));
                 }
+                state.listing = Some(ticket);
+                state.page = None;
+            }
+            if state.listing != Some(ticket) {
                 return None;
             }
-            state.page.take()
+            let page = state.page.take()?;
+            state.listing = None;
+            Some(Ok(page))
         })
     }
 
@@ -179,8 +204,7 @@ impl Link {
         let (topic, delivery, schema_hash) = request;
         let attached = Arc::new(Attached { ended: AtomicBool::new(false), inbox: Mutex::default() });
         let mut state = self.state.lock();
-        let now_ns = core.clock().monotonic_ns();
-        let id = state.session.attach(now_ns, topic, delivery, schema_hash).map_err(LinkError::Session)?;
+        let id = state.session.attach(topic, delivery, schema_hash).map_err(LinkError::Session)?;
         state.attachments.insert(id, Arc::clone(&attached));
         drop(state);
         let parting = Parting { core: Arc::clone(core) };
@@ -196,27 +220,35 @@ impl Link {
         room && !state.ending && state.failure.is_none() && state.peer.is_some()
     }
 
-    /// Takes messages until `found` finds what it looks for, or the session fails, which its deadlines see to.
+    /// Takes messages until `found` finds what it looks for, the session fails, or the time for an answer is over.
+    /// In the last case the session goes on for those who use it, and is not used for anything new.
     fn wait_for<R>(
         &self,
         core: &NodeCore,
-        mut found: impl FnMut(&mut LinkState) -> Option<R>,
+        awaited: &'static str,
+        mut found: impl FnMut(&mut LinkState) -> Option<Result<R, ControlError>>,
     ) -> Result<R, LinkError> {
+        let deadline_ns = core.clock().monotonic_ns().saturating_add(self.patience_ns);
         loop {
+            let now_ns = core.clock().monotonic_ns();
             {
                 let mut state = self.state.lock();
-                state.turn(core.clock().monotonic_ns());
-                if let Some(result) = found(&mut state) {
-                    state.flush();
-                    return Ok(result);
-                }
+                state.turn(now_ns);
+                let result = found(&mut state);
                 state.flush();
+                if let Some(result) = result {
+                    return result.map_err(LinkError::Session);
+                }
                 if let Some(failure) = &state.failure {
                     return Err(LinkError::Session(failure.clone()));
                 }
+                if now_ns >= deadline_ns {
+                    state.ending = true;
+                    return Err(LinkError::Session(ControlError::Deadline { awaited }));
+                }
             }
             match &self.handle {
-                Some(handle) => wait(&[handle.as_fd()], LOOK_AGAIN).map_err(LinkError::Fabric)?,
+                Some(handle) => wait(&[handle.as_fd()], &[], LOOK_AGAIN).map_err(LinkError::Fabric)?,
                 None => core.clock().pause(LOOK_AGAIN),
             }
         }
@@ -230,8 +262,13 @@ pub(super) fn turn_all(core: &NodeCore) {
         let Some(mut state) = link.state.try_lock() else { return true };
         state.turn(now_ns);
         let unused = Arc::strong_count(link) == 1;
-        if unused && state.attachments.is_empty() {
-            state.end(now_ns);
+        if unused {
+            let since_ns = *state.unused_since_ns.get_or_insert(now_ns);
+            if state.attachments.is_empty() || now_ns.saturating_sub(since_ns) >= link.patience_ns {
+                state.end(now_ns);
+            }
+        } else {
+            state.unused_since_ns = None;
         }
         state.flush();
         !(unused && state.failure.is_some())
@@ -368,15 +405,15 @@ impl Attached {
 impl LinkAttachment {
     /// Waits for the publisher's answer.
     pub(super) fn answer(&self) -> Result<Answer, LinkError> {
-        self.link.wait_for(&self.parting.core, |_| self.attached.inbox.lock().answer.take())
+        let take = |_: &mut LinkState| self.attached.inbox.lock().answer.take().map(Ok);
+        self.link.wait_for(&self.parting.core, "answer to a request to attach", take)
     }
 
     /// Lends a landing region to the publisher.
     pub(super) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
         let mut state = self.link.state.lock();
-        let now_ns = self.parting.core.clock().monotonic_ns();
         assert_eq!(landing.exposure(), Exposure::Write, "a landing region is written by the peer");
-        state.session.lend(now_ns, self.id).map_err(LinkError::Session)?;
+        state.session.lend(self.id).map_err(LinkError::Session)?;
         self.attached.inbox.lock().landing = Some(Arc::new(landing));
         state.flush();
         Ok(())
@@ -401,10 +438,9 @@ impl Attachment for LinkAttachment {
         total.conflated = total.conflated.saturating_add(conflated);
         total.torn_retries = total.torn_retries.saturating_add(torn_retries);
         total.rejected = total.rejected.saturating_add(rejected);
-        let now_ns = self.parting.core.clock().monotonic_ns();
         let counts = SubscriberCounts { received, conflated, torn_retries, rejected };
         // It fails when the attachment was never granted or its session is over: then there is nothing to detach.
-        if state.session.detach(now_ns, self.id, counts).is_err() {
+        if state.session.detach(self.id, counts).is_err() {
             state.attachments.remove(&self.id);
         }
         state.flush();

@@ -27,4 +27,9 @@ impl Outbox {
         // A topic that ends may have a word for every attachment, none of which is the peer's doing.
         Ok(self.waiting.len() <= limits::OUTBOUND_MESSAGES_MAX + limits::ATTACHMENTS_PER_SESSION_MAX)
     }
+
+    /// Whether nothing waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
 }

@@ -74,6 +74,11 @@ impl Served {
         self.connection.wait_handle()
     }
 
+    /// Whether it waits for the peer to take messages.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.outbox.is_empty()
+    }
+
     /// When a turn is due even if the peer does nothing.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         self.session.deadline_ns()
@@ -182,10 +187,6 @@ impl Served {
             let text = format!("the topic's values are {} ({})", schema.type_name(), schema.encoding());
             return refuse(RefuseReason::SchemaMismatch, &text);
         }
-        let full = topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64;
-        if delivery == Delivery::Push && full {
-            return refuse(RefuseReason::TooManySubscribers, "");
-        }
         let Ok(schema) = SchemaJson::new(schema.to_json()) else {
             return refuse(RefuseReason::NotPermitted, "the topic's schema is too long to be sent");
         };
@@ -227,6 +228,9 @@ impl Served {
         let Some(offer) = offer else {
             return self.session.refuse(id, RefuseReason::LandingUnfit, "no region came with the message");
         };
+        if attachment.topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
+            return self.session.refuse(id, RefuseReason::TooManySubscribers, "");
+        }
         match offer.open_write(attachment.topic.geometry().region_len()) {
             Ok(remote) => {
                 let topic = &attachment.topic;
@@ -255,6 +259,8 @@ impl Served {
         for (id, attachment) in &mut self.attachments {
             if !attachment.told && attachment.topic.has_ended() {
                 attachment.told = true;
+                // The last value may have come between the handover of a landing region and the publisher's end.
+                attachment.topic.tend();
                 // It fails when the session has ended meanwhile: then there is nobody to be told.
                 let _ = self.session.topic_ended(*id, attachment.topic.newest().get());
             }

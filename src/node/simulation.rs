@@ -13,6 +13,7 @@ use crate::clock::{Clock, saturate};
 use crate::event::TracingSink;
 use crate::fabric::Fabric;
 use crate::id::{Delivery, NodeName};
+use crate::limits;
 use crate::publisher::StatePublisher;
 use crate::subscriber::{ReceiveError, StateSubscriber, SubscriberError};
 use crate::testkit::fabric::{Network, Reach};
@@ -312,10 +313,20 @@ fn a_stopped_publisher_is_read_and_attaching_to_it_takes_no_longer_than_its_dead
             let mut publisher = publisher(&publishing);
             let subscribing = world.node("subscribing", false);
             let mut observed = subscribe(&subscribing, Delivery::Pull).expect("a grant");
+            let leaving = subscribe(&subscribing, Delivery::Pull).expect("a grant");
             publish(&mut publisher, 7);
             let name = "publishing".parse().unwrap();
             world.network.pause(&name);
+            drop(leaving);
             observed.catch_up(&world, 7);
+            // What is asked of it in vain spoils nothing for those who were granted.
+            drop(subscribe(&subscribing, Delivery::Pull));
+            let address = publishing.address().unwrap();
+            subscribing.directory_timeout(&address, Duration::from_millis(50)).unwrap_err();
+            world.network.clock().advance(2 * limits::ANSWER_DEADLINE_NS);
+            (0..100).for_each(|_| world.turn());
+            assert!(!observed.receive().expect("neither a value nor the end"));
+
             let stranger = world.node("stranger", false);
             let builder = stranger.state_subscriber::<Value>("shm:publishing/topic");
             let error = builder.timeout(Duration::from_millis(50)).open().unwrap_err();

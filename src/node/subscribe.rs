@@ -3,6 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Node;
+use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError};
 use crate::clock::saturate;
 use crate::control::{ControlError, GeometryWire, Grant, RefuseReason};
@@ -24,15 +25,15 @@ pub struct StateSubscriberBuilder<'a, T> {
     target: String,
     delivery: Delivery,
     patience: Duration,
-    landing_len_max: usize,
+    region_len_max: usize,
     payload: PhantomData<fn() -> T>,
 }
 
 impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
         let patience = Duration::from_nanos(limits::ANSWER_DEADLINE_NS);
-        let landing_len_max = limits::LANDING_LEN_MAX_DEFAULT;
-        Self { node, target, delivery: Delivery::Pull, patience, landing_len_max, payload: PhantomData }
+        let region_len_max = limits::SUBSCRIBED_LEN_MAX_DEFAULT;
+        Self { node, target, delivery: Delivery::Pull, patience, region_len_max, payload: PhantomData }
     }
 
     /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
@@ -56,10 +57,10 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
         Self { patience, ..self }
     }
 
-    /// The largest landing region to make for push, bytes; by default [`limits::LANDING_LEN_MAX_DEFAULT`]. The
-    /// publisher's slots and largest payload say how large it has to be.
-    pub fn landing_len_max(self, landing_len_max: usize) -> Self {
-        Self { landing_len_max, ..self }
+    /// The largest repository to map, and landing region to make, bytes; by default
+    /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. The publisher's slots and largest payload say how large they are.
+    pub fn region_len_max(self, region_len_max: usize) -> Self {
+        Self { region_len_max, ..self }
     }
 
     /// Attaches to the topic. Blocks for two round trips, three for push, and allocates.
@@ -118,16 +119,16 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
             Answer::Lent => return Err(unfit(GrantError::NoRegion)),
         };
         let granted = check(target, delivery, &grant).map_err(unfit)?;
+        let (len, max) = (granted.geometry.region_len(), self.region_len_max);
+        if len > max {
+            return Err(unfit(GrantError::RegionLen { len, max }));
+        }
         match delivery {
             Delivery::Pull => {
-                let source = open_repository(&granted, offer).map_err(unfit)?;
+                let source = open_repository(core, &granted, offer).map_err(unfit)?;
                 Ok((granted, source))
             }
             Delivery::Push => {
-                let len = granted.geometry.region_len();
-                if len > self.landing_len_max {
-                    return Err(unfit(GrantError::LandingLen { len, max: self.landing_len_max }));
-                }
                 let region = Arc::new(Region::allocate(len, Protection::PeersWrite)?);
                 attachment.lend(core.fabric().register(&region, Exposure::Write)?).map_err(failed)?;
                 match attachment.answer().map_err(failed)? {
@@ -143,10 +144,12 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     }
 }
 
-/// Whether the session ended, rather than the request failed.
+/// Whether the session takes no more, rather than the request failed.
 fn is_over(error: &SubscriberError) -> bool {
-    let over =
-        |source: &ControlError| matches!(source, ControlError::Closed { .. } | ControlError::Disconnected);
+    let over = |source: &ControlError| {
+        use ControlError::{Closed, Disconnected, TooManyAttachments};
+        matches!(source, Closed { .. } | Disconnected | TooManyAttachments { .. })
+    };
     matches!(error, SubscriberError::Session { source, .. } if over(source))
 }
 
@@ -174,15 +177,21 @@ fn check(target: &Target, delivery: Delivery, grant: &Grant) -> Result<Granted, 
 }
 
 /// Opens the repository that came with a grant, and checks that it is the one that was granted.
-fn open_repository(granted: &Granted, offer: Option<Box<dyn Offer>>) -> Result<Source, GrantError> {
+fn open_repository(
+    core: &NodeCore,
+    granted: &Granted,
+    offer: Option<Box<dyn Offer>>,
+) -> Result<Source, GrantError> {
     let offer = offer.ok_or(GrantError::NoRegion)?;
     let mut remote = offer.open_read(granted.geometry.region_len())?;
     let line = ByteRange { offset: STATIC_OFFSET, len: size_of::<[u64; StaticLine::WORDS]>() };
-    let mapped = remote.post(&[line])? == Completion::Done;
-    if !mapped {
-        while remote.poll()? == Completion::Pending {
-            std::hint::spin_loop();
+    let deadline_ns = core.clock().monotonic_ns().saturating_add(limits::ANSWER_DEADLINE_NS);
+    let mut completion = remote.post(&[line])?;
+    while completion == Completion::Pending {
+        if core.clock().monotonic_ns() >= deadline_ns {
+            return Err(GrantError::Unreadable);
         }
+        completion = remote.poll()?;
     }
     let mut words = [0; StaticLine::WORDS];
     remote.mirror().copy_out(STATIC_OFFSET, &mut words);

@@ -229,15 +229,87 @@ fn a_raw_subscriber_gets_the_bytes_and_the_schema_of_any_topic() {
     assert!(decoded.contains("three"), "{decoded}");
 }
 
+/// Two threads that asked the same session for its directory took each other's pages.
 #[test]
-fn a_landing_region_larger_than_allowed_is_not_made() {
+fn threads_that_list_a_node_at_once_each_get_all_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let publishing = node(&dir, "p");
+    let _publishers: Vec<_> = (0..300)
+        .map(|number| publishing.state_publisher::<u8>(&format!("t{number:03}")).slots(2).open().unwrap())
+        .collect();
+    let subscribing = anonymous(&dir);
+    let _kept = subscribing.state_subscriber::<u8>("shm:p/t000").open().unwrap();
+    let address = publishing.address().unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..10 {
+                    let topics = subscribing.directory(&address).unwrap().topics;
+                    assert_eq!(topics.len(), 300);
+                    assert!(topics.is_sorted_by(|one, other| one.topic < other.topic));
+                }
+            });
+        }
+    });
+}
+
+/// The publisher may publish its last value while an older one is copied to a landing region, and be gone before the
+/// node looks again.
+#[test]
+fn the_last_value_before_the_end_reaches_push_subscribers_that_just_came() {
+    let dir = tempfile::tempdir().unwrap();
+    let publishing = node(&dir, "p");
+    let subscribing = anonymous(&dir);
+    for _ in 0..40 {
+        let len = 1 << 20;
+        let mut publisher =
+            publishing.state_publisher::<Raw>("t").payload_len_max(len).slots(4).open().unwrap();
+        publisher.publish(&vec![1; len]).unwrap();
+        let joining = subscribing.clone();
+        let opened = std::thread::spawn(move || joining.state_subscriber::<Raw>("shm:p/t").push().open());
+        wait_until("the subscriber", || publisher.push_subscribers() == 1 || opened.is_finished());
+        publisher.publish(&vec![2; len]).unwrap();
+        drop(publisher);
+        // It may come too late altogether, and be refused.
+        let Ok(mut subscriber) = opened.join().unwrap() else { continue };
+        let mut last = 0;
+        let error = loop {
+            match subscriber.receive_timeout(PATIENCE) {
+                Ok(sample) => last = sample.expect("a value, or the end").sequence.get(),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 2), "{error}");
+        assert_eq!(last, 2);
+    }
+}
+
+#[test]
+fn a_topic_takes_as_many_push_subscribers_as_its_limit_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let publisher = node.state_publisher::<u8>("t").slots(2).open().unwrap();
+    let open = || node.state_subscriber::<u8>("shm:p/t").push().open();
+    let subscribers: Vec<_> = (0..limits::PUSH_SUBSCRIBERS_MAX).map(|_| open().unwrap()).collect();
+    let error = open().unwrap_err();
+    let full = RefuseReason::TooManySubscribers;
+    assert!(matches!(error, SubscriberError::Refused { reason, .. } if reason == full), "{error}");
+    drop(subscribers);
+    wait_until("room", || publisher.push_subscribers() == 0);
+    open().unwrap();
+}
+
+#[test]
+fn a_region_larger_than_allowed_is_neither_mapped_nor_made() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let _publisher = node.state_publisher::<Raw>("t").payload_len_max(1 << 20).open().unwrap();
-    let builder = || node.state_subscriber::<Raw>("shm:p/t").push();
-    let error = builder().landing_len_max(1 << 20).open().unwrap_err();
-    assert!(error.to_string().contains("over the limit of 1048576"), "{error}");
-    builder().open().unwrap();
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let builder = || node.state_subscriber::<Raw>("shm:p/t").delivery(delivery);
+        let error = builder().region_len_max(1 << 20).open().unwrap_err();
+        assert!(error.to_string().contains("over the limit of 1048576"), "{error}");
+        builder().open().unwrap();
+    }
 }
 
 #[test]

@@ -5,15 +5,18 @@ use parking_lot::Mutex;
 use super::landing::Landing;
 use crate::fabric::{Registration, Waker};
 use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
-use crate::layout::header::{HOT_HEARTBEAT, HOT_LEN, HOT_PUBLISHED, HOT_SEQUENCE};
-use crate::layout::state::StateGeometry;
+use crate::layout::header::{HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE};
+use crate::layout::state::{HEADER_WORDS, SlotHeader, StateGeometry};
 use crate::metrics::Gauge;
 use crate::payload::Schema;
 use crate::repository::state::Committed;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
 /// How often the node looks after a landing region that the publisher has not taken over, in quick succession.
 const TENDED_CLOSELY: u32 = 5;
+/// Copies of the newest value, when the publisher overwrites it meanwhile, before it is left to the publisher, which
+/// writes so fast that it takes the landing region over any moment.
+const ATTEMPTS_MAX: u32 = 4;
 
 /// What a node and a publisher share of a topic: the node grants it to subscribers and hands over their landing
 /// regions, the publisher publishes.
@@ -146,15 +149,38 @@ impl PublishedTopic {
         std::mem::take(&mut *waiting)
     }
 
+    /// Writes the newest value into a landing region, beside a publisher that may be overwriting it: it is revealed
+    /// only when it was still whole after it had been copied.
     fn bring_up_to_date(&self, landing: &mut Landing) {
-        let sequence = self.newest();
-        if sequence <= landing.written() {
-            return;
+        for _ in 0..ATTEMPTS_MAX {
+            if landing.hidden().is_none() {
+                let sequence = self.newest();
+                if sequence <= landing.written() {
+                    return;
+                }
+                landing.write_hidden(&self.registration, self.held(sequence));
+            }
+            let Some(hidden) = landing.hidden() else { return };
+            // Acquire: if any word of the copy is of a later value, the load below sees that value's predecessor.
+            fence(Ordering::Acquire);
+            let ahead = self.newest().get() - hidden.sequence.get();
+            let whole = ahead + 1 < u64::from(self.geometry.slot_count());
+            landing.reveal(&self.registration, whole);
+            if whole {
+                return;
+            }
         }
-        let payload_len = usize::try_from(self.registration.region().load(HOT_LEN)).unwrap_or(usize::MAX);
-        let payload_len = payload_len.min(self.geometry.payload_len_max());
+    }
+
+    /// What the repository's slot of this sequence says of it.
+    fn held(&self, sequence: Sequence) -> Committed {
+        let region = self.registration.region();
+        let offset = self.geometry.slot_offset(sequence);
+        let mut head = [0; HEADER_WORDS];
+        region.copy_out(offset, &mut head);
+        let header = SlotHeader::parse(head);
+        let payload_len = (header.payload_len as usize).min(self.geometry.payload_len_max());
         let slot = self.geometry.slot_range(sequence, payload_len);
-        let committed = Committed { sequence, slot, published_ns: self.published_ns(), payload_len };
-        landing.write(&self.registration, &committed);
+        Committed { sequence, slot, published_ns: header.published_ns, payload_len }
     }
 }

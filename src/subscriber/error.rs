@@ -28,6 +28,14 @@ pub enum ReceiveError {
         /// What is written beside it.
         found: u32,
     },
+    /// The stamps of the value do not agree, and nobody is writing it. It is passed over.
+    #[error(
+        "value {sequence} is damaged: its stamps do not agree; if it happens again, check the publisher's host"
+    )]
+    BrokenStamps {
+        /// Its position.
+        sequence: Sequence,
+    },
     /// The value belongs to another incarnation of the topic. It is passed over.
     #[error("value {sequence} belongs to epoch {found:016x}, this subscriber reads epoch {expected}")]
     ForeignEpoch {
@@ -149,14 +157,17 @@ pub enum GrantError {
     /// The repository cannot be opened.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The landing region would be larger than the subscriber allows.
-    #[error("a landing region of {len} bytes is over the limit of {max}: raise landing_len_max, or use pull")]
-    LandingLen {
+    /// The repository, or the landing region, is larger than the subscriber allows.
+    #[error("its region has {len} bytes, over the limit of {max}: raise region_len_max")]
+    RegionLen {
         /// Bytes needed.
         len: usize,
         /// Bytes allowed.
         max: usize,
     },
+    /// The repository was granted, but could not be read in time.
+    #[error("it cannot be read: no completion came in time; the path to the publisher may be broken")]
+    Unreadable,
     /// No region came with the grant.
     #[error("no region came with it")]
     NoRegion,

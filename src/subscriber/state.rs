@@ -9,6 +9,7 @@ use crate::control::ControlError;
 use crate::fabric::{Completion, RemoteRead};
 use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
 use crate::layout::state::StateGeometry;
+use crate::limits;
 use crate::memory::Region;
 use crate::payload::{Payload, Schema};
 use crate::repository::state::{Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
@@ -50,6 +51,8 @@ pub struct StateSubscriber<T: Payload> {
     attachment: Arc<dyn Attachment>,
     clock: Arc<dyn Clock>,
     decode_failures: u64,
+    /// The end was told.
+    over: bool,
     payload: PhantomData<fn() -> T>,
 }
 
@@ -121,7 +124,17 @@ impl<T: Payload> StateSubscriber<T> {
     ) -> Self {
         let reader = StateReader::new(granted.geometry, granted.epoch, granted.topic_id);
         let payload = PhantomData;
-        Self { reader, source, fetching: None, granted, attachment, clock, decode_failures: 0, payload }
+        Self {
+            reader,
+            source,
+            fetching: None,
+            granted,
+            attachment,
+            clock,
+            decode_failures: 0,
+            over: false,
+            payload,
+        }
     }
 
     /// The newest value, if it is newer than the one before. Does not block.
@@ -151,6 +164,9 @@ impl<T: Payload> StateSubscriber<T> {
     /// As [`Self::try_receive`], but for [`ReceiveError::Decode`].
     #[inline]
     pub fn try_receive_ref(&mut self) -> Result<Option<SampleRef<'_, T>>, ReceiveError> {
+        if self.over {
+            return self.tell_end();
+        }
         // Looked at before the value: what was published before the end is still received.
         let ended = self.attachment.has_ended();
         let verified = match &mut self.source {
@@ -181,6 +197,15 @@ impl<T: Payload> StateSubscriber<T> {
             }
             Ok(None) => Ok(None),
             Err(failure) => Err(explain(failure, epoch, max)),
+        }
+    }
+
+    #[cold]
+    fn tell_end(&self) -> Result<Option<SampleRef<'_, T>>, ReceiveError> {
+        match self.attachment.end() {
+            Some(End::Ended { published }) => Err(ReceiveError::Ended { published }),
+            Some(End::Gone { error: source }) => Err(ReceiveError::Gone { source }),
+            None => Ok(None),
         }
     }
 
@@ -314,7 +339,11 @@ fn fetch<'r>(
         Some(_) => remote.poll()?,
         None => begin(remote, fetching, reader.plan())?,
     };
-    while completion == Completion::Done {
+    // As long as the provider completes at once, but not for ever where the newest value keeps moving.
+    for _ in 0..limits::TORN_RETRIES_MAX {
+        if completion == Completion::Pending {
+            break;
+        }
         let Some(fetched) = fetching.take() else { break };
         match reader.check(remote.mirror(), &fetched, now_ns) {
             Ok(Step::Nothing) => return Ok(Ok(None)),
@@ -346,6 +375,7 @@ fn explain(failure: ReadFailure, epoch: Epoch, max: usize) -> ReceiveError {
         ReadFailure::Damaged { sequence, expected, found } => {
             ReceiveError::Damaged { sequence, expected, found }
         }
+        ReadFailure::BrokenStamps { sequence } => ReceiveError::BrokenStamps { sequence },
         ReadFailure::ForeignEpoch { sequence, found } => {
             ReceiveError::ForeignEpoch { sequence, expected: epoch, found }
         }

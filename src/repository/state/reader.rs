@@ -24,8 +24,10 @@ pub(crate) struct StateReader {
     attempts: u32,
     /// Values before one that was reported as wrong, which were replaced before they were read.
     unreported: u64,
-    /// The sequence that the last failed read was found wrong at, rather than torn.
+    /// The sequence of the last failed reads.
     suspect: Option<Sequence>,
+    /// How many there were of it in a row.
+    suspicions: u32,
     /// Since when, ns of the caller's clock.
     suspect_since_ns: u64,
     counts: ReadCounts,
@@ -65,6 +67,8 @@ pub(crate) enum ReadFailure {
     Contended { attempts: u32 },
     /// The value does not match its checksum, and nobody is writing it.
     Damaged { sequence: Sequence, expected: u32, found: u32 },
+    /// The stamps of the value do not agree, and nobody is writing it.
+    BrokenStamps { sequence: Sequence },
     /// The value belongs to another incarnation of the repository.
     ForeignEpoch { sequence: Sequence, found: u64 },
     /// The value claims a length that the repository cannot hold.
@@ -119,6 +123,7 @@ impl StateReader {
             attempts: 0,
             unreported: 0,
             suspect: None,
+            suspicions: 0,
             suspect_since_ns: 0,
             counts: ReadCounts::default(),
             slot: vec![0; slot_len(geometry.payload_len_max()) / WORD].into(),
@@ -188,7 +193,7 @@ impl StateReader {
     #[inline]
     fn newest(&self, memory: &Region) -> Option<Sequence> {
         if self.last == Sequence::NONE {
-            // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
+            // Acquire: pairs with the Release store of the newest sequence in `StateWriter`.
             let newest = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
             return (newest != Sequence::NONE).then_some(newest);
         }
@@ -197,7 +202,7 @@ impl StateReader {
             // The last value was the last that can be. An honest writer never gets there.
             return None;
         }
-        // Acquire: pairs with the Release store of the head stamp in `StateWriter::close_slot`.
+        // Acquire: pairs with the Release store of the head stamp in `StateWriter`.
         let head = Sequence::new(memory.load_acquire(self.geometry.slot_offset(next)));
         if head < next {
             return None;
@@ -206,7 +211,7 @@ impl StateReader {
         if head == next && after <= next {
             return Some(next);
         }
-        // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
+        // Acquire: pairs with the Release store of the newest sequence in `StateWriter`.
         let newest = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
         Some(newest.max(head))
     }
@@ -215,7 +220,7 @@ impl StateReader {
     #[inline]
     fn take(&mut self, memory: &Region, sequence: Sequence) -> Result<Accepted, Rejection> {
         let offset = self.geometry.slot_offset(sequence);
-        // Acquire: pairs with the Release store of the head stamp in `StateWriter::close_slot`.
+        // Acquire: pairs with the Release store of the head stamp in `StateWriter`.
         let head = memory.load_acquire(offset);
         if head != sequence.get() {
             return Err(Rejection::Torn);
@@ -262,6 +267,7 @@ impl StateReader {
         self.last = sequence;
         self.last_len = len;
         self.attempts = 0;
+        self.suspect = None;
         self.counts.received += 1;
         self.counts.conflated += skipped;
         let payload_len = u32::try_from(len).unwrap_or(0);
@@ -269,8 +275,9 @@ impl StateReader {
     }
 
     /// Counts a failed copy. An error when there have been enough of them: a value that stands still and is wrong
-    /// is reported once and passed over; one that kept changing is tried again by the next call. Without a time,
-    /// what is found wrong twice stands still.
+    /// is reported once and passed over; one that kept changing is tried again by the next call. As the newest value
+    /// is never the one being overwritten, what fails each time stands still; where words may come late, it must do
+    /// so for a while.
     fn retry(
         &mut self,
         sequence: Sequence,
@@ -278,29 +285,31 @@ impl StateReader {
         now_ns: Option<u64>,
     ) -> Result<(), ReadFailure> {
         self.attempts += 1;
-        self.counts.torn_retries += u64::from(matches!(rejection, Rejection::Torn));
-        let wrong = matches!(rejection, Rejection::Wrong(_)).then_some(sequence);
-        let again = std::mem::replace(&mut self.suspect, wrong) == wrong;
-        if let (Some(now_ns), false) = (now_ns, again) {
-            self.suspect_since_ns = now_ns;
+        if self.suspect.replace(sequence) == Some(sequence) {
+            self.suspicions = self.suspicions.saturating_add(1);
+        } else {
+            self.suspicions = 1;
+            self.suspect_since_ns = now_ns.unwrap_or(0);
         }
+        self.counts.torn_retries += u64::from(matches!(rejection, Rejection::Torn));
         if self.attempts < limits::TORN_RETRIES_MAX {
             return Ok(());
         }
         let attempts = std::mem::take(&mut self.attempts);
         let settled = |now_ns: u64| now_ns.saturating_sub(self.suspect_since_ns) >= limits::DAMAGE_SETTLED_NS;
-        let still = again && now_ns.is_none_or(settled);
-        match rejection {
-            Rejection::Wrong(failure) if still => {
-                let skipped = self.skipped(sequence);
-                self.unreported += skipped;
-                self.counts.conflated += skipped;
-                self.last = sequence;
-                self.counts.rejected += 1;
-                Err(failure)
-            }
-            _ => Err(ReadFailure::Contended { attempts }),
+        if self.suspicions < attempts || !now_ns.is_none_or(settled) {
+            return Err(ReadFailure::Contended { attempts });
         }
+        let skipped = self.skipped(sequence);
+        self.unreported += skipped;
+        self.counts.conflated += skipped;
+        self.last = sequence;
+        self.suspicions = 0;
+        self.counts.rejected += 1;
+        Err(match rejection {
+            Rejection::Torn => ReadFailure::BrokenStamps { sequence },
+            Rejection::Wrong(failure) => failure,
+        })
     }
 
     /// Values between the last one and this one. Nothing is missed before the first.

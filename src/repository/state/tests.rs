@@ -203,6 +203,21 @@ fn damage_is_reported_once_and_passed_over() {
 }
 
 #[test]
+fn broken_stamps_are_reported_once_and_passed_over() {
+    let mut writer = writer(4, 64);
+    let mut reader = reader(&writer);
+    writer.publish(b"good", 1, 0).unwrap();
+    writer.publish(b"spoilt", 1, 0).unwrap();
+    let region = region_of(&words(writer.region()));
+    let tail = writer.geometry().slot_offset(Sequence::new(2)) + StateGeometry::tail_offset(6);
+    region.store(tail, region.load(tail) ^ 1);
+    let failure = reader.poll(&region).unwrap_err();
+    assert_eq!(failure, ReadFailure::BrokenStamps { sequence: Sequence::new(2) });
+    assert!(reader.poll(&region).unwrap().is_none());
+    assert_eq!(reader.counts().rejected, 1);
+}
+
+#[test]
 fn values_of_another_epoch_or_topic_are_not_accepted() {
     let mut writer = writer(2, 64);
     writer.publish(b"value", 1, 0).unwrap();

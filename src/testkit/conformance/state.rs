@@ -216,7 +216,7 @@ pub(crate) fn a_reader_of_another_epoch_accepts_nothing(harness: &dyn Harness, s
         world.subscribers[0].believed_epoch = Some(epoch(99));
         world.run(200, 5);
         // While values keep coming a reader cannot tell one that is wrong from one that is being overwritten.
-        world.run(200, u64::MAX);
+        world.run(800, u64::MAX);
         let observer = world.subscribers[0].observer().expect("it was answered");
         assert_eq!(observer.received(), 0);
         let foreign = |failure: &ReadFailure| matches!(failure, ReadFailure::ForeignEpoch { found: 1, .. });

@@ -14,6 +14,7 @@
 //! - [`Payload`] says how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes.
 //!   A [`Schema`] made from the type travels with the topic, so that programs which do not know the type can decode it.
 //! - [`Event`]s tell who came and went. They go to an [`EventSink`], by default to the log.
+//! - Each operation has an error of its own; [`Error`] is any of them, for `main`.
 //! - [`limits`] names every bound.
 //!
 //! Below these, each in a module that does not know the ones above it: control sessions, repositories, byte layouts,
@@ -63,6 +64,7 @@ compile_error!("fabricast regions are little-endian words; big-endian hosts are 
 mod checksum;
 mod clock;
 mod control;
+mod error;
 mod event;
 mod fabric;
 mod id;
@@ -84,6 +86,7 @@ mod sync;
 mod testkit;
 
 pub use control::{ControlError, RefuseReason};
+pub use error::Error;
 pub use event::{Event, EventSink};
 pub use fabric::{Address, AddressError, FabricError, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};

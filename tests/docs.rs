@@ -82,6 +82,14 @@ fn the_protocol_page_states_the_limits_that_hold() {
             gibibytes(limits::PAYLOAD_LEN_MAX),
             gibibytes(limits::REGION_LEN_MAX)
         ),
+        format!(
+            "| repository that a subscriber maps, or landing region that it makes, unless `region_len_max` says otherwise | {} |",
+            gibibytes(limits::SUBSCRIBED_LEN_MAX_DEFAULT)
+        ),
+        format!(
+            "| elements without bytes of their own in one payload | {} |",
+            thousands(limits::EMPTY_ELEMENTS_MAX)
+        ),
         format!("| Hello of a peer that dialled | {} |", seconds(limits::HELLO_DEADLINE_NS)),
         format!("| each answer to a subscriber | {}, unless", seconds(limits::ANSWER_DEADLINE_NS)),
     ];

@@ -33,6 +33,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("subscriber", 4),
     ("node", 5),
     ("inspect", 5),
+    ("error", 6),
     ("testkit", 6),
 ];
 

@@ -362,7 +362,7 @@ impl ClientSession {
 
     fn take_granted(&mut self, grant: Grant) -> Result<ClientEvent, ControlError> {
         let known = self.asked("Granted", grant.attachment)?;
-        if !matches!(known.step, Step::Attaching { .. }) {
+        if !matches!(known.step, Step::Attaching) {
             return Err(known.wrong("Granted", grant.attachment));
         }
         if known.topic_id != grant.topic_id {
@@ -376,11 +376,11 @@ impl ClientSession {
         let Refused { attachment, reason, text } = refused;
         let known = self.asked("Refused", attachment)?;
         match known.step {
-            Step::Attaching { .. } => {
+            Step::Attaching => {
                 self.attachments.remove(&attachment);
             }
-            Step::Lending { .. } => known.step = Step::Granted,
-            Step::Granted | Step::Lent | Step::Detaching { .. } => {
+            Step::Lending => known.step = Step::Granted,
+            Step::Granted | Step::Lent | Step::Detaching => {
                 return Err(known.wrong("Refused", attachment));
             }
         }
@@ -389,7 +389,7 @@ impl ClientSession {
 
     fn take_lent(&mut self, Lent { attachment }: Lent) -> Result<ClientEvent, ControlError> {
         let known = self.asked("Lent", attachment)?;
-        if !matches!(known.step, Step::Lending { .. }) || known.topic_ended {
+        if !matches!(known.step, Step::Lending) || known.topic_ended {
             return Err(known.wrong("Lent", attachment));
         }
         known.step = Step::Lent;
@@ -399,7 +399,7 @@ impl ClientSession {
     fn take_detached(&mut self, detached: Detached) -> Result<ClientEvent, ControlError> {
         let Detached { attachment, published } = detached;
         let known = self.asked("Detached", attachment)?;
-        if !matches!(known.step, Step::Detaching { .. }) {
+        if !matches!(known.step, Step::Detaching) {
             return Err(known.wrong("Detached", attachment));
         }
         self.attachments.remove(&attachment);
@@ -409,12 +409,12 @@ impl ClientSession {
     fn take_topic_ended(&mut self, ended: TopicEnded) -> Result<Option<ClientEvent>, ControlError> {
         let TopicEnded { attachment, published } = ended;
         let known = self.asked("TopicEnded", attachment)?;
-        if matches!(known.step, Step::Attaching { .. }) || known.topic_ended {
+        if matches!(known.step, Step::Attaching) || known.topic_ended {
             return Err(known.wrong("TopicEnded", attachment));
         }
         known.topic_ended = true;
         // It crossed the message that detaches: `Detached` follows.
-        let leaving = matches!(known.step, Step::Detaching { .. });
+        let leaving = matches!(known.step, Step::Detaching);
         Ok((!leaving).then_some(ClientEvent::TopicEnded { attachment, published }))
     }
 
@@ -509,9 +509,9 @@ impl State {
 impl Attachment {
     fn state(&self) -> &'static str {
         match (self.step, self.delivery) {
-            (Step::Attaching { .. }, _) => "waiting for a grant",
-            (Step::Detaching { .. }, _) => "detaching",
-            (Step::Lending { .. }, _) => "waiting for its landing region to be accepted",
+            (Step::Attaching, _) => "waiting for a grant",
+            (Step::Detaching, _) => "detaching",
+            (Step::Lending, _) => "waiting for its landing region to be accepted",
             _ if self.topic_ended => "left over from a topic that ended",
             (Step::Granted, Delivery::Pull) => "granted for pull",
             (Step::Granted, Delivery::Push) => "granted for push",

@@ -68,7 +68,10 @@ impl NodeBuilder {
         Self { events, ..self }
     }
 
-    /// Opens the node: takes its name, listens, and starts its thread.
+    /// Opens the node: takes its name, listens, and starts its thread. Allocates.
+    ///
+    /// Blocks for up to 40 ms when the lock on its name is held: somebody who lists nodes holds it for an instant, a
+    /// node of that name for as long as it lives.
     ///
     /// # Errors
     ///

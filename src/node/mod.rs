@@ -37,6 +37,10 @@ const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 /// A node with a name can be found and subscribed to; one without only subscribes. Publishers and subscribers
 /// keep their node going, so that it may be dropped before them. Cheap to clone.
 ///
+/// Whichever goes last of its handles ([`Node`]s, [`StatePublisher`]s,
+/// [`StateSubscriber`](crate::StateSubscriber)s) stops the node: that drop joins the node's thread, and may block for up
+/// to 250 ms, the time that peers have to take part in the end of their sessions.
+///
 /// ```
 /// use fabricast::Node;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

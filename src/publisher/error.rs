@@ -40,7 +40,11 @@ pub enum PublisherError {
         topic: TopicName,
     },
     /// The node publishes as many topics as it may.
-    #[error("this node publishes {max} topics, which is the limit", max = limits::TOPICS_MAX)]
+    #[error(
+        "this node publishes {max} topics, which is the limit: drop publishers that are not needed, \
+         or open another node for more",
+        max = limits::TOPICS_MAX
+    )]
     TooManyTopics,
     /// The name is not one a topic can have.
     #[error(transparent)]

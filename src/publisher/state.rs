@@ -30,7 +30,9 @@ const MEASURED_ONE_IN: u64 = 64;
 /// for subscribers that pull, however many they are. It locks for a moment after a push subscriber has joined.
 /// Values are published in order; each gets the next sequence, from 1.
 ///
-/// Dropping the publisher ends the topic: subscribers are told, and its name is free again.
+/// Dropping the publisher ends the topic: subscribers are told, and its name is free again. That does not block, unless
+/// the publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which may take up to
+/// 250 ms.
 ///
 /// ```
 /// use fabricast::Node;

@@ -18,8 +18,12 @@ pub enum ReceiveError {
         /// Reads.
         attempts: u32,
     },
-    /// The value does not match its checksum, and nobody is writing it. It is passed over.
-    #[error("value {sequence} is damaged: its checksum is {found:08x}, its bytes give {expected:08x}")]
+    /// The value does not match its checksum, and nobody is writing it: the publisher's memory or program is faulty. It
+    /// is passed over.
+    #[error(
+        "value {sequence} is damaged: its checksum is {found:08x}, its bytes give {expected:08x}; the next one is read, \
+         but if this happens again, check the publisher's program and its host's memory"
+    )]
     Damaged {
         /// Its position.
         sequence: Sequence,
@@ -168,7 +172,7 @@ pub enum GrantError {
     /// The repository was granted, but could not be read in time.
     #[error("it cannot be read: no completion came in time; the path to the publisher may be broken")]
     Unreadable,
-    /// No region came with the grant.
-    #[error("no region came with it")]
+    /// No region came with the grant: the publisher's node does not keep to the protocol.
+    #[error("no region came with it: use the same release on both sides, and restart the publisher")]
     NoRegion,
 }

@@ -26,6 +26,9 @@ const PAUSE: Duration = Duration::from_micros(100);
 /// CRC-32. Values that were replaced by newer ones before this subscriber looked are counted in
 /// [`Sample::conflated`]; nothing is lost without being counted.
 ///
+/// Dropping the subscriber detaches it. If it is the last handle of its [`Node`](crate::Node), the drop joins the node's
+/// thread, and may block for up to 250 ms.
+///
 /// ```
 /// use fabricast::Node;
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,0 +1,99 @@
+use crate::fabric::AddressError;
+use crate::id::NameError;
+use crate::inspect::InspectError;
+use crate::node::{DirectoryError, NodeError};
+use crate::payload::{DecodeError, EncodeError, SchemaError};
+use crate::publisher::{PublishError, PublisherError};
+use crate::subscriber::{ReceiveError, SubscriberError};
+
+/// Any error of this library, for functions that meet several of them, such as `main`.
+///
+/// Each operation has an error of its own, which names what can go wrong with it; `?` makes this one of any of them.
+/// Its sentence and its source are those of the error inside.
+///
+/// ```
+/// use fabricast::Node;
+///
+/// fn main() -> Result<(), fabricast::Error> {
+///     let node = Node::builder().name("weather")?;
+/// #   let dir = tempfile::tempdir().expect("a directory");
+/// #   let node = node.runtime_dir(dir.path());
+///     let node = node.open()?;
+///     let mut publisher = node.state_publisher::<String>("tokyo").open()?;
+///     publisher.publish(&"sunny".to_owned())?;
+///     let mut subscriber = node.state_subscriber::<String>("shm:weather/tokyo").open()?;
+///     assert_eq!(subscriber.try_receive()?.map(|sample| sample.value).as_deref(), Some("sunny"));
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A text is not an address.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// Bytes are not a value.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// Nodes or topics could not be listed.
+    #[error(transparent)]
+    Directory(#[from] DirectoryError),
+    /// A value could not be encoded.
+    #[error(transparent)]
+    Encode(#[from] EncodeError),
+    /// There is no report of a topic.
+    #[error(transparent)]
+    Inspect(#[from] InspectError),
+    /// A text is not the name of a node or a topic.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// A node could not be opened.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// A value was not published.
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    /// A topic could not be opened for publishing.
+    #[error(transparent)]
+    Publisher(#[from] PublisherError),
+    /// No value was received.
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
+    /// There is no schema for a type, or bytes are not a schema.
+    #[error(transparent)]
+    Schema(#[from] SchemaError),
+    /// A topic could not be subscribed to.
+    #[error(transparent)]
+    Subscriber(#[from] SubscriberError),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+    use crate::control::ControlError;
+    use crate::id::NodeName;
+
+    fn named(text: &str) -> Result<NodeName, Error> {
+        Ok(text.parse::<NodeName>()?)
+    }
+
+    #[test]
+    fn it_speaks_as_the_error_inside() {
+        let error = named("").unwrap_err();
+        assert!(matches!(error, Error::Name(NameError::Empty { .. })));
+        assert_eq!(error.to_string(), "a node name must not be empty");
+        assert!(error.source().is_none());
+
+        let error = Error::from(ReceiveError::Gone { source: ControlError::Disconnected });
+        let source = error.source().map(ToString::to_string);
+        assert_eq!(source, Some(ControlError::Disconnected.to_string()));
+    }
+
+    #[test]
+    fn it_goes_from_thread_to_thread() {
+        fn goes<T: Send + Sync + 'static>() {}
+        goes::<Error>();
+    }
+}

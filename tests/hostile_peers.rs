@@ -514,7 +514,7 @@ fn garbage_in_a_landing_region_is_never_a_value() {
         }
     }
     println!("{rejected} rejected, {contended} contended");
-    assert!(rejected > 1000 && contended > 1000);
+    assert!(rejected > 15_000, "{rejected} rejected, {contended} contended");
 }
 
 /// A publisher may say that it has published for 584 years.
@@ -553,7 +553,7 @@ fn deceived(delivery: Delivery, deceit: impl FnOnce(&RawPeer) + Send + 'static) 
     });
     let began = now();
     let error =
-        subscribe(dir.path(), delivery, Duration::from_millis(300)).expect_err("nobody is a node there");
+        subscribe(dir.path(), delivery, Duration::from_secs(2)).expect_err("nobody is a node there");
     assert!(began.elapsed() < Duration::from_secs(10), "{error}");
     wait_within(PATIENCE, "the subscriber to hang up", || server.is_finished());
     server.join().expect("the deceit went as planned");

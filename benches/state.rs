@@ -40,6 +40,16 @@ fn commit(bencher: Bencher<'_, '_>, len: usize) {
 }
 
 #[divan::bench(args = SIZES)]
+fn check(bencher: Bencher<'_, '_>, len: usize) {
+    let mut parts = RepositoryParts::new(8, len).expect("a repository");
+    assert!(parts.commit(&payload(len)));
+    assert_eq!(parts.check(), Some(len));
+    bencher.counter(BytesCount::new(len)).bench_local(|| {
+        assert_eq!(black_box(parts.recheck()), Some(len));
+    });
+}
+
+#[divan::bench(args = SIZES)]
 fn commit_and_check(bencher: Bencher<'_, '_>, len: usize) {
     let mut parts = RepositoryParts::new(8, len).expect("a repository");
     let source = payload(len);

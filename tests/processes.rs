@@ -165,6 +165,15 @@ fn subscriber(dir: &Path, delivery: &str, manner: &str) -> Peer {
     Peer::ready("subscriber", dir, &format!("p {delivery} {manner}"))
 }
 
+/// A publisher that publishes all the time, and a subscriber of each delivery that has followed it for a while.
+fn running(dir: &Path) -> (Peer, [Peer; 2]) {
+    let mut publisher = publisher(dir);
+    let mut subscribers = [subscriber(dir, "pull", "following"), subscriber(dir, "push", "following")];
+    publisher.ask("run");
+    all_go_on(&mut publisher, &mut subscribers);
+    (publisher, subscribers)
+}
+
 fn files(dir: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(dir).expect("the directory can be read").flatten();
     let mut names: Vec<String> =
@@ -233,11 +242,7 @@ fn values_go_from_process_to_process() {
 fn a_killed_subscriber_is_forgotten_and_the_others_go_on() {
     for delivery in ["pull", "push"] {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut publisher = publisher(dir.path());
-        let mut survivors =
-            [subscriber(dir.path(), "pull", "following"), subscriber(dir.path(), "push", "following")];
-        publisher.ask("run");
-        all_go_on(&mut publisher, &mut survivors);
+        let (mut publisher, mut survivors) = running(dir.path());
         let (holdings, files_before) = (publisher.holdings(), files(dir.path()));
         let mut victim = subscriber(dir.path(), delivery, "following");
         let counts = if delivery == "pull" { "2 1" } else { "1 2" };
@@ -363,11 +368,7 @@ fn a_stopped_publisher_can_be_read_but_not_attached_to() {
 fn subscribers_that_are_killed_at_any_moment_leave_nothing_behind() {
     let mut random = seeded();
     let dir = tempfile::tempdir().expect("a directory");
-    let mut publisher = publisher(dir.path());
-    let mut survivors =
-        [subscriber(dir.path(), "pull", "following"), subscriber(dir.path(), "push", "following")];
-    publisher.ask("run");
-    all_go_on(&mut publisher, &mut survivors);
+    let (mut publisher, mut survivors) = running(dir.path());
     let (holdings, files_before) = (publisher.holdings(), files(dir.path()));
     for _ in 0..CYCLES {
         let delivery = if random.below(3) == 0 { "pull" } else { "push" };

@@ -221,10 +221,10 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
             receive_raw,
             around,
         ),
-        "pod" if len == 64 => place.pods(|number| [number; 8], around),
-        "pod" => place.pods(|number| [[[number; 32]; 32]; 8], around),
-        "pod-in-place" => place.pods_in_place(|number| [[[number; 32]; 32]; 8], around),
-        "struct" => place.values(quote, around),
+        "pod" if len == 64 => place.values::<Pod<_>, _>(|number| [number; 8], around),
+        "pod" => place.values::<Pod<_>, _>(|number| [[[number; 32]; 32]; 8], around),
+        "pod-in-place" => place.values_in_place(|number| [[[number; 32]; 32]; 8], around),
+        "struct" => place.values::<Quote, _>(quote, around),
         "clock" => around(&mut || (0..ROUNDS).for_each(|_| _ = std::hint::black_box(now()))),
         "call" => around(&mut || _ = std::hint::black_box(rustix::process::getppid())),
         what => panic!("nobody knows how to {what}"),
@@ -249,53 +249,46 @@ struct Place<'a> {
 }
 
 impl Place<'_> {
-    /// Values that are published by reference, and received decoded.
-    fn values<T>(self, make: impl Fn(u64) -> T, around: Around<'_>)
+    /// Values that are received decoded.
+    fn values<T, V>(self, make: impl Fn(u64) -> V, around: Around<'_>)
     where
-        T: Payload<Borrowed = T, Owned = T> + PartialEq + std::fmt::Debug,
+        T: Payload<Borrowed = V, Owned = V>,
+        V: PartialEq,
     {
-        self.rounds::<T>(
-            &mut |publisher, number| {
-                publisher.publish(&make(number)).expect("it fits");
-            },
-            |subscriber, number| {
-                let sample = subscriber.try_receive().expect("a receive").expect("a value");
-                assert!(sample.value == make(number));
-            },
-            around,
-        );
+        let receive = |subscriber: &mut StateSubscriber<T>, expected| {
+            let sample = subscriber.try_receive().expect("a receive").expect("a value");
+            assert!(sample.value == expected);
+        };
+        self.made_values(make, receive, around);
     }
 
-    fn pods<V>(self, make: impl Fn(u64) -> V, around: Around<'_>)
+    /// Values that are received where they lie.
+    fn values_in_place<V>(self, make: impl Fn(u64) -> V, around: Around<'_>)
     where
         Pod<V>: Payload<Borrowed = V, Owned = V>,
         V: bytemuck::Pod + PartialEq,
     {
-        self.rounds::<Pod<V>>(
-            &mut |publisher, number| {
-                publisher.publish(&make(number)).expect("it fits");
-            },
-            |subscriber, number| {
-                let sample = subscriber.try_receive().expect("a receive").expect("a value");
-                assert!(sample.value == make(number));
-            },
-            around,
-        );
+        let receive = |subscriber: &mut StateSubscriber<Pod<V>>, expected| {
+            let sample = subscriber.try_receive_ref().expect("a receive").expect("a value");
+            assert!(*sample.value().expect("it lies as it may") == expected);
+        };
+        self.made_values(make, receive, around);
     }
 
-    fn pods_in_place<V>(self, make: impl Fn(u64) -> V, around: Around<'_>)
-    where
-        Pod<V>: Payload<Borrowed = V, Owned = V>,
-        V: bytemuck::Pod + PartialEq,
+    /// Values that are published by reference.
+    fn made_values<T, V>(
+        self,
+        make: impl Fn(u64) -> V,
+        receive: impl Fn(&mut StateSubscriber<T>, V),
+        around: Around<'_>,
+    ) where
+        T: Payload<Borrowed = V>,
     {
-        self.rounds::<Pod<V>>(
-            &mut |publisher, number| {
+        self.rounds(
+            &mut |publisher: &mut StatePublisher<T>, number| {
                 publisher.publish(&make(number)).expect("it fits");
             },
-            |subscriber, number| {
-                let sample = subscriber.try_receive_ref().expect("a receive").expect("a value");
-                assert!(*sample.value().expect("it lies as it may") == make(number));
-            },
+            |subscriber, number| receive(subscriber, make(number)),
             around,
         );
     }

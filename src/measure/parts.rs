@@ -51,4 +51,40 @@ impl RepositoryParts {
     pub fn check(&mut self) -> Option<usize> {
         self.reader.poll(&self.region).ok().flatten().map(|verified| verified.payload.len())
     }
+
+    /// Copies the value that was checked last out once more and checks it as if it had not been seen; its length, or
+    /// `None` when no value was checked yet. It finds the value in this processor's own cache.
+    #[inline]
+    pub fn recheck(&mut self) -> Option<usize> {
+        self.reader.rewind();
+        self.check()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_recheck_reads_the_memory_again() {
+        let mut parts = RepositoryParts::new(4, 100).unwrap();
+        assert_eq!(parts.recheck(), None);
+        for number in 1..=9 {
+            assert!(parts.commit(&[number; 64]));
+            assert_eq!((parts.check(), parts.check()), (Some(64), None));
+            assert_eq!((parts.recheck(), parts.recheck(), parts.check()), (Some(64), Some(64), None));
+        }
+        assert_eq!(parts.reader.counts().received, 9 * 3);
+        let words = parts.region.len() / 8;
+        (0..words).for_each(|word| {
+            let offset = word * 8;
+            let changed = parts.region.load(offset) ^ (u64::from(parts.region.load(offset) == NINES) << 63);
+            parts.region.store_release(offset, changed);
+        });
+        assert_eq!(parts.recheck(), None, "what was changed meanwhile is found wrong");
+        assert_eq!(parts.reader.counts().rejected, 1);
+    }
+
+    /// A word of the last payload.
+    const NINES: u64 = u64::from_le_bytes([9; 8]);
 }

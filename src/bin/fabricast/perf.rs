@@ -2,17 +2,21 @@
 
 mod cpus;
 mod echo;
+mod follow;
 mod line;
 mod ping;
+mod process;
 
 use std::error::Error;
 use std::io;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fabricast::{Delivery, Node};
 
-use self::cpus::Cpus;
+use self::cpus::Choice;
 use super::failure::{Exit, Failure};
+use super::interrupt::Interrupt;
 use super::setting::Setting;
 
 const EXAMPLES: &str = "\
@@ -20,6 +24,7 @@ Examples:
   fabricast perf pull                                         round trips of 64-byte values, read by the subscriber
   fabricast perf push --size 64,1024,65536 --floor --json     three sizes, each beside the floor, for a script
   fabricast perf pull --size 1048576 --slots 32 --for 5       five seconds of 1 MiB values
+  fabricast perf push --subscribers 4                         three more processes read along
   fabricast perf push --serve --node lab                      answers in one terminal ...
   fabricast perf push --connect shm:lab                       ... what is measured from another
 
@@ -39,6 +44,10 @@ pub(crate) struct Arguments {
     /// Payload sizes in bytes, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(8..=1 << 30))]
     size: Vec<u32>,
+    /// Processes that subscribe to what is measured. One of them answers; the others take what they can catch, on
+    /// any processor, and what is replaced before they have read it counts as lost
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    subscribers: u32,
     /// Round trips to measure for each size [default: as many as --for allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     iterations: Option<u64>,
@@ -47,7 +56,7 @@ pub(crate) struct Arguments {
     seconds: f64,
     /// The processors of the measuring and of the answering process; `auto` for the first two, `any` to let them wander
     #[arg(long, value_name = "A,B", default_value = "auto")]
-    cpus: Cpus,
+    cpus: Choice,
     /// Slots of each repository
     #[arg(long, value_name = "N", default_value_t = 8)]
     slots: u32,
@@ -58,7 +67,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
     /// Answer the round trips that another process measures with --connect, until interrupted
-    #[arg(long, conflicts_with_all = ["connect", "floor", "json"])]
+    #[arg(long, conflicts_with_all = ["connect", "floor", "json", "subscribers"])]
     serve: bool,
     /// The name to answer under with --serve
     #[arg(long, default_value = "perf")]
@@ -72,6 +81,9 @@ pub(crate) struct Arguments {
     /// Given by a measuring process to the one it starts
     #[arg(long, hide = true, requires = "serve")]
     floor_len: Option<u32>,
+    /// Given by a measuring process to those that read along
+    #[arg(long, hide = true, conflicts_with_all = ["serve", "connect"])]
+    follow: Option<fabricast::Address>,
 }
 
 /// What to measure.
@@ -106,23 +118,40 @@ const PONG: &str = "pong";
 /// What goes wrong inside a measurement.
 type Trouble = Box<dyn Error>;
 
+/// An end without a word: nothing is wrong, or another process has told it.
+#[derive(Debug, thiserror::Error)]
+#[error("ended with exit code {}", self.0.code())]
+struct Quiet(Exit);
+
 /// Runs the measurement.
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    let outcome =
-        if arguments.serve { echo::serve(arguments, setting) } else { ping::measure(arguments, setting) };
-    outcome.map_err(told)
+    let outcome = match &arguments.follow {
+        Some(measuring) => follow::follow(arguments, setting, measuring),
+        None if arguments.serve => echo::serve(arguments, setting),
+        None => ping::measure(arguments, setting),
+    };
+    outcome.or_else(told)
 }
 
 /// How the program tells it.
-fn told(trouble: Trouble) -> Failure {
-    let trouble = match trouble.downcast::<Failure>() {
-        Ok(failure) => return *failure,
+fn told(trouble: Trouble) -> Result<Exit, Failure> {
+    let trouble = match trouble.downcast::<Quiet>() {
+        Ok(quiet) => return Ok(quiet.0),
         Err(trouble) => trouble,
     };
-    match trouble.downcast::<io::Error>() {
+    let trouble = match trouble.downcast::<Failure>() {
+        Ok(failure) => return Err(*failure),
+        Err(trouble) => trouble,
+    };
+    Err(match trouble.downcast::<io::Error>() {
         Ok(error) => (*error).into(),
         Err(trouble) => Failure::new(Exit::No, trouble),
-    }
+    })
+}
+
+/// Waits for so long; ends the measurement when the process was asked to end.
+fn wait(interrupt: &Interrupt, duration: Duration) -> Result<(), Trouble> {
+    if interrupt.pause(duration) { Err(Quiet(Exit::Done).into()) } else { Ok(()) }
 }
 
 impl Mode {

@@ -140,6 +140,12 @@ impl StateReader {
         self.counts
     }
 
+    /// Takes the last value for unread, so that it is read and checked once more. For measurements.
+    #[inline]
+    pub(crate) fn rewind(&mut self) {
+        self.last = Sequence::new(self.last.get().saturating_sub(1));
+    }
+
     /// The newest value in mapped memory, if it is newer than the last one.
     #[inline]
     pub(crate) fn poll(&mut self, memory: &Region) -> Result<Option<Verified<'_>>, ReadFailure> {

@@ -3,9 +3,9 @@ use std::str::FromStr;
 
 use rustix::thread::CpuSet;
 
-/// Where the two processes run.
+/// Where the two processes shall run, as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cpus {
+pub(super) enum Choice {
     /// On the first two processors that this process may use; anywhere if there is only one.
     Auto,
     /// Anywhere.
@@ -14,7 +14,16 @@ pub(super) enum Cpus {
     Two(usize, usize),
 }
 
-impl FromStr for Cpus {
+/// Where the two processes run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cpus {
+    /// The processors of the measuring and of the answering one, if they are kept on theirs.
+    two: Option<(usize, usize)>,
+    /// Where this process may run when it is not kept.
+    usable: CpuSet,
+}
+
+impl FromStr for Choice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -35,42 +44,43 @@ impl FromStr for Cpus {
 
 impl fmt::Display for Cpus {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Auto => out.write_str("auto"),
-            Self::Any => out.write_str("any"),
-            Self::Two(one, other) => write!(out, "{one},{other}"),
+        match self.two {
+            None => out.write_str("any"),
+            Some((one, other)) => write!(out, "{one},{other}"),
         }
     }
 }
 
-impl Cpus {
+impl Choice {
     /// The choice with numbers: to be made before either process is kept on its processor.
-    pub(super) fn settled(self) -> Self {
-        if self != Self::Auto {
-            return self;
-        }
-        let Ok(usable) = rustix::thread::sched_getaffinity(None) else { return Self::Any };
-        let mut usable = (0..CpuSet::MAX_CPU).filter(|cpu| usable.is_set(*cpu));
-        match (usable.next(), usable.next()) {
-            (Some(one), Some(other)) => Self::Two(one, other),
-            _ => Self::Any,
-        }
+    pub(super) fn settled(self) -> Result<Cpus, String> {
+        let usable = rustix::thread::sched_getaffinity(None)
+            .map_err(|errno| format!("cannot tell which processors this process may use: {errno}"))?;
+        let mut numbers = (0..CpuSet::MAX_CPU).filter(|cpu| usable.is_set(*cpu));
+        let two = match self {
+            Self::Auto => numbers.next().zip(numbers.next()),
+            Self::Any => None,
+            Self::Two(one, other) => Some((one, other)),
+        };
+        Ok(Cpus { two, usable })
+    }
+}
+
+impl Cpus {
+    /// Keeps this thread, and what it starts from now on, on the processor of the measuring process.
+    pub(super) fn pin_measuring(&self) -> Result<(), String> {
+        self.two.map_or(Ok(()), |(cpu, _)| pin(cpu))
     }
 
-    /// Keeps this process, and the threads it starts from now on, on the processor of the measuring one.
-    pub(super) fn pin_measuring(self) -> Result<(), String> {
-        match self {
-            Self::Two(cpu, _) => pin(cpu),
-            Self::Any | Self::Auto => Ok(()),
-        }
+    /// Keeps this thread, and what it starts from now on, on the processor of the answering process.
+    pub(super) fn pin_answering(&self) -> Result<(), String> {
+        self.two.map_or(Ok(()), |(_, cpu)| pin(cpu))
     }
 
-    /// Keeps this process, and the threads it starts from now on, on the processor of the answering one.
-    pub(super) fn pin_answering(self) -> Result<(), String> {
-        match self {
-            Self::Two(_, cpu) => pin(cpu),
-            Self::Any | Self::Auto => Ok(()),
-        }
+    /// Lets this thread, and what it starts from now on, run where it could before it was kept anywhere.
+    pub(super) fn unpin(&self) -> Result<(), String> {
+        rustix::thread::sched_setaffinity(None, &self.usable)
+            .map_err(|errno| format!("cannot run where this process could before: {errno}"))
     }
 }
 

@@ -26,6 +26,25 @@ pub(super) struct Seen {
     pub(super) rejected: u64,
 }
 
+impl std::ops::Add for Seen {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            verified: self.verified + other.verified,
+            torn_retries: self.torn_retries + other.torn_retries,
+            lost: self.lost + other.lost,
+            rejected: self.rejected + other.rejected,
+        }
+    }
+}
+
+impl std::iter::Sum for Seen {
+    fn sum<I: Iterator<Item = Self>>(seen: I) -> Self {
+        seen.fold(Self::default(), std::ops::Add::add)
+    }
+}
+
 /// The end that answers.
 struct Echo {
     value: Vec<u64>,
@@ -37,7 +56,11 @@ struct Echo {
 
 /// Answers: what a measuring process asks that started this one, or whoever measures, one after the other.
 pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
-    arguments.cpus.settled().pin_answering()?;
+    if arguments.floor_len.is_some() {
+        // The process that started this one may be killed; nobody would tell this one to stop then.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    }
+    arguments.cpus.settled()?.pin_answering()?;
     let interrupt = Interrupt::install()?;
     let node = open_node(&arguments.node, setting)?;
     let Some(len) = arguments.floor_len else {
@@ -53,13 +76,10 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
         }
         return Ok(Exit::Done);
     };
-    // The process that started this one may be killed; nobody would tell this one to stop then.
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let floor = Floor::open(std::io::stdin().as_fd().try_clone_to_owned()?, len as usize)?;
     let Some(mut echo) = Echo::find(&node, arguments, &interrupt)? else { return Ok(Exit::Done) };
     echo.obey(&floor)?;
-    let seen = Seen { ..echo.seen() };
-    writeln!(std::io::stdout(), "{}", serde_json::to_string(&seen)?)?;
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&echo.seen())?)?;
     Ok(Exit::Done)
 }
 

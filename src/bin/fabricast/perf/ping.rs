@@ -1,5 +1,5 @@
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::io::Write as _;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use fabricast::measure::Floor;
@@ -11,11 +11,15 @@ use super::super::interrupt::Interrupt;
 use super::super::setting::{Setting, check_fabric};
 use super::cpus::Cpus;
 use super::echo::Seen;
+use super::follow::Followers;
 use super::line::{Durations, Line, count};
-use super::{Arguments, PONG, Phase, Trouble, mark, marked, measuring_name, open_node};
+use super::process::Process;
+use super::{Arguments, PONG, Phase, Quiet, Trouble, mark, marked, measuring_name, open_node, wait};
 
 /// How long the other process has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long each attempt to subscribe may take: a process that hangs must not keep this one from ending.
+const ATTEMPT: Duration = Duration::from_secs(1);
 /// Empty looks between two looks at the clock.
 const LOOKS: u32 = 1 << 20;
 /// Turns in which floor and delivery are measured, one after the other.
@@ -24,13 +28,16 @@ const TURNS: u64 = 10;
 const WARM_UP: u64 = 50;
 /// Round trips between two looks whether the process was asked to end.
 const LOOK_FOR_INTERRUPT: u64 = 256;
-/// Round trips of a probe.
+/// Round trips of a probe, if it takes no longer than it may.
 const PROBES: u64 = 20_000;
+/// How long a probe may take: on a busy machine a round trip takes as long as others may run.
+const PROBE: Duration = Duration::from_millis(500);
 /// A line goes to and fro faster than this between processors that share a cache.
 const NEAR_NS: u64 = 250;
 
 /// The two ends that this process holds.
-struct Ping {
+struct Ping<'a> {
+    interrupt: &'a Interrupt,
     value: Vec<u64>,
     len: usize,
     number: u64,
@@ -40,12 +47,19 @@ struct Ping {
 }
 
 /// The process that answers. Ended when dropped.
-struct Answering {
-    child: Child,
-    output: BufReader<ChildStdout>,
+struct Answering<'a> {
+    interrupt: &'a Interrupt,
+    process: Process,
     floor: Floor,
     stamp: u64,
     probe: u64,
+}
+
+/// How often an answer was looked for, and since when.
+#[derive(Debug, Default)]
+struct Patience {
+    looks: u32,
+    began: Option<Instant>,
 }
 
 /// What all sizes have in common.
@@ -58,7 +72,11 @@ struct Measurement<'a> {
 
 /// Measures, prints a line a size, and says by the exit code whether every value was right.
 pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
-    let cpus = arguments.cpus.settled();
+    let cpus = arguments.cpus.settled()?;
+    if arguments.connect.is_none() {
+        // To see whether the other process will be able to.
+        cpus.pin_answering()?;
+    }
     cpus.pin_measuring()?;
     let measurement = Measurement { arguments, setting, cpus, interrupt: Interrupt::install()? };
     let mut heading = (!arguments.json).then(Line::heading);
@@ -92,13 +110,14 @@ impl Measurement<'_> {
         check_fabric(address)?;
         let answering = address.to_string();
         let name = answering.strip_prefix("shm:").unwrap_or(&answering);
-        let mut ping = self.subscribe(size, name, self.publish(size, name)?)?;
+        let mut ping = self.subscribe(size, name, self.publish(size, name)?, None)?;
+        let followers = self.start_followers(size, name, &ping)?;
         ping.warm_up()?;
         let mut durations = Durations::new();
         let Arguments { iterations, seconds, .. } = *self.arguments;
         timed(&mut durations, (iterations, seconds), &self.interrupt, || ping.round_trip())?;
         let mut line = durations.line(self.arguments.mode.name(), size);
-        ping.complete(&mut line, Seen::default());
+        self.complete(&mut line, ping.seen() + followers.end(&self.interrupt)?);
         line.connect = Some(answering);
         Ok(line)
     }
@@ -107,8 +126,27 @@ impl Measurement<'_> {
     fn started(&self, size: u32, name: &str) -> Result<Vec<Line>, Trouble> {
         let published = self.publish(size, name)?;
         let mut answering = self.start(size, name)?;
-        let mut ping = self.subscribe(size, name, published)?;
+        match self.taken_in_turns(size, name, published, &mut answering) {
+            Ok((mut lines, seen)) => {
+                let other = answering.end()?;
+                lines.last_mut().into_iter().for_each(|line| self.complete(line, seen + other));
+                Ok(lines)
+            }
+            Err(trouble) => Err(answering.process.explain(trouble)),
+        }
+    }
+
+    /// Measures floor and delivery in turns: their lines, that of the delivery last and without what was seen of it.
+    fn taken_in_turns(
+        &self,
+        size: u32,
+        name: &str,
+        published: (Node, StatePublisher<Raw>),
+        answering: &mut Answering<'_>,
+    ) -> Result<(Vec<Line>, Seen), Trouble> {
+        let mut ping = self.subscribe(size, name, published, Some(&mut answering.process))?;
         let before = answering.probe()?;
+        let followers = self.start_followers(size, name, &ping)?;
         let (mut floor, mut delivery) = (Durations::new(), Durations::new());
         let Arguments { iterations, seconds, .. } = *self.arguments;
         let turns = iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
@@ -128,33 +166,51 @@ impl Measurement<'_> {
             ping.warm_up()?;
             timed(&mut delivery, extent, &self.interrupt, || ping.round_trip())?;
         }
+        let seen = followers.end(&self.interrupt)? + ping.seen();
         let placement = match (before, answering.probe()?) {
             (true, true) => "near",
             (false, false) => "far",
             _ => "mixed",
         };
-        let mut line = delivery.line(self.arguments.mode.name(), size);
-        ping.complete(&mut line, answering.stop()?);
-        let mut lines = vec![line];
+        let mut lines = vec![delivery.line(self.arguments.mode.name(), size)];
         if self.arguments.floor {
             lines.insert(0, floor.line("floor", size));
         }
         lines.iter_mut().for_each(|line| line.placement = Some(placement));
-        Ok(lines)
+        Ok((lines, seen))
+    }
+
+    /// Adds to the line of a delivery what all ends have counted.
+    fn complete(&self, line: &mut Line, Seen { verified, torn_retries, lost, rejected }: Seen) {
+        line.subscribers = self.arguments.subscribers;
+        line.torn_retries = Some(torn_retries);
+        line.lost = Some(lost);
+        line.rejected = Some(rejected);
+        line.verified = Some(verified);
     }
 
     /// Starts the process that answers.
-    fn start(&self, size: u32, name: &str) -> Result<Answering, Trouble> {
+    fn start(&self, size: u32, name: &str) -> Result<Answering<'_>, Trouble> {
         let floor = Floor::create(size as usize)?;
         let mut command = Command::new(std::env::current_exe()?);
         command.args(self.setting.as_arguments());
         command.args(["perf", self.arguments.mode.name(), "--serve", "--node", name]);
         command.args(["--floor-len", &size.to_string(), "--slots", &self.arguments.slots.to_string()]);
         command.args(["--cpus", &self.cpus.to_string()]);
-        command.stdin(Stdio::from(floor.file()?)).stdout(Stdio::piped());
-        let mut child = command.spawn()?;
-        let output = child.stdout.take().ok_or("the answering process has no output")?;
-        Ok(Answering { child, output: BufReader::new(output), floor, stamp: 0, probe: 0 })
+        let process = Process::start("answering", command, floor.file()?)?;
+        Ok(Answering { interrupt: &self.interrupt, process, floor, stamp: 0, probe: 0 })
+    }
+
+    /// Starts the processes that read along, and waits until they do.
+    fn start_followers(&self, size: u32, name: &str, ping: &Ping<'_>) -> Result<Followers, Trouble> {
+        let mut followers = Followers::start(self.arguments, self.setting, &self.cpus, (size, name))?;
+        followers.join(&ping.publisher, &self.interrupt, self.deadline())?;
+        Ok(followers)
+    }
+
+    /// Until when other processes are waited for.
+    fn deadline(&self) -> Deadline {
+        Deadline::after(Duration::from_secs_f64(self.arguments.wait))
     }
 
     /// Publishes for the node of this name to subscribe.
@@ -171,29 +227,35 @@ impl Measurement<'_> {
         size: u32,
         answering: &str,
         (node, publisher): (Node, StatePublisher<Raw>),
-    ) -> Result<Ping, Trouble> {
-        let (mode, len) = (self.arguments.mode, size as usize);
+        mut process: Option<&mut Process>,
+    ) -> Result<Ping<'_>, Trouble> {
+        let (mode, len, interrupt) = (self.arguments.mode, size as usize, &self.interrupt);
         let target = format!("shm:{answering}/{PONG}");
-        let deadline = Deadline::after(Duration::from_secs_f64(self.arguments.wait));
+        let deadline = self.deadline();
+        let mut go_on = |pause| {
+            wait(interrupt, pause)?;
+            process.as_mut().map_or(Ok(()), |process| process.check())
+        };
         let subscriber = loop {
-            match node.state_subscriber::<Raw>(&target).delivery(mode.delivery()).open() {
+            let subscriber = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
+            match subscriber.timeout(ATTEMPT).open() {
                 Ok(subscriber) => break subscriber,
                 Err(error) if deadline.is_over() => return Err(Failure::from(error).into()),
-                Err(_) => drop(self.interrupt.pause(Duration::from_millis(5))),
+                Err(_) => go_on(Duration::from_millis(5))?,
             }
         };
         while publisher.pull_subscribers() + publisher.push_subscribers() == 0 {
             if deadline.is_over() {
                 return Err("the answering process does not subscribe: end it, and start it again".into());
             }
-            self.interrupt.pause(Duration::from_millis(1));
+            go_on(Duration::from_millis(1))?;
         }
         let value = vec![0x5555_5555_5555_5555; len.div_ceil(size_of::<u64>())];
-        Ok(Ping { value, len, number: 0, publisher, subscriber, seen: Seen::default() })
+        Ok(Ping { interrupt, value, len, number: 0, publisher, subscriber, seen: Seen::default() })
     }
 }
 
-impl Ping {
+impl Ping<'_> {
     fn warm_up(&mut self) -> Result<(), Trouble> {
         (0..WARM_UP).try_for_each(|_| self.round_trip())
     }
@@ -204,8 +266,7 @@ impl Ping {
         mark(&mut self.value, self.number);
         let bytes: &[u8] = bytemuck::cast_slice(&self.value);
         self.publisher.publish(bytes.split_at(self.len).0)?;
-        let mut looks = 0;
-        let mut began = None;
+        let mut patience = Patience::default();
         loop {
             match self.subscriber.try_receive_ref() {
                 Ok(Some(sample)) => {
@@ -213,38 +274,37 @@ impl Ping {
                     self.seen.rejected += u64::from(marked(sample.bytes, self.len) != Some(self.number));
                     return Ok(());
                 }
-                Ok(None) | Err(ReceiveError::Contended { .. }) => {
-                    looks += 1;
-                    if looks % LOOKS == 0 && began.get_or_insert_with(now).elapsed() > PATIENCE {
-                        return Err("the answering process has stopped answering".into());
-                    }
-                }
-                Err(error) => return Err(error.into()),
+                Ok(None) | Err(ReceiveError::Contended { .. }) => patience.look(self.interrupt)?,
+                Err(error) => return Err(Failure::from(error).into()),
             }
         }
     }
 
-    /// Adds to a line what both ends have counted.
-    fn complete(&self, line: &mut Line, other: Seen) {
+    /// What this end has counted.
+    fn seen(&self) -> Seen {
         let SubscriberStats { torn_retries, conflated, rejected, .. } = self.subscriber.stats();
-        line.torn_retries = Some(torn_retries + other.torn_retries);
-        line.lost = Some(conflated + other.lost);
-        line.rejected = Some(rejected + self.seen.rejected + other.rejected);
-        line.verified = Some(self.seen.verified - self.seen.rejected + other.verified);
+        let verified = self.seen.verified - self.seen.rejected;
+        Seen { verified, torn_retries, lost: conflated, rejected: rejected + self.seen.rejected }
     }
 }
 
-impl Answering {
+impl Answering<'_> {
     /// Whether the two processors share a cache.
     fn probe(&mut self) -> Result<bool, Trouble> {
         self.floor.set_phase(Phase::Probe.number());
         let mut durations = Durations::new();
+        let end = now() + PROBE;
         for _ in 0..PROBES {
             let began = now();
+            if began >= end {
+                break;
+            }
             self.probe += 1;
             self.floor.pass(0, self.probe);
-            let (floor, probe) = (&self.floor, self.probe);
-            await_answer(|| floor.passed(1) == probe)?;
+            let mut patience = Patience::default();
+            while self.floor.passed(1) != self.probe {
+                self.look(&mut patience)?;
+            }
             durations.record(nanoseconds(began));
         }
         Ok(durations.line("probe", 0).p50_ns < NEAR_NS)
@@ -256,24 +316,50 @@ impl Answering {
         self.stamp += 1;
         mark(value, self.stamp);
         self.floor.send(0, self.stamp, value);
-        await_answer(|| self.floor.try_receive(1, self.stamp, answer))
+        let mut patience = Patience::default();
+        while !self.floor.try_receive(1, self.stamp, answer) {
+            self.look(&mut patience)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the process, too, when it is time to.
+    #[inline]
+    fn look(&mut self, patience: &mut Patience) -> Result<(), Trouble> {
+        patience.look(self.interrupt)?;
+        if patience.is_waiting() { self.process.check() } else { Ok(()) }
     }
 
     /// Ends the process, and takes what it counted.
-    fn stop(mut self) -> Result<Seen, Trouble> {
+    fn end(self) -> Result<Seen, Trouble> {
         self.floor.set_phase(Phase::Stop.number());
-        let mut line = String::new();
-        self.output.read_line(&mut line)?;
-        Ok(serde_json::from_str(&line)?)
+        self.process.end(self.interrupt)
     }
 }
 
-impl Drop for Answering {
-    fn drop(&mut self) {
-        self.floor.set_phase(Phase::Stop.number());
-        // It ends by itself unless something is wrong with it; killing what has ended fails, and does no harm.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+impl Patience {
+    /// One more look was in vain: an error when that goes on for too long, or the process was asked to end.
+    #[inline]
+    fn look(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
+        self.looks = self.looks.wrapping_add(1);
+        if self.is_waiting() { self.wait(interrupt) } else { Ok(()) }
+    }
+
+    /// Whether it is time to look at more than the answer.
+    #[inline]
+    fn is_waiting(&self) -> bool {
+        self.looks.is_multiple_of(LOOKS)
+    }
+
+    #[cold]
+    fn wait(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
+        if interrupt.came() {
+            return Err(Quiet(Exit::Done).into());
+        }
+        if self.began.get_or_insert_with(now).elapsed() > PATIENCE {
+            return Err("the answering process has stopped answering".into());
+        }
+        Ok(())
     }
 }
 
@@ -293,20 +379,6 @@ fn timed(
         }
         round_trip()?;
         durations.record(nanoseconds(began));
-    }
-    Ok(())
-}
-
-/// Looks for the answer until it is there.
-#[inline]
-fn await_answer(mut answered: impl FnMut() -> bool) -> Result<(), Trouble> {
-    let mut looks = 0;
-    let mut began = None;
-    while !answered() {
-        looks += 1;
-        if looks % LOOKS == 0 && began.get_or_insert_with(now).elapsed() > PATIENCE {
-            return Err("the answering process has stopped answering".into());
-        }
     }
     Ok(())
 }

@@ -1,0 +1,122 @@
+use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::process::Command;
+use std::time::Duration;
+
+use fabricast::measure::Floor;
+use fabricast::{Address, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
+use rustix::process::Signal;
+
+use super::super::clock::Deadline;
+use super::super::failure::{Exit, Failure};
+use super::super::interrupt::Interrupt;
+use super::super::setting::Setting;
+use super::cpus::Cpus;
+use super::echo::Seen;
+use super::process::Process;
+use super::{Arguments, Phase, Trouble, marked, measuring_name, wait};
+
+/// Looks between two looks at what is to be done.
+const LOOKS: u32 = 4096;
+/// Room for a value in the memory by which followers are told to stop; no value goes through it.
+const CONTROL_LEN: usize = size_of::<u64>();
+
+/// The processes that subscribe besides the one that answers. Ended when dropped.
+pub(super) struct Followers {
+    processes: Vec<Process>,
+    control: Floor,
+}
+
+/// Subscribes to what the process at this address publishes, which has started this one, until told to stop.
+pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Address) -> Result<Exit, Trouble> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let interrupt = Interrupt::install()?;
+    let control = Floor::open(std::io::stdin().as_fd().try_clone_to_owned()?, CONTROL_LEN)?;
+    let target = format!("{measuring}/{}", arguments.mode.name()).parse()?;
+    let mut subscriber = setting.subscribe(&target, arguments.mode.delivery())?;
+    let len = arguments.size.first().map_or(0, |size| *size as usize);
+    let stopped = || Phase::of(control.phase()) == Phase::Stop || interrupt.came();
+    let seen = watch(&mut subscriber, len, stopped)?;
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&seen)?)?;
+    Ok(Exit::Done)
+}
+
+/// Takes and compares each value that can be caught, up to the newest one when told to stop.
+fn watch(
+    subscriber: &mut StateSubscriber<Raw>,
+    len: usize,
+    stopped: impl Fn() -> bool,
+) -> Result<Seen, Trouble> {
+    let mut seen = Seen::default();
+    let (mut looks, mut stopping) = (0u32, false);
+    loop {
+        looks = looks.wrapping_add(1);
+        stopping |= looks.is_multiple_of(LOOKS) && stopped();
+        match subscriber.try_receive_ref() {
+            // The values of a measurement are numbered as their topic numbers them.
+            Ok(Some(sample)) if marked(sample.bytes, len) == Some(sample.sequence.get()) => {
+                seen.verified += 1;
+            }
+            Ok(Some(_)) => seen.rejected += 1,
+            Ok(None) if stopping => break,
+            Ok(None) | Err(ReceiveError::Contended { .. }) => {}
+            Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => break,
+            Err(error) => return Err(Failure::from(error).into()),
+        }
+    }
+    let SubscriberStats { torn_retries, conflated, rejected, .. } = subscriber.stats();
+    Ok(Seen { torn_retries, lost: conflated, rejected: seen.rejected + rejected, ..seen })
+}
+
+impl Followers {
+    /// Starts as many as the arguments say, to subscribe to the node that measures against the node of this name.
+    pub(super) fn start(
+        arguments: &Arguments,
+        setting: &Setting,
+        cpus: &Cpus,
+        (size, answering): (u32, &str),
+    ) -> Result<Self, Trouble> {
+        let control = Floor::create(CONTROL_LEN)?;
+        let start_one = || {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(setting.as_arguments());
+            command.args(["perf", arguments.mode.name(), "--size", &size.to_string()]);
+            command.args(["--follow", &format!("shm:{}", measuring_name(answering))]);
+            Process::start("subscribing", command, control.file()?)
+        };
+        let more = arguments.subscribers - 1;
+        if more == 0 {
+            return Ok(Self { processes: Vec::new(), control });
+        }
+        // A process may run where the one that starts it may.
+        cpus.unpin()?;
+        let processes = (0..more).map(|_| start_one()).collect::<Result<_, _>>()?;
+        cpus.pin_measuring()?;
+        Ok(Self { processes, control })
+    }
+
+    /// Waits until all have subscribed, as the one that answers has.
+    pub(super) fn join(
+        &mut self,
+        publisher: &StatePublisher<Raw>,
+        interrupt: &Interrupt,
+        deadline: Deadline,
+    ) -> Result<(), Trouble> {
+        let more = u64::try_from(self.processes.len())?;
+        while publisher.pull_subscribers() + publisher.push_subscribers() <= more {
+            if deadline.is_over() {
+                return Err("not all subscribing processes subscribe: give them more time with --wait".into());
+            }
+            self.processes.iter_mut().try_for_each(Process::check)?;
+            wait(interrupt, Duration::from_millis(1))?;
+        }
+        Ok(())
+    }
+
+    /// Ends them, and takes what they have seen.
+    pub(super) fn end(self, interrupt: &Interrupt) -> Result<Seen, Trouble> {
+        self.control.set_phase(Phase::Stop.number());
+        let seen = self.processes.into_iter().map(|process| process.end(interrupt));
+        seen.sum()
+    }
+}

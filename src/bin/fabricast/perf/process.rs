@@ -1,0 +1,152 @@
+use std::io::{BufRead as _, BufReader};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use super::super::clock::Deadline;
+use super::super::failure::{Exit, Failure};
+use super::super::interrupt::Interrupt;
+use super::echo::Seen;
+use super::{Quiet, Trouble};
+
+/// How long a process may take to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a process may take to end by itself when what it holds is already gone.
+const AFTERMATH: Duration = Duration::from_millis(500);
+/// How often it is looked at meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A process that a measurement has started. Ended when dropped.
+pub(super) struct Process {
+    what: &'static str,
+    child: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Process {
+    /// Starts one that is called so when something is told about it.
+    pub(super) fn start(what: &'static str, mut command: Command, input: OwnedFd) -> Result<Self, Trouble> {
+        let mut child = command.stdin(Stdio::from(input)).stdout(Stdio::piped()).spawn()?;
+        let output = child.stdout.take().ok_or("a started process has no output")?;
+        Ok(Self { what, child, output: BufReader::new(output) })
+    }
+
+    /// An error when it has ended, which it must not yet.
+    pub(super) fn check(&mut self) -> Result<(), Trouble> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(self.failure(status).unwrap_or_else(|| {
+                let sentence = format!("the {} process has ended before the measurement", self.what);
+                Failure::new(Exit::Gone, sentence).into()
+            })),
+        }
+    }
+
+    /// The reason of what was noticed: the failure of this process, if that is what it comes from.
+    pub(super) fn explain(&mut self, noticed: Trouble) -> Trouble {
+        if noticed.is::<Quiet>() {
+            return noticed;
+        }
+        let deadline = Deadline::after(AFTERMATH);
+        while !deadline.is_over() {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return self.failure(status).unwrap_or(noticed),
+                Ok(None) => std::thread::park_timeout(LOOK_AGAIN),
+                Err(_) => return noticed,
+            }
+        }
+        noticed
+    }
+
+    /// What it has seen, when it was told to end.
+    pub(super) fn end(mut self, interrupt: &Interrupt) -> Result<Seen, Trouble> {
+        let deadline = Deadline::after(PATIENCE);
+        // What it prints fits into the pipe.
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if interrupt.pause(LOOK_AGAIN) {
+                return Err(Quiet(Exit::Done).into());
+            }
+            if deadline.is_over() {
+                return Err(format!("the {} process does not end: end it", self.what).into());
+            }
+        };
+        self.failure(status).map_or_else(|| self.seen(), Err)
+    }
+
+    /// What it has printed, now that it has ended.
+    fn seen(&mut self) -> Result<Seen, Trouble> {
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let untold = || format!("the {} process has ended without telling what it has seen", self.what);
+        serde_json::from_str(&line).map_err(|_| untold().into())
+    }
+
+    /// What there is to tell of a process that has ended so; nothing when it has not failed, nothing more than the
+    /// exit code when it has told itself.
+    fn failure(&self, status: ExitStatus) -> Option<Trouble> {
+        if let Some(signal) = status.signal() {
+            let sentence = format!("the {} process was ended by signal {signal}", self.what);
+            return Some(Failure::new(Exit::Gone, sentence).into());
+        }
+        let known = [Exit::Usage, Exit::Unreachable, Exit::Refused, Exit::Hung, Exit::Gone];
+        let exit = known.into_iter().find(|exit| Some(i32::from(exit.code())) == status.code());
+        (!status.success()).then(|| Quiet(exit.unwrap_or(Exit::No)).into())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It ends by itself unless something is wrong with it; killing what has ended fails, and does no harm.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    fn ended(script: &str) -> Process {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let input = File::open("/dev/null").unwrap().into();
+        let mut process = Process::start("trying", command, input).unwrap();
+        process.child.wait().unwrap();
+        process
+    }
+
+    fn sentence(script: &str) -> String {
+        ended(script).check().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn how_a_process_has_ended_is_told_by_one_of_the_two() {
+        assert_eq!(sentence("exit 0"), "the trying process has ended before the measurement");
+        assert_eq!(sentence("kill -9 $$"), "the trying process was ended by signal 9");
+        for (script, exit) in [("exit 2", Exit::Usage), ("exit 6", Exit::Gone), ("exit 101", Exit::No)] {
+            let told = ended(script).check().unwrap_err();
+            assert_eq!(told.downcast::<Quiet>().unwrap().0, exit);
+            let explained = ended(script).explain("it does not answer".into());
+            assert_eq!(explained.downcast::<Quiet>().unwrap().0, exit);
+        }
+        let explained = ended("exit 0").explain("it does not answer".into());
+        assert_eq!(explained.to_string(), "it does not answer");
+    }
+
+    #[test]
+    fn a_process_that_has_printed_nothing_is_told() {
+        for script in ["", "echo", "echo 7"] {
+            let untold = ended(script).seen().unwrap_err().to_string();
+            assert_eq!(untold, "the trying process has ended without telling what it has seen");
+        }
+        let told = r#"echo '{"verified":3,"torn_retries":0,"lost":1,"rejected":0}'"#;
+        let seen = ended(told).seen().unwrap();
+        assert_eq!((seen.verified, seen.lost), (3, 1));
+    }
+}

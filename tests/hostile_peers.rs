@@ -552,8 +552,7 @@ fn deceived(delivery: Delivery, deceit: impl FnOnce(&RawPeer) + Send + 'static) 
         peer.wait_closed();
     });
     let began = now();
-    let error =
-        subscribe(dir.path(), delivery, Duration::from_secs(2)).expect_err("nobody is a node there");
+    let error = subscribe(dir.path(), delivery, Duration::from_secs(2)).expect_err("nobody is a node there");
     assert!(began.elapsed() < Duration::from_secs(10), "{error}");
     wait_within(PATIENCE, "the subscriber to hang up", || server.is_finished());
     server.join().expect("the deceit went as planned");

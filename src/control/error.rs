@@ -125,6 +125,12 @@ pub enum ControlError {
     /// The peer went away without saying goodbye.
     #[error("the peer closed the connection without ending the session: its process may have died")]
     Disconnected,
+    /// The connection to the peer failed.
+    #[error("the connection to the peer failed: {why}")]
+    Broken {
+        /// How.
+        why: String,
+    },
     /// More is waiting to be taken from this session than it may hold.
     #[error("the session holds {max} actions that nobody took: it can not go on")]
     Backlog {

@@ -9,7 +9,7 @@ use crate::control::{Identity, Text};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::shm::ShmFabric;
 use crate::fabric::shm::directory::RuntimeDirectory;
-use crate::fabric::{Fabric, FabricError, Listener};
+use crate::fabric::{Fabric, FabricError, Listener, SeveralFabrics};
 use crate::id::{NameError, NodeName};
 
 /// Sets up a [`Node`].
@@ -81,7 +81,8 @@ impl NodeBuilder {
             Some(path) => RuntimeDirectory::open(path)?,
             None => RuntimeDirectory::from_environment()?,
         };
-        let fabric: Arc<dyn Fabric> = Arc::new(ShmFabric::new(directory));
+        let fabric: Arc<dyn Fabric> =
+            Arc::new(SeveralFabrics::new(vec![(Arc::new(ShmFabric::new(directory)), true)]));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (core, driver) = assemble(self.name, fabric, clock, self.events)?;
         let thread = DriverThread::start(driver, Arc::clone(&core));
@@ -114,7 +115,8 @@ pub(super) fn assemble(
         host: Text::cut(&host.nodename().to_string_lossy()),
         started_ns: clock.realtime_ns(),
     };
-    let core = Arc::new(NodeCore::new(fabric, clock, events, identity, listener.is_some())?);
+    let addresses = listener.as_ref().map(|listener| listener.addresses()).unwrap_or_default();
+    let core = Arc::new(NodeCore::new(fabric, clock, events, identity, addresses)?);
     let driver = Driver::new(Arc::clone(&core), listener);
     Ok((core, driver))
 }

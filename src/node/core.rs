@@ -9,7 +9,7 @@ use super::link::Link;
 use crate::clock::Clock;
 use crate::control::Identity;
 use crate::event::{Event, EventSink};
-use crate::fabric::{Fabric, FabricError, Waker};
+use crate::fabric::{Address, Fabric, FabricError, Waker};
 use crate::id::{TopicId, TopicName};
 use crate::limits;
 use crate::publisher::{PublishedTopic, PublisherError};
@@ -21,7 +21,8 @@ pub(crate) struct NodeCore {
     clock: Arc<dyn Clock>,
     events: Arc<dyn EventSink>,
     identity: Identity,
-    listening: bool,
+    /// Where others find this node.
+    addresses: Vec<Address>,
     waker: Arc<Waker>,
     /// The topics of this node. A name without a topic is reserved by a publisher that is being opened.
     topics: Mutex<BTreeMap<TopicName, Option<Arc<PublishedTopic>>>>,
@@ -43,11 +44,11 @@ impl NodeCore {
         clock: Arc<dyn Clock>,
         events: Arc<dyn EventSink>,
         identity: Identity,
-        listening: bool,
+        addresses: Vec<Address>,
     ) -> Result<Self, FabricError> {
         let waker = Arc::new(Waker::new()?);
         let (topics, links) = (Mutex::default(), Mutex::default());
-        Ok(Self { fabric, clock, events, identity, listening, waker, topics, links })
+        Ok(Self { fabric, clock, events, identity, addresses, waker, topics, links })
     }
 
     /// What moves this node's bytes.
@@ -65,9 +66,9 @@ impl NodeCore {
         &self.identity
     }
 
-    /// Whether others can find it.
-    pub(super) fn is_listening(&self) -> bool {
-        self.listening
+    /// Where others find it.
+    pub(super) fn addresses(&self) -> &[Address] {
+        &self.addresses
     }
 
     /// Ends the wait of its thread.

@@ -151,7 +151,7 @@ impl Driver {
 
     /// How long there is nothing to do unless a peer does something.
     fn patience(&self, links: &[Arc<Link>]) -> Duration {
-        if self.tend_soon {
+        if self.tend_soon || self.served.iter().any(Served::has_writes_under_way) {
             return TEND_AGAIN;
         }
         let now_ns = self.core.clock().monotonic_ns();

@@ -19,7 +19,7 @@ use crate::subscriber::{Attachment, End};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// How long a thread that waits for an answer sleeps at the most: another thread may have taken the answer for it.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A session that this node has dialled. Shared by all subscriptions to one peer, and by the node's thread.
 #[derive(Debug)]
@@ -51,6 +51,8 @@ struct LinkState {
     ending: bool,
     /// Why the session is over.
     failure: Option<ControlError>,
+    /// Why it could not even begin.
+    unreachable: Option<FabricError>,
     buffer: Vec<u8>,
 }
 
@@ -137,6 +139,7 @@ impl Link {
                 total: SubscriberCounts::default(),
                 ending: false,
                 failure: None,
+                unreachable: None,
                 buffer: vec![0; limits::CONTROL_MESSAGE_LEN_MAX],
             }),
         });
@@ -239,6 +242,9 @@ impl Link {
                 if let Some(result) = result {
                     return result.map_err(LinkError::Session);
                 }
+                if let Some(unreachable) = state.unreachable.take() {
+                    return Err(LinkError::Fabric(unreachable));
+                }
                 if let Some(failure) = &state.failure {
                     return Err(LinkError::Session(failure.clone()));
                 }
@@ -325,8 +331,9 @@ impl LinkState {
                 self.fail(ControlError::TooLong { len });
                 false
             }
-            Err(_) => {
-                self.fail(ControlError::Disconnected);
+            Err(error) => {
+                self.fail(ControlError::Broken { why: error.to_string() });
+                self.unreachable = self.peer.is_none().then_some(error);
                 false
             }
         };
@@ -407,6 +414,11 @@ impl LinkAttachment {
     pub(super) fn answer(&self) -> Result<Answer, LinkError> {
         let take = |_: &mut LinkState| self.attached.inbox.lock().answer.take().map(Ok);
         self.link.wait_for(&self.parting.core, "answer to a request to attach", take)
+    }
+
+    /// Whether the publisher's writes become visible word by word, in order.
+    pub(super) fn writes_words_in_order(&self) -> bool {
+        self.link.state.lock().connection.writes_words_in_order()
     }
 
     /// Lends a landing region to the publisher.

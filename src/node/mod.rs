@@ -78,9 +78,14 @@ impl Node {
         &self.inner.core.identity().node
     }
 
-    /// Where others find this node, if it was given a name.
+    /// Where others find this node, if it was given a name: on this host, unless it listens elsewhere only.
     pub fn address(&self) -> Option<Address> {
-        self.inner.core.is_listening().then(|| Address::Shm(self.name().clone()))
+        self.addresses().first().cloned()
+    }
+
+    /// Everywhere that others find this node. Empty without a name.
+    pub fn addresses(&self) -> &[Address] {
+        self.inner.core.addresses()
     }
 
     /// Begins to set up a publisher of a state topic of this name.

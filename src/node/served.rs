@@ -9,7 +9,7 @@ use crate::control::{
     ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
 };
 use crate::event::Event;
-use crate::fabric::{Connection, Exposure, Offer, Received};
+use crate::fabric::{Completion, Connection, Exposure, Offer, Received, RemoteKey, Revocation};
 use crate::id::{Delivery, NodeName, TopicName};
 use crate::limits;
 use crate::publisher::{Landing, PublishedTopic};
@@ -22,6 +22,8 @@ pub(super) struct Served {
     session: ServerSession,
     outbox: Outbox,
     attachments: BTreeMap<AttachmentId, ServedAttachment>,
+    /// What the peer has detached from and may still be written.
+    leaving: BTreeMap<AttachmentId, ServedAttachment>,
     peer: Option<NodeName>,
     /// All that is left to do is to send what waits.
     closing: bool,
@@ -35,6 +37,8 @@ struct ServedAttachment {
     delivery: Delivery,
     /// Ends the use of the landing region.
     closed: Arc<AtomicBool>,
+    /// Ends the writes to it. The peer withdraws it as soon as it is told that nothing is written any more.
+    revocation: Option<Arc<dyn Revocation>>,
     /// It is counted among the topic's subscribers.
     counted: bool,
     /// The peer was told that the topic has ended.
@@ -58,6 +62,7 @@ impl Served {
             session,
             outbox: Outbox::default(),
             attachments: BTreeMap::new(),
+            leaving: BTreeMap::new(),
             peer: None,
             closing: false,
             over: false,
@@ -84,6 +89,12 @@ impl Served {
         self.session.deadline_ns()
     }
 
+    /// Whether it waits for one-sided writes to be complete.
+    pub(super) fn has_writes_under_way(&self) -> bool {
+        let untold = |attachment: &ServedAttachment| !attachment.told && attachment.topic.has_ended();
+        !self.leaving.is_empty() || self.attachments.values().any(untold)
+    }
+
     /// Begins the end of the session.
     pub(super) fn shutdown(&mut self, now_ns: u64) {
         self.session.shutdown(now_ns);
@@ -98,6 +109,7 @@ impl Served {
         }
         self.session.on_time(now_ns);
         self.act(core, None);
+        self.tell_detached();
         self.tell_ended_topics();
         self.act(core, None);
         self.flush();
@@ -150,8 +162,10 @@ impl Served {
                 ServerAction::Attach(attach) => self.attach(core, attach),
                 ServerAction::Lend { attachment } => self.lend(core, attachment, offer.take()),
                 ServerAction::Detach { attachment, counts } => {
-                    let published = self.detach(core, attachment, counts);
-                    self.session.detached(attachment, published)
+                    if let Some(detached) = self.detach(core, attachment, counts) {
+                        self.leaving.insert(attachment, detached);
+                    }
+                    Ok(())
                 }
                 ServerAction::FinalCounts { attachment, counts } => {
                     self.detach(core, attachment, counts);
@@ -191,6 +205,7 @@ impl Served {
             return refuse(RefuseReason::NotPermitted, "the topic's schema is too long to be sent");
         };
         let (geometry, registration) = (topic.geometry(), topic.registration());
+        let RemoteKey { key, address } = self.connection.remote_key(registration);
         assert_eq!(registration.exposure(), Exposure::Read, "peers can only read a repository");
         let grant = Grant {
             attachment,
@@ -204,11 +219,12 @@ impl Served {
                 region_len: geometry.region_len() as u64,
             },
             schema,
-            key: registration.key(),
-            address: registration.address(),
+            key,
+            address,
         };
         let closed = Arc::new(AtomicBool::new(false));
-        let mut attached = ServedAttachment { topic, delivery, closed, counted: false, told: false };
+        let mut attached =
+            ServedAttachment { topic, delivery, closed, revocation: None, counted: false, told: false };
         if delivery == Delivery::Pull {
             attached.count(core, self.peer.as_ref());
         }
@@ -233,6 +249,7 @@ impl Served {
         }
         match offer.open_write(attachment.topic.geometry().region_len()) {
             Ok(remote) => {
+                attachment.revocation = Some(remote.revocation());
                 let topic = &attachment.topic;
                 let closed = Arc::clone(&attachment.closed);
                 let landing = Landing::new(remote, topic.geometry(), topic.epoch(), closed);
@@ -244,23 +261,47 @@ impl Served {
         }
     }
 
-    /// Forgets an attachment; returns the topic's sequence.
-    fn detach(&mut self, core: &NodeCore, id: AttachmentId, counts: SubscriberCounts) -> u64 {
-        let Some(attachment) = self.attachments.remove(&id) else { return 0 };
+    /// Ends an attachment.
+    fn detach(
+        &mut self,
+        core: &NodeCore,
+        id: AttachmentId,
+        counts: SubscriberCounts,
+    ) -> Option<ServedAttachment> {
+        let attachment = self.attachments.remove(&id)?;
+        attachment.closed.store(true, Ordering::Relaxed);
         if let Some(peer) = &self.peer {
             let SubscriberCounts { received, conflated, torn_retries, rejected } = counts;
             let (peer, topic) = (peer.clone(), attachment.topic.name().clone());
             core.tell(&Event::Detached { peer, topic, received, conflated, torn_retries, rejected });
         }
-        attachment.topic.newest().get()
+        Some(attachment)
+    }
+
+    /// Tells the peer of attachments that it has left and that are written no more.
+    fn tell_detached(&mut self) {
+        let session = &mut self.session;
+        self.leaving.retain(|id, attachment| {
+            let revoked = attachment.revocation.as_ref().map(|revocation| revocation.revoke());
+            let written = revoked == Some(Completion::Pending);
+            if !written {
+                // It fails when the session has ended meanwhile: then there is nobody to be told.
+                let _ = session.detached(*id, attachment.topic.newest().get());
+            }
+            written
+        });
     }
 
     fn tell_ended_topics(&mut self) {
         for (id, attachment) in &mut self.attachments {
             if !attachment.told && attachment.topic.has_ended() {
-                attachment.told = true;
-                // The last value may have come between the handover of a landing region and the publisher's end.
+                // The last value may have come between the handover of a landing region and the publisher's end, or
+                // be on its way.
                 attachment.topic.tend();
+                if attachment.topic.owes_values() {
+                    continue;
+                }
+                attachment.told = true;
                 // It fails when the session has ended meanwhile: then there is nobody to be told.
                 let _ = self.session.topic_ended(*id, attachment.topic.newest().get());
             }
@@ -269,6 +310,7 @@ impl Served {
 
     fn close(&mut self, core: &NodeCore, result: Result<Farewell, ControlError>) {
         self.attachments.clear();
+        self.leaving.clear();
         self.closing = true;
         match (result, self.peer.take()) {
             (Ok(_), Some(peer)) => core.tell(&Event::SessionClosed { peer, orderly: true }),

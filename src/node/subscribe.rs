@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::Node;
 use super::core::NodeCore;
-use super::link::{Answer, Link, LinkAttachment, LinkError};
+use super::link::{Answer, LOOK_AGAIN, Link, LinkAttachment, LinkError};
 use crate::clock::saturate;
 use crate::control::{ControlError, GeometryWire, Grant, RefuseReason};
-use crate::fabric::{ByteRange, Completion, Exposure, Offer, Target};
+use crate::fabric::{ByteRange, Completion, Exposure, Offer, Target, wait};
 use crate::id::Delivery;
 use crate::layout::header::{STATIC_OFFSET, StaticLine};
 use crate::layout::state::{GeometryError, StateGeometry};
@@ -132,7 +132,7 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
                 let region = Arc::new(Region::allocate(len, Protection::PeersWrite)?);
                 attachment.lend(core.fabric().register(&region, Exposure::Write)?).map_err(failed)?;
                 match attachment.answer().map_err(failed)? {
-                    Answer::Lent if core.fabric().writes_words_in_order() => {
+                    Answer::Lent if attachment.writes_words_in_order() => {
                         Ok((granted, Source::Mapped(region)))
                     }
                     Answer::Lent => Ok((granted, Source::Landing(region))),
@@ -147,8 +147,8 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
 /// Whether the session takes no more, rather than the request failed.
 fn is_over(error: &SubscriberError) -> bool {
     let over = |source: &ControlError| {
-        use ControlError::{Closed, Disconnected, TooManyAttachments};
-        matches!(source, Closed { .. } | Disconnected | TooManyAttachments { .. })
+        use ControlError::{Broken, Closed, Disconnected, TooManyAttachments};
+        matches!(source, Broken { .. } | Closed { .. } | Disconnected | TooManyAttachments { .. })
     };
     matches!(error, SubscriberError::Session { source, .. } if over(source))
 }
@@ -190,6 +190,9 @@ fn open_repository(
     while completion == Completion::Pending {
         if core.clock().monotonic_ns() >= deadline_ns {
             return Err(GrantError::Unreadable);
+        }
+        if let Some(handle) = remote.wait_handle()? {
+            wait(&[handle], &[], LOOK_AGAIN)?;
         }
         completion = remote.poll()?;
     }

@@ -70,6 +70,12 @@ impl Landing {
         self.behind
     }
 
+    /// Whether the value of this sequence has yet to arrive.
+    pub(super) fn owes(&mut self, newest: Sequence) -> bool {
+        let arrived = self.settle() && !self.behind && self.written >= newest;
+        !arrived && !self.is_closed()
+    }
+
     /// Whether it is of no more use.
     #[inline]
     pub(super) fn is_closed(&self) -> bool {

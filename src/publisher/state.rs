@@ -277,6 +277,8 @@ impl Output {
 
 impl<T: Payload> Drop for StatePublisher<T> {
     fn drop(&mut self) {
+        // The last values may be on their way: the node waits for them before it tells of the end.
+        self.output.topic.give_back(std::mem::take(&mut self.output.landings));
         // Release: the last value is in place before the node tells that it was the last.
         self.output.topic.ended.store(true, Ordering::Release);
         self.output.topic.waker.wake();

@@ -142,6 +142,12 @@ impl PublishedTopic {
         soon
     }
 
+    /// Whether a landing region that was left to the node has yet to get the newest value.
+    pub(crate) fn owes_values(&self) -> bool {
+        let newest = self.newest();
+        self.waiting.lock().iter_mut().any(|landing| landing.owes(newest))
+    }
+
     /// Landing regions that wait to be taken over. Locks; the flag tells when it is worth while.
     pub(super) fn take_waiting(&self) -> Vec<Landing> {
         let mut waiting = self.waiting.lock();

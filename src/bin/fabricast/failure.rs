@@ -213,7 +213,7 @@ fn of_session(address: &Address, source: &ControlError, error: &dyn Display) -> 
             let what = "its process hangs or is stopped, end it or let it go on";
             Failure::new(Exit::Hung, format!("{error}; {what}"))
         }
-        ControlError::Disconnected | ControlError::Closed { .. } => {
+        ControlError::Broken { .. } | ControlError::Disconnected | ControlError::Closed { .. } => {
             let what = format!("`fabricast list {address}` shows whether it is back");
             Failure::new(Exit::Gone, format!("{error}; {what}"))
         }

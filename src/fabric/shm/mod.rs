@@ -7,11 +7,12 @@ pub(crate) mod directory;
 mod entry;
 mod socket;
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::fabric::{
-    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Offer,
-    Registration, RemoteRead, RemoteWrite, Write,
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry,
+    NothingToRevoke, Offer, Registered, Registration, RemoteRead, RemoteWrite, Revocation, Write,
 };
 use crate::id::NodeName;
 use crate::memory::{Access, Region};
@@ -35,13 +36,9 @@ impl ShmFabric {
 }
 
 impl Fabric for ShmFabric {
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
         let claim = self.directory.claim(node)?;
-        Ok(Box::new(socket::ShmListener::bind(claim)?))
+        Ok(Box::new(socket::ShmListener::bind(claim, node.clone())?))
     }
 
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
@@ -69,13 +66,21 @@ impl Fabric for ShmFabric {
         // No access follows from the key here, the file is what gives it; it only tells regions apart.
         let key = crate::random::number()
             .map_err(|source| FabricError::System { what: "draw a random number", source })?;
-        Ok(Registration::new(Arc::clone(region), exposure, key, 0))
+        Ok(Registration::new(Arc::clone(region), exposure, ShmRegistered { key }))
     }
 
     fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
         self.directory.entries()
     }
 }
+
+/// What tells a region from others.
+#[derive(Debug)]
+struct ShmRegistered {
+    key: u64,
+}
+
+impl Registered for ShmRegistered {}
 
 /// A memory file that a peer sent.
 #[derive(Debug)]
@@ -128,6 +133,10 @@ impl RemoteRead for ShmRead {
     fn poll(&mut self) -> Result<Completion, FabricError> {
         Ok(Completion::Done)
     }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        Ok(None)
+    }
 }
 
 /// A peer's region, mapped for writing.
@@ -156,5 +165,14 @@ impl RemoteWrite for ShmWrite {
 
     fn poll(&mut self) -> Result<Completion, FabricError> {
         Ok(Completion::Done)
+    }
+
+    #[inline]
+    fn writes_words_in_order(&self) -> bool {
+        true
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(NothingToRevoke)
     }
 }

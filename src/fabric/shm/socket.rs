@@ -10,9 +10,12 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
-use super::ShmOffer;
 use super::directory::Claim;
-use crate::fabric::{Connection, FabricError, Listener, Offer, Received, Registration, Sent};
+use super::{ShmOffer, ShmRegistered};
+use crate::fabric::{
+    Address, Connection, FabricError, Listener, Offer, Received, Registration, RemoteKey, Sent,
+};
+use crate::id::NodeName;
 use crate::limits;
 
 /// Connections that may wait to be accepted.
@@ -24,6 +27,7 @@ const FILES_ROOM: usize = limits::MESSAGE_REGIONS_MAX + 3;
 #[derive(Debug)]
 pub(super) struct ShmListener {
     socket: OwnedFd,
+    node: NodeName,
     /// Removes the socket's file when it is dropped.
     _claim: Claim,
 }
@@ -36,7 +40,7 @@ pub(super) struct ShmConnection {
 
 impl ShmListener {
     /// Listens at the claimed name.
-    pub(super) fn bind(claim: Claim) -> Result<Self, FabricError> {
+    pub(super) fn bind(claim: Claim, node: NodeName) -> Result<Self, FabricError> {
         let listen = || -> Result<OwnedFd, Errno> {
             let socket = socket()?;
             rustix::net::bind(&socket, &SocketAddrUnix::new(claim.socket_address())?)?;
@@ -46,7 +50,7 @@ impl ShmListener {
             Ok(socket)
         };
         let socket = listen().map_err(system("listen at the node's socket"))?;
-        Ok(Self { socket, _claim: claim })
+        Ok(Self { socket, node, _claim: claim })
     }
 }
 
@@ -57,6 +61,10 @@ impl Listener for ShmListener {
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
             Err(errno) => Err(system("accept a connection")(errno)),
         }
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        vec![Address::Shm(self.node.clone())]
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
@@ -127,6 +135,15 @@ impl Connection for ShmConnection {
         }
         let offer = files.pop().map(|file| -> Box<dyn Offer> { Box::new(ShmOffer { file }) });
         Ok(Received::Message { len: received.bytes, offer })
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        true
+    }
+
+    fn remote_key(&self, registration: &Registration) -> RemoteKey {
+        let entry = registration.entries::<ShmRegistered>().next();
+        entry.map_or_else(RemoteKey::default, |entry| RemoteKey { key: entry.key, address: 0 })
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {

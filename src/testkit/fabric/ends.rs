@@ -4,9 +4,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::one_sided::SimOffer;
-use super::state::Arrival;
+use super::state::{Arrival, SimRegistered};
 use super::{Network, Reach};
-use crate::fabric::{Connection, FabricError, Listener, Offer, Received, Registration, Sent};
+use crate::fabric::{
+    Address, Connection, FabricError, Listener, Offer, Received, Registration, RemoteKey, Sent,
+};
 use crate::id::NodeName;
 use crate::limits;
 
@@ -25,6 +27,10 @@ impl Listener for SimListener {
         let network = Arc::clone(&self.network);
         let connection = |link| SimConnection { network, process: self.process, link, side: 1 };
         Ok(link.map(|link| Box::new(connection(link)) as _))
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        vec![Address::Shm(self.node.clone())]
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
@@ -76,6 +82,14 @@ impl Connection for SimConnection {
             |capability| SimOffer { network: Arc::clone(&self.network), process: self.process, capability };
         let offer = parcel.capability.map(|capability| Box::new(offer(capability)) as Box<dyn Offer>);
         Ok(Received::Message { len, offer })
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        self.network.reach == Reach::Mapped
+    }
+
+    fn remote_key(&self, registration: &Registration) -> RemoteKey {
+        registration.entries::<SimRegistered>().next().map(|entry| entry.remote).unwrap_or_default()
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {

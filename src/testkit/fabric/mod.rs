@@ -117,10 +117,6 @@ pub(crate) struct SimFabric {
 }
 
 impl Fabric for SimFabric {
-    fn writes_words_in_order(&self) -> bool {
-        self.network.reach == Reach::Mapped
-    }
-
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
         let started_ns = self.network.clock.realtime_ns();
         let serial = self.network.state.lock().listen(self.process, node, started_ns)?;

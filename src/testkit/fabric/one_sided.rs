@@ -1,13 +1,17 @@
 //! Regions of peers, mapped or fetched.
 
 use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use super::Network;
 use super::state::{Capability, Held};
 use super::transfer::Route;
 use crate::fabric::{
-    ByteRange, Completion, Exposure, FabricError, Offer, Registration, RemoteRead, RemoteWrite, Write,
+    ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Registration, RemoteRead,
+    RemoteWrite, Revocation, Write,
 };
 use crate::memory::WORD;
 use crate::memory::{Access, MemoryError, Protection, Region};
@@ -69,8 +73,8 @@ impl Offer for SimOffer {
             }
             Held::Known(remote) => {
                 let route = self.route(remote, len_min)?;
-                let transfers = VecDeque::new();
-                Ok(Box::new(SentWrite { network: self.network, route, len: len_min, transfers }))
+                let sending = Arc::default();
+                Ok(Box::new(SentWrite { network: self.network, route, len: len_min, sending }))
             }
         }
     }
@@ -124,6 +128,10 @@ impl RemoteRead for MappedRead {
     fn poll(&mut self) -> Result<Completion, FabricError> {
         Ok(Completion::Done)
     }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        Ok(None)
+    }
 }
 
 /// A region that is written in place.
@@ -152,6 +160,14 @@ impl RemoteWrite for MappedWrite {
 
     fn poll(&mut self) -> Result<Completion, FabricError> {
         Ok(Completion::Done)
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        true
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(NothingToRevoke)
     }
 }
 
@@ -190,6 +206,10 @@ impl RemoteRead for FetchedRead {
         self.transfer = self.transfer.filter(|_| matches!(polled, Ok(Completion::Pending)));
         polled
     }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        Ok(None)
+    }
 }
 
 impl Drop for FetchedRead {
@@ -207,23 +227,19 @@ struct SentWrite {
     route: Route,
     /// Bytes that were agreed.
     len: usize,
-    transfers: VecDeque<u64>,
+    sending: Arc<Mutex<Sending>>,
 }
 
-impl RemoteWrite for SentWrite {
-    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
-        check_writes(self.len, source, writes)?;
-        let mut state = self.network.state.lock();
-        if !state.reachable(self.route.owner, self.route.link) {
-            return Err(FabricError::Closed);
-        }
-        let after = self.transfers.back().copied();
-        self.transfers.push_back(state.begin_write(self.route.clone(), source.region(), writes, after));
-        Ok(Completion::Pending)
-    }
+/// Transfers under way, oldest first.
+#[derive(Debug, Default)]
+struct Sending {
+    transfers: VecDeque<u64>,
+    revoked: bool,
+}
 
-    fn poll(&mut self) -> Result<Completion, FabricError> {
-        let mut state = self.network.state.lock();
+impl Sending {
+    fn poll(&mut self, network: &Network) -> Result<Completion, FabricError> {
+        let mut state = network.state.lock();
         while let Some(first) = self.transfers.front() {
             match state.poll_transfer(*first) {
                 Ok(Completion::Done) => self.transfers.pop_front(),
@@ -238,9 +254,54 @@ impl RemoteWrite for SentWrite {
     }
 }
 
+impl RemoteWrite for SentWrite {
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        check_writes(self.len, source, writes)?;
+        let mut sending = self.sending.lock();
+        let mut state = self.network.state.lock();
+        if sending.revoked || !state.reachable(self.route.owner, self.route.link) {
+            return Err(FabricError::Closed);
+        }
+        let after = sending.transfers.back().copied();
+        let transfer = state.begin_write(self.route.clone(), source.region(), writes, after);
+        sending.transfers.push_back(transfer);
+        Ok(Completion::Pending)
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        self.sending.lock().poll(&self.network)
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        false
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        let (network, sending) = (Arc::clone(&self.network), Arc::clone(&self.sending));
+        Arc::new(SentRevocation { network, sending })
+    }
+}
+
 impl Drop for SentWrite {
     fn drop(&mut self) {
+        let mut sending = self.sending.lock();
         let mut state = self.network.state.lock();
-        self.transfers.drain(..).for_each(|transfer| drop(state.transfers.remove(&transfer)));
+        sending.transfers.drain(..).for_each(|transfer| drop(state.transfers.remove(&transfer)));
+    }
+}
+
+/// Ends the writes to one region.
+#[derive(Debug)]
+struct SentRevocation {
+    network: Arc<Network>,
+    sending: Arc<Mutex<Sending>>,
+}
+
+impl Revocation for SentRevocation {
+    fn revoke(&self) -> Completion {
+        let mut sending = self.sending.lock();
+        sending.revoked = true;
+        // A transfer that failed is over, too.
+        sending.poll(&self.network).unwrap_or(Completion::Done)
     }
 }

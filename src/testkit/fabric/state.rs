@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::transfer::Transfer;
-use crate::fabric::{Address, Exposure, FabricError, NodeEntry, Registration, Sent};
+use crate::fabric::{Address, Exposure, FabricError, NodeEntry, Registration, RemoteKey, Sent};
 use crate::id::NodeName;
 use crate::limits;
 use crate::memory::{Access, Region};
@@ -105,6 +105,14 @@ struct Registered {
     exposure: Exposure,
     region: Weak<Region>,
 }
+
+/// What stands for a region of a simulated network.
+#[derive(Debug)]
+pub(super) struct SimRegistered {
+    pub(super) remote: RemoteKey,
+}
+
+impl crate::fabric::Registered for SimRegistered {}
 
 impl State {
     pub(super) fn new(seed: u64) -> Self {
@@ -276,7 +284,8 @@ impl State {
         }
         let (key, address) = (self.random.next() | 1, self.random.next() & !0xfff);
         self.registered.insert(key, Registered { process, exposure, region: Arc::downgrade(region) });
-        Ok(Registration::new(Arc::clone(region), exposure, key, address))
+        let entry = SimRegistered { remote: RemoteKey { key, address } };
+        Ok(Registration::new(Arc::clone(region), exposure, entry))
     }
 
     /// The capability to be sent over this link.
@@ -287,10 +296,12 @@ impl State {
         registration: &Registration,
         keep: bool,
     ) -> Result<Capability, FabricError> {
-        let registered = self.registered.get(&registration.key());
-        let own = registered.filter(|registered| {
+        let mut entries = registration.entries::<SimRegistered>();
+        let registered = |entry: &SimRegistered| self.registered.get(&entry.remote.key);
+        let own = |registered: &&Registered| {
             registered.process == process && registered.region.as_ptr() == Arc::as_ptr(registration.region())
-        });
+        };
+        let own = entries.find_map(|entry| registered(entry).filter(own));
         let Some(registered) = own else {
             return Err(FabricError::Access { why: "it is registered with another fabric" });
         };

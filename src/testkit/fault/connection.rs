@@ -6,7 +6,8 @@ use std::sync::Arc;
 use super::one_sided::{FaultyRead, FaultyWrite};
 use super::script::{Fault, Operation, Running};
 use crate::fabric::{
-    Connection, FabricError, Listener, Offer, Received, Registration, RemoteRead, RemoteWrite, Sent,
+    Address, Connection, FabricError, Listener, Offer, Received, Registration, RemoteKey, RemoteRead,
+    RemoteWrite, Sent,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -42,6 +43,10 @@ impl Listener for FaultyListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         let faulty = |inner| Box::new(FaultyConnection::new(inner, Session::new(&self.script))) as _;
         Ok(self.inner.accept()?.map(faulty))
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        self.inner.addresses()
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
@@ -117,6 +122,14 @@ impl Connection for FaultyConnection {
             }
             other => other,
         })
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| inner.writes_words_in_order())
+    }
+
+    fn remote_key(&self, registration: &Registration) -> RemoteKey {
+        self.inner.as_ref().map(|inner| inner.remote_key(registration)).unwrap_or_default()
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {

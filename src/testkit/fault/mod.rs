@@ -36,10 +36,6 @@ impl FaultyFabric {
 }
 
 impl Fabric for FaultyFabric {
-    fn writes_words_in_order(&self) -> bool {
-        self.inner.writes_words_in_order()
-    }
-
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
         let inner = self.inner.listen(node)?;
         Ok(Box::new(FaultyListener { inner, script: Arc::clone(&self.script) }))

@@ -1,11 +1,14 @@
 //! One-sided access to which faults happen.
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::connection::Session;
 use super::failed;
 use super::script::{Fault, Operation};
-use crate::fabric::{ByteRange, Completion, FabricError, Registration, RemoteRead, RemoteWrite, Write};
+use crate::fabric::{
+    ByteRange, Completion, FabricError, Registration, RemoteRead, RemoteWrite, Revocation, Write,
+};
 use crate::memory::Region;
 use crate::memory::WORD;
 
@@ -126,6 +129,10 @@ impl RemoteRead for FaultyRead {
         }
         self.complete()
     }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        self.inner.wait_handle()
+    }
 }
 
 /// Writes to which faults happen.
@@ -180,5 +187,13 @@ impl RemoteWrite for FaultyWrite {
             Completion::Done => self.complete(),
             Completion::Pending => Ok(Completion::Pending),
         }
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        self.inner.writes_words_in_order()
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        self.inner.revocation()
     }
 }

@@ -1,0 +1,182 @@
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+
+use super::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration};
+use crate::id::NodeName;
+use crate::memory::Region;
+
+/// Several providers as one: a node serves the same memory over all of them.
+#[derive(Debug)]
+pub(crate) struct SeveralFabrics {
+    members: Vec<Member>,
+}
+
+/// One provider of several.
+#[derive(Debug)]
+struct Member {
+    fabric: Arc<dyn Fabric>,
+    listens: bool,
+}
+
+impl SeveralFabrics {
+    /// Providers that are dialled in this order, each with whether a node listens there too.
+    pub(crate) fn new(members: Vec<(Arc<dyn Fabric>, bool)>) -> Self {
+        let member = |(fabric, listens)| Member { fabric, listens };
+        Self { members: members.into_iter().map(member).collect() }
+    }
+}
+
+impl Fabric for SeveralFabrics {
+    fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+        let members = self.members.iter().filter(|member| member.listens);
+        let listeners = members.map(|member| member.fabric.listen(node)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Box::new(SeveralListeners::new(listeners)?))
+    }
+
+    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+        let mut outcome = Err(FabricError::Unreachable { address: address.clone(), fabric: "local" });
+        for member in &self.members {
+            outcome = member.fabric.dial(address);
+            if !matches!(outcome, Err(FabricError::Unreachable { .. })) {
+                break;
+            }
+        }
+        outcome
+    }
+
+    fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
+        let register = |member: &Member| member.fabric.register(region, exposure);
+        let parts = self.members.iter().map(register).collect::<Result<Vec<_>, _>>()?;
+        Ok(Registration::joined(Arc::clone(region), exposure, parts))
+    }
+
+    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+        let mut nodes = Vec::new();
+        for member in &self.members {
+            nodes.extend(member.fabric.nodes()?);
+        }
+        Ok(nodes)
+    }
+}
+
+/// Several listeners as one.
+#[derive(Debug)]
+struct SeveralListeners {
+    listeners: Vec<Box<dyn Listener>>,
+    /// The one that is asked first, so that a busy one does not starve the others.
+    first: usize,
+    /// Readable when one of them is. `None` when one of them cannot be waited for.
+    readable: Option<OwnedFd>,
+}
+
+impl SeveralListeners {
+    fn new(listeners: Vec<Box<dyn Listener>>) -> Result<Self, FabricError> {
+        let handles: Option<Vec<_>> = listeners.iter().map(|listener| listener.wait_handle()).collect();
+        let readable = handles.map(|handles| together(&handles)).transpose()?;
+        Ok(Self { listeners, first: 0, readable })
+    }
+}
+
+impl Listener for SeveralListeners {
+    fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
+        for _ in 0..self.listeners.len() {
+            let turn = self.first % self.listeners.len();
+            self.first = turn + 1;
+            let Some(listener) = self.listeners.get_mut(turn) else { break };
+            if let Some(connection) = listener.accept()? {
+                return Ok(Some(connection));
+            }
+        }
+        Ok(None)
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        self.listeners.iter().flat_map(|listener| listener.addresses()).collect()
+    }
+
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        self.readable.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// A handle that is readable when one of these is.
+pub(super) fn together(handles: &[BorrowedFd<'_>]) -> Result<OwnedFd, FabricError> {
+    let system = |errno: rustix::io::Errno| FabricError::System {
+        what: "wait for several handles",
+        source: errno.into(),
+    };
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+    for handle in handles {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&set, handle, data, epoll::EventFlags::IN).map_err(system)?;
+    }
+    Ok(set)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::{Received, Sent};
+    use crate::memory::Protection;
+    use crate::testkit::fabric::{Network, Reach};
+
+    fn name(text: &str) -> NodeName {
+        text.parse().unwrap()
+    }
+
+    /// A node over two networks, and a process of each of them.
+    #[test]
+    fn one_node_serves_the_peers_of_several_fabrics() {
+        let networks = [Network::new(1, Reach::Mapped), Network::new(2, Reach::Fetched)];
+        let member = |network: &Arc<Network>| (Arc::new(network.fabric(&name("node"))) as _, true);
+        let several = SeveralFabrics::new(networks.iter().map(member).collect());
+        let mut listener = several.listen(&name("far")).unwrap();
+        assert_eq!(listener.addresses().len(), 2);
+
+        let region = Arc::new(Region::allocate(4096, Protection::PeersRead).unwrap());
+        region.store(8, 7);
+        let registration = several.register(&region, Exposure::Read).unwrap();
+        let step = || {
+            for network in &networks {
+                network.step();
+            }
+        };
+        for network in &networks {
+            let peer = network.fabric(&name("peer"));
+            let mut near = peer.dial(&Address::Shm(name("far"))).unwrap();
+            let mut far = loop {
+                if let Some(connection) = listener.accept().unwrap() {
+                    break connection;
+                }
+                step();
+            };
+            while far.send(b"region", Some(&registration)).unwrap() == Sent::Full {
+                step();
+            }
+            let offer = loop {
+                if let Received::Message { offer, .. } = near.receive(&mut [0; 16]).unwrap() {
+                    break offer.unwrap();
+                }
+                step();
+            };
+            let mut read = offer.open_read(4096).unwrap();
+            let mut completion = read.post(&[crate::fabric::ByteRange { offset: 8, len: 8 }]).unwrap();
+            while completion == crate::fabric::Completion::Pending {
+                step();
+                completion = read.poll().unwrap();
+            }
+            assert_eq!(read.mirror().load(8), 7);
+        }
+    }
+
+    #[test]
+    fn an_address_that_no_member_reaches_is_unreachable() {
+        let network = Network::new(1, Reach::Mapped);
+        let several = SeveralFabrics::new(vec![(Arc::new(network.fabric(&name("node"))), true)]);
+        let far = Address::Rdma { host: "far-away".to_owned(), port: 1 };
+        assert!(matches!(several.dial(&far), Err(FabricError::Unreachable { .. })));
+        assert!(matches!(several.dial(&Address::Shm(name("nobody"))), Err(FabricError::NoSuchNode { .. })));
+    }
+}

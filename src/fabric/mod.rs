@@ -13,6 +13,8 @@
 
 mod address;
 pub(crate) mod shm;
+#[cfg(feature = "verbs")]
+pub(crate) mod verbs;
 mod wait;
 
 use std::fmt::Debug;

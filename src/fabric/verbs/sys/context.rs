@@ -4,8 +4,10 @@ use std::ffi::{CStr, c_int};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::slice;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
 use rdma_sys::{ibv_context, ibv_device_attr, ibv_gid_entry, ibv_pd, ibv_port_attr};
 use rustix::io::Errno;
 
@@ -45,30 +47,17 @@ pub(super) struct RawAsyncEvent {
 const _: () = assert!(size_of::<RawGid>() == size_of::<ibv_gid_entry>());
 const _: () = assert!(size_of::<RawAsyncEvent>() == size_of::<rdma_sys::ibv_async_event>());
 
-/// The library's list of opened devices. While it is there, the devices stay open, even those that were unplugged.
-struct DeviceList(NonNull<*mut ibv_context>);
-
-// SAFETY: the list is written by nobody after it was made, and the library frees it under a lock of its own.
-unsafe impl Send for DeviceList {}
-// SAFETY: as for `Send`; nothing can be done through a shared reference but read the list.
-unsafe impl Sync for DeviceList {}
-
-impl Drop for DeviceList {
-    fn drop(&mut self) {
-        // SAFETY: the list came from rdma_get_devices and is freed once; the contexts that refer to devices hold the
-        // list by Arc, so that none of them is left.
-        unsafe { rdma_sys::rdma_free_devices(self.0.as_ptr()) };
-    }
-}
+/// Every device that was opened. They stay open until the process ends: librdmacm uses them, too, and would close one that
+/// was unplugged under whoever holds it.
+static OPENED: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 
 /// An opened RDMA device.
 pub(in crate::fabric::verbs) struct Context {
     raw: NonNull<ibv_context>,
     name: String,
-    _list: Arc<DeviceList>,
 }
 
-// SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
+// SAFETY: functions of libibverbs may be called by any thread at any time; the object is never given back.
 unsafe impl Send for Context {}
 // SAFETY: as for `Send`: the library takes its own locks where a device has state.
 unsafe impl Sync for Context {}
@@ -199,34 +188,55 @@ impl GidKind {
 }
 
 impl Context {
-    /// All devices that this process could open. They are librdmacm's, so that queue pairs of connections can be made
-    /// in their protection domains.
+    /// All devices there are at the moment. They are librdmacm's, so that queue pairs of connections can be made in their
+    /// protection domains. If one of them cannot be opened, it is an error.
     pub(in crate::fabric::verbs) fn all() -> Result<Vec<Arc<Self>>, SysError> {
-        const CALL: &str = "rdma_get_devices";
         let mut len: c_int = 0;
         // SAFETY: the function has no requirement but a place for the length, which is a local variable.
         let list = unsafe { rdma_sys::rdma_get_devices(&raw mut len) };
-        let list = Arc::new(DeviceList(NonNull::new(list).ok_or_else(|| SysError::last(CALL))?));
-        let mut contexts = Vec::new();
-        for index in 0..usize::try_from(len).unwrap_or(0) {
-            // SAFETY: the library says that the list has `len` entries, and the index is below it.
-            let place = unsafe { list.0.as_ptr().add(index) };
-            // SAFETY: the place is an entry of the list, which was filled by the library and lives in `list`.
-            let raw = unsafe { place.read() };
-            let Some(raw) = NonNull::new(raw) else { continue };
-            contexts.push(Arc::new(Self::open(raw, &list)?));
+        let list = NonNull::new(list).ok_or_else(|| SysError::last("rdma_get_devices"))?;
+        let len = usize::try_from(len).unwrap_or(0);
+        // SAFETY: the library says that the list has `len` entries; nobody writes or frees it before it is given back.
+        let devices = unsafe { slice::from_raw_parts(list.as_ptr(), len) };
+        let mut opened = OPENED.lock();
+        let known = opened.len();
+        let mut contexts = Vec::with_capacity(len);
+        for raw in devices.iter().filter_map(|raw| NonNull::new(*raw)) {
+            let context = match opened.iter().find(|context| context.raw == raw) {
+                Some(context) => Arc::clone(context),
+                None => {
+                    let context = Arc::new(Self::open(raw)?);
+                    opened.push(Arc::clone(&context));
+                    context
+                }
+            };
+            contexts.push(context);
+        }
+        if opened.len() == known {
+            // SAFETY: the list is not used after this. Each of its devices was in an earlier list, which was kept, so
+            // that none of them is closed.
+            unsafe { rdma_sys::rdma_free_devices(list.as_ptr()) };
         }
         Ok(contexts)
     }
 
-    fn open(raw: NonNull<ibv_context>, list: &Arc<DeviceList>) -> Result<Self, SysError> {
-        // SAFETY: the context is an entry of the list, whose devices are open as long as the list is there.
+    /// The device that this is the library's object of.
+    pub(super) fn find(raw: *mut ibv_context) -> Result<Option<Arc<Self>>, SysError> {
+        let is_it = |context: &&Arc<Self>| context.raw.as_ptr() == raw;
+        if let Some(context) = OPENED.lock().iter().find(is_it) {
+            return Ok(Some(Arc::clone(context)));
+        }
+        Ok(Self::all()?.iter().find(is_it).map(Arc::clone))
+    }
+
+    fn open(raw: NonNull<ibv_context>) -> Result<Self, SysError> {
+        // SAFETY: the context is an entry of a list whose devices are open.
         let device = unsafe { (*raw.as_ptr()).device };
         // SAFETY: the device of an open context is valid as long as the context.
         let name = unsafe { rdma_sys::ibv_get_device_name(device) };
         // SAFETY: the library's name is a field of the device, ended by a zero, and is copied at once.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
-        let context = Self { raw, name, _list: Arc::clone(list) };
+        let context = Self { raw, name };
         set_nonblocking(context.async_handle())?;
         Ok(context)
     }
@@ -317,7 +327,7 @@ impl Context {
 
     /// Readable when [`Self::next_async_event`] has something.
     pub(in crate::fabric::verbs) fn async_handle(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open as long as this value, and the field is written when it is opened only.
+        // SAFETY: the context is open, and the field is written when it is opened only.
         let handle = unsafe { (*self.raw()).async_fd };
         // SAFETY: the descriptor belongs to the context, which stays open as long as this value.
         unsafe { borrow(handle) }

@@ -300,6 +300,20 @@ impl IdHandle {
         call(self.raw.as_ptr())
     }
 
+    /// Calls a function of the library that takes for granted that the identifier is bound to a device.
+    fn with_device(
+        &self,
+        call: &'static str,
+        then: impl FnOnce(*mut rdma_cm_id) -> c_int,
+    ) -> Result<(), SysError> {
+        let returned = self.with(|id| {
+            // SAFETY: the identifier is there as long as this value, and its device is written by calls under the lock.
+            let verbs = unsafe { (*id).verbs };
+            (!verbs.is_null()).then(|| then(id))
+        });
+        check(call, returned.ok_or(SysError::new(call, Errno::NODEV))?)
+    }
+
     /// Destroys the queue pair that was made on it.
     pub(super) fn destroy_queue_pair(&self) {
         // SAFETY: the one queue pair of the identifier is being dropped, and nothing refers to it; the identifier is
@@ -397,15 +411,20 @@ impl CmId {
 
     /// Begins to find the way to the peer.
     pub(in crate::fabric::verbs) fn resolve_route(&self, timeout_ms: i32) -> Result<(), SysError> {
-        // SAFETY: the identifier is there as long as this value.
-        let returned = self.0.with(|id| unsafe { rdma_sys::rdma_resolve_route(id, timeout_ms) });
-        check("rdma_resolve_route", returned)
+        const CALL: &str = "rdma_resolve_route";
+        // SAFETY: the identifier is there as long as this value, and bound to a device.
+        self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_resolve_route(id, timeout_ms) })
     }
 
     /// Lets its events, also those not taken yet, appear on another channel.
     pub(in crate::fabric::verbs) fn migrate(&self, to: &Arc<EventChannel>) -> Result<(), SysError> {
         let mut channel = self.0.channel.lock();
-        let busy = channel.busy.lock();
+        if Arc::ptr_eq(&channel, to) {
+            return Ok(());
+        }
+        // Both channels, since events of the identifier may be taken from either; in one order for all threads.
+        let (first, second) = if channel.raw < to.raw { (&*channel, to) } else { (to, &*channel) };
+        let busy = (first.busy.lock(), second.busy.lock());
         // SAFETY: the identifier and both channels are there; all events that were taken are acknowledged, so that the
         // call does not wait for any.
         let returned = unsafe { rdma_sys::rdma_migrate_id(self.0.raw.as_ptr(), to.raw.as_ptr()) };
@@ -417,9 +436,9 @@ impl CmId {
 
     /// Its device, once it has one.
     pub(in crate::fabric::verbs) fn context(&self) -> Result<Option<Arc<Context>>, SysError> {
-        // SAFETY: the identifier is there as long as this value, and no event that could bind it is being taken.
+        // SAFETY: the identifier is there as long as this value, and its device is written by calls under the lock.
         let verbs = self.0.with(|id| unsafe { (*id).verbs });
-        Ok(Context::all()?.into_iter().find(|context| ptr::eq(context.raw(), verbs)))
+        if verbs.is_null() { Ok(None) } else { Context::find(verbs) }
     }
 
     /// Makes a queue pair for the connection, in the state in which it takes receive requests. There can be one at a time.
@@ -449,9 +468,9 @@ impl CmId {
         const CALL: &str = "rdma_connect";
         let mut raw = parameters.raw(CALL, CONNECT_DATA_LEN_MAX)?;
         let place = &raw mut raw;
-        // SAFETY: the identifier is there as long as this value; the parameters and the bytes they point to are
-        // borrowed for the call, which copies them.
-        check(CALL, self.0.with(|id| unsafe { rdma_sys::rdma_connect(id, place) }))
+        // SAFETY: the identifier is there as long as this value, and bound to a device; the parameters and the bytes
+        // they point to are borrowed for the call, which copies them.
+        self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_connect(id, place) })
     }
 
     /// Accepts the connection that was asked for.
@@ -462,9 +481,9 @@ impl CmId {
         const CALL: &str = "rdma_accept";
         let mut raw = parameters.raw(CALL, ACCEPT_DATA_LEN_MAX)?;
         let place = &raw mut raw;
-        // SAFETY: the identifier is there as long as this value; the parameters and the bytes they point to are
-        // borrowed for the call, which copies them.
-        check(CALL, self.0.with(|id| unsafe { rdma_sys::rdma_accept(id, place) }))
+        // SAFETY: the identifier is there as long as this value, and bound to a device; the parameters and the bytes
+        // they point to are borrowed for the call, which copies them.
+        self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_accept(id, place) })
     }
 
     /// Rejects the connection that was asked for, and tells the peer why: at most 148 bytes.

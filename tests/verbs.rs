@@ -191,7 +191,9 @@ fn eight_subscribers_cost_the_publisher_no_processor_time() {
         }
     }
     let polled_ns = publisher.cpu_ns() - before_ns;
-    println!("processor time of the publisher in {MEASURED:?}: idle {idle_ns} ns, polled {polled_ns} ns, {looks} looks");
+    println!(
+        "processor time of the publisher in {MEASURED:?}: idle {idle_ns} ns, polled {polled_ns} ns, {looks} looks"
+    );
     // The node's thread shows ten times a second that it lives, and asks after each of its peers.
     assert!(polled_ns < idle_ns + 200_000_000, "{polled_ns} ns, {idle_ns} ns idle");
 }

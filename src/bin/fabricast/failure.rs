@@ -99,14 +99,6 @@ impl Failure {
         }
     }
 
-    /// An address of a fabric that this program was built without.
-    pub(crate) fn without_verbs(address: &Address) -> Self {
-        let sentence = format!(
-            "{address} cannot be reached: this build has no verbs fabric; nodes of this host are at shm:NODE"
-        );
-        Self::new(Exit::Unreachable, sentence)
-    }
-
     /// How the program exits.
     pub(crate) fn exit(&self) -> Exit {
         match self {

@@ -8,7 +8,7 @@ use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscribe
 use super::super::clock::{Deadline, now};
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
-use super::super::setting::{Setting, check_fabric};
+use super::super::setting::Setting;
 use super::cpus::Cpus;
 use super::echo::Seen;
 use super::follow::Followers;
@@ -107,7 +107,6 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
 impl Measurement<'_> {
     /// Measures one size against a process that somebody else has started.
     fn connected(&self, size: u32, address: &Address) -> Result<Line, Trouble> {
-        check_fabric(address)?;
         let answering = address.to_string();
         let name = answering.strip_prefix("shm:").unwrap_or(&answering);
         let mut ping = self.subscribe(size, name, self.publish(size, name)?, None)?;

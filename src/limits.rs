@@ -34,6 +34,8 @@ pub const SLOT_COUNT_DEFAULT: u32 = 8;
 pub const TOPICS_MAX: usize = 4096;
 /// Sessions that one node serves at a time.
 pub const SESSIONS_MAX: usize = 1024;
+/// Publishers that have dialled one node, accepted by a listener there or waiting to be, at a time.
+pub const INVITED_SESSIONS_MAX: usize = 256;
 /// Attachments of one session.
 pub const ATTACHMENTS_PER_SESSION_MAX: usize = 256;
 /// Push subscribers of one topic.

@@ -3,10 +3,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::core::NodeCore;
+use super::dial::Pending;
+use super::listener::{Backlog, Place};
 use super::outbox::Outbox;
 use crate::control::{
-    Attach, AttachmentId, ControlError, Farewell, GeometryWire, Grant, RefuseReason, SchemaJson,
-    ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
+    Attach, AttachmentId, ControlError, Farewell, GeometryWire, Grant, Identity, Invite, RefuseReason,
+    SchemaJson, ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
 };
 use crate::event::Event;
 use crate::fabric::{Completion, Connection, Exposure, Offer, Received, RemoteKey, Revocation};
@@ -15,7 +17,7 @@ use crate::limits;
 use crate::publisher::{Landing, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// A session with a peer that dialled this node.
+/// A session in which this node serves its topics: with a peer that has dialled it, or that it has dialled.
 #[derive(Debug)]
 pub(super) struct Served {
     connection: Box<dyn Connection>,
@@ -25,9 +27,21 @@ pub(super) struct Served {
     /// What the peer has detached from and may still be written.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
     peer: Option<NodeName>,
+    /// This node has dialled, and the peer is not attached yet.
+    invitation: Option<Pending>,
+    /// The peer has dialled, to be subscribed to.
+    invited: Option<Invited>,
     /// All that is left to do is to send what waits.
     closing: bool,
     over: bool,
+}
+
+/// What a node needs to subscribe at a peer that has dialled it.
+#[derive(Debug)]
+pub(super) struct Invited {
+    pub(super) inviter: Identity,
+    pub(super) backlog: Arc<Backlog>,
+    pub(super) place: Place,
 }
 
 /// What a peer has attached to.
@@ -57,16 +71,51 @@ impl Served {
         if !room {
             session.reject(RefuseReason::TooManySessions, "");
         }
-        Ok(Self {
+        Ok(Self::with(connection, session))
+    }
+
+    /// The session with a peer that this node has dialled, and that has to say hello until `deadline_ns`.
+    pub(super) fn inviting(
+        core: &NodeCore,
+        connection: Box<dyn Connection>,
+        deadline_ns: u64,
+        invitation: Pending,
+    ) -> Result<Self, std::io::Error> {
+        let (identity, topic) = (core.identity().clone(), invitation.topic().clone());
+        let session = ServerSession::inviting(deadline_ns, identity, core.nonce()?, topic);
+        Ok(Self { invitation: Some(invitation), ..Self::with(connection, session) })
+    }
+
+    fn with(connection: Box<dyn Connection>, session: ServerSession) -> Self {
+        Self {
             connection,
             session,
             outbox: Outbox::default(),
             attachments: BTreeMap::new(),
             leaving: BTreeMap::new(),
             peer: None,
+            invitation: None,
+            invited: None,
             closing: false,
             over: false,
-        })
+        }
+    }
+
+    /// Gives a session up that this node has dialled, because it serves as many as it may.
+    pub(super) fn give_up(self) {
+        if let Some(invitation) = &self.invitation {
+            invitation.no_room();
+        }
+    }
+
+    /// Whether the peer has dialled to be subscribed to: then its connection is to be handed over.
+    pub(super) fn is_invited(&self) -> bool {
+        self.invited.is_some()
+    }
+
+    /// The connection of a peer that has dialled to be subscribed to.
+    pub(super) fn into_invited(self) -> Option<(Box<dyn Connection>, Invited)> {
+        Some((self.connection, self.invited?))
     }
 
     /// Whether there is nothing left to do.
@@ -103,9 +152,12 @@ impl Served {
     /// One turn: takes what the peer sent, up to a limit, tells of ended topics, and sends what is to be sent.
     pub(super) fn turn(&mut self, core: &NodeCore, now_ns: u64, buffer: &mut [u8]) {
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
-            if self.closing || self.over || !self.receive(core, buffer) {
+            if self.closing || self.over || self.is_invited() || !self.receive(core, buffer) {
                 break;
             }
+        }
+        if self.invitation.as_ref().is_some_and(Pending::is_abandoned) {
+            self.session.shutdown(now_ns);
         }
         self.session.on_time(now_ns);
         self.act(core, None);
@@ -133,6 +185,9 @@ impl Served {
             }
             Err(error) => {
                 self.session.reject(RefuseReason::Malformed, &error.to_string());
+                if let Some(invitation) = self.invitation.as_ref().filter(|_| self.peer.is_none()) {
+                    invitation.unreachable(error);
+                }
                 self.act(core, None);
                 false
             }
@@ -156,6 +211,11 @@ impl Served {
                         process: identity.process,
                     });
                     self.peer = Some(identity.node);
+                    self.invitation.iter().for_each(Pending::greeted);
+                    Ok(())
+                }
+                ServerAction::Invited(invite) => {
+                    self.take_invite(core, invite);
                     Ok(())
                 }
                 ServerAction::QueryTopics { after } => self.answer_topics(core, after.as_ref()),
@@ -179,6 +239,14 @@ impl Served {
         }
     }
 
+    /// Lets the peer wait for the listener of the topic, if there is one, and a place.
+    fn take_invite(&mut self, core: &NodeCore, Invite { identity: inviter, topic }: Invite) {
+        match core.backlogs().admit(&topic) {
+            Ok((backlog, place)) => self.invited = Some(Invited { inviter, backlog, place }),
+            Err(reason) => self.session.reject(reason, ""),
+        }
+    }
+
     fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
         let now_ns = core.clock().realtime_ns();
         let mut topics = core.topics_after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1);
@@ -193,6 +261,9 @@ impl Served {
         let mut refuse = |reason: RefuseReason, text: &str| {
             let peer = self.peer.clone().unwrap_or_else(|| core.identity().node.clone());
             core.tell(&Event::Refused { peer, topic: name.to_string(), reason: reason.to_string() });
+            if let Some(invitation) = self.invitation.as_ref().filter(|pending| *pending.topic() == name) {
+                invitation.unfit(reason, text);
+            }
             self.session.refuse(attachment, reason, text)
         };
         let Some(topic) = core.topic(&name) else { return refuse(RefuseReason::NoSuchTopic, "") };
@@ -229,7 +300,11 @@ impl Served {
             attached.count(core, self.peer.as_ref());
         }
         self.attachments.insert(attachment, attached);
-        self.session.grant(grant)
+        self.session.grant(grant)?;
+        if delivery == Delivery::Pull {
+            self.settle_invitation(&name);
+        }
+        Ok(())
     }
 
     fn lend(
@@ -238,26 +313,46 @@ impl Served {
         id: AttachmentId,
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), ControlError> {
-        let Some(attachment) = self.attachments.get_mut(&id) else {
-            return self.session.refuse(id, RefuseReason::LandingUnfit, "");
-        };
-        let Some(offer) = offer else {
-            return self.session.refuse(id, RefuseReason::LandingUnfit, "no region came with the message");
-        };
-        if attachment.topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
-            return self.session.refuse(id, RefuseReason::TooManySubscribers, "");
-        }
-        match offer.open_write(attachment.topic.geometry().region_len()) {
-            Ok(remote) => {
-                attachment.revocation = Some(remote.revocation());
-                let topic = &attachment.topic;
-                let closed = Arc::clone(&attachment.closed);
-                let landing = Landing::new(remote, topic.geometry(), topic.epoch(), closed);
-                attachment.topic.hand_over(landing);
-                attachment.count(core, self.peer.as_ref());
-                self.session.lent(id)
+        match self.take_landing(core, id, offer) {
+            Ok(topic) => {
+                self.session.lent(id)?;
+                self.settle_invitation(topic.name());
+                Ok(())
             }
-            Err(error) => self.session.refuse(id, RefuseReason::LandingUnfit, &error.to_string()),
+            Err((reason, text)) => {
+                self.invitation.iter().for_each(|invitation| invitation.unfit(reason, &text));
+                self.session.refuse(id, reason, &text)
+            }
+        }
+    }
+
+    /// Hands the landing region that was lent over to the publisher, or says why that cannot be.
+    fn take_landing(
+        &mut self,
+        core: &NodeCore,
+        id: AttachmentId,
+        offer: Option<Box<dyn Offer>>,
+    ) -> Result<Arc<PublishedTopic>, (RefuseReason, String)> {
+        let unfit = |text: String| (RefuseReason::LandingUnfit, text);
+        let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(String::new()))?;
+        let offer = offer.ok_or_else(|| unfit("no region came with the message".to_owned()))?;
+        let topic = Arc::clone(&attachment.topic);
+        if topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
+            return Err((RefuseReason::TooManySubscribers, String::new()));
+        }
+        let remote = offer.open_write(topic.geometry().region_len());
+        let remote = remote.map_err(|error| unfit(error.to_string()))?;
+        attachment.revocation = Some(remote.revocation());
+        let closed = Arc::clone(&attachment.closed);
+        topic.hand_over(Landing::new(remote, topic.geometry(), topic.epoch(), closed));
+        attachment.count(core, self.peer.as_ref());
+        Ok(topic)
+    }
+
+    /// Tells whoever dialled the peer that it is attached to this topic, if it was invited to that.
+    fn settle_invitation(&mut self, topic: &TopicName) {
+        if self.invitation.as_ref().is_some_and(|invitation| invitation.topic() == topic) {
+            self.invitation = self.invitation.take().and_then(Pending::attached);
         }
     }
 
@@ -312,6 +407,9 @@ impl Served {
         self.attachments.clear();
         self.leaving.clear();
         self.closing = true;
+        if let Some(invitation) = self.invitation.take() {
+            invitation.closed(result.as_ref().err());
+        }
         match (result, self.peer.take()) {
             (Ok(_), Some(peer)) => core.tell(&Event::SessionClosed { peer, orderly: true }),
             (Err(ControlError::Disconnected), Some(peer)) => {

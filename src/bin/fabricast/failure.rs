@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use fabricast::{
-    Address, AddressError, ControlError, DirectoryError, FabricError, InspectError, NodeError,
+    Address, AddressError, ControlError, DialError, DirectoryError, FabricError, InspectError, NodeError,
     PublisherError, ReceiveError, RefuseReason, SubscriberError, Target,
 };
 
@@ -148,6 +148,17 @@ impl From<DirectoryError> for Failure {
         match &error {
             DirectoryError::Fabric(source) => Self::new(of_fabric(source), error),
             DirectoryError::Session { address, source } => of_session(address, source, &error),
+            _ => Self::new(Exit::Unreachable, error),
+        }
+    }
+}
+
+impl From<DialError> for Failure {
+    fn from(error: DialError) -> Self {
+        match &error {
+            DialError::Unreachable { source, .. } => Self::new(of_fabric(source), error),
+            DialError::Session { address, source } => of_session(address, source, &error),
+            DialError::Refused { .. } | DialError::Unfit { .. } => Self::new(Exit::Refused, error),
             _ => Self::new(Exit::Unreachable, error),
         }
     }

@@ -121,10 +121,6 @@ pub(crate) trait RemoteWrite: Debug + Send {
     fn in_flight(&mut self) -> Result<usize, FabricError>;
 
     /// Whether the words of one write become visible in order, as [`Connection::writes_words_in_order`] says.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "landing regions without word order are to be written otherwise")
-    )]
     fn writes_words_in_order(&self) -> bool;
 
     /// What ends this access from another thread.

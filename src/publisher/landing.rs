@@ -5,6 +5,7 @@ use crate::id::{Epoch, Sequence};
 use crate::layout::WORD;
 use crate::layout::header::{HOT_OFFSET, hot_line};
 use crate::layout::state::StateGeometry;
+use crate::limits;
 use crate::repository::state::Committed;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,8 +21,12 @@ pub(crate) struct Landing {
     written: Sequence,
     /// The payload length that each of its slots holds: its tail stamp must not outlive it.
     held_lens: Box<[usize]>,
-    /// A batch is under way.
-    pending: bool,
+    /// The words of a write become visible in order. Otherwise only whole writes do.
+    has_word_order: bool,
+    /// Batches that were under way when that was last asked for.
+    in_flight: usize,
+    /// Batches that may be under way when the next value is written.
+    in_flight_max: usize,
     /// A value was passed over for that, or is still hidden.
     behind: bool,
     /// The value that was written but for its head stamp.
@@ -38,15 +43,18 @@ impl Landing {
         epoch: Epoch,
         closed: Arc<AtomicBool>,
     ) -> Self {
-        let held_lens = vec![0; geometry.slot_count() as usize].into();
+        let slot_count = geometry.slot_count() as usize;
+        let has_word_order = remote.writes_words_in_order();
         Self {
             remote,
             geometry,
             epoch,
             closed,
             written: Sequence::NONE,
-            held_lens,
-            pending: false,
+            held_lens: vec![0; slot_count].into(),
+            has_word_order,
+            in_flight: 0,
+            in_flight_max: limits::LANDING_BATCHES_MAX.min(slot_count - 1),
             behind: false,
             hidden: None,
             tended: 0,
@@ -64,7 +72,7 @@ impl Landing {
         self.tended
     }
 
-    /// Whether a value was passed over because the batch before is still under way.
+    /// Whether a value was passed over because batches before it are still under way.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
         self.behind
@@ -82,15 +90,28 @@ impl Landing {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Writes what a commit changed. Where the batch before is still under way the value is passed over, so that a
-    /// slow subscriber does not hold up the others: it gets the newest one later.
+    /// Writes what a commit changed. Where too much is still under way the value is passed over, so that a slow
+    /// subscriber does not hold up the others: it gets the newest one later.
     #[inline]
     pub(super) fn write(&mut self, source: &Registration, committed: &Committed) {
         self.hidden = None;
+        if !self.has_word_order {
+            return self.write_whole(source, committed);
+        }
         let is_free = self.settle();
         self.behind = !is_free;
         if is_free {
             let outcome = self.post(source, committed);
+            self.take(outcome);
+        }
+    }
+
+    /// [`Self::write`] where only whole writes appear in order.
+    fn write_whole(&mut self, source: &Registration, committed: &Committed) {
+        let is_free = self.has_room_for(committed.sequence);
+        self.behind = !is_free;
+        if is_free {
+            let outcome = self.post_whole(source, committed);
             self.take(outcome);
         }
     }
@@ -147,6 +168,34 @@ impl Landing {
         self.remote.post(source, &[retired, Write::Range(slot), hot, self.stamp(expected, sequence)])
     }
 
+    /// Writes a value to where only whole writes appear in order. Who keeps up there looks at the slots alone, and
+    /// mostly finds the value before this one whole while this one arrives: one write does. The hot line is for those
+    /// who cannot go from slot to slot.
+    fn post_whole(
+        &mut self,
+        source: &Registration,
+        committed: &Committed,
+    ) -> Result<Completion, FabricError> {
+        let Committed { sequence, slot, payload_len, .. } = *committed;
+        let is_first = self.written == Sequence::NONE;
+        let expected = self.advance(sequence);
+        let passed_over = !is_first && sequence > expected;
+        let is_named =
+            is_first || passed_over || sequence.get().is_multiple_of(limits::LANDING_HOT_LINE_EVERY);
+        let tail = StateGeometry::tail_offset;
+        let moved = tail(self.held_len(sequence)) != tail(payload_len);
+        if !moved && !is_named {
+            return self.remote.post(source, &[Write::Range(slot)]);
+        }
+        let retired = moved.then(|| self.retire(sequence, slot, payload_len));
+        let hot = is_named.then(|| self.hot(committed));
+        let stamp = passed_over.then(|| self.stamp(expected, sequence));
+        let batch = [retired, Some(Write::Range(slot)), hot, stamp];
+        let mut writes = [Write::Range(slot); 4];
+        let count = writes.iter_mut().zip(batch.into_iter().flatten()).map(|(to, write)| *to = write).count();
+        self.remote.post(source, writes.split_at(count).0)
+    }
+
     /// Takes note that this is the newest sequence written; returns the one that would have been next.
     #[inline]
     fn advance(&mut self, sequence: Sequence) -> Sequence {
@@ -180,20 +229,42 @@ impl Landing {
         self.held_lens.get(self.geometry.slot_index(sequence)).copied().unwrap_or(0)
     }
 
+    /// Whether one more batch with this value may be under way. If values were passed over, not in the slot of the
+    /// newest one that was written: that stays until the next one is whole, so that there is always one to be read.
+    fn has_room_for(&mut self, sequence: Sequence) -> bool {
+        let slot_of = |sequence| self.geometry.slot_index(sequence);
+        if self.written != Sequence::NONE && slot_of(sequence) == slot_of(self.written) {
+            return false;
+        }
+        if self.in_flight >= self.in_flight_max {
+            self.look();
+        }
+        self.in_flight < self.in_flight_max
+    }
+
     /// Whether nothing is under way any more.
     #[inline]
     fn settle(&mut self) -> bool {
-        if self.pending {
-            let outcome = self.remote.in_flight();
-            self.take(outcome.map(|count| if count == 0 { Completion::Done } else { Completion::Pending }));
+        if self.in_flight > 0 {
+            self.look();
         }
-        !self.pending
+        self.in_flight == 0
     }
 
+    /// Asks how much is under way.
+    fn look(&mut self) {
+        match self.remote.in_flight() {
+            Ok(count) => self.in_flight = count,
+            Err(_) => self.closed.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// Takes note of what became of a batch.
     #[inline]
     fn take(&mut self, outcome: Result<Completion, FabricError>) {
         match outcome {
-            Ok(completion) => self.pending = completion == Completion::Pending,
+            Ok(Completion::Done) => self.in_flight = 0,
+            Ok(Completion::Pending) => self.in_flight += 1,
             Err(_) => self.closed.store(true, Ordering::Relaxed),
         }
     }

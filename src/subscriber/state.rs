@@ -64,7 +64,7 @@ pub struct StateSubscriber<T: Payload> {
 pub(crate) enum Source {
     /// Memory that can be read in place, word for word as it was written: the repository itself, or a landing region.
     Mapped(Arc<Region>),
-    /// A landing region where only whole writes appear in order: a slot is looked at when the hot line names it.
+    /// A landing region where only whole writes appear in order.
     Landing(Arc<Region>),
     /// A repository that has to be fetched.
     Remote(Box<dyn RemoteRead>),
@@ -174,7 +174,7 @@ impl<T: Payload> StateSubscriber<T> {
         let ended = self.attachment.has_ended();
         let verified = match &mut self.source {
             Source::Mapped(memory) => self.reader.poll(memory),
-            Source::Landing(memory) => look(&mut self.reader, memory, self.clock.monotonic_ns()),
+            Source::Landing(memory) => self.reader.follow(memory, || self.clock.monotonic_ns()),
             Source::Remote(remote) => {
                 let now_ns = self.clock.monotonic_ns();
                 fetch(&mut self.reader, remote.as_mut(), &mut self.fetching, now_ns)?
@@ -312,22 +312,6 @@ impl<T: Payload> fmt::Debug for StateSubscriber<T> {
             .field("delivery", &self.granted.delivery)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
-    }
-}
-
-/// Looks at the slot that the hot line names.
-fn look<'r>(
-    reader: &'r mut StateReader,
-    memory: &Region,
-    now_ns: u64,
-) -> Result<Option<Verified<'r>>, ReadFailure> {
-    let mut looked_at = reader.plan();
-    loop {
-        match reader.check(memory, &looked_at, now_ns)? {
-            Step::Nothing => return Ok(None),
-            Step::Fetch(more) => looked_at = more,
-            Step::Value(accepted) => return Ok(Some(reader.verified(accepted))),
-        }
     }
 }
 

@@ -1,3 +1,5 @@
+mod landing;
+
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::header::{HOT_LEN, HOT_OFFSET, HOT_SEQUENCE};
 use crate::layout::state::{
@@ -11,8 +13,9 @@ use crate::sync::atomic::{Ordering, fence};
 /// A reader of a state repository: finds the newest value, copies it to private memory, and accepts it when
 /// stamps, bounds, epoch and CRC all agree. Neither allocates nor blocks nor calls the operating system.
 ///
-/// Mapped memory is read with [`Self::poll`]. Memory that has to be fetched over a wire is read by asking for
-/// [`Self::plan`], fetching those ranges into a mirror of the repository, and handing that to [`Self::check`].
+/// Mapped memory is read with [`Self::poll`], a landing region where only whole writes appear in order with
+/// [`Self::follow`]. Memory that has to be fetched over a wire is read by asking for [`Self::plan`], fetching those
+/// ranges into a mirror of the repository, and handing that to [`Self::check`].
 #[derive(Debug)]
 pub(crate) struct StateReader {
     geometry: StateGeometry,
@@ -306,16 +309,21 @@ impl StateReader {
         if self.suspicions < attempts || !now_ns.is_none_or(settled) {
             return Err(ReadFailure::Contended { attempts });
         }
+        Err(self.reject(sequence, rejection))
+    }
+
+    /// Passes a value over that stands still and is wrong; says how it is wrong.
+    fn reject(&mut self, sequence: Sequence, rejection: Rejection) -> ReadFailure {
         let skipped = self.skipped(sequence);
         self.unreported += skipped;
         self.counts.conflated += skipped;
         self.last = sequence;
         self.suspicions = 0;
         self.counts.rejected += 1;
-        Err(match rejection {
+        match rejection {
             Rejection::Torn => ReadFailure::BrokenStamps { sequence },
             Rejection::Wrong(failure) => failure,
-        })
+        }
     }
 
     /// Values between the last one and this one. Nothing is missed before the first.

@@ -179,12 +179,13 @@ impl Source {
                 Ok(None) => assert!(reader.last().get() >= floor, "the newest value is {floor}"),
                 Err(failure) => observer.failure(failure, reader.last().get()),
             },
-            // A landing region is read like a mirror that has just been fetched: what the hot line says stands
-            // there, but not each value before it.
+            // The newest value may be on its way.
             Self::Landing(region) => {
-                let mut fetch = reader.plan();
-                while let Some(next) = check(reader, observer, region, Posted { fetch, floor: 0 }) {
-                    fetch = next;
+                let now_ns = observer.tick();
+                match reader.follow(region, || now_ns) {
+                    Ok(Some(value)) => observer.value(&value, 0),
+                    Ok(None) => {}
+                    Err(failure) => observer.failure(failure, reader.last().get()),
                 }
             }
             Self::Fetched { remote, fetch, posted } => {

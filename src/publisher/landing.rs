@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::fabric::{ByteRange, Completion, FabricError, Registration, RemoteWrite, Write};
@@ -8,6 +9,9 @@ use crate::layout::state::StateGeometry;
 use crate::limits;
 use crate::repository::state::Committed;
 use crate::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(test)]
+mod tests;
 
 /// A push subscriber's landing region, as the publisher holds it.
 #[derive(Debug)]
@@ -23,10 +27,12 @@ pub(crate) struct Landing {
     held_lens: Box<[usize]>,
     /// The words of a write become visible in order. Otherwise only whole writes do.
     has_word_order: bool,
-    /// Batches that were under way when that was last asked for.
-    in_flight: usize,
-    /// Batches that may be under way when the next value is written.
-    in_flight_max: usize,
+    /// The newest sequence that it was asked to take.
+    newest: Sequence,
+    /// The sequences of the batches that were under way when that was last asked for, oldest first.
+    in_flight: VecDeque<Sequence>,
+    /// How many may be.
+    window: usize,
     /// A value was passed over for that, or is still hidden.
     behind: bool,
     /// The value that was written but for its head stamp.
@@ -53,8 +59,9 @@ impl Landing {
             written: Sequence::NONE,
             held_lens: vec![0; slot_count].into(),
             has_word_order,
-            in_flight: 0,
-            in_flight_max: limits::LANDING_BATCHES_MAX.min(slot_count - 1),
+            newest: Sequence::NONE,
+            in_flight: VecDeque::with_capacity(limits::LANDING_BATCHES_MAX),
+            window: 1,
             behind: false,
             hidden: None,
             tended: 0,
@@ -102,17 +109,18 @@ impl Landing {
         self.behind = !is_free;
         if is_free {
             let outcome = self.post(source, committed);
-            self.take(outcome);
+            self.take(committed.sequence, outcome);
         }
     }
 
     /// [`Self::write`] where only whole writes appear in order.
     fn write_whole(&mut self, source: &Registration, committed: &Committed) {
+        self.newest = committed.sequence;
         let is_free = self.has_room_for(committed.sequence);
         self.behind = !is_free;
         if is_free {
             let outcome = self.post_whole(source, committed);
-            self.take(outcome);
+            self.take(committed.sequence, outcome);
         }
     }
 
@@ -128,7 +136,7 @@ impl Landing {
         let retired = self.retire(sequence, slot, payload_len);
         let outcome = self.remote.post(source, &[retired, Write::Range(body)]);
         self.hidden = Some(committed);
-        self.take(outcome);
+        self.take(sequence, outcome);
     }
 
     /// The value that was written hidden and has arrived.
@@ -148,7 +156,7 @@ impl Landing {
         let (hot, stamp) = (self.hot(&committed), self.stamp(expected, committed.sequence));
         let outcome = self.remote.post(source, &[head, hot, stamp]);
         self.behind = false;
-        self.take(outcome);
+        self.take(committed.sequence, outcome);
     }
 
     #[inline]
@@ -236,35 +244,53 @@ impl Landing {
         if self.written != Sequence::NONE && slot_of(sequence) == slot_of(self.written) {
             return false;
         }
-        if self.in_flight >= self.in_flight_max {
-            self.look();
-        }
-        self.in_flight < self.in_flight_max
+        self.settle();
+        self.in_flight.len() < self.window
     }
 
     /// Whether nothing is under way any more.
     #[inline]
     fn settle(&mut self) -> bool {
-        if self.in_flight > 0 {
+        if !self.in_flight.is_empty() {
             self.look();
         }
-        self.in_flight == 0
+        self.in_flight.is_empty()
     }
 
     /// Asks how much is under way.
     fn look(&mut self) {
         match self.remote.in_flight() {
-            Ok(count) => self.in_flight = count,
+            Ok(count) => {
+                let done = self.in_flight.len().saturating_sub(count);
+                let oldest = self.in_flight.drain(..done).next();
+                if let Some(oldest) = oldest {
+                    self.adapt(self.newest.get().saturating_sub(oldest.get()));
+                }
+            }
             Err(_) => self.closed.store(true, Ordering::Relaxed),
         }
     }
 
-    /// Takes note of what became of a batch.
+    /// Has more or less under way, after this many values were published while one was. The source of a value must
+    /// stand until it is written, and the publisher comes around to it again after as many values as there are slots:
+    /// on a busy wire, what waits behind others is overwritten before its turn.
+    fn adapt(&mut self, published: u64) {
+        let slot_count = u64::from(self.geometry.slot_count());
+        if published >= slot_count {
+            self.window = 1;
+        } else if published <= slot_count / 2 {
+            let max = limits::LANDING_BATCHES_MAX.min(self.geometry.slot_count() as usize - 1);
+            self.window = max.min(self.window + 1);
+        }
+    }
+
+    /// Takes note of what became of the batch with this value.
     #[inline]
-    fn take(&mut self, outcome: Result<Completion, FabricError>) {
+    fn take(&mut self, sequence: Sequence, outcome: Result<Completion, FabricError>) {
         match outcome {
-            Ok(Completion::Done) => self.in_flight = 0,
-            Ok(Completion::Pending) => self.in_flight += 1,
+            Ok(Completion::Done) if self.in_flight.is_empty() => {}
+            Ok(Completion::Done) => self.in_flight.clear(),
+            Ok(Completion::Pending) => self.in_flight.push_back(sequence),
             Err(_) => self.closed.store(true, Ordering::Relaxed),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{ReceiveError, Sample, SampleRef};
 use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
-use crate::fabric::{Completion, RemoteRead};
+use crate::fabric::{Completion, FabricError, RemoteRead, wait};
 use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
 use crate::layout::state::StateGeometry;
 use crate::limits;
@@ -14,10 +14,15 @@ use crate::memory::Region;
 use crate::payload::{Payload, Schema};
 use crate::repository::state::{Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
 
+#[cfg(test)]
+mod tests;
+
 /// How long a blocking receive looks for a value without giving the processor away.
 const SPIN_NS: u64 = 20_000;
 /// The pause between two looks of a blocking receive after that.
 const PAUSE: Duration = Duration::from_micros(100);
+/// How long a blocking receive waits for what it has begun to fetch before it looks for the end of the topic.
+const FETCH_WAIT: Duration = Duration::from_millis(10);
 
 /// Receives the values of a state topic: each call gives the newest one, if it is newer than the one before.
 ///
@@ -213,7 +218,7 @@ impl<T: Payload> StateSubscriber<T> {
     }
 
     /// The next new value, waiting for it up to `timeout`; `None` when the time is over. Looks for it without
-    /// pause for 20 microseconds, then ten thousand times a second.
+    /// pause for 20 microseconds, then ten thousand times a second; for what is being fetched over a wire it waits.
     ///
     /// # Errors
     ///
@@ -230,9 +235,20 @@ impl<T: Payload> StateSubscriber<T> {
             if waited_ns < SPIN_NS {
                 std::hint::spin_loop();
             } else {
-                self.clock.pause(PAUSE);
+                self.pause(timeout.saturating_sub(Duration::from_nanos(waited_ns)))?;
             }
         }
+    }
+
+    /// Waits for what is being fetched, if that can be waited for, and otherwise a little while; no longer than `left`.
+    fn pause(&mut self, left: Duration) -> Result<(), FabricError> {
+        if let (Source::Remote(remote), Some(_)) = (&mut self.source, &self.fetching)
+            && let Some(handle) = remote.wait_handle()?
+        {
+            return wait(&[handle], &[], FETCH_WAIT.min(left));
+        }
+        self.clock.pause(PAUSE);
+        Ok(())
     }
 
     /// The topic's name.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{ReceiveError, Sample, SampleRef};
 use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
-use crate::fabric::{Completion, RemoteRead};
+use crate::fabric::{Completion, FabricError, RemoteRead, wait};
 use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
 use crate::layout::state::StateGeometry;
 use crate::limits;
@@ -14,10 +14,15 @@ use crate::memory::Region;
 use crate::payload::{Payload, Schema};
 use crate::repository::state::{Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
 
+#[cfg(test)]
+mod tests;
+
 /// How long a blocking receive looks for a value without giving the processor away.
 const SPIN_NS: u64 = 20_000;
 /// The pause between two looks of a blocking receive after that.
 const PAUSE: Duration = Duration::from_micros(100);
+/// How long a blocking receive waits for what it has begun to fetch before it looks for the end of the topic.
+const FETCH_WAIT: Duration = Duration::from_millis(10);
 
 /// Receives the values of a state topic: each call gives the newest one, if it is newer than the one before.
 ///
@@ -64,7 +69,7 @@ pub struct StateSubscriber<T: Payload> {
 pub(crate) enum Source {
     /// Memory that can be read in place, word for word as it was written: the repository itself, or a landing region.
     Mapped(Arc<Region>),
-    /// A landing region where only whole writes appear in order: a slot is looked at when the hot line names it.
+    /// A landing region where only whole writes appear in order.
     Landing(Arc<Region>),
     /// A repository that has to be fetched.
     Remote(Box<dyn RemoteRead>),
@@ -174,7 +179,7 @@ impl<T: Payload> StateSubscriber<T> {
         let ended = self.attachment.has_ended();
         let verified = match &mut self.source {
             Source::Mapped(memory) => self.reader.poll(memory),
-            Source::Landing(memory) => look(&mut self.reader, memory, self.clock.monotonic_ns()),
+            Source::Landing(memory) => self.reader.follow(memory, || self.clock.monotonic_ns()),
             Source::Remote(remote) => {
                 let now_ns = self.clock.monotonic_ns();
                 fetch(&mut self.reader, remote.as_mut(), &mut self.fetching, now_ns)?
@@ -213,7 +218,7 @@ impl<T: Payload> StateSubscriber<T> {
     }
 
     /// The next new value, waiting for it up to `timeout`; `None` when the time is over. Looks for it without
-    /// pause for 20 microseconds, then ten thousand times a second.
+    /// pause for 20 microseconds, then ten thousand times a second; for what is being fetched over a wire it waits.
     ///
     /// # Errors
     ///
@@ -230,9 +235,20 @@ impl<T: Payload> StateSubscriber<T> {
             if waited_ns < SPIN_NS {
                 std::hint::spin_loop();
             } else {
-                self.clock.pause(PAUSE);
+                self.pause(timeout.saturating_sub(Duration::from_nanos(waited_ns)))?;
             }
         }
+    }
+
+    /// Waits for what is being fetched, if that can be waited for, and otherwise a little while; no longer than `left`.
+    fn pause(&mut self, left: Duration) -> Result<(), FabricError> {
+        if let (Source::Remote(remote), Some(_)) = (&mut self.source, &self.fetching)
+            && let Some(handle) = remote.wait_handle()?
+        {
+            return wait(&[handle], &[], FETCH_WAIT.min(left));
+        }
+        self.clock.pause(PAUSE);
+        Ok(())
     }
 
     /// The topic's name.
@@ -317,22 +333,6 @@ impl<T: Payload> fmt::Debug for StateSubscriber<T> {
             .field("delivery", &self.granted.delivery)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
-    }
-}
-
-/// Looks at the slot that the hot line names.
-fn look<'r>(
-    reader: &'r mut StateReader,
-    memory: &Region,
-    now_ns: u64,
-) -> Result<Option<Verified<'r>>, ReadFailure> {
-    let mut looked_at = reader.plan();
-    loop {
-        match reader.check(memory, &looked_at, now_ns)? {
-            Step::Nothing => return Ok(None),
-            Step::Fetch(more) => looked_at = more,
-            Step::Value(accepted) => return Ok(Some(reader.verified(accepted))),
-        }
     }
 }
 

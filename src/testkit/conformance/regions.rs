@@ -21,10 +21,9 @@ fn words(region: &Region, ByteRange { offset, len }: ByteRange) -> Vec<u64> {
 
 /// Writes a batch and waits until it is complete.
 fn write(harness: &dyn Harness, remote: &mut dyn RemoteWrite, source: &Registration, writes: &[Write]) {
-    let mut completion = remote.post(source, writes).expect("the peer can be reached");
+    let mut done = remote.post(source, writes).expect("the peer can be reached") == Completion::Done;
     until(harness, "a write", || {
-        let done = completion == Completion::Done;
-        completion = remote.poll().expect("the peer can be reached");
+        done = done || remote.in_flight().expect("the peer can be reached") == 0;
         done.then_some(())
     });
 }
@@ -206,19 +205,55 @@ pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed:
             Write::Range(body),
             Write::Range(ByteRange { offset: late, len: WORD }),
         ];
-        let mut completion = remote.post(&source, &writes).expect("the peer can be reached");
+        let mut done = remote.post(&source, &writes).expect("the peer can be reached") == Completion::Done;
         until(harness, "a write", || {
             let seen_late = landing.load_acquire(late);
             let seen_body = words(&landing, body);
             let seen_early = landing.load_acquire(early);
             assert!(seen_late < round || seen_body.iter().all(|word| *word == round));
             assert!(seen_body.iter().all(|word| *word < round) || seen_early == round);
-            let done = completion == Completion::Done;
             assert!(!done || seen_late == round);
+            let was_done = done;
             if random.once_in(2) {
-                completion = remote.poll().expect("the peer can be reached");
+                done = remote.in_flight().expect("the peer can be reached") == 0;
             }
-            done.then_some(())
+            was_done.then_some(())
+        });
+    }
+}
+
+/// Batches may be posted while others are under way. What is complete is there, and what is there is all that was posted
+/// before.
+pub(crate) fn several_batches_appear_and_complete_in_order(harness: &dyn Harness, seed: u64) {
+    const BATCHES: usize = 4;
+    const BODY_LEN: usize = 256;
+    let mut random = Random::new(seed);
+    let mut pair = Pair::new(harness);
+    let source = registered(&*pair.listening, 4096, Exposure::Read);
+    let (landing, mut remote) = landing(harness, &mut pair, 4096);
+    let body = |batch: usize| ByteRange { offset: batch * BODY_LEN, len: BODY_LEN };
+    let mark = |batch: usize| 2048 + batch * WORD;
+    for round in 1..60 {
+        let (mut posted, mut in_flight) = (0, 0);
+        until(harness, "several batches", || {
+            if posted < BATCHES && random.once_in(2) {
+                source.region().copy_in(body(posted).offset, &[round; BODY_LEN / WORD]);
+                let writes = [Write::Range(body(posted)), Write::Word { offset: mark(posted), word: round }];
+                let done = remote.post(&source, &writes).expect("the peer can be reached");
+                in_flight = if done == Completion::Done { 0 } else { in_flight + 1 };
+                posted += 1;
+            }
+            // From the last one on: each one that is there has all before it there.
+            let appeared = (0..BATCHES).rev().find(|batch| landing.load_acquire(mark(*batch)) == round);
+            let complete = posted - in_flight;
+            for batch in 0..appeared.map_or(complete, |last| complete.max(last + 1)) {
+                assert!(words(&landing, body(batch)).iter().all(|word| *word == round), "batch {batch}");
+            }
+            assert!((0..complete).all(|batch| landing.load_acquire(mark(batch)) == round));
+            let count = remote.in_flight().expect("the peer can be reached");
+            assert!(count <= in_flight, "{count} batches of {in_flight} are under way");
+            in_flight = count;
+            (posted == BATCHES && in_flight == 0).then_some(())
         });
     }
 }

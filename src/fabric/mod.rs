@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub use address::{Address, AddressError, RdmaConnect, Target};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
-pub(crate) use wait::{Waker, wait};
+pub(crate) use wait::{Waker, finish, read_now, wait};
 
 use crate::id::NodeName;
 pub(crate) use crate::memory::ByteRange;

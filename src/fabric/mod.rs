@@ -15,6 +15,8 @@ mod address;
 mod registration;
 mod several;
 pub(crate) mod shm;
+#[cfg(feature = "verbs")]
+pub(crate) mod verbs;
 mod wait;
 
 use std::fmt::Debug;

@@ -114,11 +114,13 @@ pub(crate) trait RemoteRead: Debug + Send {
 /// A peer's region, open for one-sided writes.
 pub(crate) trait RemoteWrite: Debug + Send {
     /// Begins these writes from a registered region to the same offsets at the peer, each one placed after the one
-    /// before it. Their source must not change until the batch is complete.
+    /// before it. Their source must not change until the batch is complete. Another batch may be posted before:
+    /// batches are placed, and complete, in the order in which they were posted. [`Completion::Done`] when this one is
+    /// complete.
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError>;
 
-    /// Whether all batches are complete.
-    fn poll(&mut self) -> Result<Completion, FabricError>;
+    /// How many batches are not complete yet, the last ones posted.
+    fn in_flight(&mut self) -> Result<usize, FabricError>;
 
     /// Whether the words of one write become visible in order, as [`Connection::writes_words_in_order`] says.
     #[cfg_attr(

@@ -184,8 +184,8 @@ impl Landing {
     #[inline]
     fn settle(&mut self) -> bool {
         if self.pending {
-            let outcome = self.remote.poll();
-            self.take(outcome);
+            let outcome = self.remote.in_flight();
+            self.take(outcome.map(|count| if count == 0 { Completion::Done } else { Completion::Pending }));
         }
         !self.pending
     }

@@ -127,7 +127,7 @@ impl Push {
     /// Pushes the newest value, once the one before it has arrived.
     fn turn(&mut self, writer: &StateWriter, source: &Registration) -> Result<(), FabricError> {
         if self.under_way {
-            self.under_way = self.remote.poll()? == Completion::Pending;
+            self.under_way = self.remote.in_flight()? > 0;
         }
         if !self.under_way && self.pushed < writer.last() {
             self.pushed = writer.last();

@@ -21,10 +21,9 @@ fn words(region: &Region, ByteRange { offset, len }: ByteRange) -> Vec<u64> {
 
 /// Writes a batch and waits until it is complete.
 fn write(harness: &dyn Harness, remote: &mut dyn RemoteWrite, source: &Registration, writes: &[Write]) {
-    let mut completion = remote.post(source, writes).expect("the peer can be reached");
+    let mut done = remote.post(source, writes).expect("the peer can be reached") == Completion::Done;
     until(harness, "a write", || {
-        let done = completion == Completion::Done;
-        completion = remote.poll().expect("the peer can be reached");
+        done = done || remote.in_flight().expect("the peer can be reached") == 0;
         done.then_some(())
     });
 }
@@ -206,19 +205,19 @@ pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed:
             Write::Range(body),
             Write::Range(ByteRange { offset: late, len: WORD }),
         ];
-        let mut completion = remote.post(&source, &writes).expect("the peer can be reached");
+        let mut done = remote.post(&source, &writes).expect("the peer can be reached") == Completion::Done;
         until(harness, "a write", || {
             let seen_late = landing.load_acquire(late);
             let seen_body = words(&landing, body);
             let seen_early = landing.load_acquire(early);
             assert!(seen_late < round || seen_body.iter().all(|word| *word == round));
             assert!(seen_body.iter().all(|word| *word < round) || seen_early == round);
-            let done = completion == Completion::Done;
             assert!(!done || seen_late == round);
+            let was_done = done;
             if random.once_in(2) {
-                completion = remote.poll().expect("the peer can be reached");
+                done = remote.in_flight().expect("the peer can be reached") == 0;
             }
-            done.then_some(())
+            was_done.then_some(())
         });
     }
 }

@@ -88,6 +88,8 @@ mod testkit;
 pub use control::{ControlError, RefuseReason};
 pub use error::Error;
 pub use event::{Event, EventSink};
+#[cfg(feature = "verbs")]
+pub use fabric::verbs::VerbsError;
 pub use fabric::{Address, AddressError, FabricError, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};

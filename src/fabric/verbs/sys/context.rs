@@ -13,6 +13,8 @@ use rustix::io::Errno;
 
 use super::{SysError, borrow, check, set_nonblocking, warn_left};
 
+// SAFETY: the declaration is that of infiniband/verbs.h, as a test shows by the layout of what it fills; libibverbs, which
+// the bindings link, has the function since 32.
 unsafe extern "C" {
     /// Missing in the bindings: the GIDs of all ports, as far as they are set.
     fn _ibv_query_gid_table(

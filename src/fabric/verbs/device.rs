@@ -181,7 +181,7 @@ fn fit_gid(port: &PortReport, wish: &Wish) -> Option<Gid> {
 }
 
 /// The address as an IP address.
-fn ip_address(gid: &Gid) -> IpAddr {
+pub(super) fn ip_address(gid: &Gid) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(gid.bytes)).to_canonical()
 }
 

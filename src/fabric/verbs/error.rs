@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use super::sys::SysError;
+use super::sys::{Status, SysError, WorkCompletion};
+use crate::fabric::FabricError;
 
 /// What can go wrong with RDMA.
 #[derive(Debug, thiserror::Error)]
@@ -106,6 +107,85 @@ pub enum VerbsError {
         /// Bytes that this process has registered.
         registered: u64,
     },
+    /// The host has no address.
+    #[error("the host name {host} has no address: {source}; write its IP address instead")]
+    UnknownHost {
+        /// The name.
+        host: String,
+        /// What the resolver answered.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A node is to listen, and nobody said where.
+    #[error("the node has no address to listen at; give it one of an RDMA interface of this host")]
+    NoListenAddress,
+    /// An address belongs to another device than the one that was chosen.
+    #[error("the address belongs to the RDMA device {found}, but {chosen} was chosen")]
+    OtherDevice {
+        /// The device of the address.
+        found: String,
+        /// The device that was chosen.
+        chosen: String,
+    },
+    /// What listens at an address is no node.
+    #[error("what listens there is not a node of this version; check address and port")]
+    NotANode,
+    /// The peer did not want the connection.
+    #[error("the peer refused the connection: {why}")]
+    Refused {
+        /// The reason that it gave.
+        why: &'static str,
+    },
+    /// The connection could not be made.
+    #[error(
+        "the connection could not be made: {event}, status {status}; check that the address is right and try again"
+    )]
+    NotConnected {
+        /// What the connection manager said.
+        event: String,
+        /// The number that came with it.
+        status: i32,
+    },
+    /// The device that carried a connection is gone.
+    #[error("the RDMA device of the connection is gone; connect again")]
+    DeviceGone,
+    /// The peer's device refused a read or a write.
+    #[error("the peer allows no such access to its memory: it has withdrawn the region, or never gave it")]
+    RemoteAccess,
+    /// The peer's device does not answer.
+    #[error("the peer's host does not answer any more: check that it is up, and the network between")]
+    NoAnswer,
+    /// A work request failed for another reason.
+    #[error("a work request failed: {status} (vendor code {vendor:#x})")]
+    Failed {
+        /// How it ended.
+        status: String,
+        /// What the device's maker knows.
+        vendor: u32,
+    },
+    /// The device took only some of the work requests of a batch.
+    #[error("the RDMA device took only a part of a batch of work requests; connect again")]
+    PartlyPosted,
+    /// A peer sent a frame that is none.
+    #[error("the peer sent a malformed frame: {why}")]
+    Malformed {
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A batch needs more work requests than a queue has room for.
+    #[error("a batch of {requests} work requests is over the limit of {max}; use smaller payloads")]
+    BatchTooLong {
+        /// Work requests of the batch.
+        requests: usize,
+        /// What fits.
+        max: u32,
+    },
+    /// Too many batches wait for room in a queue.
+    #[error("{max} batches of writes wait for room in a queue already; let some complete first")]
+    QueueFull {
+        /// The limit.
+        max: usize,
+    },
     /// A function of libibverbs or librdmacm failed.
     #[error("{call} failed: {source}")]
     Call {
@@ -121,5 +201,57 @@ impl From<SysError> for VerbsError {
     fn from(error: SysError) -> Self {
         let (call, source) = error.into_parts();
         Self::Call { call, source }
+    }
+}
+
+impl From<SysError> for FabricError {
+    fn from(error: SysError) -> Self {
+        Self::Verbs(error.into())
+    }
+}
+
+/// Why the work requests of a queue pair fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failure {
+    /// The connection is closed.
+    Closed,
+    /// The device took a part of a batch only.
+    PartlyPosted,
+    /// The peer sent a frame that is none.
+    Malformed(&'static str),
+    /// A work request failed.
+    Completion {
+        /// How it ended.
+        status: Status,
+        /// What the device's maker knows.
+        vendor: u32,
+    },
+}
+
+impl Failure {
+    /// The failure that this completion shows. One that was flushed shows that there was one before.
+    pub(super) fn of(completion: &WorkCompletion) -> Self {
+        match completion.status {
+            Status::Flushed => Self::Closed,
+            status => Self::Completion { status, vendor: completion.vendor_err },
+        }
+    }
+
+    /// The failure as an error; `None` for a connection that is merely closed.
+    pub(super) fn error(self) -> Option<VerbsError> {
+        Some(match self {
+            Self::Closed => return None,
+            Self::PartlyPosted => VerbsError::PartlyPosted,
+            Self::Malformed(why) => VerbsError::Malformed { why },
+            Self::Completion { status: Status::RemoteAccess, .. } => VerbsError::RemoteAccess,
+            Self::Completion { status: Status::RetryExceeded, .. } => VerbsError::NoAnswer,
+            Self::Completion { status, vendor } => VerbsError::Failed { status: status.to_string(), vendor },
+        })
+    }
+}
+
+impl From<Failure> for FabricError {
+    fn from(failure: Failure) -> Self {
+        failure.error().map_or(Self::Closed, Self::Verbs)
     }
 }

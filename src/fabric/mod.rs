@@ -310,6 +310,10 @@ pub enum FabricError {
         /// What is wrong with it.
         why: String,
     },
+    /// Something is wrong with RDMA.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] verbs::VerbsError),
     /// The operating system refused.
     #[error("cannot {what}: {source}")]
     System {

@@ -258,3 +258,24 @@ impl Status {
         }
     }
 }
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Success => "success",
+            Self::LocalLength => "more came, or was to be sent, than there was room for",
+            Self::LocalOperation => "the queue pair could not do it",
+            Self::LocalProtection => "local memory is not registered for it",
+            Self::Flushed => "given up after an earlier failure",
+            Self::WindowBind => "a memory window could not be bound",
+            Self::BadResponse => "the answer was not one",
+            Self::LocalAccess => "a peer's request found local memory not registered for it",
+            Self::RemoteInvalidRequest => "the peer does not know such a request",
+            Self::RemoteAccess => "the peer does not allow it",
+            Self::RemoteOperation => "the peer could not do it",
+            Self::RetryExceeded => "the peer did not answer",
+            Self::ReceiverNotReady => "the peer had no room to receive it for too long",
+            Self::Unknown(number) => return write!(out, "status {number}"),
+        })
+    }
+}

@@ -1,4 +1,5 @@
 mod connection;
+mod form;
 mod layout;
 mod queue;
 

@@ -222,10 +222,18 @@ impl Pending {
         self.0.settle(Stage::Failed(DialError::Unfit { address, topic, reason, text }));
     }
 
-    /// The peer could not be reached.
-    pub(super) fn unreachable(&self, source: FabricError) {
-        let topic = self.0.topic.clone();
-        self.0.settle(Stage::Failed(DialError::Unreachable { topic, source }));
+    /// The connection failed before the peer said hello: it could not be reached, unless it sent what is no message.
+    pub(super) fn broken(&self, error: FabricError) {
+        match error {
+            FabricError::MessageTooLong { len, .. } => self.closed(Some(&ControlError::TooLong { len })),
+            FabricError::TooManyRegions => {
+                self.closed(Some(&ControlError::Broken { why: error.to_string() }));
+            }
+            source => {
+                let topic = self.0.topic.clone();
+                self.0.settle(Stage::Failed(DialError::Unreachable { topic, source }));
+            }
+        }
     }
 
     /// This node has no room for the session.

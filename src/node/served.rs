@@ -197,7 +197,7 @@ impl Served {
             Err(error) => {
                 self.session.reject(RefuseReason::Malformed, &error.to_string());
                 if let Some(invitation) = self.invitation.as_ref().filter(|_| self.peer.is_none()) {
-                    invitation.unreachable(error);
+                    invitation.broken(error);
                 }
                 self.act(core, None);
                 false

@@ -89,7 +89,7 @@ mod testkit;
 pub use control::{ControlError, RefuseReason};
 pub use error::Error;
 pub use event::{Event, EventSink};
-pub use fabric::{Address, AddressError, FabricError, Target};
+pub use fabric::{Address, AddressError, FabricError, RdmaConnect, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use layout::header::HeaderError;

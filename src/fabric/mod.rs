@@ -15,13 +15,15 @@ mod address;
 mod registration;
 mod several;
 pub(crate) mod shm;
+#[cfg(feature = "verbs")]
+pub(crate) mod verbs;
 mod wait;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub use address::{Address, AddressError, Target};
+pub use address::{Address, AddressError, RdmaConnect, Target};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
 pub(crate) use wait::{Waker, wait};
@@ -259,6 +261,14 @@ pub enum FabricError {
     )]
     NoAnswer {
         /// The address that was dialled.
+        address: Address,
+    },
+    /// This program was built without the provider for RDMA verbs.
+    #[error(
+        "{address} needs RDMA verbs, which this program was built without: build it with `--features verbs`"
+    )]
+    WithoutVerbs {
+        /// The address that was asked for.
         address: Address,
     },
     /// The provider cannot reach addresses of this kind.

@@ -255,6 +255,11 @@ impl<T: Payload> StateSubscriber<T> {
         &self.granted.schema
     }
 
+    /// The longest payload that the topic may have, bytes.
+    pub fn payload_len_max(&self) -> usize {
+        self.granted.geometry.payload_len_max()
+    }
+
     /// What has been counted so far.
     pub fn stats(&self) -> SubscriberStats {
         let ReadCounts { received, conflated, torn_retries, rejected } = self.counts();

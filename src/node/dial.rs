@@ -199,7 +199,7 @@ impl Pending {
         &self.0.topic
     }
 
-    /// Whether nobody waits for the outcome any more.
+    /// Whether nobody waits for the outcome any more, which was none or no good one.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(self.0.progress.lock().stage, Stage::Over)
     }
@@ -209,10 +209,11 @@ impl Pending {
         self.0.progress.lock().greeted = true;
     }
 
-    /// The peer is attached to the topic. Gives the invitation back if nobody waited for that any more.
-    pub(super) fn attached(self) -> Option<Self> {
+    /// The peer is about to be attached to the topic. Gives the invitation back if nobody waits for that any more: then
+    /// it must not be.
+    pub(super) fn attached(self) -> Result<(), Self> {
         self.0.settle(Stage::Attached);
-        self.is_abandoned().then_some(self)
+        if self.is_abandoned() { Err(self) } else { Ok(()) }
     }
 
     /// This node refused the peer's request to attach, or its landing region.
@@ -221,10 +222,18 @@ impl Pending {
         self.0.settle(Stage::Failed(DialError::Unfit { address, topic, reason, text }));
     }
 
-    /// The peer could not be reached.
-    pub(super) fn unreachable(&self, source: FabricError) {
-        let topic = self.0.topic.clone();
-        self.0.settle(Stage::Failed(DialError::Unreachable { topic, source }));
+    /// The connection failed before the peer said hello: it could not be reached, unless it sent what is no message.
+    pub(super) fn broken(&self, error: FabricError) {
+        match error {
+            FabricError::MessageTooLong { len, .. } => self.closed(Some(&ControlError::TooLong { len })),
+            FabricError::TooManyRegions => {
+                self.closed(Some(&ControlError::Broken { why: error.to_string() }));
+            }
+            source => {
+                let topic = self.0.topic.clone();
+                self.0.settle(Stage::Failed(DialError::Unreachable { topic, source }));
+            }
+        }
     }
 
     /// This node has no room for the session.

@@ -42,9 +42,9 @@ const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 /// [dials](Self::dial_subscriber) subscribers that [listen](Self::state_listener) for its topics. Publishers, subscribers
 /// and listeners keep their node going, so that it may be dropped before them. Cheap to clone.
 ///
-/// Whichever goes last of its handles ([`Node`]s, [`StatePublisher`]s,
-/// [`StateSubscriber`](crate::StateSubscriber)s, [`StateListener`]s) stops the node: that drop joins the node's thread, and may block for up
-/// to 250 ms, the time that peers have to take part in the end of their sessions.
+/// Whichever goes last of its handles ([`Node`]s, [`StatePublisher`]s, [`StateSubscriber`](crate::StateSubscriber)s,
+/// [`StateListener`]s) stops the node: that drop joins the node's thread, and may block for up to 250 ms, the time that
+/// peers have to take part in the end of their sessions.
 ///
 /// ```
 /// use fabricast::Node;

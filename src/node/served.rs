@@ -17,6 +17,9 @@ use crate::limits;
 use crate::publisher::{Landing, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
+/// What a peer is told that attaches too late.
+const GIVEN_UP: &str = "the publisher does not wait for it any more";
+
 /// A session in which this node serves its topics: with a peer that has dialled it, or that it has dialled.
 #[derive(Debug)]
 pub(super) struct Served {
@@ -34,6 +37,14 @@ pub(super) struct Served {
     /// All that is left to do is to send what waits.
     closing: bool,
     over: bool,
+}
+
+/// Why a request is refused.
+#[derive(Debug)]
+struct Objection {
+    reason: RefuseReason,
+    /// In words; may be empty.
+    text: String,
 }
 
 /// What a node needs to subscribe at a peer that has dialled it.
@@ -186,7 +197,7 @@ impl Served {
             Err(error) => {
                 self.session.reject(RefuseReason::Malformed, &error.to_string());
                 if let Some(invitation) = self.invitation.as_ref().filter(|_| self.peer.is_none()) {
-                    invitation.unreachable(error);
+                    invitation.broken(error);
                 }
                 self.act(core, None);
                 false
@@ -257,24 +268,54 @@ impl Served {
     }
 
     fn attach(&mut self, core: &NodeCore, attach: Attach) -> Result<(), ControlError> {
-        let Attach { attachment, topic: name, delivery, schema_hash } = attach;
-        let mut refuse = |reason: RefuseReason, text: &str| {
-            let peer = self.peer.clone().unwrap_or_else(|| core.identity().node.clone());
-            core.tell(&Event::Refused { peer, topic: name.to_string(), reason: reason.to_string() });
-            if let Some(invitation) = self.invitation.as_ref().filter(|pending| *pending.topic() == name) {
-                invitation.unfit(reason, text);
+        match self.admit(core, &attach) {
+            Ok((topic, schema)) => self.grant(core, &attach, topic, schema),
+            Err(Objection { reason, text }) => {
+                let (peer, topic) = (self.peer.as_ref(), attach.topic.to_string());
+                let peer = peer.unwrap_or(&core.identity().node).clone();
+                core.tell(&Event::Refused { peer, topic, reason: reason.to_string() });
+                let invitation = self.invitation.iter();
+                let invited = invitation.filter(|invitation| *invitation.topic() == attach.topic);
+                invited.for_each(|invitation| invitation.unfit(reason, &text));
+                self.session.refuse(attach.attachment, reason, &text)
             }
-            self.session.refuse(attachment, reason, text)
+        }
+    }
+
+    /// The topic that the peer asks for, if it may have it, with its schema; otherwise why not.
+    fn admit(
+        &mut self,
+        core: &NodeCore,
+        attach: &Attach,
+    ) -> Result<(Arc<PublishedTopic>, SchemaJson), Objection> {
+        let Some(topic) = core.topic(&attach.topic) else {
+            return Err(Objection::new(RefuseReason::NoSuchTopic, ""));
         };
-        let Some(topic) = core.topic(&name) else { return refuse(RefuseReason::NoSuchTopic, "") };
         let schema = topic.schema();
-        if schema_hash.is_some_and(|hash| hash != schema.hash()) {
+        if attach.schema_hash.is_some_and(|hash| hash != schema.hash()) {
             let text = format!("the topic's values are {} ({})", schema.type_name(), schema.encoding());
-            return refuse(RefuseReason::SchemaMismatch, &text);
+            return Err(Objection::new(RefuseReason::SchemaMismatch, text));
         }
         let Ok(schema) = SchemaJson::new(schema.to_json()) else {
-            return refuse(RefuseReason::NotPermitted, "the topic's schema is too long to be sent");
+            return Err(Objection::new(
+                RefuseReason::NotPermitted,
+                "the topic's schema is too long to be sent",
+            ));
         };
+        if attach.delivery == Delivery::Pull && !is_awaited(&mut self.invitation, &attach.topic) {
+            return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
+        }
+        Ok((topic, schema))
+    }
+
+    fn grant(
+        &mut self,
+        core: &NodeCore,
+        attach: &Attach,
+        topic: Arc<PublishedTopic>,
+        schema: SchemaJson,
+    ) -> Result<(), ControlError> {
+        let Attach { attachment, delivery, .. } = *attach;
         let (geometry, registration) = (topic.geometry(), topic.registration());
         let RemoteKey { key, address } = self.connection.remote_key(registration);
         assert_eq!(registration.exposure(), Exposure::Read, "peers can only read a repository");
@@ -300,11 +341,7 @@ impl Served {
             attached.count(core, self.peer.as_ref());
         }
         self.attachments.insert(attachment, attached);
-        self.session.grant(grant)?;
-        if delivery == Delivery::Pull {
-            self.settle_invitation(&name);
-        }
-        Ok(())
+        self.session.grant(grant)
     }
 
     fn lend(
@@ -314,12 +351,8 @@ impl Served {
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), ControlError> {
         match self.take_landing(core, id, offer) {
-            Ok(topic) => {
-                self.session.lent(id)?;
-                self.settle_invitation(topic.name());
-                Ok(())
-            }
-            Err((reason, text)) => {
+            Ok(()) => self.session.lent(id),
+            Err(Objection { reason, text }) => {
                 self.invitation.iter().for_each(|invitation| invitation.unfit(reason, &text));
                 self.session.refuse(id, reason, &text)
             }
@@ -332,28 +365,24 @@ impl Served {
         core: &NodeCore,
         id: AttachmentId,
         offer: Option<Box<dyn Offer>>,
-    ) -> Result<Arc<PublishedTopic>, (RefuseReason, String)> {
-        let unfit = |text: String| (RefuseReason::LandingUnfit, text);
-        let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(String::new()))?;
-        let offer = offer.ok_or_else(|| unfit("no region came with the message".to_owned()))?;
+    ) -> Result<(), Objection> {
+        let unfit = |text: &str| Objection::new(RefuseReason::LandingUnfit, text);
+        let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
+        let offer = offer.ok_or_else(|| unfit("no region came with the message"))?;
         let topic = Arc::clone(&attachment.topic);
         if topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
-            return Err((RefuseReason::TooManySubscribers, String::new()));
+            return Err(Objection::new(RefuseReason::TooManySubscribers, ""));
         }
         let remote = offer.open_write(topic.geometry().region_len());
-        let remote = remote.map_err(|error| unfit(error.to_string()))?;
+        let remote = remote.map_err(|error| unfit(&error.to_string()))?;
+        if !is_awaited(&mut self.invitation, topic.name()) {
+            return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
+        }
         attachment.revocation = Some(remote.revocation());
         let closed = Arc::clone(&attachment.closed);
         topic.hand_over(Landing::new(remote, topic.geometry(), topic.epoch(), closed));
         attachment.count(core, self.peer.as_ref());
-        Ok(topic)
-    }
-
-    /// Tells whoever dialled the peer that it is attached to this topic, if it was invited to that.
-    fn settle_invitation(&mut self, topic: &TopicName) {
-        if self.invitation.as_ref().is_some_and(|invitation| invitation.topic() == topic) {
-            self.invitation = self.invitation.take().and_then(Pending::attached);
-        }
+        Ok(())
     }
 
     /// Ends an attachment.
@@ -439,6 +468,12 @@ impl Served {
     }
 }
 
+impl Objection {
+    fn new(reason: RefuseReason, text: impl Into<String>) -> Self {
+        Self { reason, text: text.into() }
+    }
+}
+
 impl ServedAttachment {
     /// Counts it among the topic's subscribers.
     fn count(&mut self, core: &NodeCore, peer: Option<&NodeName>) {
@@ -467,6 +502,14 @@ impl Drop for ServedAttachment {
             gauge.set(gauge.value().saturating_sub(1));
         }
     }
+}
+
+/// Tells whoever dialled the peer that it is attached to this topic now. False when it must not be, because the one who
+/// dialled has given up.
+fn is_awaited(invitation: &mut Option<Pending>, topic: &TopicName) -> bool {
+    let Some(invited) = invitation.take_if(|invitation| invitation.topic() == topic) else { return true };
+    *invitation = invited.attached().err();
+    invitation.is_none()
 }
 
 fn entry(topic: &PublishedTopic, now_ns: u64) -> TopicEntry {

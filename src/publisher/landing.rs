@@ -13,6 +13,9 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 #[cfg(test)]
 mod tests;
 
+/// Batches that must have been complete in good time before one more may be under way.
+const CALM_BATCHES: u32 = 8;
+
 /// A push subscriber's landing region, as the publisher holds it.
 #[derive(Debug)]
 pub(crate) struct Landing {
@@ -33,6 +36,8 @@ pub(crate) struct Landing {
     in_flight: VecDeque<Sequence>,
     /// How many may be.
     window: usize,
+    /// Batches that were complete in good time since there may be as many.
+    calm: u32,
     /// A value was passed over for that, or is still hidden.
     behind: bool,
     /// The value that was written but for its head stamp.
@@ -62,6 +67,7 @@ impl Landing {
             newest: Sequence::NONE,
             in_flight: VecDeque::with_capacity(limits::LANDING_BATCHES_MAX),
             window: 1,
+            calm: 0,
             behind: false,
             hidden: None,
             tended: 0,
@@ -277,10 +283,13 @@ impl Landing {
     fn adapt(&mut self, published: u64) {
         let slot_count = u64::from(self.geometry.slot_count());
         if published >= slot_count {
-            self.window = 1;
+            (self.window, self.calm) = (1, 0);
         } else if published <= slot_count / 2 {
+            self.calm += 1;
+        }
+        if self.calm >= CALM_BATCHES {
             let max = limits::LANDING_BATCHES_MAX.min(self.geometry.slot_count() as usize - 1);
-            self.window = max.min(self.window + 1);
+            (self.window, self.calm) = (max.min(self.window + 1), 0);
         }
     }
 

@@ -191,6 +191,13 @@ impl World {
         Self { publisher, topic, wire, target, reader, expected, last: 0 }
     }
 
+    /// A world where 64 values have been written in good time.
+    fn at_ease(slot_count: u32) -> Self {
+        let mut world = Self::new(slot_count, false, 1);
+        (0..64).for_each(|_| drop(world.publish_and_complete(LEN_MAX)));
+        world
+    }
+
     fn publish(&mut self, len: usize) {
         let sequence = self.publisher.newest().next().get();
         self.publisher.publish(&payload(sequence, len)).unwrap();
@@ -279,8 +286,7 @@ fn in_word_order_each_value_is_its_slot_and_the_hot_line() {
 #[test]
 fn batches_are_in_flight_up_to_the_limit_and_what_is_passed_over_is_told_with_the_next_one() {
     for (slot_count, max) in [(2, 1), (4, 3), (8, LANDING_BATCHES_MAX), (64, LANDING_BATCHES_MAX)] {
-        let mut world = World::new(slot_count, false, 1);
-        (0..64).for_each(|_| drop(world.publish_and_complete(LEN_MAX)));
+        let mut world = World::at_ease(slot_count);
         for count in 1..=max + 1 {
             world.publish(LEN_MAX);
             assert_eq!(world.wire.0.lock().in_flight, count.min(max));
@@ -300,8 +306,7 @@ fn batches_are_in_flight_up_to_the_limit_and_what_is_passed_over_is_told_with_th
 /// What waits on a busy wire is overwritten in the repository: then less waits, until that is no longer so.
 #[test]
 fn less_is_in_flight_when_the_publisher_overtakes_what_is() {
-    let mut world = World::new(8, false, 1);
-    (0..16).for_each(|_| drop(world.publish_and_complete(LEN_MAX)));
+    let mut world = World::at_ease(8);
     let in_flight = |world: &World| world.wire.0.lock().in_flight;
     (0..12).for_each(|_| world.publish(LEN_MAX));
     assert_eq!(in_flight(&world), 4);
@@ -316,10 +321,10 @@ fn less_is_in_flight_when_the_publisher_overtakes_what_is() {
         assert_eq!(in_flight(&world), expected);
     }
     for expected in 2..=4 {
-        while world.wire.place(1) == 0 {}
-        world.wire.acknowledge();
-        (0..2).for_each(|_| world.publish(LEN_MAX));
+        (0..CALM_BATCHES).for_each(|_| drop(world.publish_and_complete(LEN_MAX)));
+        (0..5).for_each(|_| world.publish(LEN_MAX));
         assert_eq!(in_flight(&world), expected);
+        world.wire.complete();
     }
     world.settle(|_| LEN_MAX);
 }
@@ -327,18 +332,17 @@ fn less_is_in_flight_when_the_publisher_overtakes_what_is() {
 /// The newest value that was written stays whole until a newer one is, unless nothing else can be written any more.
 #[test]
 fn after_values_were_passed_over_the_newest_one_is_not_overwritten() {
-    let mut world = World::new(4, false, 1);
-    (0..8).for_each(|_| drop(world.publish_and_complete(LEN_MAX)));
+    let mut world = World::at_ease(4);
     (0..3).for_each(|_| world.publish(LEN_MAX));
     world.wire.place(usize::MAX);
     (0..3).for_each(|_| world.publish(LEN_MAX));
     assert_eq!(world.wire.posted(), ["slot"; 3]);
     world.wire.acknowledge();
-    // Values 9 to 11 are there. 15 stands where 11 does.
+    // Values 65 to 67 are there. 71 stands where 67 does.
     world.publish(LEN_MAX);
     assert_eq!(world.wire.posted(), [""; 0]);
     assert!(world.receive(|_| LEN_MAX));
-    assert_eq!(world.last, 11);
+    assert_eq!(world.last, 67);
     world.publish(LEN_MAX);
     assert_eq!(world.wire.posted(), ["slot hot head"]);
     world.settle(|_| LEN_MAX);
@@ -346,8 +350,7 @@ fn after_values_were_passed_over_the_newest_one_is_not_overwritten() {
 
 #[test]
 fn the_node_brings_what_the_publisher_passed_over() {
-    let mut world = World::new(4, false, 1);
-    (0..8).for_each(|_| drop(world.publish_and_complete(LEN_MAX)));
+    let mut world = World::at_ease(4);
     (0..3).for_each(|_| world.publish(LEN_MAX));
     world.wire.place(usize::MAX);
     (0..4).for_each(|_| world.publish(LEN_MAX));
@@ -356,7 +359,7 @@ fn the_node_brings_what_the_publisher_passed_over() {
     assert_eq!(world.wire.posted(), [""; 0], "values are under way");
     world.wire.acknowledge();
     assert!(world.receive(|_| LEN_MAX));
-    assert_eq!(world.last, 11);
+    assert_eq!(world.last, 67);
     world.topic.tend();
     assert_eq!(world.wire.posted(), ["tail body"]);
     world.wire.complete();
@@ -364,7 +367,7 @@ fn the_node_brings_what_the_publisher_passed_over() {
     world.topic.tend();
     assert_eq!(world.wire.posted(), ["head hot head"]);
     world.settle(|_| LEN_MAX);
-    assert_eq!(world.last, 15);
+    assert_eq!(world.last, 71);
 }
 
 /// Everything in an order of chance: publishes, words on the wire, acknowledgements, the node, the reader.

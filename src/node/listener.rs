@@ -49,11 +49,9 @@ pub struct StateListenerBuilder<'a, T> {
 ///
 /// // Usually in another process:
 /// let publishing = std::thread::spawn(move || -> Result<(), fabricast::Error> {
-/// #   let builder = Node::builder().runtime_dir(runtime_dir);
-/// #   let _ = stringify! {
-///     let builder = Node::builder();
-/// #   };
-///     let node = builder.open()?;
+///     let node = Node::builder();
+/// #   let node = node.runtime_dir(runtime_dir);
+///     let node = node.open()?;
 ///     let mut publisher = node.state_publisher::<(f64, f64)>("EURUSD").open()?;
 ///     node.dial_subscriber("EURUSD", &"shm:desk".parse()?, Duration::from_secs(5))?;
 ///     publisher.publish(&(1.0841, 1.0843))?;

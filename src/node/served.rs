@@ -272,7 +272,7 @@ impl Served {
             Ok((topic, schema)) => self.grant(core, &attach, topic, schema),
             Err(Objection { reason, text }) => {
                 let (peer, topic) = (self.peer.as_ref(), attach.topic.to_string());
-                let peer = peer.unwrap_or(&core.identity().node).clone();
+                let peer = peer.unwrap_or_else(|| &core.identity().node).clone();
                 core.tell(&Event::Refused { peer, topic, reason: reason.to_string() });
                 let invitation = self.invitation.iter();
                 let invited = invitation.filter(|invitation| *invitation.topic() == attach.topic);

@@ -296,3 +296,6 @@ impl Inbound {
         Ok(is_whole.then(|| (std::mem::take(&mut self.bytes), self.region.take())))
     }
 }
+
+#[cfg(test)]
+mod tests;

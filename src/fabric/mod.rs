@@ -15,16 +15,18 @@ mod address;
 mod registration;
 mod several;
 pub(crate) mod shm;
+#[cfg(feature = "verbs")]
+pub(crate) mod verbs;
 mod wait;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub use address::{Address, AddressError, Target};
+pub use address::{Address, AddressError, RdmaConnect, Target};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
-pub(crate) use wait::{Waker, wait};
+pub(crate) use wait::{Waker, finish, read_now, wait};
 
 use crate::id::NodeName;
 pub(crate) use crate::memory::ByteRange;
@@ -259,6 +261,14 @@ pub enum FabricError {
         /// The address that was dialled.
         address: Address,
     },
+    /// This program was built without the provider for RDMA verbs.
+    #[error(
+        "{address} needs RDMA verbs, which this program was built without: build it with `--features verbs`"
+    )]
+    WithoutVerbs {
+        /// The address that was asked for.
+        address: Address,
+    },
     /// The provider cannot reach addresses of this kind.
     #[error("{address} cannot be reached by the {fabric} fabric")]
     Unreachable {
@@ -300,6 +310,10 @@ pub enum FabricError {
         /// What is wrong with it.
         why: String,
     },
+    /// Something is wrong with RDMA.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] verbs::VerbsError),
     /// The operating system refused.
     #[error("cannot {what}: {source}")]
     System {

@@ -164,6 +164,12 @@ impl Region {
         self.len
     }
 
+    /// Where it is mapped, for a device to register it.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn base(&self) -> NonNull<u64> {
+        self.base
+    }
+
     /// What may be done with it here.
     #[cfg(test)]
     pub(crate) fn access(&self) -> Access {

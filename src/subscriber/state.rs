@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::{ReceiveError, Sample, SampleRef};
 use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
-use crate::fabric::{Completion, FabricError, RemoteRead, wait};
+use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
 use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
+use crate::layout::header::BODY_OFFSET;
 use crate::layout::state::StateGeometry;
 use crate::limits;
 use crate::memory::Region;
@@ -55,6 +56,8 @@ pub struct StateSubscriber<T: Payload> {
     source: Source,
     /// What is being fetched.
     fetching: Option<Fetch>,
+    /// The topic had ended before that was begun: what was published before the end is in it.
+    ended_before: bool,
     granted: Granted,
     attachment: Arc<dyn Attachment>,
     clock: Arc<dyn Clock>,
@@ -136,6 +139,7 @@ impl<T: Payload> StateSubscriber<T> {
             reader,
             source,
             fetching: None,
+            ended_before: false,
             granted,
             attachment,
             clock,
@@ -176,12 +180,16 @@ impl<T: Payload> StateSubscriber<T> {
             return self.tell_end();
         }
         // Looked at before the value: what was published before the end is still received.
-        let ended = self.attachment.has_ended();
+        let mut ended = self.attachment.has_ended();
         let verified = match &mut self.source {
             Source::Mapped(memory) => self.reader.poll(memory),
             Source::Landing(memory) => self.reader.follow(memory, || self.clock.monotonic_ns()),
             Source::Remote(remote) => {
                 let now_ns = self.clock.monotonic_ns();
+                if self.fetching.is_none() {
+                    self.ended_before = ended;
+                }
+                ended = self.ended_before;
                 fetch(&mut self.reader, remote.as_mut(), &mut self.fetching, now_ns)?
             }
         };
@@ -271,6 +279,11 @@ impl<T: Payload> StateSubscriber<T> {
         &self.granted.schema
     }
 
+    /// The longest payload that the topic may have, bytes.
+    pub fn payload_len_max(&self) -> usize {
+        self.granted.geometry.payload_len_max()
+    }
+
     /// What has been counted so far.
     pub fn stats(&self) -> SubscriberStats {
         let ReadCounts { received, conflated, torn_retries, rejected } = self.counts();
@@ -282,11 +295,28 @@ impl<T: Payload> StateSubscriber<T> {
         &self.granted
     }
 
-    /// The memory that is read in place, if there is any.
-    pub(crate) fn mapped(&self) -> Option<&Arc<Region>> {
-        match &self.source {
-            Source::Mapped(region) | Source::Landing(region) => Some(region),
-            Source::Remote(_) => None,
+    /// The repository's headers: in place, or fetched just now, which blocks for a round trip. `None` for a subscriber
+    /// that has a landing region.
+    pub(crate) fn headers(&mut self) -> Result<Option<Arc<Region>>, FabricError> {
+        let remote = match &mut self.source {
+            Source::Mapped(region) if self.granted.delivery == Delivery::Pull => {
+                return Ok(Some(Arc::clone(region)));
+            }
+            Source::Mapped(_) | Source::Landing(_) => return Ok(None),
+            Source::Remote(remote) => remote.as_mut(),
+        };
+        // What is being fetched is fetched again by the next receive.
+        let under_way = if self.fetching.is_some() { remote.poll()? } else { Completion::Done };
+        let (clock, patience_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
+        let mut completion = finish(remote, under_way, clock, patience_ns)?;
+        if completion == Completion::Done {
+            self.fetching = None;
+            let headers = ByteRange { offset: 0, len: BODY_OFFSET };
+            completion = read_now(remote, headers, clock, patience_ns)?;
+        }
+        match completion {
+            Completion::Done => Ok(Some(Arc::clone(remote.mirror()))),
+            Completion::Pending => Err(FabricError::Closed),
         }
     }
 

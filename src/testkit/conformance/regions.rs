@@ -1,7 +1,5 @@
 //! Regions that travel with messages, and one-sided access to them.
 
-use std::sync::Arc;
-
 use super::{Harness, Pair, accepted, fetch, message, name, registered, send, until};
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Registration, RemoteWrite, Write};
 use crate::layout::WORD;
@@ -29,13 +27,13 @@ fn write(harness: &dyn Harness, remote: &mut dyn RemoteWrite, source: &Registrat
 }
 
 /// A landing region of the near process, lent to the far one.
-fn landing(harness: &dyn Harness, pair: &mut Pair, len: usize) -> (Arc<Region>, Box<dyn RemoteWrite>) {
+fn landing(harness: &dyn Harness, pair: &mut Pair, len: usize) -> (Registration, Box<dyn RemoteWrite>) {
     let registration = registered(&*pair.dialler, len, Exposure::Write);
     send(harness, &mut *pair.near, b"landing", Some(&registration));
     let (_, offer) = message(harness, &mut *pair.far);
     let offer = offer.expect("the region comes with its message");
     let remote = offer.open_write(len).expect("it is as long as was agreed");
-    (Arc::clone(registration.region()), remote)
+    (registration, remote)
 }
 
 pub(crate) fn a_region_arrives_at_its_message(harness: &dyn Harness, _: u64) {
@@ -166,6 +164,7 @@ pub(crate) fn writes_appear_at_the_same_offsets_and_nowhere_else(harness: &dyn H
     let len = 16_384;
     let source = registered(&*pair.listening, len, Exposure::Read);
     let (landing, mut remote) = landing(harness, &mut pair, len);
+    let landing = landing.region();
     let whole = ByteRange { offset: 0, len };
     let mut expected = vec![0; len / WORD];
     for _ in 0..30 {
@@ -185,7 +184,7 @@ pub(crate) fn writes_appear_at_the_same_offsets_and_nowhere_else(harness: &dyn H
             }
         }
         write(harness, &mut *remote, &source, &writes);
-        assert_eq!(words(&landing, whole), expected);
+        assert_eq!(words(landing, whole), expected);
     }
 }
 
@@ -196,6 +195,7 @@ pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed:
     let mut pair = Pair::new(harness);
     let source = registered(&*pair.listening, 4096, Exposure::Read);
     let (landing, mut remote) = landing(harness, &mut pair, 4096);
+    let landing = landing.region();
     let (early, body, late) = (2048, ByteRange { offset: 64, len: WORDS * WORD }, 1024);
     for round in 1..200 {
         source.region().copy_in(body.offset, &[round; WORDS]);
@@ -208,7 +208,7 @@ pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed:
         let mut done = remote.post(&source, &writes).expect("the peer can be reached") == Completion::Done;
         until(harness, "a write", || {
             let seen_late = landing.load_acquire(late);
-            let seen_body = words(&landing, body);
+            let seen_body = words(landing, body);
             let seen_early = landing.load_acquire(early);
             assert!(seen_late < round || seen_body.iter().all(|word| *word == round));
             assert!(seen_body.iter().all(|word| *word < round) || seen_early == round);
@@ -244,12 +244,12 @@ pub(crate) fn several_batches_appear_and_complete_in_order(harness: &dyn Harness
                 posted += 1;
             }
             // From the last one on: each one that is there has all before it there.
-            let appeared = (0..BATCHES).rev().find(|batch| landing.load_acquire(mark(*batch)) == round);
+            let appeared = (0..BATCHES).rev().find(|batch| landing.region().load_acquire(mark(*batch)) == round);
             let complete = posted - in_flight;
             for batch in 0..appeared.map_or(complete, |last| complete.max(last + 1)) {
-                assert!(words(&landing, body(batch)).iter().all(|word| *word == round), "batch {batch}");
+                assert!(words(landing.region(), body(batch)).iter().all(|word| *word == round), "batch {batch}");
             }
-            assert!((0..complete).all(|batch| landing.load_acquire(mark(batch)) == round));
+            assert!((0..complete).all(|batch| landing.region().load_acquire(mark(batch)) == round));
             let count = remote.in_flight().expect("the peer can be reached");
             assert!(count <= in_flight, "{count} batches of {in_flight} are under way");
             in_flight = count;

@@ -6,7 +6,7 @@ use super::observer::Observer;
 use super::publisher::{PULL, PUSH, TOPIC};
 use super::registered;
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, Fabric, FabricError, Received, RemoteRead, Sent,
+    Address, Completion, Connection, Exposure, Fabric, FabricError, Received, Registration, RemoteRead, Sent,
 };
 use crate::id::{Delivery, Epoch};
 use crate::layout::state::StateGeometry;
@@ -32,7 +32,7 @@ pub(super) struct Subscriber {
 struct Session {
     connection: Box<dyn Connection>,
     asked: bool,
-    landing: Option<Arc<Region>>,
+    landing: Option<Registration>,
     source: Option<Source>,
     epoch: Option<Epoch>,
 }
@@ -44,8 +44,8 @@ enum Source {
     Mapped(Arc<Region>),
     /// At the publisher, by transfers.
     Fetched { remote: Box<dyn RemoteRead>, next: Option<Posted>, posted: Option<Posted> },
-    /// In memory of its own that the publisher writes.
-    Landing(Arc<Region>),
+    /// In memory of its own that the publisher writes, as long as it is registered.
+    Landing(Registration),
 }
 
 /// A read under way, or to be posted.
@@ -131,9 +131,8 @@ impl Session {
         let sent = match delivery {
             Delivery::Pull => self.connection.send(PULL, None)?,
             Delivery::Push => {
-                let landing = registered(fabric, len, Exposure::Write);
-                self.landing = Some(Arc::clone(landing.region()));
-                self.connection.send(PUSH, Some(&landing))?
+                let landing = &*self.landing.get_or_insert_with(|| registered(fabric, len, Exposure::Write));
+                self.connection.send(PUSH, Some(landing))?
             }
         };
         self.asked = sent == Sent::Done;
@@ -180,9 +179,9 @@ impl Source {
                 Err(failure) => observer.failure(failure, reader.last().get()),
             },
             // The newest value may be on its way.
-            Self::Landing(region) => {
+            Self::Landing(landing) => {
                 let now_ns = observer.tick();
-                match reader.follow(region, || now_ns) {
+                match reader.follow(landing.region(), || now_ns) {
                     Ok(Some(value)) => observer.value(&value, 0),
                     Ok(None) => {}
                     Err(failure) => observer.failure(failure, reader.last().get()),

@@ -1,0 +1,281 @@
+//! Completion queues, and the channels that make them wakeable.
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags};
+use rustix::io::Errno;
+
+use super::{Context, SysError, borrow, check, set_nonblocking, warn_left};
+
+/// Completions taken from the device in one go.
+const POLL_LEN_MAX: usize = 16;
+
+/// A descriptor that becomes readable when an armed completion queue has something.
+pub(in crate::fabric::verbs) struct CompletionChannel {
+    raw: NonNull<ibv_comp_channel>,
+    context: Arc<Context>,
+}
+
+// SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
+unsafe impl Send for CompletionChannel {}
+// SAFETY: as for `Send`: the library locks what it counts, and the kernel gives each event to one reader.
+unsafe impl Sync for CompletionChannel {}
+
+impl CompletionChannel {
+    /// A new one.
+    pub(in crate::fabric::verbs) fn create(context: &Arc<Context>) -> Result<Arc<Self>, SysError> {
+        // SAFETY: the context is open, and the result holds it.
+        let raw = unsafe { rdma_sys::ibv_create_comp_channel(context.raw()) };
+        let raw = NonNull::new(raw).ok_or_else(|| SysError::last("ibv_create_comp_channel"))?;
+        let channel = Self { raw, context: Arc::clone(context) };
+        set_nonblocking(channel.as_fd())?;
+        Ok(Arc::new(channel))
+    }
+
+    /// Takes all events, so that the descriptor is not readable any more. Queues that had one are to be armed again, and
+    /// then polled once more. Returns how many there were.
+    pub(in crate::fabric::verbs) fn drain(&self) -> Result<usize, SysError> {
+        let mut count = 0;
+        loop {
+            let mut queue: *mut ibv_cq = ptr::null_mut();
+            let mut user = ptr::null_mut();
+            // SAFETY: the channel is there as long as this value, and both places are local variables.
+            let returned =
+                unsafe { rdma_sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut queue, &raw mut user) };
+            if returned != 0 {
+                let error = SysError::last("ibv_get_cq_event");
+                let is_over = error.is(Errno::AGAIN) || error.is(Errno::INTR);
+                return if is_over { Ok(count) } else { Err(error) };
+            }
+            // SAFETY: the queue of an event that is not acknowledged is there: its destruction waits for this call.
+            unsafe { rdma_sys::ibv_ack_cq_events(queue, 1) };
+            count += 1;
+        }
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is there as long as this value, and nobody writes its descriptor.
+        let handle = unsafe { (*self.raw.as_ptr()).fd };
+        // SAFETY: the descriptor belongs to the channel, which is there as long as this value.
+        unsafe { borrow(handle) }
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        // SAFETY: queues hold their channel by Arc, so that none of them is left; it is freed once.
+        let returned = unsafe { rdma_sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+        warn_left("ibv_destroy_comp_channel", returned);
+    }
+}
+
+impl std::fmt::Debug for CompletionChannel {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("CompletionChannel").field("device", &self.context.name()).finish_non_exhaustive()
+    }
+}
+
+/// Where the ends of work requests appear.
+pub(in crate::fabric::verbs) struct CompletionQueue {
+    raw: NonNull<ibv_cq>,
+    context: Arc<Context>,
+    _channel: Option<Arc<CompletionChannel>>,
+}
+
+// SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as for `Send`: the driver takes a lock of the queue when it is polled or armed.
+unsafe impl Sync for CompletionQueue {}
+
+impl CompletionQueue {
+    /// A queue with room for at least so many entries. What does not fit is lost, and breaks the queue: it must have room
+    /// for all work requests of the queue pairs that it serves.
+    pub(in crate::fabric::verbs) fn create(
+        context: &Arc<Context>,
+        entries: u32,
+        channel: Option<&Arc<CompletionChannel>>,
+    ) -> Result<Arc<Self>, SysError> {
+        const CALL: &str = "ibv_create_cq";
+        let entries = c_int::try_from(entries).map_err(|_| SysError::new(CALL, Errno::INVAL))?;
+        if channel.is_some_and(|channel| !channel.context.is_same(context)) {
+            return Err(SysError::new(CALL, Errno::INVAL));
+        }
+        let raw_channel = channel.map_or(ptr::null_mut(), |channel| channel.raw.as_ptr());
+        // SAFETY: the context is open, the channel, if any, is of the same one; the result holds both.
+        let raw = unsafe { rdma_sys::ibv_create_cq(context.raw(), entries, ptr::null_mut(), raw_channel, 0) };
+        let raw = NonNull::new(raw).ok_or_else(|| SysError::last(CALL))?;
+        Ok(Arc::new(Self { raw, context: Arc::clone(context), _channel: channel.map(Arc::clone) }))
+    }
+
+    /// The library's object.
+    pub(super) fn raw(&self) -> *mut ibv_cq {
+        self.raw.as_ptr()
+    }
+
+    /// Its device.
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    /// Takes completions, at most as many as there is room for, and returns their number. 0 means that there are none.
+    pub(in crate::fabric::verbs) fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize, SysError> {
+        // SAFETY: the structure is plain numbers, for which zeros are valid.
+        let mut raw: [ibv_wc; POLL_LEN_MAX] = unsafe { std::mem::zeroed() };
+        let room = into.len().min(POLL_LEN_MAX);
+        let room_number = c_int::try_from(room).unwrap_or(0);
+        // SAFETY: the queue is there as long as this value, and there is room for as many completions as are told.
+        let len = unsafe { rdma_sys::ibv_poll_cq(self.raw(), room_number, raw.as_mut_ptr()) };
+        let Ok(len) = usize::try_from(len) else {
+            return Err(SysError::new("ibv_poll_cq", Errno::IO));
+        };
+        for (place, raw) in into.iter_mut().zip(&raw).take(len) {
+            *place = WorkCompletion::new(raw);
+        }
+        Ok(len.min(room))
+    }
+
+    /// Asks for an event on the channel when the next completion appears. Those that are there already cause none.
+    pub(in crate::fabric::verbs) fn arm(&self) -> Result<(), SysError> {
+        // SAFETY: the queue is there as long as this value; the driver locks it.
+        let returned = unsafe { rdma_sys::ibv_req_notify_cq(self.raw(), 0) };
+        check("ibv_req_notify_cq", returned)
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs hold their queues by Arc, so that none of them is left; all events are acknowledged where
+        // they are taken; it is freed once.
+        let returned = unsafe { rdma_sys::ibv_destroy_cq(self.raw()) };
+        warn_left("ibv_destroy_cq", returned);
+    }
+}
+
+impl std::fmt::Debug for CompletionQueue {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("CompletionQueue").field("device", &self.context.name()).finish_non_exhaustive()
+    }
+}
+
+/// The end of a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct WorkCompletion {
+    /// The number that it was given.
+    pub(in crate::fabric::verbs) wr_id: u64,
+    /// How it ended. After a failure only the number, this, the next field and the queue pair mean something.
+    pub(in crate::fabric::verbs) status: Status,
+    /// What the device's maker knows about a failure.
+    pub(in crate::fabric::verbs) vendor_err: u32,
+    /// The number of its queue pair.
+    pub(in crate::fabric::verbs) qp_num: u32,
+    /// Bytes that were received.
+    pub(in crate::fabric::verbs) byte_len: u32,
+    /// The word that the sender added.
+    pub(in crate::fabric::verbs) immediate: Option<u32>,
+}
+
+impl WorkCompletion {
+    pub(super) fn new(raw: &ibv_wc) -> Self {
+        let status = Status::from_number(raw.status);
+        let is_whole = status == Status::Success;
+        let has_immediate = is_whole && raw.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
+        // SAFETY: both fields of the union are numbers of 32 bits, and the structure was zeroed.
+        let word = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
+        Self {
+            wr_id: raw.wr_id,
+            status,
+            vendor_err: raw.vendor_err,
+            qp_num: raw.qp_num,
+            byte_len: if is_whole { raw.byte_len } else { 0 },
+            immediate: has_immediate.then(|| u32::from_be(word)),
+        }
+    }
+}
+
+impl Default for WorkCompletion {
+    fn default() -> Self {
+        let status = Status::Success;
+        Self { wr_id: 0, status, vendor_err: 0, qp_num: 0, byte_len: 0, immediate: None }
+    }
+}
+
+/// How a work request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum Status {
+    /// As it should.
+    Success,
+    /// More came, or was to be sent, than there was room for.
+    LocalLength,
+    /// The queue pair could not do it.
+    LocalOperation,
+    /// Local memory is not registered for it.
+    LocalProtection,
+    /// Given up, because the queue pair had failed before.
+    Flushed,
+    /// A memory window could not be bound.
+    WindowBind,
+    /// The answer was not one.
+    BadResponse,
+    /// A peer's request found local memory not registered for it.
+    LocalAccess,
+    /// The peer does not know such a request.
+    RemoteInvalidRequest,
+    /// The peer does not allow it.
+    RemoteAccess,
+    /// The peer could not do it.
+    RemoteOperation,
+    /// The peer did not answer.
+    RetryExceeded,
+    /// The peer had no room to receive it for too long.
+    ReceiverNotReady,
+    /// Another number.
+    Unknown(u32),
+}
+
+impl Status {
+    fn from_number(number: u32) -> Self {
+        use rdma_sys::ibv_wc_status as names;
+        match number {
+            names::IBV_WC_SUCCESS => Self::Success,
+            names::IBV_WC_LOC_LEN_ERR => Self::LocalLength,
+            names::IBV_WC_LOC_QP_OP_ERR => Self::LocalOperation,
+            names::IBV_WC_LOC_PROT_ERR => Self::LocalProtection,
+            names::IBV_WC_WR_FLUSH_ERR => Self::Flushed,
+            names::IBV_WC_MW_BIND_ERR => Self::WindowBind,
+            names::IBV_WC_BAD_RESP_ERR => Self::BadResponse,
+            names::IBV_WC_LOC_ACCESS_ERR => Self::LocalAccess,
+            names::IBV_WC_REM_INV_REQ_ERR => Self::RemoteInvalidRequest,
+            names::IBV_WC_REM_ACCESS_ERR => Self::RemoteAccess,
+            names::IBV_WC_REM_OP_ERR => Self::RemoteOperation,
+            names::IBV_WC_RETRY_EXC_ERR => Self::RetryExceeded,
+            names::IBV_WC_RNR_RETRY_EXC_ERR => Self::ReceiverNotReady,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Success => "success",
+            Self::LocalLength => "more came, or was to be sent, than there was room for",
+            Self::LocalOperation => "the queue pair could not do it",
+            Self::LocalProtection => "local memory is not registered for it",
+            Self::Flushed => "given up after an earlier failure",
+            Self::WindowBind => "a memory window could not be bound",
+            Self::BadResponse => "the answer was not one",
+            Self::LocalAccess => "a peer's request found local memory not registered for it",
+            Self::RemoteInvalidRequest => "the peer does not know such a request",
+            Self::RemoteAccess => "the peer does not allow it",
+            Self::RemoteOperation => "the peer could not do it",
+            Self::RetryExceeded => "the peer did not answer",
+            Self::ReceiverNotReady => "the peer had no room to receive it for too long",
+            Self::Unknown(number) => return write!(out, "status {number}"),
+        })
+    }
+}

@@ -1,0 +1,487 @@
+//! Devices, their ports, GIDs and events, and protection domains.
+
+use std::ffi::{CStr, c_int};
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdma_sys::{ibv_context, ibv_device_attr, ibv_gid_entry, ibv_pd, ibv_port_attr};
+use rustix::io::Errno;
+
+use super::{SysError, borrow, check, set_nonblocking, warn_left};
+
+// SAFETY: the declaration is that of infiniband/verbs.h, as a test shows by the layout of what it fills; libibverbs, which
+// the bindings link, has the function since 32.
+unsafe extern "C" {
+    /// Missing in the bindings: the GIDs of all ports, as far as they are set.
+    fn _ibv_query_gid_table(
+        context: *mut ibv_context,
+        entries: *mut RawGid,
+        max_entries: usize,
+        flags: u32,
+        entry_size: usize,
+    ) -> isize;
+}
+
+/// `struct ibv_gid_entry`, without its union.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(super) struct RawGid {
+    pub(super) gid: [u64; 2],
+    pub(super) gid_index: u32,
+    pub(super) port_num: u32,
+    pub(super) gid_type: u32,
+    pub(super) ndev_ifindex: u32,
+}
+
+/// `struct ibv_async_event`, with a number where the bindings have an enumeration, which a newer kernel's value would
+/// make undefined behaviour.
+#[repr(C)]
+pub(super) struct RawAsyncEvent {
+    /// A pointer to what it concerns, or the number of the port.
+    pub(super) element: *mut rdma_sys::ibv_qp,
+    pub(super) event_type: u32,
+}
+
+const _: () = assert!(size_of::<RawGid>() == size_of::<ibv_gid_entry>());
+const _: () = assert!(size_of::<RawAsyncEvent>() == size_of::<rdma_sys::ibv_async_event>());
+
+/// Every device that was opened. They stay open until the process ends: librdmacm uses them, too, and would close one that
+/// was unplugged under whoever holds it.
+static OPENED: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
+
+/// An opened RDMA device.
+pub(in crate::fabric::verbs) struct Context {
+    raw: NonNull<ibv_context>,
+    name: String,
+}
+
+// SAFETY: functions of libibverbs may be called by any thread at any time; the object is never given back.
+unsafe impl Send for Context {}
+// SAFETY: as for `Send`: the library takes its own locks where a device has state.
+unsafe impl Sync for Context {}
+
+/// What a device can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct DeviceAttributes {
+    /// Work requests of one queue.
+    pub(in crate::fabric::verbs) qp_wr_max: u32,
+    /// Entries of a completion queue.
+    pub(in crate::fabric::verbs) cqe_max: u32,
+    /// Pieces of memory of one work request.
+    pub(in crate::fabric::verbs) sge_max: u32,
+    /// Reads of a peer that a queue pair serves at a time.
+    pub(in crate::fabric::verbs) qp_rd_atom_max: u32,
+    /// Reads that a queue pair has under way at a time.
+    pub(in crate::fabric::verbs) qp_init_rd_atom_max: u32,
+    /// Bytes of a memory region.
+    pub(in crate::fabric::verbs) mr_len_max: u64,
+    /// Ports; they are numbered from 1 on.
+    pub(in crate::fabric::verbs) ports: u8,
+}
+
+/// What a port is, and what it is connected to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct PortAttributes {
+    /// Whether it can be used.
+    pub(in crate::fabric::verbs) state: PortState,
+    /// Largest packet, bytes of payload.
+    pub(in crate::fabric::verbs) active_mtu: u32,
+    /// Local identifier in an InfiniBand subnet; 0 on Ethernet.
+    pub(in crate::fabric::verbs) lid: u16,
+    /// What is below.
+    pub(in crate::fabric::verbs) link_layer: LinkLayer,
+    /// Places of its GID table.
+    pub(in crate::fabric::verbs) gid_table_len: u32,
+}
+
+/// Whether a port can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum PortState {
+    /// No link.
+    Down,
+    /// A link, no subnet manager yet.
+    Initializing,
+    /// Configured, not active yet.
+    Armed,
+    /// It can.
+    Active,
+    /// Active, and the link has just gone.
+    ActiveDeferred,
+    /// Another number.
+    Unknown(u32),
+}
+
+impl PortState {
+    fn from_number(number: u32) -> Self {
+        match number {
+            rdma_sys::ibv_port_state::IBV_PORT_DOWN => Self::Down,
+            rdma_sys::ibv_port_state::IBV_PORT_INIT => Self::Initializing,
+            rdma_sys::ibv_port_state::IBV_PORT_ARMED => Self::Armed,
+            rdma_sys::ibv_port_state::IBV_PORT_ACTIVE => Self::Active,
+            rdma_sys::ibv_port_state::IBV_PORT_ACTIVE_DEFER => Self::ActiveDeferred,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+/// What is below a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum LinkLayer {
+    /// InfiniBand, or the device does not say.
+    Infiniband,
+    /// Ethernet: RoCE, or iWARP.
+    Ethernet,
+    /// Another number.
+    Unknown(u8),
+}
+
+impl LinkLayer {
+    fn from_number(number: u8) -> Self {
+        match number {
+            0 | LINK_LAYER_INFINIBAND => Self::Infiniband,
+            LINK_LAYER_ETHERNET => Self::Ethernet,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+/// `IBV_LINK_LAYER_INFINIBAND`, missing in the bindings like all of its unnamed enumeration.
+pub(super) const LINK_LAYER_INFINIBAND: u8 = 1;
+/// `IBV_LINK_LAYER_ETHERNET`.
+pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
+
+/// One of a port's addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct Gid {
+    /// Its place in the port's table.
+    pub(in crate::fabric::verbs) index: u32,
+    /// The address, as an IPv6 address is written; IPv4 addresses are mapped.
+    pub(in crate::fabric::verbs) bytes: [u8; 16],
+    /// How packets from it look.
+    pub(in crate::fabric::verbs) kind: GidKind,
+}
+
+/// How packets from an address look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum GidKind {
+    /// InfiniBand.
+    Infiniband,
+    /// RoCE without IP.
+    RoceV1,
+    /// RoCE over UDP.
+    RoceV2,
+    /// Another number.
+    Unknown(u32),
+}
+
+impl GidKind {
+    fn from_number(number: u32) -> Self {
+        match number {
+            rdma_sys::IBV_GID_TYPE_IB => Self::Infiniband,
+            rdma_sys::IBV_GID_TYPE_ROCE_V1 => Self::RoceV1,
+            rdma_sys::IBV_GID_TYPE_ROCE_V2 => Self::RoceV2,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl Context {
+    /// All devices there are at the moment. They are librdmacm's, so that queue pairs of connections can be made in their
+    /// protection domains. Those that cannot be opened are missing, or make it an error, as it pleases the library.
+    pub(in crate::fabric::verbs) fn all() -> Result<Vec<Arc<Self>>, SysError> {
+        let mut len: c_int = 0;
+        // SAFETY: the function has no requirement but a place for the length, which is a local variable.
+        let list = unsafe { rdma_sys::rdma_get_devices(&raw mut len) };
+        let list = NonNull::new(list).ok_or_else(|| SysError::last("rdma_get_devices"))?;
+        let len = usize::try_from(len).unwrap_or(0);
+        // SAFETY: the library says that the list has `len` entries; nobody writes or frees it before it is given back.
+        let devices = unsafe { slice::from_raw_parts(list.as_ptr(), len) };
+        let mut opened = OPENED.lock();
+        let known = opened.len();
+        let mut contexts = Vec::with_capacity(len);
+        for raw in devices.iter().filter_map(|raw| NonNull::new(*raw)) {
+            let context = match opened.iter().find(|context| context.raw == raw) {
+                Some(context) => Arc::clone(context),
+                None => {
+                    let context = Arc::new(Self::open(raw)?);
+                    opened.push(Arc::clone(&context));
+                    context
+                }
+            };
+            contexts.push(context);
+        }
+        if opened.len() == known {
+            // SAFETY: the list is not used after this. Each of its devices was in an earlier list, which was kept, so
+            // that none of them is closed.
+            unsafe { rdma_sys::rdma_free_devices(list.as_ptr()) };
+        }
+        Ok(contexts)
+    }
+
+    /// The device that this is the library's object of.
+    pub(super) fn find(raw: *mut ibv_context) -> Result<Option<Arc<Self>>, SysError> {
+        let is_it = |context: &&Arc<Self>| context.raw.as_ptr() == raw;
+        if let Some(context) = OPENED.lock().iter().find(is_it) {
+            return Ok(Some(Arc::clone(context)));
+        }
+        Ok(Self::all()?.iter().find(is_it).map(Arc::clone))
+    }
+
+    fn open(raw: NonNull<ibv_context>) -> Result<Self, SysError> {
+        // SAFETY: the context is an entry of a list whose devices are open.
+        let device = unsafe { (*raw.as_ptr()).device };
+        // SAFETY: the device of an open context is valid as long as the context.
+        let name = unsafe { rdma_sys::ibv_get_device_name(device) };
+        // SAFETY: the library's name is a field of the device, ended by a zero, and is copied at once.
+        let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
+        let context = Self { raw, name };
+        set_nonblocking(context.async_handle())?;
+        Ok(context)
+    }
+
+    /// The library's object.
+    pub(super) fn raw(&self) -> *mut ibv_context {
+        self.raw.as_ptr()
+    }
+
+    /// Its name, such as `mlx5_0`.
+    pub(in crate::fabric::verbs) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the other one is the same device.
+    pub(in crate::fabric::verbs) fn is_same(&self, other: &Self) -> bool {
+        self.raw == other.raw
+    }
+
+    /// What it can do.
+    pub(in crate::fabric::verbs) fn attributes(&self) -> Result<DeviceAttributes, SysError> {
+        let mut raw = MaybeUninit::<ibv_device_attr>::zeroed();
+        // SAFETY: the context is open, and the place has room for the attributes.
+        let returned = unsafe { rdma_sys::ibv_query_device(self.raw(), raw.as_mut_ptr()) };
+        check("ibv_query_device", returned)?;
+        // SAFETY: the structure is plain numbers, for which zeros are valid, and was filled by the call.
+        let raw = unsafe { raw.assume_init() };
+        let count = |number: c_int| u32::try_from(number).unwrap_or(0);
+        Ok(DeviceAttributes {
+            qp_wr_max: count(raw.max_qp_wr),
+            cqe_max: count(raw.max_cqe),
+            sge_max: count(raw.max_sge),
+            qp_rd_atom_max: count(raw.max_qp_rd_atom),
+            qp_init_rd_atom_max: count(raw.max_qp_init_rd_atom),
+            mr_len_max: raw.max_mr_size,
+            ports: raw.phys_port_cnt,
+        })
+    }
+
+    /// Bytes that one work request can move, through any of its ports.
+    pub(in crate::fabric::verbs) fn message_len_max(&self) -> Result<u32, SysError> {
+        let ports = 1..=self.attributes()?.ports;
+        let lens = ports.map(|number| Ok(self.query_port(number)?.max_msg_sz));
+        Ok(lens.collect::<Result<Vec<_>, SysError>>()?.into_iter().min().unwrap_or(0))
+    }
+
+    /// A port, numbered from 1 on.
+    pub(in crate::fabric::verbs) fn port(&self, number: u8) -> Result<PortAttributes, SysError> {
+        let raw = self.query_port(number)?;
+        Ok(PortAttributes {
+            state: PortState::from_number(raw.state),
+            // The numbers 1 to 5 stand for 256 to 4096.
+            active_mtu: if (1..=5).contains(&raw.active_mtu) { 128 << raw.active_mtu } else { 0 },
+            lid: raw.lid,
+            link_layer: LinkLayer::from_number(raw.link_layer),
+            gid_table_len: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
+        })
+    }
+
+    fn query_port(&self, number: u8) -> Result<ibv_port_attr, SysError> {
+        // Zeroed because the call leaves fields alone that are newer than its oldest form.
+        let mut raw = MaybeUninit::<ibv_port_attr>::zeroed();
+        // SAFETY: the context is open, and the place has room for the newest form of the attributes.
+        let returned = unsafe { rdma_sys::___ibv_query_port(self.raw(), number, raw.as_mut_ptr()) };
+        check("ibv_query_port", returned)?;
+        // SAFETY: the structure is plain numbers, for which zeros are valid, and was filled by the call.
+        Ok(unsafe { raw.assume_init() })
+    }
+
+    /// The addresses of a port, as far as they are set.
+    pub(in crate::fabric::verbs) fn gids(&self, port: u8) -> Result<Vec<Gid>, SysError> {
+        const CALL: &str = "ibv_query_gid_table";
+        let mut room = 0;
+        for number in 1..=self.attributes()?.ports {
+            room += self.port(number)?.gid_table_len as usize;
+        }
+        let mut entries = vec![RawGid::default(); room];
+        let entry_len = size_of::<RawGid>();
+        // SAFETY: the context is open; there is room for as many entries as are told, each as long as is told.
+        let len = unsafe { _ibv_query_gid_table(self.raw(), entries.as_mut_ptr(), room, 0, entry_len) };
+        if len < 0 {
+            return Err(SysError {
+                call: CALL,
+                source: std::io::Error::from_raw_os_error(i32::try_from(-len).unwrap_or(0)),
+            });
+        }
+        entries.truncate(len.unsigned_abs());
+        entries.retain(|entry| entry.port_num == u32::from(port));
+        let gids = entries.iter().map(|entry| {
+            let [first, second] = entry.gid.map(|half| u128::from(half.to_be()));
+            Gid {
+                index: entry.gid_index,
+                bytes: std::net::Ipv6Addr::from_bits(first << 64 | second).octets(),
+                kind: GidKind::from_number(entry.gid_type),
+            }
+        });
+        Ok(gids.collect())
+    }
+
+    /// Readable when [`Self::next_async_event`] has something.
+    pub(in crate::fabric::verbs) fn async_handle(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open, and the field is written when it is opened only.
+        let handle = unsafe { (*self.raw()).async_fd };
+        // SAFETY: the descriptor belongs to the context, which stays open as long as this value.
+        unsafe { borrow(handle) }
+    }
+
+    /// What happened to the device, or to something that was made with it, if anything did.
+    pub(in crate::fabric::verbs) fn next_async_event(&self) -> Result<Option<AsyncEvent>, SysError> {
+        let mut raw = MaybeUninit::<RawAsyncEvent>::zeroed();
+        let place = raw.as_mut_ptr().cast();
+        // SAFETY: the context is open, and the place has the layout of the library's event, as a test shows.
+        let returned = unsafe { rdma_sys::ibv_get_async_event(self.raw(), place) };
+        if returned != 0 {
+            let error = SysError::last("ibv_get_async_event");
+            return if error.is(Errno::AGAIN) || error.is(Errno::INTR) { Ok(None) } else { Err(error) };
+        }
+        // SAFETY: zeroed, then filled by the call; a pointer and a number have no invalid values.
+        let raw = unsafe { raw.assume_init_ref() };
+        let kind = AsyncEventKind::from_number(raw.event_type);
+        let queue_pair = if kind.concerns_queue_pair() {
+            // SAFETY: events of these kinds point to a queue pair, whose destruction waits until they are
+            // acknowledged, so that it is there still.
+            Some(unsafe { (*raw.element).qp_num })
+        } else {
+            None
+        };
+        // SAFETY: the event came from ibv_get_async_event and is acknowledged once, unchanged.
+        unsafe { rdma_sys::ibv_ack_async_event(place) };
+        Ok(Some(AsyncEvent { kind, queue_pair }))
+    }
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Context").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// What happened to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct AsyncEvent {
+    /// What it was.
+    pub(in crate::fabric::verbs) kind: AsyncEventKind,
+    /// The number of the queue pair that it concerns, if it concerns one.
+    pub(in crate::fabric::verbs) queue_pair: Option<u32>,
+}
+
+/// The kinds of [`AsyncEvent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum AsyncEventKind {
+    /// A completion queue overran.
+    CompletionQueueError,
+    /// A queue pair broke.
+    QueuePairFatal,
+    /// A queue pair got a request that is not one.
+    QueuePairRequestError,
+    /// A queue pair got a request that it does not allow.
+    QueuePairAccessError,
+    /// The first packet came before the connection was told to be established.
+    CommunicationEstablished,
+    /// The device is broken.
+    DeviceFatal,
+    /// A port came up.
+    PortActive,
+    /// A port went down.
+    PortError,
+    /// The addresses of a port changed.
+    GidChange,
+    /// Another number.
+    Other(u32),
+}
+
+impl AsyncEventKind {
+    fn from_number(number: u32) -> Self {
+        use rdma_sys::ibv_event_type as names;
+        let is = |name: names| number == name as u32;
+        match () {
+            () if is(names::IBV_EVENT_CQ_ERR) => Self::CompletionQueueError,
+            () if is(names::IBV_EVENT_QP_FATAL) => Self::QueuePairFatal,
+            () if is(names::IBV_EVENT_QP_REQ_ERR) => Self::QueuePairRequestError,
+            () if is(names::IBV_EVENT_QP_ACCESS_ERR) => Self::QueuePairAccessError,
+            () if is(names::IBV_EVENT_COMM_EST) => Self::CommunicationEstablished,
+            () if is(names::IBV_EVENT_DEVICE_FATAL) => Self::DeviceFatal,
+            () if is(names::IBV_EVENT_PORT_ACTIVE) => Self::PortActive,
+            () if is(names::IBV_EVENT_PORT_ERR) => Self::PortError,
+            () if is(names::IBV_EVENT_GID_CHANGE) => Self::GidChange,
+            () => Self::Other(number),
+        }
+    }
+
+    fn concerns_queue_pair(self) -> bool {
+        matches!(
+            self,
+            Self::QueuePairFatal
+                | Self::QueuePairRequestError
+                | Self::QueuePairAccessError
+                | Self::CommunicationEstablished
+        )
+    }
+}
+
+/// What queue pairs and memory regions are made in; those of different domains cannot be used together.
+pub(in crate::fabric::verbs) struct ProtectionDomain {
+    raw: NonNull<ibv_pd>,
+    context: Arc<Context>,
+}
+
+// SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
+unsafe impl Send for ProtectionDomain {}
+// SAFETY: as for `Send`: the object is written when it is made and when it is given back only.
+unsafe impl Sync for ProtectionDomain {}
+
+impl ProtectionDomain {
+    /// A new one.
+    pub(in crate::fabric::verbs) fn allocate(context: &Arc<Context>) -> Result<Arc<Self>, SysError> {
+        // SAFETY: the context is open, and the result holds it.
+        let raw = unsafe { rdma_sys::ibv_alloc_pd(context.raw()) };
+        let raw = NonNull::new(raw).ok_or_else(|| SysError::last("ibv_alloc_pd"))?;
+        Ok(Arc::new(Self { raw, context: Arc::clone(context) }))
+    }
+
+    /// The library's object.
+    pub(super) fn raw(&self) -> *mut ibv_pd {
+        self.raw.as_ptr()
+    }
+
+    /// Its device.
+    pub(in crate::fabric::verbs) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+impl Drop for ProtectionDomain {
+    fn drop(&mut self) {
+        // SAFETY: all that was made in the domain holds it by Arc, so that nothing of it is left; it is freed once.
+        let returned = unsafe { rdma_sys::ibv_dealloc_pd(self.raw()) };
+        warn_left("ibv_dealloc_pd", returned);
+    }
+}
+
+impl std::fmt::Debug for ProtectionDomain {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("ProtectionDomain").field("device", &self.context.name).finish_non_exhaustive()
+    }
+}

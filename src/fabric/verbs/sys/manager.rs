@@ -1,0 +1,543 @@
+//! Connection management: event channels, and the identifiers of connections.
+
+use std::ffi::c_int;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rdma_sys::{
+    rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
+};
+use rustix::io::Errno;
+use rustix::net::SocketAddrAny;
+use rustix::net::addr::{SocketAddrArg, SocketAddrStorage};
+
+use super::queue_pair::{self, QueuePair, QueuePairPlan};
+use super::{Context, ProtectionDomain, SysError, borrow, check, set_nonblocking, warn_left};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+// Constants that are missing in the bindings.
+/// `RDMA_OPTION_ID`.
+pub(super) const OPTION_ID: c_int = 0;
+/// `RDMA_OPTION_ID_REUSEADDR`.
+pub(super) const OPTION_ID_REUSEADDR: c_int = 1;
+/// `RDMA_OPTION_ID_ACK_TIMEOUT`.
+pub(super) const OPTION_ID_ACK_TIMEOUT: c_int = 3;
+
+/// Bytes of its own that a request to connect has room for.
+pub(super) const CONNECT_DATA_LEN_MAX: usize = 56;
+/// Bytes of its own that an acceptance has room for.
+pub(super) const ACCEPT_DATA_LEN_MAX: usize = 196;
+/// Bytes of its own that a rejection has room for.
+pub(super) const REJECT_DATA_LEN_MAX: usize = 148;
+
+/// Where the events of connections appear.
+pub(in crate::fabric::verbs) struct EventChannel {
+    raw: NonNull<rdma_event_channel>,
+    /// Held while an event is taken, which may change the identifier it concerns and its queue pair, and while one of
+    /// those is changed or given back.
+    busy: Mutex<()>,
+}
+
+// SAFETY: librdmacm locks what it shares between threads; what it does not lock of an identifier is under `busy`.
+unsafe impl Send for EventChannel {}
+// SAFETY: as for `Send`: events are taken under `busy`, the descriptor is written when the channel is made only.
+unsafe impl Sync for EventChannel {}
+
+impl EventChannel {
+    /// A new one.
+    pub(in crate::fabric::verbs) fn create() -> Result<Arc<Self>, SysError> {
+        // SAFETY: the function has no requirement; it says by a null pointer that it failed.
+        let raw = unsafe { rdma_sys::rdma_create_event_channel() };
+        let raw = NonNull::new(raw).ok_or_else(|| SysError::last("rdma_create_event_channel"))?;
+        let channel = Self { raw, busy: Mutex::new(()) };
+        set_nonblocking(channel.as_fd())?;
+        Ok(Arc::new(channel))
+    }
+
+    /// The next event, if there is one.
+    pub(in crate::fabric::verbs) fn next(self: &Arc<Self>) -> Result<Option<CmEvent>, SysError> {
+        let busy = self.busy.lock();
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel is there as long as this value, and the place is a local variable.
+        let returned = unsafe { rdma_sys::rdma_get_cm_event(self.raw.as_ptr(), &raw mut event) };
+        if returned != 0 {
+            let error = SysError::last("rdma_get_cm_event");
+            return if error.is(Errno::AGAIN) || error.is(Errno::INTR) { Ok(None) } else { Err(error) };
+        }
+        let Some(event) = NonNull::new(event) else { return Ok(None) };
+        // SAFETY: the event was just taken and is not acknowledged yet, so that it and the identifiers that it names
+        // are there; all identifiers of this module are of the port space that has connections.
+        let (copy, new_id) = unsafe { copy_event(event) };
+        // SAFETY: the event is acknowledged once, and nothing refers to it any more.
+        let returned = unsafe { rdma_sys::rdma_ack_cm_event(event.as_ptr()) };
+        // Dropping an identifier takes the lock: it must be free before one can exist.
+        drop(busy);
+        let new_id = new_id.map(|(raw, key)| CmId(Arc::new(IdHandle::new(raw, key, self))));
+        check("rdma_ack_cm_event", returned)?;
+        Ok(Some(CmEvent { new_id, ..copy }))
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is there as long as this value, and nobody writes its descriptor.
+        let handle = unsafe { (*self.raw.as_ptr()).fd };
+        // SAFETY: the descriptor belongs to the channel, which is there as long as this value.
+        unsafe { borrow(handle) }
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // SAFETY: identifiers hold their channel by Arc, so that none of them is left; it is freed once.
+        unsafe { rdma_sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
+    }
+}
+
+impl std::fmt::Debug for EventChannel {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("EventChannel").finish_non_exhaustive()
+    }
+}
+
+/// Copies an event. A new identifier, if it brings one, gets a number, which is returned with it.
+///
+/// # Safety
+///
+/// The event must not be acknowledged yet, and concern identifiers of the port space `RDMA_PS_TCP`.
+unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<(NonNull<rdma_cm_id>, IdKey)>) {
+    // SAFETY: the caller has not acknowledged the event, so that it is there; nobody writes it.
+    let event = unsafe { event.as_ref() };
+    // SAFETY: with this port space the union holds this field, or zeros; no value of it is invalid.
+    let connection = unsafe { event.param.conn };
+    let data_len = usize::from(connection.private_data_len);
+    let data: *const u8 = connection.private_data.cast();
+    let private_data = if data.is_null() || data_len == 0 {
+        Vec::new()
+    } else {
+        // SAFETY: the library says that there are so many bytes, which are part of the event.
+        unsafe { std::slice::from_raw_parts(data, data_len) }.to_vec()
+    };
+    let kind = CmEventKind::from_number(event.event);
+    let is_request = kind == CmEventKind::ConnectRequest;
+    let concerned = if is_request { event.listen_id } else { event.id };
+    // SAFETY: an identifier is not destroyed before its events are acknowledged; its user field is written before
+    // the identifier can have one.
+    let key = IdKey(unsafe { (*concerned).context }.addr() as u64);
+    let new_id = NonNull::new(event.id).filter(|_| is_request).map(|id| (id, IdKey::next()));
+    if let Some((id, key)) = new_id {
+        // SAFETY: the new identifier belongs to who takes this event; nobody else knows it yet.
+        unsafe { (*id.as_ptr()).context = key.as_user() };
+    }
+    let copy = CmEvent {
+        kind,
+        id: key,
+        status: event.status,
+        private_data,
+        new_id: None,
+        responder_resources: connection.responder_resources,
+        initiator_depth: connection.initiator_depth,
+    };
+    (copy, new_id)
+}
+
+/// The number of an identifier in this process. None is used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(in crate::fabric::verbs) struct IdKey(u64);
+
+impl IdKey {
+    fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The number in the form of the field that the library keeps for its users.
+    fn as_user(self) -> *mut std::ffi::c_void {
+        ptr::without_provenance_mut(usize::try_from(self.0).unwrap_or(usize::MAX))
+    }
+}
+
+/// What happened to a connection.
+#[derive(Debug)]
+pub(in crate::fabric::verbs) struct CmEvent {
+    /// What it was.
+    pub(in crate::fabric::verbs) kind: CmEventKind,
+    /// The identifier that it concerns; of a request the one that listens.
+    pub(in crate::fabric::verbs) id: IdKey,
+    /// 0, a negative error number, or the reason of a rejection.
+    pub(in crate::fabric::verbs) status: i32,
+    /// What the peer added, followed by zeros up to the most there can be.
+    pub(in crate::fabric::verbs) private_data: Vec<u8>,
+    /// The identifier of the connection that is asked for, on the channel of this event.
+    pub(in crate::fabric::verbs) new_id: Option<CmId>,
+    /// Reads that this end is asked to serve at a time.
+    pub(in crate::fabric::verbs) responder_resources: u8,
+    /// Reads that the peer serves at a time.
+    pub(in crate::fabric::verbs) initiator_depth: u8,
+}
+
+/// The kinds of [`CmEvent`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum CmEventKind {
+    /// The address belongs to a device.
+    AddressResolved,
+    /// The address cannot be reached by a device.
+    AddressError,
+    /// There is a way to the peer.
+    RouteResolved,
+    /// There is none.
+    RouteError,
+    /// A peer asks for a connection.
+    ConnectRequest,
+    /// The peer accepted, and this end has no queue pair on the identifier.
+    ConnectResponse,
+    /// The connection cannot be had.
+    ConnectError,
+    /// The peer does not answer.
+    Unreachable,
+    /// The peer does not want the connection, or nobody listens.
+    Rejected,
+    /// The connection can be used.
+    Established,
+    /// The connection is over.
+    Disconnected,
+    /// The device is gone.
+    DeviceRemoval,
+    /// A multicast group was joined.
+    MulticastJoin,
+    /// A multicast group was not joined, or is lost.
+    MulticastError,
+    /// The local address is another one now.
+    AddressChange,
+    /// The queue pair of a connection that is over may be used again.
+    TimewaitExit,
+    /// Another number.
+    Unknown(u32),
+}
+
+impl CmEventKind {
+    fn from_number(number: u32) -> Self {
+        use rdma_cm_event_type as names;
+        match number {
+            names::RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddressResolved,
+            names::RDMA_CM_EVENT_ADDR_ERROR => Self::AddressError,
+            names::RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
+            names::RDMA_CM_EVENT_ROUTE_ERROR => Self::RouteError,
+            names::RDMA_CM_EVENT_CONNECT_REQUEST => Self::ConnectRequest,
+            names::RDMA_CM_EVENT_CONNECT_RESPONSE => Self::ConnectResponse,
+            names::RDMA_CM_EVENT_CONNECT_ERROR => Self::ConnectError,
+            names::RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable,
+            names::RDMA_CM_EVENT_REJECTED => Self::Rejected,
+            names::RDMA_CM_EVENT_ESTABLISHED => Self::Established,
+            names::RDMA_CM_EVENT_DISCONNECTED => Self::Disconnected,
+            names::RDMA_CM_EVENT_DEVICE_REMOVAL => Self::DeviceRemoval,
+            names::RDMA_CM_EVENT_MULTICAST_JOIN => Self::MulticastJoin,
+            names::RDMA_CM_EVENT_MULTICAST_ERROR => Self::MulticastError,
+            names::RDMA_CM_EVENT_ADDR_CHANGE => Self::AddressChange,
+            names::RDMA_CM_EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+/// How a connection is asked for, or accepted.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) struct ConnectParameters<'a> {
+    /// What the peer is told; at most 56 bytes in a request, 196 in an acceptance.
+    pub(in crate::fabric::verbs) private_data: &'a [u8],
+    /// Reads of the peer that are served at a time.
+    pub(in crate::fabric::verbs) responder_resources: u8,
+    /// Reads under way at a time.
+    pub(in crate::fabric::verbs) initiator_depth: u8,
+    /// How often a packet is sent again that is not acknowledged. At most 6: some devices never give up at 7.
+    pub(in crate::fabric::verbs) retry_count: u8,
+    /// How often it is sent again when the peer had no receive; 7 is for ever.
+    pub(in crate::fabric::verbs) rnr_retry_count: u8,
+}
+
+impl ConnectParameters<'_> {
+    fn raw(&self, call: &'static str, len_max: usize) -> Result<rdma_conn_param, SysError> {
+        let len = u8::try_from(self.private_data.len()).ok().filter(|len| usize::from(*len) <= len_max);
+        Ok(rdma_conn_param {
+            private_data: self.private_data.as_ptr().cast(),
+            private_data_len: len.ok_or_else(|| SysError::new(call, Errno::INVAL))?,
+            responder_resources: self.responder_resources,
+            initiator_depth: self.initiator_depth,
+            flow_control: 1,
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+            srq: 0,
+            qp_num: 0,
+        })
+    }
+}
+
+/// An identifier, which the queue pair that was made on it holds, too.
+pub(super) struct IdHandle {
+    raw: NonNull<rdma_cm_id>,
+    key: IdKey,
+    /// Where its events appear. Locked, together with the channel, while the identifier is used.
+    channel: Mutex<Arc<EventChannel>>,
+}
+
+// SAFETY: the identifier is only used under the locks of its channel, see `EventChannel::busy`.
+unsafe impl Send for IdHandle {}
+// SAFETY: as for `Send`: each method takes the locks before it gives the identifier to the library.
+unsafe impl Sync for IdHandle {}
+
+impl IdHandle {
+    fn new(raw: NonNull<rdma_cm_id>, key: IdKey, channel: &Arc<EventChannel>) -> Self {
+        Self { raw, key, channel: Mutex::new(Arc::clone(channel)) }
+    }
+
+    /// Calls a function of the library with the identifier, while nobody else uses it.
+    fn with<T>(&self, call: impl FnOnce(*mut rdma_cm_id) -> T) -> T {
+        let channel = self.channel.lock();
+        let _busy = channel.busy.lock();
+        call(self.raw.as_ptr())
+    }
+
+    /// Calls a function of the library that takes for granted that the identifier is bound to a device.
+    fn with_device(
+        &self,
+        call: &'static str,
+        then: impl FnOnce(*mut rdma_cm_id) -> c_int,
+    ) -> Result<(), SysError> {
+        let returned = self.with(|id| {
+            // SAFETY: the identifier is there as long as this value, and its device is written by calls under the lock.
+            let verbs = unsafe { (*id).verbs };
+            (!verbs.is_null()).then(|| then(id))
+        });
+        check(call, returned.ok_or_else(|| SysError::new(call, Errno::NODEV))?)
+    }
+
+    /// Destroys the queue pair that was made on it.
+    pub(super) fn destroy_queue_pair(&self) {
+        // SAFETY: the one queue pair of the identifier is being dropped, and nothing refers to it; the identifier is
+        // there as long as this value.
+        self.with(|id| unsafe { rdma_sys::rdma_destroy_qp(id) });
+    }
+}
+
+impl Drop for IdHandle {
+    fn drop(&mut self) {
+        // SAFETY: the queue pair made on the identifier holds it by Arc, so that there is none; all events are
+        // acknowledged where they are taken; it is destroyed once.
+        let returned = self.with(|id| unsafe { rdma_sys::rdma_destroy_id(id) });
+        warn_left("rdma_destroy_id", returned);
+    }
+}
+
+/// The identifier of a connection, or of one that is being made, or of what listens for them.
+pub(in crate::fabric::verbs) struct CmId(Arc<IdHandle>);
+
+impl CmId {
+    /// A new one, whose events appear on this channel.
+    pub(in crate::fabric::verbs) fn create(channel: &Arc<EventChannel>) -> Result<Self, SysError> {
+        let key = IdKey::next();
+        let mut raw = ptr::null_mut();
+        let space = rdma_port_space::RDMA_PS_TCP;
+        // SAFETY: the channel is there, and the result holds it; the place is a local variable.
+        let returned =
+            unsafe { rdma_sys::rdma_create_id(channel.raw.as_ptr(), &raw mut raw, key.as_user(), space) };
+        check("rdma_create_id", returned)?;
+        let raw = NonNull::new(raw).ok_or_else(|| SysError::new("rdma_create_id", Errno::INVAL))?;
+        Ok(Self(Arc::new(IdHandle::new(raw, key, channel))))
+    }
+
+    /// Its number, which events name.
+    pub(in crate::fabric::verbs) fn key(&self) -> IdKey {
+        self.0.key
+    }
+
+    /// Sets how long an acknowledgement may take: 4.096 µs times two to this power. Only before the route is resolved.
+    pub(in crate::fabric::verbs) fn set_ack_timeout(&self, timeout: u8) -> Result<(), SysError> {
+        self.set_option(OPTION_ID_ACK_TIMEOUT, timeout)
+    }
+
+    /// Allows to bind an address that was used a moment ago.
+    pub(in crate::fabric::verbs) fn set_reuse_address(&self, reuse: bool) -> Result<(), SysError> {
+        self.set_option(OPTION_ID_REUSEADDR, c_int::from(reuse))
+    }
+
+    fn set_option<T: Copy>(&self, option: c_int, mut value: T) -> Result<(), SysError> {
+        let place = (&raw mut value).cast();
+        let len = size_of::<T>();
+        let call = |id| {
+            // SAFETY: the identifier is there as long as this value; the option is a local variable of this length.
+            unsafe { rdma_sys::rdma_set_option(id, OPTION_ID, option, place, len) }
+        };
+        check("rdma_set_option", self.0.with(call))
+    }
+
+    /// Gives it a local address.
+    pub(in crate::fabric::verbs) fn bind(&self, address: &SocketAddr) -> Result<(), SysError> {
+        let mut address = address.as_any();
+        let place = address.as_mut_ptr().cast();
+        // SAFETY: the identifier is there as long as this value; the address is a local variable, as long as its family
+        // says.
+        let returned = self.0.with(|id| unsafe { rdma_sys::rdma_bind_addr(id, place) });
+        check("rdma_bind_addr", returned)
+    }
+
+    /// Listens at its address; so many requests may wait.
+    pub(in crate::fabric::verbs) fn listen(&self, backlog: i32) -> Result<(), SysError> {
+        // SAFETY: the identifier is there as long as this value.
+        let returned = self.0.with(|id| unsafe { rdma_sys::rdma_listen(id, backlog) });
+        check("rdma_listen", returned)
+    }
+
+    /// Begins to find the device for a peer's address, and from a local one, if it is given.
+    pub(in crate::fabric::verbs) fn resolve_address(
+        &self,
+        source: Option<&SocketAddr>,
+        target: &SocketAddr,
+        timeout_ms: i32,
+    ) -> Result<(), SysError> {
+        let mut source = source.map(SocketAddrArg::as_any);
+        let mut target = target.as_any();
+        let source = source.as_mut().map_or(ptr::null_mut(), |source| source.as_mut_ptr().cast());
+        let target = target.as_mut_ptr().cast();
+        let call = |id| {
+            // SAFETY: the identifier is there as long as this value; the addresses are local variables, each as long as
+            // its family says, and the first may be missing.
+            unsafe { rdma_sys::rdma_resolve_addr(id, source, target, timeout_ms) }
+        };
+        check("rdma_resolve_addr", self.0.with(call))
+    }
+
+    /// Begins to find the way to the peer.
+    pub(in crate::fabric::verbs) fn resolve_route(&self, timeout_ms: i32) -> Result<(), SysError> {
+        const CALL: &str = "rdma_resolve_route";
+        // SAFETY: the identifier is there as long as this value, and bound to a device.
+        self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_resolve_route(id, timeout_ms) })
+    }
+
+    /// Lets its events, also those not taken yet, appear on another channel.
+    pub(in crate::fabric::verbs) fn migrate(&self, to: &Arc<EventChannel>) -> Result<(), SysError> {
+        let mut channel = self.0.channel.lock();
+        if Arc::ptr_eq(&channel, to) {
+            return Ok(());
+        }
+        // Both channels, since events of the identifier may be taken from either; in one order for all threads.
+        let (first, second) = if channel.raw < to.raw { (&*channel, to) } else { (to, &*channel) };
+        let busy = (first.busy.lock(), second.busy.lock());
+        // SAFETY: the identifier and both channels are there; all events that were taken are acknowledged, so that the
+        // call does not wait for any.
+        let returned = unsafe { rdma_sys::rdma_migrate_id(self.0.raw.as_ptr(), to.raw.as_ptr()) };
+        drop(busy);
+        check("rdma_migrate_id", returned)?;
+        *channel = Arc::clone(to);
+        Ok(())
+    }
+
+    /// Its device, once it has one.
+    pub(in crate::fabric::verbs) fn context(&self) -> Result<Option<Arc<Context>>, SysError> {
+        // SAFETY: the identifier is there as long as this value, and its device is written by calls under the lock.
+        let verbs = self.0.with(|id| unsafe { (*id).verbs });
+        if verbs.is_null() { Ok(None) } else { Context::find(verbs) }
+    }
+
+    /// Makes a queue pair for the connection, in the state in which it takes receive requests. There can be one at a time.
+    pub(in crate::fabric::verbs) fn create_queue_pair(
+        &self,
+        domain: &Arc<ProtectionDomain>,
+        plan: &QueuePairPlan<'_>,
+    ) -> Result<QueuePair, SysError> {
+        const CALL: &str = "rdma_create_qp";
+        let mut attributes = queue_pair::init_attributes(CALL, domain, plan)?;
+        let place = &raw mut attributes;
+        // SAFETY: identifier, domain and queues are there, and the result holds them; the library refuses a domain of
+        // another device than the identifier's.
+        let returned = self.0.with(|id| unsafe { rdma_sys::rdma_create_qp(id, domain.raw(), place) });
+        check(CALL, returned)?;
+        // SAFETY: the identifier is there as long as this value, and its queue pair is written by calls under the lock.
+        let raw = self.0.with(|id| unsafe { (*id).qp });
+        let raw = NonNull::new(raw).ok_or_else(|| SysError::new(CALL, Errno::INVAL))?;
+        Ok(QueuePair::new(raw, Some(Arc::clone(&self.0)), domain, plan, &attributes))
+    }
+
+    /// Asks for the connection.
+    pub(in crate::fabric::verbs) fn connect(
+        &self,
+        parameters: &ConnectParameters<'_>,
+    ) -> Result<(), SysError> {
+        const CALL: &str = "rdma_connect";
+        let mut raw = parameters.raw(CALL, CONNECT_DATA_LEN_MAX)?;
+        let place = &raw mut raw;
+        // SAFETY: the identifier is there as long as this value, and bound to a device; the parameters and the bytes
+        // they point to are borrowed for the call, which copies them.
+        self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_connect(id, place) })
+    }
+
+    /// Accepts the connection that was asked for.
+    pub(in crate::fabric::verbs) fn accept(
+        &self,
+        parameters: &ConnectParameters<'_>,
+    ) -> Result<(), SysError> {
+        const CALL: &str = "rdma_accept";
+        let mut raw = parameters.raw(CALL, ACCEPT_DATA_LEN_MAX)?;
+        let place = &raw mut raw;
+        // SAFETY: the identifier is there as long as this value, and bound to a device; the parameters and the bytes
+        // they point to are borrowed for the call, which copies them.
+        self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_accept(id, place) })
+    }
+
+    /// Rejects the connection that was asked for, and tells the peer why: at most 148 bytes.
+    pub(in crate::fabric::verbs) fn reject(&self, private_data: &[u8]) -> Result<(), SysError> {
+        const CALL: &str = "rdma_reject";
+        let len = u8::try_from(private_data.len()).ok();
+        let len = len.filter(|len| usize::from(*len) <= REJECT_DATA_LEN_MAX);
+        let len = len.ok_or_else(|| SysError::new(CALL, Errno::INVAL))?;
+        let data = private_data.as_ptr().cast();
+        // SAFETY: the identifier is there as long as this value; there are `len` bytes, which the call copies.
+        check(CALL, self.0.with(|id| unsafe { rdma_sys::rdma_reject(id, data, len) }))
+    }
+
+    /// Ends the connection: its queue pair fails, and the peer is told.
+    pub(in crate::fabric::verbs) fn disconnect(&self) -> Result<(), SysError> {
+        // SAFETY: the identifier is there as long as this value.
+        check("rdma_disconnect", self.0.with(|id| unsafe { rdma_sys::rdma_disconnect(id) }))
+    }
+
+    /// Its local address, once it has one.
+    pub(in crate::fabric::verbs) fn local_address(&self) -> Option<SocketAddr> {
+        self.0.with(|id| {
+            // SAFETY: the identifier is there, and its addresses are written by calls under the lock only.
+            let place = unsafe { &raw const (*id).route.addr.src_addr_union };
+            // SAFETY: the union has room for addresses of every family, and began as zeros.
+            unsafe { read_address(place.cast()) }
+        })
+    }
+
+    /// The peer's address, once it is known.
+    pub(in crate::fabric::verbs) fn peer_address(&self) -> Option<SocketAddr> {
+        self.0.with(|id| {
+            // SAFETY: the identifier is there, and its addresses are written by calls under the lock only.
+            let place = unsafe { &raw const (*id).route.addr.dst_addr_union };
+            // SAFETY: the union has room for addresses of every family, and began as zeros.
+            unsafe { read_address(place.cast()) }
+        })
+    }
+}
+
+/// Reads an IP address; other families are none.
+///
+/// # Safety
+///
+/// The place must be a `sockaddr_storage` without uninitialized bytes.
+unsafe fn read_address(place: *const SocketAddrStorage) -> Option<SocketAddr> {
+    let len = u32::try_from(size_of::<SocketAddrStorage>()).ok()?;
+    // SAFETY: the caller says that the place holds so many bytes.
+    let address = unsafe { SocketAddrAny::read(place, len) };
+    SocketAddr::try_from(address).ok()
+}
+
+impl std::fmt::Debug for CmId {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("CmId").field("key", &self.0.key).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,406 @@
+//! Queue pairs.
+
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rdma_sys::{
+    ibv_access_flags, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_state,
+    ibv_qp_type,
+};
+use rustix::io::Errno;
+
+use super::manager::IdHandle;
+use super::work::{self, PostError, ReceiveChain, ReceiveRequest, SendChain, SendRequest};
+use super::{CompletionQueue, ProtectionDomain, SysError, check, warn_left};
+
+/// What a queue pair is to be.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) struct QueuePairPlan<'a> {
+    /// What it promises.
+    pub(in crate::fabric::verbs) kind: QueuePairKind,
+    /// Where sends complete.
+    pub(in crate::fabric::verbs) send_queue: &'a Arc<CompletionQueue>,
+    /// Where receives complete.
+    pub(in crate::fabric::verbs) receive_queue: &'a Arc<CompletionQueue>,
+    /// Work requests of the send queue.
+    pub(in crate::fabric::verbs) send_wr_max: u32,
+    /// Work requests of the receive queue.
+    pub(in crate::fabric::verbs) receive_wr_max: u32,
+    /// Bytes that a work request can carry itself.
+    pub(in crate::fabric::verbs) inline_len_max: u32,
+}
+
+/// What a queue pair promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum QueuePairKind {
+    /// Reliable connection: everything arrives, in order, or the queue pair fails.
+    Rc,
+    /// Unreliable connection: writes and sends may be lost; there are no reads.
+    Uc,
+}
+
+impl QueuePairKind {
+    fn number(self) -> u32 {
+        match self {
+            Self::Rc => ibv_qp_type::IBV_QPT_RC,
+            Self::Uc => ibv_qp_type::IBV_QPT_UC,
+        }
+    }
+}
+
+/// What the peer of a queue pair may do to regions of its domain that are registered for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct RemoteFlags {
+    /// Read them.
+    pub(in crate::fabric::verbs) read: bool,
+    /// Write them.
+    pub(in crate::fabric::verbs) write: bool,
+}
+
+impl RemoteFlags {
+    fn number(self) -> u32 {
+        let mut flags = ibv_access_flags(0);
+        if self.read {
+            flags |= ibv_access_flags::IBV_ACCESS_REMOTE_READ;
+        }
+        if self.write {
+            flags |= ibv_access_flags::IBV_ACCESS_REMOTE_WRITE;
+        }
+        flags.0
+    }
+}
+
+/// The peer that a queue pair is to receive from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct RtrPlan {
+    /// Largest packet, bytes of payload; a power of two from 256 to 4096.
+    pub(in crate::fabric::verbs) mtu: u32,
+    /// The number of the peer's queue pair.
+    pub(in crate::fabric::verbs) dest_qp_num: u32,
+    /// The number that its first packet will have.
+    pub(in crate::fabric::verbs) rq_psn: u32,
+    /// Reads of the peer that are served at a time.
+    pub(in crate::fabric::verbs) max_dest_rd_atomic: u8,
+    /// How long the peer waits after it was told that there is no receive: 12 is 0.64 ms.
+    pub(in crate::fabric::verbs) min_rnr_timer: u8,
+    /// The local port.
+    pub(in crate::fabric::verbs) port: u8,
+    /// The peer's local identifier in an InfiniBand subnet.
+    pub(in crate::fabric::verbs) dlid: u16,
+    /// The peer's address and the index of the local one; always on Ethernet.
+    pub(in crate::fabric::verbs) global: Option<([u8; 16], u8)>,
+}
+
+/// How a queue pair is to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct RtsPlan {
+    /// The number that its first packet will have.
+    pub(in crate::fabric::verbs) sq_psn: u32,
+    /// How long an acknowledgement may take: 4.096 µs times two to this power.
+    pub(in crate::fabric::verbs) timeout: u8,
+    /// How often a packet is sent again that is not acknowledged. At most 6: some devices never give up at 7.
+    pub(in crate::fabric::verbs) retry_count: u8,
+    /// How often it is sent again when the peer had no receive; 7 is for ever.
+    pub(in crate::fabric::verbs) rnr_retry_count: u8,
+    /// Reads under way at a time.
+    pub(in crate::fabric::verbs) max_rd_atomic: u8,
+}
+
+/// What a queue pair can do at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum QueuePairState {
+    /// Nothing.
+    Reset,
+    /// Take receive requests.
+    Init,
+    /// Receive.
+    ReadyToReceive,
+    /// Receive and send.
+    ReadyToSend,
+    /// Send what is under way still.
+    SendQueueDrained,
+    /// Receive; a send failed.
+    SendQueueError,
+    /// Nothing: it failed.
+    Error,
+    /// Another number.
+    Unknown(u32),
+}
+
+impl QueuePairState {
+    fn from_number(number: u32) -> Self {
+        match number {
+            ibv_qp_state::IBV_QPS_RESET => Self::Reset,
+            ibv_qp_state::IBV_QPS_INIT => Self::Init,
+            ibv_qp_state::IBV_QPS_RTR => Self::ReadyToReceive,
+            ibv_qp_state::IBV_QPS_RTS => Self::ReadyToSend,
+            ibv_qp_state::IBV_QPS_SQD => Self::SendQueueDrained,
+            ibv_qp_state::IBV_QPS_SQE => Self::SendQueueError,
+            ibv_qp_state::IBV_QPS_ERR => Self::Error,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+/// A send queue and a receive queue, connected to those of a peer.
+pub(in crate::fabric::verbs) struct QueuePair {
+    raw: NonNull<ibv_qp>,
+    kind: QueuePairKind,
+    number: u32,
+    inline_len_max: u32,
+    /// The connection that it was made on, which gives it back.
+    id: Option<Arc<IdHandle>>,
+    _domain: Arc<ProtectionDomain>,
+    _queues: [Arc<CompletionQueue>; 2],
+}
+
+// SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
+unsafe impl Send for QueuePair {}
+// SAFETY: as for `Send`: the driver takes a lock of each queue when something is posted to it.
+unsafe impl Sync for QueuePair {}
+
+/// The request to make a queue pair, after which it holds what the device made of it.
+pub(super) fn init_attributes(
+    call: &'static str,
+    domain: &ProtectionDomain,
+    plan: &QueuePairPlan<'_>,
+) -> Result<ibv_qp_init_attr, SysError> {
+    let queues = [plan.send_queue, plan.receive_queue];
+    if queues.iter().any(|queue| !queue.context().is_same(domain.context())) {
+        return Err(SysError::new(call, Errno::INVAL));
+    }
+    Ok(ibv_qp_init_attr {
+        qp_context: ptr::null_mut(),
+        send_cq: plan.send_queue.raw(),
+        recv_cq: plan.receive_queue.raw(),
+        srq: ptr::null_mut(),
+        cap: ibv_qp_cap {
+            max_send_wr: plan.send_wr_max,
+            max_recv_wr: plan.receive_wr_max,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: plan.inline_len_max,
+        },
+        qp_type: plan.kind.number(),
+        sq_sig_all: 0,
+    })
+}
+
+impl QueuePair {
+    /// A queue pair that is not connected.
+    pub(in crate::fabric::verbs) fn create(
+        domain: &Arc<ProtectionDomain>,
+        plan: &QueuePairPlan<'_>,
+    ) -> Result<Self, SysError> {
+        const CALL: &str = "ibv_create_qp";
+        let mut attributes = init_attributes(CALL, domain, plan)?;
+        // SAFETY: the domain and the queues are there and of one device; the result holds them.
+        let raw = unsafe { rdma_sys::ibv_create_qp(domain.raw(), &raw mut attributes) };
+        let raw = NonNull::new(raw).ok_or_else(|| SysError::last(CALL))?;
+        Ok(Self::new(raw, None, domain, plan, &attributes))
+    }
+
+    /// The handle of an object that was made in this domain by this plan, on a connection or not.
+    pub(super) fn new(
+        raw: NonNull<ibv_qp>,
+        id: Option<Arc<IdHandle>>,
+        domain: &Arc<ProtectionDomain>,
+        plan: &QueuePairPlan<'_>,
+        made: &ibv_qp_init_attr,
+    ) -> Self {
+        // SAFETY: the object was just made, and nobody changes its number.
+        let number = unsafe { (*raw.as_ptr()).qp_num };
+        Self {
+            raw,
+            kind: plan.kind,
+            number,
+            inline_len_max: made.cap.max_inline_data,
+            id,
+            _domain: Arc::clone(domain),
+            _queues: [Arc::clone(plan.send_queue), Arc::clone(plan.receive_queue)],
+        }
+    }
+
+    /// Its number on its device.
+    pub(in crate::fabric::verbs) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Bytes that a work request can carry itself: at least as many as were asked for.
+    pub(in crate::fabric::verbs) fn inline_len_max(&self) -> u32 {
+        self.inline_len_max
+    }
+
+    /// Posts work requests to the send queue, at most [`CHAIN_LEN_MAX`](super::CHAIN_LEN_MAX). A queue pair that has
+    /// failed takes them too, and gives them back as completions.
+    #[inline]
+    pub(in crate::fabric::verbs) fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let mut chain = SendChain::new();
+        let head = chain.fill(requests);
+        let mut refused = head;
+        // SAFETY: the chain is linked, ends, and lies on the stack until the call returns, which reads it only. It names
+        // registered memory, which the device reaches as long as it is registered and no longer, and bytes to be copied
+        // within the call. All access to registered memory is atomic.
+        let returned = unsafe { rdma_sys::ibv_post_send(self.raw.as_ptr(), head, &raw mut refused) };
+        check("ibv_post_send", returned)
+            .map_err(|error| PostError { posted: work::posted(head, refused).min(requests.len()), error })
+    }
+
+    /// Posts work requests to the receive queue, at most [`CHAIN_LEN_MAX`](super::CHAIN_LEN_MAX).
+    #[inline]
+    pub(in crate::fabric::verbs) fn post_receive(
+        &self,
+        requests: &[ReceiveRequest<'_>],
+    ) -> Result<(), PostError> {
+        if requests.is_empty() {
+            return Ok(());
+        }
+        let mut chain = ReceiveChain::new();
+        let head = chain.fill(requests);
+        let mut refused = head;
+        // SAFETY: the chain is linked, ends, and lies on the stack until the call returns, which reads it only. It names
+        // registered memory, which the device reaches as long as it is registered and no longer.
+        let returned = unsafe { rdma_sys::ibv_post_recv(self.raw.as_ptr(), head, &raw mut refused) };
+        check("ibv_post_recv", returned)
+            .map_err(|error| PostError { posted: work::posted(head, refused).min(requests.len()), error })
+    }
+
+    /// Gives up everything that is under way; each work request has a completion.
+    pub(in crate::fabric::verbs) fn to_error(&self) -> Result<(), SysError> {
+        let mut attributes = attributes();
+        attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
+        self.modify(attributes, ibv_qp_attr_mask::IBV_QP_STATE)
+    }
+
+    /// Allows the peer to do this, and nothing else.
+    pub(in crate::fabric::verbs) fn set_access(&self, remote: RemoteFlags) -> Result<(), SysError> {
+        let mut attributes = attributes();
+        attributes.qp_access_flags = remote.number();
+        self.modify(attributes, ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS)
+    }
+
+    /// Sets how long the peer waits after it was told that there is no receive: 12 is 0.64 ms, 0 the longest.
+    pub(in crate::fabric::verbs) fn set_min_rnr_timer(&self, timer: u8) -> Result<(), SysError> {
+        let mut attributes = attributes();
+        attributes.min_rnr_timer = timer;
+        self.modify(attributes, ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER)
+    }
+
+    /// What it can do at the moment.
+    pub(in crate::fabric::verbs) fn state(&self) -> Result<QueuePairState, SysError> {
+        let (mut attributes, mut made) = (attributes(), MaybeUninit::<ibv_qp_init_attr>::zeroed());
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed();
+        // SAFETY: the queue pair is there as long as this value, and both places have room for what is written.
+        let returned = unsafe {
+            rdma_sys::ibv_query_qp(self.raw.as_ptr(), &raw mut attributes, mask, made.as_mut_ptr())
+        };
+        check("ibv_query_qp", returned)?;
+        Ok(QueuePairState::from_number(attributes.qp_state))
+    }
+
+    /// Takes one that is not connected to the state in which it takes receive requests.
+    pub(in crate::fabric::verbs) fn to_init(&self, port: u8, remote: RemoteFlags) -> Result<(), SysError> {
+        let mut attributes = attributes();
+        attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
+        attributes.pkey_index = 0;
+        attributes.port_num = port;
+        attributes.qp_access_flags = remote.number();
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE
+            | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
+            | ibv_qp_attr_mask::IBV_QP_PORT
+            | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
+        self.modify(attributes, mask)
+    }
+
+    /// Takes it on to the state in which it receives from a peer.
+    pub(in crate::fabric::verbs) fn to_rtr(&self, plan: &RtrPlan) -> Result<(), SysError> {
+        let mut attributes = attributes();
+        attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
+        attributes.path_mtu = mtu_number(plan.mtu).ok_or_else(|| SysError::new(MODIFY, Errno::INVAL))?;
+        attributes.dest_qp_num = plan.dest_qp_num;
+        attributes.rq_psn = plan.rq_psn;
+        attributes.ah_attr.dlid = plan.dlid;
+        attributes.ah_attr.port_num = plan.port;
+        if let Some((gid, gid_index)) = plan.global {
+            attributes.ah_attr.is_global = 1;
+            attributes.ah_attr.grh.dgid.raw = gid;
+            attributes.ah_attr.grh.sgid_index = gid_index;
+            attributes.ah_attr.grh.hop_limit = HOP_LIMIT;
+        }
+        let mut mask = ibv_qp_attr_mask::IBV_QP_STATE
+            | ibv_qp_attr_mask::IBV_QP_AV
+            | ibv_qp_attr_mask::IBV_QP_PATH_MTU
+            | ibv_qp_attr_mask::IBV_QP_DEST_QPN
+            | ibv_qp_attr_mask::IBV_QP_RQ_PSN;
+        if self.kind == QueuePairKind::Rc {
+            attributes.max_dest_rd_atomic = plan.max_dest_rd_atomic;
+            attributes.min_rnr_timer = plan.min_rnr_timer;
+            mask |= ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC | ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
+        }
+        self.modify(attributes, mask)
+    }
+
+    /// Takes it on to the state in which it sends, too.
+    pub(in crate::fabric::verbs) fn to_rts(&self, plan: &RtsPlan) -> Result<(), SysError> {
+        let mut attributes = attributes();
+        attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
+        attributes.sq_psn = plan.sq_psn;
+        let mut mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_SQ_PSN;
+        if self.kind == QueuePairKind::Rc {
+            attributes.timeout = plan.timeout;
+            attributes.retry_cnt = plan.retry_count;
+            attributes.rnr_retry = plan.rnr_retry_count;
+            attributes.max_rd_atomic = plan.max_rd_atomic;
+            mask |= ibv_qp_attr_mask::IBV_QP_TIMEOUT
+                | ibv_qp_attr_mask::IBV_QP_RETRY_CNT
+                | ibv_qp_attr_mask::IBV_QP_RNR_RETRY
+                | ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        }
+        self.modify(attributes, mask)
+    }
+
+    fn modify(&self, mut attributes: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), SysError> {
+        // SAFETY: the queue pair is there as long as this value; the attributes are a local variable.
+        let returned =
+            unsafe { rdma_sys::ibv_modify_qp(self.raw.as_ptr(), &raw mut attributes, mask.0.cast_signed()) };
+        check(MODIFY, returned)
+    }
+}
+
+const MODIFY: &str = "ibv_modify_qp";
+/// Routers that a packet may pass.
+const HOP_LIMIT: u8 = 64;
+
+/// Attributes that say nothing.
+fn attributes() -> ibv_qp_attr {
+    // SAFETY: the structure is plain numbers, for which zeros are valid.
+    unsafe { std::mem::zeroed() }
+}
+
+fn mtu_number(bytes: u32) -> Option<u32> {
+    let is_one = bytes.is_power_of_two() && (256..=4096).contains(&bytes);
+    is_one.then(|| bytes.trailing_zeros() - 7)
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        if let Some(id) = &self.id {
+            id.destroy_queue_pair();
+            return;
+        }
+        // SAFETY: the queue pair belongs to this value and is freed once; nothing refers to it, and its completions that
+        // are not taken yet hold numbers only.
+        let returned = unsafe { rdma_sys::ibv_destroy_qp(self.raw.as_ptr()) };
+        warn_left("ibv_destroy_qp", returned);
+    }
+}
+
+impl std::fmt::Debug for QueuePair {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("QueuePair").field("number", &self.number).finish_non_exhaustive()
+    }
+}

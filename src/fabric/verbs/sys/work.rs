@@ -1,0 +1,224 @@
+//! Work requests, and the chains of them that are posted in one go.
+
+use std::mem::MaybeUninit;
+use std::ptr;
+
+use rdma_sys::{ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
+
+use super::{MemoryRegion, SysError};
+
+/// Most work requests posted in one go.
+pub(in crate::fabric::verbs) const CHAIN_LEN_MAX: usize = 16;
+
+/// A range of registered local memory.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) struct Slice<'a> {
+    /// The memory.
+    pub(in crate::fabric::verbs) region: &'a MemoryRegion,
+    /// Where it begins, bytes from the start of the region.
+    pub(in crate::fabric::verbs) offset: usize,
+    /// How long it is, bytes.
+    pub(in crate::fabric::verbs) len: u32,
+}
+
+impl Slice<'_> {
+    fn entry(&self) -> ibv_sge {
+        let region_len = self.region.region().len();
+        let is_inside = self.offset <= region_len && self.len as usize <= region_len - self.offset;
+        assert!(is_inside, "{} bytes at {} of a region of {region_len}", self.len, self.offset);
+        ibv_sge {
+            addr: self.region.iova() + self.offset as u64,
+            length: self.len,
+            lkey: self.region.local_key(),
+        }
+    }
+}
+
+/// Where in a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) struct Remote {
+    /// The address, as the peer's device sees it.
+    pub(in crate::fabric::verbs) address: u64,
+    /// The remote key of the peer's region.
+    pub(in crate::fabric::verbs) key: u32,
+}
+
+/// What a work request does.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) enum Operation<'a> {
+    /// Brings a peer's memory here.
+    Read {
+        /// To where.
+        local: Slice<'a>,
+        /// From where.
+        remote: Remote,
+    },
+    /// Takes memory to a peer's. It must not change before the completion.
+    Write {
+        /// From where.
+        local: Slice<'a>,
+        /// To where.
+        remote: Remote,
+    },
+    /// Takes bytes to a peer's memory. They are copied at once.
+    WriteInline {
+        /// What.
+        bytes: &'a [u8],
+        /// To where.
+        remote: Remote,
+    },
+    /// Sends a message. It must not change before the completion.
+    Send {
+        /// From where.
+        local: Slice<'a>,
+    },
+    /// Sends a message. It is copied at once.
+    SendInline {
+        /// What.
+        bytes: &'a [u8],
+    },
+}
+
+/// A work request for the send queue.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) struct SendRequest<'a> {
+    /// The number of its completion.
+    pub(in crate::fabric::verbs) wr_id: u64,
+    /// What is to be done.
+    pub(in crate::fabric::verbs) operation: Operation<'a>,
+    /// Whether there is a completion when it succeeds. There is one in any case when it fails.
+    pub(in crate::fabric::verbs) signaled: bool,
+    /// Whether it waits for earlier reads.
+    pub(in crate::fabric::verbs) fence: bool,
+}
+
+/// A work request for the receive queue.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) struct ReceiveRequest<'a> {
+    /// The number of its completion.
+    pub(in crate::fabric::verbs) wr_id: u64,
+    /// Where the message goes.
+    pub(in crate::fabric::verbs) local: Slice<'a>,
+}
+
+/// A chain that was not posted whole.
+#[derive(Debug)]
+pub(in crate::fabric::verbs) struct PostError {
+    /// How many of its work requests were posted: the first ones.
+    pub(in crate::fabric::verbs) posted: usize,
+    /// Why the next one was not.
+    pub(in crate::fabric::verbs) error: SysError,
+}
+
+impl PostError {
+    /// Whether the queue is full, so that it may be tried again after some completions.
+    pub(in crate::fabric::verbs) fn is_full(&self) -> bool {
+        self.error.is_out_of_memory()
+    }
+}
+
+/// A piece of memory as work requests name it, and the flags that come with it.
+fn piece(request: &SendRequest<'_>) -> (ibv_sge, ibv_send_flags) {
+    match request.operation {
+        Operation::Read { local, .. } | Operation::Write { local, .. } | Operation::Send { local } => {
+            (local.entry(), ibv_send_flags(0))
+        }
+        Operation::WriteInline { bytes, .. } | Operation::SendInline { bytes } => {
+            let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            let entry = ibv_sge { addr: bytes.as_ptr().addr() as u64, length, lkey: 0 };
+            (entry, ibv_send_flags::IBV_SEND_INLINE)
+        }
+    }
+}
+
+/// Work requests for the send queue, linked to each other, on the stack.
+pub(super) struct SendChain {
+    requests: [MaybeUninit<ibv_send_wr>; CHAIN_LEN_MAX],
+    pieces: [ibv_sge; CHAIN_LEN_MAX],
+}
+
+impl SendChain {
+    /// An empty one.
+    #[inline]
+    pub(super) fn new() -> Self {
+        let pieces = [ibv_sge { addr: 0, length: 0, lkey: 0 }; CHAIN_LEN_MAX];
+        Self { requests: [const { MaybeUninit::uninit() }; CHAIN_LEN_MAX], pieces }
+    }
+
+    /// Fills it, links it and returns its head. The pointer is good until the chain is moved or filled again.
+    #[inline]
+    pub(super) fn fill(&mut self, requests: &[SendRequest<'_>]) -> *mut ibv_send_wr {
+        assert!(requests.len() <= CHAIN_LEN_MAX, "a chain of {} work requests", requests.len());
+        let head: *mut ibv_send_wr = self.requests.as_mut_ptr().cast();
+        let mut next = ptr::null_mut();
+        let places = self.requests.iter_mut().zip(&mut self.pieces);
+        for (request, (place, entry)) in requests.iter().zip(places).rev() {
+            let (piece, mut flags) = piece(request);
+            *entry = piece;
+            if request.signaled {
+                flags |= ibv_send_flags::IBV_SEND_SIGNALED;
+            }
+            if request.fence {
+                flags |= ibv_send_flags::IBV_SEND_FENCE;
+            }
+            // SAFETY: the structure is numbers and pointers, for all of which zeros are valid.
+            let mut raw: ibv_send_wr = unsafe { std::mem::zeroed() };
+            raw.wr_id = request.wr_id;
+            raw.next = next;
+            raw.sg_list = entry;
+            // A piece without bytes would mean the longest one there can be.
+            raw.num_sge = i32::from(piece.length > 0);
+            raw.send_flags = flags.0;
+            let (opcode, remote) = match request.operation {
+                Operation::Read { remote, .. } => (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
+                Operation::Write { remote, .. } | Operation::WriteInline { remote, .. } => {
+                    (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote))
+                }
+                Operation::Send { .. } | Operation::SendInline { .. } => (ibv_wr_opcode::IBV_WR_SEND, None),
+            };
+            raw.opcode = opcode;
+            if let Some(Remote { address, key }) = remote {
+                raw.wr.rdma = rdma_sys::rdma_t { remote_addr: address, rkey: key };
+            }
+            next = place.write(raw);
+        }
+        head
+    }
+}
+
+/// Work requests for the receive queue, linked to each other, on the stack.
+pub(super) struct ReceiveChain {
+    requests: [ibv_recv_wr; CHAIN_LEN_MAX],
+    pieces: [ibv_sge; CHAIN_LEN_MAX],
+}
+
+impl ReceiveChain {
+    /// An empty one.
+    #[inline]
+    pub(super) fn new() -> Self {
+        let none = ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 };
+        let pieces = [ibv_sge { addr: 0, length: 0, lkey: 0 }; CHAIN_LEN_MAX];
+        Self { requests: [none; CHAIN_LEN_MAX], pieces }
+    }
+
+    /// Fills it, links it and returns its head. The pointer is good until the chain is moved or filled again.
+    #[inline]
+    pub(super) fn fill(&mut self, requests: &[ReceiveRequest<'_>]) -> *mut ibv_recv_wr {
+        assert!(requests.len() <= CHAIN_LEN_MAX, "a chain of {} work requests", requests.len());
+        let head = self.requests.as_mut_ptr();
+        let mut next = ptr::null_mut();
+        let places = self.requests.iter_mut().zip(&mut self.pieces);
+        for (request, (place, entry)) in requests.iter().zip(places).rev() {
+            *entry = request.local.entry();
+            let num_sge = i32::from(entry.length > 0);
+            *place = ibv_recv_wr { wr_id: request.wr_id, next, sg_list: entry, num_sge };
+            next = place;
+        }
+        head
+    }
+}
+
+/// How many work requests of a chain were posted: those before the one that the device did not take.
+pub(super) fn posted<T>(head: *const T, refused: *const T) -> usize {
+    refused.addr().saturating_sub(head.addr()) / size_of::<T>()
+}

@@ -89,6 +89,8 @@ mod testkit;
 pub use control::{ControlError, RefuseReason};
 pub use error::Error;
 pub use event::{Event, EventSink};
+#[cfg(feature = "verbs")]
+pub use fabric::verbs::VerbsError;
 pub use fabric::{Address, AddressError, FabricError, RdmaConnect, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};

@@ -54,6 +54,27 @@ pub const MESSAGES_PER_TURN_MAX: usize = 16;
 /// Longest text in a refusal or an end-of-session message, bytes.
 pub const REASON_LEN_MAX: usize = 512;
 
+/// Fragments of control messages that a peer may have under way over RDMA verbs.
+pub const VERBS_RECEIVES: u16 = 8;
+/// Frames that only give back room for fragments, which a peer may have under way beside them.
+pub const VERBS_CREDIT_RECEIVES: u16 = 2;
+/// Largest frame of a control message over RDMA verbs, bytes.
+pub const VERBS_FRAME_LEN_MAX: usize = 4096;
+/// Work requests that one connection over RDMA verbs has under way.
+pub const VERBS_SENDS_MAX: u32 = 256;
+/// Reads that one connection over RDMA verbs has under way, and serves, at a time.
+pub const VERBS_READS_MAX: u8 = 16;
+/// Batches of writes to one region that wait for room in a queue.
+pub const VERBS_WAITING_BATCHES_MAX: usize = 64;
+/// Connections over RDMA verbs that may wait to be accepted.
+pub const VERBS_BACKLOG: i32 = 128;
+
+/// How long a connection over RDMA verbs may take to stand, nanoseconds.
+pub const CONNECT_DEADLINE_NS: u64 = 3_000_000_000;
+/// How long a connection that was dropped still delivers what was sent, nanoseconds.
+pub const LINGER_NS: u64 = 1_000_000_000;
+/// How long a queue pair has to give back its work requests after it has failed, nanoseconds.
+pub const DRAIN_NS: u64 = 250_000_000;
 /// How long a peer that dialled has to say hello, nanoseconds.
 pub const HELLO_DEADLINE_NS: u64 = 2_000_000_000;
 /// How long a subscriber waits for an answer on the control channel, unless it says otherwise, nanoseconds.
@@ -72,6 +93,20 @@ pub const TORN_RETRIES_MAX: u32 = 8;
 /// rest of it may be on its way.
 pub const DAMAGE_SETTLED_NS: u64 = 20_000_000;
 
+/// Longest slot, bytes, that a subscriber who fetches a repository over a wire fetches along with the hot line before it
+/// knows of a new value: up to this length that costs less than a second round trip.
+pub const PREDICTED_LEN_MAX: usize = 8 * 1024;
+/// A value whose first words have come to a landing region must stay incomplete for this long to be called damaged,
+/// nanoseconds: what a network loses is sent again after tens of milliseconds.
+pub const ARRIVAL_SETTLED_NS: u64 = 1_000_000_000;
+
+/// Batches of writes to one landing region that may be in flight at a time, where the topic has more slots than that;
+/// otherwise one less than it has slots.
+pub const LANDING_BATCHES_MAX: usize = 4;
+/// Where only whole writes appear in order, the hot line of a landing region is written with one value in this many at
+/// least.
+pub const LANDING_HOT_LINE_EVERY: u64 = 64;
+
 /// Distinct errors that a node keeps for inspection.
 pub const DISTINCT_ERRORS_MAX: usize = 16;
 /// Longest host name kept, bytes.
@@ -79,5 +114,6 @@ pub const HOST_NAME_LEN_MAX: usize = 64;
 
 const _: () = assert!(SLOT_COUNT_MIN.is_power_of_two() && SLOT_COUNT_MAX.is_power_of_two());
 const _: () = assert!(SLOT_COUNT_DEFAULT >= SLOT_COUNT_MIN && SLOT_COUNT_DEFAULT <= SLOT_COUNT_MAX);
+const _: () = assert!(VERBS_RECEIVES >= 2 && VERBS_RECEIVES.is_multiple_of(2) && VERBS_CREDIT_RECEIVES >= 2);
 const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);
 const _: () = assert!(TORN_RETRIES_AT_ONCE < TORN_RETRIES_MAX);

@@ -72,7 +72,7 @@ fn publish_until(publishers: &mut Publishers, mut stop: impl FnMut(&Publishers) 
     }
 }
 
-fn subscribers_of(publisher: &StatePublisher<Raw>) -> u64 {
+fn subscribers_of<T: fabricast::Payload>(publisher: &StatePublisher<T>) -> u64 {
     publisher.pull_subscribers() + publisher.push_subscribers()
 }
 

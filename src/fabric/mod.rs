@@ -26,7 +26,7 @@ use std::sync::Arc;
 pub use address::{Address, AddressError, RdmaConnect, Target};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
-pub(crate) use wait::{Waker, wait};
+pub(crate) use wait::{Waker, finish, read_now, wait};
 
 use crate::id::NodeName;
 pub(crate) use crate::memory::ByteRange;
@@ -114,17 +114,15 @@ pub(crate) trait RemoteRead: Debug + Send {
 /// A peer's region, open for one-sided writes.
 pub(crate) trait RemoteWrite: Debug + Send {
     /// Begins these writes from a registered region to the same offsets at the peer, each one placed after the one
-    /// before it. Their source must not change until the batch is complete.
+    /// before it. Their source must not change until the batch is complete. Another batch may be posted before:
+    /// batches are placed, and complete, in the order in which they were posted. [`Completion::Done`] when this one is
+    /// complete.
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError>;
 
-    /// Whether all batches are complete.
-    fn poll(&mut self) -> Result<Completion, FabricError>;
+    /// How many batches are not complete yet, the last ones posted.
+    fn in_flight(&mut self) -> Result<usize, FabricError>;
 
     /// Whether the words of one write become visible in order, as [`Connection::writes_words_in_order`] says.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "landing regions without word order are to be written otherwise")
-    )]
     fn writes_words_in_order(&self) -> bool;
 
     /// What ends this access from another thread.
@@ -312,6 +310,10 @@ pub enum FabricError {
         /// What is wrong with it.
         why: String,
     },
+    /// Something is wrong with RDMA.
+    #[cfg(feature = "verbs")]
+    #[error(transparent)]
+    Verbs(#[from] verbs::VerbsError),
     /// The operating system refused.
     #[error("cannot {what}: {source}")]
     System {

@@ -129,7 +129,7 @@ fn verbs(
     connect: RdmaConnect,
 ) -> Result<Option<(Arc<dyn Fabric>, bool)>, FabricError> {
     let listens = listen.is_some();
-    Ok(Some((Arc::new(VerbsFabric::new(VerbsConfig { listen, connect })), listens)))
+    Ok(Some((Arc::new(VerbsFabric::new(VerbsConfig { listen, connect })?), listens)))
 }
 
 /// Nothing: this program was built without it.

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::Node;
 use super::core::NodeCore;
-use super::link::{Answer, LOOK_AGAIN, Link, LinkAttachment, LinkError};
+use super::link::{Answer, Link, LinkAttachment, LinkError};
 use crate::clock::saturate;
 use crate::control::{ControlError, GeometryWire, Grant};
-use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, wait};
+use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
 use crate::id::{Delivery, TopicName};
 use crate::layout::header::{STATIC_OFFSET, StaticLine};
 use crate::layout::state::{GeometryError, StateGeometry};
@@ -226,16 +226,9 @@ fn open_repository(
     let offer = offer.ok_or(GrantError::NoRegion)?;
     let mut remote = offer.open_read(granted.geometry.region_len())?;
     let line = ByteRange { offset: STATIC_OFFSET, len: size_of::<[u64; StaticLine::WORDS]>() };
-    let deadline_ns = core.clock().monotonic_ns().saturating_add(limits::ANSWER_DEADLINE_NS);
-    let mut completion = remote.post(&[line])?;
-    while completion == Completion::Pending {
-        if core.clock().monotonic_ns() >= deadline_ns {
-            return Err(GrantError::Unreadable);
-        }
-        if let Some(handle) = remote.wait_handle()? {
-            wait(&[handle], &[], LOOK_AGAIN)?;
-        }
-        completion = remote.poll()?;
+    let read = read_now(remote.as_mut(), line, core.clock().as_ref(), limits::ANSWER_DEADLINE_NS)?;
+    if read == Completion::Pending {
+        return Err(GrantError::Unreadable);
     }
     let mut words = [0; StaticLine::WORDS];
     remote.mirror().copy_out(STATIC_OFFSET, &mut words);

@@ -1,8 +1,112 @@
 //! The provider for RDMA verbs: regions are registered with a device, and a peer's device reads or writes them
 //! without this host's processors.
 //!
-//! [`sys`] is all there is of C: the only module that names the bindings, or holds unsafe code.
+//! A session is one reliably connected queue pair. It carries control messages as SENDs, and the one-sided READs and
+//! WRITEs of both ends.
+//!
+//! [`sys`] is all there is of C: the only module that names the bindings, or holds unsafe code. [`device`] chooses what
+//! to use of this host's devices. An [`endpoint`] is a queue pair and what is under way in it; a [`session`] is that, a
+//! link ([`manager`]) and messages; [`connection`] and [`one_sided`] show them to the seam. Where no owner looks the thread
+//! of [`service`] goes on.
 
-#![allow(dead_code, unused_imports, reason = "the provider that stands on this module is not there yet")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "the way to connect without a connection manager is not there yet"
+)]
 
+mod connection;
+mod device;
+mod endpoint;
+mod error;
+mod greeting;
+mod manager;
+mod message;
+mod one_sided;
+mod opened;
+mod region;
+mod service;
+mod session;
 mod sys;
+mod work;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+pub use error::VerbsError;
+
+use self::connection::{VerbsConnection, VerbsListener};
+use self::manager::Link;
+use self::opened::Devices;
+use self::region::VerbsRegistered;
+use self::service::Service;
+use self::session::Session;
+use crate::clock::{Clock, SystemClock};
+use crate::fabric::{
+    Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, RdmaConnect, Registration,
+};
+use crate::id::NodeName;
+use crate::memory::Region;
+
+/// The provider's name.
+const NAME: &str = "verbs";
+
+/// What a user says about RDMA.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct VerbsConfig {
+    /// Where nodes listen: an address of an RDMA interface of this host, or all of them.
+    pub(crate) listen: Option<Address>,
+    /// How connections are made that are dialled.
+    pub(crate) connect: RdmaConnect,
+}
+
+/// The provider for RDMA verbs.
+#[derive(Debug)]
+pub(crate) struct VerbsFabric {
+    listen: Option<SocketAddr>,
+    devices: Arc<Devices>,
+    service: Arc<Service>,
+}
+
+impl VerbsFabric {
+    /// The provider with these settings.
+    pub(crate) fn new(config: VerbsConfig) -> Result<Self, FabricError> {
+        let devices = Arc::new(Devices::new(None));
+        let service = Service::new(&devices)?;
+        let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;
+        Ok(Self { listen, devices, service })
+    }
+
+    /// Listens at this address, whatever the settings say.
+    pub(crate) fn listen_at(&self, at: &SocketAddr) -> Result<Box<dyn Listener>, FabricError> {
+        Ok(Box::new(VerbsListener::open(at, &self.devices, &self.service)?))
+    }
+}
+
+impl Fabric for VerbsFabric {
+    fn listen(&self, _: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+        self.listen_at(&self.listen.ok_or(VerbsError::NoListenAddress)?)
+    }
+
+    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+        let link = Link::dial(address, SystemClock.monotonic_ns())?;
+        let session = Session::new(&self.devices, link, None)?;
+        Ok(Box::new(VerbsConnection::new(session, &self.service)))
+    }
+
+    fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
+        let sealed = Region::is_sealed_against_writing(region.file())?;
+        if sealed != (exposure == Exposure::Read) {
+            return Err(FabricError::Access { why: "its memory was not made for this exposure" });
+        }
+        // What peers read is the same for all that dial; what they write is registered for the one that it is lent to.
+        let devices = if exposure == Exposure::Read { self.devices.all() } else { Vec::new() };
+        let domains: Vec<_> = devices.iter().map(|device| Arc::clone(&device.serving)).collect();
+        let entry = VerbsRegistered::new(region, exposure, &domains)?;
+        Ok(Registration::new(Arc::clone(region), exposure, entry))
+    }
+
+    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+        Ok(Vec::new())
+    }
+}

@@ -13,6 +13,8 @@ mod context;
 mod manager;
 mod queue_pair;
 mod region;
+#[cfg(test)]
+mod tests;
 mod work;
 
 use std::ffi::c_int;
@@ -35,7 +37,7 @@ pub(super) use work::{CHAIN_LEN_MAX, Operation, PostError, ReceiveRequest, Remot
 /// A call to libibverbs or librdmacm that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{call} failed: {source}")]
-pub struct SysError {
+pub(super) struct SysError {
     call: &'static str,
     #[source]
     source: io::Error,
@@ -47,14 +49,14 @@ impl SysError {
         Self { call, source: io::Error::last_os_error() }
     }
 
-    /// The failure of a call with this reason.
-    fn new(call: &'static str, errno: Errno) -> Self {
+    /// The failure of a call for this reason.
+    pub(super) fn new(call: &'static str, errno: Errno) -> Self {
         Self { call, source: errno.into() }
     }
 
-    /// The function that failed.
-    pub(super) fn call(&self) -> &'static str {
-        self.call
+    /// The function that failed, and why.
+    pub(super) fn into_parts(self) -> (&'static str, io::Error) {
+        (self.call, self.source)
     }
 
     /// Whether there was no memory, no room in a queue, or the limit of locked memory was met.

@@ -4,7 +4,8 @@
 //! conformance_suite!(mapped, SimHarness::mapped);
 //! ```
 //!
-//! The second argument is a function that makes a [`Harness`] from a seed.
+//! The second argument is a function that makes a [`Harness`] from a seed. A number of seeds and an attribute of the tests
+//! may follow.
 
 pub(crate) mod connections;
 pub(crate) mod regions;
@@ -16,6 +17,8 @@ mod publisher;
 mod shm;
 mod sim;
 mod subscriber;
+#[cfg(feature = "verbs")]
+mod verbs;
 
 use std::fmt::Debug;
 
@@ -27,7 +30,7 @@ use crate::id::NodeName;
 use crate::limits;
 use crate::memory::{Protection, Region};
 
-/// How many steps a behaviour may take to show. A harness in real time makes each of them last 100 us.
+/// How many steps a behaviour may take to show, unless the harness says otherwise. In real time each of them lasts 100 us.
 const STEPS_MAX: u32 = 50_000;
 /// Seeds that each behaviour is tried with.
 pub(crate) const SEEDS: u64 = 6;
@@ -45,15 +48,30 @@ pub(crate) trait Harness: Debug {
 
     /// Lets a little time pass: about 100 us on a real clock, one arrival or more on a virtual one.
     fn step(&self);
+
+    /// Whether nodes can be found without being told their address, and are told apart by their names.
+    fn lists_nodes(&self) -> bool {
+        true
+    }
+
+    /// How many steps a behaviour may take to show.
+    fn steps_max(&self) -> u32 {
+        STEPS_MAX
+    }
 }
 
 /// Makes a module of this name with one test of every behaviour that a fabric must have.
 macro_rules! conformance_suite {
     ($module:ident, $harness:expr) => {
+        $crate::testkit::conformance::conformance_suite!(
+            $module, $harness, $crate::testkit::conformance::SEEDS,
+        );
+    };
+    ($module:ident, $harness:expr, $seeds:expr, $(#[$attribute:meta])*) => {
         mod $module {
             use super::*;
 
-            $crate::testkit::conformance::conformance_suite! { @tests $harness;
+            $crate::testkit::conformance::conformance_suite! { @tests $harness, $seeds, [$(#[$attribute])*];
                 connections:
                     a_name_is_listened_on_once_and_free_again_afterwards,
                     a_dial_to_nobody_says_so,
@@ -77,6 +95,7 @@ macro_rules! conformance_suite {
                     one_region_serves_several_peers,
                     writes_appear_at_the_same_offsets_and_nowhere_else,
                     the_writes_of_a_batch_appear_in_order,
+                    several_batches_appear_and_complete_in_order,
                     a_region_outlives_its_connection_as_the_medium_allows,
                     a_registration_dropped_under_a_reader_harms_nobody;
                 state:
@@ -93,15 +112,21 @@ macro_rules! conformance_suite {
             }
         }
     };
-    (@tests $harness:expr; $($suite:ident: $($behaviour:ident),*;)*) => {
+    (@tests $harness:expr, $seeds:expr, $attributes:tt; $($suite:ident: $($behaviour:ident),*;)*) => {
         $($(
+            $crate::testkit::conformance::conformance_suite! {
+                @test $harness, $seeds, $attributes, $suite, $behaviour
+            }
+        )*)*
+    };
+    (@test $harness:expr, $seeds:expr, [$(#[$attribute:meta])*], $suite:ident, $behaviour:ident) => {
             #[test]
+            $(#[$attribute])*
             fn $behaviour() {
-                $crate::testkit::random::each_seed($crate::testkit::conformance::SEEDS, |seed| {
+                $crate::testkit::random::each_seed($seeds, |seed| {
                     $crate::testkit::conformance::$suite::$behaviour(&($harness)(seed), seed);
                 });
             }
-        )*)*
     };
 }
 pub(crate) use conformance_suite;
@@ -141,7 +166,7 @@ fn name(text: &str) -> NodeName {
 
 /// Tries until there is a result, letting time pass in between.
 fn until<T>(harness: &dyn Harness, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..STEPS_MAX {
+    for _ in 0..harness.steps_max() {
         if let Some(result) = attempt() {
             return result;
         }
@@ -191,7 +216,7 @@ fn registered(fabric: &dyn Fabric, len: usize, exposure: Exposure) -> Registrati
 /// Brings these ranges into the mirror.
 fn fetch(harness: &dyn Harness, read: &mut dyn RemoteRead, ranges: &[ByteRange]) -> Result<(), FabricError> {
     let mut completion = read.post(ranges)?;
-    for _ in 0..STEPS_MAX {
+    for _ in 0..harness.steps_max() {
         if completion == Completion::Done {
             return Ok(());
         }

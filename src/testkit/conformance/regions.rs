@@ -1,7 +1,5 @@
 //! Regions that travel with messages, and one-sided access to them.
 
-use std::sync::Arc;
-
 use super::{Harness, Pair, accepted, fetch, message, name, registered, send, until};
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Registration, RemoteWrite, Write};
 use crate::layout::WORD;
@@ -21,22 +19,21 @@ fn words(region: &Region, ByteRange { offset, len }: ByteRange) -> Vec<u64> {
 
 /// Writes a batch and waits until it is complete.
 fn write(harness: &dyn Harness, remote: &mut dyn RemoteWrite, source: &Registration, writes: &[Write]) {
-    let mut completion = remote.post(source, writes).expect("the peer can be reached");
+    let mut done = remote.post(source, writes).expect("the peer can be reached") == Completion::Done;
     until(harness, "a write", || {
-        let done = completion == Completion::Done;
-        completion = remote.poll().expect("the peer can be reached");
+        done = done || remote.in_flight().expect("the peer can be reached") == 0;
         done.then_some(())
     });
 }
 
 /// A landing region of the near process, lent to the far one.
-fn landing(harness: &dyn Harness, pair: &mut Pair, len: usize) -> (Arc<Region>, Box<dyn RemoteWrite>) {
+fn landing(harness: &dyn Harness, pair: &mut Pair, len: usize) -> (Registration, Box<dyn RemoteWrite>) {
     let registration = registered(&*pair.dialler, len, Exposure::Write);
     send(harness, &mut *pair.near, b"landing", Some(&registration));
     let (_, offer) = message(harness, &mut *pair.far);
     let offer = offer.expect("the region comes with its message");
     let remote = offer.open_write(len).expect("it is as long as was agreed");
-    (Arc::clone(registration.region()), remote)
+    (registration, remote)
 }
 
 pub(crate) fn a_region_arrives_at_its_message(harness: &dyn Harness, _: u64) {
@@ -167,6 +164,7 @@ pub(crate) fn writes_appear_at_the_same_offsets_and_nowhere_else(harness: &dyn H
     let len = 16_384;
     let source = registered(&*pair.listening, len, Exposure::Read);
     let (landing, mut remote) = landing(harness, &mut pair, len);
+    let landing = landing.region();
     let whole = ByteRange { offset: 0, len };
     let mut expected = vec![0; len / WORD];
     for _ in 0..30 {
@@ -186,7 +184,7 @@ pub(crate) fn writes_appear_at_the_same_offsets_and_nowhere_else(harness: &dyn H
             }
         }
         write(harness, &mut *remote, &source, &writes);
-        assert_eq!(words(&landing, whole), expected);
+        assert_eq!(words(landing, whole), expected);
     }
 }
 
@@ -197,6 +195,7 @@ pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed:
     let mut pair = Pair::new(harness);
     let source = registered(&*pair.listening, 4096, Exposure::Read);
     let (landing, mut remote) = landing(harness, &mut pair, 4096);
+    let landing = landing.region();
     let (early, body, late) = (2048, ByteRange { offset: 64, len: WORDS * WORD }, 1024);
     for round in 1..200 {
         source.region().copy_in(body.offset, &[round; WORDS]);
@@ -206,19 +205,55 @@ pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed:
             Write::Range(body),
             Write::Range(ByteRange { offset: late, len: WORD }),
         ];
-        let mut completion = remote.post(&source, &writes).expect("the peer can be reached");
+        let mut done = remote.post(&source, &writes).expect("the peer can be reached") == Completion::Done;
         until(harness, "a write", || {
             let seen_late = landing.load_acquire(late);
-            let seen_body = words(&landing, body);
+            let seen_body = words(landing, body);
             let seen_early = landing.load_acquire(early);
             assert!(seen_late < round || seen_body.iter().all(|word| *word == round));
             assert!(seen_body.iter().all(|word| *word < round) || seen_early == round);
-            let done = completion == Completion::Done;
             assert!(!done || seen_late == round);
+            let was_done = done;
             if random.once_in(2) {
-                completion = remote.poll().expect("the peer can be reached");
+                done = remote.in_flight().expect("the peer can be reached") == 0;
             }
-            done.then_some(())
+            was_done.then_some(())
+        });
+    }
+}
+
+/// Batches may be posted while others are under way. What is complete is there, and what is there is all that was posted
+/// before.
+pub(crate) fn several_batches_appear_and_complete_in_order(harness: &dyn Harness, seed: u64) {
+    const BATCHES: usize = 4;
+    const BODY_LEN: usize = 256;
+    let mut random = Random::new(seed);
+    let mut pair = Pair::new(harness);
+    let source = registered(&*pair.listening, 4096, Exposure::Read);
+    let (landing, mut remote) = landing(harness, &mut pair, 4096);
+    let body = |batch: usize| ByteRange { offset: batch * BODY_LEN, len: BODY_LEN };
+    let mark = |batch: usize| 2048 + batch * WORD;
+    for round in 1..60 {
+        let (mut posted, mut in_flight) = (0, 0);
+        until(harness, "several batches", || {
+            if posted < BATCHES && random.once_in(2) {
+                source.region().copy_in(body(posted).offset, &[round; BODY_LEN / WORD]);
+                let writes = [Write::Range(body(posted)), Write::Word { offset: mark(posted), word: round }];
+                let done = remote.post(&source, &writes).expect("the peer can be reached");
+                in_flight = if done == Completion::Done { 0 } else { in_flight + 1 };
+                posted += 1;
+            }
+            // From the last one on: each one that is there has all before it there.
+            let appeared = (0..BATCHES).rev().find(|batch| landing.region().load_acquire(mark(*batch)) == round);
+            let complete = posted - in_flight;
+            for batch in 0..appeared.map_or(complete, |last| complete.max(last + 1)) {
+                assert!(words(landing.region(), body(batch)).iter().all(|word| *word == round), "batch {batch}");
+            }
+            assert!((0..complete).all(|batch| landing.region().load_acquire(mark(batch)) == round));
+            let count = remote.in_flight().expect("the peer can be reached");
+            assert!(count <= in_flight, "{count} batches of {in_flight} are under way");
+            in_flight = count;
+            (posted == BATCHES && in_flight == 0).then_some(())
         });
     }
 }

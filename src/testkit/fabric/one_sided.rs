@@ -158,8 +158,8 @@ impl RemoteWrite for MappedWrite {
         Ok(Completion::Done)
     }
 
-    fn poll(&mut self) -> Result<Completion, FabricError> {
-        Ok(Completion::Done)
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        Ok(0)
     }
 
     fn writes_words_in_order(&self) -> bool {
@@ -238,19 +238,20 @@ struct Sending {
 }
 
 impl Sending {
-    fn poll(&mut self, network: &Network) -> Result<Completion, FabricError> {
+    /// How many are not complete yet.
+    fn in_flight(&mut self, network: &Network) -> Result<usize, FabricError> {
         let mut state = network.state.lock();
         while let Some(first) = self.transfers.front() {
             match state.poll_transfer(*first) {
                 Ok(Completion::Done) => self.transfers.pop_front(),
-                Ok(Completion::Pending) => return Ok(Completion::Pending),
+                Ok(Completion::Pending) => break,
                 Err(error) => {
                     self.transfers.drain(..).for_each(|transfer| drop(state.transfers.remove(&transfer)));
                     return Err(error);
                 }
             };
         }
-        Ok(Completion::Done)
+        Ok(self.transfers.len())
     }
 }
 
@@ -268,8 +269,8 @@ impl RemoteWrite for SentWrite {
         Ok(Completion::Pending)
     }
 
-    fn poll(&mut self) -> Result<Completion, FabricError> {
-        self.sending.lock().poll(&self.network)
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        self.sending.lock().in_flight(&self.network)
     }
 
     fn writes_words_in_order(&self) -> bool {
@@ -302,6 +303,9 @@ impl Revocation for SentRevocation {
         let mut sending = self.sending.lock();
         sending.revoked = true;
         // A transfer that failed is over, too.
-        sending.poll(&self.network).unwrap_or(Completion::Done)
+        match sending.in_flight(&self.network) {
+            Ok(0) | Err(_) => Completion::Done,
+            Ok(_) => Completion::Pending,
+        }
     }
 }

@@ -179,13 +179,14 @@ impl RemoteWrite for FaultyWrite {
         }
     }
 
-    fn poll(&mut self) -> Result<Completion, FabricError> {
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
         if self.session.has_ended() {
             return Err(FabricError::Closed);
         }
-        match self.inner.poll()? {
-            Completion::Done => self.complete(),
-            Completion::Pending => Ok(Completion::Pending),
+        match self.inner.in_flight()? {
+            // What is complete and delayed is the last one.
+            0 => self.complete().map(|completion| usize::from(completion == Completion::Pending)),
+            count => Ok(count),
         }
     }
 

@@ -180,7 +180,7 @@ pub(in crate::fabric::verbs) struct WorkCompletion {
 }
 
 impl WorkCompletion {
-    fn new(raw: &ibv_wc) -> Self {
+    pub(super) fn new(raw: &ibv_wc) -> Self {
         let status = Status::from_number(raw.status);
         let is_whole = status == Status::Success;
         let has_immediate = is_whole && raw.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
@@ -256,5 +256,26 @@ impl Status {
             names::IBV_WC_RNR_RETRY_EXC_ERR => Self::ReceiverNotReady,
             other => Self::Unknown(other),
         }
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str(match self {
+            Self::Success => "success",
+            Self::LocalLength => "more came, or was to be sent, than there was room for",
+            Self::LocalOperation => "the queue pair could not do it",
+            Self::LocalProtection => "local memory is not registered for it",
+            Self::Flushed => "given up after an earlier failure",
+            Self::WindowBind => "a memory window could not be bound",
+            Self::BadResponse => "the answer was not one",
+            Self::LocalAccess => "a peer's request found local memory not registered for it",
+            Self::RemoteInvalidRequest => "the peer does not know such a request",
+            Self::RemoteAccess => "the peer does not allow it",
+            Self::RemoteOperation => "the peer could not do it",
+            Self::RetryExceeded => "the peer did not answer",
+            Self::ReceiverNotReady => "the peer had no room to receive it for too long",
+            Self::Unknown(number) => return write!(out, "status {number}"),
+        })
     }
 }

@@ -13,6 +13,8 @@ use rustix::io::Errno;
 
 use super::{SysError, borrow, check, set_nonblocking, warn_left};
 
+// SAFETY: the declaration is that of infiniband/verbs.h, as a test shows by the layout of what it fills; libibverbs, which
+// the bindings link, has the function since 32.
 unsafe extern "C" {
     /// Missing in the bindings: the GIDs of all ports, as far as they are set.
     fn _ibv_query_gid_table(
@@ -189,7 +191,7 @@ impl GidKind {
 
 impl Context {
     /// All devices there are at the moment. They are librdmacm's, so that queue pairs of connections can be made in their
-    /// protection domains. If one of them cannot be opened, it is an error.
+    /// protection domains. Those that cannot be opened are missing, or make it an error, as it pleases the library.
     pub(in crate::fabric::verbs) fn all() -> Result<Vec<Arc<Self>>, SysError> {
         let mut len: c_int = 0;
         // SAFETY: the function has no requirement but a place for the length, which is a local variable.
@@ -276,15 +278,16 @@ impl Context {
         })
     }
 
+    /// Bytes that one work request can move, through any of its ports.
+    pub(in crate::fabric::verbs) fn message_len_max(&self) -> Result<u32, SysError> {
+        let ports = 1..=self.attributes()?.ports;
+        let lens = ports.map(|number| Ok(self.query_port(number)?.max_msg_sz));
+        Ok(lens.collect::<Result<Vec<_>, SysError>>()?.into_iter().min().unwrap_or(0))
+    }
+
     /// A port, numbered from 1 on.
     pub(in crate::fabric::verbs) fn port(&self, number: u8) -> Result<PortAttributes, SysError> {
-        // Zeroed because the call leaves fields alone that are newer than its oldest form.
-        let mut raw = MaybeUninit::<ibv_port_attr>::zeroed();
-        // SAFETY: the context is open, and the place has room for the newest form of the attributes.
-        let returned = unsafe { rdma_sys::___ibv_query_port(self.raw(), number, raw.as_mut_ptr()) };
-        check("ibv_query_port", returned)?;
-        // SAFETY: the structure is plain numbers, for which zeros are valid, and was filled by the call.
-        let raw = unsafe { raw.assume_init() };
+        let raw = self.query_port(number)?;
         Ok(PortAttributes {
             state: PortState::from_number(raw.state),
             // The numbers 1 to 5 stand for 256 to 4096.
@@ -293,6 +296,16 @@ impl Context {
             link_layer: LinkLayer::from_number(raw.link_layer),
             gid_table_len: u32::try_from(raw.gid_tbl_len).unwrap_or(0),
         })
+    }
+
+    fn query_port(&self, number: u8) -> Result<ibv_port_attr, SysError> {
+        // Zeroed because the call leaves fields alone that are newer than its oldest form.
+        let mut raw = MaybeUninit::<ibv_port_attr>::zeroed();
+        // SAFETY: the context is open, and the place has room for the newest form of the attributes.
+        let returned = unsafe { rdma_sys::___ibv_query_port(self.raw(), number, raw.as_mut_ptr()) };
+        check("ibv_query_port", returned)?;
+        // SAFETY: the structure is plain numbers, for which zeros are valid, and was filled by the call.
+        Ok(unsafe { raw.assume_init() })
     }
 
     /// The addresses of a port, as far as they are set.

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::{ProtectionDomain, SysError, warn_left};
 use crate::memory::Region;
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What peers that know the remote key may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,9 @@ pub(in crate::fabric::verbs) enum RemoteAccess {
     /// Write it.
     Write,
 }
+
+/// Bytes that are registered in this process at the moment.
+static REGISTERED_LEN: AtomicU64 = AtomicU64::new(0);
 
 /// A region registered with a device, at an address of its own.
 ///
@@ -73,8 +77,15 @@ impl MemoryRegion {
         let local_key = unsafe { (*raw.as_ptr()).lkey };
         // SAFETY: the object was just made, and nobody changes its keys.
         let remote_key = unsafe { (*raw.as_ptr()).rkey };
+        // Relaxed: a sum that orders nothing.
+        REGISTERED_LEN.fetch_add(len as u64, Ordering::Relaxed);
         let (region, _domain) = (Arc::clone(region), Arc::clone(domain));
         Ok(Self { raw, iova, local_key, remote_key, region, _domain })
+    }
+
+    /// Bytes that are registered in this process at the moment.
+    pub(in crate::fabric::verbs) fn registered_len() -> u64 {
+        REGISTERED_LEN.load(Ordering::Relaxed)
     }
 
     /// What work requests of this process name it by.
@@ -104,6 +115,7 @@ impl Drop for MemoryRegion {
         // then on, so that no work request reaches the memory any more.
         let returned = unsafe { rdma_sys::ibv_dereg_mr(self.raw.as_ptr()) };
         warn_left("ibv_dereg_mr", returned);
+        REGISTERED_LEN.fetch_sub(self.region.len() as u64, Ordering::Relaxed);
     }
 }
 

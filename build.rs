@@ -1,0 +1,136 @@
+//! Says what the feature `verbs` lacks to be built, in one sentence and before its dependencies fail with less to say.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The libraries of rdma-core, with the oldest versions that the bindings ask for and a header of each.
+const LIBRARIES: &[(&str, &str, &str)] =
+    &[("libibverbs", "1.8.28", "infiniband/verbs.h"), ("librdmacm", "1.2.28", "rdma/rdma_cma.h")];
+const INSTALL: &str = "apt-get install libibverbs-dev librdmacm-dev libclang-dev pkg-config";
+/// The last version of libclang whose names for what has none the generator of the bindings understands.
+const CLANG_VERSION_MAX: u32 = 15;
+/// Where libclang is looked for, and in two levels of folders below.
+const CLANG_ROOTS: &[&str] = &["/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64"];
+const VARIABLES: &[&str] = &["LIBCLANG_PATH", "LLVM_CONFIG_PATH", "PKG_CONFIG", "PKG_CONFIG_PATH"];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    if env::var_os("CARGO_FEATURE_VERBS").is_none() {
+        return;
+    }
+    for variable in VARIABLES {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    let pkg_config = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
+    let libraries = LIBRARIES.iter().map(|library| check_library(&pkg_config, *library));
+    for complaint in libraries.chain([check_clang()]).filter_map(Result::err) {
+        println!("cargo::error=the feature `verbs` cannot be built here: {complaint}");
+    }
+}
+
+/// Whether a library of rdma-core is there with its header.
+pub(crate) fn check_library(
+    pkg_config: &OsStr,
+    (name, version, header): (&str, &str, &str),
+) -> Result<(), String> {
+    let wanted = format!("{name} >= {version}");
+    let ask = |what: &str, of: &str| Command::new(pkg_config).args([what, of]).output();
+    let found = ask("--exists", &wanted)
+        .map_err(|error| format!("{} does not run ({error}); `{INSTALL}`", pkg_config.display()))?;
+    if !found.status.success() {
+        return Err(format!("pkg-config does not find {wanted}; `{INSTALL}`, or set PKG_CONFIG_PATH"));
+    }
+    let folder = ask("--variable=includedir", name).map(|output| output.stdout).unwrap_or_default();
+    let folder = String::from_utf8_lossy(&folder).trim().to_owned();
+    let has_header =
+        [folder.as_str(), "/usr/include"].iter().any(|folder| Path::new(folder).join(header).exists());
+    if has_header { Ok(()) } else { Err(format!("the header {header} is not there; `{INSTALL}`")) }
+}
+
+/// Whether the libclang that the generator of the bindings will take is one that it understands.
+fn check_clang() -> Result<(), String> {
+    if let Some(path) = env::var_os("LIBCLANG_PATH") {
+        return judge_clang(&named_clang(Path::new(&path)), "LIBCLANG_PATH does not lead to one");
+    }
+    let mut folders = Vec::new();
+    let llvm_config = env::var_os("LLVM_CONFIG_PATH").unwrap_or_else(|| "llvm-config".into());
+    if let Ok(output) = Command::new(llvm_config).arg("--prefix").output() {
+        let prefix = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        folders.extend([prefix.join("lib"), prefix.join("lib64")]);
+    }
+    folders.extend(env::var_os("LD_LIBRARY_PATH").iter().flat_map(env::split_paths));
+    CLANG_ROOTS.iter().for_each(|root| add_folders(Path::new(root), 2, &mut folders));
+    let found: Vec<PathBuf> = folders.iter().flat_map(|folder| clangs_in(folder)).collect();
+    judge_clang(&found, "it is not installed")
+}
+
+/// The files that `LIBCLANG_PATH` stands for: one, or those of a folder.
+pub(crate) fn named_clang(path: &Path) -> Vec<PathBuf> {
+    let is_file = path.file_name().and_then(clang_name).is_some() && path.is_file();
+    if is_file { vec![path.to_owned()] } else { clangs_in(path) }
+}
+
+/// Judges the libclang that will be taken of those that were found.
+pub(crate) fn judge_clang(found: &[PathBuf], nowhere: &str) -> Result<(), String> {
+    let set = "or set LIBCLANG_PATH, such as LIBCLANG_PATH=/usr/lib/llvm-14/lib";
+    let shown = |path: &&PathBuf| path.file_name().and_then(clang_name).unwrap_or_default();
+    let Some(taken) = found.iter().max_by_key(shown) else {
+        return Err(format!("no libclang is found, {nowhere}; `{INSTALL}`, {set}"));
+    };
+    match clang_version(taken) {
+        Some(version) if version > CLANG_VERSION_MAX => {
+            let fit = found.iter().find(|path| clang_version(path).is_some_and(|it| it <= CLANG_VERSION_MAX));
+            let advice = match fit.and_then(|path| path.parent()) {
+                Some(folder) => format!("set LIBCLANG_PATH={}", folder.display()),
+                None => {
+                    "`apt-get install libclang-14-dev` and set LIBCLANG_PATH=/usr/lib/llvm-14/lib".to_owned()
+                }
+            };
+            let what = format!("libclang {version} ({})", taken.display());
+            Err(format!(
+                "{what} is newer than {CLANG_VERSION_MAX}, the last that bindgen 0.59 understands; {advice}"
+            ))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The version in the name of a libclang, as far as it has one, by which the newest is taken. `None` for other names.
+pub(crate) fn clang_name(name: &OsStr) -> Option<Vec<u32>> {
+    let name = name.to_str()?;
+    let version = match name {
+        "libclang.so" => "",
+        _ => name
+            .strip_prefix("libclang.so.")
+            .or_else(|| name.strip_prefix("libclang-")?.split(".so").next())?,
+    };
+    let is_library = name.contains(".so") && !name.contains("-cpp.");
+    let numbers = version.split('.').filter_map(|part| part.parse().ok());
+    is_library.then(|| numbers.collect())
+}
+
+/// The version of a libclang, by the name of the file that its links lead to.
+fn clang_version(path: &Path) -> Option<u32> {
+    let file = fs::canonicalize(path).ok()?;
+    clang_name(file.file_name()?)?.first().copied()
+}
+
+/// The libclangs of a folder.
+pub(crate) fn clangs_in(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|entry| clang_name(&entry.file_name()).is_some()).map(|entry| entry.path()).collect()
+}
+
+/// Adds a folder and those below it, so many levels deep.
+fn add_folders(folder: &Path, levels: u32, folders: &mut Vec<PathBuf>) {
+    folders.push(folder.to_owned());
+    if levels > 0 {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| entry.path().is_dir())
+            .for_each(|entry| add_folders(&entry.path(), levels - 1, folders));
+    }
+}

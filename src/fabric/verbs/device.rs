@@ -1,0 +1,304 @@
+//! Which device, port and address to use, and how much memory may be registered with it.
+//!
+//! What there is is queried first, and judged by functions that know nothing of devices.
+
+use std::fmt::{self, Write};
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::error::VerbsError;
+use super::sys::{
+    Context, DeviceAttributes, Gid, GidKind, LinkLayer, MemoryRegion, PortAttributes, PortState,
+    ProtectionDomain, RemoteAccess, SysError,
+};
+use crate::memory::Region;
+
+/// The variable that names the device, and perhaps its port: `mlx5_0` or `mlx5_0:1`.
+const DEVICE_VARIABLE: &str = "FABRICAST_RDMA_DEVICE";
+/// The variable that says which of the port's addresses to use.
+const GID_VARIABLE: &str = "FABRICAST_RDMA_GID_INDEX";
+/// Where the kernel lists its devices.
+const KERNEL_LIST: &str = "/sys/class/infiniband";
+/// Where the files are that devices are used through.
+const DEVICE_FILES: &str = "/dev/infiniband";
+/// Addresses of a port that an error lists.
+const GIDS_SHOWN_MAX: usize = 6;
+
+/// The device, port and address that were chosen.
+#[derive(Debug)]
+pub(super) struct Device {
+    /// The device.
+    pub(super) context: Arc<Context>,
+    /// What it can do.
+    pub(super) attributes: DeviceAttributes,
+    /// The number of the port.
+    pub(super) port: u8,
+    /// The port.
+    pub(super) port_attributes: PortAttributes,
+    /// The local address.
+    pub(super) gid: Gid,
+}
+
+/// What a user asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// The name of the device.
+    pub(super) device: Option<String>,
+    /// The number of the port.
+    pub(super) port: Option<u8>,
+    /// A local address; one that stands for all counts as none.
+    pub(super) address: Option<IpAddr>,
+    /// The place of the address in the port's table.
+    pub(super) gid_index: Option<u32>,
+}
+
+/// What is known of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PortReport {
+    number: u8,
+    attributes: PortAttributes,
+    gids: Vec<Gid>,
+}
+
+/// What is known of a device. One that cannot be opened shows no ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DeviceReport {
+    name: String,
+    ports: Vec<PortReport>,
+}
+
+impl Device {
+    /// Chooses among the devices of this host.
+    pub(super) fn choose(wish: &Wish) -> Result<Self, VerbsError> {
+        let contexts = Context::all().map_err(explain)?;
+        let view = KernelView::take();
+        if contexts.is_empty() {
+            return Err(explain_by(SysError::new("rdma_get_devices", Errno::NODEV), &view));
+        }
+        let is_open = |name: &String| contexts.iter().any(|context| context.name() == name);
+        let closed = view.devices.into_iter().filter(|name| !is_open(name));
+        let mut reports: Vec<_> = closed.map(|name| DeviceReport { name, ports: Vec::new() }).collect();
+        for context in &contexts {
+            let mut ports = Vec::new();
+            for number in 1..=context.attributes()?.ports {
+                ports.push(PortReport {
+                    number,
+                    attributes: context.port(number)?,
+                    gids: context.gids(number)?,
+                });
+            }
+            reports.push(DeviceReport { name: context.name().to_owned(), ports });
+        }
+        let (name, port, gid) = choose(&reports, wish)?;
+        let context = contexts.iter().find(|context| context.name() == name).ok_or(VerbsError::NoDevice)?;
+        Ok(Self {
+            attributes: context.attributes()?,
+            port: port.number,
+            port_attributes: port.attributes,
+            gid,
+            context: Arc::clone(context),
+        })
+    }
+}
+
+impl Wish {
+    /// What the environment asks for, at this local address, if there is one.
+    pub(super) fn from_environment(address: Option<IpAddr>) -> Result<Self, VerbsError> {
+        let of = |variable| std::env::var(variable).ok().filter(|value| !value.is_empty());
+        Self::parse(of(DEVICE_VARIABLE).as_deref(), of(GID_VARIABLE).as_deref(), address)
+    }
+
+    fn parse(
+        device: Option<&str>,
+        gid_index: Option<&str>,
+        address: Option<IpAddr>,
+    ) -> Result<Self, VerbsError> {
+        let refused = |variable, value: &str, wanted| VerbsError::Variable {
+            variable,
+            value: value.to_owned(),
+            wanted,
+        };
+        let (device, port) = match device.map(|device| (device, device.split_once(':'))) {
+            None => (None, None),
+            Some((device, None)) => (Some(device.to_owned()), None),
+            Some((device, Some((name, port)))) => {
+                let wanted = "a device, such as mlx5_0, or a device and a port, such as mlx5_0:1";
+                let number = port.parse().map_err(|_| refused(DEVICE_VARIABLE, device, wanted))?;
+                (Some(name.to_owned()), Some(number))
+            }
+        };
+        let index = |index: &str| {
+            index.parse().map_err(|_| refused(GID_VARIABLE, index, "a place in the port's table, such as 1"))
+        };
+        let address = address.filter(|address| !address.is_unspecified());
+        Ok(Self { device, port, address, gid_index: gid_index.map(index).transpose()? })
+    }
+
+    fn takes(&self, device: &str, port: u8) -> bool {
+        self.device.as_deref().is_none_or(|name| name == device)
+            && self.port.is_none_or(|number| number == port)
+    }
+}
+
+/// The name of the device that is wished for, or else of the first one that can be used, with port and address.
+fn choose<'a>(
+    devices: &'a [DeviceReport],
+    wish: &Wish,
+) -> Result<(&'a str, &'a PortReport, Gid), VerbsError> {
+    let found = || Found(devices).to_string();
+    let all = devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port)));
+    let mut ports: Vec<_> = all.filter(|(device, port)| wish.takes(&device.name, port.number)).collect();
+    if let (Some(device), true) = (&wish.device, ports.is_empty()) {
+        let port = wish.port.map(|port| format!(":{port}")).unwrap_or_default();
+        return Err(VerbsError::NoSuchDevice { wanted: format!("{device}{port}"), found: found() });
+    }
+    ports.retain(|(_, port)| matches!(port.attributes.state, PortState::Active | PortState::ActiveDeferred));
+    if ports.is_empty() {
+        return Err(VerbsError::NoActivePort { found: found() });
+    }
+    let chosen =
+        ports.into_iter().find_map(|(device, port)| Some((&*device.name, port, fit_gid(port, wish)?)));
+    chosen.ok_or_else(|| match wish.address {
+        Some(address) if wish.gid_index.is_none() => VerbsError::NoSuchAddress { address, found: found() },
+        _ => VerbsError::NoGid { found: found() },
+    })
+}
+
+/// The address of the port that fits best.
+fn fit_gid(port: &PortReport, wish: &Wish) -> Option<Gid> {
+    let fits = |gid: &&Gid| match (wish.gid_index, wish.address) {
+        (Some(index), _) => gid.index == index,
+        (None, Some(address)) => ip_address(gid) == address.to_canonical(),
+        (None, None) => true,
+    };
+    let is_ethernet = port.attributes.link_layer == LinkLayer::Ethernet;
+    // On Ethernet routable packets are better than others, and addresses that somebody gave than those that are there
+    // by themselves. Among equals the first.
+    let rank = |gid: &&Gid| match ip_address(gid) {
+        _ if !is_ethernet => 0,
+        _ if gid.kind != GidKind::RoceV2 => 3,
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(address) if !address.is_unicast_link_local() => 1,
+        IpAddr::V6(_) => 2,
+    };
+    port.gids.iter().filter(fits).min_by_key(rank).copied()
+}
+
+/// The address as an IP address.
+pub(super) fn ip_address(gid: &Gid) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from(gid.bytes)).to_canonical()
+}
+
+/// Devices as an error lists them.
+struct Found<'a>(&'a [DeviceReport]);
+
+impl fmt::Display for Found<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for device in self.0 {
+            if device.ports.is_empty() {
+                let why = "cannot be opened: may this user use its file in /dev/infiniband?";
+                write!(out, "{separator}{} ({why})", device.name)?;
+                separator = ", ";
+            }
+            for port in &device.ports {
+                let (state, layer) = (port.attributes.state, port.attributes.link_layer);
+                write!(out, "{separator}{}:{} ({state:?}, {layer:?}", device.name, port.number)?;
+                for gid in port.gids.iter().take(GIDS_SHOWN_MAX) {
+                    write!(out, ", GID {} {} {:?}", gid.index, ip_address(gid), gid.kind)?;
+                }
+                match port.gids.len() {
+                    0 => out.write_str(", no GID")?,
+                    len if len > GIDS_SHOWN_MAX => write!(out, ", {} more", len - GIDS_SHOWN_MAX)?,
+                    _ => {}
+                }
+                out.write_char(')')?;
+                separator = ", ";
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the kernel shows of its devices.
+#[derive(Debug, Default)]
+struct KernelView {
+    /// Their names.
+    devices: Vec<String>,
+    /// The files they are used through.
+    files: Vec<PathBuf>,
+    /// Those that this process may not use.
+    closed_files: Vec<PathBuf>,
+}
+
+impl KernelView {
+    fn take() -> Self {
+        let names = |folder: &str| {
+            let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+            entries.map(|entry| entry.file_name().to_string_lossy().into_owned())
+        };
+        let is_used = |name: &String| name == "rdma_cm" || name.starts_with("uverbs");
+        let paths = names(DEVICE_FILES).filter(is_used).map(|name| Path::new(DEVICE_FILES).join(name));
+        let files: Vec<PathBuf> = paths.collect();
+        let wanted = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+        let is_closed = |file: &&PathBuf| rustix::fs::access(*file, wanted).is_err();
+        let closed_files = files.iter().filter(is_closed).cloned().collect();
+        Self { devices: names(KERNEL_LIST).collect(), files, closed_files }
+    }
+}
+
+/// Why devices, or what manages connections, cannot be opened: librdmacm says the same for nearly all reasons.
+pub(super) fn explain(error: SysError) -> VerbsError {
+    explain_by(error, &KernelView::take())
+}
+
+fn explain_by(error: SysError, view: &KernelView) -> VerbsError {
+    let is_verbs = |path: &PathBuf| path.to_string_lossy().contains("uverbs");
+    if view.devices.is_empty() {
+        VerbsError::NoDevice
+    } else if !view.files.iter().any(is_verbs) {
+        VerbsError::NoDeviceFiles { devices: view.devices.join(", ") }
+    } else if !view.closed_files.is_empty() {
+        let files: Vec<_> = view.closed_files.iter().map(|file| file.display().to_string()).collect();
+        VerbsError::NotPermitted { files: files.join(", ") }
+    } else {
+        error.into()
+    }
+}
+
+/// Registers a region with a device, if this process may lock as much memory.
+pub(super) fn register(
+    domain: &Arc<ProtectionDomain>,
+    region: &Arc<Region>,
+    iova: u64,
+    remote: RemoteAccess,
+    local_write: bool,
+) -> Result<MemoryRegion, VerbsError> {
+    let (len, registered, limit) = (region.len(), MemoryRegion::registered_len(), locked_memory_max());
+    if let Some(limit) = limit
+        && registered.saturating_add(len as u64) > limit
+    {
+        return Err(VerbsError::LockedMemory { len, registered, limit });
+    }
+    MemoryRegion::register(domain, region, iova, remote, local_write).map_err(|error| match limit {
+        Some(limit) if error.is_out_of_memory() => VerbsError::LockedMemory { len, registered, limit },
+        None if error.is_out_of_memory() => VerbsError::NoMemory { len, registered },
+        _ => error.into(),
+    })
+}
+
+/// Bytes that this process may lock; `None` when there is no limit.
+fn locked_memory_max() -> Option<u64> {
+    use rustix::thread::CapabilitySet;
+    let capabilities = rustix::thread::capabilities(None);
+    let is_exempt = capabilities.is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    limit.filter(|_| !is_exempt)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,135 @@
+//! What two ends tell each other while they connect: that both are nodes of this version, and nothing else, since all can
+//! read it.
+//!
+//! ```text
+//! greeting   "FBC1"  version u8  nonce u64
+//! rejection  "FBC1"  version u8  reason u8
+//! ```
+//!
+//! Numbers are in network byte order. The end that accepts greets with the nonce of the other one. What follows is padding.
+
+#![expect(clippy::big_endian_bytes, reason = "what is said while connecting is in network byte order")]
+
+use crate::fabric::FabricError;
+
+const MAGIC: [u8; 4] = *b"FBC1";
+const VERSION: u8 = 1;
+/// Bytes of a greeting.
+const GREETING_LEN: usize = 13;
+/// Bytes of a rejection.
+const REJECTION_LEN: usize = 6;
+
+/// What both ends say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Greeting {
+    nonce: u64,
+}
+
+/// Why a connection was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rejection {
+    /// The greeting is none.
+    NotANode,
+    /// The greeting is of another version.
+    Version,
+    /// Memory, or something else, is missing.
+    NoRoom,
+}
+
+impl Greeting {
+    /// A greeting by chance.
+    pub(super) fn new() -> Result<Self, FabricError> {
+        let nonce = crate::random::number();
+        let nonce = nonce.map_err(|source| FabricError::System { what: "draw a random number", source })?;
+        Ok(Self { nonce })
+    }
+
+    /// The greeting as bytes.
+    pub(super) fn emit(self) -> [u8; GREETING_LEN] {
+        let [m0, m1, m2, m3] = MAGIC;
+        let [n0, n1, n2, n3, n4, n5, n6, n7] = self.nonce.to_be_bytes();
+        [m0, m1, m2, m3, VERSION, n0, n1, n2, n3, n4, n5, n6, n7]
+    }
+
+    /// Reads a greeting.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, Rejection> {
+        let bytes = bytes.first_chunk::<GREETING_LEN>().ok_or(Rejection::NotANode)?;
+        let [m0, m1, m2, m3, version, nonce @ ..] = *bytes;
+        match ([m0, m1, m2, m3], version) {
+            (MAGIC, VERSION) => Ok(Self { nonce: u64::from_be_bytes(nonce) }),
+            (MAGIC, _) => Err(Rejection::Version),
+            _ => Err(Rejection::NotANode),
+        }
+    }
+}
+
+impl Rejection {
+    /// The rejection as bytes.
+    pub(super) fn emit(self) -> [u8; REJECTION_LEN] {
+        let [m0, m1, m2, m3] = MAGIC;
+        let reason = match self {
+            Self::NotANode => 1,
+            Self::Version => 2,
+            Self::NoRoom => 3,
+        };
+        [m0, m1, m2, m3, VERSION, reason]
+    }
+
+    /// The reason that a peer gave, in words; `None` when it gave none, as one does that ends.
+    pub(super) fn parse(bytes: &[u8]) -> Option<&'static str> {
+        let [m0, m1, m2, m3, _, reason] = *bytes.first_chunk::<REJECTION_LEN>()?;
+        let reason = match reason {
+            1 => "it takes this end for something else than a node",
+            2 => "it is of another version",
+            3 => "it has no room for another connection",
+            _ => "for a reason that this version does not know",
+        };
+        ([m0, m1, m2, m3] == MAGIC).then_some(reason)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn greetings_are_read_back_from_what_is_padded() {
+        let greeting = Greeting { nonce: 0x0102_0304_0506_0708 };
+        let bytes = greeting.emit();
+        assert_eq!(&bytes, b"FBC1\x01\x01\x02\x03\x04\x05\x06\x07\x08");
+        let padded = [bytes.as_slice(), &[0; 43]].concat();
+        assert_eq!(Greeting::parse(&padded), Ok(greeting));
+        assert_ne!(Greeting::new().unwrap(), Greeting::new().unwrap());
+    }
+
+    #[test]
+    fn what_is_no_greeting_is_rejected_with_the_reason() {
+        let bytes = Greeting { nonce: 7 }.emit();
+        for cut in 0..bytes.len() {
+            assert_eq!(Greeting::parse(&bytes[..cut]), Err(Rejection::NotANode));
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes;
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            let expected = match bit / 8 {
+                0..4 => Err(Rejection::NotANode),
+                4 => Err(Rejection::Version),
+                _ => Ok(()),
+            };
+            assert_eq!(Greeting::parse(&damaged).map(|_| ()), expected, "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn rejections_are_told_in_words() {
+        for (rejection, word) in
+            [(Rejection::NotANode, "node"), (Rejection::Version, "version"), (Rejection::NoRoom, "room")]
+        {
+            let padded = [rejection.emit().as_slice(), &[0; 142]].concat();
+            assert!(Rejection::parse(&padded).unwrap().contains(word));
+        }
+        assert_eq!(Rejection::parse(&[0; 148]), None);
+        assert_eq!(Rejection::parse(b"FBC1\x01"), None);
+        assert!(Rejection::parse(b"FBC1\x01\xff").is_some());
+    }
+}

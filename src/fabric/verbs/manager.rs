@@ -1,0 +1,357 @@
+//! How a connection comes to stand, and ends, by the connection manager (librdmacm).
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use super::NAME;
+use super::endpoint::{Endpoint, Side};
+use super::error::VerbsError;
+use super::greeting::{Greeting, Rejection};
+use super::opened::{Devices, OpenDevice};
+use super::sys::{
+    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, ProtectionDomain, QueuePairPlan, SysError,
+};
+use crate::fabric::{Address, FabricError};
+use crate::limits;
+
+/// How long an acknowledgement may take: 67 ms. With [`RETRY_COUNT`] a host that is gone is noticed in half a second.
+const ACK_TIMEOUT: u8 = 14;
+/// How often a packet is sent again. Not 7: some devices would never give up.
+const RETRY_COUNT: u8 = 6;
+/// How often a frame is sent again for which the peer had no receive.
+const RNR_RETRY_COUNT: u8 = 6;
+/// The reason of a rejection: nobody listens.
+const REJECTED_NO_LISTENER: i32 = 8;
+/// The reason of a rejection: the peer wanted it, or has ended.
+const REJECTED_BY_PEER: i32 = 28;
+const NS_PER_MS: u64 = 1_000_000;
+
+/// One end of a connection, as the connection manager sees it.
+#[derive(Debug)]
+pub(super) struct Link {
+    id: CmId,
+    channel: Arc<EventChannel>,
+    phase: Phase,
+    /// What was dialled, at the end that did.
+    address: Option<Address>,
+    greeting: Greeting,
+    /// When the connection has to stand.
+    deadline_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Looking for the device that reaches the peer.
+    Resolving,
+    /// Looking for the way.
+    Routing,
+    /// Waiting for the peer to accept.
+    Connecting,
+    /// Waiting for the peer to hear that it was accepted.
+    Accepting,
+    /// It stands.
+    Standing,
+    /// The peer was told that it is over.
+    Leaving,
+    /// It is over.
+    Over,
+}
+
+/// What has happened to a link.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// Its endpoint was made.
+    Endpoint(Arc<Endpoint>),
+    /// It stands.
+    Established,
+    /// It is over.
+    Over,
+}
+
+impl Link {
+    /// Begins to connect to a node.
+    pub(super) fn dial(address: &Address, now_ns: u64) -> Result<Self, FabricError> {
+        let target = resolve(address)?;
+        let channel = EventChannel::create().map_err(super::device::explain)?;
+        let id = CmId::create(&channel)?;
+        let greeting = Greeting::new()?;
+        let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
+        let begun = id.resolve_address(None, &target, timeout_ms).map_err(VerbsError::from);
+        begun.map_err(|error| not_reached(address, error))?;
+        let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
+        let address = Some(address.clone());
+        Ok(Self { id, channel, phase: Phase::Resolving, address, greeting, deadline_ns })
+    }
+
+    /// Accepts a connection that a peer asks for. `None` when it was rejected, because it is none between nodes.
+    pub(super) fn accept(
+        request: CmEvent,
+        devices: &Devices,
+        now_ns: u64,
+    ) -> Result<Option<(Self, Arc<Endpoint>)>, FabricError> {
+        let Some(id) = request.new_id else { return Ok(None) };
+        let greeting = match Greeting::parse(&request.private_data) {
+            Ok(greeting) => greeting,
+            Err(rejection) => {
+                tracing::debug!(target: "fabricast", ?rejection, peer = ?id.peer_address(), "a connection was rejected");
+                id.reject(&rejection.emit())?;
+                return Ok(None);
+            }
+        };
+        let (reads_served, reads) = (request.responder_resources, request.initiator_depth);
+        let accepted = Self::accept_with(&id, devices, greeting, (reads_served, reads));
+        let (channel, endpoint) = accepted.inspect_err(|_| {
+            // It fails when the peer is gone meanwhile: then there is nobody to be told.
+            let _ = id.reject(&Rejection::NoRoom.emit());
+        })?;
+        let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
+        let link = Self { id, channel, phase: Phase::Accepting, address: None, greeting, deadline_ns };
+        Ok(Some((link, endpoint)))
+    }
+
+    fn accept_with(
+        id: &CmId,
+        devices: &Devices,
+        greeting: Greeting,
+        (reads_served, reads): (u8, u8),
+    ) -> Result<(Arc<EventChannel>, Arc<Endpoint>), FabricError> {
+        let channel = EventChannel::create()?;
+        id.migrate(&channel)?;
+        let device = device_of(id, devices)?;
+        id.set_ack_timeout(ACK_TIMEOUT)?;
+        let endpoint = Endpoint::create(&device, &device.serving, Side::Accepted, |plan| {
+            id.create_queue_pair(&device.serving, plan)
+        })?;
+        endpoint.begin_to_receive()?;
+        id.accept(&ConnectParameters {
+            private_data: &greeting.emit(),
+            responder_resources: reads_served.min(device.reads_served_max),
+            initiator_depth: reads.min(device.reads_max),
+            retry_count: RETRY_COUNT,
+            rnr_retry_count: RNR_RETRY_COUNT,
+        })?;
+        endpoint.open()?;
+        Ok((channel, endpoint))
+    }
+
+    /// Its events.
+    pub(super) fn channel(&self) -> &Arc<EventChannel> {
+        &self.channel
+    }
+
+    /// When it has to stand.
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        let begins =
+            matches!(self.phase, Phase::Resolving | Phase::Routing | Phase::Connecting | Phase::Accepting);
+        begins.then_some(self.deadline_ns)
+    }
+
+    /// What has happened next. An error is the end of it.
+    pub(super) fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
+        if self.phase == Phase::Over {
+            return Ok(None);
+        }
+        let change = self.take_events(devices, now_ns);
+        if change.is_err() {
+            self.phase = Phase::Over;
+        }
+        change
+    }
+
+    fn take_events(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
+        while let Some(event) = self.channel.next()? {
+            if let Some(change) = self.take(&event, devices)? {
+                return Ok(Some(change));
+            }
+        }
+        match (self.deadline_ns(), &self.address) {
+            (Some(deadline_ns), _) if now_ns < deadline_ns => Ok(None),
+            (Some(_), Some(address)) => Err(FabricError::NoAnswer { address: address.clone() }),
+            (Some(_), None) => Ok(Some(self.end())),
+            (None, _) => Ok(None),
+        }
+    }
+
+    fn take(&mut self, event: &CmEvent, devices: &Devices) -> Result<Option<Change>, FabricError> {
+        match (event.kind, self.phase) {
+            (CmEventKind::AddressResolved, Phase::Resolving) => self.on_address(devices).map(Some),
+            (CmEventKind::RouteResolved, Phase::Routing) => self.on_route(devices).map(|()| None),
+            (CmEventKind::Established, Phase::Connecting) => {
+                if Greeting::parse(&event.private_data) != Ok(self.greeting) {
+                    return Err(VerbsError::NotANode.into());
+                }
+                self.phase = Phase::Standing;
+                Ok(Some(Change::Established))
+            }
+            (CmEventKind::Established, Phase::Accepting) => {
+                self.phase = Phase::Standing;
+                Ok(Some(Change::Established))
+            }
+            (CmEventKind::Rejected, Phase::Connecting) => self.on_rejection(event).map(Some),
+            (CmEventKind::Disconnected | CmEventKind::Rejected, _) => Ok(Some(self.end())),
+            (CmEventKind::DeviceRemoval, _) => Err(VerbsError::DeviceGone.into()),
+            (
+                CmEventKind::AddressError
+                | CmEventKind::RouteError
+                | CmEventKind::ConnectError
+                | CmEventKind::Unreachable,
+                _,
+            ) => match &self.address {
+                Some(address) => {
+                    let event_name = format!("{:?}", event.kind);
+                    let error = VerbsError::NotConnected { event: event_name, status: event.status };
+                    Err(not_reached(address, error))
+                }
+                None => Ok(Some(self.end())),
+            },
+            _ => Ok(None),
+        }
+    }
+
+    /// The device is known: the endpoint can be made.
+    fn on_address(&mut self, devices: &Devices) -> Result<Change, FabricError> {
+        let device = device_of(&self.id, devices)?;
+        // A domain of its own: what this peer is lent is beyond the reach of others.
+        let domain = ProtectionDomain::allocate(&device.context)?;
+        let make = |plan: &QueuePairPlan<'_>| self.id.create_queue_pair(&domain, plan);
+        let endpoint = Endpoint::create(&device, &domain, Side::Dialled, make)?;
+        endpoint.begin_to_receive()?;
+        self.id.set_ack_timeout(ACK_TIMEOUT)?;
+        let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
+        self.id.resolve_route(timeout_ms)?;
+        self.phase = Phase::Routing;
+        Ok(Change::Endpoint(endpoint))
+    }
+
+    fn on_route(&mut self, devices: &Devices) -> Result<(), FabricError> {
+        let device = device_of(&self.id, devices)?;
+        self.id.connect(&ConnectParameters {
+            private_data: &self.greeting.emit(),
+            responder_resources: device.reads_served_max,
+            initiator_depth: device.reads_max,
+            retry_count: RETRY_COUNT,
+            rnr_retry_count: RNR_RETRY_COUNT,
+        })?;
+        self.phase = Phase::Connecting;
+        Ok(())
+    }
+
+    fn on_rejection(&mut self, event: &CmEvent) -> Result<Change, FabricError> {
+        match (event.status, Rejection::parse(&event.private_data), &self.address) {
+            (REJECTED_NO_LISTENER, _, Some(address)) => {
+                Err(FabricError::NoSuchNode { address: address.clone() })
+            }
+            (REJECTED_BY_PEER, Some(why), _) => Err(VerbsError::Refused { why }.into()),
+            (REJECTED_BY_PEER, None, _) => Ok(self.end()),
+            (status, ..) => {
+                let event = format!("{:?}", event.kind);
+                Err(VerbsError::NotConnected { event, status }.into())
+            }
+        }
+    }
+
+    fn end(&mut self) -> Change {
+        self.phase = Phase::Over;
+        Change::Over
+    }
+
+    /// Tells the peer that the connection is over. The peer's answer is a [`Change::Over`].
+    pub(super) fn leave(&mut self) {
+        let stands = matches!(self.phase, Phase::Standing | Phase::Accepting);
+        self.disconnect();
+        self.phase = if stands { Phase::Leaving } else { Phase::Over };
+    }
+
+    /// Whether the peer was told that the connection is over, and has yet to answer.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.phase == Phase::Leaving
+    }
+
+    /// Answers a peer that ended the connection, or ends it.
+    pub(super) fn disconnect(&self) {
+        if let Err(error) = self.id.disconnect() {
+            // There is no connection yet, or the peer was quicker.
+            tracing::trace!(target: "fabricast", %error, "nothing to be disconnected");
+        }
+    }
+}
+
+/// What connections come to.
+#[derive(Debug)]
+pub(super) struct Reception {
+    id: CmId,
+    channel: Arc<EventChannel>,
+}
+
+impl Reception {
+    /// Listens at a local address.
+    pub(super) fn open(at: &SocketAddr, devices: &Devices) -> Result<Self, FabricError> {
+        let in_use = |error: SysError| {
+            let address = Address::Rdma { host: at.ip().to_string(), port: at.port() };
+            if error.is_address_in_use() { FabricError::AddressInUse { address } } else { error.into() }
+        };
+        let channel = EventChannel::create().map_err(super::device::explain)?;
+        let id = CmId::create(&channel)?;
+        id.bind(at).map_err(in_use)?;
+        id.listen(limits::VERBS_BACKLOG).map_err(in_use)?;
+        // One that stands for all addresses has no device, until somebody calls.
+        if let Some(context) = id.context()? {
+            devices.open(&context)?;
+        }
+        Ok(Self { id, channel })
+    }
+
+    /// The next event, if it is a request to connect.
+    pub(super) fn next(&self) -> Result<Option<CmEvent>, FabricError> {
+        while let Some(event) = self.channel.next()? {
+            if event.kind == CmEventKind::ConnectRequest {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Its events.
+    pub(super) fn channel(&self) -> &Arc<EventChannel> {
+        &self.channel
+    }
+
+    /// Where it listens.
+    pub(super) fn address(&self) -> Option<SocketAddr> {
+        self.id.local_address()
+    }
+}
+
+/// The address of a host: an IPv4 one if there is one, since every RDMA interface has those.
+pub(super) fn resolve(address: &Address) -> Result<SocketAddr, FabricError> {
+    let Address::Rdma { host, port } = address else {
+        return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
+    };
+    let unknown = |source| VerbsError::UnknownHost { host: host.clone(), source };
+    let found: Vec<SocketAddr> = (host.as_str(), *port).to_socket_addrs().map_err(unknown)?.collect();
+    let chosen = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    chosen.copied().ok_or_else(|| unknown(std::io::ErrorKind::NotFound.into()).into())
+}
+
+fn device_of(id: &CmId, devices: &Devices) -> Result<Arc<OpenDevice>, FabricError> {
+    let context = id.context()?.ok_or(VerbsError::DeviceGone)?;
+    devices.open(&context)
+}
+
+/// Why an address cannot be reached, in the words of the seam where it has some.
+fn not_reached(address: &Address, error: VerbsError) -> FabricError {
+    use rustix::io::Errno;
+    let number = match &error {
+        VerbsError::NotConnected { status, .. } => status.saturating_neg(),
+        VerbsError::Call { source, .. } => source.raw_os_error().unwrap_or(0),
+        _ => 0,
+    };
+    let is = |errno: Errno| errno.raw_os_error() == number;
+    if is(Errno::NODEV) || is(Errno::ADDRNOTAVAIL) {
+        FabricError::Unreachable { address: address.clone(), fabric: NAME }
+    } else if is(Errno::HOSTUNREACH) || is(Errno::NETUNREACH) || is(Errno::TIMEDOUT) {
+        FabricError::NoAnswer { address: address.clone() }
+    } else {
+        error.into()
+    }
+}

@@ -1,0 +1,295 @@
+//! Regions of peers, read and written by their device.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use super::endpoint::{Endpoint, Flight, Posted};
+use super::error::VerbsError;
+use super::message::Descriptor;
+use super::region::{self, VerbsRegistered};
+use super::sys::{MemoryRegion, Operation, Remote, RemoteAccess, Slice};
+use crate::fabric::{
+    ByteRange, Completion, Exposure, FabricError, Offer, Registration, RemoteRead, RemoteWrite, Revocation,
+    Write,
+};
+use crate::limits;
+use crate::memory::{MemoryError, Protection, Region, WORD};
+
+/// A region that a peer sent.
+#[derive(Debug)]
+pub(super) struct VerbsOffer {
+    endpoint: Arc<Endpoint>,
+    remote: Descriptor,
+}
+
+impl VerbsOffer {
+    /// What a peer said of a region.
+    pub(super) fn new(endpoint: Arc<Endpoint>, remote: Descriptor) -> Self {
+        Self { endpoint, remote }
+    }
+
+    fn check(&self, exposure: Exposure, why: &'static str, len_min: usize) -> Result<(), FabricError> {
+        if self.remote.exposure != exposure {
+            return Err(FabricError::Access { why });
+        }
+        if self.remote.len < len_min as u64 {
+            return Err(MemoryError::Unfit { why: "it is shorter than what was agreed" }.into());
+        }
+        Ok(())
+    }
+}
+
+impl Offer for VerbsOffer {
+    fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
+        self.check(Exposure::Read, "the peer lent it to be written", len_min)?;
+        let Self { endpoint, remote } = *self;
+        let mirror = Arc::new(Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
+        let target = region::register(endpoint.domain(), &mirror, RemoteAccess::None, true)?;
+        let (target, flight) = (Arc::new(target), Arc::default());
+        Ok(Box::new(VerbsRead { endpoint, remote, target, flight, is_waiting: false, waiting: Vec::new() }))
+    }
+
+    fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
+        self.check(Exposure::Write, "the peer lets it only be read", len_min)?;
+        let Self { endpoint, remote } = *self;
+        let (flight, waiting) = (Arc::default(), VecDeque::new());
+        Ok(Box::new(VerbsWrite { endpoint, remote, len: len_min, flight, waiting }))
+    }
+}
+
+/// A peer's region that is brought here piece by piece.
+#[derive(Debug)]
+struct VerbsRead {
+    endpoint: Arc<Endpoint>,
+    remote: Descriptor,
+    /// Where it appears.
+    target: Arc<MemoryRegion>,
+    flight: Arc<Flight>,
+    /// The batch waits for room in the queue.
+    is_waiting: bool,
+    /// What it is then.
+    waiting: Vec<ByteRange>,
+}
+
+impl VerbsRead {
+    fn try_post(&self, ranges: &[ByteRange]) -> Result<Posted, FabricError> {
+        let max = self.endpoint.message_len_max();
+        let operation = |(offset, len)| Operation::Read {
+            local: Slice { region: &self.target, offset, len },
+            remote: at(&self.remote, offset),
+        };
+        let operations = ranges.iter().flat_map(|range| pieces(*range, max)).map(operation);
+        self.endpoint.post(&self.flight, &self.target, operations)
+    }
+}
+
+impl RemoteRead for VerbsRead {
+    fn mirror(&self) -> &Arc<Region> {
+        self.target.region()
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
+    fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
+        check_bounds(self.target.region().len(), self.remote.len, ranges.iter().copied())?;
+        if ranges.iter().all(|range| range.len == 0) {
+            return Ok(Completion::Done);
+        }
+        if self.try_post(ranges)? == Posted::NoRoom {
+            self.is_waiting = true;
+            self.waiting.clear();
+            self.waiting.extend_from_slice(ranges);
+        }
+        Ok(Completion::Pending)
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        let under_way = self.endpoint.under_way(&self.flight)?;
+        if self.is_waiting {
+            self.is_waiting = self.try_post(&self.waiting)? == Posted::NoRoom;
+            return Ok(Completion::Pending);
+        }
+        Ok(if under_way == 0 { Completion::Done } else { Completion::Pending })
+    }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        self.endpoint.wait_for(&self.flight, self.is_waiting)
+    }
+}
+
+impl Drop for VerbsRead {
+    fn drop(&mut self) {
+        self.endpoint.leave(&self.flight);
+    }
+}
+
+/// A peer's region that is written by this end's device.
+#[derive(Debug)]
+struct VerbsWrite {
+    endpoint: Arc<Endpoint>,
+    remote: Descriptor,
+    /// Bytes that were agreed.
+    len: usize,
+    flight: Arc<Flight>,
+    /// Batches that wait for room in the queue, and where they come from.
+    waiting: VecDeque<(Arc<MemoryRegion>, Vec<Write>)>,
+}
+
+impl VerbsWrite {
+    fn try_post(&self, source: &Arc<MemoryRegion>, writes: &[Write]) -> Result<Posted, FabricError> {
+        let (remote, max) = (&self.remote, self.endpoint.message_len_max());
+        let copied = move |(offset, len)| Operation::Write {
+            local: Slice { region: source, offset, len },
+            remote: at(remote, offset),
+        };
+        let operations = writes.iter().flat_map(move |write| {
+            let (inline, range) = match write {
+                Write::Range(range) => (None, *range),
+                Write::Line { offset, words } => inlined(remote, *offset, words),
+                Write::Word { offset, word } => inlined(remote, *offset, std::slice::from_ref(word)),
+            };
+            inline.into_iter().chain(pieces(range, max).map(copied))
+        });
+        // A batch of nothing is complete only when all before it are: an empty write takes its place among them.
+        let is_empty = operations.clone().next().is_none();
+        let nothing = Operation::WriteInline { bytes: &[], remote: at(remote, 0) };
+        self.endpoint.post(&self.flight, source, operations.chain(is_empty.then_some(nothing)))
+    }
+
+    /// Posts batches that wait, as far as there is room.
+    fn catch_up(&mut self) -> Result<(), FabricError> {
+        while let Some((source, writes)) = self.waiting.front() {
+            if self.try_post(source, writes)? == Posted::NoRoom {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        Ok(())
+    }
+}
+
+impl RemoteWrite for VerbsWrite {
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        check_bounds(self.len, self.remote.len, writes.iter().map(target_range))?;
+        let ranges = writes.iter().filter(|write| matches!(write, Write::Range(_)));
+        let source_len = source.region().len();
+        check_bounds(source_len, source_len as u64, ranges.map(target_range))?;
+        if writes.iter().all(|write| target_range(write).len == 0) && self.in_flight()? == 0 {
+            return Ok(Completion::Done);
+        }
+        let entry = source.entries::<VerbsRegistered>().next();
+        let entry =
+            entry.ok_or(FabricError::Access { why: "its source is registered with another fabric" })?;
+        let source = entry.local(&self.endpoint)?;
+        self.catch_up()?;
+        if !self.waiting.is_empty() || self.try_post(&source, writes)? == Posted::NoRoom {
+            let max = limits::VERBS_WAITING_BATCHES_MAX;
+            if self.waiting.len() >= max {
+                return Err(VerbsError::QueueFull { max }.into());
+            }
+            self.waiting.push_back((source, writes.to_vec()));
+        }
+        Ok(Completion::Pending)
+    }
+
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        let under_way = self.endpoint.under_way(&self.flight)?;
+        if self.waiting.is_empty() {
+            return Ok(under_way);
+        }
+        self.catch_up()?;
+        Ok(self.endpoint.under_way(&self.flight)? + self.waiting.len())
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        false
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(VerbsRevocation { endpoint: Arc::clone(&self.endpoint), flight: Arc::clone(&self.flight) })
+    }
+}
+
+/// Ends the writes to one region.
+#[derive(Debug)]
+struct VerbsRevocation {
+    endpoint: Arc<Endpoint>,
+    flight: Arc<Flight>,
+}
+
+impl Revocation for VerbsRevocation {
+    fn revoke(&self) -> Completion {
+        if self.endpoint.revoke(&self.flight) { Completion::Done } else { Completion::Pending }
+    }
+}
+
+/// A place in a peer's region.
+fn at(remote: &Descriptor, offset: usize) -> Remote {
+    Remote { address: remote.address + offset as u64, key: remote.key }
+}
+
+/// Words that travel in their work request, and the range that is left to be copied: none.
+fn inlined<'a>(remote: &Descriptor, offset: usize, words: &'a [u64]) -> (Option<Operation<'a>>, ByteRange) {
+    let operation = Operation::WriteInline { bytes: bytemuck::cast_slice(words), remote: at(remote, offset) };
+    (Some(operation), ByteRange { offset, len: 0 })
+}
+
+/// Where a write goes to.
+fn target_range(write: &Write) -> ByteRange {
+    match write {
+        Write::Range(range) => *range,
+        Write::Line { offset, words } => ByteRange { offset: *offset, len: size_of_val(words) },
+        Write::Word { offset, .. } => ByteRange { offset: *offset, len: WORD },
+    }
+}
+
+/// A range in pieces that one work request can move.
+fn pieces(range: ByteRange, len_max: u32) -> impl Iterator<Item = (usize, u32)> + Clone {
+    let ByteRange { offset, len } = range;
+    let step = (len_max as usize / WORD * WORD).max(WORD);
+    let piece = move |done: usize| (offset + done, u32::try_from((len - done).min(step)).unwrap_or(len_max));
+    (0..len).step_by(step).map(piece)
+}
+
+/// Checks that these ranges lie in memory of `len` bytes here, and `remote_len` at the peer.
+fn check_bounds(
+    len: usize,
+    remote_len: u64,
+    mut ranges: impl Iterator<Item = ByteRange>,
+) -> Result<(), FabricError> {
+    let len = usize::try_from(remote_len).unwrap_or(usize::MAX).min(len);
+    let fits = |range: ByteRange| {
+        let whole = range.offset.is_multiple_of(WORD) && range.len.is_multiple_of(WORD);
+        whole && range.offset <= len && range.len <= len - range.offset
+    };
+    if ranges.all(fits) { Ok(()) } else { Err(FabricError::Access { why: "a range lies outside of it" }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_cut_into_pieces_of_whole_words() {
+        let cut = |offset, len, max| pieces(ByteRange { offset, len }, max).collect::<Vec<_>>();
+        assert_eq!(cut(8, 0, 4096), []);
+        assert_eq!(cut(8, 4096, 4096), [(8, 4096)]);
+        assert_eq!(cut(8, 4104, 4096), [(8, 4096), (4104, 8)]);
+        assert_eq!(cut(0, 24, 12), [(0, 8), (8, 8), (16, 8)]);
+        assert_eq!(cut(0, 1 << 33, 1 << 31).len(), 4);
+    }
+
+    #[test]
+    fn what_is_outside_of_either_region_is_refused() {
+        let check = |len, remote_len, offset, range_len| {
+            check_bounds(len, remote_len, [ByteRange { offset, len: range_len }].into_iter()).is_ok()
+        };
+        assert!(check(4096, 4096, 0, 4096) && check(4096, 4096, 4096, 0) && check(4096, 8192, 4088, 8));
+        for (offset, len) in [(0, 4104), (4096, 8), (4104, 0), (4, 8), (8, 4), (usize::MAX - 7, 8)] {
+            assert!(!check(4096, 8192, offset, len) && !check(8192, 4096, offset, len), "{len} at {offset}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Devices in use.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::device::ip_address;
+use super::error::VerbsError;
+use super::sys::{Context, ProtectionDomain, SysError};
+use crate::fabric::FabricError;
+use crate::limits;
+
+/// A device in use, and what it can do.
+#[derive(Debug)]
+pub(super) struct OpenDevice {
+    /// The device.
+    pub(super) context: Arc<Context>,
+    /// The protection domain of all connections that were accepted: what they may read is the same memory.
+    pub(super) serving: Arc<ProtectionDomain>,
+    /// Work requests of a send queue.
+    pub(super) sends_max: u32,
+    /// Bytes of one work request.
+    pub(super) message_len_max: u32,
+    /// Reads of a peer that a connection serves at a time.
+    pub(super) reads_served_max: u8,
+    /// Reads that a connection has under way at a time.
+    pub(super) reads_max: u8,
+}
+
+impl OpenDevice {
+    fn new(context: &Arc<Context>) -> Result<Self, VerbsError> {
+        let attributes = context.attributes()?;
+        let reads = |device: u32| u8::try_from(device).unwrap_or(u8::MAX).min(limits::VERBS_READS_MAX);
+        Ok(Self {
+            context: Arc::clone(context),
+            serving: ProtectionDomain::allocate(context)?,
+            sends_max: limits::VERBS_SENDS_MAX.min(attributes.qp_wr_max).min(attributes.cqe_max),
+            message_len_max: context.message_len_max()?,
+            reads_served_max: reads(attributes.qp_rd_atom_max),
+            reads_max: reads(attributes.qp_init_rd_atom_max),
+        })
+    }
+}
+
+/// The devices that one fabric uses.
+#[derive(Debug)]
+pub(super) struct Devices {
+    /// The name of the only one that may be used.
+    chosen: Option<String>,
+    opened: Mutex<Vec<Arc<OpenDevice>>>,
+}
+
+impl Devices {
+    /// None yet; later any, or only the one that is named.
+    pub(super) fn new(chosen: Option<String>) -> Self {
+        Self { chosen, opened: Mutex::default() }
+    }
+
+    /// The device in use, from now on if not before.
+    pub(super) fn open(&self, context: &Arc<Context>) -> Result<Arc<OpenDevice>, FabricError> {
+        if let Some(chosen) = self.chosen.as_ref().filter(|chosen| *chosen != context.name()) {
+            let (found, chosen) = (context.name().to_owned(), chosen.clone());
+            return Err(VerbsError::OtherDevice { found, chosen }.into());
+        }
+        let mut opened = self.opened.lock();
+        if let Some(known) = opened.iter().find(|known| known.context.is_same(context)) {
+            return Ok(Arc::clone(known));
+        }
+        let device = Arc::new(OpenDevice::new(context)?);
+        opened.push(Arc::clone(&device));
+        Ok(device)
+    }
+
+    /// All that are in use.
+    pub(super) fn all(&self) -> Vec<Arc<OpenDevice>> {
+        self.opened.lock().clone()
+    }
+}
+
+/// The IPv4 addresses of all devices of this host.
+pub(super) fn ip_addresses() -> Vec<IpAddr> {
+    let addresses = |context: &Arc<Context>| -> Result<Vec<IpAddr>, SysError> {
+        let mut found = Vec::new();
+        for port in 1..=context.attributes()?.ports {
+            found.extend(context.gids(port)?.iter().map(ip_address).filter(IpAddr::is_ipv4));
+        }
+        Ok(found)
+    };
+    let contexts = Context::all().unwrap_or_default();
+    let mut found: Vec<_> = contexts.iter().filter_map(|context| addresses(context).ok()).flatten().collect();
+    found.sort();
+    found.dedup();
+    found
+}

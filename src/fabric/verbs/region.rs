@@ -1,0 +1,127 @@
+//! Regions, registered with devices.
+
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use super::endpoint::Endpoint;
+use super::message::Descriptor;
+use super::sys::{MemoryRegion, ProtectionDomain, RemoteAccess};
+use crate::fabric::{Exposure, FabricError, Registered};
+use crate::memory::Region;
+
+/// The bits of a region's address that are the same for its device as for the process, so that a device can use large
+/// pages as the processor does.
+const SAME_MASK: u64 = (1 << 21) - 1;
+/// The bits of a region's address that are chosen by chance.
+const RANDOM_MASK: u64 = ((1 << 62) - 1) & !SAME_MASK;
+
+/// Registers a region in a protection domain, at an address by chance. To guess it takes a peer a connection each time.
+pub(super) fn register(
+    domain: &Arc<ProtectionDomain>,
+    region: &Arc<Region>,
+    remote: RemoteAccess,
+    local_write: bool,
+) -> Result<MemoryRegion, FabricError> {
+    let random = crate::random::number()
+        .map_err(|source| FabricError::System { what: "draw a random number", source })?;
+    let iova = random & RANDOM_MASK | region.base().addr().get() as u64 & SAME_MASK;
+    Ok(super::device::register(domain, region, iova, remote, local_write)?)
+}
+
+/// What the provider keeps of a registered region.
+#[derive(Debug)]
+pub(super) struct VerbsRegistered {
+    region: Arc<Region>,
+    exposure: Exposure,
+    held: Mutex<Held>,
+}
+
+/// The registrations of a region with devices, and who knows of them.
+#[derive(Debug, Default)]
+struct Held {
+    regions: Vec<InDomain>,
+    /// Whom it was sent to.
+    lent: Vec<Weak<Endpoint>>,
+}
+
+/// A region in a protection domain.
+#[derive(Debug)]
+struct InDomain {
+    domain: Arc<ProtectionDomain>,
+    region: Arc<MemoryRegion>,
+    /// The one endpoint of the domain; all those that were accepted share theirs, which stays.
+    owner: Option<Weak<Endpoint>>,
+}
+
+impl VerbsRegistered {
+    /// A region that nobody has heard of yet, registered at once in these domains.
+    pub(super) fn new(
+        region: &Arc<Region>,
+        exposure: Exposure,
+        domains: &[Arc<ProtectionDomain>],
+    ) -> Result<Self, FabricError> {
+        let this = Self { region: Arc::clone(region), exposure, held: Mutex::default() };
+        for domain in domains {
+            this.in_domain(&mut this.held.lock(), domain, None)?;
+        }
+        Ok(this)
+    }
+
+    /// The region as the local end of work requests of this endpoint.
+    pub(super) fn local(&self, endpoint: &Arc<Endpoint>) -> Result<Arc<MemoryRegion>, FabricError> {
+        self.in_domain(&mut self.held.lock(), endpoint.domain(), Some(endpoint))
+    }
+
+    /// What the peer of this endpoint has to know of it.
+    pub(super) fn descriptor(&self, endpoint: &Arc<Endpoint>) -> Result<Descriptor, FabricError> {
+        let region = self.local(endpoint)?;
+        let (address, key, len) = (region.iova(), region.remote_key(), self.region.len() as u64);
+        Ok(Descriptor { exposure: self.exposure, address, key, len })
+    }
+
+    /// Allows the peer of this endpoint to use it.
+    pub(super) fn lend(&self, endpoint: &Arc<Endpoint>) -> Result<(), FabricError> {
+        let mut held = self.held.lock();
+        held.lent.retain(|lent| lent.strong_count() > 0);
+        if held.lent.iter().any(|lent| lent.as_ptr() == Arc::as_ptr(endpoint)) {
+            return Ok(());
+        }
+        endpoint.lend(self.exposure)?;
+        held.lent.push(Arc::downgrade(endpoint));
+        Ok(())
+    }
+
+    fn in_domain(
+        &self,
+        held: &mut Held,
+        domain: &Arc<ProtectionDomain>,
+        endpoint: Option<&Arc<Endpoint>>,
+    ) -> Result<Arc<MemoryRegion>, FabricError> {
+        if let Some(known) = held.regions.iter().find(|known| Arc::ptr_eq(&known.domain, domain)) {
+            return Ok(Arc::clone(&known.region));
+        }
+        held.regions.retain(|known| known.owner.as_ref().is_none_or(|owner| owner.strong_count() > 0));
+        let access = match self.exposure {
+            Exposure::Read => RemoteAccess::Read,
+            Exposure::Write => RemoteAccess::Write,
+        };
+        let region = Arc::new(register(domain, &self.region, access, false)?);
+        let owner = endpoint.filter(|endpoint| endpoint.owns_domain()).map(Arc::downgrade);
+        held.regions.push(InDomain { domain: Arc::clone(domain), region: Arc::clone(&region), owner });
+        Ok(region)
+    }
+}
+
+impl Registered for VerbsRegistered {}
+
+impl Drop for VerbsRegistered {
+    fn drop(&mut self) {
+        let held = self.held.get_mut();
+        // First the memory, then the rights that stood on it.
+        held.regions.clear();
+        for endpoint in held.lent.drain(..).filter_map(|lent| lent.upgrade()) {
+            endpoint.withdraw(self.exposure);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! The thread of a fabric: it goes on with sessions where no owner looks, and watches the devices.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::opened::{Devices, OpenDevice};
+use super::session::Session;
+use super::sys::AsyncEventKind;
+use crate::clock::{Clock, SystemClock};
+use crate::fabric::{FabricError, Waker, wait};
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// How long the thread sleeps when there is nothing to do.
+const IDLE_NS: u64 = 1_000_000_000;
+/// Pause after a wait that failed.
+const TROUBLE_PAUSE: Duration = Duration::from_millis(10);
+
+/// The hold on the thread. It is started when it is first needed, and ends with the last hold: what is left to be
+/// delivered is waited for, as long as it may take.
+#[derive(Debug)]
+pub(super) struct Service {
+    inner: Arc<Inner>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    devices: Arc<Devices>,
+    waker: Waker,
+    stop: AtomicBool,
+    /// Sessions that it looks after.
+    sessions: Mutex<Vec<Arc<Session>>>,
+}
+
+impl Service {
+    /// The service of a fabric that uses these devices. No thread yet.
+    pub(super) fn new(devices: &Arc<Devices>) -> Result<Arc<Self>, FabricError> {
+        let (devices, waker, stop) = (Arc::clone(devices), Waker::new()?, AtomicBool::new(false));
+        let inner = Arc::new(Inner { devices, waker, stop, sessions: Mutex::default() });
+        Ok(Arc::new(Self { inner, thread: Mutex::default() }))
+    }
+
+    /// Sees to it that the thread runs, and knows of all devices.
+    pub(super) fn start(&self) -> Result<(), FabricError> {
+        let mut thread = self.thread.lock();
+        if thread.is_none() {
+            let inner = Arc::clone(&self.inner);
+            let started =
+                std::thread::Builder::new().name("fabricast-verbs".to_owned()).spawn(move || inner.run());
+            let failed = |source| FabricError::System { what: "start the thread of RDMA verbs", source };
+            *thread = Some(started.map_err(failed)?);
+        }
+        self.inner.waker.wake();
+        Ok(())
+    }
+
+    /// Looks after a session, if that is needed.
+    pub(super) fn attend(&self, session: &Arc<Session>) {
+        if !session.needs_attention() {
+            return;
+        }
+        self.inner.sessions.lock().push(Arc::clone(session));
+        if let Err(error) = self.start() {
+            tracing::warn!(target: "fabricast", %error, "a session goes on only while its owner looks");
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Release: what the last owners did comes before the end. Pairs with the Acquire of the loop.
+        self.inner.stop.store(true, Ordering::Release);
+        self.inner.waker.wake();
+        let Some(thread) = self.thread.get_mut().take() else { return };
+        if thread.join().is_err() {
+            tracing::error!(target: "fabricast", "the thread of RDMA verbs panicked");
+        }
+    }
+}
+
+impl Inner {
+    fn run(&self) {
+        loop {
+            // Acquire: pairs with the Release of the last hold.
+            let stop = self.stop.load(Ordering::Acquire);
+            self.waker.reset();
+            let devices = self.devices.all();
+            devices.iter().for_each(|device| report_events(device));
+            let due_ns = self.attend_all();
+            let sessions = self.sessions.lock().clone();
+            if stop && sessions.is_empty() {
+                return;
+            }
+            let handles: Vec<BorrowedFd<'_>> = [self.waker.wait_handle()]
+                .into_iter()
+                .chain(devices.iter().map(|device| device.context.async_handle()))
+                .chain(sessions.iter().flat_map(|session| session.event_handles()))
+                .collect();
+            let patience_ns = due_ns.saturating_sub(SystemClock.monotonic_ns()).min(IDLE_NS);
+            if let Err(error) = wait(&handles, &[], Duration::from_nanos(patience_ns)) {
+                tracing::warn!(target: "fabricast", %error, "the thread of RDMA verbs cannot wait");
+                SystemClock.pause(TROUBLE_PAUSE);
+            }
+        }
+    }
+
+    /// One turn of all sessions. When the next one is due.
+    fn attend_all(&self) -> u64 {
+        let now_ns = SystemClock.monotonic_ns();
+        let mut due_ns = u64::MAX;
+        // Taken out, so that nobody who brings another one waits for this. Those that are done are dropped here.
+        let mut sessions = std::mem::take(&mut *self.sessions.lock());
+        sessions.retain(|session| {
+            let next_ns = session.attend(now_ns);
+            due_ns = due_ns.min(next_ns.unwrap_or(u64::MAX));
+            next_ns.is_some()
+        });
+        self.sessions.lock().append(&mut sessions);
+        due_ns
+    }
+}
+
+/// Tells the log what a device has to say.
+fn report_events(device: &OpenDevice) {
+    let name = device.context.name();
+    loop {
+        let event = match device.context.next_async_event() {
+            Ok(Some(event)) => event,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::warn!(target: "fabricast", device = name, %error, "a device cannot be watched");
+                return;
+            }
+        };
+        let is_grave = matches!(
+            event.kind,
+            AsyncEventKind::DeviceFatal
+                | AsyncEventKind::QueuePairFatal
+                | AsyncEventKind::CompletionQueueError
+        );
+        if is_grave {
+            tracing::warn!(target: "fabricast", device = name, ?event, "an RDMA device reports a failure");
+        } else {
+            tracing::debug!(target: "fabricast", device = name, ?event, "an RDMA device reports");
+        }
+    }
+}

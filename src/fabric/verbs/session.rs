@@ -1,0 +1,402 @@
+//! A session with a peer: its link, its endpoint, and the messages under way in both directions.
+//!
+//! It goes on whenever somebody looks at it: the owner of its connection, or the service thread where something is to be
+//! done that no owner waits for.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use rustix::event::epoll;
+
+use super::endpoint::{Arrival, Endpoint};
+use super::error::{Failure, VerbsError};
+use super::manager::{Change, Link};
+use super::message::{Frame, Inbound, Malformed, Outbound};
+use super::one_sided::VerbsOffer;
+use super::opened::Devices;
+use super::region::VerbsRegistered;
+use super::sys::EventChannel;
+use crate::fabric::several::together;
+use crate::fabric::{FabricError, Offer, Received, Registration, RemoteKey, Sent, Waker};
+use crate::limits;
+use crate::memory::WORD;
+
+/// Words of a frame's buffer.
+const FRAME_WORDS: usize = limits::VERBS_FRAME_LEN_MAX / WORD;
+/// When the service thread looks again at what tells nobody that it is complete, ns.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
+
+/// One end of a session.
+#[derive(Debug)]
+pub(super) struct Session {
+    devices: Arc<Devices>,
+    /// Readable when the owner has something to receive, or something is to be done.
+    readable: OwnedFd,
+    /// Wakes the owner for what somebody else has taken from the device.
+    waker: Waker,
+    channel: Arc<EventChannel>,
+    /// Set when the device is known.
+    endpoint: OnceLock<Arc<Endpoint>>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    link: Link,
+    /// Whether frames may be sent.
+    stands: bool,
+    outbound: Outbound,
+    inbound: Inbound,
+    /// Frames that hold a fragment that was not taken yet.
+    arrivals: VecDeque<Arrival>,
+    /// Room for a frame to be sent.
+    frame: Vec<u8>,
+    end: Option<End>,
+    /// The owner is gone: what was sent is delivered until then.
+    lingers_until_ns: Option<u64>,
+    /// The service thread looks after it.
+    attended: bool,
+    /// The owner was woken.
+    awake: bool,
+}
+
+/// How a session ended.
+#[derive(Debug)]
+enum End {
+    /// It was closed.
+    Closed,
+    /// It failed; the owner is told once.
+    Failed(Option<FabricError>),
+}
+
+impl Session {
+    /// A session over this link, whose endpoint may be made already.
+    pub(super) fn new(
+        devices: &Arc<Devices>,
+        link: Link,
+        endpoint: Option<Arc<Endpoint>>,
+    ) -> Result<Arc<Self>, FabricError> {
+        let (waker, channel) = (Waker::new()?, Arc::clone(link.channel()));
+        let readable = together(&[channel.as_fd(), waker.wait_handle()])?;
+        let session = Self {
+            devices: Arc::clone(devices),
+            readable,
+            waker,
+            channel,
+            endpoint: OnceLock::new(),
+            state: Mutex::new(State {
+                link,
+                stands: false,
+                outbound: Outbound::new(),
+                inbound: Inbound::default(),
+                arrivals: VecDeque::new(),
+                frame: Vec::new(),
+                end: None,
+                lingers_until_ns: None,
+                attended: false,
+                awake: false,
+            }),
+        };
+        if let Some(endpoint) = endpoint {
+            session.adopt(endpoint)?;
+        }
+        Ok(Arc::new(session))
+    }
+
+    /// Readable when there is something to receive, or the peer is gone.
+    pub(super) fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.readable.as_fd()
+    }
+
+    /// What becomes readable when there is something to be done, whoever does it.
+    pub(super) fn event_handles(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let arrivals = self.endpoint.get().map(|endpoint| endpoint.wait_handle());
+        [self.channel.as_fd()].into_iter().chain(arrivals)
+    }
+
+    /// Sends a message, or takes it to be sent.
+    pub(super) fn send(
+        &self,
+        message: &[u8],
+        region: Option<&Registration>,
+        now_ns: u64,
+    ) -> Result<Sent, FabricError> {
+        let (len, max) = (message.len(), limits::CONTROL_MESSAGE_LEN_MAX);
+        assert!(len > 0, "a message has at least one byte");
+        if len > max {
+            return Err(FabricError::MessageTooLong { len, max });
+        }
+        let mut state = self.state.lock();
+        self.go_on(&mut state, now_ns);
+        if state.end.is_some() {
+            self.rouse(&mut state);
+            return Err(FabricError::Closed);
+        }
+        let described = match (region, self.endpoint.get()) {
+            _ if !state.outbound.has_room() => return Ok(Sent::Full),
+            (None, _) => None,
+            (Some(_), None) => return Ok(Sent::Full),
+            (Some(registration), Some(endpoint)) => {
+                let entry = registration.entries::<VerbsRegistered>().next();
+                let entry =
+                    entry.ok_or(FabricError::Access { why: "it is registered with another fabric" })?;
+                let descriptor = entry.descriptor(endpoint)?;
+                entry.lend(endpoint)?;
+                Some(descriptor)
+            }
+        };
+        let sent = state.outbound.push(message, described);
+        self.flush(&mut state);
+        self.rouse(&mut state);
+        Ok(sent)
+    }
+
+    /// The next message.
+    pub(super) fn receive(&self, into: &mut [u8], now_ns: u64) -> Result<Received, FabricError> {
+        let mut state = self.state.lock();
+        self.go_on(&mut state, now_ns);
+        let received = self.take_message(&mut state, into);
+        // Room that was given back may be all that the peer, or this end, waits for.
+        self.flush(&mut state);
+        self.rouse(&mut state);
+        received
+    }
+
+    /// What the peer gets to know of a region.
+    pub(super) fn remote_key(&self, registration: &Registration) -> RemoteKey {
+        let entry = registration.entries::<VerbsRegistered>().next();
+        let descriptor = entry.zip(self.endpoint.get()).map(|(entry, endpoint)| entry.descriptor(endpoint));
+        let key = |descriptor: super::message::Descriptor| RemoteKey {
+            key: descriptor.key.into(),
+            address: descriptor.address,
+        };
+        descriptor.and_then(Result::ok).map(key).unwrap_or_default()
+    }
+
+    /// The owner is gone. What was sent is still delivered, if that can be done in time.
+    pub(super) fn close(&self, now_ns: u64) {
+        let mut state = self.state.lock();
+        if let Some(endpoint) = self.endpoint.get() {
+            endpoint.close();
+        }
+        state.lingers_until_ns = Some(now_ns.saturating_add(limits::LINGER_NS));
+    }
+
+    /// Whether the service thread is to look after it from now on. `false` when it does so already.
+    pub(super) fn needs_attention(&self) -> bool {
+        let mut state = self.state.lock();
+        let needs = !state.attended && state.is_unfinished();
+        state.attended |= needs;
+        needs
+    }
+
+    /// One turn of the service thread. When the next one is due even if nothing happens; `None` when there is nothing
+    /// left to be done.
+    pub(super) fn attend(&self, now_ns: u64) -> Option<u64> {
+        let mut state = self.state.lock();
+        self.go_on(&mut state, now_ns);
+        if let Some(until_ns) = state.lingers_until_ns {
+            self.linger(&mut state, now_ns, until_ns);
+        }
+        self.rouse(&mut state);
+        if !state.is_unfinished() {
+            state.attended = false;
+            return None;
+        }
+        let link_ns = state.link.deadline_ns().unwrap_or(u64::MAX);
+        let linger_ns = state.lingers_until_ns.unwrap_or(u64::MAX);
+        // Sends that complete wake nobody: neither whoever has to wait for room, nor whoever waits for the last one.
+        let lingers = state.lingers_until_ns.is_some() && !state.link.is_leaving();
+        let looks = state.stands && (lingers || state.outbound.has_frame());
+        let again_ns = if looks { now_ns.saturating_add(LOOK_AGAIN_NS) } else { u64::MAX };
+        Some(link_ns.min(linger_ns).min(again_ns))
+    }
+
+    /// Ends a session without an owner as soon as the peer has everything, or the time is over.
+    fn linger(&self, state: &mut State, now_ns: u64, until_ns: u64) {
+        if state.end.is_some() {
+            return;
+        }
+        let under_way = || self.endpoint.get().is_some_and(|endpoint| endpoint.has_frames_under_way());
+        let delivered = state.outbound.is_empty() && !under_way();
+        if now_ns >= until_ns || (delivered && !state.stands) {
+            if !delivered {
+                tracing::debug!(target: "fabricast", "a peer did not take everything before the end");
+            }
+            self.end(state, End::Closed);
+        } else if delivered && !state.link.is_leaving() {
+            state.link.leave();
+        }
+    }
+
+    /// Does what there is to be done.
+    fn go_on(&self, state: &mut State, now_ns: u64) {
+        if state.end.is_none()
+            && let Err(error) = self.follow_link(state, now_ns)
+        {
+            self.end(state, End::Failed(Some(error)));
+        }
+        if let Some(endpoint) = self.endpoint.get() {
+            if let Err(error) = self.take_arrivals(state, endpoint) {
+                self.end(state, End::Failed(Some(error)));
+            }
+            if let (None, Some(failure)) = (&state.end, endpoint.failure()) {
+                let failed = failure.error().map(|error| End::Failed(Some(error.into())));
+                self.end(state, failed.unwrap_or(End::Closed));
+            }
+        }
+        self.flush(state);
+    }
+
+    fn follow_link(&self, state: &mut State, now_ns: u64) -> Result<(), FabricError> {
+        while let Some(change) = state.link.next(&self.devices, now_ns)? {
+            match change {
+                Change::Endpoint(endpoint) => self.adopt(endpoint)?,
+                Change::Established => {
+                    state.stands = true;
+                    self.endpoint.get().map_or(Ok(()), |endpoint| endpoint.open())?;
+                }
+                Change::Over => {
+                    self.end(state, End::Closed);
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn adopt(&self, endpoint: Arc<Endpoint>) -> Result<(), FabricError> {
+        let endpoint = self.endpoint.get_or_init(|| endpoint);
+        let data = epoll::EventData::new_u64(0);
+        let added = epoll::add(&self.readable, endpoint.wait_handle(), data, epoll::EventFlags::IN);
+        added.map_err(|errno| FabricError::System { what: "wait for a peer", source: errno.into() })
+    }
+
+    /// Takes what the device has received. What a frame gives back counts at once, what it holds waits for the owner.
+    fn take_arrivals(&self, state: &mut State, endpoint: &Endpoint) -> Result<(), FabricError> {
+        let known = state.arrivals.len();
+        endpoint.take_arrivals(&mut state.arrivals)?;
+        if state.arrivals.len() == known {
+            return Ok(());
+        }
+        // The peer has heard that it was accepted.
+        state.stands = true;
+        for arrival in state.arrivals.split_off(known) {
+            let mut words = [0; FRAME_WORDS];
+            let frame = Frame::parse(endpoint.read(arrival, &mut words)).map_err(malformed)?;
+            if frame.fragment.is_none() {
+                // Before the credits are used: the peer's next one of this kind may be an answer to that.
+                endpoint.release(arrival)?;
+            } else {
+                state.arrivals.push_back(arrival);
+            }
+            state.outbound.credit(frame.credits).map_err(malformed)?;
+        }
+        Ok(())
+    }
+
+    fn take_message(&self, state: &mut State, into: &mut [u8]) -> Result<Received, FabricError> {
+        let Some(endpoint) = self.endpoint.get() else { return state.ended() };
+        while let Some(arrival) = state.arrivals.pop_front() {
+            let message = match self.take_fragment(state, endpoint, arrival) {
+                Ok(message) => message,
+                Err(error) => {
+                    self.end(state, End::Failed(Some(error)));
+                    state.arrivals.clear();
+                    break;
+                }
+            };
+            let Some((bytes, region)) = message else { continue };
+            let (len, max) = (bytes.len(), into.len());
+            let room = into.get_mut(..len).ok_or(FabricError::MessageTooLong { len, max })?;
+            room.copy_from_slice(&bytes);
+            let offer = |descriptor| VerbsOffer::new(Arc::clone(endpoint), descriptor);
+            let offer = region.map(|descriptor| Box::new(offer(descriptor)) as Box<dyn Offer>);
+            return Ok(Received::Message { len, offer });
+        }
+        state.ended()
+    }
+
+    /// Takes a fragment; the whole message, if it was the last one.
+    #[expect(clippy::type_complexity, reason = "a message and its region, once")]
+    fn take_fragment(
+        &self,
+        state: &mut State,
+        endpoint: &Endpoint,
+        arrival: Arrival,
+    ) -> Result<Option<(Vec<u8>, Option<super::message::Descriptor>)>, FabricError> {
+        let mut words = [0; FRAME_WORDS];
+        let frame = Frame::parse(endpoint.read(arrival, &mut words)).map_err(malformed)?;
+        let message = match &frame.fragment {
+            Some(fragment) => state.inbound.take(fragment).map_err(malformed)?,
+            None => None,
+        };
+        endpoint.release(arrival)?;
+        state.outbound.owe();
+        Ok(message)
+    }
+
+    /// Sends what waits, as far as the peer has room.
+    fn flush(&self, state: &mut State) {
+        let Some(endpoint) = self.endpoint.get().filter(|_| state.stands && state.end.is_none()) else {
+            return;
+        };
+        while endpoint.takes_frame() && state.outbound.next(&mut state.frame) {
+            if let Err(error) = endpoint.send(&state.frame) {
+                return self.end(state, End::Failed(Some(error)));
+            }
+        }
+    }
+
+    /// Ends the session here, and tells the peer. The first end is the one that counts.
+    fn end(&self, state: &mut State, end: End) {
+        if state.end.is_some() {
+            return;
+        }
+        if let Some(endpoint) = self.endpoint.get() {
+            let failure = match &end {
+                End::Failed(Some(FabricError::Verbs(VerbsError::Malformed { why }))) => {
+                    Failure::Malformed(why)
+                }
+                _ => Failure::Closed,
+            };
+            endpoint.fail(failure);
+        }
+        state.end = Some(end);
+        state.link.disconnect();
+    }
+
+    /// Sees to it that the owner's handle is readable exactly while there is something to receive.
+    fn rouse(&self, state: &mut State) {
+        let has_something = !state.arrivals.is_empty() || state.end.is_some();
+        if has_something && !state.awake {
+            self.waker.wake();
+        } else if !has_something && state.awake {
+            self.waker.reset();
+        }
+        state.awake = has_something;
+    }
+}
+
+impl State {
+    /// Whether there is something to be done that no owner waits for.
+    fn is_unfinished(&self) -> bool {
+        let has_frames = !self.outbound.is_empty() || self.outbound.has_frame();
+        self.end.is_none() && (!self.stands || has_frames || self.lingers_until_ns.is_some())
+    }
+
+    /// What a session without a message has to say.
+    fn ended(&mut self) -> Result<Received, FabricError> {
+        match &mut self.end {
+            None => Ok(Received::Nothing),
+            Some(End::Closed) => Ok(Received::Closed),
+            Some(End::Failed(error)) => error.take().map_or(Ok(Received::Closed), Err),
+        }
+    }
+}
+
+fn malformed(Malformed(why): Malformed) -> FabricError {
+    VerbsError::Malformed { why }.into()
+}

@@ -1,0 +1,165 @@
+//! Work requests under way in a send queue.
+
+/// The bit of a number that marks the last work request of its batch.
+const LAST: u64 = 1 << 31;
+
+/// The batches of work requests that a send queue holds.
+///
+/// A batch keeps something, which its work requests need, until the last of them is complete. That one always has a
+/// completion, because it asks for one; of the others only those that fail have. The completions of a queue come in the
+/// order of its work requests.
+#[derive(Debug)]
+pub(super) struct WorkTable<W> {
+    slots: Vec<Slot<W>>,
+    /// Slots without a batch.
+    free: Vec<u32>,
+    /// Work requests that the queue has room for.
+    room: u32,
+}
+
+#[derive(Debug)]
+struct Slot<W> {
+    /// Counts the batches that the slot has held, so that none is taken for another.
+    generation: u32,
+    batch: Option<Batch<W>>,
+}
+
+#[derive(Debug)]
+struct Batch<W> {
+    requests: u32,
+    work: W,
+}
+
+/// Stands for a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BatchId(u64);
+
+impl BatchId {
+    /// The number of one of its work requests.
+    #[inline]
+    pub(super) fn request(self, is_last: bool) -> u64 {
+        if is_last { self.0 | LAST } else { self.0 }
+    }
+}
+
+impl<W> WorkTable<W> {
+    /// The table of a queue with room for so many work requests.
+    pub(super) fn new(room: u32) -> Self {
+        let slots = (0..room).map(|_| Slot { generation: 0, batch: None }).collect();
+        Self { slots, free: (0..room).rev().collect(), room }
+    }
+
+    /// Work requests that there is room for.
+    #[inline]
+    pub(super) fn room(&self) -> u32 {
+        self.room
+    }
+
+    /// Batches under way.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Notes a batch of at least one work request that is about to be posted. `None` when there is no room.
+    #[inline]
+    pub(super) fn begin(&mut self, requests: u32, work: W) -> Option<BatchId> {
+        if requests == 0 || requests > self.room {
+            return None;
+        }
+        let index = self.free.pop()?;
+        let slot = self.slots.get_mut(index as usize)?;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.batch = Some(Batch { requests, work });
+        self.room -= requests;
+        Some(BatchId(u64::from(slot.generation) << 32 | u64::from(index)))
+    }
+
+    /// Takes back a batch of which nothing was posted.
+    pub(super) fn cancel(&mut self, id: BatchId) -> Option<W> {
+        self.take(id)
+    }
+
+    /// Takes the completion of a work request. What its batch kept, when that is complete.
+    #[inline]
+    pub(super) fn complete(&mut self, request: u64) -> Option<W> {
+        if request & LAST == 0 { None } else { self.take(BatchId(request & !LAST)) }
+    }
+
+    /// What the batch of this work request keeps.
+    pub(super) fn of(&self, request: u64) -> Option<&W> {
+        let (index, generation) = split(BatchId(request & !LAST));
+        let slot = self.slots.get(index).filter(|slot| slot.generation == generation)?;
+        slot.batch.as_ref().map(|batch| &batch.work)
+    }
+
+    fn take(&mut self, id: BatchId) -> Option<W> {
+        let (index, generation) = split(id);
+        let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
+        let batch = slot.batch.take()?;
+        self.room += batch.requests;
+        self.free.push(u32::try_from(index).ok()?);
+        Some(batch.work)
+    }
+}
+
+/// Slot and generation.
+fn split(id: BatchId) -> (usize, u32) {
+    let [i0, i1, i2, i3, generation @ ..] = id.0.to_le_bytes();
+    (u32::from_le_bytes([i0, i1, i2, i3]) as usize, u32::from_le_bytes(generation))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::random::{Random, each_seed};
+    use std::collections::VecDeque;
+
+    #[test]
+    fn a_batch_ends_with_its_last_work_request() {
+        let mut table = WorkTable::new(4);
+        let first = table.begin(3, "first").unwrap();
+        assert_eq!((table.room(), table.len()), (1, 1));
+        assert_eq!(table.begin(2, "too long"), None);
+        assert_eq!(table.begin(0, "empty"), None);
+        let second = table.begin(1, "second").unwrap();
+        assert_eq!(table.complete(first.request(false)), None);
+        assert_eq!(table.of(first.request(false)), Some(&"first"));
+        assert_eq!(table.complete(first.request(true)), Some("first"));
+        assert_eq!(table.cancel(second), Some("second"));
+        assert_eq!((table.room(), table.len()), (4, 0));
+    }
+
+    #[test]
+    fn completions_of_other_times_are_nobodys() {
+        let mut table = WorkTable::new(1);
+        let old = table.begin(1, 1).unwrap();
+        assert_eq!(table.complete(old.request(true)), Some(1));
+        let new = table.begin(1, 2).unwrap();
+        for number in [old.request(true), new.request(true) ^ 1, u64::MAX, 0, LAST] {
+            assert_eq!((table.complete(number), table.of(number)), (None, None));
+        }
+        assert_eq!(table.complete(new.request(true)), Some(2));
+    }
+
+    /// Against a queue that gives completions in order.
+    #[test]
+    fn room_is_exact_whatever_the_order_of_things() {
+        each_seed(20, |seed| {
+            let (mut random, mut table, mut queue) = (Random::new(seed), WorkTable::new(16), VecDeque::new());
+            let mut serial = 0;
+            for _ in 0..2000 {
+                if random.once_in(2) {
+                    let requests = 1 + random.below(6) as u32;
+                    let under_way: u32 = queue.iter().map(|(_, requests, _)| *requests).sum();
+                    serial += 1;
+                    let begun = table.begin(requests, serial);
+                    assert_eq!(begun.is_some(), under_way + requests <= 16);
+                    queue.extend(begun.map(|id| (id, requests, serial)));
+                } else if let Some((id, _, serial)) = queue.pop_front() {
+                    assert_eq!(table.complete(id.request(true)), Some(serial));
+                }
+                assert_eq!(table.len(), queue.len());
+            }
+        });
+    }
+}

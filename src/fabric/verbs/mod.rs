@@ -107,3 +107,6 @@ impl Fabric for VerbsFabric {
         Ok(Vec::new())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -86,7 +86,7 @@ pub(crate) fn judge_clang(found: &[PathBuf], nowhere: &str) -> Result<(), String
             let advice = match fit.and_then(|path| path.parent()) {
                 Some(folder) => format!("set LIBCLANG_PATH={}", folder.display()),
                 None => {
-                    format!("`apt-get install libclang-14-dev` and set LIBCLANG_PATH=/usr/lib/llvm-14/lib")
+                    "`apt-get install libclang-14-dev` and set LIBCLANG_PATH=/usr/lib/llvm-14/lib".to_owned()
                 }
             };
             let what = format!("libclang {version} ({})", taken.display());

@@ -10,18 +10,18 @@ use std::path::{Path, PathBuf};
 mod script;
 
 fn complaint(found: &[PathBuf]) -> String {
-    script::judge_clang(found, "it is not installed").unwrap_err()
+    script::judge_clang(found, "it is not installed").expect_err("a complaint")
 }
 
 /// A folder with a libclang of this version, as Debian installs it.
 fn install(root: &Path, version: &str) -> PathBuf {
     let folder = root.join(format!("llvm-{version}"));
-    std::fs::create_dir(&folder).unwrap();
-    File::create(folder.join(format!("libclang-{version}.so.{version}.0.6"))).unwrap();
-    File::create(folder.join(format!("libclang-cpp.so.{version}"))).unwrap();
+    std::fs::create_dir(&folder).expect("a folder");
+    File::create(folder.join(format!("libclang-{version}.so.{version}.0.6"))).expect("a file");
+    File::create(folder.join(format!("libclang-cpp.so.{version}"))).expect("a file");
     symlink(format!("libclang-{version}.so.{version}.0.6"), folder.join(format!("libclang-{version}.so")))
-        .unwrap();
-    symlink(format!("libclang-{version}.so"), folder.join("libclang.so")).unwrap();
+        .expect("a file");
+    symlink(format!("libclang-{version}.so"), folder.join("libclang.so")).expect("a file");
     folder
 }
 

@@ -8,6 +8,8 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::error::VerbsError;
 use super::sys::{
     Context, DeviceAttributes, Gid, GidKind, LinkLayer, MemoryRegion, PortAttributes, PortState,
@@ -62,7 +64,7 @@ struct PortReport {
     gids: Vec<Gid>,
 }
 
-/// What is known of a device.
+/// What is known of a device. One that cannot be opened shows no ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DeviceReport {
     name: String,
@@ -73,7 +75,13 @@ impl Device {
     /// Chooses among the devices of this host.
     pub(super) fn choose(wish: &Wish) -> Result<Self, VerbsError> {
         let contexts = Context::all().map_err(explain)?;
-        let mut reports = Vec::with_capacity(contexts.len());
+        let view = KernelView::take();
+        if contexts.is_empty() {
+            return Err(explain_by(SysError::new("rdma_get_devices", Errno::NODEV), &view));
+        }
+        let is_open = |name: &String| contexts.iter().any(|context| context.name() == name);
+        let closed = view.devices.into_iter().filter(|name| !is_open(name));
+        let mut reports: Vec<_> = closed.map(|name| DeviceReport { name, ports: Vec::new() }).collect();
         for context in &contexts {
             let mut ports = Vec::new();
             for number in 1..=context.attributes()?.ports {
@@ -192,6 +200,11 @@ impl fmt::Display for Found<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for device in self.0 {
+            if device.ports.is_empty() {
+                let why = "cannot be opened: may this user use its file in /dev/infiniband?";
+                write!(out, "{separator}{} ({why})", device.name)?;
+                separator = ", ";
+            }
             for port in &device.ports {
                 let (state, layer) = (port.attributes.state, port.attributes.link_layer);
                 write!(out, "{separator}{}:{} ({state:?}, {layer:?}", device.name, port.number)?;
@@ -207,7 +220,7 @@ impl fmt::Display for Found<'_> {
                 separator = ", ";
             }
         }
-        if separator.is_empty() { out.write_str("no port") } else { Ok(()) }
+        Ok(())
     }
 }
 

@@ -86,7 +86,7 @@ fn the_device_of_an_address_is_taken() {
 
 #[test]
 fn without_an_ipv4_address_a_global_one_then_any_is_taken() {
-    let gids = vec![
+    let gids = [
         gid(0, "fe80::1", GidKind::RoceV1),
         gid(1, "fe80::1", GidKind::RoceV2),
         gid(2, "2001:db8::1", GidKind::RoceV2),
@@ -125,6 +125,12 @@ fn refusals_say_what_there_is_and_what_to_do() {
         assert!(sentence.contains("mlx5_0:1 (Down, Ethernet, no GID), mlx5_1:1 (Active, "), "{sentence}");
         assert!(sentence.contains("rxe0:1 (Active, Ethernet, GID 0 198.51.100.9 RoceV2)"), "{sentence}");
     }
+    let with_closed = [devices, vec![device("mlx5_9", vec![])]].concat();
+    let closed = refusal(&with_closed, &wish("mlx5_9", "", ""));
+    assert!(
+        closed.ends_with("mlx5_9 (cannot be opened: may this user use its file in /dev/infiniband?)"),
+        "{closed}"
+    );
     let many = (0..9).map(|index| gid(index, "192.0.2.1", GidKind::RoceV1)).collect();
     let devices = [device("a", vec![port(1, PortState::Active, many)])];
     assert!(refusal(&devices, &wish("", "9", "")).ends_with("GID 5 192.0.2.1 RoceV1, 3 more)"));
@@ -157,8 +163,7 @@ fn what_keeps_devices_from_being_opened_is_told_apart() {
         (view(&["rxe0"], &both, &[]), "rdma_get_devices failed: "),
     ];
     for (view, what) in cases {
-        let error =
-            explain_by(SysError::new("rdma_get_devices", rustix::io::Errno::NODEV), &view).to_string();
+        let error = explain_by(SysError::new("rdma_get_devices", Errno::NODEV), &view).to_string();
         assert!(error.contains(what), "{error}");
     }
 }

@@ -180,7 +180,7 @@ pub(in crate::fabric::verbs) struct WorkCompletion {
 }
 
 impl WorkCompletion {
-    fn new(raw: &ibv_wc) -> Self {
+    pub(super) fn new(raw: &ibv_wc) -> Self {
         let status = Status::from_number(raw.status);
         let is_whole = status == Status::Success;
         let has_immediate = is_whole && raw.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;

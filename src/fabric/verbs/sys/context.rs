@@ -191,7 +191,7 @@ impl GidKind {
 
 impl Context {
     /// All devices there are at the moment. They are librdmacm's, so that queue pairs of connections can be made in their
-    /// protection domains. If one of them cannot be opened, it is an error.
+    /// protection domains. Those that cannot be opened are missing, or make it an error, as it pleases the library.
     pub(in crate::fabric::verbs) fn all() -> Result<Vec<Arc<Self>>, SysError> {
         let mut len: c_int = 0;
         // SAFETY: the function has no requirement but a place for the length, which is a local variable.

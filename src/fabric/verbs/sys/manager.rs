@@ -263,7 +263,7 @@ impl ConnectParameters<'_> {
         let len = u8::try_from(self.private_data.len()).ok().filter(|len| usize::from(*len) <= len_max);
         Ok(rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
-            private_data_len: len.ok_or(SysError::new(call, Errno::INVAL))?,
+            private_data_len: len.ok_or_else(|| SysError::new(call, Errno::INVAL))?,
             responder_resources: self.responder_resources,
             initiator_depth: self.initiator_depth,
             flow_control: 1,
@@ -311,7 +311,7 @@ impl IdHandle {
             let verbs = unsafe { (*id).verbs };
             (!verbs.is_null()).then(|| then(id))
         });
-        check(call, returned.ok_or(SysError::new(call, Errno::NODEV))?)
+        check(call, returned.ok_or_else(|| SysError::new(call, Errno::NODEV))?)
     }
 
     /// Destroys the queue pair that was made on it.
@@ -344,7 +344,7 @@ impl CmId {
         let returned =
             unsafe { rdma_sys::rdma_create_id(channel.raw.as_ptr(), &raw mut raw, key.as_user(), space) };
         check("rdma_create_id", returned)?;
-        let raw = NonNull::new(raw).ok_or(SysError::new("rdma_create_id", Errno::INVAL))?;
+        let raw = NonNull::new(raw).ok_or_else(|| SysError::new("rdma_create_id", Errno::INVAL))?;
         Ok(Self(Arc::new(IdHandle::new(raw, key, channel))))
     }
 
@@ -456,7 +456,7 @@ impl CmId {
         check(CALL, returned)?;
         // SAFETY: the identifier is there as long as this value, and its queue pair is written by calls under the lock.
         let raw = self.0.with(|id| unsafe { (*id).qp });
-        let raw = NonNull::new(raw).ok_or(SysError::new(CALL, Errno::INVAL))?;
+        let raw = NonNull::new(raw).ok_or_else(|| SysError::new(CALL, Errno::INVAL))?;
         Ok(QueuePair::new(raw, Some(Arc::clone(&self.0)), domain, plan, &attributes))
     }
 
@@ -491,7 +491,7 @@ impl CmId {
         const CALL: &str = "rdma_reject";
         let len = u8::try_from(private_data.len()).ok();
         let len = len.filter(|len| usize::from(*len) <= REJECT_DATA_LEN_MAX);
-        let len = len.ok_or(SysError::new(CALL, Errno::INVAL))?;
+        let len = len.ok_or_else(|| SysError::new(CALL, Errno::INVAL))?;
         let data = private_data.as_ptr().cast();
         // SAFETY: the identifier is there as long as this value; there are `len` bytes, which the call copies.
         check(CALL, self.0.with(|id| unsafe { rdma_sys::rdma_reject(id, data, len) }))

@@ -320,7 +320,7 @@ impl QueuePair {
     pub(in crate::fabric::verbs) fn to_rtr(&self, plan: &RtrPlan) -> Result<(), SysError> {
         let mut attributes = attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
-        attributes.path_mtu = mtu_number(plan.mtu).ok_or(SysError::new(MODIFY, Errno::INVAL))?;
+        attributes.path_mtu = mtu_number(plan.mtu).ok_or_else(|| SysError::new(MODIFY, Errno::INVAL))?;
         attributes.dest_qp_num = plan.dest_qp_num;
         attributes.rq_psn = plan.rq_psn;
         attributes.ah_attr.dlid = plan.dlid;

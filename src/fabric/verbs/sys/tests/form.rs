@@ -1,0 +1,92 @@
+//! What goes to C and what comes from it, without a device.
+
+use rdma_sys::{ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wc, ibv_wr_opcode};
+
+use super::super::work::{self, SendChain};
+use super::*;
+
+#[test]
+fn a_chain_is_linked_and_ends_and_points_to_its_bytes() {
+    let bytes = [1_u8, 2, 3];
+    let remote = Remote { address: 0x7000, key: 9 };
+    let operations = [
+        Operation::WriteInline { bytes: &bytes, remote },
+        Operation::SendInline { bytes: &[] },
+        Operation::SendInline { bytes: &bytes[1..] },
+    ];
+    let requests: Vec<_> = (10..)
+        .zip(operations)
+        .map(|(wr_id, operation)| SendRequest { wr_id, operation, signaled: wr_id == 12, fence: wr_id == 11 })
+        .collect();
+    let mut chain = SendChain::new();
+    let mut at: *const ibv_send_wr = chain.fill(&requests);
+    let mut seen = Vec::new();
+    while !at.is_null() {
+        // SAFETY: the chain is filled and not moved, and each link points to a request of it or is null.
+        let request = unsafe { &*at };
+        // SAFETY: each request points to the piece beside it in the same chain.
+        let piece = unsafe { *request.sg_list };
+        seen.push((
+            request.wr_id,
+            request.opcode,
+            request.send_flags,
+            request.num_sge,
+            piece.addr,
+            piece.length,
+        ));
+        at = request.next;
+    }
+    let (inline, signaled) = (ibv_send_flags::IBV_SEND_INLINE.0, ibv_send_flags::IBV_SEND_SIGNALED.0);
+    let fence = ibv_send_flags::IBV_SEND_FENCE.0;
+    let (write, send) = (ibv_wr_opcode::IBV_WR_RDMA_WRITE, ibv_wr_opcode::IBV_WR_SEND);
+    let at = bytes.as_ptr().addr() as u64;
+    assert_eq!(seen.len(), 3);
+    assert_eq!(seen[0], (10, write, inline, 1, at, 3));
+    assert_eq!((seen[1].0, seen[1].2, seen[1].3), (11, inline | fence, 0));
+    assert_eq!(seen[2], (12, send, inline | signaled, 1, at + 1, 2));
+}
+
+#[test]
+#[should_panic(expected = "a chain of 17 work requests")]
+fn a_chain_has_an_end() {
+    let operation = Operation::SendInline { bytes: &[] };
+    let request = SendRequest { wr_id: 0, operation, signaled: false, fence: false };
+    SendChain::new().fill(&[request; CHAIN_LEN_MAX + 1]);
+}
+
+#[test]
+fn what_was_posted_is_what_is_before_the_refused_one() {
+    let none =
+        ibv_recv_wr { wr_id: 0, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 };
+    let requests = [none; 5];
+    let refused = [0, 3, 4].map(|index| work::posted(requests.as_ptr(), &raw const requests[index]));
+    assert_eq!(refused, [0, 3, 4]);
+    assert_eq!(work::posted(requests.as_ptr(), std::ptr::null()), 0);
+}
+
+#[test]
+fn completions_are_read_as_far_as_they_mean_something() {
+    // SAFETY: the structure is plain numbers, for which zeros are valid.
+    let mut raw: ibv_wc = unsafe { std::mem::zeroed() };
+    raw.wr_id = 7;
+    raw.byte_len = 100;
+    raw.wc_flags = rdma_sys::ibv_wc_flags::IBV_WC_WITH_IMM.0;
+    raw.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
+    let whole = WorkCompletion::new(&raw);
+    assert_eq!((whole.status, whole.byte_len, whole.immediate), (Status::Success, 100, Some(0x0102_0304)));
+    for (number, status) in [(5, Status::Flushed), (12, Status::RetryExceeded), (999, Status::Unknown(999))] {
+        raw.status = number;
+        let failed = WorkCompletion::new(&raw);
+        assert_eq!((failed.wr_id, failed.status, failed.byte_len, failed.immediate), (7, status, 0, None));
+    }
+}
+
+#[test]
+fn errors_are_read_in_every_form() {
+    assert!(check("f", 0).is_ok());
+    for returned in [12, -12] {
+        let error = check("f", returned).unwrap_err();
+        assert!(error.is_out_of_memory() && !error.is_no_device(), "{error}");
+        assert!(error.to_string().starts_with("f failed: "), "{error}");
+    }
+}

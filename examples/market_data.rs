@@ -16,7 +16,8 @@ use serde::{Deserialize, Serialize};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
 
-const USAGE: &str = "usage: market_data [--rate BARS_PER_SECOND] [--data FILE.csv or FILE.csv.gz]";
+const USAGE: &str =
+    "usage: market_data [--rate BARS_PER_SECOND] [--data FILE.csv or FILE.csv.gz] [--fabric shm or verbs]";
 const STOCKS: &[u8] = include_bytes!("data/stocks.csv.gz");
 const NODE: &str = "market-data";
 /// Bars a second, unless the caller says otherwise: all of them take two to three seconds.
@@ -36,6 +37,13 @@ struct Bar {
     close: f64,
     volume: u64,
     adj_close: f64,
+}
+
+/// What is replayed, how fast, and whether over RDMA verbs.
+struct Settings {
+    rate: f64,
+    verbs: bool,
+    rows: Vec<(String, Bar)>,
 }
 
 /// What a subscriber tells of one ticker.
@@ -65,8 +73,8 @@ struct Subscriber {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let outcome = match arguments.as_slice() {
-        [role, tickers @ ..] if role == "--subscribe-by-pull" => subscribe(Delivery::Pull, tickers),
-        [role, tickers @ ..] if role == "--subscribe-by-push" => subscribe(Delivery::Push, tickers),
+        [role, at, tickers @ ..] if role == "--subscribe-by-pull" => subscribe(Delivery::Pull, at, tickers),
+        [role, at, tickers @ ..] if role == "--subscribe-by-push" => subscribe(Delivery::Push, at, tickers),
         _ => publish(&arguments),
     };
     match outcome {
@@ -80,13 +88,16 @@ fn main() -> ExitCode {
 
 /// The publishing process: replays, and compares in the end.
 fn publish(arguments: &[String]) -> Outcome<()> {
-    let (rate, mut rows) = read(arguments)?;
+    let Settings { rate, verbs, mut rows } = read(arguments)?;
     // The last row of each ticker replaces those before it.
     let expected: BTreeMap<String, Bar> = rows.iter().cloned().collect();
     // As the bars came into the world: day by day, all stocks of a day together.
     rows.sort_by(|(_, one), (_, other)| one.date.cmp(&other.date));
 
-    let node = Node::builder().name(NODE)?.open()?;
+    let builder = Node::builder().name(NODE)?;
+    let node = if verbs { builder.rdma("rdma://0.0.0.0")?.open()? } else { builder.open()? };
+    // Over RDMA it listens after its own host: the last address is the one to be used.
+    let at = node.addresses().last().ok_or("the node listens nowhere")?.to_string();
     let mut publishers = BTreeMap::new();
     for ticker in expected.keys() {
         let publisher = node.state_publisher::<Bar>(ticker).payload_len_max(128).open()?;
@@ -95,9 +106,9 @@ fn publish(arguments: &[String]) -> Outcome<()> {
     let (bars, seconds) = (rows.len(), rows.len() as f64 / rate);
     println!("{bars} bars of {} stocks, {rate} a second: about {seconds:.1} s", expected.len());
     println!("see them from another terminal (`--rate 50` gives more time):");
-    println!("  fabricast list\n  fabricast watch shm:{NODE}/AAPL");
-    let mut pull = Subscriber::start(Delivery::Pull, expected.keys())?;
-    let mut push = Subscriber::start(Delivery::Push, expected.keys())?;
+    println!("  fabricast list\n  fabricast watch {at}/AAPL");
+    let mut pull = Subscriber::start(Delivery::Pull, &at, expected.keys())?;
+    let mut push = Subscriber::start(Delivery::Push, &at, expected.keys())?;
     pull.line("attach")?;
     push.line("attach")?;
     println!("both subscribers are attached\n");
@@ -119,15 +130,17 @@ fn publish(arguments: &[String]) -> Outcome<()> {
     compare(&expected, &counts, &reports)
 }
 
-/// The rate, and the rows of the file in its order.
-fn read(arguments: &[String]) -> Outcome<(f64, Vec<(String, Bar)>)> {
-    let (mut rate, mut data) = (RATE, None);
+/// What the arguments say, and the rows of the file in its order.
+fn read(arguments: &[String]) -> Outcome<Settings> {
+    let (mut rate, mut data, mut verbs) = (RATE, None, false);
     for pair in arguments.chunks(2) {
         match pair {
             [name, value] if name == "--rate" => {
                 rate = value.parse().map_err(|error| format!("--rate {value}: {error}"))?;
             }
             [name, value] if name == "--data" => data = Some(value),
+            [name, value] if name == "--fabric" && value == "shm" => verbs = false,
+            [name, value] if name == "--fabric" && value == "verbs" => verbs = true,
             _ => return Err(USAGE.into()),
         }
     }
@@ -144,7 +157,7 @@ fn read(arguments: &[String]) -> Outcome<(f64, Vec<(String, Bar)>)> {
     };
     let records = csv::Reader::from_reader(file).into_records();
     let rows = records.map(|record| record?.deserialize(None)).collect::<Result<_, csv::Error>>()?;
-    Ok((rate, rows))
+    Ok(Settings { rate, verbs, rows })
 }
 
 /// Prints what was published and seen. An error says what is not as it should be.
@@ -186,12 +199,12 @@ fn compare(
 }
 
 /// A subscribing process: looks at all tickers now and then until they end, and tells what it saw.
-fn subscribe(delivery: Delivery, tickers: &[String]) -> Outcome<()> {
+fn subscribe(delivery: Delivery, at: &str, tickers: &[String]) -> Outcome<()> {
     let failed = |error: &dyn Error| format!("the subscriber by {delivery}: {error}");
     let node = Node::builder().open().map_err(|error| failed(&error))?;
     let mut open = Vec::new();
     for ticker in tickers {
-        let builder = node.state_subscriber::<Bar>(&format!("shm:{NODE}/{ticker}")).delivery(delivery);
+        let builder = node.state_subscriber::<Bar>(&format!("{at}/{ticker}")).delivery(delivery);
         open.push((builder.open().map_err(|error| failed(&error))?, Seen::default()));
     }
     let mut output = std::io::stdout();
@@ -227,9 +240,9 @@ impl Seen {
 }
 
 impl Subscriber {
-    fn start<'a>(delivery: Delivery, tickers: impl Iterator<Item = &'a String>) -> Outcome<Self> {
+    fn start<'a>(delivery: Delivery, at: &str, tickers: impl Iterator<Item = &'a String>) -> Outcome<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg(format!("--subscribe-by-{delivery}")).args(tickers);
+        command.arg(format!("--subscribe-by-{delivery}")).arg(at).args(tickers);
         let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let output = process.stdout.take().ok_or("a process without output")?;
         let (sender, lines) = channel();

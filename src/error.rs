@@ -1,7 +1,7 @@
 use crate::fabric::AddressError;
 use crate::id::NameError;
 use crate::inspect::InspectError;
-use crate::node::{DirectoryError, NodeError};
+use crate::node::{DialError, DirectoryError, NodeError};
 use crate::payload::{DecodeError, EncodeError, SchemaError};
 use crate::publisher::{PublishError, PublisherError};
 use crate::subscriber::{ReceiveError, SubscriberError};
@@ -35,6 +35,9 @@ pub enum Error {
     /// Bytes are not a value.
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    /// A subscriber could not be dialled.
+    #[error(transparent)]
+    Dial(#[from] DialError),
     /// Nodes or topics could not be listed.
     #[error(transparent)]
     Directory(#[from] DirectoryError),

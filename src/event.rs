@@ -9,7 +9,7 @@ use crate::id::{Delivery, NodeName, TopicName};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A peer dialled and said hello.
+    /// A subscriber's node said hello: it dialled, or this node dialled it.
     SessionOpened {
         /// The peer's node.
         peer: NodeName,

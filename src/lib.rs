@@ -11,6 +11,7 @@
 //! - [`StatePublisher`] publishes the values of a topic; a [`Loan`] lets it write a large one in place.
 //! - [`StateSubscriber`] receives the newest value as a [`Sample`], or as a [`SampleRef`] that is not decoded. It
 //!   counts what it missed ([`SubscriberStats`]).
+//! - [`StateListener`] makes subscribers the other way round: publishers dial it, by [`Node::dial_subscriber`].
 //! - [`Payload`] says how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes.
 //!   A [`Schema`] made from the type travels with the topic, so that programs which do not know the type can decode it.
 //! - [`Event`]s tell who came and went. They go to an [`EventSink`], by default to the log.
@@ -90,7 +91,7 @@ pub use error::Error;
 pub use event::{Event, EventSink};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs::VerbsError;
-pub use fabric::{Address, AddressError, FabricError, Target};
+pub use fabric::{Address, AddressError, FabricError, RdmaConnect, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use layout::header::HeaderError;
@@ -98,13 +99,14 @@ pub use layout::state::GeometryError;
 pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
-    Directory, DirectoryError, Node, NodeBuilder, NodeError, NodeListing, StatePublisherBuilder,
-    StateSubscriberBuilder, TopicListing,
+    DialError, Directory, DirectoryError, Node, NodeBuilder, NodeError, NodeListing, StateListener,
+    StateListenerBuilder, StatePublisherBuilder, StateSubscriberBuilder, TopicListing,
 };
 pub use payload::{DecodeError, Decoded, EncodeError, Encoding, Payload, Pod, Raw, Schema, SchemaError};
 pub use publisher::{Loan, PublishError, PublisherError, StatePublisher};
 pub use subscriber::{
-    GrantError, ReceiveError, Sample, SampleRef, StateSubscriber, SubscriberError, SubscriberStats,
+    AttachError, GrantError, ReceiveError, Sample, SampleRef, StateSubscriber, SubscriberError,
+    SubscriberStats,
 };
 
 /// Holds the examples of README.md to the code.

@@ -34,6 +34,8 @@ pub const SLOT_COUNT_DEFAULT: u32 = 8;
 pub const TOPICS_MAX: usize = 4096;
 /// Sessions that one node serves at a time.
 pub const SESSIONS_MAX: usize = 1024;
+/// Publishers that have dialled one node, accepted by a listener there or waiting to be, at a time.
+pub const INVITED_SESSIONS_MAX: usize = 256;
 /// Attachments of one session.
 pub const ATTACHMENTS_PER_SESSION_MAX: usize = 256;
 /// Push subscribers of one topic.
@@ -90,6 +92,20 @@ pub const TORN_RETRIES_MAX: u32 = 8;
 /// A value that came over a medium without order must stay wrong for this long to be called damaged, nanoseconds: the
 /// rest of it may be on its way.
 pub const DAMAGE_SETTLED_NS: u64 = 20_000_000;
+
+/// Longest slot, bytes, that a subscriber who fetches a repository over a wire fetches along with the hot line before it
+/// knows of a new value: up to this length that costs less than a second round trip.
+pub const PREDICTED_LEN_MAX: usize = 8 * 1024;
+/// A value whose first words have come to a landing region must stay incomplete for this long to be called damaged,
+/// nanoseconds: what a network loses is sent again after tens of milliseconds.
+pub const ARRIVAL_SETTLED_NS: u64 = 1_000_000_000;
+
+/// Batches of writes to one landing region that may be in flight at a time, where the topic has more slots than that;
+/// otherwise one less than it has slots.
+pub const LANDING_BATCHES_MAX: usize = 4;
+/// Where only whole writes appear in order, the hot line of a landing region is written with one value in this many at
+/// least.
+pub const LANDING_HOT_LINE_EVERY: u64 = 64;
 
 /// Distinct errors that a node keeps for inspection.
 pub const DISTINCT_ERRORS_MAX: usize = 16;

@@ -75,6 +75,10 @@ fn the_protocol_page_states_the_limits_that_hold() {
             limits::DIRECTORY_PAGE_LEN_MAX
         ),
         format!("| sessions that a node serves | {} |", thousands(limits::SESSIONS_MAX)),
+        format!(
+            "| publishers that have dialled a node, accepted or waiting | {} |",
+            limits::INVITED_SESSIONS_MAX
+        ),
         format!("| attachments of a session | {} |", limits::ATTACHMENTS_PER_SESSION_MAX),
         format!("| push subscribers of a topic | {} |", limits::PUSH_SUBSCRIBERS_MAX),
         format!(

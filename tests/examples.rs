@@ -194,3 +194,25 @@ fn a_loan_arrives_whole() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.ends_with("frame 3: 307200 bytes, whole: true\n"), "{output:?}");
 }
+
+#[test]
+fn a_publisher_that_dials_is_received_to_the_end() {
+    let output = example("dial_out", &directory()).output().unwrap();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.contains("a subscriber is attached: 1 by push\n"), "{text}");
+    assert!(text.contains("5 Reading { number: 5, celsius: 17.5 }\nthe end after 5: "), "{text}");
+    let last = text.lines().last().unwrap();
+    let counts: Vec<u64> = last.split([' ', ':']).filter_map(|word| word.parse().ok()).collect();
+    let [5, received, missed] = counts[..] else { panic!("{last}") };
+    assert_eq!(received + missed, 5, "{last}");
+}
+
+#[test]
+fn a_publisher_that_dials_says_when_its_subscriber_cannot_listen() {
+    let dir = directory();
+    let _node = Node::builder().name("desk").unwrap().runtime_dir(dir.path()).open().unwrap();
+    let output = example("dial_out", &dir).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && error.starts_with("dial_out: a node named desk"), "{error}");
+}

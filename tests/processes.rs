@@ -34,6 +34,7 @@ fn role() {
         "publisher" => play_publisher(&role),
         "subscriber" => play_subscriber(&role),
         "watcher" => play_watcher(&role),
+        "desk" => play_desk(&role),
         name => panic!("nobody plays the {name}"),
     }
 }
@@ -66,7 +67,13 @@ fn play_publisher(role: &Role) {
                 continue;
             }
             "end" => return,
-            command => panic!("what is {command}?"),
+            command => {
+                let patience =
+                    Duration::from_millis(command.parse().expect("a command, or how long to dial"));
+                let dialled = node.dial_subscriber("t", &"shm:desk".parse().expect("an address"), patience);
+                role.say(dialled.err().map_or_else(|| "dialled".to_owned(), |error| error.to_string()));
+                continue;
+            }
         }
         role.say(publisher.newest());
     }
@@ -143,6 +150,60 @@ fn play_watcher(role: &Role) {
             let builder = if command == "push" { builder.push() } else { builder.pull() };
             subscriber = Some(builder.open().expect("a subscription"));
             role.say("subscribed");
+        }
+    }
+}
+
+/// A node that publishers dial. It looks after the last one that it has accepted.
+fn play_desk(role: &Role) {
+    let builder = Node::builder().name("desk").expect("a name").runtime_dir(&role.dir);
+    let node = builder.open().expect("a node");
+    let builder = node.state_listener::<Raw>("t").timeout(PATIENCE);
+    let builder = if role.argument(0) == "push" { builder.push() } else { builder.pull() };
+    let listener = builder.open().expect("a listener");
+    let mut last = None;
+    role.say("ready");
+    loop {
+        let command = role.command();
+        if command == "accept" {
+            // A publisher that was killed while it dialled may be an error.
+            last = match listener.accept_timeout(PATIENCE) {
+                Ok(accepted) => Some(accepted.expect("somebody dials")),
+                Err(error) => {
+                    role.say(error);
+                    continue;
+                }
+            };
+            role.say("accepted");
+            continue;
+        }
+        if command == "drop" {
+            last = None;
+            role.say("dropped");
+            continue;
+        }
+        let subscriber = last.as_mut().expect("somebody was accepted");
+        match command.split_once(' ').unwrap_or((&command, "")) {
+            ("receive", sequence) => {
+                let sequence = sequence.parse().expect("a number");
+                while subscriber.newest().get() < sequence {
+                    take(subscriber).expect("a value or none");
+                }
+                role.say(subscriber.newest());
+            }
+            ("counts", _) => {
+                let stats = subscriber.stats();
+                role.say(format!("{} {} {}", stats.received, stats.conflated, stats.rejected));
+            }
+            ("end", _) => {
+                let error = loop {
+                    if let Err(error) = take(subscriber) {
+                        break error;
+                    }
+                };
+                role.say(format!("{error}"));
+            }
+            command => panic!("what is {command:?}?"),
         }
     }
 }
@@ -426,6 +487,115 @@ fn a_subscriber_outlives_many_publishers_without_growing() {
         assert_eq!(survivor.ask("wait"), "gone");
         wait_until("the survivor to let go", || survivor.holdings() == holdings);
     }
+}
+
+/// How long a publisher dials, ms.
+const DIAL: &str = "60000";
+
+/// A publisher that has dialled the desk, which has accepted it.
+fn accepted_publisher(dir: &Path, desk: &mut Peer) -> Peer {
+    let mut publisher = publisher(dir);
+    publisher.tell(DIAL);
+    assert_eq!(desk.ask("accept"), "accepted");
+    assert_eq!(publisher.hear(), "dialled");
+    publisher
+}
+
+#[test]
+fn a_process_that_listens_gets_every_value_of_a_publisher_that_dials() {
+    for delivery in ["pull", "push"] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut desk = Peer::ready("desk", dir.path(), delivery);
+        let mut publisher = accepted_publisher(dir.path(), &mut desk);
+        assert_eq!(publisher.ask("counts"), if delivery == "pull" { "1 0" } else { "0 1" });
+        for sequence in 1..=200 {
+            assert_eq!(publisher.ask_number("publish"), sequence);
+            assert_eq!(desk.ask_number(&format!("receive {sequence}")), sequence);
+        }
+        assert_eq!(desk.ask("counts"), "200 0 0");
+        publisher.ask("run");
+        wait_until("many values", || publisher.ask_number("newest") > 20_000);
+        let last = publisher.ask_number("halt");
+        desk.ask(&format!("receive {last}"));
+        let counts = desk.ask("counts");
+        let counts: Vec<u64> = counts.split(' ').map(|count| count.parse().expect("a number")).collect();
+        let [received, conflated, 0] = counts[..] else { panic!("{counts:?}") };
+        assert_eq!(received + conflated, last);
+        publisher.tell("end");
+        assert_eq!(desk.ask("end"), format!("the topic has ended after {last} values"));
+        assert!(publisher.status().success());
+    }
+}
+
+#[test]
+fn a_killed_publisher_that_had_dialled_is_noticed_and_the_next_one_is_accepted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut desk = Peer::ready("desk", dir.path(), "push");
+    let holdings = desk.holdings();
+    for round in 1..=3 {
+        let mut publisher = accepted_publisher(dir.path(), &mut desk);
+        for _ in 0..round {
+            publisher.ask("publish");
+        }
+        publisher.kill();
+        let began = now();
+        let end = desk.ask("end");
+        assert!(end.starts_with("the publisher is gone: "), "{end}");
+        assert!(began.elapsed() < NOTICE_LEN_MAX, "it took {:?}", began.elapsed());
+        assert_eq!(desk.ask("counts").split(' ').nth(2), Some("0"));
+        assert_eq!(desk.ask_number("receive 0"), round);
+        desk.ask("drop");
+        wait_until("the desk to let go", || desk.holdings() == holdings);
+    }
+}
+
+/// A process that stands still is not attached to, neither now nor when it goes on.
+#[test]
+fn a_stopped_subscriber_is_dialled_in_vain_until_it_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut desk = Peer::ready("desk", dir.path(), "push");
+    let mut publisher = publisher(dir.path());
+    let holdings = publisher.holdings();
+    desk.stop();
+    let error = publisher.ask("300");
+    assert!(
+        error.starts_with("the session with the node at shm:desk failed: the peer was silent"),
+        "{error}"
+    );
+    desk.signal(Signal::CONT);
+    wait_for_release(&mut publisher, "0 0", holdings);
+    publisher.tell(DIAL);
+    assert_eq!(desk.ask("accept"), "accepted");
+    assert_eq!(publisher.hear(), "dialled");
+    assert_eq!(publisher.ask("counts"), "0 1");
+    publisher.ask("publish");
+    assert_eq!(desk.ask_number("receive 1"), 1);
+    desk.kill();
+    wait_until("the subscriber to be forgotten", || publisher.ask("counts") == "0 0");
+    // A publisher lets go of landing regions when it publishes.
+    publisher.ask("publish");
+    wait_for_release(&mut publisher, "0 0", holdings);
+    let error = publisher.ask(DIAL);
+    assert!(error.contains("the node at shm:desk is gone"), "{error}");
+}
+
+#[test]
+fn publishers_that_are_killed_while_they_dial_leave_nothing_behind() {
+    let mut random = seeded();
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut desk = Peer::ready("desk", dir.path(), "push");
+    let holdings = desk.holdings();
+    for _ in 0..CYCLES {
+        let mut victim = publisher(dir.path());
+        victim.tell(DIAL);
+        std::thread::park_timeout(Duration::from_micros(random.below(3_000) as u64));
+        victim.kill();
+    }
+    // Whoever had not yet given up waits no more.
+    wait_until("the desk to let go", || desk.holdings() == holdings);
+    let mut publisher = accepted_publisher(dir.path(), &mut desk);
+    publisher.ask("publish");
+    assert_eq!(desk.ask_number("receive 1"), 1);
 }
 
 /// Random numbers whose seed is told, and can be given again.

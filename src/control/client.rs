@@ -26,6 +26,8 @@ use crate::limits;
 #[derive(Debug)]
 pub(crate) struct ClientSession {
     nonce: NonZeroU64,
+    /// Who has to answer the hello, if the peer dialled.
+    inviter: Option<Identity>,
     patience_ns: u64,
     state: State,
     listing: Option<Listing>,
@@ -142,6 +144,7 @@ impl ClientSession {
         let hello = Message::Hello(Hello { nonce, answers: None, identity });
         Self {
             nonce,
+            inviter: None,
             patience_ns,
             state: State::AwaitHello { deadline_ns: now_ns.saturating_add(patience_ns) },
             listing: None,
@@ -149,6 +152,12 @@ impl ClientSession {
             attachment_next: AttachmentId::new(0),
             outbox: VecDeque::from([Outgoing::of(&hello)]),
         }
+    }
+
+    /// Takes the hello of nobody else than this peer, which has dialled, and invited this one: a
+    /// [`ServerSession`](super::ServerSession) took its first message.
+    pub(crate) fn expect_hello_of(&mut self, inviter: Identity) {
+        self.inviter = Some(inviter);
     }
 
     /// Takes a message of the peer's, with the number of regions that came with it. Unless the event is
@@ -337,6 +346,9 @@ impl ClientSession {
     fn take_hello(&mut self, hello: Hello) -> Result<ClientEvent, ControlError> {
         if hello.answers != Some(self.nonce) {
             return Err(wrong_answer("Hello", "it answers somebody else"));
+        }
+        if self.inviter.take().is_some_and(|inviter| inviter != hello.identity) {
+            return Err(wrong_answer("Hello", "it is from somebody else than the invitation"));
         }
         self.state = State::Ready;
         Ok(ClientEvent::Ready { peer: hello.identity })

@@ -49,6 +49,7 @@ pub(crate) fn encode(message: &Message) -> Vec<u8> {
         Message::Detached(body) => emit(body),
         Message::TopicEnded(body) => emit(body),
         Message::End(body) => emit(body),
+        Message::Invite(body) => emit(body),
     };
     Frame { version: frame::VERSION, kind: message.kind().number(), body: &body }.emit()
 }
@@ -75,6 +76,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
         MessageKind::Detached => parse(kind, frame.body).map(Message::Detached),
         MessageKind::TopicEnded => parse(kind, frame.body).map(Message::TopicEnded),
         MessageKind::End => parse(kind, frame.body).map(Message::End),
+        MessageKind::Invite => parse(kind, frame.body).map(Message::Invite),
     }
 }
 
@@ -167,6 +169,11 @@ mod tests {
         ("Detached", "00000009 0000000000000007"),
         ("TopicEnded", "00000009 0000000000000007"),
         ("End", "0001 0000000000000001 0000000000000002 0000000000000003 0000000000000004"),
+        (
+            "Invite",
+            "0000000000000006 6e6f64652d31 00001092 0000000000000005 686f737441 1787c3e0a6c40000 \
+             0000000000000003 612f62",
+        ),
     ];
 
     fn body(hex: &str) -> Vec<u8> {
@@ -231,7 +238,7 @@ mod tests {
 
     #[test]
     fn kinds_that_do_not_exist_are_named() {
-        for kind in [0, 14, u16::MAX] {
+        for kind in [0, 15, u16::MAX] {
             let bytes = Frame { version: frame::VERSION, kind, body: &[] }.emit();
             assert_eq!(decode(&bytes), Err(ControlError::UnknownKind { kind }));
         }
@@ -249,6 +256,10 @@ mod tests {
         assert!(decode(&framed(MessageKind::ListTopics, &topic)).is_err());
         let attach = [&[0; 4][..], &long].concat();
         assert!(decode(&framed(MessageKind::Attach, &attach)).is_err());
+        assert!(decode(&framed(MessageKind::Invite, &long)).is_err());
+        let identity = body("0000000000000001 61 00000001 0000000000000000 0000000000000000");
+        let invite = [&identity[..], &long].concat();
+        assert!(decode(&framed(MessageKind::Invite, &invite)).is_err());
     }
 
     #[test]

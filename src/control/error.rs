@@ -200,6 +200,8 @@ pub enum RefuseReason {
     TooManySessions,
     /// No hello came in time.
     HelloDeadline,
+    /// The node was invited to a topic that nobody listens for there.
+    NobodyWaits,
     /// A reason that this version has no name for.
     Unknown(u16),
 }
@@ -222,6 +224,7 @@ impl RefuseReason {
             Self::Unexpected => 34,
             Self::TooManySessions => 35,
             Self::HelloDeadline => 36,
+            Self::NobodyWaits => 37,
             Self::Unknown(code) => code,
         }
     }
@@ -244,6 +247,7 @@ impl From<u16> for RefuseReason {
             34 => Self::Unexpected,
             35 => Self::TooManySessions,
             36 => Self::HelloDeadline,
+            37 => Self::NobodyWaits,
             code => Self::Unknown(code),
         }
     }
@@ -272,6 +276,7 @@ impl fmt::Display for RefuseReason {
             Self::Unexpected => "a message was out of turn",
             Self::TooManySessions => "it serves as many sessions as it may",
             Self::HelloDeadline => "no hello came in time",
+            Self::NobodyWaits => "no subscriber waits for this topic there: start it first",
             Self::Unknown(code) => return write!(out, "reason {code}, which this version does not know"),
         })
     }

@@ -29,6 +29,7 @@ pub(crate) enum Message {
     Detached(Detached),
     TopicEnded(TopicEnded),
     End(End),
+    Invite(Invite),
 }
 
 impl Message {
@@ -48,6 +49,7 @@ impl Message {
             Self::Detached(_) => MessageKind::Detached,
             Self::TopicEnded(_) => MessageKind::TopicEnded,
             Self::End(_) => MessageKind::End,
+            Self::Invite(_) => MessageKind::Invite,
         }
     }
 
@@ -73,6 +75,7 @@ pub(crate) enum MessageKind {
     Detached,
     TopicEnded,
     End,
+    Invite,
 }
 
 impl MessageKind {
@@ -92,6 +95,7 @@ impl MessageKind {
             Self::Detached => 11,
             Self::TopicEnded => 12,
             Self::End => 13,
+            Self::Invite => 14,
         }
     }
 
@@ -111,6 +115,7 @@ impl MessageKind {
             11 => Self::Detached,
             12 => Self::TopicEnded,
             13 => Self::End,
+            14 => Self::Invite,
             _ => return None,
         })
     }
@@ -131,6 +136,7 @@ impl MessageKind {
             Self::Detached => "Detached",
             Self::TopicEnded => "TopicEnded",
             Self::End => "End",
+            Self::Invite => "Invite",
         }
     }
 }
@@ -196,7 +202,17 @@ pub(crate) struct Identity {
     pub(crate) started_ns: u64,
 }
 
-/// The first message of each side, the subscriber's before the publisher's.
+/// Asks a node that was dialled to subscribe: the very first message of a publisher's node that dials. From then on
+/// the session is as if the peer had dialled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Invite {
+    /// Who invites.
+    pub(crate) identity: Identity,
+    /// To which of its topics.
+    pub(crate) topic: TopicName,
+}
+
+/// The first message of each side (but for an invitation), the subscriber's before the publisher's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
     /// A random number of the sender's.
@@ -557,7 +573,7 @@ mod tests {
     #[test]
     fn kinds_and_numbers_go_together() {
         let named = (0..=u16::MAX).filter_map(MessageKind::from_number).collect::<Vec<_>>();
-        assert_eq!(named.len(), 13);
+        assert_eq!(named.len(), 14);
         for kind in named {
             assert_eq!(MessageKind::from_number(kind.number()), Some(kind));
         }

@@ -23,6 +23,9 @@
 //!         <------------------------------- End
 //! ```
 //!
+//! A publisher's node that dials says `Invite` first. If somebody listens for the topic there, the listening side is
+//! the subscriber from then on, and begins with its hello; if nobody does, it refuses.
+//!
 //! What holds:
 //!
 //! - Every length is bounded by [`limits`](crate::limits) before anything is allocated; a message that is cut,
@@ -48,8 +51,8 @@ pub use error::{ControlError, RefuseReason};
 
 pub(crate) use client::{ClientEvent, ClientSession};
 pub(crate) use message::{
-    Attach, AttachmentId, EndReason, Farewell, GeometryWire, Grant, Identity, SchemaJson, SubscriberCounts,
-    TopicEntry,
+    Attach, AttachmentId, EndReason, Farewell, GeometryWire, Grant, Identity, Invite, SchemaJson,
+    SubscriberCounts, TopicEntry,
 };
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;

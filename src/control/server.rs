@@ -2,9 +2,13 @@
 //!
 //! ```text
 //! AwaitHello --Hello--> Ready --shutdown--> Ending --End--> Ended
-//!                       Ready --End---------------------> Ended
+//! Inviting   --Hello--> Ready --End---------------------> Ended
+//! AwaitHello --Invite-> Invited
 //! (any)      --refusal, error, deadline, disconnect-----> Ended
 //! ```
+//!
+//! A peer that dialled says hello, or it is a publisher's node itself and invites: then its connection goes on with a
+//! [`ClientSession`](super::ClientSession). A session that begins by `Inviting` is the other end of such a connection.
 //!
 //! Whoever owns a session gives it what happens (`on_message`, `on_time`, `on_disconnected`), takes its actions
 //! after each call until there are none, and answers those that ask for a decision. The last action of every
@@ -16,8 +20,8 @@ use std::num::NonZeroU64;
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
-    Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Lend, Lent,
-    ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
+    Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Invite, Lend,
+    Lent, ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
 use super::text::Text;
 use crate::id::{Delivery, TopicName};
@@ -42,6 +46,9 @@ pub(crate) enum ServerAction {
     Send(Outgoing),
     /// Nothing to do: the peer has said who it is. The owner may [`reject`](ServerSession::reject) it.
     PeerIdentified(Identity),
+    /// Go on with a [`ClientSession`](super::ClientSession) on this connection and forget this session, or
+    /// [`reject`](ServerSession::reject) it.
+    Invited(Invite),
     /// Look up the topics after this name (all of them if there is none), sorted by name, and
     /// [`answer_topics`](ServerSession::answer_topics).
     QueryTopics {
@@ -81,9 +88,19 @@ pub(crate) enum ServerAction {
 /// Where the session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    AwaitHello { deadline_ns: u64 },
+    AwaitHello {
+        deadline_ns: u64,
+    },
+    /// This side has dialled, and invited the peer.
+    Inviting {
+        deadline_ns: u64,
+    },
+    /// The peer has dialled, and invited this side.
+    Invited,
     Ready,
-    Ending { deadline_ns: u64 },
+    Ending {
+        deadline_ns: u64,
+    },
     Ended,
 }
 
@@ -117,6 +134,20 @@ impl ServerSession {
         }
     }
 
+    /// A session with a peer that this side has just dialled, and invites to this topic: the first message is ready.
+    /// The peer has to say hello until `deadline_ns`.
+    pub(crate) fn inviting(
+        deadline_ns: u64,
+        identity: Identity,
+        nonce: NonZeroU64,
+        topic: TopicName,
+    ) -> Self {
+        let invite = Message::Invite(Invite { identity: identity.clone(), topic });
+        let mut session = Self { state: State::Inviting { deadline_ns }, ..Self::new(0, identity, nonce) };
+        session.send(&invite);
+        session
+    }
+
     /// Takes a message of the peer's, with the number of regions that came with it. Unless the next action is
     /// `Lend`, the owner drops those.
     pub(crate) fn on_message(&mut self, bytes: &[u8], regions: usize) {
@@ -135,7 +166,7 @@ impl ServerSession {
     /// come until then.
     pub(crate) fn on_time(&mut self, now_ns: u64) {
         match self.state {
-            State::AwaitHello { deadline_ns } if now_ns >= deadline_ns => {
+            State::AwaitHello { deadline_ns } | State::Inviting { deadline_ns } if now_ns >= deadline_ns => {
                 self.send(&Message::Refuse(Refuse::new(RefuseReason::HelloDeadline, "")));
                 self.close(Err(ControlError::Deadline { awaited: "hello" }));
             }
@@ -154,8 +185,10 @@ impl ServerSession {
     /// When [`on_time`](Self::on_time) is due, if it is.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         match self.state {
-            State::AwaitHello { deadline_ns } | State::Ending { deadline_ns } => Some(deadline_ns),
-            State::Ready | State::Ended => None,
+            State::AwaitHello { deadline_ns }
+            | State::Inviting { deadline_ns }
+            | State::Ending { deadline_ns } => Some(deadline_ns),
+            State::Invited | State::Ready | State::Ended => None,
         }
     }
 
@@ -277,7 +310,9 @@ impl ServerSession {
     /// Does nothing to a session that is ending already.
     pub(crate) fn shutdown(&mut self, now_ns: u64) {
         match self.state {
-            State::AwaitHello { .. } => self.reject(RefuseReason::ShuttingDown, ""),
+            State::AwaitHello { .. } | State::Inviting { .. } | State::Invited => {
+                self.reject(RefuseReason::ShuttingDown, "");
+            }
             State::Ready => {
                 let deadline_ns = now_ns.saturating_add(limits::ANSWER_DEADLINE_NS);
                 self.state = State::Ending { deadline_ns };
@@ -295,7 +330,14 @@ impl ServerSession {
                 self.close(Err(refuse.into_error()));
                 Ok(())
             }
-            (State::AwaitHello { .. }, Message::Hello(hello)) => self.take_hello(hello),
+            (State::AwaitHello { .. } | State::Inviting { .. }, Message::Hello(hello)) => {
+                self.take_hello(hello)
+            }
+            (State::AwaitHello { .. }, Message::Invite(invite)) => {
+                self.state = State::Invited;
+                self.actions.push_back(ServerAction::Invited(invite));
+                Ok(())
+            }
             (State::Ready, Message::ListTopics(list)) => self.take_list(list),
             (State::Ready, Message::Attach(attach)) => self.take_attach(attach),
             (State::Ready, Message::Lend(lend)) => self.take_lend(lend),
@@ -445,6 +487,8 @@ impl State {
     fn name(self) -> &'static str {
         match self {
             Self::AwaitHello { .. } => "waiting for the first hello",
+            Self::Inviting { .. } => "waiting for the answer to its invitation",
+            Self::Invited => "invited",
             Self::Ready => "ready for requests",
             Self::Ending { .. } => "ending",
             Self::Ended => "over",

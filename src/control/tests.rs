@@ -55,6 +55,23 @@ impl Pair {
         pair
     }
 
+    /// The publisher's node has dialled: the server invites, and the client comes into being when the other end has
+    /// taken that.
+    fn invited(inviter: Identity) -> Self {
+        let mut pair = Self::dialled();
+        pair.server = ServerSession::inviting(100, identity("writer"), nonce(2), topic("pull"));
+        let invite = sent(pair.server.next_action());
+        let expected = Invite { identity: identity("writer"), topic: topic("pull") };
+        assert_eq!(invite, Message::Invite(expected.clone()));
+
+        let mut end = ServerSession::new(0, identity("reader"), nonce(3));
+        end.on_message(&codec::encode(&invite), 0);
+        assert_eq!(end.next_action(), Some(ServerAction::Invited(expected)));
+        assert_eq!((end.next_action(), end.deadline_ns()), (None, None));
+        pair.client.expect_hello_of(inviter);
+        pair
+    }
+
     /// Carries messages to and fro until both sides are silent.
     fn pump(&mut self) {
         loop {
@@ -101,7 +118,8 @@ impl Pair {
             },
             ServerAction::Lend { attachment } => self.server.lent(attachment).unwrap(),
             ServerAction::Detach { attachment, .. } => self.server.detached(attachment, 77).unwrap(),
-            ServerAction::PeerIdentified(_) | ServerAction::FinalCounts { .. } => {}
+            ServerAction::PeerIdentified(_) | ServerAction::Invited(_) | ServerAction::FinalCounts { .. } => {
+            }
         }
         self.asked.push(action);
     }
@@ -166,6 +184,128 @@ fn a_directory_of_300_topics_comes_in_pages() {
     }
     assert_eq!(pages, 3);
     assert!(names.iter().eq(pair.topics.keys()));
+}
+
+#[test]
+fn an_invitation_is_followed_by_a_session_the_other_way_round() {
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let mut pair = Pair::invited(identity("writer"));
+        assert_eq!(pair.server.deadline_ns(), Some(100));
+        pair.pump();
+        assert_eq!(pair.events, [ClientEvent::Ready { peer: identity("writer") }]);
+        assert_eq!(pair.asked, [ServerAction::PeerIdentified(identity("reader"))]);
+        pair.events.clear();
+        let attachment = pair.attach("pull", delivery);
+        if delivery == Delivery::Push {
+            pair.client.lend(attachment).unwrap();
+            pair.pump();
+            assert_eq!(pair.events, [ClientEvent::Lent { attachment }]);
+        }
+        pair.client.end(0, EndReason::Done, counts(5)).unwrap();
+        pair.pump();
+        assert_eq!(pair.closed, Some(Ok(Farewell { reason: EndReason::Done, counts: counts(5) })));
+    }
+}
+
+#[test]
+fn a_hello_of_somebody_else_than_who_invited_is_refused() {
+    let mut pair = Pair::invited(identity("somebody"));
+    pair.pump();
+    let detail = "it is from somebody else than the invitation";
+    assert_eq!(pair.failed, Some(ControlError::WrongAnswer { message: "Hello", detail }));
+    let refused = |result: &Result<_, _>| {
+        matches!(result, Err(ControlError::Refused { reason: RefuseReason::Unexpected, .. }))
+    };
+    assert!(pair.closed.as_ref().is_some_and(refused), "{:?}", pair.closed);
+}
+
+#[test]
+fn who_invites_in_vain_is_told_why() {
+    let mut inviting = ServerSession::inviting(100, identity("writer"), nonce(2), topic("pull"));
+    let invite = codec::encode(&sent(inviting.next_action()));
+    let mut end = ServerSession::new(0, identity("reader"), nonce(3));
+    end.on_message(&invite, 0);
+    assert!(matches!(end.next_action(), Some(ServerAction::Invited(_))));
+    end.reject(RefuseReason::NobodyWaits, "");
+    inviting.on_message(&codec::encode(&sent(end.next_action())), 0);
+    let Some(ServerAction::Close { result: Err(error) }) = inviting.next_action() else { panic!() };
+    assert_eq!(
+        error.to_string(),
+        "the peer refused the session (no subscriber waits for this topic there: start it first)"
+    );
+    let result = Err(ControlError::Rejected { reason: RefuseReason::NobodyWaits });
+    assert_eq!(end.next_action(), Some(ServerAction::Close { result }));
+}
+
+#[test]
+fn an_invitation_that_nobody_answers_costs_its_deadline() {
+    let mut inviting = ServerSession::inviting(100, identity("writer"), nonce(2), topic("pull"));
+    sent(inviting.next_action());
+    inviting.on_time(99);
+    assert_eq!(inviting.next_action(), None);
+    inviting.on_time(100);
+    let Message::Refuse(refuse) = sent(inviting.next_action()) else { panic!() };
+    assert_eq!(refuse.reason, RefuseReason::HelloDeadline);
+    let result = Err(ControlError::Deadline { awaited: "hello" });
+    assert_eq!(inviting.next_action(), Some(ServerAction::Close { result }));
+}
+
+/// An invitation is the first message of a peer that dialled, and nothing else.
+#[test]
+fn an_invitation_anywhere_else_is_refused() {
+    let invite = Message::Invite(Invite { identity: identity("writer"), topic: topic("pull") });
+    let invite = codec::encode(&invite);
+    let unexpected = |state| ControlError::Unexpected { message: "Invite", state };
+    let closed = |server: &mut ServerSession| {
+        let actions: Vec<_> = std::iter::from_fn(|| server.next_action()).collect();
+        let [.., ServerAction::Send(refuse), ServerAction::Close { result: Err(error) }] = &actions[..]
+        else {
+            panic!("{actions:?}")
+        };
+        let Message::Refuse(refuse) = codec::decode(&refuse.bytes).unwrap() else { panic!() };
+        assert_eq!((refuse.reason, refuse.text.as_str()), (RefuseReason::Unexpected, &*error.to_string()));
+        error.clone()
+    };
+    let mut pair = Pair::ready();
+    pair.server.on_message(&invite, 0);
+    assert_eq!(closed(&mut pair.server), unexpected("ready for requests"));
+    let mut pair = Pair::ready();
+    pair.server.shutdown(0);
+    pair.server.on_message(&invite, 0);
+    assert_eq!(closed(&mut pair.server), unexpected("ending"));
+
+    let mut server = ServerSession::new(0, identity("reader"), nonce(2));
+    server.on_message(&invite, 0);
+    server.on_message(&invite, 0);
+    assert_eq!(closed(&mut server), unexpected("invited"));
+    // Both ends have dialled, and neither would be the subscriber.
+    let mut server = ServerSession::inviting(100, identity("reader"), nonce(2), topic("pull"));
+    server.on_message(&invite, 0);
+    assert_eq!(closed(&mut server), unexpected("waiting for the answer to its invitation"));
+    let mut server = ServerSession::new(0, identity("reader"), nonce(2));
+    server.on_message(&invite, 1);
+    assert_eq!(closed(&mut server), ControlError::WrongRegions { message: "Invite", expected: 0, found: 1 });
+
+    for state in ["waiting for the answer to its hello", "ready for requests"] {
+        let mut pair = if state.starts_with("ready") { Pair::ready() } else { Pair::dialled() };
+        assert_eq!(pair.client.on_message(&invite, 0), Err(unexpected(state)));
+    }
+}
+
+#[test]
+fn a_node_that_stops_takes_no_invitation_any_more() {
+    let invite = Message::Invite(Invite { identity: identity("writer"), topic: topic("pull") });
+    let mut invited = ServerSession::new(0, identity("reader"), nonce(2));
+    invited.on_message(&codec::encode(&invite), 0);
+    invited.next_action();
+    let mut inviting = ServerSession::inviting(100, identity("writer"), nonce(2), topic("pull"));
+    inviting.next_action();
+    for server in [&mut invited, &mut inviting] {
+        server.shutdown(0);
+        let Message::Refuse(refuse) = sent(server.next_action()) else { panic!() };
+        assert_eq!(refuse.reason, RefuseReason::ShuttingDown);
+        assert!(matches!(server.next_action(), Some(ServerAction::Close { .. })));
+    }
 }
 
 #[test]

@@ -31,6 +31,20 @@ pub enum Address {
     },
 }
 
+/// How nodes connect their queue pairs over RDMA verbs. Both ends of a connection do it in the same way; a node that
+/// listens answers to all of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RdmaConnect {
+    /// By librdmacm, the connection manager: reliable connections.
+    #[default]
+    Manager,
+    /// By an exchange of queue pair numbers and addresses over TCP: reliable connections.
+    Tcp,
+    /// By an exchange over TCP: unreliable connections, which only push. What a wire loses is replaced by the next value.
+    TcpUnreliable,
+}
+
 /// Where a topic is found: a node's address, `/`, the topic's name.
 ///
 /// ```

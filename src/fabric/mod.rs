@@ -23,10 +23,10 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub use address::{Address, AddressError, Target};
+pub use address::{Address, AddressError, RdmaConnect, Target};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
-pub(crate) use wait::{Waker, wait};
+pub(crate) use wait::{Waker, finish, read_now, wait};
 
 use crate::id::NodeName;
 pub(crate) use crate::memory::ByteRange;
@@ -123,10 +123,6 @@ pub(crate) trait RemoteWrite: Debug + Send {
     fn in_flight(&mut self) -> Result<usize, FabricError>;
 
     /// Whether the words of one write become visible in order, as [`Connection::writes_words_in_order`] says.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "landing regions without word order are to be written otherwise")
-    )]
     fn writes_words_in_order(&self) -> bool;
 
     /// What ends this access from another thread.
@@ -263,6 +259,14 @@ pub enum FabricError {
     )]
     NoAnswer {
         /// The address that was dialled.
+        address: Address,
+    },
+    /// This program was built without the provider for RDMA verbs.
+    #[error(
+        "{address} needs RDMA verbs, which this program was built without: build it with `--features verbs`"
+    )]
+    WithoutVerbs {
+        /// The address that was asked for.
         address: Address,
     },
     /// The provider cannot reach addresses of this kind.

@@ -36,14 +36,17 @@ impl Fabric for SeveralFabrics {
     }
 
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        let mut outcome = Err(FabricError::Unreachable { address: address.clone(), fabric: "local" });
         for member in &self.members {
-            outcome = member.fabric.dial(address);
-            if !matches!(outcome, Err(FabricError::Unreachable { .. })) {
-                break;
+            match member.fabric.dial(address) {
+                Err(FabricError::Unreachable { .. }) => {}
+                outcome => return outcome,
             }
         }
-        outcome
+        let address = address.clone();
+        Err(match address {
+            Address::Rdma { .. } if cfg!(not(feature = "verbs")) => FabricError::WithoutVerbs { address },
+            _ => FabricError::Unreachable { address, fabric: "node's" },
+        })
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
@@ -176,7 +179,9 @@ mod tests {
         let network = Network::new(1, Reach::Mapped);
         let several = SeveralFabrics::new(vec![(Arc::new(network.fabric(&name("node"))), true)]);
         let far = Address::Rdma { host: "far-away".to_owned(), port: 1 };
-        assert!(matches!(several.dial(&far), Err(FabricError::Unreachable { .. })));
+        let error = several.dial(&far).unwrap_err();
+        let expected = if cfg!(feature = "verbs") { "by the node's fabric" } else { "--features verbs" };
+        assert!(error.to_string().contains(expected), "{error}");
         assert!(matches!(several.dial(&Address::Shm(name("nobody"))), Err(FabricError::NoSuchNode { .. })));
     }
 }

@@ -6,7 +6,11 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::FabricError;
+use super::{ByteRange, Completion, FabricError, RemoteRead};
+use crate::clock::Clock;
+
+/// The longest wait for the end of a read before the time is looked at.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Waits until one of the first is readable, one of the second takes more, any is closed or broken, or the time is
 /// over.
@@ -23,6 +27,35 @@ pub(crate) fn wait(
         Ok(_) | Err(Errno::INTR) => Ok(()),
         Err(errno) => Err(FabricError::System { what: "wait for peers", source: errno.into() }),
     }
+}
+
+/// Reads one range of a peer's region, and waits for it up to `patience_ns`: [`Completion::Pending`] when that was not
+/// enough. Not while a batch is under way.
+pub(crate) fn read_now(
+    remote: &mut dyn RemoteRead,
+    range: ByteRange,
+    clock: &dyn Clock,
+    patience_ns: u64,
+) -> Result<Completion, FabricError> {
+    let completion = remote.post(&[range])?;
+    finish(remote, completion, clock, patience_ns)
+}
+
+/// Waits for the end of a batch of reads, as [`read_now`] does.
+pub(crate) fn finish(
+    remote: &mut dyn RemoteRead,
+    mut completion: Completion,
+    clock: &dyn Clock,
+    patience_ns: u64,
+) -> Result<Completion, FabricError> {
+    let deadline_ns = clock.monotonic_ns().saturating_add(patience_ns);
+    while completion == Completion::Pending && clock.monotonic_ns() < deadline_ns {
+        if let Some(handle) = remote.wait_handle()? {
+            wait(&[handle], &[], LOOK_AGAIN)?;
+        }
+        completion = remote.poll()?;
+    }
+    Ok(completion)
 }
 
 /// Ends another thread's wait.
@@ -60,7 +93,7 @@ impl Waker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Clock, SystemClock};
+    use crate::clock::SystemClock;
 
     #[test]
     fn a_wait_ends_by_a_waker_or_by_time() {

@@ -7,13 +7,13 @@ use std::fmt::{self, Display};
 
 use serde::{Serialize, Serializer};
 
-use crate::id::{Delivery, Epoch, Kind, Sequence, TopicId, TopicName};
+use crate::fabric::FabricError;
+use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
 use crate::layout::header::{
     COUNTERS_LEN, COUNTERS_OFFSET, HOT_HEARTBEAT, HOT_LEN, HOT_PUBLISHED, HOT_SEQUENCE, HeaderError,
     LAYOUT_VERSION, STATIC_OFFSET, StaticLine,
 };
 use crate::limits;
-use crate::memory::Region;
 use crate::metrics::{self, Counter, Unit};
 use crate::payload::{Encoding, Payload, Schema};
 use crate::subscriber::StateSubscriber;
@@ -34,7 +34,7 @@ const HOST_PREFIX: &str = "host: ";
 /// let mut publisher = node.state_publisher::<(f64, f64)>("EURUSD").open()?;
 /// publisher.publish(&(1.0841, 1.0843))?;
 ///
-/// let report = TopicReport::of(&node.state_subscriber::<Raw>("shm:quotes/EURUSD").open()?)?;
+/// let report = TopicReport::of(&mut node.state_subscriber::<Raw>("shm:quotes/EURUSD").open()?)?;
 /// assert_eq!((report.sequence.get(), report.newest_len, report.state), (1, 16, Liveness::Live));
 /// assert_eq!(report.process, Some(std::process::id()));
 /// # Ok(())
@@ -130,23 +130,23 @@ pub enum InspectError {
     /// The subscriber has a landing region, not the repository.
     #[error("a push subscriber does not see the repository: inspect with one that pulls")]
     Landing,
-    /// The repository is not mapped here.
-    #[error("the repository cannot be read in place: inspect it on the publisher's host")]
-    NotMapped,
+    /// The repository could not be fetched.
+    #[error("the repository's headers cannot be read: {0}")]
+    Fabric(#[from] FabricError),
     /// The header has been damaged since the topic was attached to.
     #[error(transparent)]
     Header(#[from] HeaderError),
 }
 
 impl TopicReport {
-    /// The report of the topic that this subscriber pulls, without remote key and address. Does not block;
-    /// allocates.
+    /// The report of the topic that this subscriber pulls, without remote key and address. Allocates. Does not block on
+    /// the publisher's host, and for a round trip on another.
     ///
     /// # Errors
     ///
     /// [`InspectError`] when the subscriber does not see the repository, or its header is damaged.
-    pub fn of<T: Payload>(subscriber: &StateSubscriber<T>) -> Result<Self, InspectError> {
-        let region = repository(subscriber)?;
+    pub fn of<T: Payload>(subscriber: &mut StateSubscriber<T>) -> Result<Self, InspectError> {
+        let region = &*subscriber.headers()?.ok_or(InspectError::Landing)?;
         let mut words = [0; StaticLine::WORDS];
         region.copy_out(STATIC_OFFSET, &mut words);
         let line = StaticLine::parse(&words)?;
@@ -203,22 +203,23 @@ impl TopicReport {
     /// # Errors
     ///
     /// As [`Self::of`].
-    pub fn with_keys<T: Payload>(subscriber: &StateSubscriber<T>) -> Result<Self, InspectError> {
-        let granted = subscriber.granted();
-        Ok(Self { rkey: Some(granted.key), address: Some(granted.address), ..Self::of(subscriber)? })
+    pub fn with_keys<T: Payload>(subscriber: &mut StateSubscriber<T>) -> Result<Self, InspectError> {
+        let (rkey, address) = (Some(subscriber.granted().key), Some(subscriber.granted().address));
+        Ok(Self { rkey, address, ..Self::of(subscriber)? })
     }
 }
 
 impl Liveness {
-    /// Whether the publisher of this subscriber's topic lives. Neither blocks nor allocates, but for a topic that
-    /// has ended. `None` where it cannot be seen: a push subscriber sees no heartbeat.
+    /// Whether the publisher of this subscriber's topic lives. On the publisher's host it neither blocks nor allocates,
+    /// but for a topic that has ended; on another one it blocks for a round trip. `None` where it cannot be seen: a push
+    /// subscriber sees no heartbeat.
     ///
     /// The publisher's clock is compared with that of this host.
-    pub fn of<T: Payload>(subscriber: &StateSubscriber<T>) -> Option<Self> {
+    pub fn of<T: Payload>(subscriber: &mut StateSubscriber<T>) -> Option<Self> {
         if subscriber.end().is_some() {
             return Some(Self::Gone);
         }
-        let heartbeat_ns = repository(subscriber).ok()?.load(HOT_HEARTBEAT);
+        let heartbeat_ns = subscriber.headers().ok()??.load(HOT_HEARTBEAT);
         Some(of_heartbeat(subscriber.clock().realtime_ns().saturating_sub(heartbeat_ns)))
     }
 }
@@ -230,14 +231,6 @@ impl Display for Liveness {
             Self::Hung => "hung",
             Self::Gone => "gone",
         })
-    }
-}
-
-/// The repository's memory.
-fn repository<T: Payload>(subscriber: &StateSubscriber<T>) -> Result<&Region, InspectError> {
-    match subscriber.delivery() {
-        Delivery::Pull => subscriber.mapped().map(AsRef::as_ref).ok_or(InspectError::NotMapped),
-        Delivery::Push => Err(InspectError::Landing),
     }
 }
 
@@ -271,13 +264,13 @@ mod tests {
         let node = node(&dir);
         let mut publisher =
             node.state_publisher::<String>("a/b").slots(16).payload_len_max(100).open().unwrap();
-        let subscriber = node.state_subscriber::<String>("shm:p/a/b").open().unwrap();
-        let report = TopicReport::of(&subscriber).unwrap();
+        let mut subscriber = node.state_subscriber::<String>("shm:p/a/b").open().unwrap();
+        let report = TopicReport::of(&mut subscriber).unwrap();
         assert_eq!((report.sequence, report.published_ns, report.age_ns), (Sequence::NONE, None, None));
 
         publisher.publish(&"hello".to_owned()).unwrap();
         publisher.publish(&"x".repeat(1000)).unwrap_err();
-        let report = TopicReport::of(&subscriber).unwrap();
+        let report = TopicReport::of(&mut subscriber).unwrap();
         assert_eq!(
             (report.topic.as_str(), report.kind, report.type_name.as_str()),
             ("a/b", Kind::State, "String")
@@ -291,7 +284,7 @@ mod tests {
         let bytes = report.counters.iter().find(|counter| counter.name == "bytes").unwrap();
         assert_eq!(bytes.value, 13);
         assert_eq!((report.rkey, report.address), (None, None));
-        assert!(TopicReport::with_keys(&subscriber).unwrap().rkey.is_some());
+        assert!(TopicReport::with_keys(&mut subscriber).unwrap().rkey.is_some());
     }
 
     #[test]
@@ -299,13 +292,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
         let publisher = node.state_publisher::<u32>("t").open().unwrap();
-        let subscriber = node.state_subscriber::<u32>("shm:p/t").open().unwrap();
-        let report = serde_json::to_value(TopicReport::with_keys(&subscriber).unwrap()).unwrap();
+        let mut subscriber = node.state_subscriber::<u32>("shm:p/t").open().unwrap();
+        let report = serde_json::to_value(TopicReport::with_keys(&mut subscriber).unwrap()).unwrap();
         assert_eq!(report["epoch"], publisher.epoch().to_string());
         assert_eq!(report["rkey"].as_str().unwrap().len(), 16);
         assert_eq!((&report["type"], &report["state"]), (&"u32".into(), &"live".into()));
         assert_eq!(report["schema"]["format"], "u32");
-        let masked = serde_json::to_value(TopicReport::of(&subscriber).unwrap()).unwrap();
+        let masked = serde_json::to_value(TopicReport::of(&mut subscriber).unwrap()).unwrap();
         assert!(masked["rkey"].is_null() && masked["address"].is_null());
     }
 
@@ -314,16 +307,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
         let publisher = node.state_publisher::<u32>("t").open().unwrap();
-        let push = node.state_subscriber::<u32>("shm:p/t").push().open().unwrap();
-        let pull = node.state_subscriber::<u32>("shm:p/t").open().unwrap();
-        assert!(matches!(TopicReport::of(&push), Err(InspectError::Landing)));
-        assert_eq!((Liveness::of(&push), Liveness::of(&pull)), (None, Some(Liveness::Live)));
+        let mut push = node.state_subscriber::<u32>("shm:p/t").push().open().unwrap();
+        let mut pull = node.state_subscriber::<u32>("shm:p/t").open().unwrap();
+        assert!(matches!(TopicReport::of(&mut push), Err(InspectError::Landing)));
+        assert_eq!((Liveness::of(&mut push), Liveness::of(&mut pull)), (None, Some(Liveness::Live)));
         drop(publisher);
         while pull.end().is_none() {
             std::thread::yield_now();
         }
-        assert_eq!(Liveness::of(&pull), Some(Liveness::Gone));
-        assert_eq!(TopicReport::of(&pull).unwrap().state, Liveness::Gone);
+        assert_eq!(Liveness::of(&mut pull), Some(Liveness::Gone));
+        assert_eq!(TopicReport::of(&mut pull).unwrap().state, Liveness::Gone);
     }
 
     #[test]

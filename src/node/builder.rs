@@ -9,7 +9,9 @@ use crate::control::{Identity, Text};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::shm::ShmFabric;
 use crate::fabric::shm::directory::RuntimeDirectory;
-use crate::fabric::{Fabric, FabricError, Listener, SeveralFabrics};
+#[cfg(feature = "verbs")]
+use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
+use crate::fabric::{Address, AddressError, Fabric, FabricError, Listener, RdmaConnect, SeveralFabrics};
 use crate::id::{NameError, NodeName};
 
 /// Sets up a [`Node`].
@@ -19,6 +21,8 @@ pub struct NodeBuilder {
     name: Option<NodeName>,
     runtime_dir: Option<PathBuf>,
     events: Arc<dyn EventSink>,
+    rdma: Option<Address>,
+    rdma_connect: RdmaConnect,
 }
 
 /// Why a node could not be opened.
@@ -44,7 +48,13 @@ pub enum NodeError {
 
 impl NodeBuilder {
     pub(super) fn new() -> Self {
-        Self { name: None, runtime_dir: None, events: Arc::new(TracingSink) }
+        Self {
+            name: None,
+            runtime_dir: None,
+            events: Arc::new(TracingSink),
+            rdma: None,
+            rdma_connect: RdmaConnect::default(),
+        }
     }
 
     /// Gives the node a name, under which others find it. One process of a user and host may have it at a time.
@@ -61,6 +71,25 @@ impl NodeBuilder {
     /// user, and no one else may write to it.
     pub fn runtime_dir(self, path: impl Into<PathBuf>) -> Self {
         Self { runtime_dir: Some(path.into()), ..self }
+    }
+
+    /// Serves the node's topics over RDMA verbs too, from the same memory: listens at `rdma://HOST[:PORT]`, where HOST is
+    /// an address of this host, or `0.0.0.0` for all of them, and port 0 chooses a free one
+    /// ([`Node::addresses`] tells which). Takes effect for a node with a name. Needs the cargo feature `verbs`.
+    ///
+    /// # Errors
+    ///
+    /// [`AddressError`] when it is not such an address.
+    pub fn rdma(self, address: &str) -> Result<Self, AddressError> {
+        match address.parse()? {
+            address @ Address::Rdma { .. } => Ok(Self { rdma: Some(address), ..self }),
+            _ => Err(AddressError::Host { text: address.to_owned() }),
+        }
+    }
+
+    /// How this node connects when it dials an `rdma://` address; by default [`RdmaConnect::Manager`].
+    pub fn rdma_connect(self, rdma_connect: RdmaConnect) -> Self {
+        Self { rdma_connect, ..self }
     }
 
     /// Where the node's events go. By default they become `tracing` records of the target `fabricast`.
@@ -81,8 +110,9 @@ impl NodeBuilder {
             Some(path) => RuntimeDirectory::open(path)?,
             None => RuntimeDirectory::from_environment()?,
         };
-        let fabric: Arc<dyn Fabric> =
-            Arc::new(SeveralFabrics::new(vec![(Arc::new(ShmFabric::new(directory)), true)]));
+        let mut members: Vec<(Arc<dyn Fabric>, bool)> = vec![(Arc::new(ShmFabric::new(directory)), true)];
+        members.extend(verbs(self.rdma, self.rdma_connect)?);
+        let fabric: Arc<dyn Fabric> = Arc::new(SeveralFabrics::new(members));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (core, driver) = assemble(self.name, fabric, clock, self.events)?;
         let thread = DriverThread::start(driver, Arc::clone(&core));
@@ -90,6 +120,25 @@ impl NodeBuilder {
             thread.map_err(|source| NodeError::System { what: "start the node's thread", source })?;
         Ok(Node::new(core, Some(thread)))
     }
+}
+
+/// The provider for RDMA verbs, and whether a node listens there.
+#[cfg(feature = "verbs")]
+fn verbs(
+    listen: Option<Address>,
+    connect: RdmaConnect,
+) -> Result<Option<(Arc<dyn Fabric>, bool)>, FabricError> {
+    let listens = listen.is_some();
+    Ok(Some((Arc::new(VerbsFabric::new(VerbsConfig { listen, connect })?), listens)))
+}
+
+/// Nothing: this program was built without it.
+#[cfg(not(feature = "verbs"))]
+fn verbs(
+    listen: Option<Address>,
+    _connect: RdmaConnect,
+) -> Result<Option<(Arc<dyn Fabric>, bool)>, FabricError> {
+    listen.map_or(Ok(None), |address| Err(FabricError::WithoutVerbs { address }))
 }
 
 /// A node over any fabric and clock, and the driver that somebody has to run.

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::link::Link;
+use super::listener::Backlogs;
+use super::served::Served;
 use crate::clock::Clock;
 use crate::control::Identity;
 use crate::event::{Event, EventSink};
@@ -26,8 +28,12 @@ pub(crate) struct NodeCore {
     waker: Arc<Waker>,
     /// The topics of this node. A name without a topic is reserved by a publisher that is being opened.
     topics: Mutex<BTreeMap<TopicName, Option<Arc<PublishedTopic>>>>,
-    /// The sessions that this node has dialled.
+    /// The sessions in which this node subscribes.
     links: Mutex<Vec<Arc<Link>>>,
+    /// The topics that it listens for.
+    backlogs: Backlogs,
+    /// Sessions with subscribers that it has dialled, until its thread serves them.
+    dialled: Mutex<Vec<Served>>,
 }
 
 /// A topic's name, taken until its topic is there or opening it has failed.
@@ -47,8 +53,9 @@ impl NodeCore {
         addresses: Vec<Address>,
     ) -> Result<Self, FabricError> {
         let waker = Arc::new(Waker::new()?);
-        let (topics, links) = (Mutex::default(), Mutex::default());
-        Ok(Self { fabric, clock, events, identity, addresses, waker, topics, links })
+        let (topics, links, dialled) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let backlogs = Backlogs::default();
+        Ok(Self { fabric, clock, events, identity, addresses, waker, topics, links, backlogs, dialled })
     }
 
     /// What moves this node's bytes.
@@ -124,7 +131,17 @@ impl NodeCore {
         topics.values().flatten().cloned().collect()
     }
 
-    /// The sessions that this node has dialled.
+    /// The topics that this node listens for.
+    pub(super) fn backlogs(&self) -> &Backlogs {
+        &self.backlogs
+    }
+
+    /// Sessions with subscribers that this node has dialled, until its thread serves them.
+    pub(super) fn dialled(&self) -> &Mutex<Vec<Served>> {
+        &self.dialled
+    }
+
+    /// The sessions in which this node subscribes.
     pub(super) fn links(&self) -> &Mutex<Vec<Arc<Link>>> {
         &self.links
     }

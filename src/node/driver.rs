@@ -57,11 +57,16 @@ impl Driver {
     pub(super) fn turn(&mut self) {
         let now_ns = self.core.clock().monotonic_ns();
         self.accept(now_ns);
+        self.take_dialled();
         for served in &mut self.served {
             served.turn(&self.core, now_ns, &mut self.buffer);
         }
+        self.hand_over_invited();
         self.served.retain(|served| !served.is_over());
         link::turn_all(&self.core);
+        if self.core.backlogs().tend(&self.core) {
+            link::turn_all(&self.core);
+        }
         self.tend_topics(now_ns);
     }
 
@@ -126,6 +131,27 @@ impl Driver {
                     self.accept_again_ns = Some(now_ns.saturating_add(saturate(TROUBLE_PAUSE)));
                     return self.core.tell(&Event::Trouble { what: error.to_string() });
                 }
+            }
+        }
+    }
+
+    /// Begins to serve the subscribers that were dialled.
+    fn take_dialled(&mut self) {
+        for dialled in self.core.dialled().lock().drain(..) {
+            if self.served.len() < limits::SESSIONS_MAX {
+                self.served.push(dialled);
+            } else {
+                dialled.give_up();
+            }
+        }
+    }
+
+    /// Makes subscriptions of sessions with publishers that have dialled.
+    fn hand_over_invited(&mut self) {
+        let invited = self.served.extract_if(.., |served| served.is_invited());
+        for (connection, invited) in invited.filter_map(Served::into_invited) {
+            if let Err(error) = Link::invited(&self.core, connection, invited) {
+                self.core.tell(&Event::Trouble { what: error.to_string() });
             }
         }
     }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::core::NodeCore;
+use super::listener::Place;
 use super::outbox::Outbox;
+use super::served::Invited;
 use crate::control::{
     AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, RefuseReason,
     SubscriberCounts, TopicEntry,
@@ -21,10 +23,14 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// How long a thread that waits for an answer sleeps at the most: another thread may have taken the answer for it.
 pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A session that this node has dialled. Shared by all subscriptions to one peer, and by the node's thread.
+/// A session in which this node subscribes. Shared by all subscriptions to a peer that it has dialled, and by the node's
+/// thread.
 #[derive(Debug)]
 pub(crate) struct Link {
-    address: Address,
+    /// Where the peer was dialled. `None` if it has dialled this node: such a session has one subscription.
+    address: Option<Address>,
+    /// What a peer that has dialled takes up.
+    _place: Option<Place>,
     /// The connection's handle once more, so that one can wait without holding the lock.
     handle: Option<OwnedFd>,
     /// How long each answer may take.
@@ -102,10 +108,13 @@ struct Parting {
 }
 
 /// Why a session could not be had.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
+    #[error(transparent)]
     Fabric(FabricError),
+    #[error(transparent)]
     Session(ControlError),
+    #[error("cannot draw a random number: {0}")]
     Random(std::io::Error),
 }
 
@@ -118,12 +127,39 @@ impl Link {
     /// A new session with the node at this address.
     pub(super) fn dial(core: &NodeCore, address: &Address, patience_ns: u64) -> Result<Arc<Self>, LinkError> {
         let connection = core.fabric().dial(address).map_err(LinkError::Fabric)?;
+        let link = Self::new(core, connection, patience_ns)?;
+        let link = Arc::new(Self { address: Some(address.clone()), ..link });
+        core.links().lock().push(Arc::clone(&link));
+        core.waker().wake();
+        link.wait_for(core, "hello", |state| state.peer.is_some().then_some(Ok(())))?;
+        Ok(link)
+    }
+
+    /// A session with a publisher's node that has dialled this one, and waits for a listener to accept it. Called by the
+    /// node's thread.
+    pub(super) fn invited(
+        core: &NodeCore,
+        connection: Box<dyn Connection>,
+        invited: Invited,
+    ) -> Result<(), LinkError> {
+        let Invited { inviter, backlog, place } = invited;
+        let link = Self::new(core, connection, backlog.patience_ns())?;
+        link.state.lock().session.expect_hello_of(inviter);
+        let link = Arc::new(Self { _place: Some(place), ..link });
+        backlog.push(Arc::clone(&link));
+        core.links().lock().push(link);
+        Ok(())
+    }
+
+    /// A session over this connection, whose hello is ready to be sent.
+    fn new(core: &NodeCore, connection: Box<dyn Connection>, patience_ns: u64) -> Result<Self, LinkError> {
         let handle = connection.wait_handle().map(|handle| handle.try_clone_to_owned()).transpose();
         let cloned = |source| FabricError::System { what: "share a connection between threads", source };
         let nonce = core.nonce().map_err(LinkError::Random)?;
         let now_ns = core.clock().monotonic_ns();
-        let link = Arc::new(Self {
-            address: address.clone(),
+        Ok(Self {
+            address: None,
+            _place: None,
             handle: handle.map_err(cloned).map_err(LinkError::Fabric)?,
             patience_ns,
             state: Mutex::new(LinkState {
@@ -142,11 +178,7 @@ impl Link {
                 unreachable: None,
                 buffer: vec![0; limits::CONTROL_MESSAGE_LEN_MAX],
             }),
-        });
-        core.links().lock().push(Arc::clone(&link));
-        core.waker().wake();
-        link.wait_for(core, "hello", |state| state.peer.is_some().then_some(Ok(())))?;
-        Ok(link)
+        })
     }
 
     /// Readable when the peer has sent something, or is gone. `None` when the session is over: the connection to a
@@ -166,6 +198,16 @@ impl Link {
     /// Who the peer is.
     pub(super) fn peer(&self) -> Option<Identity> {
         self.state.lock().peer.clone()
+    }
+
+    /// Whether the peer has said hello, and the session takes requests.
+    pub(super) fn is_ready(&self) -> bool {
+        self.state.lock().is_ready()
+    }
+
+    /// Why the session is over, if it is.
+    pub(super) fn failure(&self) -> Option<ControlError> {
+        self.state.lock().failure.clone()
     }
 
     /// One page of the peer's directory, and whether there are more.
@@ -215,12 +257,11 @@ impl Link {
     }
 
     fn takes_more(&self, address: &Address) -> bool {
-        if self.address != *address {
+        if self.address.as_ref() != Some(address) {
             return false;
         }
         let state = self.state.lock();
-        let room = state.attachments.len() < limits::ATTACHMENTS_PER_SESSION_MAX;
-        room && !state.ending && state.failure.is_none() && state.peer.is_some()
+        state.attachments.len() < limits::ATTACHMENTS_PER_SESSION_MAX && state.is_ready()
     }
 
     /// Takes messages until `found` finds what it looks for, the session fails, or the time for an answer is over.
@@ -292,6 +333,10 @@ pub(super) fn end_all(core: &NodeCore) {
 }
 
 impl LinkState {
+    fn is_ready(&self) -> bool {
+        !self.ending && self.failure.is_none() && self.peer.is_some()
+    }
+
     /// Takes what has come, and notices what has not.
     fn turn(&mut self, now_ns: u64) {
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {

@@ -3,9 +3,11 @@
 
 mod builder;
 mod core;
+mod dial;
 mod directory;
 mod driver;
 mod link;
+mod listener;
 mod outbox;
 mod served;
 mod subscribe;
@@ -17,7 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use builder::{NodeBuilder, NodeError};
+pub use dial::DialError;
 pub use directory::{Directory, DirectoryError, NodeListing, TopicListing};
+pub use listener::{StateListener, StateListenerBuilder};
 pub use subscribe::StateSubscriberBuilder;
 
 use self::core::NodeCore;
@@ -34,12 +38,13 @@ const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
-/// A node with a name can be found and subscribed to; one without only subscribes. Publishers and subscribers
-/// keep their node going, so that it may be dropped before them. Cheap to clone.
+/// A node with a name can be found, and subscribed to; one without subscribes to others, and
+/// [dials](Self::dial_subscriber) subscribers that [listen](Self::state_listener) for its topics. Publishers, subscribers
+/// and listeners keep their node going, so that it may be dropped before them. Cheap to clone.
 ///
-/// Whichever goes last of its handles ([`Node`]s, [`StatePublisher`]s,
-/// [`StateSubscriber`](crate::StateSubscriber)s) stops the node: that drop joins the node's thread, and may block for up
-/// to 250 ms, the time that peers have to take part in the end of their sessions.
+/// Whichever goes last of its handles ([`Node`]s, [`StatePublisher`]s, [`StateSubscriber`](crate::StateSubscriber)s,
+/// [`StateListener`]s) stops the node: that drop joins the node's thread, and may block for up to 250 ms, the time that
+/// peers have to take part in the end of their sessions.
 ///
 /// ```
 /// use fabricast::Node;
@@ -102,6 +107,56 @@ impl Node {
     /// Begins to set up a subscriber of the state topic at this address, for example `shm:NODE/TOPIC`.
     pub fn state_subscriber<T: Payload>(&self, target: &str) -> StateSubscriberBuilder<'_, T> {
         StateSubscriberBuilder::new(self, target.to_owned())
+    }
+
+    /// Begins to set up a listener for publishers of this topic, whose nodes dial this one. The node needs a name.
+    pub fn state_listener<T: Payload>(&self, topic: &str) -> StateListenerBuilder<'_, T> {
+        StateListenerBuilder::new(self, topic.to_owned())
+    }
+
+    /// Dials the node at this address, at which a [`StateListener`] waits for this topic, one of this node's own. When
+    /// it returns, a subscriber there is attached, so that the next publish reaches it. The node needs no name for that.
+    ///
+    /// Blocks until the listener has accepted, at most for `timeout`. A subscription that does not come about in that time
+    /// does not come about later. Allocates.
+    ///
+    /// # Errors
+    ///
+    /// [`DialError`] when this node does not publish the topic, the other one cannot be reached or refuses, nobody listens
+    /// or accepts there in time, or the subscriber and the topic do not fit together.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use fabricast::{DialError, Node, RefuseReason};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let desk = Node::builder().name("desk")?.runtime_dir(dir.path()).open()?;
+    /// let node = Node::builder().runtime_dir(dir.path()).open()?;
+    /// let mut publisher = node.state_publisher::<String>("tokyo").open()?;
+    /// let (address, timeout) = ("shm:desk".parse()?, Duration::from_secs(5));
+    ///
+    /// let error = node.dial_subscriber("tokyo", &address, timeout).unwrap_err();
+    /// assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }));
+    ///
+    /// let listener = desk.state_listener::<String>("tokyo").open()?;
+    /// let accepting = std::thread::spawn(move || listener.accept_timeout(timeout));
+    /// node.dial_subscriber("tokyo", &address, timeout)?;
+    /// publisher.publish(&"sunny".to_owned())?;
+    ///
+    /// let accepted = accepting.join().expect("accepting does not panic")?;
+    /// let mut subscriber = accepted.ok_or("nobody dialled")?;
+    /// assert_eq!(subscriber.try_receive()?.map(|sample| sample.value).as_deref(), Some("sunny"));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn dial_subscriber(
+        &self,
+        topic: &str,
+        address: &Address,
+        timeout: Duration,
+    ) -> Result<(), DialError> {
+        dial::dial(self.core(), topic, address, timeout)
     }
 
     /// The nodes of this host and user, the dead ones included that have left a trace. Changes nothing.

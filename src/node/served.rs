@@ -3,10 +3,12 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use super::core::NodeCore;
+use super::dial::Pending;
+use super::listener::{Backlog, Place};
 use super::outbox::Outbox;
 use crate::control::{
-    Attach, AttachmentId, ControlError, Farewell, GeometryWire, Grant, RefuseReason, SchemaJson,
-    ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
+    Attach, AttachmentId, ControlError, Farewell, GeometryWire, Grant, Identity, Invite, RefuseReason,
+    SchemaJson, ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
 };
 use crate::event::Event;
 use crate::fabric::{Completion, Connection, Exposure, Offer, Received, RemoteKey, Revocation};
@@ -15,7 +17,10 @@ use crate::limits;
 use crate::publisher::{Landing, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// A session with a peer that dialled this node.
+/// What a peer is told that attaches too late.
+const GIVEN_UP: &str = "the publisher does not wait for it any more";
+
+/// A session in which this node serves its topics: with a peer that has dialled it, or that it has dialled.
 #[derive(Debug)]
 pub(super) struct Served {
     connection: Box<dyn Connection>,
@@ -25,9 +30,29 @@ pub(super) struct Served {
     /// What the peer has detached from and may still be written.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
     peer: Option<NodeName>,
+    /// This node has dialled, and the peer is not attached yet.
+    invitation: Option<Pending>,
+    /// The peer has dialled, to be subscribed to.
+    invited: Option<Invited>,
     /// All that is left to do is to send what waits.
     closing: bool,
     over: bool,
+}
+
+/// Why a request is refused.
+#[derive(Debug)]
+struct Objection {
+    reason: RefuseReason,
+    /// In words; may be empty.
+    text: String,
+}
+
+/// What a node needs to subscribe at a peer that has dialled it.
+#[derive(Debug)]
+pub(super) struct Invited {
+    pub(super) inviter: Identity,
+    pub(super) backlog: Arc<Backlog>,
+    pub(super) place: Place,
 }
 
 /// What a peer has attached to.
@@ -57,16 +82,51 @@ impl Served {
         if !room {
             session.reject(RefuseReason::TooManySessions, "");
         }
-        Ok(Self {
+        Ok(Self::with(connection, session))
+    }
+
+    /// The session with a peer that this node has dialled, and that has to say hello until `deadline_ns`.
+    pub(super) fn inviting(
+        core: &NodeCore,
+        connection: Box<dyn Connection>,
+        deadline_ns: u64,
+        invitation: Pending,
+    ) -> Result<Self, std::io::Error> {
+        let (identity, topic) = (core.identity().clone(), invitation.topic().clone());
+        let session = ServerSession::inviting(deadline_ns, identity, core.nonce()?, topic);
+        Ok(Self { invitation: Some(invitation), ..Self::with(connection, session) })
+    }
+
+    fn with(connection: Box<dyn Connection>, session: ServerSession) -> Self {
+        Self {
             connection,
             session,
             outbox: Outbox::default(),
             attachments: BTreeMap::new(),
             leaving: BTreeMap::new(),
             peer: None,
+            invitation: None,
+            invited: None,
             closing: false,
             over: false,
-        })
+        }
+    }
+
+    /// Gives a session up that this node has dialled, because it serves as many as it may.
+    pub(super) fn give_up(self) {
+        if let Some(invitation) = &self.invitation {
+            invitation.no_room();
+        }
+    }
+
+    /// Whether the peer has dialled to be subscribed to: then its connection is to be handed over.
+    pub(super) fn is_invited(&self) -> bool {
+        self.invited.is_some()
+    }
+
+    /// The connection of a peer that has dialled to be subscribed to.
+    pub(super) fn into_invited(self) -> Option<(Box<dyn Connection>, Invited)> {
+        Some((self.connection, self.invited?))
     }
 
     /// Whether there is nothing left to do.
@@ -103,9 +163,12 @@ impl Served {
     /// One turn: takes what the peer sent, up to a limit, tells of ended topics, and sends what is to be sent.
     pub(super) fn turn(&mut self, core: &NodeCore, now_ns: u64, buffer: &mut [u8]) {
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
-            if self.closing || self.over || !self.receive(core, buffer) {
+            if self.closing || self.over || self.is_invited() || !self.receive(core, buffer) {
                 break;
             }
+        }
+        if self.invitation.as_ref().is_some_and(Pending::is_abandoned) {
+            self.session.shutdown(now_ns);
         }
         self.session.on_time(now_ns);
         self.act(core, None);
@@ -133,6 +196,9 @@ impl Served {
             }
             Err(error) => {
                 self.session.reject(RefuseReason::Malformed, &error.to_string());
+                if let Some(invitation) = self.invitation.as_ref().filter(|_| self.peer.is_none()) {
+                    invitation.broken(error);
+                }
                 self.act(core, None);
                 false
             }
@@ -156,6 +222,11 @@ impl Served {
                         process: identity.process,
                     });
                     self.peer = Some(identity.node);
+                    self.invitation.iter().for_each(Pending::greeted);
+                    Ok(())
+                }
+                ServerAction::Invited(invite) => {
+                    self.take_invite(core, invite);
                     Ok(())
                 }
                 ServerAction::QueryTopics { after } => self.answer_topics(core, after.as_ref()),
@@ -179,6 +250,14 @@ impl Served {
         }
     }
 
+    /// Lets the peer wait for the listener of the topic, if there is one, and a place.
+    fn take_invite(&mut self, core: &NodeCore, Invite { identity: inviter, topic }: Invite) {
+        match core.backlogs().admit(&topic) {
+            Ok((backlog, place)) => self.invited = Some(Invited { inviter, backlog, place }),
+            Err(reason) => self.session.reject(reason, ""),
+        }
+    }
+
     fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
         let now_ns = core.clock().realtime_ns();
         let mut topics = core.topics_after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1);
@@ -189,21 +268,54 @@ impl Served {
     }
 
     fn attach(&mut self, core: &NodeCore, attach: Attach) -> Result<(), ControlError> {
-        let Attach { attachment, topic: name, delivery, schema_hash } = attach;
-        let mut refuse = |reason: RefuseReason, text: &str| {
-            let peer = self.peer.clone().unwrap_or_else(|| core.identity().node.clone());
-            core.tell(&Event::Refused { peer, topic: name.to_string(), reason: reason.to_string() });
-            self.session.refuse(attachment, reason, text)
+        match self.admit(core, &attach) {
+            Ok((topic, schema)) => self.grant(core, &attach, topic, schema),
+            Err(Objection { reason, text }) => {
+                let (peer, topic) = (self.peer.as_ref(), attach.topic.to_string());
+                let peer = peer.unwrap_or_else(|| &core.identity().node).clone();
+                core.tell(&Event::Refused { peer, topic, reason: reason.to_string() });
+                let invitation = self.invitation.iter();
+                let invited = invitation.filter(|invitation| *invitation.topic() == attach.topic);
+                invited.for_each(|invitation| invitation.unfit(reason, &text));
+                self.session.refuse(attach.attachment, reason, &text)
+            }
+        }
+    }
+
+    /// The topic that the peer asks for, if it may have it, with its schema; otherwise why not.
+    fn admit(
+        &mut self,
+        core: &NodeCore,
+        attach: &Attach,
+    ) -> Result<(Arc<PublishedTopic>, SchemaJson), Objection> {
+        let Some(topic) = core.topic(&attach.topic) else {
+            return Err(Objection::new(RefuseReason::NoSuchTopic, ""));
         };
-        let Some(topic) = core.topic(&name) else { return refuse(RefuseReason::NoSuchTopic, "") };
         let schema = topic.schema();
-        if schema_hash.is_some_and(|hash| hash != schema.hash()) {
+        if attach.schema_hash.is_some_and(|hash| hash != schema.hash()) {
             let text = format!("the topic's values are {} ({})", schema.type_name(), schema.encoding());
-            return refuse(RefuseReason::SchemaMismatch, &text);
+            return Err(Objection::new(RefuseReason::SchemaMismatch, text));
         }
         let Ok(schema) = SchemaJson::new(schema.to_json()) else {
-            return refuse(RefuseReason::NotPermitted, "the topic's schema is too long to be sent");
+            return Err(Objection::new(
+                RefuseReason::NotPermitted,
+                "the topic's schema is too long to be sent",
+            ));
         };
+        if attach.delivery == Delivery::Pull && !is_awaited(&mut self.invitation, &attach.topic) {
+            return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
+        }
+        Ok((topic, schema))
+    }
+
+    fn grant(
+        &mut self,
+        core: &NodeCore,
+        attach: &Attach,
+        topic: Arc<PublishedTopic>,
+        schema: SchemaJson,
+    ) -> Result<(), ControlError> {
+        let Attach { attachment, delivery, .. } = *attach;
         let (geometry, registration) = (topic.geometry(), topic.registration());
         let RemoteKey { key, address } = self.connection.remote_key(registration);
         assert_eq!(registration.exposure(), Exposure::Read, "peers can only read a repository");
@@ -238,27 +350,39 @@ impl Served {
         id: AttachmentId,
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), ControlError> {
-        let Some(attachment) = self.attachments.get_mut(&id) else {
-            return self.session.refuse(id, RefuseReason::LandingUnfit, "");
-        };
-        let Some(offer) = offer else {
-            return self.session.refuse(id, RefuseReason::LandingUnfit, "no region came with the message");
-        };
-        if attachment.topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
-            return self.session.refuse(id, RefuseReason::TooManySubscribers, "");
-        }
-        match offer.open_write(attachment.topic.geometry().region_len()) {
-            Ok(remote) => {
-                attachment.revocation = Some(remote.revocation());
-                let topic = &attachment.topic;
-                let closed = Arc::clone(&attachment.closed);
-                let landing = Landing::new(remote, topic.geometry(), topic.epoch(), closed);
-                attachment.topic.hand_over(landing);
-                attachment.count(core, self.peer.as_ref());
-                self.session.lent(id)
+        match self.take_landing(core, id, offer) {
+            Ok(()) => self.session.lent(id),
+            Err(Objection { reason, text }) => {
+                self.invitation.iter().for_each(|invitation| invitation.unfit(reason, &text));
+                self.session.refuse(id, reason, &text)
             }
-            Err(error) => self.session.refuse(id, RefuseReason::LandingUnfit, &error.to_string()),
         }
+    }
+
+    /// Hands the landing region that was lent over to the publisher, or says why that cannot be.
+    fn take_landing(
+        &mut self,
+        core: &NodeCore,
+        id: AttachmentId,
+        offer: Option<Box<dyn Offer>>,
+    ) -> Result<(), Objection> {
+        let unfit = |text: &str| Objection::new(RefuseReason::LandingUnfit, text);
+        let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
+        let offer = offer.ok_or_else(|| unfit("no region came with the message"))?;
+        let topic = Arc::clone(&attachment.topic);
+        if topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
+            return Err(Objection::new(RefuseReason::TooManySubscribers, ""));
+        }
+        let remote = offer.open_write(topic.geometry().region_len());
+        let remote = remote.map_err(|error| unfit(&error.to_string()))?;
+        if !is_awaited(&mut self.invitation, topic.name()) {
+            return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
+        }
+        attachment.revocation = Some(remote.revocation());
+        let closed = Arc::clone(&attachment.closed);
+        topic.hand_over(Landing::new(remote, topic.geometry(), topic.epoch(), closed));
+        attachment.count(core, self.peer.as_ref());
+        Ok(())
     }
 
     /// Ends an attachment.
@@ -312,6 +436,9 @@ impl Served {
         self.attachments.clear();
         self.leaving.clear();
         self.closing = true;
+        if let Some(invitation) = self.invitation.take() {
+            invitation.closed(result.as_ref().err());
+        }
         match (result, self.peer.take()) {
             (Ok(_), Some(peer)) => core.tell(&Event::SessionClosed { peer, orderly: true }),
             (Err(ControlError::Disconnected), Some(peer)) => {
@@ -338,6 +465,12 @@ impl Served {
             }
         }
         self.over |= self.closing;
+    }
+}
+
+impl Objection {
+    fn new(reason: RefuseReason, text: impl Into<String>) -> Self {
+        Self { reason, text: text.into() }
     }
 }
 
@@ -369,6 +502,14 @@ impl Drop for ServedAttachment {
             gauge.set(gauge.value().saturating_sub(1));
         }
     }
+}
+
+/// Tells whoever dialled the peer that it is attached to this topic now. False when it must not be, because the one who
+/// dialled has given up.
+fn is_awaited(invitation: &mut Option<Pending>, topic: &TopicName) -> bool {
+    let Some(invited) = invitation.take_if(|invitation| invitation.topic() == topic) else { return true };
+    *invitation = invited.attached().err();
+    invitation.is_none()
 }
 
 fn entry(topic: &PublishedTopic, now_ns: u64) -> TopicEntry {

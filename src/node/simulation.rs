@@ -28,7 +28,11 @@ const TURNS: usize = 3000;
 struct World {
     network: Arc<Network>,
     drivers: Mutex<Vec<(NodeName, Driver)>>,
+    threads: Mutex<Vec<Thread>>,
 }
+
+/// What a process does beside the one that a test looks at; called in each turn until it says that it is over.
+struct Thread(Box<dyn FnMut() -> bool + Send>);
 
 /// The world's clock as its nodes see it: who waits lets the world go on.
 #[derive(Debug)]
@@ -38,7 +42,11 @@ type Value = (u64, String);
 
 impl World {
     fn new(seed: u64, reach: Reach) -> Arc<Self> {
-        Arc::new(Self { network: Network::new(seed, reach), drivers: Mutex::default() })
+        Arc::new(Self {
+            network: Network::new(seed, reach),
+            drivers: Mutex::default(),
+            threads: Mutex::default(),
+        })
     }
 
     fn node(self: &Arc<Self>, name: &str, listening: bool) -> Node {
@@ -57,12 +65,27 @@ impl World {
         // A driver that waits lets the world go on from within its turn.
         let Some(mut drivers) = self.drivers.try_lock() else { return };
         drivers.iter_mut().for_each(|(_, driver)| driver.turn());
+        drop(drivers);
+        // So does a thread that waits.
+        let Some(mut threads) = self.threads.try_lock() else { return };
+        threads.retain_mut(|thread| (thread.0)());
+    }
+
+    /// Begins a thread.
+    fn spawn(&self, thread: impl FnMut() -> bool + Send + 'static) {
+        self.threads.lock().push(Thread(Box::new(thread)));
     }
 
     fn kill(&self, name: &str) {
         let name: NodeName = name.parse().unwrap();
         self.network.kill(&name);
         self.drivers.lock().retain(|(other, _)| *other != name);
+    }
+}
+
+impl std::fmt::Debug for Thread {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Thread")
     }
 }
 
@@ -337,3 +360,5 @@ fn a_stopped_publisher_is_read_and_attaching_to_it_takes_no_longer_than_its_dead
         });
     }
 }
+
+mod dialling;

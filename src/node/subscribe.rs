@@ -4,18 +4,20 @@ use std::time::Duration;
 
 use super::Node;
 use super::core::NodeCore;
-use super::link::{Answer, LOOK_AGAIN, Link, LinkAttachment, LinkError};
+use super::link::{Answer, Link, LinkAttachment, LinkError};
 use crate::clock::saturate;
-use crate::control::{ControlError, GeometryWire, Grant, RefuseReason};
-use crate::fabric::{ByteRange, Completion, Exposure, Offer, Target, wait};
-use crate::id::Delivery;
+use crate::control::{ControlError, GeometryWire, Grant};
+use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
+use crate::id::{Delivery, TopicName};
 use crate::layout::header::{STATIC_OFFSET, StaticLine};
 use crate::layout::state::{GeometryError, StateGeometry};
 use crate::limits;
 use crate::memory::{Protection, Region};
-use crate::payload::{Encoding, Payload, Schema};
+use crate::payload::{Encoding, Payload, Schema, SchemaError};
 use crate::repository::state::ReadCounts;
-use crate::subscriber::{Attachment, GrantError, Granted, Source, StateSubscriber, SubscriberError};
+use crate::subscriber::{
+    AttachError, Attachment, GrantError, Granted, Source, StateSubscriber, SubscriberError,
+};
 
 /// Sets up a subscriber of a state topic.
 #[derive(Debug)]
@@ -23,44 +25,52 @@ use crate::subscriber::{Attachment, GrantError, Granted, Source, StateSubscriber
 pub struct StateSubscriberBuilder<'a, T> {
     node: &'a Node,
     target: String,
-    delivery: Delivery,
-    patience: Duration,
-    region_len_max: usize,
+    terms: Terms,
     payload: PhantomData<fn() -> T>,
+}
+
+/// What a subscriber asks for, whichever side has dialled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) delivery: Delivery,
+    /// How long each answer may take.
+    pub(super) patience: Duration,
+    pub(super) region_len_max: usize,
 }
 
 impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
-        let patience = Duration::from_nanos(limits::ANSWER_DEADLINE_NS);
-        let region_len_max = limits::SUBSCRIBED_LEN_MAX_DEFAULT;
-        Self { node, target, delivery: Delivery::Pull, patience, region_len_max, payload: PhantomData }
+        Self { node, target, terms: Terms::default(), payload: PhantomData }
     }
 
     /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
     pub fn pull(self) -> Self {
-        Self { delivery: Delivery::Pull, ..self }
+        self.delivery(Delivery::Pull)
     }
 
     /// Lends the publisher a landing region of the repository's size, and has each value written to it.
     pub fn push(self) -> Self {
-        Self { delivery: Delivery::Push, ..self }
+        self.delivery(Delivery::Push)
     }
 
     /// How values travel.
-    pub fn delivery(self, delivery: Delivery) -> Self {
-        Self { delivery, ..self }
+    pub fn delivery(mut self, delivery: Delivery) -> Self {
+        self.terms.delivery = delivery;
+        self
     }
 
     /// How long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. A session
     /// that exists already keeps its own.
-    pub fn timeout(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn timeout(mut self, patience: Duration) -> Self {
+        self.terms.patience = patience;
+        self
     }
 
     /// The largest repository to map, and landing region to make, bytes; by default
     /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. The publisher's slots and largest payload say how large they are.
-    pub fn region_len_max(self, region_len_max: usize) -> Self {
-        Self { region_len_max, ..self }
+    pub fn region_len_max(mut self, region_len_max: usize) -> Self {
+        self.terms.region_len_max = region_len_max;
+        self
     }
 
     /// Attaches to the topic. Blocks for two round trips, three for push, and allocates.
@@ -75,72 +85,103 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     pub fn open(self) -> Result<StateSubscriber<T>, SubscriberError> {
         let target: Target = self.target.parse()?;
         let core = self.node.core();
-        let failed = |error| failed(&target, error);
-        let schema_hash = match T::ENCODING {
-            Encoding::Raw => None,
-            _ => Some(T::schema()?.hash()),
+        let schema_hash = schema_hash::<T>()?;
+        let dial = || {
+            let link = Link::dial(core, &target.address, saturate(self.terms.patience));
+            link.map_err(|error| undialled(&target, error))
         };
-        let dial = || Link::dial(core, &target.address, saturate(self.patience)).map_err(failed);
         let attach = |link: &Arc<Link>| {
-            let request = (target.topic.clone(), self.delivery, schema_hash);
-            let attachment = link.attach(core, self.node.hold(), request).map_err(failed)?;
-            match self.take_grant(&target, &attachment) {
-                Ok((granted, source)) => Ok((granted, source, attachment)),
-                Err(error) => {
-                    attachment.leave(ReadCounts::default());
-                    Err(error)
-                }
-            }
+            let attached = self.terms.attach(self.node, link, &target.topic, schema_hash);
+            attached.map_err(|error| unattached(&target, error))
         };
-        let attached = match Link::known(core, &target.address) {
+        match Link::known(core, &target.address) {
             None => attach(&dial()?),
             Some(link) => match attach(&link) {
                 // The node may have ended, or started again, since the session began.
                 Err(error) if is_over(&error) => attach(&dial()?),
                 attached => attached,
             },
-        };
-        let (granted, source, attachment) = attached?;
-        Ok(StateSubscriber::new(granted, source, Arc::new(attachment), Arc::clone(core.clock())))
+        }
+    }
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        Self {
+            delivery: Delivery::Pull,
+            patience: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
+            region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
+        }
+    }
+}
+
+impl Terms {
+    /// Attaches to a topic of the node at the other end of this session.
+    pub(super) fn attach<T: Payload>(
+        self,
+        node: &Node,
+        link: &Arc<Link>,
+        topic: &TopicName,
+        schema_hash: Option<u64>,
+    ) -> Result<StateSubscriber<T>, AttachError> {
+        let core = node.core();
+        let request = (topic.clone(), self.delivery, schema_hash);
+        let attachment = link.attach(core, node.hold(), request)?;
+        match self.take_grant(core, topic, &attachment) {
+            Ok((granted, source)) => {
+                let clock = Arc::clone(core.clock());
+                Ok(StateSubscriber::new(granted, source, Arc::new(attachment), clock))
+            }
+            Err(error) => {
+                attachment.leave(ReadCounts::default());
+                Err(error)
+            }
+        }
     }
 
     /// Takes the publisher's grant, and makes of it what a subscriber reads from.
     fn take_grant(
-        &self,
-        target: &Target,
+        self,
+        core: &NodeCore,
+        topic: &TopicName,
         attachment: &LinkAttachment,
-    ) -> Result<(Granted, Source), SubscriberError> {
-        let (core, delivery) = (self.node.core(), self.delivery);
-        let failed = |error| failed(target, error);
-        let unfit = |source| SubscriberError::Unfit { target: target.clone(), source };
-        let (grant, offer) = match attachment.answer().map_err(failed)? {
+    ) -> Result<(Granted, Source), AttachError> {
+        let (grant, offer) = match attachment.answer()? {
             Answer::Granted { grant, offer } => (grant, offer),
-            Answer::Refused { reason, text } => return Err(refused(target, reason, text)),
-            Answer::Lent => return Err(unfit(GrantError::NoRegion)),
+            Answer::Refused { reason, text } => return Err(AttachError::Refused { reason, text }),
+            Answer::Lent => return Err(GrantError::NoRegion.into()),
         };
-        let granted = check(target, delivery, &grant).map_err(unfit)?;
+        let granted = check(topic, self.delivery, &grant)?;
         let (len, max) = (granted.geometry.region_len(), self.region_len_max);
         if len > max {
-            return Err(unfit(GrantError::RegionLen { len, max }));
+            return Err(GrantError::RegionLen { len, max }.into());
         }
-        match delivery {
+        match self.delivery {
             Delivery::Pull => {
-                let source = open_repository(core, &granted, offer).map_err(unfit)?;
+                let source = open_repository(core, &granted, offer)?;
                 Ok((granted, source))
             }
             Delivery::Push => {
                 let region = Arc::new(Region::allocate(len, Protection::PeersWrite)?);
-                attachment.lend(core.fabric().register(&region, Exposure::Write)?).map_err(failed)?;
-                match attachment.answer().map_err(failed)? {
+                attachment.lend(core.fabric().register(&region, Exposure::Write)?)?;
+                match attachment.answer()? {
                     Answer::Lent if attachment.writes_words_in_order() => {
                         Ok((granted, Source::Mapped(region)))
                     }
                     Answer::Lent => Ok((granted, Source::Landing(region))),
-                    Answer::Refused { reason, text } => Err(refused(target, reason, text)),
-                    Answer::Granted { .. } => Err(unfit(GrantError::NoRegion)),
+                    Answer::Refused { reason, text } => Err(AttachError::Refused { reason, text }),
+                    Answer::Granted { .. } => Err(GrantError::NoRegion.into()),
                 }
             }
         }
+    }
+}
+
+/// What tells the values of this type from others; `None` for one that takes any.
+pub(super) fn schema_hash<T: Payload>() -> Result<Option<u64>, SchemaError> {
+    match T::ENCODING {
+        Encoding::Raw => Ok(None),
+        _ => Ok(Some(T::schema()?.hash())),
     }
 }
 
@@ -154,7 +195,7 @@ fn is_over(error: &SubscriberError) -> bool {
 }
 
 /// Checks that the numbers of a grant fit together: addresses are computed from nothing else.
-fn check(target: &Target, delivery: Delivery, grant: &Grant) -> Result<Granted, GrantError> {
+fn check(topic: &TopicName, delivery: Delivery, grant: &Grant) -> Result<Granted, GrantError> {
     let GeometryWire { slot_count, slot_stride, payload_len_max, region_len } = grant.geometry;
     let payload_len_max = usize::try_from(payload_len_max).unwrap_or(usize::MAX);
     let geometry = StateGeometry::new(slot_count, payload_len_max)?;
@@ -165,7 +206,7 @@ fn check(target: &Target, delivery: Delivery, grant: &Grant) -> Result<Granted, 
         return Err(GeometryError::Mismatch { field: "region length" }.into());
     }
     Ok(Granted {
-        topic: target.topic.clone(),
+        topic: topic.clone(),
         topic_id: grant.topic_id,
         delivery,
         epoch: grant.epoch,
@@ -185,16 +226,9 @@ fn open_repository(
     let offer = offer.ok_or(GrantError::NoRegion)?;
     let mut remote = offer.open_read(granted.geometry.region_len())?;
     let line = ByteRange { offset: STATIC_OFFSET, len: size_of::<[u64; StaticLine::WORDS]>() };
-    let deadline_ns = core.clock().monotonic_ns().saturating_add(limits::ANSWER_DEADLINE_NS);
-    let mut completion = remote.post(&[line])?;
-    while completion == Completion::Pending {
-        if core.clock().monotonic_ns() >= deadline_ns {
-            return Err(GrantError::Unreadable);
-        }
-        if let Some(handle) = remote.wait_handle()? {
-            wait(&[handle], &[], LOOK_AGAIN)?;
-        }
-        completion = remote.poll()?;
+    let read = read_now(remote.as_mut(), line, core.clock().as_ref(), limits::ANSWER_DEADLINE_NS)?;
+    if read == Completion::Pending {
+        return Err(GrantError::Unreadable);
     }
     let mut words = [0; StaticLine::WORDS];
     remote.mirror().copy_out(STATIC_OFFSET, &mut words);
@@ -215,15 +249,34 @@ fn open_repository(
     Ok(if remote.is_mapped() { Source::Mapped(Arc::clone(remote.mirror())) } else { Source::Remote(remote) })
 }
 
-fn refused(target: &Target, reason: RefuseReason, text: String) -> SubscriberError {
-    SubscriberError::Refused { target: target.clone(), reason, text }
-}
-
-fn failed(target: &Target, error: LinkError) -> SubscriberError {
+fn undialled(target: &Target, error: LinkError) -> SubscriberError {
     let target = target.clone();
     match error {
         LinkError::Fabric(source) => SubscriberError::Unreachable { target, source },
         LinkError::Session(source) => SubscriberError::Session { target, source },
         LinkError::Random(source) => SubscriberError::Random(source),
+    }
+}
+
+fn unattached(target: &Target, error: AttachError) -> SubscriberError {
+    let target = target.clone();
+    match error {
+        AttachError::Refused { reason, text } => SubscriberError::Refused { target, reason, text },
+        AttachError::Session(source) => SubscriberError::Session { target, source },
+        AttachError::Unfit(source) => SubscriberError::Unfit { target, source },
+        AttachError::Memory(source) => SubscriberError::Memory(source),
+        AttachError::Fabric(source) => SubscriberError::Fabric(source),
+    }
+}
+
+impl From<LinkError> for AttachError {
+    fn from(error: LinkError) -> Self {
+        match error {
+            LinkError::Fabric(source) => Self::Fabric(source),
+            LinkError::Session(source) => Self::Session(source),
+            LinkError::Random(source) => {
+                Self::Fabric(FabricError::System { what: "draw a random number", source })
+            }
+        }
     }
 }

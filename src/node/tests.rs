@@ -372,3 +372,5 @@ fn errors_read_as_sentences() {
     let gone = ReceiveError::Gone { source: ControlError::Disconnected };
     assert!(gone.to_string().starts_with("the publisher is gone: the peer closed the connection"), "{gone}");
 }
+
+mod dialling;

@@ -1,3 +1,4 @@
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::fabric::{ByteRange, Completion, FabricError, Registration, RemoteWrite, Write};
@@ -5,8 +6,15 @@ use crate::id::{Epoch, Sequence};
 use crate::layout::WORD;
 use crate::layout::header::{HOT_OFFSET, hot_line};
 use crate::layout::state::StateGeometry;
+use crate::limits;
 use crate::repository::state::Committed;
 use crate::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(test)]
+mod tests;
+
+/// Batches that must have been complete in good time before one more may be under way.
+const CALM_BATCHES: u32 = 8;
 
 /// A push subscriber's landing region, as the publisher holds it.
 #[derive(Debug)]
@@ -20,8 +28,16 @@ pub(crate) struct Landing {
     written: Sequence,
     /// The payload length that each of its slots holds: its tail stamp must not outlive it.
     held_lens: Box<[usize]>,
-    /// A batch is under way.
-    pending: bool,
+    /// The words of a write become visible in order. Otherwise only whole writes do.
+    has_word_order: bool,
+    /// The newest sequence that it was asked to take.
+    newest: Sequence,
+    /// The sequences of the batches that were under way when that was last asked for, oldest first.
+    in_flight: VecDeque<Sequence>,
+    /// How many may be.
+    window: usize,
+    /// Batches that were complete in good time since there may be as many.
+    calm: u32,
     /// A value was passed over for that, or is still hidden.
     behind: bool,
     /// The value that was written but for its head stamp.
@@ -38,15 +54,20 @@ impl Landing {
         epoch: Epoch,
         closed: Arc<AtomicBool>,
     ) -> Self {
-        let held_lens = vec![0; geometry.slot_count() as usize].into();
+        let slot_count = geometry.slot_count() as usize;
+        let has_word_order = remote.writes_words_in_order();
         Self {
             remote,
             geometry,
             epoch,
             closed,
             written: Sequence::NONE,
-            held_lens,
-            pending: false,
+            held_lens: vec![0; slot_count].into(),
+            has_word_order,
+            newest: Sequence::NONE,
+            in_flight: VecDeque::with_capacity(limits::LANDING_BATCHES_MAX),
+            window: 1,
+            calm: 0,
             behind: false,
             hidden: None,
             tended: 0,
@@ -64,7 +85,7 @@ impl Landing {
         self.tended
     }
 
-    /// Whether a value was passed over because the batch before is still under way.
+    /// Whether a value was passed over because batches before it are still under way.
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
         self.behind
@@ -82,16 +103,30 @@ impl Landing {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Writes what a commit changed. Where the batch before is still under way the value is passed over, so that a
-    /// slow subscriber does not hold up the others: it gets the newest one later.
+    /// Writes what a commit changed. Where too much is still under way the value is passed over, so that a slow
+    /// subscriber does not hold up the others: it gets the newest one later.
     #[inline]
     pub(super) fn write(&mut self, source: &Registration, committed: &Committed) {
         self.hidden = None;
+        if !self.has_word_order {
+            return self.write_whole(source, committed);
+        }
         let is_free = self.settle();
         self.behind = !is_free;
         if is_free {
             let outcome = self.post(source, committed);
-            self.take(outcome);
+            self.take(committed.sequence, outcome);
+        }
+    }
+
+    /// [`Self::write`] where only whole writes appear in order.
+    fn write_whole(&mut self, source: &Registration, committed: &Committed) {
+        self.newest = committed.sequence;
+        let is_free = self.has_room_for(committed.sequence);
+        self.behind = !is_free;
+        if is_free {
+            let outcome = self.post_whole(source, committed);
+            self.take(committed.sequence, outcome);
         }
     }
 
@@ -107,7 +142,7 @@ impl Landing {
         let retired = self.retire(sequence, slot, payload_len);
         let outcome = self.remote.post(source, &[retired, Write::Range(body)]);
         self.hidden = Some(committed);
-        self.take(outcome);
+        self.take(sequence, outcome);
     }
 
     /// The value that was written hidden and has arrived.
@@ -127,7 +162,7 @@ impl Landing {
         let (hot, stamp) = (self.hot(&committed), self.stamp(expected, committed.sequence));
         let outcome = self.remote.post(source, &[head, hot, stamp]);
         self.behind = false;
-        self.take(outcome);
+        self.take(committed.sequence, outcome);
     }
 
     #[inline]
@@ -145,6 +180,34 @@ impl Landing {
             return self.remote.post(source, &[retired, Write::Range(slot), hot]);
         }
         self.remote.post(source, &[retired, Write::Range(slot), hot, self.stamp(expected, sequence)])
+    }
+
+    /// Writes a value to where only whole writes appear in order. Who keeps up there looks at the slots alone, and
+    /// mostly finds the value before this one whole while this one arrives: one write does. The hot line is for those
+    /// who cannot go from slot to slot.
+    fn post_whole(
+        &mut self,
+        source: &Registration,
+        committed: &Committed,
+    ) -> Result<Completion, FabricError> {
+        let Committed { sequence, slot, payload_len, .. } = *committed;
+        let is_first = self.written == Sequence::NONE;
+        let expected = self.advance(sequence);
+        let passed_over = !is_first && sequence > expected;
+        let is_named =
+            is_first || passed_over || sequence.get().is_multiple_of(limits::LANDING_HOT_LINE_EVERY);
+        let tail = StateGeometry::tail_offset;
+        let moved = tail(self.held_len(sequence)) != tail(payload_len);
+        if !moved && !is_named {
+            return self.remote.post(source, &[Write::Range(slot)]);
+        }
+        let retired = moved.then(|| self.retire(sequence, slot, payload_len));
+        let hot = is_named.then(|| self.hot(committed));
+        let stamp = passed_over.then(|| self.stamp(expected, sequence));
+        let batch = [retired, Some(Write::Range(slot)), hot, stamp];
+        let mut writes = [Write::Range(slot); 4];
+        let count = writes.iter_mut().zip(batch.into_iter().flatten()).map(|(to, write)| *to = write).count();
+        self.remote.post(source, writes.split_at(count).0)
     }
 
     /// Takes note that this is the newest sequence written; returns the one that would have been next.
@@ -180,20 +243,63 @@ impl Landing {
         self.held_lens.get(self.geometry.slot_index(sequence)).copied().unwrap_or(0)
     }
 
+    /// Whether one more batch with this value may be under way. If values were passed over, not in the slot of the
+    /// newest one that was written: that stays until the next one is whole, so that there is always one to be read.
+    fn has_room_for(&mut self, sequence: Sequence) -> bool {
+        let slot_of = |sequence| self.geometry.slot_index(sequence);
+        if self.written != Sequence::NONE && slot_of(sequence) == slot_of(self.written) {
+            return false;
+        }
+        self.settle();
+        self.in_flight.len() < self.window
+    }
+
     /// Whether nothing is under way any more.
     #[inline]
     fn settle(&mut self) -> bool {
-        if self.pending {
-            let outcome = self.remote.in_flight();
-            self.take(outcome.map(|count| if count == 0 { Completion::Done } else { Completion::Pending }));
+        if !self.in_flight.is_empty() {
+            self.look();
         }
-        !self.pending
+        self.in_flight.is_empty()
     }
 
+    /// Asks how much is under way.
+    fn look(&mut self) {
+        match self.remote.in_flight() {
+            Ok(count) => {
+                let done = self.in_flight.len().saturating_sub(count);
+                let oldest = self.in_flight.drain(..done).next();
+                if let Some(oldest) = oldest {
+                    self.adapt(self.newest.get().saturating_sub(oldest.get()));
+                }
+            }
+            Err(_) => self.closed.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// Has more or less under way, after this many values were published while one was. The source of a value must
+    /// stand until it is written, and the publisher comes around to it again after as many values as there are slots:
+    /// on a busy wire, what waits behind others is overwritten before its turn.
+    fn adapt(&mut self, published: u64) {
+        let slot_count = u64::from(self.geometry.slot_count());
+        if published >= slot_count {
+            (self.window, self.calm) = (1, 0);
+        } else if published <= slot_count / 2 {
+            self.calm += 1;
+        }
+        if self.calm >= CALM_BATCHES {
+            let max = limits::LANDING_BATCHES_MAX.min(self.geometry.slot_count() as usize - 1);
+            (self.window, self.calm) = (max.min(self.window + 1), 0);
+        }
+    }
+
+    /// Takes note of what became of the batch with this value.
     #[inline]
-    fn take(&mut self, outcome: Result<Completion, FabricError>) {
+    fn take(&mut self, sequence: Sequence, outcome: Result<Completion, FabricError>) {
         match outcome {
-            Ok(completion) => self.pending = completion == Completion::Pending,
+            Ok(Completion::Done) if self.in_flight.is_empty() => {}
+            Ok(Completion::Done) => self.in_flight.clear(),
+            Ok(Completion::Pending) => self.in_flight.push_back(sequence),
             Err(_) => self.closed.store(true, Ordering::Relaxed),
         }
     }

@@ -1,6 +1,6 @@
 use crate::control::{ControlError, RefuseReason};
 use crate::fabric::{AddressError, FabricError, Target};
-use crate::id::{Epoch, Sequence};
+use crate::id::{Epoch, NameError, NodeName, Sequence, TopicName};
 use crate::layout::header::HeaderError;
 use crate::layout::state::GeometryError;
 use crate::memory::MemoryError;
@@ -131,6 +131,31 @@ pub enum SubscriberError {
         #[source]
         source: GrantError,
     },
+    /// A publisher that had dialled could not be attached to. The listener goes on.
+    #[error("cannot subscribe to {topic} of node {node} (process {process}), which dialled: {source}")]
+    Dialled {
+        /// The publisher's node.
+        node: NodeName,
+        /// Its process.
+        process: u32,
+        /// The topic.
+        topic: TopicName,
+        /// Why.
+        #[source]
+        source: AttachError,
+    },
+    /// The node has no name, so that nobody can dial it.
+    #[error("a node without a name cannot be dialled: give it one with NodeBuilder::name to listen")]
+    Unnamed,
+    /// The node listens for publishers of the topic already.
+    #[error("this node listens for publishers of {topic} already: use that listener, or drop it first")]
+    AlreadyListening {
+        /// The topic.
+        topic: TopicName,
+    },
+    /// The text is not a topic's name.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// The subscriber's payload type cannot be described.
     #[error(transparent)]
     Schema(#[from] SchemaError),
@@ -143,6 +168,32 @@ pub enum SubscriberError {
     /// The operating system gave no random number.
     #[error("cannot draw a random number: {0}")]
     Random(#[source] std::io::Error),
+}
+
+/// Why a topic could not be attached to, once there was a session with its publisher's node.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The publisher refused.
+    #[error("{reason}{}{text}", if text.is_empty() { "" } else { ": " })]
+    Refused {
+        /// Why.
+        reason: RefuseReason,
+        /// The publisher's own words; may be empty.
+        text: String,
+    },
+    /// The session failed.
+    #[error(transparent)]
+    Session(#[from] ControlError),
+    /// What the publisher granted cannot be used.
+    #[error("what was granted cannot be used: {0}")]
+    Unfit(#[from] GrantError),
+    /// The landing region's memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The fabric failed.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
 }
 
 /// What is wrong with a grant.

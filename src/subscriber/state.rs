@@ -6,18 +6,24 @@ use std::time::Duration;
 use super::{ReceiveError, Sample, SampleRef};
 use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
-use crate::fabric::{Completion, RemoteRead};
+use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
 use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
+use crate::layout::header::BODY_OFFSET;
 use crate::layout::state::StateGeometry;
 use crate::limits;
 use crate::memory::Region;
 use crate::payload::{Payload, Schema};
 use crate::repository::state::{Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
 
+#[cfg(test)]
+mod tests;
+
 /// How long a blocking receive looks for a value without giving the processor away.
 const SPIN_NS: u64 = 20_000;
 /// The pause between two looks of a blocking receive after that.
 const PAUSE: Duration = Duration::from_micros(100);
+/// How long a blocking receive waits for what it has begun to fetch before it looks for the end of the topic.
+const FETCH_WAIT: Duration = Duration::from_millis(10);
 
 /// Receives the values of a state topic: each call gives the newest one, if it is newer than the one before.
 ///
@@ -50,6 +56,8 @@ pub struct StateSubscriber<T: Payload> {
     source: Source,
     /// What is being fetched.
     fetching: Option<Fetch>,
+    /// The topic had ended before that was begun: what was published before the end is in it.
+    ended_before: bool,
     granted: Granted,
     attachment: Arc<dyn Attachment>,
     clock: Arc<dyn Clock>,
@@ -64,7 +72,7 @@ pub struct StateSubscriber<T: Payload> {
 pub(crate) enum Source {
     /// Memory that can be read in place, word for word as it was written: the repository itself, or a landing region.
     Mapped(Arc<Region>),
-    /// A landing region where only whole writes appear in order: a slot is looked at when the hot line names it.
+    /// A landing region where only whole writes appear in order.
     Landing(Arc<Region>),
     /// A repository that has to be fetched.
     Remote(Box<dyn RemoteRead>),
@@ -131,6 +139,7 @@ impl<T: Payload> StateSubscriber<T> {
             reader,
             source,
             fetching: None,
+            ended_before: false,
             granted,
             attachment,
             clock,
@@ -171,12 +180,16 @@ impl<T: Payload> StateSubscriber<T> {
             return self.tell_end();
         }
         // Looked at before the value: what was published before the end is still received.
-        let ended = self.attachment.has_ended();
+        let mut ended = self.attachment.has_ended();
         let verified = match &mut self.source {
             Source::Mapped(memory) => self.reader.poll(memory),
-            Source::Landing(memory) => look(&mut self.reader, memory, self.clock.monotonic_ns()),
+            Source::Landing(memory) => self.reader.follow(memory, || self.clock.monotonic_ns()),
             Source::Remote(remote) => {
                 let now_ns = self.clock.monotonic_ns();
+                if self.fetching.is_none() {
+                    self.ended_before = ended;
+                }
+                ended = self.ended_before;
                 fetch(&mut self.reader, remote.as_mut(), &mut self.fetching, now_ns)?
             }
         };
@@ -213,7 +226,7 @@ impl<T: Payload> StateSubscriber<T> {
     }
 
     /// The next new value, waiting for it up to `timeout`; `None` when the time is over. Looks for it without
-    /// pause for 20 microseconds, then ten thousand times a second.
+    /// pause for 20 microseconds, then ten thousand times a second; for what is being fetched over a wire it waits.
     ///
     /// # Errors
     ///
@@ -230,9 +243,20 @@ impl<T: Payload> StateSubscriber<T> {
             if waited_ns < SPIN_NS {
                 std::hint::spin_loop();
             } else {
-                self.clock.pause(PAUSE);
+                self.pause(timeout.saturating_sub(Duration::from_nanos(waited_ns)))?;
             }
         }
+    }
+
+    /// Waits for what is being fetched, if that can be waited for, and otherwise a little while; no longer than `left`.
+    fn pause(&mut self, left: Duration) -> Result<(), FabricError> {
+        if let (Source::Remote(remote), Some(_)) = (&mut self.source, &self.fetching)
+            && let Some(handle) = remote.wait_handle()?
+        {
+            return wait(&[handle], &[], FETCH_WAIT.min(left));
+        }
+        self.clock.pause(PAUSE);
+        Ok(())
     }
 
     /// The topic's name.
@@ -255,6 +279,11 @@ impl<T: Payload> StateSubscriber<T> {
         &self.granted.schema
     }
 
+    /// The longest payload that the topic may have, bytes.
+    pub fn payload_len_max(&self) -> usize {
+        self.granted.geometry.payload_len_max()
+    }
+
     /// What has been counted so far.
     pub fn stats(&self) -> SubscriberStats {
         let ReadCounts { received, conflated, torn_retries, rejected } = self.counts();
@@ -266,11 +295,28 @@ impl<T: Payload> StateSubscriber<T> {
         &self.granted
     }
 
-    /// The memory that is read in place, if there is any.
-    pub(crate) fn mapped(&self) -> Option<&Arc<Region>> {
-        match &self.source {
-            Source::Mapped(region) | Source::Landing(region) => Some(region),
-            Source::Remote(_) => None,
+    /// The repository's headers: in place, or fetched just now, which blocks for a round trip. `None` for a subscriber
+    /// that has a landing region.
+    pub(crate) fn headers(&mut self) -> Result<Option<Arc<Region>>, FabricError> {
+        let remote = match &mut self.source {
+            Source::Mapped(region) if self.granted.delivery == Delivery::Pull => {
+                return Ok(Some(Arc::clone(region)));
+            }
+            Source::Mapped(_) | Source::Landing(_) => return Ok(None),
+            Source::Remote(remote) => remote.as_mut(),
+        };
+        // What is being fetched is fetched again by the next receive.
+        let under_way = if self.fetching.is_some() { remote.poll()? } else { Completion::Done };
+        let (clock, patience_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
+        let mut completion = finish(remote, under_way, clock, patience_ns)?;
+        if completion == Completion::Done {
+            self.fetching = None;
+            let headers = ByteRange { offset: 0, len: BODY_OFFSET };
+            completion = read_now(remote, headers, clock, patience_ns)?;
+        }
+        match completion {
+            Completion::Done => Ok(Some(Arc::clone(remote.mirror()))),
+            Completion::Pending => Err(FabricError::Closed),
         }
     }
 
@@ -312,22 +358,6 @@ impl<T: Payload> fmt::Debug for StateSubscriber<T> {
             .field("delivery", &self.granted.delivery)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
-    }
-}
-
-/// Looks at the slot that the hot line names.
-fn look<'r>(
-    reader: &'r mut StateReader,
-    memory: &Region,
-    now_ns: u64,
-) -> Result<Option<Verified<'r>>, ReadFailure> {
-    let mut looked_at = reader.plan();
-    loop {
-        match reader.check(memory, &looked_at, now_ns)? {
-            Step::Nothing => return Ok(None),
-            Step::Fetch(more) => looked_at = more,
-            Step::Value(accepted) => return Ok(Some(reader.verified(accepted))),
-        }
     }
 }
 

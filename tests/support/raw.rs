@@ -27,6 +27,8 @@ pub(crate) const REFUSED: u16 = 7;
 pub(crate) const LEND: u16 = 8;
 pub(crate) const LENT: u16 = 9;
 pub(crate) const DETACH: u16 = 10;
+pub(crate) const END: u16 = 13;
+pub(crate) const INVITE: u16 = 14;
 
 /// More files than any test sends or receives at a time.
 const FILES_MAX: usize = 8;
@@ -63,6 +65,11 @@ impl Body {
         body
     }
 
+    /// A process of this node.
+    pub(crate) fn identity(self, node: &str) -> Self {
+        self.bytes(node.as_bytes()).word(1).bytes(b"nowhere").long(1)
+    }
+
     /// The message of this kind with this body.
     pub(crate) fn message(self, kind: u16) -> Vec<u8> {
         self.message_of(VERSION, kind)
@@ -91,7 +98,12 @@ pub(crate) fn hello(answers: Option<u64>) -> Vec<u8> {
         Some(nonce) => body.byte(1).long(nonce),
         None => body.byte(0),
     };
-    body.bytes(b"hostile").word(1).bytes(b"nowhere").long(1).message(HELLO)
+    body.identity("hostile").message(HELLO)
+}
+
+/// Invites to this topic, as the node that says hello.
+pub(crate) fn invite(topic: &str) -> Vec<u8> {
+    Body::default().identity("hostile").bytes(topic.as_bytes()).message(INVITE)
 }
 
 /// Asks for a topic, by push or by pull.

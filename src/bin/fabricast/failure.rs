@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use fabricast::{
-    Address, AddressError, ControlError, DirectoryError, FabricError, InspectError, NodeError,
+    Address, AddressError, ControlError, DialError, DirectoryError, FabricError, InspectError, NodeError,
     PublisherError, ReceiveError, RefuseReason, SubscriberError, Target,
 };
 
@@ -99,14 +99,6 @@ impl Failure {
         }
     }
 
-    /// An address of a fabric that this program was built without.
-    pub(crate) fn without_verbs(address: &Address) -> Self {
-        let sentence = format!(
-            "{address} cannot be reached: this build has no verbs fabric; nodes of this host are at shm:NODE"
-        );
-        Self::new(Exit::Unreachable, sentence)
-    }
-
     /// How the program exits.
     pub(crate) fn exit(&self) -> Exit {
         match self {
@@ -156,6 +148,17 @@ impl From<DirectoryError> for Failure {
         match &error {
             DirectoryError::Fabric(source) => Self::new(of_fabric(source), error),
             DirectoryError::Session { address, source } => of_session(address, source, &error),
+            _ => Self::new(Exit::Unreachable, error),
+        }
+    }
+}
+
+impl From<DialError> for Failure {
+    fn from(error: DialError) -> Self {
+        match &error {
+            DialError::Unreachable { source, .. } => Self::new(of_fabric(source), error),
+            DialError::Session { address, source } => of_session(address, source, &error),
+            DialError::Refused { .. } | DialError::Unfit { .. } => Self::new(Exit::Refused, error),
             _ => Self::new(Exit::Unreachable, error),
         }
     }

@@ -45,10 +45,10 @@ struct NodeReport<'a> {
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    let subscriber = setting.subscribe(&arguments.target, Delivery::Pull)?;
+    let mut subscriber = setting.subscribe(&arguments.target, Delivery::Pull)?;
     let report = match arguments.show_keys {
-        true => TopicReport::with_keys(&subscriber)?,
-        false => TopicReport::of(&subscriber)?,
+        true => TopicReport::with_keys(&mut subscriber)?,
+        false => TopicReport::of(&mut subscriber)?,
     };
     drop(subscriber);
     let mut out = io::stdout().lock();

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::clock;
 use super::failure::{Exit, Failure};
 use super::output::{json_line, printable, span, table};
-use super::setting::{Setting, check_fabric};
+use super::setting::Setting;
 
 /// How long a node may take to answer before it is called hung.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -70,7 +70,6 @@ struct Found {
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     match &arguments.address {
         Some(address) => {
-            check_fabric(address)?;
             let found = one(&setting.node(None)?, address)?;
             print(arguments, std::slice::from_ref(&found))?;
             found.answer.map(|_| Exit::Done)

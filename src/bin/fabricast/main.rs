@@ -21,11 +21,11 @@ use clap::{Parser, Subcommand};
 use self::failure::{Exit, Failure};
 use self::setting::Setting;
 
-const ABOUT: &str = "Publish, watch and inspect topics of shared memory.";
+const ABOUT: &str = "Publish, watch and inspect topics of shared memory, on this host and by RDMA on others.";
 const AFTER_HELP: &str = "\
 Addresses:
   shm:NODE               a node of this host and user
-  rdma://HOST[:PORT]     a node of another host
+  rdma://HOST[:PORT]     a node of another host, port 7471 by default; needs a build with the feature verbs
   ADDRESS/TOPIC          a topic of a node
 
 Exit codes:

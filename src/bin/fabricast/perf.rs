@@ -12,7 +12,7 @@ use std::io;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use fabricast::{Delivery, Node};
+use fabricast::{Address, Delivery, Node};
 
 use self::cpus::Choice;
 use super::failure::{Exit, Failure};
@@ -27,6 +27,9 @@ Examples:
   fabricast perf push --subscribers 4                         three more processes read along
   fabricast perf push --serve --node lab                      answers in one terminal ...
   fabricast perf push --connect shm:lab                       ... what is measured from another
+  fabricast perf pull --fabric verbs --size 64,65536          over the RDMA device of this host
+  fabricast perf pull --serve --rdma rdma://10.0.0.2          answers on one host ...
+  fabricast perf pull --connect rdma://10.0.0.2               ... what is measured from another
 
 The floor is the same bytes between the same two processes through a bare seqlock in shared memory, without any
 check. Compare ratios of one run, never times of two: the placement tells whether the processors share a cache.";
@@ -38,8 +41,8 @@ pub(crate) struct Arguments {
     /// What to measure
     #[arg(value_enum)]
     mode: Mode,
-    /// What moves the bytes
-    #[arg(long, value_enum, default_value_t = FabricName::Shm)]
+    /// What moves the bytes between processes that are started here; otherwise the address of --connect says it
+    #[arg(long, value_enum, default_value_t = FabricName::Shm, conflicts_with = "connect")]
     fabric: FabricName,
     /// Payload sizes in bytes, separated by commas
     #[arg(long, value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(8..=1 << 30))]
@@ -72,9 +75,12 @@ pub(crate) struct Arguments {
     /// The name to answer under with --serve
     #[arg(long, default_value = "perf")]
     node: String,
+    /// Where to answer over RDMA, too, with --serve
+    #[arg(long, value_name = "ADDRESS", requires = "serve")]
+    rdma: Option<Address>,
     /// Measure against the process that answers at this address
     #[arg(long, value_name = "ADDRESS", conflicts_with = "floor")]
-    connect: Option<fabricast::Address>,
+    connect: Option<Address>,
     /// Seconds to wait for the other process
     #[arg(long, value_name = "SECS", default_value_t = 10.0, value_parser = seconds)]
     wait: f64,
@@ -83,7 +89,7 @@ pub(crate) struct Arguments {
     floor_len: Option<u32>,
     /// Given by a measuring process to those that read along
     #[arg(long, hide = true, conflicts_with_all = ["serve", "connect"])]
-    follow: Option<fabricast::Address>,
+    follow: Option<Address>,
 }
 
 /// What to measure.
@@ -100,6 +106,8 @@ enum Mode {
 enum FabricName {
     /// Shared memory of one host
     Shm,
+    /// RDMA verbs
+    Verbs,
 }
 
 /// What the other process is told to do.
@@ -112,6 +120,8 @@ enum Phase {
     Stop,
 }
 
+/// Where a process listens over RDMA that was started here: everywhere on this host, at a port that is free.
+const RDMA_ANYWHERE: &str = "rdma://0.0.0.0:0";
 /// The topic of the answers.
 const PONG: &str = "pong";
 
@@ -170,6 +180,34 @@ impl Mode {
     }
 }
 
+impl FabricName {
+    /// The fabric that reaches this address.
+    fn of(address: &Address) -> Self {
+        match address {
+            Address::Rdma { .. } => Self::Verbs,
+            _ => Self::Shm,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Shm => "shm",
+            Self::Verbs => "verbs",
+        }
+    }
+
+    /// Where a node listens so that it can be reached.
+    fn rdma(self) -> Option<Address> {
+        if self == Self::Verbs { RDMA_ANYWHERE.parse().ok() } else { None }
+    }
+
+    /// Where a node is reached.
+    fn address(self, node: &Node) -> Result<Address, Trouble> {
+        let found = node.addresses().iter().find(|address| Self::of(address) == self);
+        found.cloned().ok_or_else(|| format!("the node does not listen over {}", self.name()).into())
+    }
+}
+
 impl Phase {
     const ALL: [Self; 5] = [Self::Wait, Self::Probe, Self::Floor, Self::Deliver, Self::Stop];
 
@@ -182,14 +220,13 @@ impl Phase {
     }
 }
 
-/// A node of this name.
-fn open_node(name: &str, setting: &Setting) -> Result<Node, Trouble> {
-    Ok(setting.node(Some(&name.parse()?))?)
-}
-
-/// The name of the node that measures against the node of this name.
-fn measuring_name(answering: &str) -> String {
-    format!("{answering}.ping")
+/// A node of this name, which listens over RDMA too if there is an address for that.
+fn open_node(name: &str, rdma: Option<&Address>, setting: &Setting) -> Result<Node, Trouble> {
+    let name = name.parse()?;
+    Ok(match rdma {
+        Some(address) => setting.rdma_node(&name, address)?,
+        None => setting.node(Some(&name))?,
+    })
 }
 
 /// Writes the number of a round trip to both ends of a value.

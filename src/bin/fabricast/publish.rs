@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use crossbeam::channel::{Receiver, Sender, bounded};
-use fabricast::{Address, PublishError, StatePublisher, Target, limits};
+use fabricast::{Address, Node, NodeName, PublishError, StatePublisher, Target, limits};
 
 use super::clock::Pace;
 use super::failure::{Exit, Failure};
@@ -28,14 +28,19 @@ A state topic holds the newest value: without --rate, lines replace each other a
 Examples:
   vmstat 1 | fabricast pub shm:host/vmstat --kind state
   date | fabricast pub shm:me/now --kind state --linger 60
+  date | fabricast pub rdma://0.0.0.0/now --kind state --linger 60
   fabricast pub shm:me/replay --kind state --rate 10 < lines.txt";
 
 /// Arguments of `pub`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic to publish, as in shm:NODE/TOPIC. The node is made; its name must be free.
+    /// The topic to publish, as in shm:NODE/TOPIC. The node is made; its name must be free. With rdma://HOST[:PORT]/TOPIC
+    /// it listens there, where HOST is an address of this host or 0.0.0.0 for all of them, and on this host too.
     target: Target,
+    /// The name of the node at an rdma:// address [default: rdma-PORT].
+    #[arg(long, value_name = "NAME")]
+    node: Option<NodeName>,
     /// What the topic holds. This version has topics of kind state only.
     #[arg(long, value_enum, default_value_t = Holding::State)]
     kind: Holding,
@@ -69,9 +74,8 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     if arguments.kind != Holding::State {
         return Err(Failure::usage("this version has topics of kind state only: write --kind state"));
     }
-    let Address::Shm(name) = address else { return Err(Failure::without_verbs(address)) };
     let interrupt = Interrupt::install()?;
-    let node = setting.node(Some(name))?;
+    let node = open(arguments, setting, address)?;
     let publisher = node
         .state_publisher::<String>(topic.as_str())
         .slots(arguments.slots)
@@ -82,6 +86,22 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     // It is left behind when the process is asked to end while there is no input.
     std::thread::spawn(move || read(&mut io::stdin().lock(), len_max, &sender));
     serve(arguments, publisher, &lines, &interrupt)
+}
+
+/// The node that is published from.
+fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<Node, Failure> {
+    match (address, &arguments.node) {
+        (Address::Shm(name), None) => setting.node(Some(name)),
+        (Address::Shm(name), Some(_)) => {
+            Err(Failure::usage(format!("shm:{name} names the node already: leave --node out")))
+        }
+        (_, Some(name)) => setting.rdma_node(name, address),
+        (Address::Rdma { port, .. }, None) => {
+            let name = format!("rdma-{port}").parse().map_err(Failure::usage)?;
+            setting.rdma_node(&name, address)
+        }
+        (_, None) => Err(Failure::usage(format!("{address} needs --node NAME"))),
+    }
 }
 
 /// Publishes the lines, and lingers.

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
-use fabricast::{Address, Delivery, Node, NodeName, Raw, StateSubscriber, Target};
+use clap::{ArgAction, Args, ValueEnum};
+use fabricast::{Address, Delivery, Node, NodeBuilder, NodeName, Raw, RdmaConnect, StateSubscriber, Target};
 use tracing_subscriber::EnvFilter;
 
 use super::failure::Failure;
@@ -20,30 +20,65 @@ pub(crate) struct Setting {
     /// XDG_RUNTIME_DIR, or /tmp/fabricast-UID.
     #[arg(long, global = true, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
+    /// How RDMA queue pairs are connected when an rdma:// address is dialled.
+    #[arg(long, global = true, value_enum, value_name = "HOW", default_value_t = Connect::Manager)]
+    rdma_connect: Connect,
     /// Log what happens to standard error; twice for more. RUST_LOG chooses in detail.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
 }
 
+/// How queue pairs are connected, as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Connect {
+    /// By librdmacm, the connection manager.
+    Manager,
+    /// By an exchange over TCP.
+    Tcp,
+    /// By an exchange over TCP, unreliably: for push only.
+    TcpUnreliable,
+}
+
 impl Setting {
-    /// The arguments by which another process of this program gets the same runtime directory.
+    /// The arguments by which another process of this program gets the same settings.
     pub(crate) fn as_arguments(&self) -> Vec<OsString> {
-        match &self.runtime_dir {
-            Some(path) => vec!["--runtime-dir".into(), path.into()],
-            None => Vec::new(),
+        let mut arguments: Vec<OsString> = vec!["--rdma-connect".into(), self.connect_name().into()];
+        if let Some(path) = &self.runtime_dir {
+            arguments.extend(["--runtime-dir".into(), path.into()]);
         }
+        arguments
+    }
+
+    /// How queue pairs are connected, as the argument says it.
+    pub(crate) fn connect_name(&self) -> String {
+        self.rdma_connect.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
     /// Opens a node: under a name, so that others find it, or without one.
     pub(crate) fn node(&self, name: Option<&NodeName>) -> Result<Node, Failure> {
-        let mut builder = Node::builder();
+        Ok(self.builder(name)?.open()?)
+    }
+
+    /// Opens a node under a name, that others find by RDMA at this address, too.
+    pub(crate) fn rdma_node(&self, name: &NodeName, address: &Address) -> Result<Node, Failure> {
+        let builder = self.builder(Some(name))?.rdma(&address.to_string()).map_err(Failure::usage)?;
+        Ok(builder.open()?)
+    }
+
+    fn builder(&self, name: Option<&NodeName>) -> Result<NodeBuilder, Failure> {
+        let connect = match self.rdma_connect {
+            Connect::Manager => RdmaConnect::Manager,
+            Connect::Tcp => RdmaConnect::Tcp,
+            Connect::TcpUnreliable => RdmaConnect::TcpUnreliable,
+        };
+        let mut builder = Node::builder().rdma_connect(connect);
         if let Some(path) = &self.runtime_dir {
             builder = builder.runtime_dir(path);
         }
         if let Some(name) = name {
             builder = builder.name(name.as_str()).map_err(Failure::usage)?;
         }
-        Ok(builder.open()?)
+        Ok(builder)
     }
 
     /// Attaches to a topic of any type.
@@ -52,7 +87,6 @@ impl Setting {
         target: &Target,
         delivery: Delivery,
     ) -> Result<StateSubscriber<Raw>, Failure> {
-        check_fabric(&target.address)?;
         let node = self.node(None)?;
         let subscriber = node.state_subscriber::<Raw>(&target.to_string()).delivery(delivery);
         Ok(subscriber.timeout(ATTACH_PATIENCE).open()?)
@@ -68,14 +102,6 @@ impl Setting {
         };
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives));
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    }
-}
-
-/// Whether this build can reach addresses of this kind.
-pub(crate) fn check_fabric(address: &Address) -> Result<(), Failure> {
-    match address {
-        Address::Rdma { .. } => Err(Failure::without_verbs(address)),
-        _ => Ok(()),
     }
 }
 

@@ -199,7 +199,7 @@ impl Watch<'_> {
 
     /// Says once that the publisher is hung, and again after it has come back.
     fn look_after_publisher(&mut self) {
-        let hung = Liveness::of(&self.subscriber) == Some(Liveness::Hung);
+        let hung = Liveness::of(&mut self.subscriber) == Some(Liveness::Hung);
         if hung && !self.hung {
             let sentence = format!(
                 "the publisher of {} is hung: its heart has stopped; watching goes on",

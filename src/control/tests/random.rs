@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::sample::{
-    any_attachment, any_delivery, any_hello, any_message, any_topic, counts, entry, grant_of, identity, nonce,
+    any_attachment, any_delivery, any_hello, any_invite, any_message, any_topic, counts, entry, grant_of,
+    identity, nonce,
 };
 use crate::control::client::{ClientEvent, ClientSession};
 use crate::control::codec::{self, Outgoing};
@@ -77,7 +78,8 @@ fn any_operation() -> impl Strategy<Value = Operation> {
 /// Operations that mostly begin with a hello, without which not much can happen.
 fn any_operations() -> impl Strategy<Value = Vec<Operation>> {
     let first = prop_oneof![
-        9 => any_hello().prop_map(|hello| Operation::Message(hello, None)),
+        8 => any_hello().prop_map(|hello| Operation::Message(hello, None)),
+        1 => any_invite().prop_map(|invite| Operation::Message(invite, None)),
         1 => any_operation(),
     ];
     (first, proptest::collection::vec(any_operation(), 0..60)).prop_map(|(first, mut rest)| {
@@ -133,7 +135,7 @@ proptest! {
     /// share bytes, and no message has two forms.
     #[test]
     fn random_bodies_have_one_meaning(
-        kind in 0..15_u16,
+        kind in 0..16_u16,
         body in proptest::collection::vec(prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], 0..160),
     ) {
         use crate::control::frame::{Frame, VERSION};
@@ -144,8 +146,12 @@ proptest! {
     }
 
     #[test]
-    fn a_server_survives_anything(operations in any_operations()) {
-        let mut server = ServerSession::new(0, identity("writer"), nonce(2));
+    fn a_server_survives_anything(inviting in any::<bool>(), operations in any_operations()) {
+        let mut server = if inviting {
+            ServerSession::inviting(limits::HELLO_DEADLINE_NS, identity("writer"), nonce(2), "a".parse().unwrap())
+        } else {
+            ServerSession::new(0, identity("writer"), nonce(2))
+        };
         let mut closed = false;
         for operation in operations {
             match operation {
@@ -167,8 +173,11 @@ proptest! {
     }
 
     #[test]
-    fn a_client_survives_anything(operations in any_operations()) {
+    fn a_client_survives_anything(invited in any::<bool>(), operations in any_operations()) {
         let mut client = ClientSession::connect(0, identity("reader"), nonce(1), limits::ANSWER_DEADLINE_NS);
+        if invited {
+            client.expect_hello_of(identity("peer"));
+        }
         let mut over = false;
         for operation in operations {
             let outcome = match operation {
@@ -202,8 +211,11 @@ proptest! {
     /// Whatever two honest ends do, in whatever order their messages cross: neither blames the other, and the
     /// end is in good order.
     #[test]
-    fn honest_peers_never_blame_each_other(steps in proptest::collection::vec(any_step(), 0..120)) {
-        let mut pair = Honest::new();
+    fn honest_peers_never_blame_each_other(
+        inviting in any::<bool>(),
+        steps in proptest::collection::vec(any_step(), 0..120),
+    ) {
+        let mut pair = Honest::new(inviting);
         pair.collect();
         pair.settle();
         for step in steps {
@@ -275,10 +287,19 @@ struct Honest {
 }
 
 impl Honest {
-    fn new() -> Self {
+    fn new(inviting: bool) -> Self {
+        let mut server = ServerSession::new(0, identity("writer"), nonce(2));
+        let mut client = ClientSession::connect(0, identity("reader"), nonce(1), limits::ANSWER_DEADLINE_NS);
+        if inviting {
+            let topic = "a".parse().unwrap();
+            server = ServerSession::inviting(limits::HELLO_DEADLINE_NS, identity("writer"), nonce(2), topic);
+            // The other end has taken the invitation.
+            server.next_action();
+            client.expect_hello_of(identity("writer"));
+        }
         Self {
-            client: ClientSession::connect(0, identity("reader"), nonce(1), limits::ANSWER_DEADLINE_NS),
-            server: ServerSession::new(0, identity("writer"), nonce(2)),
+            client,
+            server,
             to_server: VecDeque::new(),
             to_client: VecDeque::new(),
             questions: Vec::new(),

@@ -73,7 +73,7 @@ pub(crate) fn every_message() -> Vec<Message> {
         Message::Topics(Topics { page: Page::cut(vec![entry("a/b")]).0, more: true }),
         Message::Attach(Attach {
             attachment,
-            topic,
+            topic: topic.clone(),
             delivery: Delivery::Push,
             schema_hash: Some(0xCAFE_F00D),
         }),
@@ -89,6 +89,7 @@ pub(crate) fn every_message() -> Vec<Message> {
         Message::Detached(Detached { attachment, published: 7 }),
         Message::TopicEnded(TopicEnded { attachment, published: 7 }),
         Message::End(End { farewell: Farewell { reason: EndReason::Done, counts: counts(1) } }),
+        Message::Invite(Invite { identity: identity("node-1"), topic }),
     ]
 }
 
@@ -131,6 +132,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
             let farewell = Farewell { reason: reason.into(), counts: counts(first) };
             Message::End(End { farewell })
         }),
+        any_invite(),
     ]
 }
 
@@ -140,6 +142,12 @@ pub(crate) fn any_hello() -> impl Strategy<Value = Message> {
         let answers = if first { None } else { Some(nonce(1)) };
         Message::Hello(Hello { nonce: nonce(2), answers, identity: identity("peer") })
     })
+}
+
+/// An invitation, as a publisher's node that dials says it first.
+pub(crate) fn any_invite() -> impl Strategy<Value = Message> {
+    (any_name(), any_topic())
+        .prop_map(|(node, topic)| Message::Invite(Invite { identity: identity(&node), topic }))
 }
 
 pub(crate) fn any_attachment() -> impl Strategy<Value = AttachmentId> {

@@ -71,10 +71,7 @@ pub(super) enum Change {
 impl Link {
     /// Begins to connect to a node.
     pub(super) fn dial(address: &Address, now_ns: u64) -> Result<Self, FabricError> {
-        let Address::Rdma { host, port } = address else {
-            return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
-        };
-        let target = resolve(host, *port)?;
+        let target = resolve(address)?;
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel)?;
         let greeting = Greeting::new()?;
@@ -326,9 +323,12 @@ impl Reception {
 }
 
 /// The address of a host: an IPv4 one if there is one, since every RDMA interface has those.
-fn resolve(host: &str, port: u16) -> Result<SocketAddr, FabricError> {
-    let unknown = |source| VerbsError::UnknownHost { host: host.to_owned(), source };
-    let found: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(unknown)?.collect();
+pub(super) fn resolve(address: &Address) -> Result<SocketAddr, FabricError> {
+    let Address::Rdma { host, port } = address else {
+        return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
+    };
+    let unknown = |source| VerbsError::UnknownHost { host: host.clone(), source };
+    let found: Vec<SocketAddr> = (host.as_str(), *port).to_socket_addrs().map_err(unknown)?.collect();
     let chosen = found.iter().find(|address| address.is_ipv4()).or(found.first());
     chosen.copied().ok_or_else(|| unknown(std::io::ErrorKind::NotFound.into()).into())
 }

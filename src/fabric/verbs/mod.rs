@@ -42,7 +42,9 @@ use self::region::VerbsRegistered;
 use self::service::Service;
 use self::session::Session;
 use crate::clock::{Clock, SystemClock};
-use crate::fabric::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration};
+use crate::fabric::{
+    Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, RdmaConnect, Registration,
+};
 use crate::id::NodeName;
 use crate::memory::Region;
 
@@ -52,10 +54,10 @@ const NAME: &str = "verbs";
 /// What a user says about RDMA.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VerbsConfig {
-    /// Where nodes listen: an address of an RDMA interface of this host.
-    pub(crate) listen: Option<SocketAddr>,
-    /// The name of the only device that may be used.
-    pub(crate) device: Option<String>,
+    /// Where nodes listen: an address of an RDMA interface of this host, or all of them.
+    pub(crate) listen: Option<Address>,
+    /// How connections are made that are dialled.
+    pub(crate) connect: RdmaConnect,
 }
 
 /// The provider for RDMA verbs.
@@ -69,9 +71,10 @@ pub(crate) struct VerbsFabric {
 impl VerbsFabric {
     /// The provider with these settings.
     pub(crate) fn new(config: VerbsConfig) -> Result<Self, FabricError> {
-        let devices = Arc::new(Devices::new(config.device));
+        let devices = Arc::new(Devices::new(None));
         let service = Service::new(&devices)?;
-        Ok(Self { listen: config.listen, devices, service })
+        let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;
+        Ok(Self { listen, devices, service })
     }
 
     /// Listens at this address, whatever the settings say.

@@ -1,3 +1,5 @@
+mod landing;
+
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::header::{HOT_LEN, HOT_OFFSET, HOT_SEQUENCE};
 use crate::layout::state::{
@@ -11,8 +13,9 @@ use crate::sync::atomic::{Ordering, fence};
 /// A reader of a state repository: finds the newest value, copies it to private memory, and accepts it when
 /// stamps, bounds, epoch and CRC all agree. Neither allocates nor blocks nor calls the operating system.
 ///
-/// Mapped memory is read with [`Self::poll`]. Memory that has to be fetched over a wire is read by asking for
-/// [`Self::plan`], fetching those ranges into a mirror of the repository, and handing that to [`Self::check`].
+/// Mapped memory is read with [`Self::poll`], a landing region where only whole writes appear in order with
+/// [`Self::follow`]. Memory that has to be fetched over a wire is read by asking for [`Self::plan`], fetching those
+/// ranges into a mirror of the repository, and handing that to [`Self::check`].
 #[derive(Debug)]
 pub(crate) struct StateReader {
     geometry: StateGeometry,
@@ -82,6 +85,8 @@ pub(crate) struct Fetch {
     pub(crate) hot: ByteRange,
     /// The slot where the newest value is expected.
     pub(crate) slot: Option<ByteRange>,
+    /// The value that stands there. A guess has none.
+    known: Option<Sequence>,
 }
 
 /// What a check of fetched memory found.
@@ -160,36 +165,42 @@ impl StateReader {
         Ok(Some(self.verified(accepted)))
     }
 
-    /// What to fetch to learn of the newest value: the hot line and, as a guess, the value after the last one.
+    /// What to fetch to learn of the newest value: the hot line and, as a guess, the value after the last one. Not a
+    /// long one: it would be fetched each time that nothing is new.
     pub(crate) fn plan(&self) -> Fetch {
         let hot = ByteRange { offset: HOT_OFFSET, len: LINE };
-        let known = self.last != Sequence::NONE;
-        Fetch { hot, slot: known.then(|| self.geometry.slot_range(self.last.next(), self.last_len)) }
+        let next = self.geometry.slot_range(self.last.next(), self.last_len);
+        let guess = self.last != Sequence::NONE && next.len <= limits::PREDICTED_LEN_MAX;
+        Fetch { hot, slot: guess.then_some(next), known: None }
     }
 
-    /// Looks at what was fetched into a mirror of the repository, or written into a landing region, where words may
-    /// have come in any order: a value is only called damaged when it has stayed so for a while.
+    /// Looks at what was fetched into a mirror of the repository, where words may have come in any order: a value is
+    /// only called damaged when it has stayed so for a while. A value that was fetched because it was the newest is
+    /// taken when there is a newer one by now: that one would have to be fetched as well, and so on.
     pub(crate) fn check(
         &mut self,
         mirror: &Region,
         fetched: &Fetch,
         now_ns: u64,
     ) -> Result<Step, ReadFailure> {
-        let sequence = Sequence::new(mirror.load(HOT_SEQUENCE));
-        if sequence <= self.last {
+        let newest = Sequence::new(mirror.load(HOT_SEQUENCE));
+        if newest <= self.last {
             return Ok(Step::Nothing);
         }
         let len = usize::try_from(mirror.load(HOT_LEN)).unwrap_or(usize::MAX);
-        let needed = self.geometry.slot_range(sequence, len);
-        let covered = fetched.slot.is_some_and(|got| got.offset == needed.offset && got.len >= needed.len);
-        if !covered {
-            return Ok(Step::Fetch(Fetch { hot: fetched.hot, slot: Some(needed) }));
-        }
+        let needed = self.geometry.slot_range(newest, len);
+        let next = Fetch { hot: fetched.hot, slot: Some(needed), known: Some(newest) };
+        let covers = |got: ByteRange| got.offset == needed.offset && got.len >= needed.len;
+        let sequence = match fetched.known.filter(|known| *known > self.last) {
+            Some(known) => known,
+            None if fetched.slot.is_some_and(covers) => newest,
+            None => return Ok(Step::Fetch(next)),
+        };
         match self.take(mirror, sequence) {
             Ok(accepted) => Ok(Step::Value(accepted)),
             Err(rejection) => {
                 self.retry(sequence, rejection, Some(now_ns))?;
-                Ok(Step::Fetch(Fetch { hot: fetched.hot, slot: Some(needed) }))
+                Ok(Step::Fetch(next))
             }
         }
     }
@@ -306,16 +317,21 @@ impl StateReader {
         if self.suspicions < attempts || !now_ns.is_none_or(settled) {
             return Err(ReadFailure::Contended { attempts });
         }
+        Err(self.reject(sequence, rejection))
+    }
+
+    /// Passes a value over that stands still and is wrong; says how it is wrong.
+    fn reject(&mut self, sequence: Sequence, rejection: Rejection) -> ReadFailure {
         let skipped = self.skipped(sequence);
         self.unreported += skipped;
         self.counts.conflated += skipped;
         self.last = sequence;
         self.suspicions = 0;
         self.counts.rejected += 1;
-        Err(match rejection {
+        match rejection {
             Rejection::Torn => ReadFailure::BrokenStamps { sequence },
             Rejection::Wrong(failure) => failure,
-        })
+        }
     }
 
     /// Values between the last one and this one. Nothing is missed before the first.

@@ -13,6 +13,8 @@ use crate::layout::header::StaticLine;
 use crate::layout::state::StateGeometry;
 use crate::memory::{Access, Protection, Region};
 
+mod landing;
+
 const TOPIC: TopicId = TopicId::new(77);
 
 fn epoch() -> Epoch {

@@ -95,6 +95,7 @@ macro_rules! conformance_suite {
                     one_region_serves_several_peers,
                     writes_appear_at_the_same_offsets_and_nowhere_else,
                     the_writes_of_a_batch_appear_in_order,
+                    several_batches_appear_and_complete_in_order,
                     a_region_outlives_its_connection_as_the_medium_allows,
                     a_registration_dropped_under_a_reader_harms_nobody;
                 state:

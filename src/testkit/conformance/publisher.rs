@@ -130,16 +130,19 @@ impl Push {
             self.under_way = self.remote.in_flight()? > 0;
         }
         if !self.under_way && self.pushed < writer.last() {
-            self.pushed = writer.last();
-            let writes = self.writes(writer);
+            let last = std::mem::replace(&mut self.pushed, writer.last());
+            let writes = self.writes(writer, last);
             self.under_way = self.remote.post(source, &writes)? == Completion::Pending;
         }
         Ok(())
     }
 
-    /// The old tail stamp where it stands in this landing region, the slot, the hot line.
-    fn writes(&mut self, writer: &StateWriter) -> Vec<Write> {
+    /// The old tail stamp where it stands in this landing region, the slot, and the hot line. Where only whole writes
+    /// appear in order, that is left out as long as values follow each other, and what was passed over is told in the
+    /// slot of the value that would have followed.
+    fn writes(&mut self, writer: &StateWriter, last: Sequence) -> Vec<Write> {
         let (geometry, sequence) = (writer.geometry(), writer.last());
+        let follows = last != Sequence::NONE && sequence == last.next();
         let len = usize::try_from(writer.region().load(HOT_LEN)).expect("the length of a payload");
         let slot = geometry.slot_range(sequence, len);
         let held = std::mem::replace(&mut self.held_lens[geometry.slot_index(sequence)], len);
@@ -150,6 +153,10 @@ impl Push {
         let mut words = [0; LINE / WORD];
         writer.region().copy_out(HOT_OFFSET, &mut words);
         let hot = Write::Line { offset: HOT_OFFSET, words };
-        retired.into_iter().chain([Write::Range(slot), hot]).collect()
+        let ordered = self.remote.writes_words_in_order();
+        let hot = (ordered || !follows).then_some(hot);
+        let stamp = Write::Word { offset: geometry.slot_offset(last.next()), word: sequence.get() };
+        let stamp = (!ordered && !follows).then_some(stamp);
+        retired.into_iter().chain([Write::Range(slot)]).chain(hot).chain(stamp).collect()
     }
 }

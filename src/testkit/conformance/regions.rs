@@ -222,6 +222,42 @@ pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed:
     }
 }
 
+/// Batches may be posted while others are under way. What is complete is there, and what is there is all that was posted
+/// before.
+pub(crate) fn several_batches_appear_and_complete_in_order(harness: &dyn Harness, seed: u64) {
+    const BATCHES: usize = 4;
+    const BODY_LEN: usize = 256;
+    let mut random = Random::new(seed);
+    let mut pair = Pair::new(harness);
+    let source = registered(&*pair.listening, 4096, Exposure::Read);
+    let (landing, mut remote) = landing(harness, &mut pair, 4096);
+    let body = |batch: usize| ByteRange { offset: batch * BODY_LEN, len: BODY_LEN };
+    let mark = |batch: usize| 2048 + batch * WORD;
+    for round in 1..60 {
+        let (mut posted, mut in_flight) = (0, 0);
+        until(harness, "several batches", || {
+            if posted < BATCHES && random.once_in(2) {
+                source.region().copy_in(body(posted).offset, &[round; BODY_LEN / WORD]);
+                let writes = [Write::Range(body(posted)), Write::Word { offset: mark(posted), word: round }];
+                let done = remote.post(&source, &writes).expect("the peer can be reached");
+                in_flight = if done == Completion::Done { 0 } else { in_flight + 1 };
+                posted += 1;
+            }
+            // From the last one on: each one that is there has all before it there.
+            let appeared = (0..BATCHES).rev().find(|batch| landing.region().load_acquire(mark(*batch)) == round);
+            let complete = posted - in_flight;
+            for batch in 0..appeared.map_or(complete, |last| complete.max(last + 1)) {
+                assert!(words(landing.region(), body(batch)).iter().all(|word| *word == round), "batch {batch}");
+            }
+            assert!((0..complete).all(|batch| landing.region().load_acquire(mark(batch)) == round));
+            let count = remote.in_flight().expect("the peer can be reached");
+            assert!(count <= in_flight, "{count} batches of {in_flight} are under way");
+            in_flight = count;
+            (posted == BATCHES && in_flight == 0).then_some(())
+        });
+    }
+}
+
 pub(crate) fn a_region_outlives_its_connection_as_the_medium_allows(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let registration = registered(&*pair.listening, 4096, Exposure::Read);

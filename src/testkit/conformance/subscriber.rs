@@ -43,16 +43,16 @@ enum Source {
     /// In place, at the publisher.
     Mapped(Arc<Region>),
     /// At the publisher, by transfers.
-    Fetched { remote: Box<dyn RemoteRead>, fetch: Option<Fetch>, posted: Option<Posted> },
+    Fetched { remote: Box<dyn RemoteRead>, next: Option<Posted>, posted: Option<Posted> },
     /// In memory of its own that the publisher writes, as long as it is registered.
     Landing(Registration),
 }
 
-/// A read under way.
+/// A read under way, or to be posted.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     fetch: Fetch,
-    /// The newest position when it was posted.
+    /// The newest position when the look that it belongs to began.
     floor: u64,
 }
 
@@ -155,7 +155,7 @@ impl Session {
                 Some(if remote.is_mapped() {
                     Source::Mapped(Arc::clone(remote.mirror()))
                 } else {
-                    Source::Fetched { remote, fetch: None, posted: None }
+                    Source::Fetched { remote, next: None, posted: None }
                 })
             }
             _ => panic!("an answer to another question"),
@@ -178,27 +178,29 @@ impl Source {
                 Ok(None) => assert!(reader.last().get() >= floor, "the newest value is {floor}"),
                 Err(failure) => observer.failure(failure, reader.last().get()),
             },
-            // A landing region is read like a mirror that has just been fetched: what the hot line says stands
-            // there, but not each value before it.
+            // The newest value may be on its way.
             Self::Landing(landing) => {
-                let mut fetch = reader.plan();
-                while let Some(next) = check(reader, observer, landing.region(), Posted { fetch, floor: 0 }) {
-                    fetch = next;
+                let now_ns = observer.tick();
+                match reader.follow(landing.region(), || now_ns) {
+                    Ok(Some(value)) => observer.value(&value, 0),
+                    Ok(None) => {}
+                    Err(failure) => observer.failure(failure, reader.last().get()),
                 }
             }
-            Self::Fetched { remote, fetch, posted } => {
+            Self::Fetched { remote, next, posted } => {
                 let completion = match posted {
                     Some(_) => remote.poll()?,
                     None => {
-                        let next = fetch.take().unwrap_or_else(|| reader.plan());
-                        *posted = Some(Posted { fetch: next, floor });
-                        let ranges = [Some(next.hot), next.slot].into_iter().flatten();
+                        let begun = next.take().unwrap_or_else(|| Posted { fetch: reader.plan(), floor });
+                        *posted = Some(begun);
+                        let ranges = [Some(begun.fetch.hot), begun.fetch.slot].into_iter().flatten();
                         remote.post(&ranges.collect::<Vec<_>>())?
                     }
                 };
                 if completion == Completion::Done {
                     let posted = posted.take().expect("it was just posted or polled");
-                    *fetch = check(reader, observer, remote.mirror(), posted);
+                    let fetch = check(reader, observer, remote.mirror(), posted);
+                    *next = fetch.map(|fetch| Posted { fetch, ..posted });
                 }
             }
         }

@@ -3,19 +3,19 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use fabricast::measure::Floor;
-use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
+use fabricast::{Node, Raw, ReceiveError, StateListener, StatePublisher, StateSubscriber, SubscriberStats};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
 use super::super::failure::Exit;
 use super::super::interrupt::Interrupt;
 use super::super::setting::Setting;
-use super::{Arguments, PONG, Phase, Trouble, mark, marked, measuring_name, open_node};
+use super::{Arguments, Mode, PONG, Phase, Trouble, mark, marked, open_node};
 
 /// Empty looks between two looks at what is to be done.
 const LOOKS: u32 = 4096;
-/// How often a process looks for the one that measures.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// How long a process waits for one that measures, before it looks for another one.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What the answering process saw.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -62,14 +62,17 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     }
     arguments.cpus.settled()?.pin_answering()?;
     let interrupt = Interrupt::install()?;
-    let node = open_node(&arguments.node, setting)?;
+    let rdma = arguments.rdma.clone().or_else(|| arguments.fabric.rdma());
+    let node = open_node(&arguments.node, rdma.as_ref(), setting)?;
+    let listeners = Listeners::open(&node)?;
     let Some(len) = arguments.floor_len else {
-        let name = node.name();
         let mode = arguments.mode.name();
-        let hint = format!("measure with `fabricast perf {mode} --connect shm:{name}`");
-        writeln!(std::io::stdout(), "answering at shm:{name}: {hint}")?;
+        for address in node.addresses() {
+            let hint = format!("measure with `fabricast perf {mode} --connect {address}`");
+            writeln!(std::io::stdout(), "answering at {address}: {hint}")?;
+        }
         std::io::stdout().flush()?;
-        while let Some(mut echo) = Echo::find(&node, arguments, &interrupt)? {
+        while let Some(mut echo) = Echo::accept(&node, &listeners, arguments, &interrupt)? {
             if !echo.deliver(|| interrupt.came())? {
                 break;
             }
@@ -77,36 +80,60 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
         return Ok(Exit::Done);
     };
     let floor = Floor::open(std::io::stdin().as_fd().try_clone_to_owned()?, len as usize)?;
-    let Some(mut echo) = Echo::find(&node, arguments, &interrupt)? else { return Ok(Exit::Done) };
+    writeln!(std::io::stdout(), "{}", arguments.fabric.address(&node)?)?;
+    std::io::stdout().flush()?;
+    let Some(mut echo) = Echo::accept(&node, &listeners, arguments, &interrupt)? else {
+        return Ok(Exit::Done);
+    };
     echo.obey(&floor)?;
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&echo.seen())?)?;
     Ok(Exit::Done)
 }
 
-impl Echo {
-    /// Waits for a node that measures, and connects to it both ways. `None` when the process was asked to end.
-    fn find(node: &Node, arguments: &Arguments, interrupt: &Interrupt) -> Result<Option<Self>, Trouble> {
-        let address = Address::Shm(measuring_name(node.name().as_str()).parse()?);
+/// What waits for a process that measures: it dials, with values in one of the two deliveries.
+struct Listeners([StateListener<Raw>; 2]);
+
+impl Listeners {
+    fn open(node: &Node) -> Result<Self, Trouble> {
+        let open = |mode: Mode| {
+            node.state_listener::<Raw>(mode.name())
+                .delivery(mode.delivery())
+                .region_len_max(usize::MAX)
+                .open()
+        };
+        Ok(Self([open(Mode::Pull)?, open(Mode::Push)?]))
+    }
+
+    /// A subscription to the values of whoever dials next. `None` when the process was asked to end.
+    fn accept(&self, interrupt: &Interrupt) -> Result<Option<StateSubscriber<Raw>>, Trouble> {
         loop {
-            let topics = node.directory(&address).map(|directory| directory.topics).unwrap_or_default();
-            if let Some(topic) = topics.first() {
-                let target = format!("{address}/{}", topic.topic);
-                let len = usize::try_from(topic.payload_len_max)?;
-                let delivery = if topic.topic.as_str() == "push" {
-                    fabricast::Delivery::Push
-                } else {
-                    fabricast::Delivery::Pull
-                };
-                let publisher =
-                    node.state_publisher::<Raw>(PONG).slots(arguments.slots).payload_len_max(len).open()?;
-                let subscriber = node.state_subscriber::<Raw>(&target).delivery(delivery).open()?;
-                let value = vec![0; len.div_ceil(size_of::<u64>())];
-                return Ok(Some(Self { value, len, publisher, subscriber, seen: Seen::default() }));
+            for listener in &self.0 {
+                // One that fails does not keep others from dialling.
+                if let Ok(Some(subscriber)) = listener.accept_timeout(LOOK_AGAIN) {
+                    return Ok(Some(subscriber));
+                }
             }
-            if interrupt.pause(LOOK_AGAIN) {
+            if interrupt.came() {
                 return Ok(None);
             }
         }
+    }
+}
+
+impl Echo {
+    /// Waits for a process that measures, and publishes for it. `None` when the process was asked to end.
+    fn accept(
+        node: &Node,
+        listeners: &Listeners,
+        arguments: &Arguments,
+        interrupt: &Interrupt,
+    ) -> Result<Option<Self>, Trouble> {
+        let Some(subscriber) = listeners.accept(interrupt)? else { return Ok(None) };
+        let len = subscriber.payload_len_max();
+        let publisher =
+            node.state_publisher::<Raw>(PONG).slots(arguments.slots).payload_len_max(len).open()?;
+        let value = vec![0; len.div_ceil(size_of::<u64>())];
+        Ok(Some(Self { value, len, publisher, subscriber, seen: Seen::default() }))
     }
 
     /// Does what it is told until it is told to stop.

@@ -14,7 +14,7 @@ use super::super::setting::Setting;
 use super::cpus::Cpus;
 use super::echo::Seen;
 use super::process::Process;
-use super::{Arguments, Phase, Trouble, marked, measuring_name, wait};
+use super::{Arguments, Phase, Trouble, marked, wait};
 
 /// Looks between two looks at what is to be done.
 const LOOKS: u32 = 4096;
@@ -69,19 +69,19 @@ fn watch(
 }
 
 impl Followers {
-    /// Starts as many as the arguments say, to subscribe to the node that measures against the node of this name.
+    /// Starts as many as the arguments say, to subscribe to the node that measures at this address.
     pub(super) fn start(
         arguments: &Arguments,
         setting: &Setting,
         cpus: &Cpus,
-        (size, answering): (u32, &str),
+        (size, measuring): (u32, &Address),
     ) -> Result<Self, Trouble> {
         let control = Floor::create(CONTROL_LEN)?;
         let start_one = || {
             let mut command = Command::new(std::env::current_exe()?);
             command.args(setting.as_arguments());
             command.args(["perf", arguments.mode.name(), "--size", &size.to_string()]);
-            command.args(["--follow", &format!("shm:{}", measuring_name(answering))]);
+            command.args(["--follow", &measuring.to_string()]);
             Process::start("subscribing", command, control.file()?)
         };
         let more = arguments.subscribers - 1;

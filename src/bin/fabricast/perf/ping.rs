@@ -8,18 +8,20 @@ use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscribe
 use super::super::clock::{Deadline, now};
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
-use super::super::setting::{Setting, check_fabric};
+use super::super::setting::Setting;
 use super::cpus::Cpus;
 use super::echo::Seen;
 use super::follow::Followers;
 use super::line::{Durations, Line, count};
 use super::process::Process;
-use super::{Arguments, PONG, Phase, Quiet, Trouble, mark, marked, measuring_name, open_node, wait};
+use super::{Arguments, FabricName, PONG, Phase, Quiet, Trouble, mark, marked, open_node, wait};
 
 /// How long the other process has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long each attempt to subscribe may take: a process that hangs must not keep this one from ending.
 const ATTEMPT: Duration = Duration::from_secs(1);
+/// The pause between two attempts.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Empty looks between two looks at the clock.
 const LOOKS: u32 = 1 << 20;
 /// Turns in which floor and delivery are measured, one after the other.
@@ -43,6 +45,7 @@ struct Ping<'a> {
     number: u64,
     publisher: StatePublisher<Raw>,
     subscriber: StateSubscriber<Raw>,
+    node: Node,
     seen: Seen,
 }
 
@@ -107,29 +110,34 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
 impl Measurement<'_> {
     /// Measures one size against a process that somebody else has started.
     fn connected(&self, size: u32, address: &Address) -> Result<Line, Trouble> {
-        check_fabric(address)?;
-        let answering = address.to_string();
-        let name = answering.strip_prefix("shm:").unwrap_or(&answering);
-        let mut ping = self.subscribe(size, name, self.publish(size, name)?, None)?;
-        let followers = self.start_followers(size, name, &ping)?;
+        // So that its name can be told, and is another one for each process that answers.
+        let name = match address {
+            Address::Shm(name) => format!("{name}.ping"),
+            _ => format!("perf-{}.ping", std::process::id()),
+        };
+        let fabric = FabricName::of(address);
+        let published = self.publish(size, &name, fabric)?;
+        let mut ping = self.subscribe(size, address, published, None)?;
+        let followers = self.start_followers(size, fabric, &ping)?;
         ping.warm_up()?;
         let mut durations = Durations::new();
         let Arguments { iterations, seconds, .. } = *self.arguments;
         timed(&mut durations, (iterations, seconds), &self.interrupt, || ping.round_trip())?;
         let mut line = durations.line(self.arguments.mode.name(), size);
-        self.complete(&mut line, ping.seen() + followers.end(&self.interrupt)?);
-        line.connect = Some(answering);
+        self.complete(&mut line, fabric, ping.seen() + followers.end(&self.interrupt)?);
+        line.connect = Some(address.to_string());
         Ok(line)
     }
 
     /// Measures one size against a process that this one starts.
     fn started(&self, size: u32, name: &str) -> Result<Vec<Line>, Trouble> {
-        let published = self.publish(size, name)?;
+        let published = self.publish(size, &format!("{name}.ping"), self.arguments.fabric)?;
         let mut answering = self.start(size, name)?;
-        match self.taken_in_turns(size, name, published, &mut answering) {
+        match self.taken_in_turns(size, published, &mut answering) {
             Ok((mut lines, seen)) => {
                 let other = answering.end()?;
-                lines.last_mut().into_iter().for_each(|line| self.complete(line, seen + other));
+                let fabric = self.arguments.fabric;
+                lines.last_mut().into_iter().for_each(|line| self.complete(line, fabric, seen + other));
                 Ok(lines)
             }
             Err(trouble) => Err(answering.process.explain(trouble)),
@@ -140,13 +148,13 @@ impl Measurement<'_> {
     fn taken_in_turns(
         &self,
         size: u32,
-        name: &str,
         published: (Node, StatePublisher<Raw>),
         answering: &mut Answering<'_>,
     ) -> Result<(Vec<Line>, Seen), Trouble> {
-        let mut ping = self.subscribe(size, name, published, Some(&mut answering.process))?;
+        let address = answering.process.line()?.parse()?;
+        let mut ping = self.subscribe(size, &address, published, Some(&mut answering.process))?;
         let before = answering.probe()?;
-        let followers = self.start_followers(size, name, &ping)?;
+        let followers = self.start_followers(size, self.arguments.fabric, &ping)?;
         let (mut floor, mut delivery) = (Durations::new(), Durations::new());
         let Arguments { iterations, seconds, .. } = *self.arguments;
         let turns = iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
@@ -181,7 +189,12 @@ impl Measurement<'_> {
     }
 
     /// Adds to the line of a delivery what all ends have counted.
-    fn complete(&self, line: &mut Line, Seen { verified, torn_retries, lost, rejected }: Seen) {
+    fn complete(&self, line: &mut Line, fabric: FabricName, seen: Seen) {
+        let Seen { verified, torn_retries, lost, rejected } = seen;
+        line.fabric = fabric.name();
+        if fabric == FabricName::Verbs {
+            line.connect = Some(self.setting.connect_name());
+        }
         line.subscribers = self.arguments.subscribers;
         line.torn_retries = Some(torn_retries);
         line.lost = Some(lost);
@@ -196,14 +209,15 @@ impl Measurement<'_> {
         command.args(self.setting.as_arguments());
         command.args(["perf", self.arguments.mode.name(), "--serve", "--node", name]);
         command.args(["--floor-len", &size.to_string(), "--slots", &self.arguments.slots.to_string()]);
-        command.args(["--cpus", &self.cpus.to_string()]);
+        command.args(["--cpus", &self.cpus.to_string(), "--fabric", self.arguments.fabric.name()]);
         let process = Process::start("answering", command, floor.file()?)?;
         Ok(Answering { interrupt: &self.interrupt, process, floor, stamp: 0, probe: 0 })
     }
 
     /// Starts the processes that read along, and waits until they do.
-    fn start_followers(&self, size: u32, name: &str, ping: &Ping<'_>) -> Result<Followers, Trouble> {
-        let mut followers = Followers::start(self.arguments, self.setting, &self.cpus, (size, name))?;
+    fn start_followers(&self, size: u32, fabric: FabricName, ping: &Ping<'_>) -> Result<Followers, Trouble> {
+        let measuring = fabric.address(&ping.node)?;
+        let mut followers = Followers::start(self.arguments, self.setting, &self.cpus, (size, &measuring))?;
         followers.join(&ping.publisher, &self.interrupt, self.deadline())?;
         Ok(followers)
     }
@@ -213,45 +227,49 @@ impl Measurement<'_> {
         Deadline::after(Duration::from_secs_f64(self.arguments.wait))
     }
 
-    /// Publishes for the node of this name to subscribe.
-    fn publish(&self, size: u32, answering: &str) -> Result<(Node, StatePublisher<Raw>), Trouble> {
-        let node = open_node(&measuring_name(answering), self.setting)?;
+    /// Publishes for the answering node, to be dialled, and for those that read along.
+    fn publish(
+        &self,
+        size: u32,
+        name: &str,
+        fabric: FabricName,
+    ) -> Result<(Node, StatePublisher<Raw>), Trouble> {
+        let node = open_node(name, fabric.rdma().as_ref(), self.setting)?;
         let publisher = node.state_publisher::<Raw>(self.arguments.mode.name()).slots(self.arguments.slots);
         let publisher = publisher.payload_len_max(size as usize).open().map_err(Failure::from)?;
         Ok((node, publisher))
     }
 
-    /// Subscribes to the answers of the node of this name, and waits until it subscribes too.
+    /// Has the answering node subscribe, and subscribes to its answers.
     fn subscribe(
         &self,
         size: u32,
-        answering: &str,
+        address: &Address,
         (node, publisher): (Node, StatePublisher<Raw>),
         mut process: Option<&mut Process>,
     ) -> Result<Ping<'_>, Trouble> {
         let (mode, len, interrupt) = (self.arguments.mode, size as usize, &self.interrupt);
-        let target = format!("shm:{answering}/{PONG}");
         let deadline = self.deadline();
-        let mut go_on = |pause| {
-            wait(interrupt, pause)?;
+        let mut go_on = |error: Failure| {
+            if deadline.is_over() {
+                return Err(Trouble::from(error));
+            }
+            wait(interrupt, LOOK_AGAIN)?;
             process.as_mut().map_or(Ok(()), |process| process.check())
         };
+        while let Err(error) = node.dial_subscriber(mode.name(), address, ATTEMPT) {
+            go_on(error.into())?;
+        }
+        let target = format!("{address}/{PONG}");
         let subscriber = loop {
-            let subscriber = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
-            match subscriber.timeout(ATTEMPT).open() {
+            let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
+            match builder.region_len_max(usize::MAX).timeout(ATTEMPT).open() {
                 Ok(subscriber) => break subscriber,
-                Err(error) if deadline.is_over() => return Err(Failure::from(error).into()),
-                Err(_) => go_on(Duration::from_millis(5))?,
+                Err(error) => go_on(error.into())?,
             }
         };
-        while publisher.pull_subscribers() + publisher.push_subscribers() == 0 {
-            if deadline.is_over() {
-                return Err("the answering process does not subscribe: end it, and start it again".into());
-            }
-            go_on(Duration::from_millis(1))?;
-        }
         let value = vec![0x5555_5555_5555_5555; len.div_ceil(size_of::<u64>())];
-        Ok(Ping { interrupt, value, len, number: 0, publisher, subscriber, seen: Seen::default() })
+        Ok(Ping { interrupt, value, len, number: 0, publisher, subscriber, node, seen: Seen::default() })
     }
 }
 

@@ -43,6 +43,17 @@ impl Process {
         }
     }
 
+    /// The next line that it prints. Waits for it.
+    pub(super) fn line(&mut self) -> Result<String, Trouble> {
+        let mut line = String::new();
+        if self.output.read_line(&mut line)? == 0 {
+            let status = self.child.wait()?;
+            let ended = || format!("the {} process has ended before the measurement", self.what);
+            return Err(self.failure(status).unwrap_or_else(|| Failure::new(Exit::Gone, ended()).into()));
+        }
+        Ok(line.trim_end().to_owned())
+    }
+
     /// The reason of what was noticed: the failure of this process, if that is what it comes from.
     pub(super) fn explain(&mut self, noticed: Trouble) -> Trouble {
         if noticed.is::<Quiet>() {

@@ -1,0 +1,73 @@
+//! A publisher dials, a subscriber listens: the other way round than usual. Both ends are threads of this program here;
+//! they could as well be processes, and nothing but the address would change.
+//!
+//! ```text
+//! cargo run --example dial_out
+//! ```
+
+#![expect(clippy::disallowed_methods, reason = "an example keeps time with the standard library")]
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use fabricast::{Node, ReceiveError, StateListener};
+use serde::{Deserialize, Serialize};
+
+const READINGS: u32 = 5;
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Reading {
+    number: u32,
+    celsius: f64,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("dial_out: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Box<dyn Error>> {
+    // The one that listens needs a name, and is there first: otherwise the publisher is refused.
+    let desk = Node::builder().name("desk")?.open()?;
+    let listener = desk.state_listener::<Reading>("reading").push().open()?;
+    let listening = std::thread::spawn(move || listen(&listener).map_err(|error| error.to_string()));
+
+    // The one that dials needs none: nobody has to find it.
+    let node = Node::builder().open()?;
+    let mut publisher = node.state_publisher::<Reading>("reading").open()?;
+    node.dial_subscriber("reading", &"shm:desk".parse()?, PATIENCE)?;
+    println!("a subscriber is attached: {} by push", publisher.push_subscribers());
+    for number in 1..=READINGS {
+        publisher.publish(&Reading { number, celsius: 15.0 + f64::from(number) / 2.0 })?;
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    drop(publisher);
+    Ok(listening.join().map_err(|_| "the listening thread panicked")??)
+}
+
+/// Accepts one publisher, and receives until it ends. A program that goes on would accept the next one.
+fn listen(listener: &StateListener<Reading>) -> Result<(), Box<dyn Error>> {
+    let mut subscriber = listener.accept_timeout(PATIENCE)?.ok_or("nobody dialled")?;
+    loop {
+        match subscriber.receive_timeout(PATIENCE) {
+            Ok(Some(sample)) => println!("{} {:?}", sample.sequence, sample.value),
+            Ok(None) => return Err("the publisher stands still".into()),
+            Err(ReceiveError::Ended { published }) => {
+                let stats = subscriber.stats();
+                println!(
+                    "the end after {published}: {} received, {} missed",
+                    stats.received, stats.conflated
+                );
+                return Ok(());
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,261 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::core::NodeCore;
+use super::link::LOOK_AGAIN;
+use super::served::Served;
+use crate::clock::saturate;
+use crate::control::{ControlError, RefuseReason};
+use crate::fabric::{Address, FabricError};
+use crate::id::{NameError, TopicName};
+use crate::limits;
+
+/// Why a subscriber could not be dialled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DialError {
+    /// The text is not a topic's name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The node does not publish the topic.
+    #[error("this node does not publish {topic}: open its publisher first, and keep it")]
+    NoSuchTopic {
+        /// The topic.
+        topic: TopicName,
+    },
+    /// The subscriber's node cannot be reached.
+    #[error("cannot dial the subscriber of {topic}: {source}")]
+    Unreachable {
+        /// The topic.
+        topic: TopicName,
+        /// Why.
+        #[source]
+        source: FabricError,
+    },
+    /// The subscriber's node refused the session.
+    #[error("the node at {address} refused {topic}: {reason}{}{text}", if text.is_empty() { "" } else { ": " })]
+    Refused {
+        /// The subscriber's node.
+        address: Address,
+        /// The topic.
+        topic: TopicName,
+        /// Why.
+        reason: RefuseReason,
+        /// The node's own words; may be empty.
+        text: String,
+    },
+    /// The subscriber does not fit the topic: this node refused it.
+    #[error(
+        "the subscriber at {address} does not fit {topic}: {reason}{}{text}",
+        if text.is_empty() { "" } else { ": " }
+    )]
+    Unfit {
+        /// The subscriber's node.
+        address: Address,
+        /// The topic.
+        topic: TopicName,
+        /// Why.
+        reason: RefuseReason,
+        /// More words; may be empty.
+        text: String,
+    },
+    /// The subscriber's node listens for the topic, and nobody accepted the session in time.
+    #[error(
+        "the node at {address} listens for {topic}, and did not attach to it in time: \
+         StateListener::accept_timeout has to be called there"
+    )]
+    NotAccepted {
+        /// The subscriber's node.
+        address: Address,
+        /// The topic.
+        topic: TopicName,
+    },
+    /// The subscriber left before it was attached, in good order.
+    #[error("the subscriber at {address} left before it was attached to {topic}: its own error says why")]
+    Left {
+        /// The subscriber's node.
+        address: Address,
+        /// The topic.
+        topic: TopicName,
+    },
+    /// The session with the subscriber's node failed.
+    #[error("the session with the node at {address} failed: {source}")]
+    Session {
+        /// The subscriber's node.
+        address: Address,
+        /// Why.
+        #[source]
+        source: ControlError,
+    },
+    /// This node serves as many sessions as it may.
+    #[error(
+        "this node serves {max} sessions, which is the limit: open another node for more",
+        max = limits::SESSIONS_MAX
+    )]
+    TooManySessions,
+    /// The operating system gave no random number.
+    #[error("cannot draw a random number: {0}")]
+    Random(#[source] std::io::Error),
+}
+
+/// A subscriber that this node has dialled, until it is attached.
+#[derive(Debug)]
+pub(super) struct Invitation {
+    address: Address,
+    topic: TopicName,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// The subscriber's node has said hello.
+    greeted: bool,
+    stage: Stage,
+}
+
+#[derive(Debug, Default)]
+enum Stage {
+    #[default]
+    Open,
+    Attached,
+    Failed(DialError),
+    /// Whoever waited has been told, or has waited long enough.
+    Over,
+}
+
+/// The session's hold on an invitation. Dropping it says that the session is gone, unless something was said before.
+#[derive(Debug)]
+pub(super) struct Pending(Arc<Invitation>);
+
+/// Dials the node at this address, and waits until a subscriber there is attached to the topic.
+pub(super) fn dial(
+    core: &NodeCore,
+    topic: &str,
+    address: &Address,
+    timeout: Duration,
+) -> Result<(), DialError> {
+    let topic: TopicName = topic.parse()?;
+    if core.topic(&topic).is_none() {
+        return Err(DialError::NoSuchTopic { topic });
+    }
+    let clock = core.clock();
+    let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
+    let connection = match core.fabric().dial(address) {
+        Ok(connection) => connection,
+        Err(source) => return Err(DialError::Unreachable { topic, source }),
+    };
+    let invitation = Invitation { address: address.clone(), topic, progress: Mutex::default() };
+    let invitation = Arc::new(invitation);
+    let pending = Pending(Arc::clone(&invitation));
+    let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
+    core.dialled().lock().push(served);
+    core.waker().wake();
+    loop {
+        let in_time = clock.monotonic_ns() < deadline_ns;
+        if let Some(outcome) = invitation.outcome(in_time) {
+            // A session that came to nothing ends at once.
+            core.waker().wake();
+            return outcome;
+        }
+        clock.pause(LOOK_AGAIN);
+    }
+}
+
+impl Invitation {
+    /// How it ended, if it has; an invitation that is not answered in time has.
+    fn outcome(&self, in_time: bool) -> Option<Result<(), DialError>> {
+        let mut progress = self.progress.lock();
+        let (address, topic) = (self.address.clone(), self.topic.clone());
+        match std::mem::replace(&mut progress.stage, Stage::Over) {
+            Stage::Attached => Some(Ok(())),
+            Stage::Failed(error) => Some(Err(error)),
+            Stage::Open if in_time => {
+                progress.stage = Stage::Open;
+                None
+            }
+            Stage::Open | Stage::Over if progress.greeted => {
+                Some(Err(DialError::NotAccepted { address, topic }))
+            }
+            Stage::Open | Stage::Over => {
+                let source = ControlError::Deadline { awaited: "hello" };
+                Some(Err(DialError::Session { address, source }))
+            }
+        }
+    }
+
+    fn settle(&self, stage: Stage) {
+        let mut progress = self.progress.lock();
+        if matches!(progress.stage, Stage::Open) {
+            progress.stage = stage;
+        }
+    }
+}
+
+impl Pending {
+    /// To which topic the peer was invited.
+    pub(super) fn topic(&self) -> &TopicName {
+        &self.0.topic
+    }
+
+    /// Whether nobody waits for the outcome any more, which was none or no good one.
+    pub(super) fn is_abandoned(&self) -> bool {
+        matches!(self.0.progress.lock().stage, Stage::Over)
+    }
+
+    /// The peer has said hello.
+    pub(super) fn greeted(&self) {
+        self.0.progress.lock().greeted = true;
+    }
+
+    /// The peer is about to be attached to the topic. Gives the invitation back if nobody waits for that any more: then
+    /// it must not be.
+    pub(super) fn attached(self) -> Result<(), Self> {
+        self.0.settle(Stage::Attached);
+        if self.is_abandoned() { Err(self) } else { Ok(()) }
+    }
+
+    /// This node refused the peer's request to attach, or its landing region.
+    pub(super) fn unfit(&self, reason: RefuseReason, text: &str) {
+        let (address, topic, text) = (self.0.address.clone(), self.0.topic.clone(), text.to_owned());
+        self.0.settle(Stage::Failed(DialError::Unfit { address, topic, reason, text }));
+    }
+
+    /// The connection failed before the peer said hello: it could not be reached, unless it sent what is no message.
+    pub(super) fn broken(&self, error: FabricError) {
+        match error {
+            FabricError::MessageTooLong { len, .. } => self.closed(Some(&ControlError::TooLong { len })),
+            FabricError::TooManyRegions => {
+                self.closed(Some(&ControlError::Broken { why: error.to_string() }));
+            }
+            source => {
+                let topic = self.0.topic.clone();
+                self.0.settle(Stage::Failed(DialError::Unreachable { topic, source }));
+            }
+        }
+    }
+
+    /// This node has no room for the session.
+    pub(super) fn no_room(&self) {
+        self.0.settle(Stage::Failed(DialError::TooManySessions));
+    }
+
+    /// The session is over: in good order, or for this reason.
+    pub(super) fn closed(&self, error: Option<&ControlError>) {
+        let (address, topic) = (self.0.address.clone(), self.0.topic.clone());
+        self.0.settle(Stage::Failed(match error.cloned() {
+            None => DialError::Left { address, topic },
+            Some(ControlError::Refused { reason, text }) => {
+                DialError::Refused { address, topic, reason, text }
+            }
+            Some(source) => DialError::Session { address, source },
+        }));
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.closed(Some(&ControlError::Disconnected));
+    }
+}

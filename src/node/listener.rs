@@ -1,0 +1,287 @@
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::Node;
+use super::core::NodeCore;
+use super::link::{LOOK_AGAIN, Link};
+use super::subscribe::{Terms, schema_hash};
+use crate::clock::saturate;
+use crate::control::{ControlError, RefuseReason};
+use crate::event::Event;
+use crate::id::{Delivery, TopicName};
+use crate::limits;
+use crate::payload::Payload;
+use crate::subscriber::{AttachError, StateSubscriber, SubscriberError};
+
+/// Sets up a listener for publishers of a state topic.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct StateListenerBuilder<'a, T> {
+    node: &'a Node,
+    topic: String,
+    terms: Terms,
+    payload: PhantomData<fn() -> T>,
+}
+
+/// Waits for publishers of a state topic to dial: each one that is accepted is a subscriber of its own.
+///
+/// This is the second way to a subscription. In the first one a subscriber dials the node of a publisher; here the
+/// publisher's node dials this one, by [`Node::dial_subscriber`]. From then on there is no difference.
+///
+/// While the listener is there, publishers that dial for its topic wait for [`Self::accept_timeout`], up to
+/// [`limits::INVITED_SESSIONS_MAX`] of them at a node, with those that were accepted. Dropping it ends those that wait,
+/// and refuses those that come later; subscribers that were accepted stay.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use fabricast::Node;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let runtime_dir = dir.path().to_owned();
+/// let desk = Node::builder().name("desk")?.runtime_dir(dir.path()).open()?;
+/// let listener = desk.state_listener::<(f64, f64)>("EURUSD").push().open()?;
+///
+/// // Usually in another process:
+/// let publishing = std::thread::spawn(move || -> Result<(), fabricast::Error> {
+///     let node = Node::builder();
+/// #   let node = node.runtime_dir(runtime_dir);
+///     let node = node.open()?;
+///     let mut publisher = node.state_publisher::<(f64, f64)>("EURUSD").open()?;
+///     node.dial_subscriber("EURUSD", &"shm:desk".parse()?, Duration::from_secs(5))?;
+///     publisher.publish(&(1.0841, 1.0843))?;
+///     Ok(())
+/// });
+///
+/// let mut subscriber = listener.accept_timeout(Duration::from_secs(5))?.ok_or("nobody dialled")?;
+/// let sample = subscriber.receive_timeout(Duration::from_secs(5))?.ok_or("nothing published")?;
+/// assert_eq!((sample.value, sample.sequence.get()), ((1.0841, 1.0843), 1));
+/// # publishing.join().expect("the publisher does not panic")?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct StateListener<T> {
+    listening: Listening,
+    terms: Terms,
+    schema_hash: Option<u64>,
+    payload: PhantomData<fn() -> T>,
+}
+
+/// A topic that a node listens for. Its fields are dropped in this order.
+#[derive(Debug)]
+struct Listening {
+    topic: TopicName,
+    backlog: Arc<Backlog>,
+    node: Node,
+}
+
+/// The topics that a node listens for.
+#[derive(Debug, Default)]
+pub(super) struct Backlogs {
+    by_topic: Mutex<BTreeMap<TopicName, Arc<Backlog>>>,
+    /// Held once more by each place that is taken.
+    places: Arc<()>,
+}
+
+/// The publishers that have dialled for one topic and wait to be accepted, in the order in which they came.
+#[derive(Debug)]
+pub(super) struct Backlog {
+    /// How long each of their answers may take.
+    patience_ns: u64,
+    /// `None` when the listener is gone.
+    waiting: Mutex<Option<VecDeque<Arc<Link>>>>,
+}
+
+/// One of the places that a node has for publishers that dial, taken until this is dropped.
+#[derive(Debug)]
+pub(super) struct Place(#[expect(dead_code, reason = "it is counted while it is held")] Arc<()>);
+
+impl<'a, T: Payload> StateListenerBuilder<'a, T> {
+    pub(super) fn new(node: &'a Node, topic: String) -> Self {
+        Self { node, topic, terms: Terms::default(), payload: PhantomData }
+    }
+
+    /// Reads the publishers' repositories one-sidedly. This is the default; it costs the publishers nothing.
+    pub fn pull(self) -> Self {
+        self.delivery(Delivery::Pull)
+    }
+
+    /// Lends each publisher a landing region of its repository's size, and has each value written to it.
+    pub fn push(self) -> Self {
+        self.delivery(Delivery::Push)
+    }
+
+    /// How values travel.
+    pub fn delivery(mut self, delivery: Delivery) -> Self {
+        self.terms.delivery = delivery;
+        self
+    }
+
+    /// How long each answer of a publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`].
+    pub fn timeout(mut self, patience: Duration) -> Self {
+        self.terms.patience = patience;
+        self
+    }
+
+    /// The largest repository to map, and landing region to make, bytes; by default
+    /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. A publisher's slots and largest payload say how large they are.
+    pub fn region_len_max(mut self, region_len_max: usize) -> Self {
+        self.terms.region_len_max = region_len_max;
+        self
+    }
+
+    /// Begins to listen. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// [`SubscriberError`] when the node has no name, listens for the topic already, the topic's name is malformed, or
+    /// the type cannot be described.
+    pub fn open(self) -> Result<StateListener<T>, SubscriberError> {
+        let topic: TopicName = self.topic.parse()?;
+        let core = self.node.core();
+        if core.addresses().is_empty() {
+            return Err(SubscriberError::Unnamed);
+        }
+        let schema_hash = schema_hash::<T>()?;
+        let backlog = core.backlogs().open(&topic, saturate(self.terms.patience))?;
+        let listening = Listening { topic, backlog, node: self.node.clone() };
+        Ok(StateListener { listening, terms: self.terms, schema_hash, payload: PhantomData })
+    }
+}
+
+impl<T: Payload> StateListener<T> {
+    /// A subscriber of the next publisher that has dialled for this topic; `None` when none did in time. Several
+    /// threads may wait at once.
+    ///
+    /// Blocks until then, and for two round trips to the publisher's node besides (three for push), each for as long as
+    /// [`StateListenerBuilder::timeout`] allows. Allocates.
+    ///
+    /// # Errors
+    ///
+    /// [`SubscriberError::Dialled`] when a publisher had dialled that cannot be received from, because its values are of
+    /// another type, say; the error names it. The listener goes on: call this again for the next one.
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<StateSubscriber<T>>, SubscriberError> {
+        let clock = self.listening.node.core().clock();
+        let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
+        loop {
+            if let Some(link) = self.listening.backlog.take_ready() {
+                return self.attach(link).map(Some);
+            }
+            if clock.monotonic_ns() >= deadline_ns {
+                return Ok(None);
+            }
+            clock.pause(LOOK_AGAIN);
+        }
+    }
+
+    /// The topic's name.
+    pub fn topic(&self) -> &TopicName {
+        &self.listening.topic
+    }
+
+    fn attach(&self, link: Arc<Link>) -> Result<StateSubscriber<T>, SubscriberError> {
+        let Listening { topic, node, .. } = &self.listening;
+        let attached = self.terms.attach(node, &link, topic, self.schema_hash);
+        let Some(peer) = link.peer() else { unreachable!("only who has said hello is taken from a backlog") };
+        attached.map_err(|source: AttachError| {
+            // Nobody uses the session any more: the node's thread ends it.
+            drop(link);
+            node.core().waker().wake();
+            SubscriberError::Dialled { node: peer.node, process: peer.process, topic: topic.clone(), source }
+        })
+    }
+}
+
+impl<T> fmt::Debug for StateListener<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("StateListener").field("topic", &self.listening.topic).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let core = self.node.core();
+        core.backlogs().close(&self.topic, &self.backlog);
+        core.waker().wake();
+    }
+}
+
+impl Backlogs {
+    fn open(&self, topic: &TopicName, patience_ns: u64) -> Result<Arc<Backlog>, SubscriberError> {
+        let mut by_topic = self.by_topic.lock();
+        if by_topic.contains_key(topic) {
+            return Err(SubscriberError::AlreadyListening { topic: topic.clone() });
+        }
+        let backlog = Arc::new(Backlog { patience_ns, waiting: Mutex::new(Some(VecDeque::new())) });
+        by_topic.insert(topic.clone(), Arc::clone(&backlog));
+        Ok(backlog)
+    }
+
+    fn close(&self, topic: &TopicName, backlog: &Backlog) {
+        self.by_topic.lock().remove(topic);
+        let waiting = backlog.waiting.lock().take();
+        drop(waiting);
+    }
+
+    /// A place for a publisher that has dialled for this topic, and where it is to wait.
+    pub(super) fn admit(&self, topic: &TopicName) -> Result<(Arc<Backlog>, Place), RefuseReason> {
+        let backlog = self.by_topic.lock().get(topic).cloned();
+        let backlog = backlog.ok_or(RefuseReason::NobodyWaits)?;
+        // Places are taken by the node's thread only.
+        let taken = Arc::strong_count(&self.places) - 1;
+        if taken >= limits::INVITED_SESSIONS_MAX {
+            return Err(RefuseReason::TooManySessions);
+        }
+        Ok((backlog, Place(Arc::clone(&self.places))))
+    }
+
+    /// Forgets those that wait in vain, because their session is over. True if there were some.
+    pub(super) fn tend(&self, core: &NodeCore) -> bool {
+        let backlogs: Vec<_> = self.by_topic.lock().values().cloned().collect();
+        let mut failures = Vec::new();
+        for backlog in backlogs {
+            let mut waiting = backlog.waiting.lock();
+            let Some(waiting) = waiting.as_mut() else { continue };
+            waiting.retain(|link| {
+                let failure = link.failure();
+                let goes_on = failure.is_none();
+                failures.extend(failure);
+                goes_on
+            });
+        }
+        for failure in &failures {
+            // A publisher that gave up is nobody's fault.
+            if !matches!(failure, ControlError::Closed { .. }) {
+                core.tell(&Event::PeerRejected { reason: failure.to_string() });
+            }
+        }
+        !failures.is_empty()
+    }
+}
+
+impl Backlog {
+    /// How long each answer of those that wait may take.
+    pub(super) fn patience_ns(&self) -> u64 {
+        self.patience_ns
+    }
+
+    /// Lets one more wait. If the listener is gone, nobody uses the session, and it ends.
+    pub(super) fn push(&self, link: Arc<Link>) {
+        if let Some(waiting) = self.waiting.lock().as_mut() {
+            waiting.push_back(link);
+        }
+    }
+
+    /// The first one that has said hello. Those that have not keep nobody waiting.
+    fn take_ready(&self) -> Option<Arc<Link>> {
+        let mut waiting = self.waiting.lock();
+        let waiting = waiting.as_mut()?;
+        let ready = waiting.iter().position(|link| link.is_ready())?;
+        waiting.remove(ready)
+    }
+}

@@ -1,0 +1,300 @@
+//! Publishers that dial, in worlds where those at the other end are slow, stopped, killed, or not there yet.
+
+use super::*;
+use crate::control::RefuseReason;
+use crate::fabric::Address;
+use crate::node::{DialError, StateListener};
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Every medium with every delivery.
+const WAYS: [(Reach, Delivery); 4] = [
+    (Reach::Mapped, Delivery::Pull),
+    (Reach::Mapped, Delivery::Push),
+    (Reach::Fetched, Delivery::Pull),
+    (Reach::Fetched, Delivery::Push),
+];
+/// How long who dials waits; a turn of the world takes some microseconds.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// Turns within which an accident happens: about as many as a dial takes.
+const STRIKES_WITHIN: u64 = 40;
+
+/// A node that listens, and what it has accepted.
+struct Desk {
+    node: Node,
+    accepted: Arc<Mutex<Vec<Result<Observed, SubscriberError>>>>,
+    open: Arc<AtomicBool>,
+}
+
+impl Desk {
+    /// A node of this name, a thread of which accepts whoever dials.
+    fn open(world: &World, node: Node, delivery: Delivery) -> Self {
+        let builder = node.state_listener::<Value>("topic").delivery(delivery).timeout(PATIENCE);
+        let listener = builder.open().unwrap();
+        let (accepted, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
+        let (kept, goes_on) = (Arc::clone(&accepted), Arc::clone(&open));
+        world.spawn(move || {
+            if let Some(outcome) = next(&listener) {
+                kept.lock().push(outcome);
+            }
+            goes_on.load(Ordering::Relaxed)
+        });
+        Self { node, accepted, open }
+    }
+
+    fn address(&self) -> Address {
+        self.node.address().unwrap()
+    }
+
+    /// The subscribers that were accepted since the last look.
+    fn take(&self) -> Vec<Observed> {
+        self.accepted.lock().drain(..).filter_map(Result::ok).collect()
+    }
+
+    /// The only one.
+    fn take_one(&self) -> Observed {
+        let mut taken = self.take();
+        assert_eq!(taken.len(), 1);
+        taken.remove(0)
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.open.store(false, Ordering::Relaxed);
+    }
+}
+
+fn next(listener: &StateListener<Value>) -> Option<Result<Observed, SubscriberError>> {
+    listener.accept_timeout(Duration::ZERO).map(|accepted| accepted.map(Observed::new)).transpose()
+}
+
+fn dial(node: &Node, desk: &Desk) -> Result<(), DialError> {
+    node.dial_subscriber("topic", &desk.address(), PATIENCE)
+}
+
+fn subscribers(publisher: &StatePublisher<Value>) -> u64 {
+    publisher.pull_subscribers() + publisher.push_subscribers()
+}
+
+/// What was told to have failed has left nothing, and nothing comes of it later.
+#[track_caller]
+fn settles_at(world: &World, publisher: &StatePublisher<Value>, expected: u64) {
+    (0..TURNS).for_each(|_| world.turn());
+    assert_eq!(subscribers(publisher), expected);
+}
+
+/// Values are published and subscribers dialled, receive and go in an order of chance.
+#[test]
+fn values_arrive_at_those_who_were_dialled() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 6, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", false);
+            let mut publisher = publisher(&publishing);
+            let desks = ["one", "other"].map(|name| Desk::open(&world, world.node(name, true), delivery));
+            let mut observed: Vec<Observed> = Vec::new();
+            for _ in 0..200 {
+                match random.below(12) {
+                    0 if observed.len() < 5 => {
+                        dial(&publishing, &desks[random.index(2)]).expect("somebody listens there");
+                        // It is attached: what is published from now on reaches it.
+                        assert!(subscribers(&publisher) > observed.len() as u64);
+                        publish(&mut publisher, 1);
+                    }
+                    1 if observed.len() > 2 => drop(observed.swap_remove(random.index(observed.len()))),
+                    2..=4 => publish(&mut publisher, 1 + random.below(7)),
+                    5 => (0..20).for_each(|_| world.turn()),
+                    6..=7 => world.turn(),
+                    _ => {
+                        for one in &mut observed {
+                            one.receive().expect("a value or none");
+                        }
+                    }
+                }
+                desks.iter().for_each(|desk| observed.extend(desk.take()));
+            }
+            publish(&mut publisher, 1);
+            (0..100).for_each(|_| world.turn());
+            desks.iter().for_each(|desk| observed.extend(desk.take()));
+            for one in &mut observed {
+                one.catch_up(&world, publisher.newest().get());
+            }
+            settles_at(&world, &publisher, observed.len() as u64);
+            drop((observed, desks));
+            settles_at(&world, &publisher, 0);
+        });
+    }
+}
+
+/// Before somebody listens there nobody is attached, and who comes too late is told so.
+#[test]
+fn a_subscriber_that_is_late_or_of_another_type_is_an_error_and_the_next_dial_succeeds() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 4, |seed| {
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", false);
+            let mut publisher = publisher(&publishing);
+            let address = "shm:desk".parse().unwrap();
+            let error = publishing.dial_subscriber("topic", &address, PATIENCE).unwrap_err();
+            assert!(matches!(error, DialError::Unreachable { .. }), "{error}");
+
+            let node = world.node("desk", true);
+            let error = publishing.dial_subscriber("topic", &address, PATIENCE).unwrap_err();
+            assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }), "{error}");
+
+            let listener = node.state_listener::<u64>("topic").delivery(delivery).open().unwrap();
+            let errors = Arc::new(Mutex::new(Vec::new()));
+            let (told, open) = (Arc::clone(&errors), Arc::new(AtomicBool::new(true)));
+            let goes_on = Arc::clone(&open);
+            world.spawn(move || {
+                told.lock().extend(listener.accept_timeout(Duration::ZERO).err());
+                goes_on.load(Ordering::Relaxed)
+            });
+            let error = publishing.dial_subscriber("topic", &address, PATIENCE).unwrap_err();
+            assert!(matches!(error, DialError::Unfit { .. }), "{error}");
+            (0..100).for_each(|_| world.turn());
+            let refused = |error: &SubscriberError| matches!(error, SubscriberError::Dialled { node, .. } if *node == *publishing.name());
+            assert!(matches!(&errors.lock()[..], [error] if refused(error)), "{:?}", errors.lock());
+            open.store(false, Ordering::Relaxed);
+            world.turn();
+
+            let desk = Desk::open(&world, node, delivery);
+            dial(&publishing, &desk).expect("now it listens for this type");
+            publish(&mut publisher, 3);
+            (0..100).for_each(|_| world.turn());
+            let mut observed = desk.take_one();
+            observed.catch_up(&world, 3);
+            settles_at(&world, &publisher, 1);
+        });
+    }
+}
+
+#[test]
+fn a_killed_publisher_is_noticed_and_the_next_one_that_dials_is_accepted() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 4, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let desk = Desk::open(&world, world.node("desk", true), delivery);
+            let mut epochs = Vec::new();
+            for _ in 0..3 {
+                let publishing = world.node("publishing", false);
+                let mut publisher = publisher(&publishing);
+                publish(&mut publisher, random.below(5));
+                dial(&publishing, &desk).expect("somebody listens there");
+                publish(&mut publisher, 1 + random.below(9));
+                (0..100 + random.below(30)).for_each(|_| world.turn());
+                let mut observed = desk.take_one();
+                epochs.push(observed.subscriber.epoch());
+                world.kill("publishing");
+                let gone = (0..TURNS).find_map(|_| {
+                    world.turn();
+                    observed.receive().err()
+                });
+                let gone = gone.expect("an error, sooner or later");
+                assert!(matches!(gone, ReceiveError::Gone { .. } | ReceiveError::Fabric(_)), "{gone}");
+            }
+            epochs.dedup();
+            assert_eq!(epochs.len(), 3);
+        });
+    }
+}
+
+/// Whatever moment the other end dies at: who dials is told, nothing is left, and the next one there is dialled.
+#[test]
+fn a_killed_subscriber_costs_who_dials_an_error_at_most() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 2, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", false);
+            let mut publisher = publisher(&publishing);
+            let desk = Desk::open(&world, world.node("desk", true), delivery);
+            let (mut turns, killing) = (random.below(STRIKES_WITHIN), Arc::downgrade(&world));
+            world.spawn(move || {
+                if turns == 0 {
+                    killing.upgrade().expect("the world goes on").kill("desk");
+                }
+                turns = turns.wrapping_sub(1);
+                turns != u64::MAX
+            });
+            let outcome = dial(&publishing, &desk);
+            let sudden = |error: &DialError| {
+                matches!(error, DialError::Session { .. } | DialError::Unreachable { .. })
+            };
+            assert!(outcome.as_ref().err().is_none_or(sudden), "{outcome:?}");
+            publish(&mut publisher, 5);
+            (0..100).for_each(|_| world.turn());
+            settles_at(&world, &publisher, 0);
+            drop(desk);
+            world.turn();
+
+            let desk = Desk::open(&world, world.node("desk", true), delivery);
+            dial(&publishing, &desk).expect("somebody listens there again");
+            publish(&mut publisher, 1);
+            (0..100).for_each(|_| world.turn());
+            desk.take_one().catch_up(&world, 6);
+        });
+    }
+}
+
+/// A process that stands still, at whatever moment, costs those who wait for it their patience and nothing else.
+#[test]
+fn a_stopped_process_costs_the_other_its_patience_and_later_dials_succeed() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 2, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let stopping: NodeName = ["desk", "publishing"][random.index(2)].parse().unwrap();
+            let desk = Desk::open(&world, world.node("desk", true), delivery);
+            let publishing = world.node("publishing", false);
+            let mut first = publisher(&publishing);
+            let (mut turns, stopped) = (random.below(STRIKES_WITHIN), stopping.clone());
+            let network = Arc::clone(&world.network);
+            world.spawn(move || {
+                if turns == 0 {
+                    network.pause(&stopped);
+                }
+                turns = turns.wrapping_sub(1);
+                turns != u64::MAX
+            });
+            let began_ns = world.network.clock().monotonic_ns();
+            let outcome = dial(&publishing, &desk);
+            let elapsed_ns = world.network.clock().monotonic_ns() - began_ns;
+            assert!(elapsed_ns < 2 * saturate(PATIENCE), "{elapsed_ns}");
+            // It may have taken less turns than went by before the stop.
+            (0..STRIKES_WITHIN).for_each(|_| world.turn());
+            let slow = |error: &DialError| {
+                matches!(error, DialError::Session { .. } | DialError::NotAccepted { .. })
+            };
+            assert!(outcome.as_ref().err().is_none_or(slow), "{outcome:?}");
+
+            // Whoever stands still keeps nobody else waiting for long.
+            let other = world.node("other", false);
+            let mut second = publisher(&other);
+            if stopping.as_str() == "publishing" {
+                other.dial_subscriber("topic", &desk.address(), 3 * PATIENCE).expect("somebody listens");
+                publish(&mut second, 2);
+            }
+            world.network.resume(&stopping);
+            (0..TURNS).for_each(|_| world.turn());
+            let mut observed = desk.take();
+            publish(&mut first, 4);
+            publish(&mut second, 1);
+            (0..100).for_each(|_| world.turn());
+            for publisher in [&first, &second] {
+                let epoch = publisher.epoch();
+                let own = observed.iter_mut().filter(|one| one.subscriber.epoch() == epoch);
+                let own = own.map(|one| one.catch_up(&world, publisher.newest().get())).count();
+                assert_eq!(subscribers(publisher), own as u64);
+            }
+            assert!(outcome.is_ok() || subscribers(&first) == 0, "{outcome:?}");
+
+            drop(observed);
+            dial(&publishing, &desk).expect("it goes on as before");
+            (0..100).for_each(|_| world.turn());
+            desk.take_one().catch_up(&world, 4);
+        });
+    }
+}

@@ -1,0 +1,281 @@
+//! Publishers that dial: both roles in one process.
+
+use super::*;
+use crate::subscriber::{AttachError, GrantError};
+
+type Value = (u64, String);
+type Accepted<T> = std::thread::JoinHandle<Result<Option<StateSubscriber<T>>, SubscriberError>>;
+
+/// Accepts the next publisher, in a thread of its own: whoever dials waits for that.
+fn accept<T: Payload>(listener: &Arc<StateListener<T>>) -> Accepted<T>
+where
+    StateListener<T>: Send + Sync,
+{
+    let listener = Arc::clone(listener);
+    std::thread::spawn(move || listener.accept_timeout(PATIENCE))
+}
+
+fn accepted<T: Payload>(accepting: Accepted<T>) -> StateSubscriber<T> {
+    accepting.join().unwrap().unwrap().expect("a publisher that dials in time")
+}
+
+fn address(text: &str) -> Address {
+    text.parse().unwrap()
+}
+
+#[test]
+fn a_publisher_that_dials_reaches_the_subscriber_with_its_next_value() {
+    let dir = tempfile::tempdir().unwrap();
+    let listening = node(&dir, "l");
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let listener = Arc::new(listening.state_listener::<Value>("a/b").delivery(delivery).open().unwrap());
+        assert_eq!(listener.topic().as_str(), "a/b");
+        // The one that dials needs no name; it may be the listening node itself.
+        for publishing in [anonymous(&dir), listening.clone()] {
+            let mut publisher = publishing.state_publisher::<Value>("a/b").open().unwrap();
+            let accepting = accept(&listener);
+            publishing.dial_subscriber("a/b", &address("shm:l"), PATIENCE).unwrap();
+            assert_eq!(publisher.pull_subscribers() + publisher.push_subscribers(), 1);
+            publisher.publish(&(1, "first".to_owned())).unwrap();
+            let mut subscriber = accepted(accepting);
+            assert_eq!((subscriber.delivery(), subscriber.epoch()), (delivery, publisher.epoch()));
+            assert_eq!(receive(&mut subscriber).value, (1, "first".to_owned()));
+            for number in 2..200_u64 {
+                let sequence = publisher.publish(&(number, "y".repeat(number as usize % 50))).unwrap();
+                let sample = receive(&mut subscriber);
+                assert_eq!((sample.value.0, sample.sequence, sample.conflated), (number, sequence, 0));
+            }
+            drop(publisher);
+            let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
+            assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 199), "{error}");
+            assert_eq!(subscriber.stats().received, 199);
+        }
+    }
+}
+
+#[test]
+fn several_publishers_that_dial_at_once_get_a_subscriber_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let listening = node(&dir, "l");
+    let listener = Arc::new(listening.state_listener::<u64>("t").push().open().unwrap());
+    let dialling: Vec<_> = (0..8_u64)
+        .map(|number| {
+            let publishing = anonymous(&dir);
+            std::thread::spawn(move || {
+                let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+                publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+                publisher.publish(&number).unwrap();
+                publisher
+            })
+        })
+        .collect();
+    let accepting: Vec<_> = (0..8).map(|_| accept(&listener)).collect();
+    let mut subscribers: Vec<_> = accepting.into_iter().map(accepted).collect();
+    let publishers: Vec<_> = dialling.into_iter().map(|thread| thread.join().unwrap()).collect();
+    let mut values: Vec<_> = subscribers.iter_mut().map(|subscriber| receive(subscriber).value).collect();
+    values.sort_unstable();
+    assert_eq!(values, (0..8).collect::<Vec<_>>());
+    drop(listener);
+    drop(subscribers);
+    wait_until("links to be gone", || listening.core().links().lock().is_empty());
+    wait_until("subscribers to be gone", || publishers.iter().all(|one| one.push_subscribers() == 0));
+}
+
+/// One publisher may have subscribers of both roles.
+#[test]
+fn who_dialled_and_who_was_dialled_receive_alike() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listening, publishing) = (node(&dir, "l"), node(&dir, "p"));
+    let listener = Arc::new(listening.state_listener::<u64>("t").push().open().unwrap());
+    let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    let mut subscribers = vec![listening.state_subscriber::<u64>("shm:p/t").push().open().unwrap()];
+    for _ in 0..2 {
+        let accepting = accept(&listener);
+        publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+        subscribers.push(accepted(accepting));
+    }
+    subscribers.push(listening.state_subscriber::<u64>("shm:p/t").push().open().unwrap());
+    assert_eq!(publisher.push_subscribers(), 4);
+    for value in 0..100 {
+        publisher.publish(&value).unwrap();
+        assert!(subscribers.iter_mut().all(|subscriber| receive(subscriber).value == value));
+    }
+}
+
+#[test]
+fn a_listener_needs_a_name_and_a_topic_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = anonymous(&dir).state_listener::<u64>("t").open().unwrap_err();
+    assert!(matches!(error, SubscriberError::Unnamed), "{error}");
+    assert!(error.to_string().contains("NodeBuilder::name"), "{error}");
+    let listening = node(&dir, "l");
+    let first = listening.state_listener::<u64>("t").open().unwrap();
+    let error = listening.state_listener::<u64>("t").open().unwrap_err();
+    assert!(matches!(error, SubscriberError::AlreadyListening { .. }), "{error}");
+    let _other = listening.state_listener::<u64>("t/2").open().unwrap();
+    drop(first);
+    listening.state_listener::<u64>("t").open().unwrap();
+    let error = listening.state_listener::<u64>("no topic").open().unwrap_err();
+    assert!(matches!(error, SubscriberError::Name(_)), "{error}");
+}
+
+#[test]
+fn what_cannot_be_dialled_is_an_error_that_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
+    let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    let dial = |topic: &str, to: &str| publishing.dial_subscriber(topic, &address(to), PATIENCE).unwrap_err();
+    assert!(matches!(dial("no topic", "shm:l"), DialError::Name(_)));
+    let error = dial("other", "shm:l");
+    assert_eq!(error.to_string(), "this node does not publish other: open its publisher first, and keep it");
+    assert!(matches!(dial("t", "shm:nobody"), DialError::Unreachable { .. }));
+    assert!(matches!(dial("t", "rdma://host"), DialError::Unreachable { .. }));
+    let _listener = listening.state_listener::<u64>("other").open().unwrap();
+    let error = dial("t", "shm:l");
+    assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "the node at shm:l refused t: no subscriber waits for this topic there: start it first"
+    );
+}
+
+/// Both sides learn of it, and the listener goes on.
+#[test]
+fn a_publisher_of_another_type_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let listening = node(&dir, "l");
+    let listener = Arc::new(listening.state_listener::<u64>("t").push().open().unwrap());
+    let (wrong, right) = (node(&dir, "wrong"), node(&dir, "right"));
+    let _publisher = wrong.state_publisher::<String>("t").open().unwrap();
+    let accepting = accept(&listener);
+    let error = wrong.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap_err();
+    let mismatch = RefuseReason::SchemaMismatch;
+    assert!(matches!(error, DialError::Unfit { reason, .. } if reason == mismatch), "{error}");
+    let error = accepting.join().unwrap().unwrap_err();
+    let begin = "cannot subscribe to t of node wrong (process ";
+    assert!(
+        error.to_string().starts_with(begin) && error.to_string().contains("String (bincode)"),
+        "{error}"
+    );
+    let SubscriberError::Dialled { source: AttachError::Refused { reason, .. }, .. } = error else {
+        panic!("{error}")
+    };
+    assert_eq!(reason, mismatch);
+
+    let mut publisher = right.state_publisher::<u64>("t").open().unwrap();
+    let accepting = accept(&listener);
+    right.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+    publisher.publish(&3).unwrap();
+    assert_eq!(receive(&mut accepted(accepting)).value, 3);
+    let links = || listening.core().links().lock().len();
+    wait_until("the refused session to be gone", || links() == 0);
+}
+
+#[test]
+fn a_subscriber_that_cannot_use_the_topic_leaves_and_both_sides_say_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
+    let builder = listening.state_listener::<Raw>("t").push().region_len_max(1 << 20);
+    let listener = Arc::new(builder.open().unwrap());
+    let publisher = publishing.state_publisher::<Raw>("t").payload_len_max(1 << 20).open().unwrap();
+    let accepting = accept(&listener);
+    let error = publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap_err();
+    assert!(matches!(error, DialError::Left { .. }), "{error}");
+    let error = accepting.join().unwrap().unwrap_err();
+    let SubscriberError::Dialled { source: AttachError::Unfit(source), .. } = error else {
+        panic!("{error}")
+    };
+    assert!(matches!(source, GrantError::RegionLen { .. }), "{source}");
+    assert_eq!(publisher.push_subscribers(), 0);
+}
+
+/// What was told to have failed does not come about later.
+#[test]
+fn a_publisher_that_nobody_accepts_gives_up_for_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
+    let listener = listening.state_listener::<u64>("t").open().unwrap();
+    assert!(listener.accept_timeout(Duration::ZERO).unwrap().is_none());
+    let publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    let in_vain = Duration::from_millis(100);
+    let error = publishing.dial_subscriber("t", &address("shm:l"), in_vain).unwrap_err();
+    assert!(matches!(error, DialError::NotAccepted { .. }), "{error}");
+    wait_until("the session to be gone", || listening.core().links().lock().is_empty());
+    assert!(listener.accept_timeout(in_vain).unwrap().is_none());
+    assert_eq!(publisher.pull_subscribers(), 0);
+}
+
+#[test]
+fn a_listener_that_is_dropped_ends_those_that_wait_and_keeps_those_it_has() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
+    let listener = Arc::new(listening.state_listener::<u64>("t").push().open().unwrap());
+    let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    let accepting = accept(&listener);
+    publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+    let mut kept = accepted(accepting);
+
+    let waiting = publishing.clone();
+    let waiting = std::thread::spawn(move || waiting.dial_subscriber("t", &address("shm:l"), PATIENCE));
+    let ready = || listening.core().links().lock().iter().filter(|link| link.is_ready()).count();
+    wait_until("the publisher to wait", || ready() == 2);
+    drop(listener);
+    let error = waiting.join().unwrap().unwrap_err();
+    assert!(matches!(error, DialError::Left { .. }), "{error}");
+    let error = publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap_err();
+    assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }), "{error}");
+
+    publisher.publish(&1).unwrap();
+    assert_eq!(receive(&mut kept).value, 1);
+    drop(kept);
+    wait_until("the subscriber to be gone", || publisher.push_subscribers() == 0);
+    wait_until("the links to be gone", || listening.core().links().lock().is_empty());
+}
+
+/// A listener keeps its node going, as publishers and subscribers do.
+#[test]
+fn a_listener_outlives_the_handles_of_its_node() {
+    let dir = tempfile::tempdir().unwrap();
+    let listener = Arc::new(node(&dir, "l").state_listener::<u64>("t").open().unwrap());
+    let publishing = anonymous(&dir);
+    let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    let accepting = accept(&listener);
+    publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+    publisher.publish(&1).unwrap();
+    let mut subscriber = accepted(accepting);
+    drop(listener);
+    assert_eq!(receive(&mut subscriber).value, 1);
+    drop(subscriber);
+    node(&dir, "l");
+}
+
+#[test]
+fn events_tell_of_publishers_that_dial() {
+    let dir = tempfile::tempdir().unwrap();
+    let recorded = |name: &str| {
+        let events = Arc::new(Recorder::default());
+        let builder = Node::builder().name(name).unwrap().runtime_dir(dir.path());
+        (builder.events(Arc::<Recorder>::clone(&events)).open().unwrap(), events)
+    };
+    let ((listening, refusals), (publishing, events)) = (recorded("l"), recorded("p"));
+    let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap_err();
+    refusals.wait_for(
+        "a refusal",
+        |event| matches!(event, Event::PeerRejected { reason } if reason.contains("no subscriber waits")),
+    );
+    let listener = Arc::new(listening.state_listener::<u64>("t").push().open().unwrap());
+    let accepting = accept(&listener);
+    publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+    let mut subscriber = accepted(accepting);
+    publisher.publish(&1).unwrap();
+    receive(&mut subscriber);
+    drop(subscriber);
+    events.wait_for(
+        "opened",
+        |event| matches!(event, Event::SessionOpened { peer, .. } if peer.as_str() == "l"),
+    );
+    events.wait_for("attached", |event| matches!(event, Event::Attached { delivery: Delivery::Push, .. }));
+    events.wait_for("detached", |event| matches!(event, Event::Detached { received: 1, .. }));
+    events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
+}

@@ -1,0 +1,436 @@
+//! What is written to a landing region, and what its reader makes of that.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::fabric::{NothingToRevoke, Revocation, Waker};
+use crate::id::NodeName;
+use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY};
+use crate::memory::{Protection, Region};
+use crate::payload::Raw;
+use crate::publisher::{PublishedTopic, StateParts, StatePublisher};
+use crate::repository::state::{ReadCounts, ReadFailure, StateReader};
+use crate::testkit::clock::VirtualClock;
+use crate::testkit::fabric::{Network, Reach};
+use crate::testkit::random::{Random, each_seed};
+
+/// A wire to a landing region, on which nothing moves unless it is told to.
+#[derive(Clone, Debug)]
+struct Wire(Arc<Mutex<Moving>>);
+
+#[derive(Debug)]
+struct Moving {
+    has_word_order: bool,
+    random: Random,
+    target: Arc<Region>,
+    /// What was posted, in words: one for each write of a batch.
+    posted: Vec<String>,
+    /// What has not been placed yet.
+    pieces: VecDeque<Piece>,
+    in_flight: usize,
+    /// Batches that are placed, which the publisher does not know yet.
+    placed: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Piece {
+    Copy { source: Arc<Region>, offset: usize },
+    Word { offset: usize, word: u64 },
+    End,
+}
+
+impl Wire {
+    fn new(has_word_order: bool, len: usize, seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(Moving {
+            has_word_order,
+            random: Random::new(seed),
+            target: Arc::new(Region::allocate(len, Protection::PeersWrite).unwrap()),
+            posted: Vec::new(),
+            pieces: VecDeque::new(),
+            in_flight: 0,
+            placed: 0,
+        })))
+    }
+
+    /// Places the next words. Says how many batches that completed.
+    fn place(&self, count: usize) -> usize {
+        let mut moving = self.0.lock();
+        let before = moving.placed;
+        for _ in 0..count {
+            match moving.pieces.pop_front() {
+                Some(Piece::Copy { source, offset }) => moving.target.store(offset, source.load(offset)),
+                Some(Piece::Word { offset, word }) => moving.target.store(offset, word),
+                Some(Piece::End) => moving.placed += 1,
+                None => break,
+            }
+        }
+        moving.placed - before
+    }
+
+    /// Tells the publisher what is placed.
+    fn acknowledge(&self) {
+        let mut moving = self.0.lock();
+        moving.in_flight -= std::mem::take(&mut moving.placed);
+    }
+
+    fn complete(&self) {
+        self.place(usize::MAX);
+        self.acknowledge();
+    }
+
+    /// What was posted since this was last asked for.
+    fn posted(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().posted)
+    }
+}
+
+impl Moving {
+    /// The pieces of one write: forwards, backwards, or in an order of chance.
+    fn begin(&mut self, mut pieces: Vec<Piece>) {
+        match self.random.below(3) {
+            0 => {}
+            1 => pieces.reverse(),
+            _ => self.random.shuffle(&mut pieces),
+        }
+        self.pieces.extend(pieces);
+    }
+}
+
+impl RemoteWrite for Wire {
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        let mut moving = self.0.lock();
+        let mut words = Vec::new();
+        for write in writes {
+            words.push(match *write {
+                Write::Range(ByteRange { offset, .. }) if offset.is_multiple_of(128) => "slot",
+                Write::Range(_) => "body",
+                Write::Line { .. } => "hot",
+                Write::Word { offset, .. } if offset.is_multiple_of(128) => "head",
+                Write::Word { .. } => "tail",
+            });
+            let source = Arc::clone(source.region());
+            let pieces = match *write {
+                Write::Range(ByteRange { offset, len }) => {
+                    let offsets = (offset..offset + len).step_by(WORD);
+                    offsets.map(|offset| Piece::Copy { source: Arc::clone(&source), offset }).collect()
+                }
+                Write::Line { offset, words } => {
+                    let words = words.into_iter().enumerate();
+                    words.map(|(index, word)| Piece::Word { offset: offset + index * WORD, word }).collect()
+                }
+                Write::Word { offset, word } => vec![Piece::Word { offset, word }],
+            };
+            moving.begin(pieces);
+        }
+        moving.pieces.push_back(Piece::End);
+        moving.posted.push(words.join(" "));
+        moving.in_flight += 1;
+        Ok(Completion::Pending)
+    }
+
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        Ok(self.0.lock().in_flight)
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        self.0.lock().has_word_order
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(NothingToRevoke)
+    }
+}
+
+/// A publisher, the wire to one landing region, and the reader of that.
+struct World {
+    publisher: StatePublisher<Raw>,
+    topic: Arc<PublishedTopic>,
+    wire: Wire,
+    target: Arc<Region>,
+    reader: StateReader,
+    /// What the reader should have counted.
+    expected: ReadCounts,
+    last: u64,
+}
+
+const LEN_MAX: usize = 64;
+
+/// A payload that follows from its sequence, of one length or of any.
+fn payload(sequence: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|index| (index ^ sequence.wrapping_mul(0x9E37_79B9)).to_le_bytes()[0]).collect()
+}
+
+fn any_len(sequence: u64) -> usize {
+    usize::try_from(sequence.wrapping_mul(7919) % (LEN_MAX as u64 + 1)).unwrap()
+}
+
+impl World {
+    fn new(slot_count: u32, has_word_order: bool, seed: u64) -> Self {
+        let name: NodeName = "publishing".parse().unwrap();
+        let fabric = Network::new(seed, Reach::Mapped).fabric(&name);
+        let (publisher, topic) = StatePublisher::<Raw>::open(StateParts {
+            fabric: &fabric,
+            clock: Arc::new(VirtualClock::default()),
+            waker: Arc::new(Waker::new().unwrap()),
+            node: Arc::new(()),
+            host: "host",
+            name: "topic".parse().unwrap(),
+            slot_count,
+            payload_len_max: LEN_MAX,
+        })
+        .unwrap();
+        let geometry = topic.geometry();
+        let wire = Wire::new(has_word_order, geometry.region_len(), seed);
+        let target = Arc::clone(&wire.0.lock().target);
+        topic.hand_over(Landing::new(Box::new(wire.clone()), geometry, topic.epoch(), Arc::default()));
+        let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
+        let expected = ReadCounts::default();
+        Self { publisher, topic, wire, target, reader, expected, last: 0 }
+    }
+
+    /// A world where 64 values have been written in good time.
+    fn at_ease(slot_count: u32) -> Self {
+        let mut world = Self::new(slot_count, false, 1);
+        (0..64).for_each(|_| drop(world.publish_and_complete(LEN_MAX)));
+        world
+    }
+
+    fn publish(&mut self, len: usize) {
+        let sequence = self.publisher.newest().next().get();
+        self.publisher.publish(&payload(sequence, len)).unwrap();
+    }
+
+    /// Publishes a value of this length and writes all of it; says what was posted.
+    fn publish_and_complete(&mut self, len: usize) -> Vec<String> {
+        self.publish(len);
+        self.wire.complete();
+        self.wire.posted()
+    }
+
+    /// Receives once and checks what comes. Says whether something came.
+    fn receive(&mut self, len: impl Fn(u64) -> usize) -> bool {
+        match self.reader.follow(&self.target, || 0) {
+            Ok(Some(verified)) => {
+                let sequence = verified.header.sequence.get();
+                assert!(sequence > self.last && sequence <= self.publisher.newest().get());
+                assert_eq!(verified.payload, payload(sequence, len(sequence)), "value {sequence}");
+                let skipped = if self.last == 0 { 0 } else { sequence - self.last - 1 };
+                assert_eq!(verified.conflated, skipped);
+                self.expected.received += 1;
+                self.expected.conflated += skipped;
+                self.last = sequence;
+                true
+            }
+            Ok(None) | Err(ReadFailure::Contended { .. }) => false,
+            Err(failure) => panic!("{failure:?}"),
+        }
+    }
+
+    /// Publishes no more; everything arrives.
+    fn settle(&mut self, len: impl Fn(u64) -> usize) {
+        for _ in 0..10 {
+            self.topic.tend();
+            self.wire.complete();
+        }
+        assert!(!self.topic.owes_values());
+        while self.receive(&len) {}
+        assert_eq!(self.last, self.publisher.newest().get(), "the newest value is received");
+        let counted = self.reader.counts();
+        assert_eq!(counted, ReadCounts { torn_retries: counted.torn_retries, ..self.expected });
+    }
+}
+
+#[test]
+fn a_value_is_one_write_and_the_hot_line_comes_now_and_then() {
+    for slot_count in [2, 8, 128] {
+        let mut world = World::new(slot_count, false, 1);
+        assert_eq!(world.publish_and_complete(LEN_MAX), ["tail slot hot"]);
+        for sequence in 2..1000 {
+            let posted = world.publish_and_complete(LEN_MAX);
+            // What a slot that was never written holds is not looked at.
+            let first_lap = if sequence <= u64::from(slot_count) { "tail " } else { "" };
+            let hot = if sequence.is_multiple_of(LANDING_HOT_LINE_EVERY) { " hot" } else { "" };
+            assert_eq!(posted, [format!("{first_lap}slot{hot}")], "value {sequence}");
+            assert!(sequence % 7 != 0 || world.receive(|_| LEN_MAX));
+        }
+        world.settle(|_| LEN_MAX);
+    }
+}
+
+#[test]
+fn a_tail_stamp_that_stands_elsewhere_is_retired_first() {
+    let mut world = World::new(2, false, 1);
+    (0..4).for_each(|_| drop(world.publish_and_complete(17)));
+    for (len, posted) in [(24, "slot"), (17, "slot"), (25, "tail slot"), (17, "slot"), (16, "tail slot")] {
+        assert_eq!(world.publish_and_complete(len), [posted], "{len} bytes");
+    }
+}
+
+#[test]
+fn in_word_order_each_value_is_its_slot_and_the_hot_line() {
+    let mut world = World::new(4, true, 1);
+    (0..4).for_each(|_| drop(world.publish_and_complete(24)));
+    for _ in 0..200 {
+        assert_eq!(world.publish_and_complete(24), ["slot hot"]);
+    }
+    assert_eq!(world.publish_and_complete(23), ["tail slot hot"]);
+    // One batch at a time.
+    world.publish(24);
+    world.publish(24);
+    assert_eq!(world.wire.posted(), ["slot hot"]);
+}
+
+#[test]
+fn batches_are_in_flight_up_to_the_limit_and_what_is_passed_over_is_told_with_the_next_one() {
+    for (slot_count, max) in [(2, 1), (4, 3), (8, LANDING_BATCHES_MAX), (64, LANDING_BATCHES_MAX)] {
+        let mut world = World::at_ease(slot_count);
+        for count in 1..=max + 1 {
+            world.publish(LEN_MAX);
+            assert_eq!(world.wire.0.lock().in_flight, count.min(max));
+        }
+        assert_eq!(world.wire.posted(), vec!["slot"; max]);
+        world.wire.complete();
+        // With two slots the next value would overwrite the newest one there.
+        let beside = usize::from(slot_count == 2);
+        for count in 0..=beside {
+            world.publish(LEN_MAX);
+            assert_eq!(world.wire.posted(), ["slot hot head"][..usize::from(count == beside)]);
+        }
+        world.settle(|_| LEN_MAX);
+    }
+}
+
+/// What waits on a busy wire is overwritten in the repository: then less waits, until that is no longer so.
+#[test]
+fn less_is_in_flight_when_the_publisher_overtakes_what_is() {
+    let mut world = World::at_ease(8);
+    let in_flight = |world: &World| world.wire.0.lock().in_flight;
+    (0..12).for_each(|_| world.publish(LEN_MAX));
+    assert_eq!(in_flight(&world), 4);
+    // The first one took twelve publishes.
+    while world.wire.place(1) == 0 {}
+    world.wire.acknowledge();
+    world.publish(LEN_MAX);
+    assert_eq!(in_flight(&world), 3);
+    world.wire.complete();
+    for expected in [1, 1] {
+        world.publish(LEN_MAX);
+        assert_eq!(in_flight(&world), expected);
+    }
+    for expected in 2..=4 {
+        (0..CALM_BATCHES).for_each(|_| drop(world.publish_and_complete(LEN_MAX)));
+        (0..5).for_each(|_| world.publish(LEN_MAX));
+        assert_eq!(in_flight(&world), expected);
+        world.wire.complete();
+    }
+    world.settle(|_| LEN_MAX);
+}
+
+/// The newest value that was written stays whole until a newer one is, unless nothing else can be written any more.
+#[test]
+fn after_values_were_passed_over_the_newest_one_is_not_overwritten() {
+    let mut world = World::at_ease(4);
+    (0..3).for_each(|_| world.publish(LEN_MAX));
+    world.wire.place(usize::MAX);
+    (0..3).for_each(|_| world.publish(LEN_MAX));
+    assert_eq!(world.wire.posted(), ["slot"; 3]);
+    world.wire.acknowledge();
+    // Values 65 to 67 are there. 71 stands where 67 does.
+    world.publish(LEN_MAX);
+    assert_eq!(world.wire.posted(), [""; 0]);
+    assert!(world.receive(|_| LEN_MAX));
+    assert_eq!(world.last, 67);
+    world.publish(LEN_MAX);
+    assert_eq!(world.wire.posted(), ["slot hot head"]);
+    world.settle(|_| LEN_MAX);
+}
+
+#[test]
+fn the_node_brings_what_the_publisher_passed_over() {
+    let mut world = World::at_ease(4);
+    (0..3).for_each(|_| world.publish(LEN_MAX));
+    world.wire.place(usize::MAX);
+    (0..4).for_each(|_| world.publish(LEN_MAX));
+    assert_eq!(world.wire.posted(), ["slot"; 3]);
+    world.topic.tend();
+    assert_eq!(world.wire.posted(), [""; 0], "values are under way");
+    world.wire.acknowledge();
+    assert!(world.receive(|_| LEN_MAX));
+    assert_eq!(world.last, 67);
+    world.topic.tend();
+    assert_eq!(world.wire.posted(), ["tail body"]);
+    world.wire.complete();
+    assert!(!world.receive(|_| LEN_MAX), "it is hidden");
+    world.topic.tend();
+    assert_eq!(world.wire.posted(), ["head hot head"]);
+    world.settle(|_| LEN_MAX);
+    assert_eq!(world.last, 71);
+}
+
+/// Everything in an order of chance: publishes, words on the wire, acknowledgements, the node, the reader.
+#[test]
+fn every_order_of_events_gives_whole_values_and_exact_counts() {
+    let mut passed_over = 0;
+    each_seed(100, |seed| {
+        let mut random = Random::new(seed);
+        let slot_count = 2 << random.below(4);
+        let mut world = World::new(slot_count, false, seed);
+        let speed = 1 + random.index(60);
+        let fixed = random.once_in(2);
+        let len = |sequence| if fixed { LEN_MAX } else { any_len(sequence) };
+        for round in 0..4 {
+            for _ in 0..200 {
+                match random.below(8) {
+                    0..=1 => {
+                        for _ in 0..=random.below(if round == 3 { 2 * u64::from(slot_count) } else { 2 }) {
+                            let sequence = world.publisher.newest().next().get();
+                            world.publish(len(sequence));
+                        }
+                    }
+                    2..=3 => drop(world.wire.place(1 + random.index(speed))),
+                    4 => world.wire.acknowledge(),
+                    5 => drop(world.topic.tend()),
+                    _ => drop(world.receive(len)),
+                }
+            }
+            world.settle(len);
+        }
+        let posted = world.wire.posted();
+        passed_over += posted.iter().filter(|batch| batch.ends_with("head")).count();
+    });
+    assert!(passed_over > 300, "{passed_over}");
+}
+
+/// A wire that is always busy, and a publisher that is faster than it by any factor: the reader gets about as many
+/// values as arrive.
+#[test]
+fn a_reader_behind_a_busy_wire_gets_what_arrives() {
+    each_seed(2, |seed| {
+        for slot_count in [2, 4, 8, 16] {
+            for words_a_tick in [1, 2, 3, 5, 7, 14, 15, 20] {
+                let mut random = Random::new(seed);
+                let mut world = World::new(slot_count, false, seed);
+                let mut arrived = 0;
+                for _ in 0..1000 {
+                    world.publish(LEN_MAX);
+                    arrived += world.wire.place(words_a_tick);
+                    if random.once_in(2) {
+                        world.wire.acknowledge();
+                    }
+                    world.receive(|_| LEN_MAX);
+                }
+                // Values, the stamp and the hot line need some 24 words.
+                let published_meanwhile = 24 / words_a_tick + 2;
+                let received = usize::try_from(world.reader.counts().received).unwrap();
+                if published_meanwhile < slot_count as usize {
+                    let case = (slot_count, words_a_tick);
+                    assert!(received * 10 > arrived * 8, "{case:?}: {received} of {arrived} are received");
+                }
+                world.settle(|_| LEN_MAX);
+            }
+        }
+    });
+}

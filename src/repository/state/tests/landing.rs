@@ -1,0 +1,374 @@
+//! What a reader takes from a landing region where only whole writes appear in order.
+
+use super::*;
+use crate::layout::ByteRange;
+use crate::layout::header::HOT_SEQUENCE;
+use crate::layout::state::slot_len;
+use crate::limits::{self, ARRIVAL_SETTLED_NS};
+
+const LEN_MAX: usize = 72;
+
+/// A landing region, the repository that its values come from, and its reader.
+struct Landed {
+    writer: StateWriter,
+    region: Region,
+    reader: StateReader,
+    now_ns: u64,
+    state: u64,
+}
+
+/// A value as its reader returned it.
+type Read = Result<Option<(u64, u64)>, ReadFailure>;
+
+impl Landed {
+    fn new(slot_count: u32) -> Self {
+        let writer = writer(slot_count, LEN_MAX);
+        let len = writer.geometry().region_len();
+        let region = Region::allocate(len, Protection::PeersWrite).unwrap();
+        let reader = reader(&writer);
+        Self { writer, region, reader, now_ns: 0, state: 0x5eed }
+    }
+
+    fn random(&mut self, below: usize) -> usize {
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.state >> 33) as usize % below.max(1)
+    }
+
+    /// Publishes the next value, which is not written yet.
+    fn publish(&mut self) -> Committed {
+        let sequence = self.writer.last().next().get();
+        self.writer.publish(&payload(sequence, LEN_MAX), 1, sequence).unwrap()
+    }
+
+    /// The offsets of the words of a value, in an order of chance.
+    fn words_of(&mut self, committed: &Committed) -> Vec<usize> {
+        let ByteRange { offset, len } = committed.slot;
+        let mut words: Vec<usize> = (offset..offset + len).step_by(8).collect();
+        for end in (1..words.len()).rev() {
+            let other = self.random(end + 1);
+            words.swap(end, other);
+        }
+        words
+    }
+
+    fn bring(&self, offset: usize) {
+        self.region.store(offset, self.writer.region().load(offset));
+    }
+
+    /// Publishes the next value and writes it, all of it.
+    fn write(&mut self) -> u64 {
+        let committed = self.publish();
+        self.words_of(&committed).into_iter().for_each(|offset| self.bring(offset));
+        committed.sequence.get()
+    }
+
+    fn write_all(&mut self, count: u64) {
+        for _ in 0..count {
+            self.write();
+        }
+    }
+
+    /// Publishes values that are not written.
+    fn pass_over(&mut self, count: u64) {
+        for _ in 0..count {
+            self.publish();
+        }
+    }
+
+    /// Has the hot line tell of this value.
+    fn name(&self, sequence: u64) {
+        self.region.store(HOT_SEQUENCE, sequence);
+    }
+
+    fn slot(&self, sequence: u64) -> usize {
+        self.writer.geometry().slot_offset(Sequence::new(sequence))
+    }
+
+    /// Receives once: the sequence and how many were passed over before it.
+    fn receive(&mut self) -> Read {
+        let now_ns = self.now_ns;
+        let verified = self.reader.follow(&self.region, || now_ns)?;
+        Ok(verified.map(|verified| {
+            let sequence = verified.header.sequence.get();
+            assert_eq!(verified.payload, payload(sequence, LEN_MAX));
+            (sequence, verified.conflated)
+        }))
+    }
+
+    /// Checks that this is reported, once, and only after it has stood for long enough.
+    fn expect_report(&mut self, sequence: u64, expected: impl Fn(&ReadFailure) -> bool) {
+        for _ in 0..100 {
+            assert!(matches!(self.receive(), Ok(None) | Err(ReadFailure::Contended { .. })));
+            assert!(self.reader.last().get() < sequence);
+            self.now_ns += ARRIVAL_SETTLED_NS / 101;
+        }
+        self.now_ns += ARRIVAL_SETTLED_NS / 50;
+        let failure = self.receive().unwrap_err();
+        assert!(expected(&failure), "{failure:?}");
+        assert_eq!(self.reader.last().get(), sequence);
+        self.now_ns += 2 * ARRIVAL_SETTLED_NS;
+        assert_eq!(self.receive(), Ok(None));
+        self.now_ns += 2 * ARRIVAL_SETTLED_NS;
+        assert_eq!(self.receive(), Ok(None));
+    }
+}
+
+#[test]
+fn values_are_found_from_slot_to_slot_without_the_hot_line() {
+    for slot_count in [2, 4, 8] {
+        let mut landed = Landed::new(slot_count);
+        assert_eq!(landed.receive(), Ok(None));
+        landed.write();
+        landed.name(1);
+        assert_eq!(landed.receive(), Ok(Some((1, 0))));
+        for sequence in 2..100 {
+            landed.write();
+            assert_eq!(landed.receive(), Ok(Some((sequence, 0))));
+            assert_eq!(landed.receive(), Ok(None));
+        }
+        assert_eq!(landed.reader.counts(), ReadCounts { received: 99, ..ReadCounts::default() });
+    }
+}
+
+#[test]
+fn the_first_value_of_a_late_reader_is_found_by_the_hot_line() {
+    let mut landed = Landed::new(8);
+    landed.pass_over(20);
+    landed.write();
+    assert_eq!(landed.receive(), Ok(None));
+    landed.name(21);
+    assert_eq!(landed.receive(), Ok(Some((21, 0))));
+}
+
+/// Words come one by one in any order: nothing is there before the last one, and then at once. The values before it are
+/// there meanwhile.
+#[test]
+fn a_value_that_is_arriving_is_waited_for() {
+    let mut landed = Landed::new(4);
+    landed.write();
+    landed.name(1);
+    for round in 0..500 {
+        // Of the values that are whole, the newest one is returned first.
+        let whole = landed.random(3) as u64;
+        let last = landed.reader.last().get();
+        landed.write_all(whole);
+        let mut expected = (whole > 0).then(|| (last + whole, whole - 1));
+        if last == 0 {
+            expected = Some((1 + whole, 0));
+        }
+        let arriving = landed.publish();
+        let source = landed.writer.region().clone();
+        for offset in landed.words_of(&arriving) {
+            if landed.region.load(offset) == source.load(offset) {
+                continue;
+            }
+            assert_eq!(landed.receive(), Ok(expected.take()), "round {round}");
+            landed.bring(offset);
+            landed.now_ns += ARRIVAL_SETTLED_NS / 100;
+        }
+        let conflated = expected.map_or(0, |(_, conflated)| conflated + 1);
+        assert_eq!(landed.receive(), Ok(Some((arriving.sequence.get(), conflated))), "round {round}");
+    }
+    assert_eq!((landed.reader.counts().torn_retries, landed.reader.counts().rejected), (0, 0));
+}
+
+/// Readers stand anywhere, and the region holds a lap of any values before the newest; the hot line is old.
+#[test]
+fn a_reader_that_was_overtaken_finds_the_newest_value_at_once() {
+    for slot_count in [2, 4, 16, 64] {
+        let mut landed = Landed::new(slot_count);
+        landed.write();
+        landed.name(1);
+        assert_eq!(landed.receive(), Ok(Some((1, 0))));
+        let mut conflated = 0;
+        for _ in 0..300 {
+            let last = landed.reader.last().get();
+            let ahead = 1 + landed.random(5 * slot_count as usize) as u64;
+            landed.write_all(ahead);
+            if landed.random(10) == 0 {
+                landed.name(last + 1 + landed.state % ahead);
+            }
+            assert_eq!(landed.receive(), Ok(Some((last + ahead, ahead - 1))));
+            conflated += ahead - 1;
+        }
+        let expected = ReadCounts { received: 301, conflated, ..ReadCounts::default() };
+        assert_eq!(landed.reader.counts(), expected);
+    }
+}
+
+/// The publisher passes values over, and says so where the reader looks next.
+#[test]
+fn values_that_were_passed_over_are_counted() {
+    let mut landed = Landed::new(4);
+    landed.write();
+    landed.name(1);
+    assert_eq!(landed.receive(), Ok(Some((1, 0))));
+    for _ in 0..200 {
+        let last = landed.reader.last().get();
+        let more = landed.random(3) as u64;
+        landed.write_all(more);
+        let passed_over = 1 + landed.random(9) as u64;
+        landed.pass_over(passed_over);
+        let newest = landed.write();
+        landed.name(newest);
+        // The stamp is the last word of the batch, and may not have come yet.
+        if landed.random(2) == 0 {
+            landed.region.store(landed.slot(last + more + 1), newest);
+        }
+        assert_eq!(landed.receive(), Ok(Some((newest, newest - last - 1))));
+        assert_eq!(landed.receive(), Ok(None));
+    }
+}
+
+/// Whichever way the reader came to a value that is arriving, it takes the one that is whole before it.
+#[test]
+fn the_value_before_an_arriving_one_is_taken() {
+    let arrives = |landed: &mut Landed| {
+        let arriving = landed.publish();
+        landed.bring(arriving.slot.offset);
+        arriving
+    };
+    // From slot to slot; by a slot that was overwritten; by one that was, when the hot line tells of the one before.
+    for (ahead, passed_over, named) in
+        [(1, 0, false), (4, 0, false), (3, 0, false), (2, 1, true), (2, 2, true)]
+    {
+        let mut landed = Landed::new(4);
+        landed.write();
+        landed.name(1);
+        assert_eq!(landed.receive(), Ok(Some((1, 0))));
+        landed.write_all(ahead);
+        let whole = landed.writer.last().get();
+        if named {
+            landed.name(whole);
+        }
+        landed.pass_over(passed_over);
+        let arriving = arrives(&mut landed);
+        let case = (ahead, passed_over, named);
+        assert_eq!(landed.receive(), Ok(Some((whole, whole - 2))), "{case:?}");
+        assert_eq!(landed.receive(), Ok(None), "{case:?}");
+        landed.words_of(&arriving).into_iter().for_each(|offset| landed.bring(offset));
+        if passed_over > 0 {
+            landed.name(arriving.sequence.get());
+        }
+        assert_eq!(landed.receive(), Ok(Some((arriving.sequence.get(), passed_over))), "{case:?}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_reported_once_when_it_has_settled() {
+    type Spoil = fn(&Landed, usize);
+    type Expected = fn(&ReadFailure) -> bool;
+    let spoils: [(Spoil, Expected); 5] = [
+        (
+            |landed, slot| landed.region.store(slot + 32, landed.region.load(slot + 32) ^ 1),
+            |failure| matches!(failure, ReadFailure::Damaged { .. }),
+        ),
+        (
+            |landed, slot| {
+                let len = slot_len(landed.region.load(slot + 16) as u32 as usize);
+                landed.region.store(slot + len - 8, 0);
+            },
+            |failure| matches!(failure, ReadFailure::BrokenStamps { .. }),
+        ),
+        (
+            |landed, slot| landed.region.store(slot + 16, 1 << 20),
+            |failure| matches!(failure, ReadFailure::ImpossibleLen { len: 0x10_0000, .. }),
+        ),
+        (
+            |landed, slot| landed.region.store(slot, 0),
+            |failure| matches!(failure, ReadFailure::BrokenStamps { .. }),
+        ),
+        (
+            |landed, slot| landed.region.store(slot + 24, 0),
+            |failure| matches!(failure, ReadFailure::Damaged { .. }),
+        ),
+    ];
+    for (index, (spoil, expected)) in spoils.into_iter().enumerate() {
+        for passed_over in 0..3 {
+            let mut landed = Landed::new(8);
+            landed.write();
+            landed.name(1);
+            assert_eq!(landed.receive(), Ok(Some((1, 0))));
+            landed.pass_over(passed_over);
+            let wrong = landed.write();
+            landed.name(wrong);
+            spoil(&landed, landed.slot(wrong));
+            landed.expect_report(wrong, expected);
+            let counts = landed.reader.counts();
+            assert_eq!((counts.received, counts.conflated, counts.rejected), (1, passed_over, 1));
+            // What was passed over before it is told with the next value.
+            landed.write();
+            assert_eq!(landed.receive(), Ok(Some((wrong + 1, passed_over))), "way {index}");
+        }
+    }
+}
+
+#[test]
+fn values_of_another_epoch_are_reported_and_never_accepted() {
+    let mut landed = Landed::new(4);
+    landed.reader = StateReader::new(landed.writer.geometry(), Epoch::new(1).unwrap(), TOPIC);
+    landed.write();
+    landed.name(1);
+    let foreign = |failure: &ReadFailure| matches!(failure, ReadFailure::ForeignEpoch { found: 0xfeed, .. });
+    landed.expect_report(1, foreign);
+    // While more come, what is wrong could be overwritten each time.
+    landed.write_all(5);
+    assert_eq!(landed.receive(), Err(ReadFailure::Contended { attempts: limits::TORN_RETRIES_MAX }));
+    landed.expect_report(6, foreign);
+    assert_eq!(landed.reader.counts(), ReadCounts { conflated: 4, rejected: 2, ..ReadCounts::default() });
+}
+
+/// A value that is never completed does not hold up the ones behind it.
+#[test]
+fn a_value_that_stays_incomplete_is_passed_over_when_the_next_one_has_come() {
+    let mut landed = Landed::new(4);
+    landed.write();
+    landed.name(1);
+    assert_eq!(landed.receive(), Ok(Some((1, 0))));
+    for _ in 0..50 {
+        let incomplete = landed.publish();
+        landed.bring(incomplete.slot.offset);
+        assert_eq!(landed.receive(), Ok(None));
+        landed.now_ns += ARRIVAL_SETTLED_NS / 2;
+        let sequence = landed.write();
+        assert_eq!(landed.receive(), Ok(Some((sequence, 1))));
+    }
+    assert_eq!(landed.reader.counts().rejected, 0);
+}
+
+/// Whatever a publisher writes, a look ends, accepts nothing that is wrong, and goes forward.
+#[test]
+fn hostile_memory_never_verifies_and_never_holds_a_look_up() {
+    for slot_count in [2, 4, 64] {
+        for _ in 0..300 {
+            let mut landed = Landed::new(slot_count);
+            let len = landed.region.len();
+            let pattern = landed.random(4);
+            landed.state ^= u64::from(slot_count) << 40 | pattern as u64;
+            for offset in (0..len).step_by(8) {
+                let word = match landed.random(6) {
+                    0 => u64::MAX,
+                    1 => offset as u64 / 128,
+                    2 => landed.random(9) as u64,
+                    3 => u64::MAX - landed.random(9) as u64,
+                    _ => landed.state,
+                };
+                landed.region.store(offset, word);
+            }
+            let mut last = 0;
+            for _ in 0..200 {
+                landed.now_ns += ARRIVAL_SETTLED_NS / 3;
+                match landed.receive() {
+                    Ok(value) => assert_eq!(value, None),
+                    Err(ReadFailure::Contended { .. }) => {}
+                    Err(_) => {
+                        let now = landed.reader.last().get();
+                        assert!(now > last);
+                        last = now;
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What a subscriber fetches over a wire, and how it waits for that.
+
+use std::os::fd::BorrowedFd;
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::fabric::Waker;
+use crate::layout::header::HOT_OFFSET;
+use crate::layout::{ByteRange, LINE, WORD};
+use crate::memory::Protection;
+use crate::payload::Raw;
+use crate::repository::state::StateWriter;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+const LEN_MAX: usize = 100_000;
+
+/// A repository at the other end of a wire, and what was asked of it.
+#[derive(Debug)]
+struct Remote {
+    writer: StateWriter,
+    /// The ranges of each batch.
+    posted: Vec<Vec<ByteRange>>,
+    /// How often it was asked for a handle.
+    handles: u32,
+    /// Values to be published while the next batches are under way.
+    meanwhile: u32,
+}
+
+/// Reads that are complete when they are polled, or not before they were waited for.
+#[derive(Debug)]
+struct Wire {
+    remote: Arc<Mutex<Remote>>,
+    mirror: Arc<Region>,
+    under_way: Vec<ByteRange>,
+    /// Readable when the batch is complete. `None` where nothing can be waited for.
+    arrived: Option<Waker>,
+}
+
+impl RemoteRead for Wire {
+    fn mirror(&self) -> &Arc<Region> {
+        &self.mirror
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
+    fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
+        self.under_way = ranges.to_vec();
+        self.arrived.iter().for_each(Waker::reset);
+        self.remote.lock().posted.push(ranges.to_vec());
+        Ok(Completion::Pending)
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        let mut remote = self.remote.lock();
+        if self.arrived.is_some() && remote.handles == 0 {
+            return Ok(Completion::Pending);
+        }
+        remote.handles = 0;
+        for ByteRange { offset, len } in self.under_way.drain(..) {
+            for offset in (offset..offset + len).step_by(WORD) {
+                self.mirror.store(offset, remote.writer.region().load(offset));
+            }
+            // What comes after this range sees another value.
+            if remote.meanwhile > 0 {
+                remote.meanwhile -= 1;
+                remote.publish(LEN_MAX);
+            }
+        }
+        Ok(Completion::Done)
+    }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        let Some(arrived) = &self.arrived else { return Ok(None) };
+        assert!(!self.under_way.is_empty());
+        self.remote.lock().handles += 1;
+        arrived.wake();
+        Ok(Some(arrived.wait_handle()))
+    }
+}
+
+impl Remote {
+    fn publish(&mut self, len: usize) {
+        let number = self.writer.last().next().get().to_le_bytes()[0];
+        self.writer.publish(&vec![number; len], 3, 0).unwrap();
+    }
+}
+
+/// A clock that goes on whenever it is looked at, and counts pauses.
+#[derive(Debug, Default)]
+struct BusyClock {
+    now_ns: AtomicU64,
+    pauses: AtomicU64,
+}
+
+impl Clock for BusyClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.now_ns.fetch_add(1_000, Ordering::Relaxed)
+    }
+
+    fn realtime_ns(&self) -> u64 {
+        self.monotonic_ns()
+    }
+
+    fn pause(&self, duration: Duration) {
+        self.now_ns.fetch_add(saturate(duration), Ordering::Relaxed);
+        self.pauses.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[derive(Debug)]
+struct Attached;
+
+impl Attachment for Attached {
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn end(&self) -> Option<End> {
+        None
+    }
+
+    fn leave(&self, _: ReadCounts) {}
+}
+
+struct Setup {
+    remote: Arc<Mutex<Remote>>,
+    clock: Arc<BusyClock>,
+    subscriber: StateSubscriber<Raw>,
+}
+
+fn setup(can_wait: bool) -> Setup {
+    let geometry = StateGeometry::new(8, LEN_MAX).unwrap();
+    let topic: TopicName = "topic".parse().unwrap();
+    let (topic_id, epoch) = (TopicId::of(&topic), Epoch::new(7).unwrap());
+    let allocate = || Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
+    let writer = StateWriter::new(allocate(), geometry, &geometry.static_line(epoch, topic_id, 0));
+    let remote = Remote { writer, posted: Vec::new(), handles: 0, meanwhile: 0 };
+    let remote = Arc::new(Mutex::new(remote));
+    let arrived = can_wait.then(|| Waker::new().unwrap());
+    let wire = Wire { remote: Arc::clone(&remote), mirror: allocate(), under_way: Vec::new(), arrived };
+    let granted = Granted {
+        topic,
+        topic_id,
+        delivery: Delivery::Pull,
+        epoch,
+        geometry,
+        schema: Raw::schema().unwrap(),
+        key: 0,
+        address: 0,
+    };
+    let clock = Arc::new(BusyClock::default());
+    let source = Source::Remote(Box::new(wire));
+    let subscriber = StateSubscriber::new(granted, source, Arc::new(Attached), Arc::clone(&clock) as _);
+    Setup { remote, clock, subscriber }
+}
+
+impl Setup {
+    /// Receives until a look is over; returns the sequence, and how many bytes each batch asked for beside the hot line.
+    fn look(&mut self) -> (Option<u64>, Vec<usize>) {
+        self.remote.lock().posted.clear();
+        let received = loop {
+            let received = self.subscriber.try_receive_ref().unwrap().map(|sample| sample.sequence.get());
+            if received.is_some() || self.subscriber.fetching.is_none() {
+                break received;
+            }
+        };
+        let hot = ByteRange { offset: HOT_OFFSET, len: LINE };
+        let beside = |ranges: &Vec<ByteRange>| {
+            assert_eq!(ranges[0], hot);
+            ranges[1..].iter().map(|range| range.len).sum()
+        };
+        (received, self.remote.lock().posted.iter().map(beside).collect())
+    }
+
+    fn publish(&self, len: usize) {
+        self.remote.lock().publish(len);
+    }
+}
+
+#[test]
+fn a_short_value_is_fetched_along_with_the_hot_line_and_a_long_one_when_it_is_known() {
+    let longest = limits::PREDICTED_LEN_MAX - 48;
+    for (len, guess) in [(0, 48), (64, 112), (longest, longest + 48), (longest + 1, 0), (LEN_MAX, 0)] {
+        let slot = len.next_multiple_of(8) + 48;
+        let mut setup = setup(false);
+        assert_eq!(setup.look(), (None, vec![0]));
+        setup.publish(len);
+        assert_eq!(setup.look(), (Some(1), vec![0, slot]), "{len} bytes");
+        for _ in 0..5 {
+            assert_eq!(setup.look(), (None, vec![guess]), "{len} bytes, nothing new");
+        }
+        setup.publish(len);
+        let batches = if guess > 0 { vec![guess] } else { vec![0, slot] };
+        assert_eq!(setup.look(), (Some(2), batches), "{len} bytes");
+    }
+}
+
+#[test]
+fn a_value_longer_than_the_one_before_takes_one_more_fetch() {
+    let mut setup = setup(false);
+    setup.publish(64);
+    assert_eq!(setup.look(), (Some(1), vec![0, 112]));
+    for (sequence, len) in (2..).zip([100, 2000, LEN_MAX, 9000]) {
+        setup.publish(len);
+        let (received, batches) = setup.look();
+        assert_eq!((received, batches.len()), (Some(sequence), 2), "{len} bytes");
+    }
+}
+
+/// Each fetch is overtaken by the next values, and the value is taken all the same.
+#[test]
+fn a_value_is_taken_when_newer_ones_came_while_it_was_fetched() {
+    let mut setup = setup(false);
+    setup.publish(LEN_MAX);
+    let mut last = 0;
+    for _ in 0..50 {
+        setup.remote.lock().meanwhile = 3;
+        let (received, batches) = setup.look();
+        assert_eq!(batches, [0, LEN_MAX + 48]);
+        assert!(received > Some(last), "{received:?} after {last}");
+        last = received.unwrap();
+    }
+    let stats = setup.subscriber.stats();
+    assert_eq!((stats.received, stats.received + stats.conflated), (50, last));
+    assert_eq!((stats.torn_retries, stats.rejected), (0, 0));
+}
+
+#[test]
+fn a_blocking_receive_waits_for_what_is_being_fetched() {
+    let mut setup = setup(true);
+    setup.publish(LEN_MAX);
+    let sample = setup.subscriber.receive_timeout(Duration::from_secs(1)).unwrap().unwrap();
+    assert_eq!((sample.value.len(), sample.sequence.get()), (LEN_MAX, 1));
+    assert_eq!(setup.clock.pauses.load(Ordering::Relaxed), 0);
+    // Between two looks that found nothing new it pauses.
+    assert!(setup.subscriber.receive_timeout(Duration::from_millis(10)).unwrap().is_none());
+    let (pauses, looks) =
+        (setup.clock.pauses.load(Ordering::Relaxed), setup.remote.lock().posted.len() as u64);
+    assert!(pauses > 50 && looks > 50 && looks < 60 + pauses, "{pauses} pauses, {looks} looks");
+}
+
+#[test]
+fn a_blocking_receive_pauses_where_nothing_can_be_waited_for() {
+    let mut setup = setup(false);
+    setup.publish(64);
+    let sample = setup.subscriber.receive_timeout(Duration::from_secs(1)).unwrap().unwrap();
+    assert_eq!(sample.sequence.get(), 1);
+    assert!(setup.subscriber.receive_timeout(Duration::from_millis(10)).unwrap().is_none());
+    let pauses = setup.clock.pauses.load(Ordering::Relaxed);
+    assert!((50..=100).contains(&pauses), "{pauses} pauses");
+}

@@ -1,0 +1,461 @@
+//! Peers that dial a node which listens for publishers, and those that are dialled as subscribers, and do not keep to
+//! the protocol.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fabricast::{
+    AttachError, ControlError, DialError, Node, Payload, Raw, ReceiveError, RefuseReason, StateSubscriber,
+    SubscriberError, limits,
+};
+use parking_lot::Mutex;
+use rustix::fs::SealFlags;
+
+use self::support::peer::{Holdings, Peer};
+use self::support::raw::{self, Body, RawListener, RawPeer};
+use self::support::role::Role;
+use self::support::time::{PATIENCE, now, wait_until, wait_within};
+
+#[cfg(test)]
+mod support;
+
+/// Numbers of reasons.
+const MALFORMED: u16 = 33;
+const UNEXPECTED: u16 = 34;
+const TOO_MANY_SESSIONS: u16 = 35;
+const NOBODY_WAITS: u16 = 37;
+
+/// How long the desk waits for each answer.
+const DESK_PATIENCE: Duration = Duration::from_secs(1);
+
+/// What the desk has accepted.
+#[derive(Debug, Default)]
+struct Accepted {
+    subscribers: Vec<StateSubscriber<Raw>>,
+    heard: u64,
+    errors: Vec<SubscriberError>,
+}
+
+#[test]
+fn role() {
+    let Some(role) = Role::of_this_process() else { return };
+    assert_eq!(role.name, "desk");
+    let node = Node::builder().name("desk").expect("a name").runtime_dir(&role.dir).open().expect("a node");
+    let builder = node.state_listener::<Raw>("t").push().timeout(DESK_PATIENCE).region_len_max(1 << 20);
+    let listener = builder.open().expect("a listener");
+    let accepted = Arc::new(Mutex::new(Accepted::default()));
+    let shared = Arc::clone(&accepted);
+    std::thread::spawn(move || {
+        loop {
+            let outcome = listener.accept_timeout(Duration::from_millis(10));
+            let mut accepted = shared.lock();
+            match outcome {
+                Ok(subscriber) => accepted.subscribers.extend(subscriber),
+                Err(error) => accepted.errors.push(error),
+            }
+            let Accepted { subscribers, heard, .. } = &mut *accepted;
+            subscribers.retain_mut(|subscriber| {
+                loop {
+                    match subscriber.try_receive() {
+                        Ok(Some(_)) => *heard += 1,
+                        Ok(None) => break true,
+                        Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => break false,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            });
+        }
+    });
+    role.say("ready");
+    loop {
+        match role.command().as_str() {
+            "subscribers" => role.say(accepted.lock().subscribers.len()),
+            "heard" => role.say(accepted.lock().heard),
+            "errors" => role.say(accepted.lock().errors.len()),
+            "error" => {
+                let error = accepted.lock().errors.pop().expect("an error");
+                assert!(matches!(error, SubscriberError::Dialled { .. }), "{error:?}");
+                role.say(error);
+            }
+            command => panic!("what is {command}?"),
+        }
+    }
+}
+
+/// A node in a process of its own that listens for publishers.
+#[derive(Debug)]
+struct Desk {
+    dir: tempfile::TempDir,
+    peer: Peer,
+    holdings: Holdings,
+}
+
+impl Desk {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let peer = Peer::ready("desk", dir.path(), "");
+        let holdings = peer.holdings();
+        let mut desk = Self { dir, peer, holdings };
+        desk.serves_and_holds_nothing();
+        desk
+    }
+
+    fn dial(&self) -> RawPeer {
+        RawPeer::dial(self.dir.path(), "desk")
+    }
+
+    /// A peer that has invited the desk, and got its hello.
+    fn invited(&self) -> (RawPeer, u64) {
+        let peer = self.dial();
+        peer.send(&raw::invite("t"));
+        let hello = peer.receive().expect("a hello");
+        assert_eq!(hello.kind, raw::HELLO);
+        (peer, hello.long(0))
+    }
+
+    /// A peer that has answered the hello, and was asked for its topic.
+    fn attached(&self) -> RawPeer {
+        let (peer, nonce) = self.invited();
+        peer.send(&raw::hello(Some(nonce)));
+        assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
+        peer
+    }
+
+    /// Whether it accepts the well-behaved as ever.
+    fn serves(&mut self) {
+        let heard = self.peer.ask_number("heard");
+        let node = Node::builder().runtime_dir(self.dir.path()).open().expect("a node");
+        let mut publisher = node.state_publisher::<Raw>("t").open().expect("a topic");
+        let dialled = node.dial_subscriber("t", &"shm:desk".parse().expect("an address"), PATIENCE);
+        dialled.expect("the desk accepts");
+        publisher.publish(b"value").expect("it fits");
+        wait_until("the value", || self.peer.ask_number("heard") > heard);
+    }
+
+    /// The same, and whether it holds nothing that the hostile have left.
+    fn serves_and_holds_nothing(&mut self) {
+        self.serves();
+        let began = now();
+        loop {
+            let last = (self.peer.ask_number("subscribers"), self.peer.holdings());
+            if last == (0, self.holdings) {
+                return;
+            }
+            assert!(began.elapsed() < PATIENCE, "{last:?} instead of {:?}", self.holdings);
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+
+    /// What it was told of the peer that it could not accept.
+    fn error(&mut self) -> String {
+        wait_until("an error", || self.peer.ask_number("errors") > 0);
+        self.peer.ask("error")
+    }
+}
+
+/// The refusal that comes, after what was said before it.
+#[track_caller]
+fn is_refused(peer: &RawPeer, expected: u16) -> String {
+    let last = std::iter::from_fn(|| peer.receive()).last().expect("a refusal");
+    let (reason, text) = last.refusal();
+    assert_eq!(reason, expected, "{text}");
+    text
+}
+
+#[test]
+fn an_invitation_that_is_none_ends_the_session_with_a_refusal() {
+    let mut desk = Desk::new();
+    let invite = raw::invite("t");
+    let identity = || Body::default().identity("hostile");
+    let mut messages: Vec<Vec<u8>> = (1..invite.len()).map(|len| invite[..len].to_vec()).collect();
+    messages.push([invite.as_slice(), &[0]].concat());
+    messages.push(identity().message(raw::INVITE));
+    messages.push(identity().bytes(b"").message(raw::INVITE));
+    messages.push(identity().bytes(b"../t").message(raw::INVITE));
+    messages.push(identity().long(u64::MAX).message(raw::INVITE));
+    messages.push(identity().bytes(&[b'x'; limits::TOPIC_NAME_LEN_MAX + 1]).message(raw::INVITE));
+    messages.push(identity().bytes(&[b'x'; 90_000]).message(raw::INVITE));
+    messages.push(Body::default().identity("no name").bytes(b"t").message(raw::INVITE));
+    for message in &messages {
+        let peer = desk.dial();
+        peer.send(message);
+        is_refused(&peer, MALFORMED);
+    }
+    let text = {
+        let peer = desk.dial();
+        peer.send(&identity().bytes(b"t").message_of(2, raw::INVITE));
+        is_refused(&peer, 32)
+    };
+    assert!(text.contains("version 2") && text.contains("speaks 1"), "{text}");
+    let file = raw::memory_file(4096, SealFlags::empty());
+    let peer = desk.dial();
+    peer.send_with(&invite, &[file.as_fd()]);
+    is_refused(&peer, UNEXPECTED);
+    desk.serves_and_holds_nothing();
+}
+
+#[test]
+fn an_invitation_to_what_nobody_listens_for_is_refused() {
+    let mut desk = Desk::new();
+    for topic in ["u", "t/t", "T"] {
+        let peer = desk.dial();
+        peer.send(&raw::invite(topic));
+        assert_eq!(is_refused(&peer, NOBODY_WAITS), "");
+    }
+    desk.serves_and_holds_nothing();
+}
+
+#[test]
+fn an_invitation_out_of_turn_ends_the_session() {
+    let mut desk = Desk::new();
+    let invite = raw::invite("t");
+    // Twice at once, and again after the answer.
+    let peer = desk.dial();
+    peer.send(&invite);
+    // It may be refused, and the connection closed, before this is sent.
+    let _ = peer.try_send(&invite, &[]);
+    is_refused(&peer, UNEXPECTED);
+    let (peer, _) = desk.invited();
+    peer.send(&invite);
+    is_refused(&peer, UNEXPECTED);
+    let peer = desk.attached();
+    peer.send(&invite);
+    is_refused(&peer, UNEXPECTED);
+    // As a subscriber.
+    let peer = RawPeer::greeted(desk.dir.path(), "desk");
+    peer.send(&invite);
+    let text = is_refused(&peer, UNEXPECTED);
+    assert_eq!(text, "the peer sent Invite while the session was ready for requests");
+    desk.serves_and_holds_nothing();
+}
+
+#[test]
+fn whoever_invites_and_does_not_keep_to_the_protocol_is_sent_away() {
+    let mut desk = Desk::new();
+    type Deceit = fn(&RawPeer, u64);
+    let deceits: [(u16, Deceit); 6] = [
+        (MALFORMED, |peer, _| peer.send(&[7; 100])),
+        (UNEXPECTED, |peer, _| peer.send(&raw::list_topics())),
+        (UNEXPECTED, |peer, _| peer.send(&raw::hello(None))),
+        (UNEXPECTED, |peer, nonce| peer.send(&raw::hello(Some(nonce ^ 1)))),
+        // Somebody else than who invited.
+        (UNEXPECTED, |peer, nonce| {
+            let body = Body::default().long(7).byte(1).long(nonce);
+            peer.send(&body.identity("somebody").message(raw::HELLO));
+        }),
+        (UNEXPECTED, |peer, nonce| {
+            peer.send_with(&raw::hello(Some(nonce)), &[raw::memory_file(4096, SealFlags::empty()).as_fd()]);
+        }),
+    ];
+    for (reason, deceit) in deceits {
+        let (peer, nonce) = desk.invited();
+        deceit(&peer, nonce);
+        is_refused(&peer, reason);
+    }
+    assert_eq!(desk.peer.ask_number("errors"), 0, "none of them was a publisher that could be accepted");
+    desk.serves_and_holds_nothing();
+}
+
+#[test]
+fn a_publisher_that_does_not_grant_is_an_error_and_the_listener_goes_on() {
+    let mut desk = Desk::new();
+    let peer = desk.attached();
+    peer.send(&Body::default().word(0).short(999).bytes(b"no").message(raw::REFUSED));
+    let error = desk.error();
+    assert!(
+        error.starts_with("cannot subscribe to t of node hostile (process 1), which dialled: "),
+        "{error}"
+    );
+    assert!(error.contains("reason 999"), "{error}");
+    // It says goodbye.
+    assert_eq!(peer.receive().expect("the end").kind, raw::END);
+    drop(peer);
+
+    let peer = desk.attached();
+    peer.send(&[7; 100]);
+    is_refused(&peer, MALFORMED);
+    assert!(desk.error().contains("does not speak this protocol"));
+    drop(desk.attached());
+    assert!(desk.error().contains("the peer closed the connection"));
+
+    // A repository that would take all memory.
+    let peer = desk.attached();
+    let schema = Raw::schema().expect("bytes can be described").to_json();
+    let topic: fabricast::TopicName = "t".parse().expect("a name");
+    let body = Body::default().word(0).long(fabricast::TopicId::of(&topic).get()).word(0).long(1);
+    let body = body.word(8).long((1 << 30) + 64).long(1 << 30).long((8 << 30) + 0x880 + 8 * 64);
+    peer.send(&body.bytes(&schema).long(1).long(0).message(raw::GRANTED));
+    let error = desk.error();
+    assert!(error.contains("what was granted cannot be used"), "{error}");
+    drop(peer);
+    desk.serves_and_holds_nothing();
+}
+
+/// Those who never say hello keep nobody waiting, those who never grant keep the others for the patience of the listener.
+#[test]
+fn who_invites_and_says_nothing_more_is_left_alone() {
+    let mut desk = Desk::new();
+    let silent: Vec<_> = (0..20).map(|_| desk.invited().0).collect();
+    desk.serves();
+    for peer in &silent {
+        assert!(peer.receive_within(20 * DESK_PATIENCE).is_none(), "it has no more to say");
+    }
+    assert_eq!(desk.peer.ask_number("errors"), 0);
+    let peer = desk.attached();
+    desk.serves();
+    let error = desk.error();
+    assert!(error.contains("no answer to a request to attach came in time"), "{error}");
+    drop(peer);
+    desk.serves_and_holds_nothing();
+}
+
+#[test]
+fn a_flood_of_invitations_is_dammed_and_the_place_is_free_again_afterwards() {
+    let mut desk = Desk::new();
+    let mut waiting = Vec::new();
+    let mut refused = 0;
+    for _ in 0..limits::INVITED_SESSIONS_MAX + 20 {
+        let peer = desk.dial();
+        peer.send(&raw::invite("t"));
+        let reply = peer.receive().expect("an answer");
+        if reply.kind == raw::HELLO {
+            waiting.push(peer);
+        } else {
+            assert_eq!(reply.refusal().0, TOO_MANY_SESSIONS);
+            refused += 1;
+        }
+    }
+    // On a busy machine the first ones have had their time before the last ones come.
+    assert!(waiting.len() + refused == limits::INVITED_SESSIONS_MAX + 20 && refused <= 20, "{refused}");
+    println!("{} wait, {refused} were refused", waiting.len());
+    for peer in &waiting {
+        peer.wait_closed();
+    }
+    desk.serves_and_holds_nothing();
+
+    // Those who flood one session are dammed as all are.
+    let (peer, _) = desk.invited();
+    wait_until("the flood to be dammed", || peer.flood(&raw::list_topics(), 10_000));
+    desk.serves_and_holds_nothing();
+}
+
+/// Dials somebody who deceives, and tells the error; it must come before long.
+fn deceived(deceit: impl FnOnce(&RawPeer) + Send + 'static) -> DialError {
+    let dir = tempfile::tempdir().expect("a directory");
+    let listener = RawListener::bind(dir.path(), "fake");
+    let server = std::thread::spawn(move || {
+        let peer = listener.accept();
+        let invite = peer.receive().expect("an invitation");
+        assert_eq!(invite.kind, raw::INVITE);
+        assert!(invite.body.ends_with(b"\x01t"), "{invite:?}");
+        deceit(&peer);
+        // Stays until the publisher hangs up.
+        peer.wait_closed();
+    });
+    let began = now();
+    let error = dial(dir.path(), DESK_PATIENCE).expect_err("nobody is a subscriber there");
+    assert!(began.elapsed() < 10 * DESK_PATIENCE, "{error}");
+    wait_within(PATIENCE, "the publisher to hang up", || server.is_finished());
+    server.join().expect("the deceit went as planned");
+    error
+}
+
+fn dial(dir: &Path, timeout: Duration) -> Result<(), DialError> {
+    let node = Node::builder().runtime_dir(dir).open().expect("a node");
+    let publisher = node.state_publisher::<Raw>("t").open().expect("a topic");
+    let outcome = node.dial_subscriber("t", &"shm:fake".parse().expect("an address"), timeout);
+    assert_eq!(publisher.pull_subscribers() + publisher.push_subscribers(), 0);
+    outcome
+}
+
+/// Says hello as a subscriber's node would.
+fn greet(peer: &RawPeer) {
+    peer.send(&raw::hello(None));
+    assert_eq!(peer.receive().expect("a hello").kind, raw::HELLO);
+}
+
+#[test]
+fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
+    type Deceit = fn(&RawPeer);
+    type Expected = fn(&DialError) -> bool;
+    let session: Expected = |error| matches!(error, DialError::Session { .. });
+    let silent: Expected =
+        |error| matches!(error, DialError::Session { source: ControlError::Deadline { .. }, .. });
+    let not_accepted: Expected = |error| matches!(error, DialError::NotAccepted { .. });
+    let deceits: [(&str, Deceit, Expected); 11] = [
+        ("silence", |_| {}, silent),
+        ("garbage", |peer| peer.send(&[7; 100]), session),
+        ("too long", |peer| peer.send(&[0; limits::CONTROL_MESSAGE_LEN_MAX + 1]), session),
+        ("another version", |peer| peer.send(&Body::default().message_of(2, raw::HELLO)), session),
+        ("an invitation back", |peer| peer.send(&raw::invite("t")), session),
+        ("a request before the hello", |peer| peer.send(&raw::attach(1, "t", false)), session),
+        ("a hello that answers", |peer| peer.send(&raw::hello(Some(7))), session),
+        (
+            "a refusal",
+            |peer| peer.send(&Body::default().short(999).short(0).message(raw::REFUSE)),
+            |error| matches!(error, DialError::Refused { reason: RefuseReason::Unknown(999), .. }),
+        ),
+        ("silence after the hello", greet, not_accepted),
+        (
+            "another topic",
+            |peer| {
+                greet(peer);
+                peer.send(&raw::attach(1, "u", false));
+                assert_eq!(peer.receive().expect("an answer").kind, raw::REFUSED);
+            },
+            not_accepted,
+        ),
+        (
+            "an unfit landing region",
+            |peer| {
+                greet(peer);
+                peer.send(&raw::attach(1, "t", true));
+                assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
+                peer.send_with(&raw::lend(1), &[raw::memory_file(4096, SealFlags::empty()).as_fd()]);
+            },
+            |error| matches!(error, DialError::Unfit { reason: RefuseReason::LandingUnfit, .. }),
+        ),
+    ];
+    for (what, deceit, expected) in deceits {
+        let error = deceived(deceit);
+        assert!(expected(&error), "{what}: {error}");
+        assert!(!error.to_string().is_empty());
+    }
+}
+
+#[test]
+fn a_subscriber_that_hangs_up_is_an_error_at_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let listener = RawListener::bind(dir.path(), "fake");
+    let server = std::thread::spawn(move || drop(listener.accept()));
+    let error = dial(dir.path(), PATIENCE).expect_err("nobody is there");
+    let gone = matches!(error, DialError::Session { source: ControlError::Disconnected, .. });
+    assert!(gone, "{error}");
+    server.join().expect("it hung up");
+}
+
+/// The errors of a listener say which publisher they are about.
+#[test]
+fn errors_name_who_dialled() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let desk = Node::builder().name("desk").expect("a name").runtime_dir(dir.path()).open().expect("a node");
+    let listener = desk.state_listener::<u64>("t").open().expect("a listener");
+    let peer = RawPeer::dial(dir.path(), "desk");
+    let server = std::thread::spawn(move || {
+        peer.send(&raw::invite("t"));
+        let nonce = peer.receive().expect("a hello").long(0);
+        peer.send(&raw::hello(Some(nonce)));
+        assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
+        peer.send(&Body::default().word(0).short(2).bytes(b"").message(raw::REFUSED));
+        peer.wait_closed();
+    });
+    let error = listener.accept_timeout(PATIENCE).expect_err("it is refused");
+    let SubscriberError::Dialled { node, process: 1, topic, source } = &error else { panic!("{error}") };
+    assert_eq!((node.as_str(), topic.as_str()), ("hostile", "t"));
+    assert!(matches!(source, AttachError::Refused { reason: RefuseReason::SchemaMismatch, .. }));
+    drop(desk);
+    drop(listener);
+    server.join().expect("the deceit went as planned");
+}

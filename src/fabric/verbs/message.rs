@@ -84,7 +84,7 @@ pub(super) struct Fragment<'a> {
     /// Where in it the piece belongs.
     offset: u32,
     /// The region that comes with the message.
-    region: Option<Descriptor>,
+    pub(super) region: Option<Descriptor>,
     /// The piece.
     bytes: &'a [u8],
 }

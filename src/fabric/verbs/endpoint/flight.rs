@@ -188,3 +188,20 @@ impl Endpoint {
         Ok(Some(waiter.handle.as_fd()))
     }
 }
+
+/// Devices in emulation are as quick as their queues are filled.
+#[cfg(test)]
+impl Endpoint {
+    /// Takes all room in the queue.
+    pub(in crate::fabric::verbs) fn occupy(&self) -> BatchId {
+        let mut state = self.state.lock();
+        let room = state.work.room();
+        state.work.begin(room, Work::Frame { buffer: None }).expect("it has room")
+    }
+
+    /// Gives it back.
+    pub(in crate::fabric::verbs) fn vacate(&self, id: BatchId) {
+        let cancelled = self.state.lock().work.cancel(id);
+        assert!(cancelled.is_some(), "it is occupied");
+    }
+}

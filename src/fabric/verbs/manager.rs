@@ -70,13 +70,13 @@ pub(super) enum Change {
 
 impl Link {
     /// Begins to connect to a node.
-    pub(super) fn dial(address: &Address, now_ns: u64) -> Result<Self, FabricError> {
-        let target = resolve(address)?;
+    pub(super) fn dial(address: &Address, devices: &Devices, now_ns: u64) -> Result<Self, FabricError> {
+        let (target, source) = (resolve(address)?, devices.source()?);
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel)?;
         let greeting = Greeting::new()?;
         let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
-        let begun = id.resolve_address(None, &target, timeout_ms).map_err(VerbsError::from);
+        let begun = id.resolve_address(source.as_ref(), &target, timeout_ms).map_err(VerbsError::from);
         begun.map_err(|error| not_reached(address, error))?;
         let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
         let address = Some(address.clone());
@@ -94,7 +94,8 @@ impl Link {
             Ok(greeting) => greeting,
             Err(rejection) => {
                 tracing::debug!(target: "fabricast", ?rejection, peer = ?id.peer_address(), "a connection was rejected");
-                id.reject(&rejection.emit())?;
+                // It fails when the peer is gone meanwhile: then there is nobody to be told.
+                let _ = id.reject(&rejection.emit());
                 return Ok(None);
             }
         };
@@ -329,7 +330,7 @@ pub(super) fn resolve(address: &Address) -> Result<SocketAddr, FabricError> {
     };
     let unknown = |source| VerbsError::UnknownHost { host: host.clone(), source };
     let found: Vec<SocketAddr> = (host.as_str(), *port).to_socket_addrs().map_err(unknown)?.collect();
-    let chosen = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    let chosen = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
     chosen.copied().ok_or_else(|| unknown(std::io::ErrorKind::NotFound.into()).into())
 }
 

@@ -36,6 +36,7 @@ use std::sync::Arc;
 pub use error::VerbsError;
 
 use self::connection::{VerbsConnection, VerbsListener};
+use self::device::Wish;
 use self::manager::Link;
 use self::opened::Devices;
 use self::region::VerbsRegistered;
@@ -71,7 +72,7 @@ pub(crate) struct VerbsFabric {
 impl VerbsFabric {
     /// The provider with these settings.
     pub(crate) fn new(config: VerbsConfig) -> Result<Self, FabricError> {
-        let devices = Arc::new(Devices::new(None));
+        let devices = Arc::new(Devices::new(Wish::from_environment(None)?));
         let service = Service::new(&devices)?;
         let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;
         Ok(Self { listen, devices, service })
@@ -89,7 +90,7 @@ impl Fabric for VerbsFabric {
     }
 
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        let link = Link::dial(address, SystemClock.monotonic_ns())?;
+        let link = Link::dial(address, &self.devices, SystemClock.monotonic_ns())?;
         let session = Session::new(&self.devices, link, None)?;
         Ok(Box::new(VerbsConnection::new(session, &self.service)))
     }

@@ -82,6 +82,10 @@ impl Harness for VerbsHarness {
         false
     }
 
+    fn ends_sessions_by_refusals(&self) -> bool {
+        true
+    }
+
     fn steps_max(&self) -> u32 {
         STEPS_MAX
     }
@@ -112,4 +116,4 @@ impl Fabric for Named {
     }
 }
 
-conformance_suite!(verbs, VerbsHarness::new, 1, #[ignore = "needs an RDMA device"]);
+conformance_suite!(verbs, VerbsHarness::new, 2, #[ignore = "needs an RDMA device"]);

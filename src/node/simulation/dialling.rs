@@ -3,6 +3,7 @@
 use super::*;
 use crate::control::RefuseReason;
 use crate::fabric::Address;
+use crate::node::dial::invite;
 use crate::node::{DialError, StateListener};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -17,7 +18,6 @@ const WAYS: [(Reach, Delivery); 4] = [
 const PATIENCE: Duration = Duration::from_millis(50);
 /// Turns within which an accident happens: about as many as a dial takes.
 const STRIKES_WITHIN: u64 = 40;
-
 /// A node that listens, and what it has accepted.
 struct Desk {
     node: Node,
@@ -235,6 +235,45 @@ fn a_killed_subscriber_costs_who_dials_an_error_at_most() {
             publish(&mut publisher, 1);
             (0..100).for_each(|_| world.turn());
             desk.take_one().catch_up(&world, 6);
+        });
+    }
+}
+
+/// Whatever moment the time is over at: either a subscriber is attached, and both sides say so, or none is, now or later.
+#[test]
+fn who_gives_up_is_not_attached_after_all() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 12, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", false);
+            let publisher = publisher(&publishing);
+            let desk = Desk::open(&world, world.node("desk", true), delivery);
+            let mut outcomes = [0, 0];
+            for _ in 0..30 {
+                let (topic, deadline_ns) = ("topic".parse().unwrap(), u64::MAX);
+                let invitation = invite(publishing.core(), topic, &desk.address(), deadline_ns).unwrap();
+                let (outcome, mut turns) = (Arc::new(Mutex::new(None)), random.below(STRIKES_WITHIN));
+                let told = Arc::clone(&outcome);
+                // Beside the thread that accepts, so that it gives up in the middle of that.
+                world.spawn(move || {
+                    *told.lock() = invitation.outcome(turns > 0);
+                    turns = turns.saturating_sub(1);
+                    told.lock().is_none()
+                });
+                (0..200).for_each(|_| world.turn());
+                let outcome = outcome.lock().take().expect("it takes no longer than it waits");
+                let late = |error: &DialError| {
+                    matches!(error, DialError::Session { .. } | DialError::NotAccepted { .. })
+                };
+                assert!(outcome.as_ref().err().is_none_or(late), "{outcome:?}");
+                let attached = usize::from(outcome.is_ok());
+                assert_eq!(desk.take().len(), attached, "{outcome:?}");
+                (0..200).for_each(|_| world.turn());
+                assert_eq!(subscribers(&publisher), 0);
+                outcomes[attached] += 1;
+            }
+            assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
         });
     }
 }

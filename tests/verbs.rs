@@ -174,13 +174,14 @@ fn a_stopped_publisher_is_read_at_full_rate() {
 fn eight_subscribers_cost_the_publisher_no_processor_time() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut publisher, address) = publisher(&dir);
-    let idle_ns = spent_ns(&publisher);
     // Nodes of their own, and so sessions and queue pairs of their own.
     let nodes: Vec<Node> = (0..8).map(|_| anonymous(dir.path())).collect();
     let mut subscribers: Vec<_> =
         nodes.iter().map(|node| subscribe(node, &address, Delivery::Pull)).collect();
     let sequence = publisher.ask_number("publish");
     subscribers.iter_mut().for_each(|subscriber| take(subscriber, sequence));
+    // Its thread shows ten times a second that it lives, and looks after its sessions, whether they do something or not.
+    let idle_ns = spent_ns(&publisher);
     let before_ns = publisher.cpu_ns();
     let began = now();
     let mut looks = 0_u64;
@@ -194,8 +195,7 @@ fn eight_subscribers_cost_the_publisher_no_processor_time() {
     println!(
         "processor time of the publisher in {MEASURED:?}: idle {idle_ns} ns, polled {polled_ns} ns, {looks} looks"
     );
-    // The node's thread shows ten times a second that it lives, and asks after each of its peers.
-    assert!(polled_ns < idle_ns + 200_000_000, "{polled_ns} ns, {idle_ns} ns idle");
+    assert!(polled_ns < idle_ns * 2 + 50_000_000, "{polled_ns} ns, {idle_ns} ns idle");
 }
 
 /// Processor time that a process spends while nobody does anything.
@@ -236,12 +236,15 @@ fn two_hundred_sessions_leave_nothing() {
     };
     // What a process keeps after its first session: devices and their events.
     (0..2).for_each(cycle);
-    let files_of_publisher = publisher.holdings();
+    let holdings_before = publisher.holdings();
     let before = held();
     (0..200).for_each(cycle);
     println!("before {before:?}\nafter {:?}", held());
     assert_eq!(held(), before);
-    wait_until("the publisher to forget them", || publisher.holdings() == files_of_publisher);
+    wait_until("the publisher to forget them", || {
+        let holdings = publisher.holdings();
+        holdings.files <= holdings_before.files && holdings.regions <= holdings_before.regions
+    });
     assert_eq!(publisher.ask_number("subscribers"), 0);
 }
 

@@ -110,3 +110,6 @@ impl Fabric for VerbsFabric {
         Ok(Vec::new())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,9 +15,10 @@ const WAYS: [(Reach, Delivery); 4] = [
     (Reach::Fetched, Delivery::Push),
 ];
 /// How long who dials waits; a turn of the world takes some microseconds.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(20);
 /// Turns within which an accident happens: about as many as a dial takes.
-const STRIKES_WITHIN: u64 = 40;/// Turns within which everybody has been told of what happened, unless somebody stands still.
+const STRIKES_WITHIN: u64 = 40;
+/// Turns within which everybody has been told of what happened, unless somebody stands still.
 const SETTLED_WITHIN: usize = 500;
 
 /// A node that listens, and what it has accepted.

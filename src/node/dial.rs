@@ -136,22 +136,9 @@ pub(super) fn dial(
     address: &Address,
     timeout: Duration,
 ) -> Result<(), DialError> {
-    let topic: TopicName = topic.parse()?;
-    if core.topic(&topic).is_none() {
-        return Err(DialError::NoSuchTopic { topic });
-    }
     let clock = core.clock();
     let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
-    let connection = match core.fabric().dial(address) {
-        Ok(connection) => connection,
-        Err(source) => return Err(DialError::Unreachable { topic, source }),
-    };
-    let invitation = Invitation { address: address.clone(), topic, progress: Mutex::default() };
-    let invitation = Arc::new(invitation);
-    let pending = Pending(Arc::clone(&invitation));
-    let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
-    core.dialled().lock().push(served);
-    core.waker().wake();
+    let invitation = invite(core, topic.parse()?, address, deadline_ns)?;
     loop {
         let in_time = clock.monotonic_ns() < deadline_ns;
         if let Some(outcome) = invitation.outcome(in_time) {
@@ -163,9 +150,32 @@ pub(super) fn dial(
     }
 }
 
+/// Begins to dial the node at this address.
+pub(super) fn invite(
+    core: &NodeCore,
+    topic: TopicName,
+    address: &Address,
+    deadline_ns: u64,
+) -> Result<Arc<Invitation>, DialError> {
+    if core.topic(&topic).is_none() {
+        return Err(DialError::NoSuchTopic { topic });
+    }
+    let connection = match core.fabric().dial(address) {
+        Ok(connection) => connection,
+        Err(source) => return Err(DialError::Unreachable { topic, source }),
+    };
+    let invitation = Invitation { address: address.clone(), topic, progress: Mutex::default() };
+    let invitation = Arc::new(invitation);
+    let pending = Pending(Arc::clone(&invitation));
+    let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
+    core.dialled().lock().push(served);
+    core.waker().wake();
+    Ok(invitation)
+}
+
 impl Invitation {
     /// How it ended, if it has; an invitation that is not answered in time has.
-    fn outcome(&self, in_time: bool) -> Option<Result<(), DialError>> {
+    pub(super) fn outcome(&self, in_time: bool) -> Option<Result<(), DialError>> {
         let mut progress = self.progress.lock();
         match std::mem::replace(&mut progress.stage, Stage::Over) {
             Stage::Attached => Some(Ok(())),

@@ -28,11 +28,12 @@ const TURNS: usize = 3000;
 struct World {
     network: Arc<Network>,
     drivers: Mutex<Vec<(NodeName, Driver)>>,
-    threads: Mutex<Vec<Thread>>,
+    threads: Mutex<Vec<Arc<Mutex<Thread>>>>,
 }
 
-/// What a process does beside the one that a test looks at; called in each turn until it says that it is over.
-struct Thread(Box<dyn FnMut() -> bool + Send>);
+/// What a process does beside the one that a test looks at; called in each turn until it says that it is over, and then
+/// dropped.
+struct Thread(Option<Box<dyn FnMut() -> bool + Send>>);
 
 /// The world's clock as its nodes see it: who waits lets the world go on.
 #[derive(Debug)]
@@ -66,14 +67,19 @@ impl World {
         let Some(mut drivers) = self.drivers.try_lock() else { return };
         drivers.iter_mut().for_each(|(_, driver)| driver.turn());
         drop(drivers);
-        // So does a thread that waits.
-        let Some(mut threads) = self.threads.try_lock() else { return };
-        threads.retain_mut(|thread| (thread.0)());
+        let threads = self.threads.lock().clone();
+        for thread in threads {
+            // So does a thread that waits: the others go on.
+            if let Some(mut thread) = thread.try_lock() {
+                thread.0 = thread.0.take().and_then(|mut run| run().then_some(run));
+            }
+        }
+        self.threads.lock().retain(|thread| thread.try_lock().is_none_or(|thread| thread.0.is_some()));
     }
 
     /// Begins a thread.
     fn spawn(&self, thread: impl FnMut() -> bool + Send + 'static) {
-        self.threads.lock().push(Thread(Box::new(thread)));
+        self.threads.lock().push(Arc::new(Mutex::new(Thread(Some(Box::new(thread))))));
     }
 
     fn kill(&self, name: &str) {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::control::RefuseReason;
 use crate::fabric::Address;
+use crate::node::dial::invite;
 use crate::node::{DialError, StateListener};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,9 +15,11 @@ const WAYS: [(Reach, Delivery); 4] = [
     (Reach::Fetched, Delivery::Push),
 ];
 /// How long who dials waits; a turn of the world takes some microseconds.
-const PATIENCE: Duration = Duration::from_millis(50);
+const PATIENCE: Duration = Duration::from_millis(20);
 /// Turns within which an accident happens: about as many as a dial takes.
 const STRIKES_WITHIN: u64 = 40;
+/// Turns within which everybody has been told of what happened, unless somebody stands still.
+const SETTLED_WITHIN: usize = 500;
 
 /// A node that listens, and what it has accepted.
 struct Desk {
@@ -79,7 +82,7 @@ fn subscribers(publisher: &StatePublisher<Value>) -> u64 {
 /// What was told to have failed has left nothing, and nothing comes of it later.
 #[track_caller]
 fn settles_at(world: &World, publisher: &StatePublisher<Value>, expected: u64) {
-    (0..TURNS).for_each(|_| world.turn());
+    (0..SETTLED_WITHIN).for_each(|_| world.turn());
     assert_eq!(subscribers(publisher), expected);
 }
 
@@ -87,7 +90,7 @@ fn settles_at(world: &World, publisher: &StatePublisher<Value>, expected: u64) {
 #[test]
 fn values_arrive_at_those_who_were_dialled() {
     for (reach, delivery) in WAYS {
-        each_seed(SEEDS / 6, |seed| {
+        each_seed(SEEDS / 8, |seed| {
             let mut random = Random::new(seed);
             let world = World::new(seed, reach);
             let publishing = world.node("publishing", false);
@@ -239,11 +242,50 @@ fn a_killed_subscriber_costs_who_dials_an_error_at_most() {
     }
 }
 
+/// Whatever moment the time is over at: either a subscriber is attached, and both sides say so, or none is, now or later.
+#[test]
+fn who_gives_up_is_not_attached_after_all() {
+    let mut outcomes = [0, 0];
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 12, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", false);
+            let publisher = publisher(&publishing);
+            let desk = Desk::open(&world, world.node("desk", true), delivery);
+            for _ in 0..20 {
+                let (topic, deadline_ns) = ("topic".parse().unwrap(), u64::MAX);
+                let invitation = invite(publishing.core(), topic, &desk.address(), deadline_ns).unwrap();
+                let (outcome, mut turns) = (Arc::new(Mutex::new(None)), random.below(STRIKES_WITHIN));
+                let told = Arc::clone(&outcome);
+                // Beside the thread that accepts, so that it gives up in the middle of that.
+                world.spawn(move || {
+                    *told.lock() = invitation.outcome(turns > 0);
+                    turns = turns.saturating_sub(1);
+                    told.lock().is_none()
+                });
+                (0..200).for_each(|_| world.turn());
+                let outcome = outcome.lock().take().expect("it takes no longer than it waits");
+                let late = |error: &DialError| {
+                    matches!(error, DialError::Session { .. } | DialError::NotAccepted { .. })
+                };
+                assert!(outcome.as_ref().err().is_none_or(late), "{outcome:?}");
+                let attached = usize::from(outcome.is_ok());
+                assert_eq!(desk.take().len(), attached, "{outcome:?}");
+                (0..200).for_each(|_| world.turn());
+                assert_eq!(subscribers(&publisher), 0);
+                outcomes[attached] += 1;
+            }
+        });
+    }
+    assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
+}
+
 /// A process that stands still, at whatever moment, costs those who wait for it their patience and nothing else.
 #[test]
 fn a_stopped_process_costs_the_other_its_patience_and_later_dials_succeed() {
     for (reach, delivery) in WAYS {
-        each_seed(SEEDS / 2, |seed| {
+        each_seed(SEEDS / 4, |seed| {
             let mut random = Random::new(seed);
             let world = World::new(seed, reach);
             let stopping: NodeName = ["desk", "publishing"][random.index(2)].parse().unwrap();

@@ -230,7 +230,7 @@ fn two_hundred_sessions_leave_nothing() {
     let sequence = publisher.ask_number("publish");
     let cycle = |round: usize| {
         let node = anonymous(dir.path());
-        let delivery = if round % 2 == 0 { Delivery::Pull } else { Delivery::Push };
+        let delivery = if round.is_multiple_of(2) { Delivery::Pull } else { Delivery::Push };
         let mut subscriber = subscribe(&node, &address, delivery);
         take(&mut subscriber, sequence);
     };

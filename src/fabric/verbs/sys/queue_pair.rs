@@ -222,6 +222,11 @@ impl QueuePair {
         }
     }
 
+    /// What it promises.
+    pub(in crate::fabric::verbs) fn kind(&self) -> QueuePairKind {
+        self.kind
+    }
+
     /// Its number on its device.
     pub(in crate::fabric::verbs) fn number(&self) -> u32 {
         self.number

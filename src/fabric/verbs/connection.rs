@@ -132,9 +132,7 @@ fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(Reception, Counter
             break;
         }
     }
-    Err(FabricError::AddressInUse {
-        address: Address::Rdma { host: at.ip().to_string(), port: at.port() },
-    })
+    Err(FabricError::AddressInUse { address: Address::Rdma { host: at.ip().to_string(), port: at.port() } })
 }
 
 impl Listener for VerbsListener {

@@ -145,7 +145,8 @@ mod tests {
 
     #[test]
     fn the_bytes_stay_what_they_are() {
-        let expected = b"FBCX\x01\x02\x01\x02\x00\x03\x04\x05\x00\x06\x07\x080123456789abcdef\x00\x00\x10\x00\x10\0\0\0";
+        let expected =
+            b"FBCX\x01\x02\x01\x02\x00\x03\x04\x05\x00\x06\x07\x080123456789abcdef\x00\x00\x10\x00\x10\0\0\0";
         assert_eq!(&END.emit(), expected);
         assert_eq!(End::parse(expected), Ok(END));
     }

@@ -135,9 +135,11 @@ impl ExchangedLink {
     /// Looks whether the TCP connection stands: then this host's device is known, and the endpoint can be made.
     fn on_socket(&mut self, devices: &Devices) -> Result<Option<Change>, FabricError> {
         let socket = self.stream.socket();
-        let failure = socket.take_error().unwrap_or_else(Some);
-        if let (Some(error), Some(address)) = (failure, &self.address) {
-            return Err(not_connected(address, error));
+        match (socket.take_error().unwrap_or_else(Some), &self.address) {
+            // It stood, and its listener has left.
+            (Some(error), _) if error.kind() == ErrorKind::ConnectionReset => return Ok(Some(self.end())),
+            (Some(error), Some(address)) => return Err(not_connected(address, error)),
+            _ => {}
         }
         if socket.peer_addr().is_err() {
             return Ok(None);
@@ -349,7 +351,8 @@ impl Counter {
                 Ok((socket, _)) => return Ok(Some(socket)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
                 // It has left already.
-                Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                 Err(source) => return Err(FabricError::System { what: "accept a peer", source }),
             }
         }

@@ -11,8 +11,8 @@ use super::greeting::{Greeting, Rejection};
 use super::link::{Change, Link};
 use super::opened::{Devices, OpenDevice};
 use super::sys::{
-    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, ProtectionDomain, QueuePairKind, QueuePairPlan,
-    SysError,
+    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, ProtectionDomain, QueuePairKind,
+    QueuePairPlan, SysError,
 };
 use crate::fabric::{Address, FabricError};
 use crate::limits;
@@ -111,9 +111,10 @@ impl ManagedLink {
         id.migrate(&channel)?;
         let device = device_of(id, devices)?;
         id.set_ack_timeout(ACK_TIMEOUT)?;
-        let endpoint = Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, |plan| {
-            id.create_queue_pair(&device.serving, plan)
-        })?;
+        let endpoint =
+            Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, |plan| {
+                id.create_queue_pair(&device.serving, plan)
+            })?;
         endpoint.begin_to_receive()?;
         id.accept(&ConnectParameters {
             private_data: &greeting.emit(),

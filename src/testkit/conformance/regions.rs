@@ -244,10 +244,14 @@ pub(crate) fn several_batches_appear_and_complete_in_order(harness: &dyn Harness
                 posted += 1;
             }
             // From the last one on: each one that is there has all before it there.
-            let appeared = (0..BATCHES).rev().find(|batch| landing.region().load_acquire(mark(*batch)) == round);
+            let appeared =
+                (0..BATCHES).rev().find(|batch| landing.region().load_acquire(mark(*batch)) == round);
             let complete = posted - in_flight;
             for batch in 0..appeared.map_or(complete, |last| complete.max(last + 1)) {
-                assert!(words(landing.region(), body(batch)).iter().all(|word| *word == round), "batch {batch}");
+                assert!(
+                    words(landing.region(), body(batch)).iter().all(|word| *word == round),
+                    "batch {batch}"
+                );
             }
             assert!((0..complete).all(|batch| landing.region().load_acquire(mark(batch)) == round));
             let count = remote.in_flight().expect("the peer can be reached");

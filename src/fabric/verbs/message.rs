@@ -84,7 +84,7 @@ pub(super) struct Fragment<'a> {
     /// Where in it the piece belongs.
     offset: u32,
     /// The region that comes with the message.
-    region: Option<Descriptor>,
+    pub(super) region: Option<Descriptor>,
     /// The piece.
     bytes: &'a [u8],
 }
@@ -296,3 +296,6 @@ impl Inbound {
         Ok(is_whole.then(|| (std::mem::take(&mut self.bytes), self.region.take())))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -118,3 +118,6 @@ impl Fabric for VerbsFabric {
         Ok(Vec::new())
     }
 }
+
+#[cfg(test)]
+mod tests;

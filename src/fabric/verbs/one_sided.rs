@@ -119,13 +119,7 @@ impl RemoteRead for VerbsRead {
     }
 
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
-        self.endpoint.wait_for(&self.flight, self.is_waiting)
-    }
-}
-
-impl Drop for VerbsRead {
-    fn drop(&mut self) {
-        self.endpoint.leave(&self.flight);
+        self.endpoint.wait_for(&self.flight)
     }
 }
 

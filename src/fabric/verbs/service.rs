@@ -15,7 +15,7 @@ use crate::fabric::{FabricError, Waker, wait};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// How long the thread sleeps when there is nothing to do.
-const IDLE_NS: u64 = 1_000_000_000;
+const IDLE_NS: u64 = 60_000_000_000;
 /// Pause after a wait that failed.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(10);
 

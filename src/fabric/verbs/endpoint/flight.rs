@@ -1,0 +1,207 @@
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+use super::{Endpoint, RESERVED, State, Work};
+use crate::fabric::several::together;
+use crate::fabric::verbs::error::{Failure, VerbsError};
+use crate::fabric::verbs::sys::{CHAIN_LEN_MAX, CompletionChannel, MemoryRegion, Operation, SendRequest};
+use crate::fabric::verbs::work::BatchId;
+use crate::fabric::{FabricError, Waker};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What has become of the one-sided operations of somebody. Everything is read and written under the endpoint's lock.
+#[derive(Debug, Default)]
+pub(in crate::fabric::verbs) struct Flight {
+    /// Batches that are not complete.
+    batches: AtomicU64,
+    /// One of them failed.
+    pub(super) failed: AtomicBool,
+    /// None may begin any more.
+    revoked: AtomicBool,
+    /// Its owner waits for the end of a batch, or is about to.
+    waits: AtomicBool,
+    /// Its owner was woken.
+    woken: AtomicBool,
+    /// What its owner waits with, from the first time on.
+    waiter: OnceLock<Waiter>,
+}
+
+/// What wakes one owner.
+#[derive(Debug)]
+struct Waiter {
+    /// Readable when one of these two is: the channel of sends, and the waker, which somebody else sets who takes the
+    /// completion from the queue.
+    handle: OwnedFd,
+    waker: Waker,
+}
+
+impl Flight {
+    /// Takes note that a batch of it is complete.
+    pub(super) fn land(&self) {
+        self.batches.fetch_sub(1, Ordering::Relaxed);
+        if self.waits.load(Ordering::Relaxed)
+            && let Some(waiter) = self.waiter.get()
+        {
+            self.woken.store(true, Ordering::Relaxed);
+            waiter.waker.wake();
+        }
+    }
+
+    /// Takes note that its owner looks.
+    fn end_wait(&self) {
+        self.waits.store(false, Ordering::Relaxed);
+        if self.woken.swap(false, Ordering::Relaxed)
+            && let Some(waiter) = self.waiter.get()
+        {
+            waiter.waker.reset();
+        }
+    }
+
+    fn waiter(&self, channel: &CompletionChannel) -> Result<&Waiter, FabricError> {
+        if let Some(waiter) = self.waiter.get() {
+            return Ok(waiter);
+        }
+        let waker = Waker::new()?;
+        let handle = together(&[channel.as_fd(), waker.wait_handle()])?;
+        Ok(self.waiter.get_or_init(|| Waiter { handle, waker }))
+    }
+}
+
+/// Whether a batch could be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum Posted {
+    /// It was.
+    Yes,
+    /// There is no room for it at the moment.
+    NoRoom,
+}
+
+/// One-sided operations.
+impl Endpoint {
+    /// Posts a batch of operations, which use this local memory, in order.
+    pub(in crate::fabric::verbs) fn post<'a>(
+        &self,
+        flight: &Arc<Flight>,
+        region: &Arc<MemoryRegion>,
+        operations: impl Iterator<Item = Operation<'a>> + Clone,
+    ) -> Result<Posted, FabricError> {
+        let requests = operations.clone().count();
+        let max = self.send_wr_max.saturating_sub(RESERVED);
+        let too_long = || VerbsError::BatchTooLong { requests, max };
+        let needed = u32::try_from(requests).ok().filter(|needed| *needed <= max).ok_or_else(too_long)?;
+        let mut state = self.state.lock();
+        if let Some(failure) = state.failure {
+            return Err(failure.into());
+        }
+        if state.is_closed || flight.revoked.load(Ordering::Relaxed) {
+            return Err(FabricError::Closed);
+        }
+        if state.work.room() < needed + RESERVED {
+            self.poll_sends(&mut state);
+        }
+        if state.work.room() < needed + RESERVED {
+            return Ok(Posted::NoRoom);
+        }
+        let work = Work::OneSided { flight: Arc::clone(flight), _region: Arc::clone(region) };
+        let Some(id) = state.work.begin(needed, work) else { return Ok(Posted::NoRoom) };
+        flight.batches.fetch_add(1, Ordering::Relaxed);
+        self.post_chains(&mut state, id, needed, operations)
+    }
+
+    fn post_chains<'a>(
+        &self,
+        state: &mut State,
+        id: BatchId,
+        requests: u32,
+        operations: impl Iterator<Item = Operation<'a>>,
+    ) -> Result<Posted, FabricError> {
+        let none = SendRequest {
+            wr_id: 0,
+            operation: Operation::SendInline { bytes: &[] },
+            signaled: false,
+            fence: false,
+        };
+        let (mut chain, mut filled, mut is_begun) = ([none; CHAIN_LEN_MAX], 0, false);
+        for (operation, number) in operations.zip(1..) {
+            let is_last = number == requests;
+            if let Some(place) = chain.get_mut(filled) {
+                *place =
+                    SendRequest { wr_id: id.request(is_last), operation, signaled: is_last, fence: false };
+                filled += 1;
+            }
+            if filled < CHAIN_LEN_MAX && !is_last {
+                continue;
+            }
+            let (full, _) = chain.split_at(filled);
+            if let Err(refused) = self.queue_pair.post_send(full) {
+                if is_begun || refused.posted > 0 {
+                    self.fail_locked(state, Failure::PartlyPosted);
+                    return Err(refused.error.into());
+                }
+                state.cancel(id);
+                let is_full = refused.is_full();
+                return if is_full { Ok(Posted::NoRoom) } else { Err(refused.error.into()) };
+            }
+            (filled, is_begun) = (0, true);
+        }
+        Ok(Posted::Yes)
+    }
+
+    /// Batches of a flight that are not complete.
+    pub(in crate::fabric::verbs) fn under_way(&self, flight: &Flight) -> Result<usize, FabricError> {
+        let mut state = self.state.lock();
+        flight.end_wait();
+        self.poll_sends(&mut state);
+        let batches = usize::try_from(flight.batches.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        match state.failure {
+            Some(failure) if batches > 0 || flight.failed.load(Ordering::Relaxed) => Err(failure.into()),
+            _ => Ok(batches),
+        }
+    }
+
+    /// Lets no further batch of a flight begin, and says whether none is under way any more.
+    pub(in crate::fabric::verbs) fn revoke(&self, flight: &Flight) -> bool {
+        let mut state = self.state.lock();
+        flight.revoked.store(true, Ordering::Relaxed);
+        self.poll_sends(&mut state);
+        flight.batches.load(Ordering::Relaxed) == 0
+    }
+
+    /// A handle that becomes readable when a batch of this flight is complete, or another one may be. `None` when there is
+    /// nothing to wait for, or nothing that wakes.
+    pub(in crate::fabric::verbs) fn wait_for<'a>(
+        &self,
+        flight: &'a Flight,
+    ) -> Result<Option<BorrowedFd<'a>>, FabricError> {
+        let Some(channel) = &self.send_channel else { return Ok(None) };
+        let waiter = flight.waiter(channel)?;
+        let mut state = self.state.lock();
+        flight.waits.store(true, Ordering::Relaxed);
+        // An event that is taken away here may be meant for somebody else: what it tells of is in the queue.
+        channel.drain()?;
+        self.send_queue.arm()?;
+        self.poll_sends(&mut state);
+        if flight.batches.load(Ordering::Relaxed) == 0 || state.failure.is_some() {
+            flight.end_wait();
+            return Ok(None);
+        }
+        Ok(Some(waiter.handle.as_fd()))
+    }
+}
+
+/// Devices in emulation are as quick as their queues are filled.
+#[cfg(test)]
+impl Endpoint {
+    /// Takes all room in the queue.
+    pub(in crate::fabric::verbs) fn occupy(&self) -> BatchId {
+        let mut state = self.state.lock();
+        let room = state.work.room();
+        state.work.begin(room, Work::Frame { buffer: None }).expect("it has room")
+    }
+
+    /// Gives it back.
+    pub(in crate::fabric::verbs) fn vacate(&self, id: BatchId) {
+        let cancelled = self.state.lock().work.cancel(id);
+        assert!(cancelled.is_some(), "it is occupied");
+    }
+}

@@ -1,0 +1,136 @@
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::{Endpoint, FRAME_LEN, Work};
+use crate::fabric::FabricError;
+use crate::fabric::verbs::error::{Failure, VerbsError};
+use crate::fabric::verbs::sys::{
+    CHAIN_LEN_MAX, Operation, ReceiveRequest, SendRequest, Slice, Status, SysError, WorkCompletion,
+};
+use crate::memory::WORD;
+
+/// A frame that came, in its buffer.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) struct Arrival {
+    buffer: u16,
+    len: usize,
+}
+
+/// Frames of control messages.
+impl Endpoint {
+    /// Readable when [`Self::take_arrivals`] may have something.
+    pub(in crate::fabric::verbs) fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.receive_channel.as_fd()
+    }
+
+    /// Takes the frames that came, in order, and sees to it that the next one makes the handle readable.
+    pub(in crate::fabric::verbs) fn take_arrivals(
+        &self,
+        into: &mut VecDeque<Arrival>,
+    ) -> Result<(), FabricError> {
+        loop {
+            self.poll_receives(into)?;
+            if self.receive_channel.drain()? == 0 {
+                return Ok(());
+            }
+            self.receive_queue.arm()?;
+        }
+    }
+
+    pub(super) fn poll_receives(&self, into: &mut VecDeque<Arrival>) -> Result<(), SysError> {
+        let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
+        loop {
+            let len = self.receive_queue.poll(&mut completions)?;
+            let mut state = self.state.lock();
+            for completion in completions.iter().take(len) {
+                state.receives_posted = state.receives_posted.saturating_sub(1);
+                if completion.status == Status::Success {
+                    let buffer = u16::try_from(completion.wr_id).unwrap_or(u16::MAX);
+                    let len = (completion.byte_len as usize).min(FRAME_LEN);
+                    into.push_back(Arrival { buffer, len });
+                } else {
+                    // What made the queue pair fail is told by the sends, if by anything.
+                    self.poll_sends(&mut state);
+                    self.fail_locked(&mut state, Failure::of(completion));
+                }
+            }
+            if len < completions.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Copies a frame out of its buffer.
+    pub(in crate::fabric::verbs) fn read<'a>(
+        &self,
+        arrival: Arrival,
+        into: &'a mut [u64; FRAME_LEN / WORD],
+    ) -> &'a [u8] {
+        let (words, _) = into.split_at_mut(arrival.len.div_ceil(WORD));
+        self.frames.region().copy_out(usize::from(arrival.buffer) * FRAME_LEN, words);
+        let (frame, _) = bytemuck::cast_slice(words).split_at(arrival.len);
+        frame
+    }
+
+    /// Gives the buffer of a frame back to be filled again.
+    pub(in crate::fabric::verbs) fn release(&self, arrival: Arrival) -> Result<(), FabricError> {
+        Ok(self.post_receive(arrival.buffer)?)
+    }
+
+    pub(super) fn post_receive(&self, buffer: u16) -> Result<(), SysError> {
+        let local =
+            Slice { region: &self.frames, offset: usize::from(buffer) * FRAME_LEN, len: FRAME_LEN as u32 };
+        let request = ReceiveRequest { wr_id: buffer.into(), local };
+        let mut state = self.state.lock();
+        if state.failure.is_some() {
+            return Ok(());
+        }
+        self.queue_pair.post_receive(&[request]).map_err(|refused| refused.error)?;
+        state.receives_posted += 1;
+        Ok(())
+    }
+
+    /// Whether a frame can be sent.
+    pub(in crate::fabric::verbs) fn takes_frame(&self) -> bool {
+        let mut state = self.state.lock();
+        self.poll_sends(&mut state);
+        state.failure.is_none() && !state.send_buffers.is_empty() && state.work.room() > 0
+    }
+
+    /// Whether frames are under way that the peer's device has not acknowledged.
+    pub(in crate::fabric::verbs) fn has_frames_under_way(&self) -> bool {
+        let mut state = self.state.lock();
+        self.poll_sends(&mut state);
+        state.frames_under_way > 0
+    }
+
+    /// Sends a frame; only after [`Self::takes_frame`] said that this can be done.
+    pub(in crate::fabric::verbs) fn send(&self, frame: &[u8]) -> Result<(), FabricError> {
+        let mut state = self.state.lock();
+        if let Some(failure) = state.failure {
+            return Err(failure.into());
+        }
+        let is_small = frame.len() <= self.queue_pair.inline_len_max() as usize;
+        let buffer = if is_small { None } else { state.send_buffers.pop() };
+        let operation = match buffer {
+            None => Operation::SendInline { bytes: frame },
+            Some(buffer) => {
+                let offset = usize::from(buffer) * FRAME_LEN;
+                self.frames.region().copy_in_bytes(offset, frame);
+                let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+                Operation::Send { local: Slice { region: &self.frames, offset, len } }
+            }
+        };
+        let id = state.work.begin(1, Work::Frame { buffer }).ok_or(VerbsError::PartlyPosted)?;
+        state.frames_under_way += 1;
+        let wr_id = id.request(true);
+        let posted =
+            self.queue_pair.post_send(&[SendRequest { wr_id, operation, signaled: true, fence: false }]);
+        posted.map_err(|refused| {
+            // The frame has left its queue, and cannot be put back.
+            state.cancel(id);
+            self.fail_locked(&mut state, Failure::PartlyPosted);
+            refused.error.into()
+        })
+    }
+}

@@ -1,0 +1,253 @@
+use super::*;
+use crate::testkit::random::{Random, each_seed};
+
+const DESCRIPTOR: Descriptor = Descriptor {
+    exposure: Exposure::Write,
+    address: 0x0102_0304_0506_0000,
+    key: 0x1122_3344,
+    len: 0x0001_0000,
+};
+
+fn emitted(frame: &Frame<'_>) -> Vec<u8> {
+    let mut bytes = vec![7; 3];
+    frame.emit(&mut bytes);
+    bytes
+}
+
+/// A frame by chance, of the fragment in these bytes.
+fn frame<'a>(random: &mut Random, bytes: &'a [u8]) -> Frame<'a> {
+    let region = random.once_in(3).then(|| Descriptor {
+        exposure: if random.once_in(2) { Exposure::Read } else { Exposure::Write },
+        address: random.next() >> 1,
+        key: random.next() as u32,
+        len: 8 + random.below(limits::REGION_LEN_MAX as u64 - 8),
+    });
+    let offset = if region.is_some() { 0 } else { random.below(50_000) as u32 };
+    let message_len = offset + bytes.len() as u32 + random.below(1000) as u32;
+    let fragment = (!random.once_in(4)).then_some(Fragment { message_len, offset, region, bytes });
+    Frame { credits: random.next() as u16, fragment }
+}
+
+#[test]
+fn golden_bytes() {
+    let fragment = Fragment { message_len: 5, offset: 0, region: Some(DESCRIPTOR), bytes: b"hello" };
+    let bytes = emitted(&Frame { credits: 0x0304, fragment: Some(fragment) });
+    let header = b"\x03\x04\x07\x01\0\0\0\x05\0\0\0\0";
+    let region = b"\x01\x02\x03\x04\x05\x06\0\0\x11\x22\x33\x44\0\0\0\0\0\x01\0\0";
+    assert_eq!(bytes, [header.as_slice(), region, b"hello"].concat());
+    assert_eq!(emitted(&Frame { credits: 4, fragment: None }), b"\0\x04\0\x01\0\0\0\0\0\0\0\0");
+}
+
+#[test]
+fn frames_are_read_back_as_they_were_written() {
+    each_seed(20, |seed| {
+        let mut random = Random::new(seed);
+        for _ in 0..500 {
+            let bytes = vec![random.next() as u8; 1 + random.index(100)];
+            let frame = frame(&mut random, &bytes);
+            assert_eq!(Frame::parse(&emitted(&frame)), Ok(frame));
+        }
+    });
+}
+
+#[test]
+fn what_is_malformed_is_refused_for_what_it_is() {
+    let fragment = Fragment { message_len: 10, offset: 2, region: None, bytes: b"hello" };
+    let frame = |change: &dyn Fn(&mut Vec<u8>)| {
+        let mut bytes = emitted(&Frame { credits: 0, fragment: Some(fragment) });
+        change(&mut bytes);
+        Frame::parse(&bytes).map(|_| ()).map_err(|Malformed(why)| why)
+    };
+    assert_eq!(frame(&|_| {}), Ok(()));
+    for (change, why) in [
+        (&|bytes: &mut Vec<u8>| bytes.truncate(HEADER_LEN - 1) as _, "early"),
+        (&|bytes| bytes[3] = 2, "version"),
+        (&|bytes| bytes[2] = 0, "unannounced"),
+        (&|bytes| bytes[2] = FRAGMENT | WRITABLE, "flags"),
+        (&|bytes| bytes[2] = REGION, "flags"),
+        (&|bytes| bytes[2] = 0x80 | FRAGMENT, "flags"),
+        (&|bytes| bytes[2] = FRAGMENT | REGION, "early"),
+        (&|bytes| bytes[5] = 2, "too long"),
+        (&|bytes| bytes[7] = 6, "does not lie"),
+        (&|bytes| bytes[8] = 0xff, "does not lie"),
+        (&|bytes| bytes.truncate(HEADER_LEN), "does not lie"),
+    ] as [(&dyn Fn(&mut Vec<u8>), &str); 11]
+    {
+        let error = frame(change).unwrap_err();
+        assert!(error.contains(why), "{error} instead of {why}");
+    }
+}
+
+#[test]
+fn regions_that_cannot_be_are_refused() {
+    let parse = |change: &dyn Fn(&mut Descriptor), offset| {
+        let mut region = DESCRIPTOR;
+        change(&mut region);
+        let fragment = Fragment { message_len: 5, offset, region: Some(region), bytes: b"x" };
+        Frame::parse(&emitted(&Frame { credits: 0, fragment: Some(fragment) })).map(|_| ()).is_ok()
+    };
+    assert!(parse(&|_| {}, 0));
+    assert!(!parse(&|_| {}, 1), "in the middle");
+    assert!(!parse(&|region| region.len = 7, 0), "too short");
+    assert!(!parse(&|region| region.len = limits::REGION_LEN_MAX as u64 + 1, 0), "too long");
+    assert!(!parse(&|region| region.len = u64::MAX, 0), "too long");
+    assert!(!parse(&|region| region.address = u64::MAX, 0), "beyond the last address");
+}
+
+/// Whatever comes: an answer, and no fragment that is not in the bytes.
+#[test]
+fn flips_cuts_and_random_bytes_are_survived() {
+    each_seed(20, |seed| {
+        let mut random = Random::new(seed);
+        let (mut inbound, mut outbound) = (Inbound::default(), Outbound::new());
+        let mut take = |bytes: &[u8]| {
+            let Ok(frame) = Frame::parse(bytes) else { return };
+            let _ = outbound.credit(frame.credits);
+            if let Some(fragment) = frame.fragment {
+                assert!(!fragment.bytes.is_empty() && fragment.bytes.len() <= bytes.len() - HEADER_LEN);
+                let _ = inbound.take(&fragment);
+            }
+            assert!(inbound.bytes.len() <= limits::CONTROL_MESSAGE_LEN_MAX);
+        };
+        for _ in 0..100 {
+            let payload = vec![random.next() as u8; 1 + random.index(40)];
+            let whole = emitted(&frame(&mut random, &payload));
+            take(&whole);
+            for cut in 0..whole.len() {
+                take(&whole[..cut]);
+            }
+            for bit in 0..whole.len() * 8 {
+                let mut damaged = whole.clone();
+                damaged[bit / 8] ^= 1 << (bit % 8);
+                take(&damaged);
+            }
+            let noise: Vec<u8> = (0..random.index(200)).map(|_| random.next() as u8).collect();
+            take(&noise);
+            // With a header that passes, so that the noise comes further.
+            take(&[&[0, 0, FRAGMENT | REGION, VERSION, 0, 0, 4, 0, 0, 0, 0, 0], noise.as_slice()].concat());
+        }
+    });
+}
+
+#[test]
+fn fragments_that_do_not_follow_each_other_are_refused() {
+    let fragment = |message_len, offset, bytes| Fragment { message_len, offset, region: None, bytes };
+    let mut inbound = Inbound::default();
+    assert!(inbound.take(&fragment(4, 1, b"x")).is_err(), "not the first");
+    let mut inbound = Inbound::default();
+    assert_eq!(inbound.take(&fragment(4, 0, b"ab")), Ok(None));
+    assert!(inbound.take(&fragment(5, 2, b"c")).is_err(), "of another message");
+    assert!(inbound.take(&fragment(4, 0, b"ab")).is_err(), "once more");
+    assert!(inbound.take(&fragment(4, 3, b"d")).is_err(), "one left out");
+    assert_eq!(inbound.take(&fragment(4, 2, b"cd")), Ok(Some((b"abcd".to_vec(), None))));
+    assert_eq!(inbound.take(&fragment(1, 0, b"e")), Ok(Some((b"e".to_vec(), None))));
+}
+
+#[test]
+fn credits_that_were_not_used_cannot_be_given_back() {
+    let mut outbound = Outbound::new();
+    assert_eq!(outbound.credit(0), Ok(()));
+    assert!(outbound.credit(1).is_err());
+    outbound.push(b"one", None);
+    assert!(outbound.next(&mut Vec::new()));
+    assert!(outbound.credit(2).is_err());
+    assert!(outbound.credit(u16::MAX).is_err());
+    assert_eq!(outbound.credit(1), Ok(()));
+}
+
+#[test]
+fn a_queue_that_is_not_emptied_is_full_after_a_while() {
+    let mut small = Outbound::new();
+    let count = (0..).take_while(|_| small.push(b"x", None) == Sent::Done).count();
+    assert_eq!(count, limits::OUTBOUND_MESSAGES_MAX);
+    let mut large = Outbound::new();
+    let message = vec![1; limits::CONTROL_MESSAGE_LEN_MAX];
+    let count = (0..).take_while(|_| large.push(&message, None) == Sent::Done).count();
+    assert_eq!(count, 2);
+    assert_eq!(large.queued_len, 2 * message.len());
+}
+
+/// One end of a connection: what it sends, what it has received, and what is posted for the peer.
+struct Side {
+    outbound: Outbound,
+    inbound: Inbound,
+    /// Frames under way to it.
+    wire: VecDeque<Vec<u8>>,
+    /// Fragments that the device holds for it.
+    arrivals: VecDeque<Vec<u8>>,
+    expected: VecDeque<(Vec<u8>, Option<Descriptor>)>,
+}
+
+impl Side {
+    fn new() -> Self {
+        let (outbound, inbound) = (Outbound::new(), Inbound::default());
+        let (wire, arrivals, expected) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        Self { outbound, inbound, wire, arrivals, expected }
+    }
+
+    /// The device and its driver: takes frames off the wire.
+    fn arrive(&mut self, count: usize) {
+        for frame in self.wire.drain(..count.min(self.wire.len())) {
+            let parsed = Frame::parse(&frame).unwrap();
+            let is_fragment = parsed.fragment.is_some();
+            self.outbound.credit(parsed.credits).unwrap();
+            self.arrivals.extend(is_fragment.then_some(frame));
+        }
+    }
+
+    /// The owner: takes a fragment.
+    fn take(&mut self) {
+        let Some(frame) = self.arrivals.pop_front() else { return };
+        let fragment = Frame::parse(&frame).unwrap().fragment.unwrap();
+        let message = self.inbound.take(&fragment).unwrap();
+        self.outbound.owe();
+        if let Some(message) = message {
+            assert_eq!(Some(message), self.expected.pop_front());
+        }
+    }
+
+    fn send_to(&mut self, peer: &mut Self) {
+        let mut frame = Vec::new();
+        while self.outbound.next(&mut frame) {
+            assert!(frame.len() <= limits::VERBS_FRAME_LEN_MAX);
+            peer.wire.push_back(frame.clone());
+            let is_credit = |frame: &&Vec<u8>| frame.len() == HEADER_LEN;
+            let credits = peer.wire.iter().filter(is_credit).count();
+            let fragments = peer.wire.len() - credits + peer.arrivals.len();
+            assert!(credits <= usize::from(limits::VERBS_CREDIT_RECEIVES), "{credits} frames of credits");
+            assert!(fragments <= usize::from(limits::VERBS_RECEIVES), "{fragments} fragments");
+        }
+    }
+}
+
+/// Frames never find a peer without a receive, and never stop.
+#[test]
+fn everything_arrives_whatever_the_order_of_things() {
+    each_seed(40, |seed| {
+        let mut random = Random::new(seed);
+        let mut sides = [Side::new(), Side::new()];
+        let (mut sent, mut round) = (0, 0);
+        while sent < 60 || sides.iter().any(|side| !side.expected.is_empty()) {
+            round += 1;
+            assert!(round < 200_000, "it has stopped");
+            let which = random.index(2);
+            let (one, other) = sides.split_at_mut(1);
+            let (near, far) =
+                if which == 0 { (&mut one[0], &mut other[0]) } else { (&mut other[0], &mut one[0]) };
+            match random.below(4) {
+                0 if sent < 60 => {
+                    let longest = if random.once_in(4) { limits::CONTROL_MESSAGE_LEN_MAX } else { 9000 };
+                    let message = vec![sent as u8; 1 + random.index(longest)];
+                    let region = random.once_in(3).then_some(DESCRIPTOR);
+                    if near.outbound.push(&message, region) == Sent::Done {
+                        far.expected.push_back((message, region));
+                        sent += 1;
+                    }
+                }
+                0 | 1 => near.arrive(1 + random.index(4)),
+                2 => (0..random.index(6)).for_each(|_| near.take()),
+                _ => near.send_to(far),
+            }
+        }
+    });
+}

@@ -1,0 +1,625 @@
+//! What the conformance suites cannot ask for, on a device: what is left behind, what a hostile peer can do, what happens
+//! when a queue is full. Run them one at a time in a machine of `tools/soft-roce`.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::time::Duration;
+
+use super::endpoint::Endpoint;
+use super::manager::Change;
+use super::message::{Descriptor, Frame};
+use super::one_sided::VerbsOffer;
+use super::*;
+use crate::fabric::{ByteRange, Completion, Offer, Received, RemoteRead, RemoteWrite, Sent, Write, wait};
+use crate::memory::Protection;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// How long anything may take in emulation.
+const PATIENCE_NS: u64 = 30_000_000_000;
+
+fn address() -> SocketAddr {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let ip = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
+    let port = 19_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 1000;
+    SocketAddr::new(ip.parse().unwrap(), u16::try_from(port).unwrap())
+}
+
+fn fabric() -> VerbsFabric {
+    VerbsFabric::new(VerbsConfig::default()).unwrap()
+}
+
+/// Tries until there is a result.
+#[track_caller]
+fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    let begun_ns = SystemClock.monotonic_ns();
+    loop {
+        if let Some(result) = attempt() {
+            return result;
+        }
+        assert!(SystemClock.monotonic_ns() - begun_ns < PATIENCE_NS, "waited in vain for {what}");
+        SystemClock.pause(Duration::from_micros(100));
+    }
+}
+
+/// A node that is dialled, and another one.
+struct World {
+    near: VerbsFabric,
+    far: VerbsFabric,
+    listener: Box<dyn Listener>,
+    at: Address,
+}
+
+impl World {
+    fn new() -> Self {
+        let (near, far, at) = (fabric(), fabric(), address());
+        let listener = far.listen_at(&at).unwrap();
+        Self { near, far, listener, at: Address::Rdma { host: at.ip().to_string(), port: at.port() } }
+    }
+
+    /// Both ends of one more connection.
+    fn connect(&mut self) -> (Box<dyn Connection>, Box<dyn Connection>) {
+        let near = self.near.dial(&self.at).unwrap();
+        (near, self.accept())
+    }
+
+    fn accept(&mut self) -> Box<dyn Connection> {
+        until("a connection", || self.listener.accept().unwrap())
+    }
+
+    /// A peer that does as it likes.
+    fn rogue(&mut self) -> (Rogue, Box<dyn Connection>) {
+        let mut link = Link::dial(&self.at, SystemClock.monotonic_ns()).unwrap();
+        let (mut endpoint, mut stands, mut far) = (None, false, None);
+        until("a connection", || {
+            match link.next(&self.near.devices, SystemClock.monotonic_ns()).unwrap() {
+                Some(Change::Endpoint(made)) => endpoint = Some(made),
+                Some(Change::Established) => stands = true,
+                Some(Change::Over) => panic!("rejected"),
+                None => {}
+            }
+            far = far.take().or_else(|| self.listener.accept().unwrap());
+            (stands && far.is_some()).then_some(())
+        });
+        let endpoint = endpoint.unwrap();
+        endpoint.open().unwrap();
+        (Rogue { _link: link, endpoint }, far.unwrap())
+    }
+}
+
+/// An end that speaks in frames.
+struct Rogue {
+    _link: Link,
+    endpoint: Arc<Endpoint>,
+}
+
+impl Rogue {
+    /// The region that comes next.
+    fn region(&self) -> Descriptor {
+        let mut arrivals = VecDeque::new();
+        until("a region", || {
+            self.endpoint.take_arrivals(&mut arrivals).unwrap();
+            let mut words = [0; 512];
+            let frame = Frame::parse(self.endpoint.read(arrivals.pop_front()?, &mut words)).unwrap();
+            frame.fragment.unwrap().region
+        })
+    }
+}
+
+fn send(to: &mut dyn Connection, message: &[u8], region: Option<&Registration>) {
+    until("room", || (to.send(message, region).unwrap() == Sent::Done).then_some(()));
+}
+
+fn receive(from: &mut dyn Connection) -> (Vec<u8>, Option<Box<dyn Offer>>) {
+    let mut buffer = vec![0; crate::limits::CONTROL_MESSAGE_LEN_MAX];
+    until("a message", || match from.receive(&mut buffer).unwrap() {
+        Received::Message { len, offer } => Some((buffer[..len].to_vec(), offer)),
+        Received::Nothing => None,
+        Received::Closed => panic!("closed"),
+    })
+}
+
+/// How a connection ends: closed, or with an error.
+fn end(of: &mut dyn Connection) -> Result<(), FabricError> {
+    until("the end", || match of.receive(&mut [0; 64]) {
+        Ok(Received::Closed) => Some(Ok(())),
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    })
+}
+
+fn registered(fabric: &VerbsFabric, len: usize, exposure: Exposure) -> Registration {
+    let protection = match exposure {
+        Exposure::Read => Protection::PeersRead,
+        Exposure::Write => Protection::PeersWrite,
+    };
+    fabric.register(&Arc::new(Region::allocate(len, protection).unwrap()), exposure).unwrap()
+}
+
+/// Sends a region and opens it at the other end.
+fn open_read(
+    from: &mut dyn Connection,
+    at: &mut dyn Connection,
+    registration: &Registration,
+) -> Box<dyn RemoteRead> {
+    send(from, b"region", Some(registration));
+    receive(at).1.unwrap().open_read(registration.region().len()).unwrap()
+}
+
+fn open_write(
+    from: &mut dyn Connection,
+    at: &mut dyn Connection,
+    registration: &Registration,
+) -> Box<dyn RemoteWrite> {
+    send(from, b"region", Some(registration));
+    receive(at).1.unwrap().open_write(registration.region().len()).unwrap()
+}
+
+fn finish(read: &mut dyn RemoteRead) -> Result<(), FabricError> {
+    until("a read", || match read.poll() {
+        Ok(Completion::Done) => Some(Ok(())),
+        Ok(Completion::Pending) => None,
+        Err(error) => Some(Err(error)),
+    })
+}
+
+fn finish_writes(write: &mut dyn RemoteWrite) -> Result<(), FabricError> {
+    until("a write", || match write.in_flight() {
+        Ok(0) => Some(Ok(())),
+        Ok(_) => None,
+        Err(error) => Some(Err(error)),
+    })
+}
+
+const WORD_0: ByteRange = ByteRange { offset: 0, len: 8 };
+
+/// What this host's devices hold, and the open files of this process.
+fn resources() -> (String, usize) {
+    let listed = Command::new("rdma").args(["resource", "show"]).output().unwrap();
+    let files = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    (String::from_utf8(listed.stdout).unwrap(), files)
+}
+
+/// Runs something twice, and waits until all that is there after the second time was there after the first.
+fn leaves_nothing(mut run: impl FnMut()) {
+    run();
+    until("the end of the first round", || {
+        let before = resources();
+        SystemClock.pause(Duration::from_millis(50));
+        (resources() == before).then_some(())
+    });
+    let before = resources();
+    run();
+    let begun_ns = SystemClock.monotonic_ns();
+    let mut after = resources();
+    while after != before && SystemClock.monotonic_ns() - begun_ns < PATIENCE_NS {
+        SystemClock.pause(Duration::from_millis(20));
+        after = resources();
+    }
+    assert_eq!(after, before);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn two_hundred_connections_leave_nothing() {
+    let mut world = World::new();
+    leaves_nothing(|| {
+        for number in 0..100_u64 {
+            let (mut near, mut far) = world.connect();
+            let repository = registered(&world.far, 4096, Exposure::Read);
+            repository.region().store(0, number);
+            let mut read = open_read(&mut *far, &mut *near, &repository);
+            read.post(&[WORD_0]).unwrap();
+            finish(&mut *read).unwrap();
+            assert_eq!(read.mirror().load(0), number);
+            let landing = registered(&world.near, 4096, Exposure::Write);
+            let mut write = open_write(&mut *near, &mut *far, &landing);
+            write.post(&repository, &[Write::Range(WORD_0)]).unwrap();
+            finish_writes(&mut *write).unwrap();
+            assert_eq!(landing.region().load(0), number);
+            // Whoever goes first.
+            if number % 2 == 0 { drop(near) } else { drop(far) }
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_end_in_the_middle_of_reads_and_writes_leaves_nothing() {
+    let mut world = World::new();
+    let len = 1 << 20;
+    let whole = ByteRange { offset: 0, len };
+    leaves_nothing(|| {
+        for way in 0..6 {
+            let (mut near, mut far) = world.connect();
+            let repository = registered(&world.far, len, Exposure::Read);
+            let landing = registered(&world.near, len, Exposure::Write);
+            let mut reads: Vec<_> = (0..4).map(|_| open_read(&mut *far, &mut *near, &repository)).collect();
+            let mut write = open_write(&mut *near, &mut *far, &landing);
+            reads.iter_mut().for_each(|read| {
+                read.post(&[whole]).unwrap();
+            });
+            (0..4).for_each(|_| {
+                write.post(&repository, &[Write::Range(whole)]).unwrap();
+            });
+            match way {
+                0 => drop(near),
+                1 => drop(far),
+                2 => drop(repository),
+                3 => drop(landing),
+                4 => drop(reads),
+                _ => drop(write),
+            }
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn an_access_that_is_refused_ends_its_own_session_only() {
+    let mut world = World::new();
+    let (mut near, mut far) = world.connect();
+    let (mut other_near, mut other_far) = world.connect();
+    let kept = registered(&world.far, 4096, Exposure::Read);
+    let withdrawn = registered(&world.far, 4096, Exposure::Read);
+    let mut other_read = open_read(&mut *other_far, &mut *other_near, &kept);
+    let mut kept_read = open_read(&mut *far, &mut *near, &kept);
+    let mut read = open_read(&mut *far, &mut *near, &withdrawn);
+    drop(withdrawn);
+    read.post(&[WORD_0]).unwrap();
+    let error = finish(&mut *read).unwrap_err();
+    assert!(matches!(error, FabricError::Verbs(VerbsError::RemoteAccess)), "{error}");
+    // Whatever else goes over that connection fails for the same reason.
+    let error = kept_read.post(&[WORD_0]).unwrap_err();
+    assert!(matches!(error, FabricError::Verbs(VerbsError::RemoteAccess)), "{error}");
+    assert!(matches!(end(&mut *near), Err(FabricError::Verbs(VerbsError::RemoteAccess))));
+    end(&mut *far).unwrap();
+
+    other_read.post(&[WORD_0]).unwrap();
+    finish(&mut *other_read).unwrap();
+    send(&mut *other_near, b"still here", None);
+    assert_eq!(receive(&mut *other_far).0, b"still here");
+    let (mut near, mut far) = world.connect();
+    send(&mut *near, b"again", None);
+    assert_eq!(receive(&mut *far).0, b"again");
+}
+
+/// Uses the end of a region that a peer told of, once that was changed.
+fn forge(rogue: &Rogue, real: Descriptor, change: impl FnOnce(&mut Descriptor)) -> Result<(), FabricError> {
+    let mut forged = real;
+    change(&mut forged);
+    let (exposure, len) = (forged.exposure, usize::try_from(forged.len).unwrap());
+    let offer = Box::new(VerbsOffer::new(Arc::clone(&rogue.endpoint), forged));
+    let last = ByteRange { offset: len - 8, len: 8 };
+    if exposure == Exposure::Read {
+        let mut read = offer.open_read(len).unwrap();
+        read.post(&[last]).unwrap();
+        return finish(&mut *read);
+    }
+    let mut write = offer.open_write(len).unwrap();
+    let source = registered(&fabric(), len, Exposure::Read);
+    write.post(&source, &[Write::Range(last)]).unwrap();
+    finish_writes(&mut *write)
+}
+
+/// What one may do to what a peer told of.
+const CHANGES: [fn(&mut Descriptor); 5] = [
+    |region| {
+        region.exposure = if region.exposure == Exposure::Read { Exposure::Write } else { Exposure::Read }
+    },
+    |region| region.len += 8,
+    |region| region.address -= 4096,
+    |region| region.address += 1 << 21,
+    |region| region.key ^= 1,
+];
+
+#[track_caller]
+fn assert_refused(outcome: Result<(), FabricError>) {
+    // The second: an operation that the peer's queue pair allows for no region at all.
+    let refused =
+        matches!(&outcome, Err(FabricError::Verbs(VerbsError::RemoteAccess | VerbsError::Failed { .. })));
+    assert!(refused, "{outcome:?}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_reader_reaches_what_it_was_given_and_nothing_else() {
+    let mut world = World::new();
+    let (mut reader, mut to_reader) = world.connect();
+    let repository = registered(&world.far, 4096, Exposure::Read);
+    let mut read = open_read(&mut *to_reader, &mut *reader, &repository);
+    for change in CHANGES {
+        let (rogue, mut far) = world.rogue();
+        send(&mut *far, b"region", Some(&repository));
+        let real = rogue.region();
+        forge(&rogue, real, |_| {}).unwrap();
+        assert_refused(forge(&rogue, real, change));
+    }
+    let (rogue, mut far) = world.rogue();
+    send(&mut *far, b"region", Some(&repository));
+    let real = rogue.region();
+    let (stranger, _far) = world.rogue();
+    assert_refused(forge(&stranger, real, |_| {}));
+    // Once it is withdrawn, nor does the one it was given to.
+    let (rogue, mut far) = world.rogue();
+    let withdrawn = registered(&world.far, 4096, Exposure::Read);
+    send(&mut *far, b"region", Some(&withdrawn));
+    let real = rogue.region();
+    drop(withdrawn);
+    assert_refused(forge(&rogue, real, |_| {}));
+    read.post(&[WORD_0]).unwrap();
+    finish(&mut *read).unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
+    let (near, devices, at) = (fabric(), Devices::new(None), address());
+    let reception = manager::Reception::open(&at, &devices).unwrap();
+    let at = Address::Rdma { host: at.ip().to_string(), port: at.port() };
+    let publisher = || {
+        let mut connection = near.dial(&at).unwrap();
+        let request = until("a request", || reception.next().unwrap());
+        let accepted = Link::accept(request, &devices, SystemClock.monotonic_ns()).unwrap();
+        let (mut link, endpoint) = accepted.unwrap();
+        until("a connection", || {
+            let change = link.next(&devices, SystemClock.monotonic_ns()).unwrap();
+            matches!(change, Some(Change::Established)).then_some(())
+        });
+        let landing = registered(&near, 4096, Exposure::Write);
+        send(&mut *connection, b"landing", Some(&landing));
+        let rogue = Rogue { _link: link, endpoint };
+        let real = rogue.region();
+        (connection, landing, rogue, real)
+    };
+    let (_honest, landing, honest, lent) = publisher();
+    for change in CHANGES {
+        let (_connection, _landing, rogue, real) = publisher();
+        forge(&rogue, real, |_| {}).unwrap();
+        assert_refused(forge(&rogue, real, change));
+        let (_connection, _landing, rogue, _) = publisher();
+        assert_refused(forge(&rogue, lent, |_| {}));
+    }
+    assert!((0..4096).step_by(8).all(|offset| landing.region().load(offset) == 0));
+    forge(&honest, lent, |_| {}).unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_sends_no_frames_loses_its_session() {
+    let mut world = World::new();
+    let noise = vec![0xa5; 4096];
+    let credits = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
+    for frame in [&b""[..], b"x", &noise, &credits] {
+        let (rogue, mut far) = world.rogue();
+        rogue.endpoint.send(frame).unwrap();
+        let error = end(&mut *far).unwrap_err();
+        assert!(matches!(error, FabricError::Verbs(VerbsError::Malformed { .. })), "{error}");
+        assert!(matches!(far.send(b"anybody?", None), Err(FabricError::Closed)));
+        end(&mut *far).unwrap();
+    }
+    let (mut near, mut far) = world.connect();
+    send(&mut *near, b"fine", None);
+    assert_eq!(receive(&mut *far).0, b"fine");
+}
+
+/// Fragments without end, and no look at the credits.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_floods_harms_only_itself() {
+    let mut world = World::new();
+    let (rogue, mut far) = world.rogue();
+    let fragment = [&[0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0], [7; 100].as_slice()].concat();
+    let mut sent = 0;
+    let error = until("the end of a flood", || {
+        if rogue.endpoint.takes_frame() {
+            let _ = rogue.endpoint.send(&fragment);
+            sent += 1;
+        }
+        rogue.endpoint.failure()
+    });
+    assert!(sent >= 10, "{sent} frames until {error:?}");
+    assert!(end(&mut *far).is_err(), "fragments that do not follow each other");
+    let (mut near, mut far) = world.connect();
+    send(&mut *near, b"fine", None);
+    assert_eq!(receive(&mut *far).0, b"fine");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn reads_wait_for_room_in_a_full_queue() {
+    let mut world = World::new();
+    let (rogue, mut far) = world.rogue();
+    let repository = registered(&world.far, 4096, Exposure::Read);
+    repository.region().store(0, 7);
+    send(&mut *far, b"region", Some(&repository));
+    let mut read =
+        Box::new(VerbsOffer::new(Arc::clone(&rogue.endpoint), rogue.region())).open_read(4096).unwrap();
+    let occupied = rogue.endpoint.occupy();
+    assert_eq!(read.post(&[WORD_0]).unwrap(), Completion::Pending);
+    for _ in 0..3 {
+        assert_eq!(read.poll().unwrap(), Completion::Pending);
+        assert!(read.wait_handle().unwrap().is_none(), "no completion wakes it");
+    }
+    rogue.endpoint.vacate(occupied);
+    finish(&mut *read).unwrap();
+    assert_eq!(read.mirror().load(0), 7);
+    let words: Vec<_> = (0..500).map(|word| ByteRange { offset: word * 8, len: 8 }).collect();
+    let error = read.post(&words).unwrap_err();
+    assert!(matches!(error, FabricError::Verbs(VerbsError::BatchTooLong { requests: 500, .. })), "{error}");
+    read.post(&words[..200]).unwrap();
+    finish(&mut *read).unwrap();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn writes_wait_for_room_in_a_full_queue_in_their_order() {
+    const MAX: usize = crate::limits::VERBS_WAITING_BATCHES_MAX;
+    let mut world = World::new();
+    let (rogue, mut far) = world.rogue();
+    let landing = registered(&world.far, 4096, Exposure::Write);
+    let source = registered(&world.near, 4096, Exposure::Read);
+    send(&mut *far, b"region", Some(&landing));
+    let real = rogue.region();
+    let open = || Box::new(VerbsOffer::new(Arc::clone(&rogue.endpoint), real)).open_write(4096).unwrap();
+    let (mut write, mut revoked) = (open(), open());
+    let batch =
+        |word| [Write::Word { offset: 8, word }, Write::Range(WORD_0), Write::Word { offset: 16, word }];
+    let occupied = rogue.endpoint.occupy();
+    for count in 1..=MAX {
+        assert_eq!(write.post(&source, &batch(count as u64)).unwrap(), Completion::Pending);
+        assert_eq!(write.in_flight().unwrap(), count);
+    }
+    let error = write.post(&source, &batch(0)).unwrap_err();
+    assert!(matches!(error, FabricError::Verbs(VerbsError::QueueFull { max: MAX })), "{error}");
+    revoked.post(&source, &[Write::Word { offset: 24, word: 1 }]).unwrap();
+    assert_eq!(revoked.revocation().revoke(), Completion::Done);
+
+    rogue.endpoint.vacate(occupied);
+    let (mut last, mut seen) = (MAX, 0);
+    until("the end of all writes", || {
+        let left = write.in_flight().unwrap();
+        let now = landing.region().load(8);
+        assert!(left <= last && now >= seen, "{left} after {last}, {now} after {seen}");
+        assert!(now as usize + left >= MAX, "{left} left at {now}");
+        (last, seen) = (left, now);
+        (left == 0).then_some(())
+    });
+    assert_eq!(landing.region().load(16), MAX as u64);
+    assert_eq!(write.post(&source, &[]).unwrap(), Completion::Done);
+    // What waited when it was revoked never begins.
+    assert!(matches!(revoked.in_flight(), Err(FabricError::Closed)));
+    assert_eq!(landing.region().load(24), 0);
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn messages_wait_for_room_in_a_full_queue() {
+    let mut world = World::new();
+    let (mut near, mut far) = world.connect();
+    send(&mut *near, b"first", None);
+    receive(&mut *far);
+    let region = registered(&world.far, 1 << 20, Exposure::Read);
+    let mut reads: Vec<_> = (0..20).map(|_| open_read(&mut *far, &mut *near, &region)).collect();
+    let ranges: Vec<_> = (0..100).map(|range| ByteRange { offset: range * 4096, len: 4096 }).collect();
+    for number in 0..20_u8 {
+        reads.iter_mut().for_each(|read| {
+            read.post(&ranges).unwrap();
+        });
+        send(&mut *near, &[number; 5000], None);
+        reads.iter_mut().for_each(|read| finish(&mut **read).unwrap());
+        assert_eq!(receive(&mut *far).0, [number; 5000]);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nothing_is_written_after_a_revocation_is_done() {
+    let mut world = World::new();
+    let (mut near, mut far) = world.connect();
+    let len = 1 << 20;
+    let landing = registered(&world.near, len, Exposure::Write);
+    let source = registered(&world.far, len, Exposure::Read);
+    source.region().store(len - 8, 7);
+    let mut write = open_write(&mut *near, &mut *far, &landing);
+    let whole = [Write::Range(ByteRange { offset: 0, len })];
+    assert_eq!(write.post(&source, &whole).unwrap(), Completion::Pending);
+    let revocation = write.revocation();
+    until("the end of the write", || (revocation.revoke() == Completion::Done).then_some(()));
+    assert_eq!(landing.region().load(len - 8), 7);
+    assert!(matches!(write.post(&source, &whole), Err(FabricError::Closed)));
+    assert_eq!(write.in_flight().unwrap(), 0);
+    // The region is the owner's again, and the session goes on.
+    drop(landing);
+    send(&mut *near, b"still here", None);
+    assert_eq!(receive(&mut *far).0, b"still here");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn nobody_waits_in_vain_for_a_read() {
+    const WAIT: Duration = Duration::from_secs(20);
+    let mut world = World::new();
+    let (mut near, mut far) = world.connect();
+    let len = 1 << 18;
+    let repository = registered(&world.far, len, Exposure::Read);
+    let reads: Vec<_> = (0..3).map(|_| open_read(&mut *far, &mut *near, &repository)).collect();
+    std::thread::scope(|scope| {
+        for mut read in reads {
+            scope.spawn(move || {
+                let whole = [ByteRange { offset: 0, len }];
+                for _ in 0..100 {
+                    let mut completion = read.post(&whole).unwrap();
+                    while completion == Completion::Pending {
+                        if let Some(handle) = read.wait_handle().unwrap() {
+                            let begun_ns = SystemClock.monotonic_ns();
+                            wait(&[handle], &[], WAIT).unwrap();
+                            assert!(SystemClock.monotonic_ns() - begun_ns < WAIT.as_nanos() as u64);
+                        }
+                        completion = read.poll().unwrap();
+                    }
+                }
+                assert!(read.wait_handle().unwrap().is_none(), "nothing is under way");
+            });
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_handle_wakes_for_messages_and_for_the_end() {
+    const WAIT: Duration = Duration::from_secs(20);
+    let mut world = World::new();
+    let (mut near, mut far) = world.connect();
+    let mut buffer = [0; 64];
+    let message = |connection: &mut dyn Connection, buffer: &mut [u8]| loop {
+        match connection.receive(buffer).unwrap() {
+            Received::Nothing => {
+                let begun_ns = SystemClock.monotonic_ns();
+                wait(&[connection.wait_handle().unwrap()], &[], WAIT).unwrap();
+                assert!(SystemClock.monotonic_ns() - begun_ns < WAIT.as_nanos() as u64, "nobody woke it");
+            }
+            Received::Message { len, .. } => return Some(len),
+            Received::Closed => return None,
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 64];
+            while let Some(len) = message(&mut *far, &mut buffer) {
+                send(&mut *far, &buffer[..len], None);
+            }
+        });
+        for len in (1..64).chain(1..64) {
+            send(&mut *near, &buffer[..len], None);
+            assert_eq!(message(&mut *near, &mut buffer), Some(len));
+        }
+        drop(near);
+    });
+    // Without a peer that has something to say there is nothing to wake for.
+    let (mut near, _far) = world.connect();
+    until("the connection", || (near.send(b"x", None).unwrap() == Sent::Done).then_some(()));
+    let begun_ns = SystemClock.monotonic_ns();
+    while SystemClock.monotonic_ns() - begun_ns < 300_000_000 {
+        assert!(matches!(near.receive(&mut buffer).unwrap(), Received::Nothing));
+        wait(&[near.wait_handle().unwrap()], &[], Duration::from_millis(100)).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_dial_into_the_void_ends_in_time() {
+    let at = address();
+    let std::net::IpAddr::V4(ip) = at.ip() else { return };
+    let [a, b, c, _] = ip.octets();
+    let nobody = Address::Rdma { host: format!("{a}.{b}.{c}.199"), port: at.port() };
+    let begun_ns = SystemClock.monotonic_ns();
+    let mut near = fabric().dial(&nobody).unwrap();
+    assert_eq!(near.send(b"anybody?", None).unwrap(), Sent::Done);
+    // The handle wakes whoever waits for the answer that does not come.
+    wait(&[near.wait_handle().unwrap()], &[], Duration::from_secs(20)).unwrap();
+    let error = end(&mut *near).unwrap_err();
+    let took_ns = SystemClock.monotonic_ns() - begun_ns;
+    assert!(matches!(&error, FabricError::NoAnswer { address } if *address == nobody), "{error}");
+    assert!(took_ns < 2 * crate::limits::CONNECT_DEADLINE_NS, "{took_ns} ns");
+}

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::endpoint::Endpoint;
-use super::manager::Change;
+use super::link::Change;
 use super::message::{Descriptor, Frame};
 use super::one_sided::VerbsOffer;
 use super::*;
@@ -69,13 +69,13 @@ impl World {
 
     /// A peer that does as it likes.
     fn rogue(&mut self) -> (Rogue, Box<dyn Connection>) {
-        let mut link = Link::dial(&self.at, SystemClock.monotonic_ns()).unwrap();
+        let mut link = ManagedLink::dial(&self.at, SystemClock.monotonic_ns()).unwrap();
         let (mut endpoint, mut stands, mut far) = (None, false, None);
         until("a connection", || {
             match link.next(&self.near.devices, SystemClock.monotonic_ns()).unwrap() {
                 Some(Change::Endpoint(made)) => endpoint = Some(made),
                 Some(Change::Established) => stands = true,
-                Some(Change::Over) => panic!("rejected"),
+                Some(Change::Over | Change::Frame(_)) => panic!("rejected"),
                 None => {}
             }
             far = far.take().or_else(|| self.listener.accept().unwrap());
@@ -89,7 +89,7 @@ impl World {
 
 /// An end that speaks in frames.
 struct Rogue {
-    _link: Link,
+    _link: ManagedLink,
     endpoint: Arc<Endpoint>,
 }
 
@@ -360,7 +360,7 @@ fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
     let publisher = || {
         let mut connection = near.dial(&at).unwrap();
         let request = until("a request", || reception.next().unwrap());
-        let accepted = Link::accept(request, &devices, SystemClock.monotonic_ns()).unwrap();
+        let accepted = ManagedLink::accept(request, &devices, SystemClock.monotonic_ns()).unwrap();
         let (mut link, endpoint) = accepted.unwrap();
         until("a connection", || {
             let change = link.next(&devices, SystemClock.monotonic_ns()).unwrap();

@@ -124,7 +124,7 @@ impl VerbsListener {
 fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(Reception, Counter), FabricError> {
     for _ in 0..PORTS_TRIED_MAX {
         let reception = Reception::open(at, devices)?;
-        let port = reception.address().map_or(at.port(), |bound| bound.port());
+        let port = reception.address().unwrap_or(*at).port();
         if let Some(counter) = Counter::open(&SocketAddr::new(at.ip(), port))? {
             return Ok((reception, counter));
         }

@@ -202,8 +202,7 @@ mod verbs_tcp_listener {
         let mut fars = Vec::new();
         let mut accept = |fars: &mut Vec<_>| fars.extend(listener.accept().expect("the listener works"));
         for (way, number) in ways.into_iter().zip(0..) {
-            let mut config = VerbsConfig::default();
-            config.connect = way;
+            let config = VerbsConfig { connect: way, ..VerbsConfig::default() };
             let dialler = VerbsFabric::new(config).expect("an event can be made");
             let mut near = dialler.dial(&address).expect("somebody listens");
             send(&harness, &mut *near, &[number], None);
@@ -217,7 +216,10 @@ mod verbs_tcp_listener {
                 }
                 let mut buffer = [0; 8];
                 match near.receive(&mut buffer).expect("the connection stands") {
-                    Received::Message { len, .. } => Some(assert_eq!(buffer[..len], [number])),
+                    Received::Message { len, .. } => {
+                        assert_eq!(buffer[..len], [number]);
+                        Some(())
+                    }
                     Received::Nothing => None,
                     Received::Closed => panic!("a connection of {way:?} ended"),
                 }

@@ -167,7 +167,6 @@ impl Invitation {
     /// How it ended, if it has; an invitation that is not answered in time has.
     fn outcome(&self, in_time: bool) -> Option<Result<(), DialError>> {
         let mut progress = self.progress.lock();
-        let (address, topic) = (self.address.clone(), self.topic.clone());
         match std::mem::replace(&mut progress.stage, Stage::Over) {
             Stage::Attached => Some(Ok(())),
             Stage::Failed(error) => Some(Err(error)),
@@ -175,12 +174,13 @@ impl Invitation {
                 progress.stage = Stage::Open;
                 None
             }
-            Stage::Open | Stage::Over if progress.greeted => {
-                Some(Err(DialError::NotAccepted { address, topic }))
-            }
             Stage::Open | Stage::Over => {
+                let (address, topic) = (self.address.clone(), self.topic.clone());
                 let source = ControlError::Deadline { awaited: "hello" };
-                Some(Err(DialError::Session { address, source }))
+                Some(Err(match progress.greeted {
+                    true => DialError::NotAccepted { address, topic },
+                    false => DialError::Session { address, source },
+                }))
             }
         }
     }

@@ -34,6 +34,8 @@ const FRAME_LEN: usize = limits::VERBS_FRAME_LEN_MAX;
 const RECEIVES: u16 = limits::VERBS_RECEIVES + limits::VERBS_CREDIT_RECEIVES;
 /// Buffers of frames that are being sent.
 const SEND_BUFFERS: u16 = limits::VERBS_RECEIVES;
+/// Bytes that a work request carries itself: a line.
+const INLINE_LEN: u32 = 64;
 /// Work requests of the send queue that one-sided operations leave to control messages.
 const RESERVED: u32 = SEND_BUFFERS as u32 + limits::VERBS_CREDIT_RECEIVES as u32;
 /// How long a peer waits after it was told that there is no receive: 0.64 ms. It does not happen as long as both count
@@ -41,6 +43,8 @@ const RESERVED: u32 = SEND_BUFFERS as u32 + limits::VERBS_CREDIT_RECEIVES as u32
 pub(super) const MIN_RNR_TIMER: u8 = 12;
 /// Pause between two looks at a queue that is to be drained.
 const DRAIN_PAUSE: Duration = Duration::from_micros(100);
+
+const _: () = assert!(INLINE_LEN as usize >= LINE);
 
 /// One end of a connection between two queue pairs.
 ///
@@ -129,7 +133,7 @@ impl Endpoint {
             receive_queue: &receive_queue,
             send_wr_max,
             receive_wr_max: RECEIVES.into(),
-            inline_len_max: LINE as u32,
+            inline_len_max: INLINE_LEN,
         })?;
         let state = State {
             work: WorkTable::new(send_wr_max),

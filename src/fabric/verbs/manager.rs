@@ -318,7 +318,7 @@ pub(super) fn resolve(address: &Address) -> Result<SocketAddr, FabricError> {
     };
     let unknown = |source| VerbsError::UnknownHost { host: host.clone(), source };
     let found: Vec<SocketAddr> = (host.as_str(), *port).to_socket_addrs().map_err(unknown)?.collect();
-    let chosen = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    let chosen = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
     chosen.copied().ok_or_else(|| unknown(std::io::ErrorKind::NotFound.into()).into())
 }
 

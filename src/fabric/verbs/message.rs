@@ -76,6 +76,15 @@ pub(super) struct Frame<'a> {
     pub(super) fragment: Option<Fragment<'a>>,
 }
 
+/// A message that is whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    /// Its bytes.
+    pub(super) bytes: Vec<u8>,
+    /// The region that came with it.
+    pub(super) region: Option<Descriptor>,
+}
+
 /// A piece of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fragment<'a> {
@@ -278,11 +287,8 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// Takes the next fragment. The message and its region, when that was the last one.
-    pub(super) fn take(
-        &mut self,
-        fragment: &Fragment<'_>,
-    ) -> Result<Option<(Vec<u8>, Option<Descriptor>)>, Malformed> {
+    /// Takes the next fragment. The message, when that was the last one.
+    pub(super) fn take(&mut self, fragment: &Fragment<'_>) -> Result<Option<Message>, Malformed> {
         if self.bytes.is_empty() {
             self.message_len = fragment.message_len as usize;
             self.region = fragment.region;
@@ -293,7 +299,7 @@ impl Inbound {
         }
         self.bytes.extend_from_slice(fragment.bytes);
         let is_whole = self.bytes.len() == self.message_len;
-        Ok(is_whole.then(|| (std::mem::take(&mut self.bytes), self.region.take())))
+        Ok(is_whole.then(|| Message { bytes: std::mem::take(&mut self.bytes), region: self.region.take() }))
     }
 }
 

@@ -13,7 +13,7 @@ use rustix::event::epoll;
 use super::endpoint::{Arrival, Endpoint};
 use super::error::{Failure, VerbsError};
 use super::link::{Change, Link};
-use super::message::{Frame, Inbound, Malformed, Outbound};
+use super::message::{Descriptor, Frame, Inbound, Malformed, Message, Outbound};
 use super::one_sided::VerbsOffer;
 use super::opened::Devices;
 use super::region::VerbsRegistered;
@@ -179,10 +179,8 @@ impl Session {
     pub(super) fn remote_key(&self, registration: &Registration) -> RemoteKey {
         let entry = registration.entries::<VerbsRegistered>().next();
         let descriptor = entry.zip(self.endpoint.get()).map(|(entry, endpoint)| entry.descriptor(endpoint));
-        let key = |descriptor: super::message::Descriptor| RemoteKey {
-            key: descriptor.key.into(),
-            address: descriptor.address,
-        };
+        let key =
+            |descriptor: Descriptor| RemoteKey { key: descriptor.key.into(), address: descriptor.address };
         descriptor.and_then(Result::ok).map(key).unwrap_or_default()
     }
 
@@ -317,7 +315,7 @@ impl Session {
                     break;
                 }
             };
-            let Some((bytes, region)) = message else { continue };
+            let Some(Message { bytes, region }) = message else { continue };
             let (len, max) = (bytes.len(), into.len());
             let room = into.get_mut(..len).ok_or(FabricError::MessageTooLong { len, max })?;
             room.copy_from_slice(&bytes);
@@ -329,13 +327,12 @@ impl Session {
     }
 
     /// Takes a fragment; the whole message, if it was the last one.
-    #[expect(clippy::type_complexity, reason = "a message and its region, once")]
     fn take_fragment(
         &self,
         state: &mut State,
         endpoint: &Endpoint,
         held: Held,
-    ) -> Result<Option<(Vec<u8>, Option<super::message::Descriptor>)>, FabricError> {
+    ) -> Result<Option<Message>, FabricError> {
         let mut words = [0; FRAME_WORDS];
         let bytes = match &held {
             Held::Buffer(arrival) => endpoint.read(*arrival, &mut words),

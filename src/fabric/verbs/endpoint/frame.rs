@@ -78,8 +78,8 @@ impl Endpoint {
     }
 
     pub(super) fn post_receive(&self, buffer: u16) -> Result<(), SysError> {
-        let local =
-            Slice { region: &self.frames, offset: usize::from(buffer) * FRAME_LEN, len: FRAME_LEN as u32 };
+        let (offset, len) = (usize::from(buffer) * FRAME_LEN, u32::try_from(FRAME_LEN).unwrap_or(u32::MAX));
+        let local = Slice { region: &self.frames, offset, len };
         let request = ReceiveRequest { wr_id: buffer.into(), local };
         let mut state = self.state.lock();
         if state.failure.is_some() {

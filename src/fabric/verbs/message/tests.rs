@@ -8,6 +8,11 @@ const DESCRIPTOR: Descriptor = Descriptor {
     len: 0x0001_0000,
 };
 
+/// A number of a smaller type; the test sees to it that it fits.
+fn number<T: TryFrom<u64, Error: std::fmt::Debug>>(number: u64) -> T {
+    T::try_from(number).unwrap()
+}
+
 fn emitted(frame: &Frame<'_>) -> Vec<u8> {
     let mut bytes = vec![7; 3];
     frame.emit(&mut bytes);
@@ -19,13 +24,13 @@ fn frame<'a>(random: &mut Random, bytes: &'a [u8]) -> Frame<'a> {
     let region = random.once_in(3).then(|| Descriptor {
         exposure: if random.once_in(2) { Exposure::Read } else { Exposure::Write },
         address: random.next() >> 1,
-        key: random.next() as u32,
+        key: number(random.next() >> 32),
         len: 8 + random.below(limits::REGION_LEN_MAX as u64 - 8),
     });
-    let offset = if region.is_some() { 0 } else { random.below(50_000) as u32 };
-    let message_len = offset + bytes.len() as u32 + random.below(1000) as u32;
+    let offset = if region.is_some() { 0 } else { number(random.below(50_000)) };
+    let message_len = number(u64::from(offset) + bytes.len() as u64 + random.below(1000));
     let fragment = (!random.once_in(4)).then_some(Fragment { message_len, offset, region, bytes });
-    Frame { credits: random.next() as u16, fragment }
+    Frame { credits: number(random.next() >> 48), fragment }
 }
 
 #[test]
@@ -43,7 +48,7 @@ fn frames_are_read_back_as_they_were_written() {
     each_seed(20, |seed| {
         let mut random = Random::new(seed);
         for _ in 0..500 {
-            let bytes = vec![random.next() as u8; 1 + random.index(100)];
+            let bytes = vec![number(random.next() >> 56); 1 + random.index(100)];
             let frame = frame(&mut random, &bytes);
             assert_eq!(Frame::parse(&emitted(&frame)), Ok(frame));
         }
@@ -110,7 +115,7 @@ fn flips_cuts_and_random_bytes_are_survived() {
             assert!(inbound.bytes.len() <= limits::CONTROL_MESSAGE_LEN_MAX);
         };
         for _ in 0..100 {
-            let payload = vec![random.next() as u8; 1 + random.index(40)];
+            let payload = vec![number(random.next() >> 56); 1 + random.index(40)];
             let whole = emitted(&frame(&mut random, &payload));
             take(&whole);
             for cut in 0..whole.len() {
@@ -121,7 +126,7 @@ fn flips_cuts_and_random_bytes_are_survived() {
                 damaged[bit / 8] ^= 1 << (bit % 8);
                 take(&damaged);
             }
-            let noise: Vec<u8> = (0..random.index(200)).map(|_| random.next() as u8).collect();
+            let noise: Vec<u8> = (0..random.index(200)).map(|_| number(random.next() >> 56)).collect();
             take(&noise);
             // With a header that passes, so that the noise comes further.
             take(&[&[0, 0, FRAGMENT | REGION, VERSION, 0, 0, 4, 0, 0, 0, 0, 0], noise.as_slice()].concat());
@@ -132,6 +137,7 @@ fn flips_cuts_and_random_bytes_are_survived() {
 #[test]
 fn fragments_that_do_not_follow_each_other_are_refused() {
     let fragment = |message_len, offset, bytes| Fragment { message_len, offset, region: None, bytes };
+    let whole = |bytes: &[u8]| Ok(Some(Message { bytes: bytes.to_vec(), region: None }));
     let mut inbound = Inbound::default();
     assert!(inbound.take(&fragment(4, 1, b"x")).is_err(), "not the first");
     let mut inbound = Inbound::default();
@@ -139,8 +145,8 @@ fn fragments_that_do_not_follow_each_other_are_refused() {
     assert!(inbound.take(&fragment(5, 2, b"c")).is_err(), "of another message");
     assert!(inbound.take(&fragment(4, 0, b"ab")).is_err(), "once more");
     assert!(inbound.take(&fragment(4, 3, b"d")).is_err(), "one left out");
-    assert_eq!(inbound.take(&fragment(4, 2, b"cd")), Ok(Some((b"abcd".to_vec(), None))));
-    assert_eq!(inbound.take(&fragment(1, 0, b"e")), Ok(Some((b"e".to_vec(), None))));
+    assert_eq!(inbound.take(&fragment(4, 2, b"cd")), whole(b"abcd"));
+    assert_eq!(inbound.take(&fragment(1, 0, b"e")), whole(b"e"));
 }
 
 #[test]
@@ -175,7 +181,7 @@ struct Side {
     wire: VecDeque<Vec<u8>>,
     /// Fragments that the device holds for it.
     arrivals: VecDeque<Vec<u8>>,
-    expected: VecDeque<(Vec<u8>, Option<Descriptor>)>,
+    expected: VecDeque<Message>,
 }
 
 impl Side {
@@ -226,7 +232,7 @@ fn everything_arrives_whatever_the_order_of_things() {
     each_seed(40, |seed| {
         let mut random = Random::new(seed);
         let mut sides = [Side::new(), Side::new()];
-        let (mut sent, mut round) = (0, 0);
+        let (mut sent, mut round) = (0_u8, 0);
         while sent < 60 || sides.iter().any(|side| !side.expected.is_empty()) {
             round += 1;
             assert!(round < 200_000, "it has stopped");
@@ -237,10 +243,10 @@ fn everything_arrives_whatever_the_order_of_things() {
             match random.below(4) {
                 0 if sent < 60 => {
                     let longest = if random.once_in(4) { limits::CONTROL_MESSAGE_LEN_MAX } else { 9000 };
-                    let message = vec![sent as u8; 1 + random.index(longest)];
+                    let message = vec![sent; 1 + random.index(longest)];
                     let region = random.once_in(3).then_some(DESCRIPTOR);
                     if near.outbound.push(&message, region) == Sent::Done {
-                        far.expected.push_back((message, region));
+                        far.expected.push_back(Message { bytes: message, region });
                         sent += 1;
                     }
                 }

@@ -111,7 +111,8 @@ impl NodeBuilder {
             None => RuntimeDirectory::from_environment()?,
         };
         let mut members: Vec<(Arc<dyn Fabric>, bool)> = vec![(Arc::new(ShmFabric::new(directory)), true)];
-        members.extend(verbs(self.rdma, self.rdma_connect)?);
+        let listens = self.rdma.is_some();
+        members.extend(verbs(self.rdma, self.rdma_connect)?.map(|fabric| (fabric, listens)));
         let fabric: Arc<dyn Fabric> = Arc::new(SeveralFabrics::new(members));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (core, driver) = assemble(self.name, fabric, clock, self.events)?;
@@ -122,22 +123,15 @@ impl NodeBuilder {
     }
 }
 
-/// The provider for RDMA verbs, and whether a node listens there.
+/// The provider for RDMA verbs.
 #[cfg(feature = "verbs")]
-fn verbs(
-    listen: Option<Address>,
-    connect: RdmaConnect,
-) -> Result<Option<(Arc<dyn Fabric>, bool)>, FabricError> {
-    let listens = listen.is_some();
-    Ok(Some((Arc::new(VerbsFabric::new(VerbsConfig { listen, connect })?), listens)))
+fn verbs(listen: Option<Address>, connect: RdmaConnect) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
+    Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect })?)))
 }
 
 /// Nothing: this program was built without it.
 #[cfg(not(feature = "verbs"))]
-fn verbs(
-    listen: Option<Address>,
-    _connect: RdmaConnect,
-) -> Result<Option<(Arc<dyn Fabric>, bool)>, FabricError> {
+fn verbs(listen: Option<Address>, _connect: RdmaConnect) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
     listen.map_or(Ok(None), |address| Err(FabricError::WithoutVerbs { address }))
 }
 

@@ -75,9 +75,14 @@ struct Near {
 
 impl ExchangedLink {
     /// Begins to connect to a node.
-    pub(super) fn dial(address: &Address, kind: QueuePairKind, now_ns: u64) -> Result<Self, FabricError> {
-        let target = resolve(address)?;
-        let socket = connect(&target).map_err(|error| not_connected(address, error))?;
+    pub(super) fn dial(
+        address: &Address,
+        kind: QueuePairKind,
+        devices: &Devices,
+        now_ns: u64,
+    ) -> Result<Self, FabricError> {
+        let (target, source) = (resolve(address)?, devices.source()?);
+        let socket = connect(source.as_ref(), &target).map_err(|error| not_connected(address, error))?;
         Self::new(socket, Phase::Connecting, kind, Some(address.clone()), now_ns)
     }
 
@@ -364,11 +369,14 @@ impl Counter {
     }
 }
 
-/// Begins to connect a socket.
-fn connect(target: &SocketAddr) -> io::Result<TcpStream> {
+/// Begins to connect a socket, from this local address if it is of the same kind.
+fn connect(source: Option<&SocketAddr>, target: &SocketAddr) -> io::Result<TcpStream> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    if let Some(source) = source.filter(|source| source.is_ipv4() == target.is_ipv4()) {
+        rustix::net::bind(&socket, source)?;
+    }
     match rustix::net::connect(&socket, target) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket.into()),
         Err(errno) => Err(errno.into()),
@@ -396,7 +404,7 @@ mod tests {
 
     /// What becomes of a link.
     fn outcome(link: &mut ExchangedLink, now_ns: u64) -> Result<Change, FabricError> {
-        let (devices, began_ns) = (Devices::new(None), SystemClock.monotonic_ns());
+        let (devices, began_ns) = (Devices::new(Wish::default()), SystemClock.monotonic_ns());
         loop {
             if let Some(change) = link.next(&devices, now_ns).transpose() {
                 return change;
@@ -421,7 +429,7 @@ mod tests {
             let (mut far, mut link) = accepted();
             far.write_all(request).unwrap();
             assert!(matches!(outcome(&mut link, 0), Ok(Change::Over)));
-            assert_eq!(link.next(&Devices::new(None), u64::MAX).unwrap().map(|_| ()), None);
+            assert_eq!(link.next(&Devices::new(Wish::default()), u64::MAX).unwrap().map(|_| ()), None);
             let mut answer = [0; 8];
             far.read_exact(&mut answer).unwrap();
             assert_eq!(answer, *b"\0\x06FBC1\x01\x01");
@@ -431,7 +439,9 @@ mod tests {
     #[test]
     fn who_leaves_or_says_nothing_is_left() {
         let (far, mut link) = accepted();
-        assert!(link.next(&Devices::new(None), limits::CONNECT_DEADLINE_NS - 1).unwrap().is_none());
+        assert!(
+            link.next(&Devices::new(Wish::default()), limits::CONNECT_DEADLINE_NS - 1).unwrap().is_none()
+        );
         assert_eq!(link.deadline_ns(), Some(limits::CONNECT_DEADLINE_NS));
         assert!(matches!(outcome(&mut link, limits::CONNECT_DEADLINE_NS), Ok(Change::Over)));
         assert_eq!(link.deadline_ns(), None);
@@ -454,7 +464,7 @@ mod tests {
     fn nobody_at_an_address_is_told_as_such() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let address = Address::Rdma { host: free.ip().to_string(), port: free.port() };
-        let dialled = ExchangedLink::dial(&address, QueuePairKind::Rc, 0);
+        let dialled = ExchangedLink::dial(&address, QueuePairKind::Rc, &Devices::new(Wish::default()), 0);
         let error = dialled.and_then(|mut link| outcome(&mut link, 0)).unwrap_err();
         assert!(matches!(&error, FabricError::NoSuchNode { address: found } if *found == address), "{error}");
     }

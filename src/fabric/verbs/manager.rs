@@ -62,13 +62,13 @@ enum Phase {
 
 impl ManagedLink {
     /// Begins to connect to a node.
-    pub(super) fn dial(address: &Address, now_ns: u64) -> Result<Self, FabricError> {
-        let target = resolve(address)?;
+    pub(super) fn dial(address: &Address, devices: &Devices, now_ns: u64) -> Result<Self, FabricError> {
+        let (target, source) = (resolve(address)?, devices.source()?);
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel)?;
         let greeting = Greeting::new()?;
         let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
-        let begun = id.resolve_address(None, &target, timeout_ms).map_err(VerbsError::from);
+        let begun = id.resolve_address(source.as_ref(), &target, timeout_ms).map_err(VerbsError::from);
         begun.map_err(|error| not_reached(address, error))?;
         let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
         let address = Some(address.clone());
@@ -86,7 +86,8 @@ impl ManagedLink {
             Ok(greeting) => greeting,
             Err(rejection) => {
                 tracing::debug!(target: "fabricast", ?rejection, peer = ?id.peer_address(), "a connection was rejected");
-                id.reject(&rejection.emit())?;
+                // It fails when the peer is gone meanwhile: then there is nobody to be told.
+                let _ = id.reject(&rejection.emit());
                 return Ok(None);
             }
         };

@@ -74,7 +74,7 @@ pub(crate) struct VerbsFabric {
 impl VerbsFabric {
     /// The provider with these settings.
     pub(crate) fn new(config: VerbsConfig) -> Result<Self, FabricError> {
-        let devices = Arc::new(Devices::new(Wish::from_environment(None)?.device));
+        let devices = Arc::new(Devices::new(Wish::from_environment(None)?));
         let service = Service::new(&devices)?;
         let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;
         Ok(Self { listen, connect: config.connect, devices, service })
@@ -93,10 +93,11 @@ impl Fabric for VerbsFabric {
 
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
         let now_ns = SystemClock.monotonic_ns();
+        let exchanged = |kind| ExchangedLink::dial(address, kind, &self.devices, now_ns);
         let link: Box<dyn Link> = match self.connect {
-            RdmaConnect::Manager => Box::new(ManagedLink::dial(address, now_ns)?),
-            RdmaConnect::Tcp => Box::new(ExchangedLink::dial(address, QueuePairKind::Rc, now_ns)?),
-            RdmaConnect::TcpUnreliable => Box::new(ExchangedLink::dial(address, QueuePairKind::Uc, now_ns)?),
+            RdmaConnect::Manager => Box::new(ManagedLink::dial(address, &self.devices, now_ns)?),
+            RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
+            RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
         };
         let session = Session::new(&self.devices, link, None)?;
         Ok(Box::new(VerbsConnection::new(session, &self.service)))

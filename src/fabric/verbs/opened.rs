@@ -1,13 +1,13 @@
 //! Devices in use.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::device::ip_address;
+use super::device::{Device, Wish, ip_address};
 use super::error::VerbsError;
-use super::sys::{Context, ProtectionDomain, SysError};
+use super::sys::{Context, LinkLayer, ProtectionDomain, SysError};
 use crate::fabric::FabricError;
 use crate::limits;
 
@@ -46,20 +46,31 @@ impl OpenDevice {
 /// The devices that one fabric uses.
 #[derive(Debug)]
 pub(super) struct Devices {
-    /// The name of the only one that may be used.
-    chosen: Option<String>,
+    /// Which of them may be used.
+    wish: Wish,
     opened: Mutex<Vec<Arc<OpenDevice>>>,
 }
 
 impl Devices {
-    /// None yet; later any, or only the one that is named.
-    pub(super) fn new(chosen: Option<String>) -> Self {
-        Self { chosen, opened: Mutex::default() }
+    /// None yet; later any, or only the one that is wished for.
+    pub(super) fn new(wish: Wish) -> Self {
+        Self { wish, opened: Mutex::default() }
+    }
+
+    /// The local address to dial from: that of the device that is wished for.
+    pub(super) fn source(&self) -> Result<Option<SocketAddr>, FabricError> {
+        if self.wish.device.is_none() {
+            return Ok(None);
+        }
+        let device = Device::choose(&self.wish)?;
+        // The addresses of InfiniBand are none of IP.
+        let is_ip = device.port_attributes.link_layer == LinkLayer::Ethernet;
+        Ok(is_ip.then(|| SocketAddr::new(ip_address(&device.gid), 0)))
     }
 
     /// The device in use, from now on if not before.
     pub(super) fn open(&self, context: &Arc<Context>) -> Result<Arc<OpenDevice>, FabricError> {
-        if let Some(chosen) = self.chosen.as_ref().filter(|chosen| *chosen != context.name()) {
+        if let Some(chosen) = self.wish.device.as_ref().filter(|chosen| *chosen != context.name()) {
             let (found, chosen) = (context.name().to_owned(), chosen.clone());
             return Err(VerbsError::OtherDevice { found, chosen }.into());
         }

@@ -3,13 +3,15 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::process::Command;
 use std::time::Duration;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Side};
 use super::link::Change;
 use super::message::{Descriptor, Frame};
 use super::one_sided::VerbsOffer;
+use super::sys::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, QueuePairPlan};
 use super::*;
 use crate::fabric::{ByteRange, Completion, Offer, Received, RemoteRead, RemoteWrite, Sent, Write, wait};
 use crate::memory::Protection;
@@ -69,7 +71,7 @@ impl World {
 
     /// A peer that does as it likes.
     fn rogue(&mut self) -> (Rogue, Box<dyn Connection>) {
-        let mut link = ManagedLink::dial(&self.at, SystemClock.monotonic_ns()).unwrap();
+        let mut link = ManagedLink::dial(&self.at, &self.near.devices, SystemClock.monotonic_ns()).unwrap();
         let (mut endpoint, mut stands, mut far) = (None, false, None);
         until("a connection", || {
             match link.next(&self.near.devices, SystemClock.monotonic_ns()).unwrap() {
@@ -169,6 +171,13 @@ fn finish_writes(write: &mut dyn RemoteWrite) -> Result<(), FabricError> {
         Ok(_) => None,
         Err(error) => Some(Err(error)),
     })
+}
+
+/// Whether a handle becomes readable.
+fn wakes(handle: BorrowedFd<'_>) -> bool {
+    let begun_ns = SystemClock.monotonic_ns();
+    wait(&[handle], &[], Duration::from_nanos(PATIENCE_NS)).unwrap();
+    SystemClock.monotonic_ns() - begun_ns < PATIENCE_NS
 }
 
 const WORD_0: ByteRange = ByteRange { offset: 0, len: 8 };
@@ -354,7 +363,7 @@ fn a_reader_reaches_what_it_was_given_and_nothing_else() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
-    let (near, devices, at) = (fabric(), Devices::new(None), address());
+    let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
     let reception = manager::Reception::open(&at, &devices).unwrap();
     let at = Address::Rdma { host: at.ip().to_string(), port: at.port() };
     let publisher = || {
@@ -481,7 +490,7 @@ fn writes_wait_for_room_in_a_full_queue_in_their_order() {
         let left = write.in_flight().unwrap();
         let now = landing.region().load(8);
         assert!(left <= last && now >= seen, "{left} after {last}, {now} after {seen}");
-        assert!(now as usize + left >= MAX, "{left} left at {now}");
+        assert!(now + left as u64 >= MAX as u64, "{left} left at {now}");
         (last, seen) = (left, now);
         (left == 0).then_some(())
     });
@@ -538,7 +547,6 @@ fn nothing_is_written_after_a_revocation_is_done() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn nobody_waits_in_vain_for_a_read() {
-    const WAIT: Duration = Duration::from_secs(20);
     let mut world = World::new();
     let (mut near, mut far) = world.connect();
     let len = 1 << 18;
@@ -552,9 +560,7 @@ fn nobody_waits_in_vain_for_a_read() {
                     let mut completion = read.post(&whole).unwrap();
                     while completion == Completion::Pending {
                         if let Some(handle) = read.wait_handle().unwrap() {
-                            let begun_ns = SystemClock.monotonic_ns();
-                            wait(&[handle], &[], WAIT).unwrap();
-                            assert!(SystemClock.monotonic_ns() - begun_ns < WAIT.as_nanos() as u64);
+                            assert!(wakes(handle));
                         }
                         completion = read.poll().unwrap();
                     }
@@ -568,16 +574,13 @@ fn nobody_waits_in_vain_for_a_read() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_handle_wakes_for_messages_and_for_the_end() {
-    const WAIT: Duration = Duration::from_secs(20);
     let mut world = World::new();
     let (mut near, mut far) = world.connect();
     let mut buffer = [0; 64];
     let message = |connection: &mut dyn Connection, buffer: &mut [u8]| loop {
         match connection.receive(buffer).unwrap() {
             Received::Nothing => {
-                let begun_ns = SystemClock.monotonic_ns();
-                wait(&[connection.wait_handle().unwrap()], &[], WAIT).unwrap();
-                assert!(SystemClock.monotonic_ns() - begun_ns < WAIT.as_nanos() as u64, "nobody woke it");
+                assert!(wakes(connection.wait_handle().unwrap()));
             }
             Received::Message { len, .. } => return Some(len),
             Received::Closed => return None,
@@ -622,4 +625,85 @@ fn a_dial_into_the_void_ends_in_time() {
     let took_ns = SystemClock.monotonic_ns() - begun_ns;
     assert!(matches!(&error, FabricError::NoAnswer { address } if *address == nobody), "{error}");
     assert!(took_ns < 2 * crate::limits::CONNECT_DEADLINE_NS, "{took_ns} ns");
+}
+
+/// A connection of something else than nodes, as far as it comes.
+fn connect_with(at: &Address, devices: &Devices, data: &[u8], mut also: impl FnMut()) -> CmEvent {
+    let channel = EventChannel::create().unwrap();
+    let id = CmId::create(&channel).unwrap();
+    id.resolve_address(None, &manager::resolve(at).unwrap(), 2000).unwrap();
+    let mut endpoint = None;
+    until("the end of a connection", || {
+        also();
+        let event = channel.next().unwrap()?;
+        match event.kind {
+            CmEventKind::AddressResolved => {
+                let device = devices.open(&id.context().unwrap().unwrap()).unwrap();
+                let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&device.serving, plan);
+                endpoint = Some(
+                    Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, make)
+                        .unwrap(),
+                );
+                id.resolve_route(2000).unwrap();
+            }
+            CmEventKind::RouteResolved => id.connect(&parameters(data)).unwrap(),
+            _ => return Some(event),
+        }
+        None
+    })
+}
+
+fn parameters(private_data: &[u8]) -> ConnectParameters<'_> {
+    ConnectParameters {
+        private_data,
+        responder_resources: 1,
+        initiator_depth: 1,
+        retry_count: 6,
+        rnr_retry_count: 6,
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn who_is_no_node_is_rejected_with_the_reason() {
+    let mut world = World::new();
+    let mut other_version = [0; 13];
+    other_version[..5].copy_from_slice(b"FBC1\x02");
+    for (data, reason) in
+        [(&b""[..], "something else"), (b"GET / HTTP/1.1", "something else"), (&other_version, "version")]
+    {
+        let listener = &mut world.listener;
+        let accept = || assert!(listener.accept().unwrap().is_none(), "it was accepted");
+        let event = connect_with(&world.at, &world.near.devices, data, accept);
+        assert_eq!((event.kind, event.status), (CmEventKind::Rejected, 28));
+        let told = greeting::Rejection::parse(&event.private_data).unwrap();
+        assert!(told.contains(reason), "{told}");
+    }
+    let (mut near, mut far) = world.connect();
+    send(&mut *near, b"fine", None);
+    assert_eq!(receive(&mut *far).0, b"fine");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_answers_and_is_no_node_is_not_taken_for_one() {
+    let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
+    let reception = manager::Reception::open(&at, &devices).unwrap();
+    let at = Address::Rdma { host: at.ip().to_string(), port: at.port() };
+    for data in [&b""[..], b"HTTP/1.1 400 Bad Request", &[0; 196]] {
+        let mut connection = near.dial(&at).unwrap();
+        let request = until("a request", || reception.next().unwrap());
+        let id = request.new_id.unwrap();
+        let device = devices.open(&id.context().unwrap().unwrap()).unwrap();
+        let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&device.serving, plan);
+        let _endpoint =
+            Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, make).unwrap();
+        id.accept(&parameters(data)).unwrap();
+        let error = end(&mut *connection).unwrap_err();
+        assert!(matches!(error, FabricError::Verbs(VerbsError::NotANode)), "{error}");
+    }
+    // One that rejects without a word has ended, as far as one can tell.
+    let mut connection = near.dial(&at).unwrap();
+    drop(until("a request", || reception.next().unwrap()));
+    end(&mut *connection).unwrap();
 }

@@ -54,6 +54,11 @@ pub(crate) trait Harness: Debug {
         true
     }
 
+    /// Whether a session may end when a peer's region is used that was withdrawn.
+    fn ends_sessions_by_refusals(&self) -> bool {
+        false
+    }
+
     /// How many steps a behaviour may take to show.
     fn steps_max(&self) -> u32 {
         STEPS_MAX

@@ -243,7 +243,10 @@ impl Failure {
             Self::Closed => return None,
             Self::PartlyPosted => VerbsError::PartlyPosted,
             Self::Malformed(why) => VerbsError::Malformed { why },
-            Self::Completion { status: Status::RemoteAccess, .. } => VerbsError::RemoteAccess,
+            // The second is what a queue pair says that allows its peer nothing of the kind.
+            Self::Completion { status: Status::RemoteAccess | Status::RemoteInvalidRequest, .. } => {
+                VerbsError::RemoteAccess
+            }
             Self::Completion { status: Status::RetryExceeded, .. } => VerbsError::NoAnswer,
             Self::Completion { status, vendor } => VerbsError::Failed { status: status.to_string(), vendor },
         })

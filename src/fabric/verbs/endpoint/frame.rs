@@ -37,13 +37,12 @@ impl Endpoint {
         }
     }
 
-    pub(super) fn poll_receives(&self, into: &mut VecDeque<Arrival>) -> Result<(), SysError> {
+    fn poll_receives(&self, into: &mut VecDeque<Arrival>) -> Result<(), SysError> {
         let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
         loop {
             let len = self.receive_queue.poll(&mut completions)?;
             let mut state = self.state.lock();
             for completion in completions.iter().take(len) {
-                state.receives_posted = state.receives_posted.saturating_sub(1);
                 if completion.status == Status::Success {
                     let buffer = u16::try_from(completion.wr_id).unwrap_or(u16::MAX);
                     let len = (completion.byte_len as usize).min(FRAME_LEN);
@@ -81,13 +80,10 @@ impl Endpoint {
         let (offset, len) = (usize::from(buffer) * FRAME_LEN, u32::try_from(FRAME_LEN).unwrap_or(u32::MAX));
         let local = Slice { region: &self.frames, offset, len };
         let request = ReceiveRequest { wr_id: buffer.into(), local };
-        let mut state = self.state.lock();
-        if state.failure.is_some() {
+        if self.state.lock().failure.is_some() {
             return Ok(());
         }
-        self.queue_pair.post_receive(&[request]).map_err(|refused| refused.error)?;
-        state.receives_posted += 1;
-        Ok(())
+        self.queue_pair.post_receive(&[request]).map_err(|refused| refused.error)
     }
 
     /// Whether a frame can be sent.

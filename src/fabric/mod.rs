@@ -79,6 +79,10 @@ pub(crate) trait Connection: Debug + Send {
     /// What the peer gets to know of this region when it is sent over this connection, for an inspector to show.
     fn remote_key(&self, registration: &Registration) -> RemoteKey;
 
+    /// Takes back what the peer was allowed by [`Self::send`] with this region, as far as the medium can: who uses it all
+    /// the same fails. A region that was sent several times is taken back at once.
+    fn withdraw(&mut self, registration: &Registration);
+
     /// Becomes readable when a message is waiting or the peer is gone. `None` in a simulation.
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
 }

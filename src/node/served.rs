@@ -394,6 +394,12 @@ impl Served {
     ) -> Option<ServedAttachment> {
         let attachment = self.attachments.remove(&id)?;
         attachment.closed.store(true, Ordering::Relaxed);
+        let reads = |it: &ServedAttachment| {
+            it.delivery == Delivery::Pull && Arc::ptr_eq(&it.topic, &attachment.topic)
+        };
+        if reads(&attachment) && !self.attachments.values().any(reads) {
+            self.connection.withdraw(attachment.topic.registration());
+        }
         if let Some(peer) = &self.peer {
             let SubscriberCounts { received, conflated, torn_retries, rejected } = counts;
             let (peer, topic) = (peer.clone(), attachment.topic.name().clone());

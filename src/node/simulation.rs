@@ -336,7 +336,7 @@ fn killed_subscribers_leave_nothing_behind() {
 #[test]
 fn a_stopped_publisher_is_read_and_attaching_to_it_takes_no_longer_than_its_deadline() {
     for reach in [Reach::Mapped, Reach::Fetched] {
-        each_seed(SEEDS / 4, |seed| {
+        each_seed(SEEDS / 15, |seed| {
             let world = World::new(seed, reach);
             let publishing = world.node("publishing", true);
             let mut publisher = publisher(&publishing);

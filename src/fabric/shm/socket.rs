@@ -146,6 +146,9 @@ impl Connection for ShmConnection {
         entry.map_or_else(RemoteKey::default, |entry| RemoteKey { key: entry.key, address: 0 })
     }
 
+    /// A mapping cannot be taken back: it stays with the peer until that gives it up.
+    fn withdraw(&mut self, _registration: &Registration) {}
+
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
     }

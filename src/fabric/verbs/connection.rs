@@ -54,6 +54,10 @@ impl Connection for VerbsConnection {
         self.session.remote_key(registration)
     }
 
+    fn withdraw(&mut self, registration: &Registration) {
+        self.session.withdraw(registration);
+    }
+
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         Some(self.session.wait_handle())
     }

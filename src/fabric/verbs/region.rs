@@ -92,6 +92,16 @@ impl VerbsRegistered {
         Ok(())
     }
 
+    /// Allows the peer of this endpoint its use no longer.
+    pub(super) fn withdraw(&self, endpoint: &Arc<Endpoint>) {
+        let mut held = self.held.lock();
+        let known = held.lent.len();
+        held.lent.retain(|lent| lent.as_ptr() != Arc::as_ptr(endpoint));
+        if held.lent.len() < known {
+            endpoint.withdraw(self.exposure);
+        }
+    }
+
     fn in_domain(
         &self,
         held: &mut Held,

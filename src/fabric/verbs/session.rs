@@ -175,6 +175,14 @@ impl Session {
         received
     }
 
+    /// Takes a region back that was sent.
+    pub(super) fn withdraw(&self, registration: &Registration) {
+        let entry = registration.entries::<VerbsRegistered>().next();
+        if let Some((entry, endpoint)) = entry.zip(self.endpoint.get()) {
+            entry.withdraw(endpoint);
+        }
+    }
+
     /// What the peer gets to know of a region.
     pub(super) fn remote_key(&self, registration: &Registration) -> RemoteKey {
         let entry = registration.entries::<VerbsRegistered>().next();

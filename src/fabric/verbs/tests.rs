@@ -347,6 +347,13 @@ fn a_reader_reaches_what_it_was_given_and_nothing_else() {
     let real = rogue.region();
     let (stranger, _far) = world.rogue();
     assert_refused(forge(&stranger, real, |_| {}));
+    // Nor does one from whom it was taken back, as from a subscriber that has detached.
+    let (rogue, mut far) = world.rogue();
+    send(&mut *far, b"region", Some(&repository));
+    let real = rogue.region();
+    forge(&rogue, real, |_| {}).unwrap();
+    far.withdraw(&repository);
+    assert_refused(forge(&rogue, real, |_| {}));
     // Once it is withdrawn, nor does the one it was given to.
     let (rogue, mut far) = world.rogue();
     let withdrawn = registered(&world.far, 4096, Exposure::Read);

@@ -92,6 +92,8 @@ impl Connection for SimConnection {
         registration.entries::<SimRegistered>().next().map(|entry| entry.remote).unwrap_or_default()
     }
 
+    fn withdraw(&mut self, _registration: &Registration) {}
+
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         None
     }

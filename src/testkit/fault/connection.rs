@@ -132,6 +132,12 @@ impl Connection for FaultyConnection {
         self.inner.as_ref().map(|inner| inner.remote_key(registration)).unwrap_or_default()
     }
 
+    fn withdraw(&mut self, registration: &Registration) {
+        if let Some(inner) = &mut self.inner {
+            inner.withdraw(registration);
+        }
+    }
+
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         self.inner.as_ref().and_then(|inner| inner.wait_handle())
     }

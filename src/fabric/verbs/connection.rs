@@ -1,15 +1,22 @@
 //! Connections and listeners of the seam.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::manager::{Link, Reception};
+use super::endpoint::Endpoint;
+use super::handshake::{Counter, ExchangedLink};
+use super::link::Link;
+use super::manager::{ManagedLink, Reception};
 use super::opened::{Devices, ip_addresses};
 use super::service::Service;
 use super::session::Session;
 use crate::clock::{Clock, SystemClock};
+use crate::fabric::several::together;
 use crate::fabric::{Address, Connection, FabricError, Listener, Received, Registration, RemoteKey, Sent};
+
+/// How often a port is chosen that must be free for two ways to connect.
+const PORTS_TRIED_MAX: u32 = 16;
 
 /// One end of a session.
 #[derive(Debug)]
@@ -59,10 +66,16 @@ impl Drop for VerbsConnection {
     }
 }
 
-/// Where a node listens.
+/// Where a node listens: for peers that connect by the connection manager, and, on the same port of TCP, for those that
+/// connect by an exchange.
 #[derive(Debug)]
 pub(super) struct VerbsListener {
     reception: Reception,
+    counter: Counter,
+    /// Readable when one of them is.
+    readable: OwnedFd,
+    /// Whether the counter is asked first the next time, so that neither starves the other.
+    counter_is_next: bool,
     devices: Arc<Devices>,
     service: Arc<Service>,
 }
@@ -74,22 +87,63 @@ impl VerbsListener {
         devices: &Arc<Devices>,
         service: &Arc<Service>,
     ) -> Result<Self, FabricError> {
-        let reception = Reception::open(at, devices)?;
+        let (reception, counter) = listen_both(at, devices)?;
+        let readable = together(&[reception.channel().as_fd(), counter.wait_handle()])?;
         service.start()?;
-        Ok(Self { reception, devices: Arc::clone(devices), service: Arc::clone(service) })
+        let (devices, service) = (Arc::clone(devices), Arc::clone(service));
+        Ok(Self { reception, counter, readable, counter_is_next: false, devices, service })
     }
+
+    fn accept_managed(&self) -> Result<Option<Box<dyn Connection>>, FabricError> {
+        while let Some(request) = self.reception.next()? {
+            let accepted = ManagedLink::accept(request, &self.devices, SystemClock.monotonic_ns())?;
+            if let Some((link, endpoint)) = accepted {
+                return self.connection(Box::new(link), Some(endpoint)).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn accept_exchanged(&self) -> Result<Option<Box<dyn Connection>>, FabricError> {
+        let Some(socket) = self.counter.next()? else { return Ok(None) };
+        let link = ExchangedLink::accept(socket, SystemClock.monotonic_ns())?;
+        self.connection(Box::new(link), None).map(Some)
+    }
+
+    fn connection(
+        &self,
+        link: Box<dyn Link>,
+        endpoint: Option<Arc<Endpoint>>,
+    ) -> Result<Box<dyn Connection>, FabricError> {
+        let session = Session::new(&self.devices, link, endpoint)?;
+        Ok(Box::new(VerbsConnection::new(session, &self.service)))
+    }
+}
+
+/// Listens in both ways on one port; if it is 0, on one that is free for both.
+fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(Reception, Counter), FabricError> {
+    for _ in 0..PORTS_TRIED_MAX {
+        let reception = Reception::open(at, devices)?;
+        let port = reception.address().unwrap_or(*at).port();
+        if let Some(counter) = Counter::open(&SocketAddr::new(at.ip(), port))? {
+            return Ok((reception, counter));
+        }
+        if at.port() != 0 {
+            break;
+        }
+    }
+    Err(FabricError::AddressInUse { address: Address::Rdma { host: at.ip().to_string(), port: at.port() } })
 }
 
 impl Listener for VerbsListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
-        while let Some(request) = self.reception.next()? {
-            let accepted = Link::accept(request, &self.devices, SystemClock.monotonic_ns())?;
-            if let Some((link, endpoint)) = accepted {
-                let session = Session::new(&self.devices, link, Some(endpoint))?;
-                return Ok(Some(Box::new(VerbsConnection::new(session, &self.service))));
-            }
+        self.counter_is_next = !self.counter_is_next;
+        let accepted = if self.counter_is_next { self.accept_managed() } else { self.accept_exchanged() };
+        match accepted? {
+            None if self.counter_is_next => self.accept_exchanged(),
+            None => self.accept_managed(),
+            accepted => Ok(accepted),
         }
-        Ok(None)
     }
 
     fn addresses(&self) -> Vec<Address> {
@@ -102,6 +156,6 @@ impl Listener for VerbsListener {
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.reception.channel().as_fd())
+        Some(self.readable.as_fd())
     }
 }

@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use super::error::VerbsError;
 use super::sys::{
-    Context, DeviceAttributes, Gid, GidKind, LinkLayer, MemoryRegion, PortAttributes, PortState,
-    ProtectionDomain, RemoteAccess, SysError,
+    Context, Gid, GidKind, LinkLayer, MemoryRegion, PortAttributes, PortState, ProtectionDomain,
+    RemoteAccess, SysError,
 };
 use crate::memory::Region;
 
@@ -33,8 +33,6 @@ const GIDS_SHOWN_MAX: usize = 6;
 pub(super) struct Device {
     /// The device.
     pub(super) context: Arc<Context>,
-    /// What it can do.
-    pub(super) attributes: DeviceAttributes,
     /// The number of the port.
     pub(super) port: u8,
     /// The port.
@@ -95,13 +93,7 @@ impl Device {
         }
         let (name, port, gid) = choose(&reports, wish)?;
         let context = contexts.iter().find(|context| context.name() == name).ok_or(VerbsError::NoDevice)?;
-        Ok(Self {
-            attributes: context.attributes()?,
-            port: port.number,
-            port_attributes: port.attributes,
-            gid,
-            context: Arc::clone(context),
-        })
+        Ok(Self { port: port.number, port_attributes: port.attributes, gid, context: Arc::clone(context) })
     }
 }
 

@@ -39,7 +39,7 @@ const INLINE_LEN: u32 = 64;
 const RESERVED: u32 = SEND_BUFFERS as u32 + limits::VERBS_SIGNAL_RECEIVES as u32;
 /// How long a peer waits after it was told that there is no receive: 0.64 ms. It does not happen as long as both count
 /// their credits.
-const MIN_RNR_TIMER: u8 = 12;
+pub(super) const MIN_RNR_TIMER: u8 = 12;
 /// Pause between two looks at a queue that is to be drained.
 const DRAIN_PAUSE: Duration = Duration::from_micros(100);
 
@@ -114,6 +114,7 @@ impl Endpoint {
         device: &OpenDevice,
         domain: &Arc<ProtectionDomain>,
         side: Side,
+        kind: QueuePairKind,
         make: impl FnOnce(&QueuePairPlan<'_>) -> Result<QueuePair, SysError>,
     ) -> Result<Arc<Self>, FabricError> {
         let context = domain.context();
@@ -127,7 +128,7 @@ impl Endpoint {
         let send_queue = CompletionQueue::create(context, send_wr_max, send_channel.as_ref())?;
         let receive_queue = CompletionQueue::create(context, RECEIVES.into(), Some(&receive_channel))?;
         let queue_pair = make(&QueuePairPlan {
-            kind: QueuePairKind::Rc,
+            kind,
             send_queue: &send_queue,
             receive_queue: &receive_queue,
             send_wr_max,
@@ -169,11 +170,22 @@ impl Endpoint {
     pub(super) fn open(&self) -> Result<(), FabricError> {
         let mut state = self.state.lock();
         state.is_open = true;
-        let set = self.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER);
+        // What is unreliable asks for nothing to be sent again.
+        let set = if self.is_reliable() { self.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER) } else { Ok(()) };
         set.and_then(|()| self.queue_pair.set_access(state.lent.flags())).or_else(|error| {
             // A queue pair that has failed meanwhile takes no settings, and needs none.
             if state.failure.is_some() { Ok(()) } else { Err(error.into()) }
         })
+    }
+
+    /// Its queue pair.
+    pub(super) fn queue_pair(&self) -> &QueuePair {
+        &self.queue_pair
+    }
+
+    /// Whether what it sends arrives. Otherwise it carries no frames, and reads nothing.
+    pub(super) fn is_reliable(&self) -> bool {
+        self.queue_pair.kind() == QueuePairKind::Rc
     }
 
     /// Lets no further one-sided operation begin: the connection was dropped.

@@ -1,25 +1,28 @@
 //! How a connection comes to stand, and ends, by the connection manager (librdmacm).
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::NAME;
 use super::endpoint::{Endpoint, Side};
 use super::error::VerbsError;
 use super::greeting::{Greeting, Rejection};
+use super::link::{Change, Link};
 use super::opened::{Devices, OpenDevice};
 use super::sys::{
-    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, ProtectionDomain, QueuePairPlan, SysError,
+    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, ProtectionDomain, QueuePairKind,
+    QueuePairPlan, SysError,
 };
 use crate::fabric::{Address, FabricError};
 use crate::limits;
 
 /// How long an acknowledgement may take: 67 ms. With [`RETRY_COUNT`] a host that is gone is noticed in half a second.
-const ACK_TIMEOUT: u8 = 14;
+pub(super) const ACK_TIMEOUT: u8 = 14;
 /// How often a packet is sent again. Not 7: some devices would never give up.
-const RETRY_COUNT: u8 = 6;
+pub(super) const RETRY_COUNT: u8 = 6;
 /// How often a frame is sent again for which the peer had no receive.
-const RNR_RETRY_COUNT: u8 = 6;
+pub(super) const RNR_RETRY_COUNT: u8 = 6;
 /// The reason of a rejection: nobody listens.
 const REJECTED_NO_LISTENER: i32 = 8;
 /// The reason of a rejection: the peer wanted it, or has ended.
@@ -28,7 +31,7 @@ const NS_PER_MS: u64 = 1_000_000;
 
 /// One end of a connection, as the connection manager sees it.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ManagedLink {
     id: CmId,
     channel: Arc<EventChannel>,
     phase: Phase,
@@ -57,18 +60,7 @@ enum Phase {
     Over,
 }
 
-/// What has happened to a link.
-#[derive(Debug)]
-pub(super) enum Change {
-    /// Its endpoint was made.
-    Endpoint(Arc<Endpoint>),
-    /// It stands.
-    Established,
-    /// It is over.
-    Over,
-}
-
-impl Link {
+impl ManagedLink {
     /// Begins to connect to a node.
     pub(super) fn dial(address: &Address, devices: &Devices, now_ns: u64) -> Result<Self, FabricError> {
         let (target, source) = (resolve(address)?, devices.source()?);
@@ -120,9 +112,10 @@ impl Link {
         id.migrate(&channel)?;
         let device = device_of(id, devices)?;
         id.set_ack_timeout(ACK_TIMEOUT)?;
-        let endpoint = Endpoint::create(&device, &device.serving, Side::Accepted, |plan| {
-            id.create_queue_pair(&device.serving, plan)
-        })?;
+        let endpoint =
+            Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, |plan| {
+                id.create_queue_pair(&device.serving, plan)
+            })?;
         endpoint.begin_to_receive()?;
         id.accept(&ConnectParameters {
             private_data: &greeting.emit(),
@@ -133,30 +126,6 @@ impl Link {
         })?;
         endpoint.open()?;
         Ok((channel, endpoint))
-    }
-
-    /// Its events.
-    pub(super) fn channel(&self) -> &Arc<EventChannel> {
-        &self.channel
-    }
-
-    /// When it has to stand.
-    pub(super) fn deadline_ns(&self) -> Option<u64> {
-        let begins =
-            matches!(self.phase, Phase::Resolving | Phase::Routing | Phase::Connecting | Phase::Accepting);
-        begins.then_some(self.deadline_ns)
-    }
-
-    /// What has happened next. An error is the end of it.
-    pub(super) fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
-        if self.phase == Phase::Over {
-            return Ok(None);
-        }
-        let change = self.take_events(devices, now_ns);
-        if change.is_err() {
-            self.phase = Phase::Over;
-        }
-        change
     }
 
     fn take_events(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
@@ -215,7 +184,7 @@ impl Link {
         // A domain of its own: what this peer is lent is beyond the reach of others.
         let domain = ProtectionDomain::allocate(&device.context)?;
         let make = |plan: &QueuePairPlan<'_>| self.id.create_queue_pair(&domain, plan);
-        let endpoint = Endpoint::create(&device, &domain, Side::Dialled, make)?;
+        let endpoint = Endpoint::create(&device, &domain, Side::Dialled, QueuePairKind::Rc, make)?;
         endpoint.begin_to_receive()?;
         self.id.set_ack_timeout(ACK_TIMEOUT)?;
         let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
@@ -255,21 +224,41 @@ impl Link {
         self.phase = Phase::Over;
         Change::Over
     }
+}
 
-    /// Tells the peer that the connection is over. The peer's answer is a [`Change::Over`].
-    pub(super) fn leave(&mut self) {
+impl Link for ManagedLink {
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        let begins =
+            matches!(self.phase, Phase::Resolving | Phase::Routing | Phase::Connecting | Phase::Accepting);
+        begins.then_some(self.deadline_ns)
+    }
+
+    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
+        if self.phase == Phase::Over {
+            return Ok(None);
+        }
+        let change = self.take_events(devices, now_ns);
+        if change.is_err() {
+            self.phase = Phase::Over;
+        }
+        change
+    }
+
+    fn leave(&mut self) {
         let stands = matches!(self.phase, Phase::Standing | Phase::Accepting);
         self.disconnect();
         self.phase = if stands { Phase::Leaving } else { Phase::Over };
     }
 
-    /// Whether the peer was told that the connection is over, and has yet to answer.
-    pub(super) fn is_leaving(&self) -> bool {
+    fn is_leaving(&self) -> bool {
         self.phase == Phase::Leaving
     }
 
-    /// Answers a peer that ended the connection, or ends it.
-    pub(super) fn disconnect(&self) {
+    fn disconnect(&self) {
         if let Err(error) = self.id.disconnect() {
             // There is no connection yet, or the peer was quicker.
             tracing::trace!(target: "fabricast", %error, "nothing to be disconnected");
@@ -340,7 +329,7 @@ fn device_of(id: &CmId, devices: &Devices) -> Result<Arc<OpenDevice>, FabricErro
 }
 
 /// Why an address cannot be reached, in the words of the seam where it has some.
-fn not_reached(address: &Address, error: VerbsError) -> FabricError {
+pub(super) fn not_reached(address: &Address, error: VerbsError) -> FabricError {
     use rustix::io::Errno;
     let number = match &error {
         VerbsError::NotConnected { status, .. } => status.saturating_neg(),

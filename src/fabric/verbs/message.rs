@@ -1,4 +1,4 @@
-//! Control messages over the SENDs of a queue pair.
+//! Control messages over the SENDs of a queue pair, or over TCP where those may be lost.
 //!
 //! A message travels as frames, each of them one SEND of at most [`limits::VERBS_FRAME_LEN_MAX`] bytes. All numbers are in
 //! network byte order:

@@ -1,25 +1,22 @@
 //! The provider for RDMA verbs: regions are registered with a device, and a peer's device reads or writes them
 //! without this host's processors.
 //!
-//! A session is one reliably connected queue pair. It carries control messages as SENDs, and the one-sided READs and
-//! WRITEs of both ends.
+//! A session is one connected queue pair. A reliable one carries control messages as SENDs, and the one-sided READs and
+//! WRITEs of both ends; an unreliable one the WRITEs only, and control messages go over TCP.
 //!
 //! [`sys`] is all there is of C: the only module that names the bindings, or holds unsafe code. [`device`] chooses what
 //! to use of this host's devices. An [`endpoint`] is a queue pair and what is under way in it; a [`session`] is that, a
-//! link ([`manager`]) and messages; [`connection`] and [`one_sided`] show them to the seam. Where no owner looks the thread
-//! of [`service`] goes on.
-
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the way to connect without a connection manager is not there yet"
-)]
+//! [`link`] (made by the connection [`manager`], or by a [`handshake`] over TCP) and messages; [`connection`] and
+//! [`one_sided`] show them to the seam. Where no owner looks the thread of [`service`] goes on.
 
 mod connection;
 mod device;
 mod endpoint;
 mod error;
+mod exchange;
 mod greeting;
+mod handshake;
+mod link;
 mod manager;
 mod message;
 mod one_sided;
@@ -27,6 +24,7 @@ mod opened;
 mod region;
 mod service;
 mod session;
+mod stream;
 mod sys;
 mod work;
 
@@ -37,11 +35,14 @@ pub use error::VerbsError;
 
 use self::connection::{VerbsConnection, VerbsListener};
 use self::device::Wish;
-use self::manager::Link;
+use self::handshake::ExchangedLink;
+use self::link::Link;
+use self::manager::ManagedLink;
 use self::opened::Devices;
 use self::region::VerbsRegistered;
 use self::service::Service;
 use self::session::Session;
+use self::sys::QueuePairKind;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{
     Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, RdmaConnect, Registration,
@@ -65,6 +66,7 @@ pub(crate) struct VerbsConfig {
 #[derive(Debug)]
 pub(crate) struct VerbsFabric {
     listen: Option<SocketAddr>,
+    connect: RdmaConnect,
     devices: Arc<Devices>,
     service: Arc<Service>,
 }
@@ -75,7 +77,7 @@ impl VerbsFabric {
         let devices = Arc::new(Devices::new(Wish::from_environment(None)?));
         let service = Service::new(&devices)?;
         let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;
-        Ok(Self { listen, devices, service })
+        Ok(Self { listen, connect: config.connect, devices, service })
     }
 
     /// Listens at this address, whatever the settings say.
@@ -90,7 +92,13 @@ impl Fabric for VerbsFabric {
     }
 
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        let link = Link::dial(address, &self.devices, SystemClock.monotonic_ns())?;
+        let now_ns = SystemClock.monotonic_ns();
+        let exchanged = |kind| ExchangedLink::dial(address, kind, &self.devices, now_ns);
+        let link: Box<dyn Link> = match self.connect {
+            RdmaConnect::Manager => Box::new(ManagedLink::dial(address, &self.devices, now_ns)?),
+            RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
+            RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
+        };
         let session = Session::new(&self.devices, link, None)?;
         Ok(Box::new(VerbsConnection::new(session, &self.service)))
     }

@@ -42,6 +42,9 @@ impl VerbsOffer {
 
 impl Offer for VerbsOffer {
     fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
+        if !self.endpoint.is_reliable() {
+            return Err(FabricError::Access { why: "an unreliable connection only pushes" });
+        }
         self.check(Exposure::Read, "the peer lent it to be written", len_min)?;
         let Self { endpoint, remote } = *self;
         let mirror = Arc::new(Region::allocate(len_min.max(WORD), Protection::PeersRead)?);

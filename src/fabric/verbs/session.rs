@@ -12,12 +12,11 @@ use rustix::event::epoll;
 
 use super::endpoint::{Arrival, Endpoint};
 use super::error::{Failure, VerbsError};
-use super::manager::{Change, Link};
+use super::link::{Change, Link};
 use super::message::{Descriptor, Frame, Inbound, Malformed, Message, Outbound};
 use super::one_sided::VerbsOffer;
 use super::opened::Devices;
 use super::region::VerbsRegistered;
-use super::sys::EventChannel;
 use crate::fabric::several::together;
 use crate::fabric::{FabricError, Offer, Received, Registration, RemoteKey, Sent, Waker};
 use crate::limits;
@@ -36,7 +35,8 @@ pub(super) struct Session {
     readable: OwnedFd,
     /// Wakes the owner for what somebody else has taken from the device.
     waker: Waker,
-    channel: Arc<EventChannel>,
+    /// Readable when something happens to the link.
+    events: OwnedFd,
     /// Set when the device is known.
     endpoint: OnceLock<Arc<Endpoint>>,
     state: Mutex<State>,
@@ -44,13 +44,13 @@ pub(super) struct Session {
 
 #[derive(Debug)]
 struct State {
-    link: Link,
+    link: Box<dyn Link>,
     /// Whether frames may be sent.
     stands: bool,
     outbound: Outbound,
     inbound: Inbound,
     /// Frames that hold a fragment that was not taken yet.
-    arrivals: VecDeque<Arrival>,
+    arrivals: VecDeque<Held>,
     /// Room for a frame to be sent.
     frame: Vec<u8>,
     end: Option<End>,
@@ -87,6 +87,15 @@ pub(super) enum Next {
     AtEvent(u64),
 }
 
+/// A frame that is held.
+#[derive(Debug)]
+enum Held {
+    /// In a buffer of the endpoint, by which it came.
+    Buffer(Arrival),
+    /// By itself: it came by the link.
+    Bytes(Vec<u8>),
+}
+
 /// How a session ended.
 #[derive(Debug)]
 enum End {
@@ -100,16 +109,18 @@ impl Session {
     /// A session over this link, whose endpoint may be made already.
     pub(super) fn new(
         devices: &Arc<Devices>,
-        link: Link,
+        link: Box<dyn Link>,
         endpoint: Option<Arc<Endpoint>>,
     ) -> Result<Arc<Self>, FabricError> {
-        let (waker, channel) = (Waker::new()?, Arc::clone(link.channel()));
-        let readable = together(&[channel.as_fd(), waker.wait_handle()])?;
+        let waker = Waker::new()?;
+        let system = |source| FabricError::System { what: "wait for a peer", source };
+        let events = link.wait_handle().try_clone_to_owned().map_err(system)?;
+        let readable = together(&[events.as_fd(), waker.wait_handle()])?;
         let session = Self {
             devices: Arc::clone(devices),
             readable,
             waker,
-            channel,
+            events,
             endpoint: OnceLock::new(),
             state: Mutex::new(State {
                 link,
@@ -140,7 +151,7 @@ impl Session {
     /// What becomes readable when there is something to be done, whoever does it.
     pub(super) fn event_handles(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let arrivals = self.endpoint.get().map(|endpoint| endpoint.wait_handle());
-        [self.channel.as_fd()].into_iter().chain(arrivals)
+        [self.events.as_fd()].into_iter().chain(arrivals)
     }
 
     /// Sends a message, or takes it to be sent.
@@ -247,20 +258,20 @@ impl Session {
         let linger_ns = state.lingers_until_ns.unwrap_or(u64::MAX);
         // Sends that complete wake nobody: neither whoever has to wait for room, nor whoever waits for the last one.
         let lingers = state.lingers_until_ns.is_some() && !state.link.is_leaving();
-        let looks = state.stands && (lingers || state.outbound.has_frame());
+        let looks = state.stands && (lingers || state.outbound.has_frame() || state.has_unsent());
         let look_ns = if state.stands { state.look_ns } else { u64::MAX };
         let again_ns = if looks { now_ns.saturating_add(LOOK_AGAIN_NS) } else { u64::MAX };
         Next::AtEvent(link_ns.min(linger_ns).min(again_ns).min(look_ns))
     }
 
     /// Asks the peer for a sign of life if nothing has told of it for a while. Its device has to acknowledge that; a
-    /// process that stands still need not answer.
+    /// process that stands still need not answer. Links that carry the frames of unreliable endpoints look by themselves.
     fn look_for_life(&self, state: &mut State, now_ns: u64) {
         let endpoint = self.endpoint.get().filter(|_| state.stands && state.end.is_none());
         let Some(endpoint) = endpoint.filter(|_| now_ns >= state.look_ns) else { return };
         let completed = endpoint.completed();
         // Not the first time: the connection has only just come to stand.
-        if completed == state.completed && state.look_ns > 0 {
+        if endpoint.is_reliable() && completed == state.completed && state.look_ns > 0 {
             state.outbound.ask();
             self.flush(state);
         }
@@ -274,7 +285,7 @@ impl Session {
             return;
         }
         let under_way = || self.endpoint.get().is_some_and(|endpoint| endpoint.has_frames_under_way());
-        let delivered = state.outbound.is_empty() && !under_way();
+        let delivered = state.outbound.is_empty() && !state.has_unsent() && !under_way();
         if now_ns >= until_ns || (delivered && !state.stands) {
             if !delivered {
                 tracing::debug!(target: "fabricast", "a peer did not take everything before the end");
@@ -312,6 +323,7 @@ impl Session {
                     state.stands = true;
                     self.endpoint.get().map_or(Ok(()), |endpoint| endpoint.open())?;
                 }
+                Change::Frame(bytes) => state.take_frame(bytes)?,
                 Change::Over => {
                     self.end(state, End::Closed);
                     break;
@@ -330,21 +342,18 @@ impl Session {
 
     /// Takes what the device has received. What a frame gives back counts at once, what it holds waits for the owner.
     fn take_arrivals(&self, state: &mut State, endpoint: &Endpoint) -> Result<(), FabricError> {
-        let known = state.arrivals.len();
-        endpoint.take_arrivals(&mut state.arrivals)?;
-        if state.arrivals.len() == known {
-            return Ok(());
-        }
+        let mut arrivals = VecDeque::new();
+        endpoint.take_arrivals(&mut arrivals)?;
         // The peer has heard that it was accepted.
-        state.stands = true;
-        for arrival in state.arrivals.split_off(known) {
+        state.stands |= !arrivals.is_empty();
+        for arrival in arrivals {
             let mut words = [0; FRAME_WORDS];
             let frame = Frame::parse(endpoint.read(arrival, &mut words)).map_err(malformed)?;
             if frame.fragment.is_none() {
                 // Before the credits are used: the peer's next one of this kind may be an answer to that.
                 endpoint.release(arrival)?;
             } else {
-                state.arrivals.push_back(arrival);
+                state.arrivals.push_back(Held::Buffer(arrival));
             }
             state.outbound.heed(&frame).map_err(malformed)?;
         }
@@ -378,15 +387,21 @@ impl Session {
         &self,
         state: &mut State,
         endpoint: &Endpoint,
-        arrival: Arrival,
+        held: Held,
     ) -> Result<Option<Message>, FabricError> {
         let mut words = [0; FRAME_WORDS];
-        let frame = Frame::parse(endpoint.read(arrival, &mut words)).map_err(malformed)?;
+        let bytes = match &held {
+            Held::Buffer(arrival) => endpoint.read(*arrival, &mut words),
+            Held::Bytes(bytes) => bytes,
+        };
+        let frame = Frame::parse(bytes).map_err(malformed)?;
         let message = match &frame.fragment {
             Some(fragment) => state.inbound.take(fragment).map_err(malformed)?,
             None => None,
         };
-        endpoint.release(arrival)?;
+        if let Held::Buffer(arrival) = held {
+            endpoint.release(arrival)?;
+        }
         state.outbound.owe();
         Ok(message)
     }
@@ -396,8 +411,13 @@ impl Session {
         let Some(endpoint) = self.endpoint.get().filter(|_| state.stands && state.end.is_none()) else {
             return;
         };
-        while endpoint.takes_frame() && state.outbound.next(&mut state.frame) {
-            if let Err(error) = endpoint.send(&state.frame) {
+        while state.takes_frame(endpoint) && state.outbound.next(&mut state.frame) {
+            let sent = match state.link.frames() {
+                // One that is broken tells so when it is read from.
+                Some(stream) => stream.send(&state.frame).map(|_| ()).or(Ok(())),
+                None => endpoint.send(&state.frame),
+            };
+            if let Err(error) = sent {
                 return self.end(state, End::Failed(Some(error)));
             }
         }
@@ -435,9 +455,36 @@ impl Session {
 
 impl State {
     /// Whether there is something to be done that no owner waits for.
-    fn is_unfinished(&self) -> bool {
-        let has_frames = !self.outbound.is_empty() || self.outbound.has_frame();
+    fn is_unfinished(&mut self) -> bool {
+        let has_frames = !self.outbound.is_empty() || self.outbound.has_frame() || self.has_unsent();
         self.end.is_none() && (!self.stands || has_frames || self.lingers_until_ns.is_some())
+    }
+
+    /// Whether a part of a frame waits for the link to take it.
+    fn has_unsent(&mut self) -> bool {
+        self.link.frames().is_some_and(|stream| stream.has_unsent())
+    }
+
+    /// Whether a frame can be sent.
+    fn takes_frame(&mut self, endpoint: &Endpoint) -> bool {
+        match self.link.frames() {
+            // A stream that is broken takes nothing; what it still has to say is read from it.
+            Some(stream) => stream.flush().unwrap_or(false),
+            None => endpoint.takes_frame(),
+        }
+    }
+
+    /// Takes a frame that came by the link. What it gives back counts at once, what it holds waits for the owner.
+    fn take_frame(&mut self, bytes: Vec<u8>) -> Result<(), FabricError> {
+        let frame = Frame::parse(&bytes).map_err(malformed)?;
+        self.outbound.heed(&frame).map_err(malformed)?;
+        if frame.fragment.is_some() {
+            if self.arrivals.len() >= usize::from(limits::VERBS_RECEIVES) {
+                return Err(malformed(Malformed("it holds more than there is room for")));
+            }
+            self.arrivals.push_back(Held::Bytes(bytes));
+        }
+        Ok(())
     }
 
     /// What a session without a message has to say.

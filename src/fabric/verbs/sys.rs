@@ -23,16 +23,15 @@ use std::os::fd::{BorrowedFd, RawFd};
 
 pub(super) use completion::{CompletionChannel, CompletionQueue, Status, WorkCompletion};
 pub(super) use context::{
-    AsyncEvent, AsyncEventKind, Context, DeviceAttributes, Gid, GidKind, LinkLayer, PortAttributes,
-    PortState, ProtectionDomain,
+    AsyncEventKind, Context, Gid, GidKind, LinkLayer, PortAttributes, PortState, ProtectionDomain,
 };
-pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, IdKey};
-pub(super) use queue_pair::{
-    QueuePair, QueuePairKind, QueuePairPlan, QueuePairState, RemoteFlags, RtrPlan, RtsPlan,
-};
+pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel};
+#[cfg(test)]
+use queue_pair::QueuePairState;
+pub(super) use queue_pair::{QueuePair, QueuePairKind, QueuePairPlan, RemoteFlags, RtrPlan, RtsPlan};
 pub(super) use region::{MemoryRegion, RemoteAccess};
 use rustix::io::Errno;
-pub(super) use work::{CHAIN_LEN_MAX, Operation, PostError, ReceiveRequest, Remote, SendRequest, Slice};
+pub(super) use work::{CHAIN_LEN_MAX, Operation, ReceiveRequest, Remote, SendRequest, Slice};
 
 /// A call to libibverbs or librdmacm that failed.
 #[derive(Debug, thiserror::Error)]
@@ -67,21 +66,6 @@ impl SysError {
     /// Whether the address is used by somebody else.
     pub(super) fn is_address_in_use(&self) -> bool {
         self.is(Errno::ADDRINUSE)
-    }
-
-    /// Whether this process may not do that.
-    pub(super) fn is_permission_denied(&self) -> bool {
-        self.is(Errno::ACCESS) || self.is(Errno::PERM)
-    }
-
-    /// Whether there is no such device, or nothing that manages connections.
-    pub(super) fn is_no_device(&self) -> bool {
-        self.is(Errno::NODEV) || self.is(Errno::NOENT) || self.is(Errno::NOSYS)
-    }
-
-    /// Whether the device cannot do that.
-    pub(super) fn is_unsupported(&self) -> bool {
-        self.is(Errno::OPNOTSUPP)
     }
 
     fn is(&self, errno: Errno) -> bool {

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::endpoint::{Endpoint, Side};
-use super::manager::Change;
+use super::link::Change;
 use super::message::{Descriptor, Frame};
 use super::one_sided::VerbsOffer;
 use super::sys::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, QueuePairPlan};
@@ -71,13 +71,13 @@ impl World {
 
     /// A peer that does as it likes.
     fn rogue(&mut self) -> (Rogue, Box<dyn Connection>) {
-        let mut link = Link::dial(&self.at, &self.near.devices, SystemClock.monotonic_ns()).unwrap();
+        let mut link = ManagedLink::dial(&self.at, &self.near.devices, SystemClock.monotonic_ns()).unwrap();
         let (mut endpoint, mut stands, mut far) = (None, false, None);
         until("a connection", || {
             match link.next(&self.near.devices, SystemClock.monotonic_ns()).unwrap() {
                 Some(Change::Endpoint(made)) => endpoint = Some(made),
                 Some(Change::Established) => stands = true,
-                Some(Change::Over) => panic!("rejected"),
+                Some(Change::Over | Change::Frame(_)) => panic!("rejected"),
                 None => {}
             }
             far = far.take().or_else(|| self.listener.accept().unwrap());
@@ -91,7 +91,7 @@ impl World {
 
 /// An end that speaks in frames.
 struct Rogue {
-    _link: Link,
+    _link: ManagedLink,
     endpoint: Arc<Endpoint>,
 }
 
@@ -367,7 +367,7 @@ fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
     let publisher = || {
         let mut connection = near.dial(&at).unwrap();
         let request = until("a request", || reception.next().unwrap());
-        let accepted = Link::accept(request, &devices, SystemClock.monotonic_ns()).unwrap();
+        let accepted = ManagedLink::accept(request, &devices, SystemClock.monotonic_ns()).unwrap();
         let (mut link, endpoint) = accepted.unwrap();
         until("a connection", || {
             let change = link.next(&devices, SystemClock.monotonic_ns()).unwrap();
@@ -638,7 +638,10 @@ fn connect_with(at: &Address, devices: &Devices, data: &[u8], mut also: impl FnM
             CmEventKind::AddressResolved => {
                 let device = devices.open(&id.context().unwrap().unwrap()).unwrap();
                 let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&device.serving, plan);
-                endpoint = Some(Endpoint::create(&device, &device.serving, Side::Accepted, make).unwrap());
+                endpoint = Some(
+                    Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, make)
+                        .unwrap(),
+                );
                 id.resolve_route(2000).unwrap();
             }
             CmEventKind::RouteResolved => id.connect(&parameters(data)).unwrap(),
@@ -691,7 +694,8 @@ fn what_answers_and_is_no_node_is_not_taken_for_one() {
         let id = request.new_id.unwrap();
         let device = devices.open(&id.context().unwrap().unwrap()).unwrap();
         let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&device.serving, plan);
-        let _endpoint = Endpoint::create(&device, &device.serving, Side::Accepted, make).unwrap();
+        let _endpoint =
+            Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, make).unwrap();
         id.accept(&parameters(data)).unwrap();
         let error = end(&mut *connection).unwrap_err();
         assert!(matches!(error, FabricError::Verbs(VerbsError::NotANode)), "{error}");

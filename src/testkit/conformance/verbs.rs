@@ -3,16 +3,20 @@
 //! `FABRICAST_VERBS_ADDRESS` says which address, unless it is the one of a machine of `tools/soft-roce`.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::io::{Read, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Harness, conformance_suite};
+use super::{Harness, Pair, conformance_suite, message, name, registered, send, until};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
-use crate::fabric::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration};
+use crate::fabric::{
+    Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, RdmaConnect, Received,
+    Registration, Write,
+};
 use crate::id::NodeName;
 use crate::memory::Region;
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +35,7 @@ const STEPS_MAX: u32 = 300_000;
 /// Nodes that have a port for a name.
 #[derive(Debug)]
 pub(super) struct VerbsHarness {
+    connect: RdmaConnect,
     ports: Arc<Ports>,
 }
 
@@ -52,17 +57,33 @@ impl Ports {
 }
 
 impl VerbsHarness {
+    /// Nodes that connect by the connection manager.
     pub(super) fn new(_seed: u64) -> Self {
+        Self::connecting(RdmaConnect::Manager)
+    }
+
+    /// Nodes that connect by an exchange over TCP, reliably.
+    pub(super) fn over_tcp(_seed: u64) -> Self {
+        Self::connecting(RdmaConnect::Tcp)
+    }
+
+    /// Nodes that connect by an exchange over TCP, unreliably.
+    pub(super) fn unreliable(_seed: u64) -> Self {
+        Self::connecting(RdmaConnect::TcpUnreliable)
+    }
+
+    fn connecting(connect: RdmaConnect) -> Self {
         let address = std::env::var(ADDRESS_VARIABLE);
         let address = address.as_deref().unwrap_or(ADDRESS_DEFAULT);
         let address = address.parse().expect("FABRICAST_VERBS_ADDRESS is an IP address");
-        Self { ports: Arc::new(Ports { address, by_name: Mutex::default() }) }
+        Self { connect, ports: Arc::new(Ports { address, by_name: Mutex::default() }) }
     }
 }
 
 impl Harness for VerbsHarness {
     fn fabric(&self) -> Box<dyn Fabric> {
-        let fabric = VerbsFabric::new(VerbsConfig::default()).expect("an event can be made");
+        let config = VerbsConfig { connect: self.connect, ..VerbsConfig::default() };
+        let fabric = VerbsFabric::new(config).expect("an event can be made");
         Box::new(Named { fabric, ports: Arc::clone(&self.ports) })
     }
 
@@ -117,3 +138,105 @@ impl Fabric for Named {
 }
 
 conformance_suite!(verbs, VerbsHarness::new, 2, #[ignore = "needs an RDMA device"]);
+conformance_suite!(verbs_tcp, VerbsHarness::over_tcp, 1, #[ignore = "needs an RDMA device"]);
+
+/// What holds without acknowledgements: whatever is written arrives later than its completion.
+mod verbs_tcp_unreliable {
+    use super::*;
+
+    conformance_suite! { @tests VerbsHarness::unreliable, 1, [#[ignore = "needs an RDMA device"]];
+        connections:
+            a_name_is_listened_on_once_and_free_again_afterwards,
+            a_dial_to_nobody_says_so,
+            messages_arrive_whole_and_in_order,
+            messages_go_both_ways_at_once,
+            a_message_over_the_limit_is_refused,
+            a_message_longer_than_the_buffer_is_an_error_and_lost,
+            a_close_is_seen_after_everything_that_was_sent,
+            a_send_to_a_peer_that_is_gone_is_an_error,
+            a_connection_that_nobody_accepts_closes_with_the_listener,
+            a_peer_that_does_not_read_fills_up_and_recovers,
+            many_connections_keep_apart;
+        state:
+            pushed_values_are_right_and_counted,
+            several_readers_are_pushed_to,
+            a_late_reader_is_pushed_the_newest_value_first,
+            readers_are_pushed_the_values_of_the_next_incarnation,
+            a_publisher_that_does_not_wait_gets_nothing_wrong_accepted;
+    }
+
+    #[test]
+    #[ignore = "needs an RDMA device"]
+    fn a_region_to_be_read_is_refused_and_others_are_written() {
+        let harness = VerbsHarness::unreliable(0);
+        let mut pair = Pair::new(&harness);
+        let readable = registered(&*pair.listening, 4096, Exposure::Read);
+        let error = pair.offer(&harness, &readable).open_read(4096).expect_err("there are no reads");
+        assert!(error.to_string().contains("an unreliable connection only pushes"), "{error}");
+        let landing = registered(&*pair.dialler, 4096, Exposure::Write);
+        send(&harness, &mut *pair.near, b"landing", Some(&landing));
+        let offer = message(&harness, &mut *pair.far).1.expect("the region comes with its message");
+        let mut remote = offer.open_write(4096).expect("it is as long as was agreed");
+        for word in 1..100 {
+            remote.post(&readable, &[Write::Word { offset: 8, word }]).expect("the peer can be reached");
+            until(&harness, "a write", || (landing.region().load_acquire(8) == word).then_some(()));
+        }
+    }
+}
+
+/// A listener answers to all ways at once, and to strangers not for long.
+mod verbs_tcp_listener {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs an RDMA device"]
+    fn peers_of_all_ways_meet_at_one_address_and_strangers_harm_nobody() {
+        let harness = VerbsHarness::new(0);
+        let fabric = harness.fabric();
+        let mut listener = fabric.listen(&name("far")).expect("the name is free");
+        let address = harness.address(&name("far"));
+        let Address::Rdma { host, port } = &address else { panic!("{address} is of another kind") };
+        let stranger = |request: &[u8]| {
+            let mut stream = TcpStream::connect((host.as_str(), *port)).expect("somebody listens");
+            stream.write_all(request).expect("it takes some bytes");
+            stream
+        };
+        let mut strangers = [stranger(b""), stranger(b"GET / HTTP/1.1\r\n\r\n"), stranger(b"\0")];
+        let ways = [RdmaConnect::Manager, RdmaConnect::Tcp, RdmaConnect::TcpUnreliable];
+        let mut fars = Vec::new();
+        let mut accept = |fars: &mut Vec<_>| fars.extend(listener.accept().expect("the listener works"));
+        for (way, number) in ways.into_iter().zip(0..) {
+            let config = VerbsConfig { connect: way, ..VerbsConfig::default() };
+            let dialler = VerbsFabric::new(config).expect("an event can be made");
+            let mut near = dialler.dial(&address).expect("somebody listens");
+            send(&harness, &mut *near, &[number], None);
+            until(&harness, "an echo", || {
+                accept(&mut fars);
+                for far in &mut fars {
+                    let mut buffer = [0; 8];
+                    if let Ok(Received::Message { len, .. }) = far.receive(&mut buffer) {
+                        send(&harness, &mut **far, &buffer[..len], None);
+                    }
+                }
+                let mut buffer = [0; 8];
+                match near.receive(&mut buffer).expect("the connection stands") {
+                    Received::Message { len, .. } => {
+                        assert_eq!(buffer[..len], [number]);
+                        Some(())
+                    }
+                    Received::Nothing => None,
+                    Received::Closed => panic!("a connection of {way:?} ended"),
+                }
+            });
+        }
+        assert_eq!(fars.len(), ways.len() + strangers.len());
+        // Those who say nothing, or too little, are left when the time for that is over.
+        for stranger in &mut strangers {
+            let mut answer = Vec::new();
+            let end = stranger.read_to_end(&mut answer);
+            assert!(end.is_ok() || answer.len() <= 8, "{end:?}");
+        }
+        let closed = |far: &mut Box<dyn Connection>| matches!(far.receive(&mut [0; 8]), Ok(Received::Closed));
+        assert_eq!(fars.iter_mut().filter_map(|far| closed(far).then_some(())).count(), fars.len());
+    }
+}

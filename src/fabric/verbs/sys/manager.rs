@@ -16,13 +16,10 @@ use rustix::net::addr::{SocketAddrArg, SocketAddrStorage};
 
 use super::queue_pair::{self, QueuePair, QueuePairPlan};
 use super::{Context, ProtectionDomain, SysError, borrow, check, set_nonblocking, warn_left};
-use crate::sync::atomic::{AtomicU64, Ordering};
 
 // Constants that are missing in the bindings.
 /// `RDMA_OPTION_ID`.
 pub(super) const OPTION_ID: c_int = 0;
-/// `RDMA_OPTION_ID_REUSEADDR`.
-pub(super) const OPTION_ID_REUSEADDR: c_int = 1;
 /// `RDMA_OPTION_ID_ACK_TIMEOUT`.
 pub(super) const OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
@@ -75,7 +72,7 @@ impl EventChannel {
         let returned = unsafe { rdma_sys::rdma_ack_cm_event(event.as_ptr()) };
         // Dropping an identifier takes the lock: it must be free before one can exist.
         drop(busy);
-        let new_id = new_id.map(|(raw, key)| CmId(Arc::new(IdHandle::new(raw, key, self))));
+        let new_id = new_id.map(|raw| CmId(Arc::new(IdHandle::new(raw, self))));
         check("rdma_ack_cm_event", returned)?;
         Ok(Some(CmEvent { new_id, ..copy }))
     }
@@ -103,12 +100,12 @@ impl std::fmt::Debug for EventChannel {
     }
 }
 
-/// Copies an event. A new identifier, if it brings one, gets a number, which is returned with it.
+/// Copies an event, and returns the new identifier, if it brings one.
 ///
 /// # Safety
 ///
 /// The event must not be acknowledged yet, and concern identifiers of the port space `RDMA_PS_TCP`.
-unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<(NonNull<rdma_cm_id>, IdKey)>) {
+unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<NonNull<rdma_cm_id>>) {
     // SAFETY: the caller has not acknowledged the event, so that it is there; nobody writes it.
     let event = unsafe { event.as_ref() };
     // SAFETY: with this port space the union holds this field, or zeros; no value of it is invalid.
@@ -122,19 +119,9 @@ unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<(NonNull
         unsafe { std::slice::from_raw_parts(data, data_len) }.to_vec()
     };
     let kind = CmEventKind::from_number(event.event);
-    let is_request = kind == CmEventKind::ConnectRequest;
-    let concerned = if is_request { event.listen_id } else { event.id };
-    // SAFETY: an identifier is not destroyed before its events are acknowledged; its user field is written before
-    // the identifier can have one.
-    let key = IdKey(unsafe { (*concerned).context }.addr() as u64);
-    let new_id = NonNull::new(event.id).filter(|_| is_request).map(|id| (id, IdKey::next()));
-    if let Some((id, key)) = new_id {
-        // SAFETY: the new identifier belongs to who takes this event; nobody else knows it yet.
-        unsafe { (*id.as_ptr()).context = key.as_user() };
-    }
+    let new_id = NonNull::new(event.id).filter(|_| kind == CmEventKind::ConnectRequest);
     let copy = CmEvent {
         kind,
-        id: key,
         status: event.status,
         private_data,
         new_id: None,
@@ -144,29 +131,11 @@ unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<(NonNull
     (copy, new_id)
 }
 
-/// The number of an identifier in this process. None is used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(in crate::fabric::verbs) struct IdKey(u64);
-
-impl IdKey {
-    fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-
-    /// The number in the form of the field that the library keeps for its users.
-    fn as_user(self) -> *mut std::ffi::c_void {
-        ptr::without_provenance_mut(usize::try_from(self.0).unwrap_or(usize::MAX))
-    }
-}
-
 /// What happened to a connection.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct CmEvent {
     /// What it was.
     pub(in crate::fabric::verbs) kind: CmEventKind,
-    /// The identifier that it concerns; of a request the one that listens.
-    pub(in crate::fabric::verbs) id: IdKey,
     /// 0, a negative error number, or the reason of a rejection.
     pub(in crate::fabric::verbs) status: i32,
     /// What the peer added, followed by zeros up to the most there can be.
@@ -278,7 +247,6 @@ impl ConnectParameters<'_> {
 /// An identifier, which the queue pair that was made on it holds, too.
 pub(super) struct IdHandle {
     raw: NonNull<rdma_cm_id>,
-    key: IdKey,
     /// Where its events appear. Locked, together with the channel, while the identifier is used.
     channel: Mutex<Arc<EventChannel>>,
 }
@@ -289,8 +257,8 @@ unsafe impl Send for IdHandle {}
 unsafe impl Sync for IdHandle {}
 
 impl IdHandle {
-    fn new(raw: NonNull<rdma_cm_id>, key: IdKey, channel: &Arc<EventChannel>) -> Self {
-        Self { raw, key, channel: Mutex::new(Arc::clone(channel)) }
+    fn new(raw: NonNull<rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
+        Self { raw, channel: Mutex::new(Arc::clone(channel)) }
     }
 
     /// Calls a function of the library with the identifier, while nobody else uses it.
@@ -337,30 +305,19 @@ pub(in crate::fabric::verbs) struct CmId(Arc<IdHandle>);
 impl CmId {
     /// A new one, whose events appear on this channel.
     pub(in crate::fabric::verbs) fn create(channel: &Arc<EventChannel>) -> Result<Self, SysError> {
-        let key = IdKey::next();
         let mut raw = ptr::null_mut();
         let space = rdma_port_space::RDMA_PS_TCP;
         // SAFETY: the channel is there, and the result holds it; the place is a local variable.
         let returned =
-            unsafe { rdma_sys::rdma_create_id(channel.raw.as_ptr(), &raw mut raw, key.as_user(), space) };
+            unsafe { rdma_sys::rdma_create_id(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), space) };
         check("rdma_create_id", returned)?;
         let raw = NonNull::new(raw).ok_or_else(|| SysError::new("rdma_create_id", Errno::INVAL))?;
-        Ok(Self(Arc::new(IdHandle::new(raw, key, channel))))
-    }
-
-    /// Its number, which events name.
-    pub(in crate::fabric::verbs) fn key(&self) -> IdKey {
-        self.0.key
+        Ok(Self(Arc::new(IdHandle::new(raw, channel))))
     }
 
     /// Sets how long an acknowledgement may take: 4.096 µs times two to this power. Only before the route is resolved.
     pub(in crate::fabric::verbs) fn set_ack_timeout(&self, timeout: u8) -> Result<(), SysError> {
         self.set_option(OPTION_ID_ACK_TIMEOUT, timeout)
-    }
-
-    /// Allows to bind an address that was used a moment ago.
-    pub(in crate::fabric::verbs) fn set_reuse_address(&self, reuse: bool) -> Result<(), SysError> {
-        self.set_option(OPTION_ID_REUSEADDR, c_int::from(reuse))
     }
 
     fn set_option<T: Copy>(&self, option: c_int, mut value: T) -> Result<(), SysError> {
@@ -538,6 +495,6 @@ unsafe fn read_address(place: *const SocketAddrStorage) -> Option<SocketAddr> {
 
 impl std::fmt::Debug for CmId {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("CmId").field("key", &self.0.key).finish_non_exhaustive()
+        out.debug_struct("CmId").finish_non_exhaustive()
     }
 }

@@ -1,6 +1,5 @@
 //! Queue pairs.
 
-use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
@@ -108,6 +107,7 @@ pub(in crate::fabric::verbs) struct RtsPlan {
 }
 
 /// What a queue pair can do at the moment.
+#[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum QueuePairState {
     /// Nothing.
@@ -128,6 +128,7 @@ pub(in crate::fabric::verbs) enum QueuePairState {
     Unknown(u32),
 }
 
+#[cfg(test)]
 impl QueuePairState {
     fn from_number(number: u32) -> Self {
         match number {
@@ -222,6 +223,11 @@ impl QueuePair {
         }
     }
 
+    /// What it promises.
+    pub(in crate::fabric::verbs) fn kind(&self) -> QueuePairKind {
+        self.kind
+    }
+
     /// Its number on its device.
     pub(in crate::fabric::verbs) fn number(&self) -> u32 {
         self.number
@@ -291,8 +297,9 @@ impl QueuePair {
     }
 
     /// What it can do at the moment.
+    #[cfg(test)]
     pub(in crate::fabric::verbs) fn state(&self) -> Result<QueuePairState, SysError> {
-        let (mut attributes, mut made) = (attributes(), MaybeUninit::<ibv_qp_init_attr>::zeroed());
+        let (mut attributes, mut made) = (attributes(), std::mem::MaybeUninit::<ibv_qp_init_attr>::zeroed());
         let mask = ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed();
         // SAFETY: the queue pair is there as long as this value, and both places have room for what is written.
         let returned = unsafe {

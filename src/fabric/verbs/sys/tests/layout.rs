@@ -143,7 +143,6 @@ fn constants_of_events() -> Facts {
 fn own_declarations() -> Facts {
     let options = [
         ("RDMA_OPTION_ID", manager::OPTION_ID),
-        ("RDMA_OPTION_ID_REUSEADDR", manager::OPTION_ID_REUSEADDR),
         ("RDMA_OPTION_ID_ACK_TIMEOUT", manager::OPTION_ID_ACK_TIMEOUT),
     ];
     let mut facts: Facts = options.map(|(name, value)| (name, u64::try_from(value).unwrap())).into();

@@ -1,0 +1,471 @@
+//! How a connection comes to stand, and ends, by an exchange over TCP.
+//!
+//! The TCP connection stays as long as the session: its end is the session's, whichever process ends it or dies. Control
+//! messages of reliable connections travel over the queue pair as always; those of unreliable ones over TCP.
+
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use super::device::{Device, Wish};
+use super::endpoint::{Endpoint, MIN_RNR_TIMER, Side};
+use super::error::VerbsError;
+use super::exchange::{End, READY, packet_sequence};
+use super::greeting::Rejection;
+use super::link::{Change, Link};
+use super::manager::{ACK_TIMEOUT, RETRY_COUNT, RNR_RETRY_COUNT, not_reached, resolve};
+use super::opened::Devices;
+use super::stream::{Arrival, FrameStream};
+use super::sys::{
+    LinkLayer, ProtectionDomain, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsPlan, SysError,
+};
+use crate::fabric::{Address, FabricError};
+use crate::limits;
+
+/// One end of a connection, as the exchange sees it.
+#[derive(Debug)]
+pub(super) struct ExchangedLink {
+    stream: FrameStream,
+    /// Readable when something has come by the stream, or it is connected.
+    events: OwnedFd,
+    phase: Phase,
+    kind: QueuePairKind,
+    /// What is not connected yet, at the end that dialled.
+    near: Option<Near>,
+    /// What was dialled, at the end that did.
+    address: Option<Address>,
+    /// When the connection has to stand.
+    deadline_ns: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Waiting for the TCP connection.
+    Connecting,
+    /// Waiting for the peer's end, which was asked for.
+    Asking,
+    /// Waiting for the end of a peer that dialled.
+    Asked,
+    /// Waiting for the peer to be ready.
+    Accepting,
+    /// It stands.
+    Standing,
+    /// The peer was told that it is over.
+    Leaving,
+    /// It is over.
+    Over,
+}
+
+/// This end of a connection, and what it tells the peer.
+#[derive(Debug)]
+struct Near {
+    endpoint: Arc<Endpoint>,
+    end: End,
+    port: u8,
+    /// The place of its address in the table of its port, if packets carry addresses.
+    gid_index: Option<u8>,
+    /// Reads that it has under way at a time.
+    reads_max: u8,
+}
+
+impl ExchangedLink {
+    /// Begins to connect to a node.
+    pub(super) fn dial(
+        address: &Address,
+        kind: QueuePairKind,
+        devices: &Devices,
+        now_ns: u64,
+    ) -> Result<Self, FabricError> {
+        let (target, source) = (resolve(address)?, devices.source()?);
+        let socket = connect(source.as_ref(), &target).map_err(|error| not_connected(address, error))?;
+        Self::new(socket, Phase::Connecting, kind, Some(address.clone()), now_ns)
+    }
+
+    /// Takes a connection that a peer asks for.
+    pub(super) fn accept(socket: TcpStream, now_ns: u64) -> Result<Self, FabricError> {
+        Self::new(socket, Phase::Asked, QueuePairKind::Rc, None, now_ns)
+    }
+
+    fn new(
+        socket: TcpStream,
+        phase: Phase,
+        kind: QueuePairKind,
+        address: Option<Address>,
+        now_ns: u64,
+    ) -> Result<Self, FabricError> {
+        let stream = FrameStream::new(socket).map_err(system)?;
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
+        let wanted = match phase {
+            Phase::Connecting => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            _ => epoll::EventFlags::IN,
+        };
+        let added = epoll::add(&events, stream.socket(), epoll::EventData::new_u64(0), wanted);
+        added.map_err(|errno| system(errno.into()))?;
+        let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
+        Ok(Self { stream, events, phase, kind, near: None, address, deadline_ns })
+    }
+
+    fn advance(&mut self, devices: &Devices) -> Result<Option<Change>, FabricError> {
+        if self.phase == Phase::Connecting {
+            return self.on_socket(devices);
+        }
+        match self.stream.receive() {
+            Arrival::Nothing => Ok(None),
+            Arrival::Closed => Ok(Some(self.end())),
+            Arrival::Lost => Err(VerbsError::NoAnswer.into()),
+            Arrival::Malformed => self.refuse(Rejection::NotANode).map(Some),
+            Arrival::Frame(frame) => self.take(frame, devices),
+        }
+    }
+
+    fn take(&mut self, frame: Vec<u8>, devices: &Devices) -> Result<Option<Change>, FabricError> {
+        match (self.phase, self.kind) {
+            (Phase::Asking, _) => self.on_answer(&frame).map(Some),
+            (Phase::Asked, _) => self.on_question(&frame, devices).map(Some),
+            (Phase::Accepting, _) if frame == READY => {
+                self.phase = Phase::Standing;
+                Ok(Some(Change::Established))
+            }
+            (Phase::Standing | Phase::Leaving, QueuePairKind::Uc) => Ok(Some(Change::Frame(frame))),
+            (Phase::Leaving, QueuePairKind::Rc) => Ok(None),
+            _ => self.refuse(Rejection::NotANode).map(Some),
+        }
+    }
+
+    /// Looks whether the TCP connection stands: then this host's device is known, and the endpoint can be made.
+    fn on_socket(&mut self, devices: &Devices) -> Result<Option<Change>, FabricError> {
+        let socket = self.stream.socket();
+        match (socket.take_error().unwrap_or_else(Some), &self.address) {
+            // It stood, and its listener has left.
+            (Some(error), _) if error.kind() == ErrorKind::ConnectionReset => return Ok(Some(self.end())),
+            (Some(error), Some(address)) => return Err(not_connected(address, error)),
+            _ => {}
+        }
+        if socket.peer_addr().is_err() {
+            return Ok(None);
+        }
+        let local = socket.local_addr().map_err(system)?.ip();
+        let (data, wanted) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        epoll::modify(&self.events, socket, data, wanted).map_err(|errno| system(errno.into()))?;
+        let near = Near::create(local, Side::Dialled, self.kind, devices)?;
+        self.say(&near.end.emit());
+        self.phase = Phase::Asking;
+        let endpoint = Arc::clone(&near.endpoint);
+        self.near = Some(near);
+        Ok(Some(Change::Endpoint(endpoint)))
+    }
+
+    /// A peer that was dialled has answered.
+    fn on_answer(&mut self, frame: &[u8]) -> Result<Change, FabricError> {
+        if let Some(why) = Rejection::parse(frame) {
+            return Err(VerbsError::Refused { why }.into());
+        }
+        let far = End::parse(frame).ok().filter(|far| far.kind == self.kind).ok_or(VerbsError::NotANode)?;
+        if let Some(near) = self.near.take() {
+            near.connect(&far)?;
+        }
+        self.say(READY);
+        self.phase = Phase::Standing;
+        Ok(Change::Established)
+    }
+
+    /// A peer that has dialled has told its end.
+    fn on_question(&mut self, frame: &[u8], devices: &Devices) -> Result<Change, FabricError> {
+        let far = match End::parse(frame) {
+            Ok(far) => far,
+            Err(rejection) => return self.refuse(rejection),
+        };
+        let local = self.stream.socket().local_addr().map_err(system)?.ip();
+        let near = Near::create(local, Side::Accepted, far.kind, devices);
+        let connected = near.and_then(|near| near.connect(&far).map(|()| near));
+        let near = connected.inspect_err(|_| self.say(&Rejection::NoRoom.emit()))?;
+        self.say(&near.end.emit());
+        (self.kind, self.phase) = (far.kind, Phase::Accepting);
+        Ok(Change::Endpoint(near.endpoint))
+    }
+
+    /// Ends a connection with a peer that says what no node says.
+    fn refuse(&mut self, rejection: Rejection) -> Result<Change, FabricError> {
+        if self.address.is_some() {
+            return Err(VerbsError::NotANode.into());
+        }
+        let peer = self.stream.socket().peer_addr().ok();
+        tracing::debug!(target: "fabricast", ?rejection, ?peer, "a connection over TCP was rejected");
+        if self.phase == Phase::Asked {
+            self.say(&rejection.emit());
+        }
+        Ok(self.end())
+    }
+
+    /// Sends what is so short that a new connection takes it. One that is broken tells so when it is read from.
+    fn say(&mut self, frame: &[u8]) {
+        if let Err(error) = self.stream.send(frame) {
+            tracing::trace!(target: "fabricast", %error, "nobody to be told");
+        }
+    }
+
+    fn end(&mut self) -> Change {
+        self.phase = Phase::Over;
+        Change::Over
+    }
+
+    fn shut(&self, how: Shutdown) {
+        if let Err(error) = self.stream.socket().shutdown(how) {
+            // There is no connection yet, or the peer was quicker.
+            tracing::trace!(target: "fabricast", %error, "nothing to be disconnected");
+        }
+    }
+}
+
+impl Link for ExchangedLink {
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.events.as_fd()
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        let begins =
+            matches!(self.phase, Phase::Connecting | Phase::Asking | Phase::Asked | Phase::Accepting);
+        begins.then_some(self.deadline_ns)
+    }
+
+    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
+        if self.phase == Phase::Over {
+            return Ok(None);
+        }
+        let change = match (self.advance(devices), self.deadline_ns(), &self.address) {
+            (Ok(None), Some(deadline_ns), Some(address)) if now_ns >= deadline_ns => {
+                Err(FabricError::NoAnswer { address: address.clone() })
+            }
+            (Ok(None), Some(deadline_ns), None) if now_ns >= deadline_ns => Ok(Some(self.end())),
+            (change, ..) => change,
+        };
+        if change.is_err() {
+            self.phase = Phase::Over;
+        }
+        change
+    }
+
+    fn leave(&mut self) {
+        let stands = matches!(self.phase, Phase::Standing | Phase::Accepting);
+        self.shut(if stands { Shutdown::Write } else { Shutdown::Both });
+        self.phase = if stands { Phase::Leaving } else { Phase::Over };
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.phase == Phase::Leaving
+    }
+
+    fn disconnect(&self) {
+        self.shut(Shutdown::Both);
+    }
+
+    fn frames(&mut self) -> Option<&mut FrameStream> {
+        (self.kind == QueuePairKind::Uc).then_some(&mut self.stream)
+    }
+}
+
+impl Near {
+    /// An end on the device that has this address.
+    fn create(
+        local: IpAddr,
+        side: Side,
+        kind: QueuePairKind,
+        devices: &Devices,
+    ) -> Result<Self, FabricError> {
+        let device = Device::choose(&Wish::from_environment(Some(local))?)?;
+        let opened = devices.open(&device.context)?;
+        let domain = match side {
+            // A domain of its own: what this peer is lent is beyond the reach of others.
+            Side::Dialled => ProtectionDomain::allocate(&opened.context)?,
+            Side::Accepted => Arc::clone(&opened.serving),
+        };
+        let endpoint =
+            Endpoint::create(&opened, &domain, side, kind, |plan| QueuePair::create(&domain, plan))?;
+        endpoint.queue_pair().to_init(device.port, RemoteFlags::default())?;
+        if endpoint.is_reliable() {
+            endpoint.begin_to_receive()?;
+        }
+        let random = crate::random::number();
+        let random = random.map_err(|source| FabricError::System { what: "draw a random number", source })?;
+        let end = End {
+            kind,
+            lid: device.port_attributes.lid,
+            queue_pair: endpoint.queue_pair().number(),
+            packet_sequence: packet_sequence(random),
+            gid: device.gid.bytes,
+            mtu: device.port_attributes.active_mtu,
+            reads_max: opened.reads_served_max,
+        };
+        let is_global = device.port_attributes.link_layer == LinkLayer::Ethernet;
+        let gid_index =
+            u8::try_from(device.gid.index).map_err(|_| SysError::new("ibv_modify_qp", Errno::RANGE))?;
+        let gid_index = is_global.then_some(gid_index);
+        Ok(Self { endpoint, end, port: device.port, gid_index, reads_max: opened.reads_max })
+    }
+
+    /// Connects the queue pair to that of the peer.
+    fn connect(&self, far: &End) -> Result<(), FabricError> {
+        let queue_pair = self.endpoint.queue_pair();
+        queue_pair.to_rtr(&RtrPlan {
+            mtu: self.end.mtu.min(far.mtu),
+            dest_qp_num: far.queue_pair,
+            rq_psn: far.packet_sequence,
+            max_dest_rd_atomic: self.end.reads_max,
+            min_rnr_timer: MIN_RNR_TIMER,
+            port: self.port,
+            dlid: far.lid,
+            global: self.gid_index.map(|index| (far.gid, index)),
+        })?;
+        queue_pair.to_rts(&RtsPlan {
+            sq_psn: self.end.packet_sequence,
+            timeout: ACK_TIMEOUT,
+            retry_count: RETRY_COUNT,
+            rnr_retry_count: RNR_RETRY_COUNT,
+            max_rd_atomic: self.reads_max.min(far.reads_max),
+        })?;
+        Ok(())
+    }
+}
+
+/// What diallers come to that connect by an exchange.
+#[derive(Debug)]
+pub(super) struct Counter {
+    listener: TcpListener,
+}
+
+impl Counter {
+    /// Listens at a local address. `None` when the port is taken.
+    pub(super) fn open(at: &SocketAddr) -> Result<Option<Self>, FabricError> {
+        let listener = match TcpListener::bind(at) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
+            bound => bound.map_err(system)?,
+        };
+        listener.set_nonblocking(true).map_err(system)?;
+        Ok(Some(Self { listener }))
+    }
+
+    /// The next one that dials.
+    pub(super) fn next(&self) -> Result<Option<TcpStream>, FabricError> {
+        loop {
+            match self.listener.accept() {
+                Ok((socket, _)) => return Ok(Some(socket)),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                // It has left already.
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
+                Err(source) => return Err(FabricError::System { what: "accept a peer", source }),
+            }
+        }
+    }
+
+    /// Readable when somebody dials.
+    pub(super) fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+/// Begins to connect a socket, from this local address if it is of the same kind.
+fn connect(source: Option<&SocketAddr>, target: &SocketAddr) -> io::Result<TcpStream> {
+    let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    if let Some(source) = source.filter(|source| source.is_ipv4() == target.is_ipv4()) {
+        rustix::net::bind(&socket, source)?;
+    }
+    match rustix::net::connect(&socket, target) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(socket.into()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Why a node was not reached, in the words of the seam where it has some.
+fn not_connected(address: &Address, source: io::Error) -> FabricError {
+    if source.kind() == ErrorKind::ConnectionRefused {
+        return FabricError::NoSuchNode { address: address.clone() };
+    }
+    not_reached(address, VerbsError::Call { call: "connect", source })
+}
+
+fn system(source: io::Error) -> FabricError {
+    FabricError::System { what: "use a TCP connection", source }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+
+    use super::*;
+    use crate::clock::{Clock, SystemClock};
+
+    /// What becomes of a link.
+    fn outcome(link: &mut ExchangedLink, now_ns: u64) -> Result<Change, FabricError> {
+        let (devices, began_ns) = (Devices::new(Wish::default()), SystemClock.monotonic_ns());
+        loop {
+            if let Some(change) = link.next(&devices, now_ns).transpose() {
+                return change;
+            }
+            assert!(SystemClock.monotonic_ns() - began_ns < 10_000_000_000);
+        }
+    }
+
+    fn accepted() -> (TcpStream, ExchangedLink) {
+        let counter = Counter::open(&"127.0.0.1:0".parse().unwrap()).unwrap().unwrap();
+        let far = TcpStream::connect(counter.listener.local_addr().unwrap()).unwrap();
+        crate::fabric::wait(&[counter.wait_handle()], &[], std::time::Duration::from_secs(10)).unwrap();
+        let socket = counter.next().unwrap().unwrap();
+        assert!(counter.next().unwrap().is_none());
+        (far, ExchangedLink::accept(socket, 0).unwrap())
+    }
+
+    #[test]
+    fn who_speaks_another_protocol_is_told_and_left() {
+        let requests: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", b"\0\x04FBCR", b"\0\0", b"\xff\xff"];
+        for request in requests {
+            let (mut far, mut link) = accepted();
+            far.write_all(request).unwrap();
+            assert!(matches!(outcome(&mut link, 0), Ok(Change::Over)));
+            assert_eq!(link.next(&Devices::new(Wish::default()), u64::MAX).unwrap().map(|_| ()), None);
+            let mut answer = [0; 8];
+            far.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, *b"\0\x06FBC1\x01\x01");
+        }
+    }
+
+    #[test]
+    fn who_leaves_or_says_nothing_is_left() {
+        let (far, mut link) = accepted();
+        assert!(
+            link.next(&Devices::new(Wish::default()), limits::CONNECT_DEADLINE_NS - 1).unwrap().is_none()
+        );
+        assert_eq!(link.deadline_ns(), Some(limits::CONNECT_DEADLINE_NS));
+        assert!(matches!(outcome(&mut link, limits::CONNECT_DEADLINE_NS), Ok(Change::Over)));
+        assert_eq!(link.deadline_ns(), None);
+        drop(far);
+        let (far, mut link) = accepted();
+        drop(far);
+        assert!(matches!(outcome(&mut link, 0), Ok(Change::Over)));
+    }
+
+    #[test]
+    fn a_port_is_taken_once() {
+        let counter = Counter::open(&"127.0.0.1:0".parse().unwrap()).unwrap().unwrap();
+        let at = counter.listener.local_addr().unwrap();
+        assert!(Counter::open(&at).unwrap().is_none());
+        drop(counter);
+        assert!(Counter::open(&at).unwrap().is_some());
+    }
+
+    #[test]
+    fn nobody_at_an_address_is_told_as_such() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = Address::Rdma { host: free.ip().to_string(), port: free.port() };
+        let dialled = ExchangedLink::dial(&address, QueuePairKind::Rc, &Devices::new(Wish::default()), 0);
+        let error = dialled.and_then(|mut link| outcome(&mut link, 0)).unwrap_err();
+        assert!(matches!(&error, FabricError::NoSuchNode { address: found } if *found == address), "{error}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Frames over a TCP connection: what two ends say to connect their queue pairs by hand, and then the control messages of
+//! unreliable connections, whose queue pairs carry one-sided operations only.
+//!
+//! Each frame is preceded by its length, a `u16` in network byte order. Nothing here blocks.
+
+#![expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+
+use std::time::Duration;
+
+use rustix::net::sockopt;
+
+use crate::limits;
+
+/// How long a connection is idle before the peer's host is probed, and then between two probes.
+const PROBE_PAUSE: Duration = Duration::from_secs(1);
+/// Probes without an answer after which the peer's host is taken for gone.
+const PROBES_MAX: u32 = 3;
+/// How long what was sent may remain without an acknowledgement, ms.
+const ACKNOWLEDGED_MS: u32 = 3000;
+/// Bytes before each frame.
+const PREFIX_LEN: usize = 2;
+const _: () = assert!(limits::VERBS_FRAME_LEN_MAX <= u16::MAX as usize);
+
+/// A TCP connection that carries frames.
+#[derive(Debug)]
+pub(super) struct FrameStream {
+    socket: TcpStream,
+    /// The rest of a frame that was begun to be sent.
+    unsent: Vec<u8>,
+    /// Bytes that have come and were not taken yet.
+    arrived: Vec<u8>,
+}
+
+/// What a stream had.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// A frame.
+    Frame(Vec<u8>),
+    /// No whole frame yet.
+    Nothing,
+    /// The peer has closed it, or its process is gone.
+    Closed,
+    /// The peer's host does not answer.
+    Lost,
+    /// The peer sent something that is no frame.
+    Malformed,
+}
+
+impl FrameStream {
+    /// The stream over a connected socket, or over one that is being connected.
+    pub(super) fn new(socket: TcpStream) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        // Messages are small, and answers are waited for.
+        socket.set_nodelay(true)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        sockopt::set_tcp_keepidle(&socket, PROBE_PAUSE)?;
+        sockopt::set_tcp_keepintvl(&socket, PROBE_PAUSE)?;
+        sockopt::set_tcp_keepcnt(&socket, PROBES_MAX)?;
+        sockopt::set_tcp_user_timeout(&socket, ACKNOWLEDGED_MS)?;
+        Ok(Self { socket, unsent: Vec::new(), arrived: Vec::new() })
+    }
+
+    /// The socket.
+    pub(super) fn socket(&self) -> &TcpStream {
+        &self.socket
+    }
+
+    /// Whether a part of a frame waits to be sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Sends a frame. False, and nothing was sent, while the one before it is still on its way.
+    pub(super) fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        if !self.flush()? {
+            return Ok(false);
+        }
+        let len = u16::try_from(frame.len()).map_err(|_| io::Error::from(ErrorKind::InvalidInput))?;
+        self.unsent.extend_from_slice(&len.to_be_bytes());
+        self.unsent.extend_from_slice(frame);
+        self.flush()?;
+        Ok(true)
+    }
+
+    /// Sends what is left of the last frame. Whether that is all.
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        while !self.unsent.is_empty() {
+            match self.socket.write(&self.unsent) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(len) => drop(self.unsent.drain(..len)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_not_yet(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next frame, if it is there.
+    pub(super) fn receive(&mut self) -> Arrival {
+        loop {
+            match self.take() {
+                Arrival::Nothing => {}
+                arrival => return arrival,
+            }
+            let mut buffer = [0; limits::VERBS_FRAME_LEN_MAX];
+            match self.socket.read(&mut buffer) {
+                Ok(0) => return Arrival::Closed,
+                Ok(len) => self.arrived.extend(buffer.iter().take(len)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if is_not_yet(&error) => return Arrival::Nothing,
+                Err(error) if error.kind() == ErrorKind::TimedOut => return Arrival::Lost,
+                Err(_) => return Arrival::Closed,
+            }
+        }
+    }
+
+    /// Takes a frame from what has arrived.
+    fn take(&mut self) -> Arrival {
+        let Some((prefix, rest)) = self.arrived.split_first_chunk::<PREFIX_LEN>() else {
+            return Arrival::Nothing;
+        };
+        let len = usize::from(u16::from_be_bytes(*prefix));
+        if len == 0 || len > limits::VERBS_FRAME_LEN_MAX {
+            return Arrival::Malformed;
+        }
+        let Some((frame, _)) = rest.split_at_checked(len) else { return Arrival::Nothing };
+        let frame = frame.to_vec();
+        self.arrived.drain(..PREFIX_LEN + len);
+        Arrival::Frame(frame)
+    }
+}
+
+/// Whether it may succeed later: the socket has nothing, takes nothing, or is still being connected.
+fn is_not_yet(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::clock::{Clock, SystemClock};
+
+    fn pair() -> (FrameStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (FrameStream::new(near).unwrap(), listener.accept().unwrap().0)
+    }
+
+    fn until(mut arrival: impl FnMut() -> Arrival) -> Arrival {
+        let began_ns = SystemClock.monotonic_ns();
+        loop {
+            match arrival() {
+                Arrival::Nothing => assert!(SystemClock.monotonic_ns() - began_ns < 10_000_000_000),
+                arrival => return arrival,
+            }
+        }
+    }
+
+    #[test]
+    fn frames_arrive_whole_in_pieces_of_any_length() {
+        let (mut near, mut far) = pair();
+        assert_eq!(near.receive(), Arrival::Nothing);
+        let mut bytes = Vec::new();
+        let frames: Vec<Vec<u8>> = [1, 2, 100, limits::VERBS_FRAME_LEN_MAX].map(|len| vec![7; len]).into();
+        for frame in &frames {
+            bytes.extend(u16::try_from(frame.len()).unwrap().to_be_bytes());
+            bytes.extend(frame);
+        }
+        for piece in bytes.chunks(3) {
+            far.write_all(piece).unwrap();
+        }
+        for frame in frames {
+            assert_eq!(until(|| near.receive()), Arrival::Frame(frame));
+        }
+        drop(far);
+        assert_eq!(until(|| near.receive()), Arrival::Closed);
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_fills_the_stream() {
+        let (mut near, far) = pair();
+        let mut far = FrameStream::new(far).unwrap();
+        let mut sent = 0_u64;
+        while near.send(&sent.to_be_bytes().repeat(500)).unwrap() {
+            sent += 1;
+        }
+        for number in 0..sent {
+            assert_eq!(until(|| far.receive()), Arrival::Frame(number.to_be_bytes().repeat(500)));
+            near.flush().unwrap();
+        }
+        assert!(near.send(b"again").unwrap());
+        assert_eq!(until(|| far.receive()), Arrival::Frame(b"again".to_vec()));
+    }
+
+    #[test]
+    fn impossible_lengths_are_refused() {
+        for prefix in [[0, 0], [0xff, 0xff]] {
+            let (mut near, mut far) = pair();
+            far.write_all(&prefix).unwrap();
+            assert_eq!(until(|| near.receive()), Arrival::Malformed);
+        }
+    }
+}

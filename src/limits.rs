@@ -56,8 +56,9 @@ pub const REASON_LEN_MAX: usize = 512;
 
 /// Fragments of control messages that a peer may have under way over RDMA verbs.
 pub const VERBS_RECEIVES: u16 = 8;
-/// Frames that only give back room for fragments, which a peer may have under way beside them.
-pub const VERBS_CREDIT_RECEIVES: u16 = 2;
+/// Frames without a fragment that a peer may have under way beside them: two that give back room, a question whether
+/// this end lives, and an answer.
+pub const VERBS_SIGNAL_RECEIVES: u16 = 4;
 /// Largest frame of a control message over RDMA verbs, bytes.
 pub const VERBS_FRAME_LEN_MAX: usize = 4096;
 /// Work requests that one connection over RDMA verbs has under way.
@@ -71,6 +72,8 @@ pub const VERBS_BACKLOG: i32 = 128;
 
 /// How long a connection over RDMA verbs may take to stand, nanoseconds.
 pub const CONNECT_DEADLINE_NS: u64 = 3_000_000_000;
+/// How long a connection over RDMA verbs may be quiet before the peer is asked whether it lives, nanoseconds.
+pub const VERBS_QUIET_NS: u64 = 250_000_000;
 /// How long a connection that was dropped still delivers what was sent, nanoseconds.
 pub const LINGER_NS: u64 = 1_000_000_000;
 /// How long a queue pair has to give back its work requests after it has failed, nanoseconds.
@@ -114,6 +117,6 @@ pub const HOST_NAME_LEN_MAX: usize = 64;
 
 const _: () = assert!(SLOT_COUNT_MIN.is_power_of_two() && SLOT_COUNT_MAX.is_power_of_two());
 const _: () = assert!(SLOT_COUNT_DEFAULT >= SLOT_COUNT_MIN && SLOT_COUNT_DEFAULT <= SLOT_COUNT_MAX);
-const _: () = assert!(VERBS_RECEIVES >= 2 && VERBS_RECEIVES.is_multiple_of(2) && VERBS_CREDIT_RECEIVES >= 2);
+const _: () = assert!(VERBS_RECEIVES >= 2 && VERBS_RECEIVES.is_multiple_of(2) && VERBS_SIGNAL_RECEIVES >= 4);
 const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);
 const _: () = assert!(TORN_RETRIES_AT_ONCE < TORN_RETRIES_MAX);

@@ -30,13 +30,13 @@ use crate::sync::atomic::Ordering;
 /// Bytes of a frame's buffer.
 const FRAME_LEN: usize = limits::VERBS_FRAME_LEN_MAX;
 /// Receives that are posted.
-const RECEIVES: u16 = limits::VERBS_RECEIVES + limits::VERBS_CREDIT_RECEIVES;
+const RECEIVES: u16 = limits::VERBS_RECEIVES + limits::VERBS_SIGNAL_RECEIVES;
 /// Buffers of frames that are being sent.
 const SEND_BUFFERS: u16 = limits::VERBS_RECEIVES;
 /// Bytes that a work request carries itself: a line.
 const INLINE_LEN: u32 = 64;
 /// Work requests of the send queue that one-sided operations leave to control messages.
-const RESERVED: u32 = SEND_BUFFERS as u32 + limits::VERBS_CREDIT_RECEIVES as u32;
+const RESERVED: u32 = SEND_BUFFERS as u32 + limits::VERBS_SIGNAL_RECEIVES as u32;
 /// How long a peer waits after it was told that there is no receive: 0.64 ms. It does not happen as long as both count
 /// their credits.
 pub(super) const MIN_RNR_TIMER: u8 = 12;
@@ -86,6 +86,8 @@ struct State {
     /// Regions that were sent to the peer.
     lent: Lent,
     frames_under_way: u32,
+    /// Work requests that were completed: the peer's host lives.
+    completed: u64,
     /// Buffers of frames that are not being sent.
     send_buffers: Vec<u16>,
 }
@@ -140,6 +142,7 @@ impl Endpoint {
             is_closed: false,
             lent: Lent::default(),
             frames_under_way: 0,
+            completed: 0,
             send_buffers: (RECEIVES..RECEIVES + SEND_BUFFERS).rev().collect(),
         };
         Ok(Arc::new(Self {
@@ -208,6 +211,13 @@ impl Endpoint {
     /// Why it is of no more use.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.state.lock().failure
+    }
+
+    /// How many work requests were completed so far. As long as it grows the peer's host lives.
+    pub(super) fn completed(&self) -> u64 {
+        let mut state = self.state.lock();
+        self.poll_sends(&mut state);
+        state.completed
     }
 
     /// Ends all use of it: what is under way fails. The first reason is the one that counts.
@@ -285,6 +295,7 @@ impl State {
         {
             flight.failed.store(true, Ordering::Relaxed);
         }
+        self.completed += u64::from(completion.status == Status::Success);
         let work = self.work.complete(completion.wr_id);
         self.give_back(work);
     }

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! 00  u16  credits: receives that the sender of this frame has posted again
-//! 02  u8   bit 0: the frame holds a fragment; bit 1: a region comes with its message; bit 2: that may be written
+//! 02  u8   bit 0: the frame holds a fragment; bit 1: a region comes with its message; bit 2: that may be written;
+//!          without bit 0, bit 3: the sender asks whether the peer lives; bit 4: it does
 //! 03  u8   version
 //! 04  u32  length of the message, bytes
 //! 08  u32  offset of the fragment in it, bytes
@@ -17,9 +18,10 @@
 //!
 //! Each end has receives posted for [`limits::VERBS_RECEIVES`] fragments of its peer, which may have that many under way: a
 //! fragment takes a credit, and the credit is given back when the fragment was taken and the receive is posted again.
-//! Credits travel with fragments or, when half of them are owed, in a frame of their own. Such a frame takes no credit: two
-//! further receives are posted for them, and a third is never under way, because each of them gives back half of all
-//! credits, and the peer must have used them all before.
+//! Credits travel with other frames or, when half of them are owed, in a frame of their own. Frames without a fragment take
+//! no credit: [`limits::VERBS_SIGNAL_RECEIVES`] further receives are posted for them. Of those that only give back credits a
+//! third is never under way, because each of them gives back half of all credits, and the peer must have used them all
+//! before. Who has asked whether the peer lives does not ask again before it has the answer.
 
 #![expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
 
@@ -41,6 +43,10 @@ const FRAGMENT: u8 = 1;
 const REGION: u8 = 2;
 /// Set when that region may be written, and not read.
 const WRITABLE: u8 = 4;
+/// Set when the sender asks whether the peer lives.
+const ASKS: u8 = 8;
+/// Set when the sender answers that it lives.
+const ANSWERS: u8 = 16;
 /// Credits that are owed before a frame is sent for them alone.
 const OWED_MAX: u16 = limits::VERBS_RECEIVES / 2;
 /// Bytes of queued messages from which on no further one is taken.
@@ -72,6 +78,10 @@ pub(super) struct Malformed(pub(super) &'static str);
 pub(super) struct Frame<'a> {
     /// Receives that it has posted again.
     pub(super) credits: u16,
+    /// Whether it asks for a sign of life.
+    pub(super) asks: bool,
+    /// Whether it gives one.
+    pub(super) answers: bool,
     /// A piece of a message.
     pub(super) fragment: Option<Fragment<'a>>,
 }
@@ -109,9 +119,10 @@ impl<'a> Frame<'a> {
         }
         let message_len = u32::from_be_bytes(take(rest)?);
         let offset = u32::from_be_bytes(take(rest)?);
-        if flags == 0 {
+        if flags & !(ASKS | ANSWERS) == 0 {
             let is_empty = rest.is_empty() && message_len == 0 && offset == 0;
-            let frame = Self { credits, fragment: None };
+            let (asks, answers) = (flags & ASKS != 0, flags & ANSWERS != 0);
+            let frame = Self { credits, asks, answers, fragment: None };
             return if is_empty { Ok(frame) } else { Err(Malformed("it holds something unannounced")) };
         }
         let region = match flags {
@@ -130,14 +141,16 @@ impl<'a> Frame<'a> {
         if bytes.is_empty() || end > u64::from(message_len) {
             return Err(Malformed("its fragment does not lie in its message"));
         }
-        Ok(Self { credits, fragment: Some(Fragment { message_len, offset, region, bytes }) })
+        let fragment = Some(Fragment { message_len, offset, region, bytes });
+        Ok(Self { credits, asks: false, answers: false, fragment })
     }
 
     /// Writes the frame, and nothing else, into a buffer.
     fn emit(&self, into: &mut Vec<u8>) {
-        let (mut flags, mut message_len, mut offset) = (0, 0, 0);
+        let (asks, answers) = (if self.asks { ASKS } else { 0 }, if self.answers { ANSWERS } else { 0 });
+        let (mut flags, mut message_len, mut offset) = (asks | answers, 0, 0);
         if let Some(fragment) = &self.fragment {
-            flags = FRAGMENT | fragment.region.as_ref().map_or(0, Descriptor::flags);
+            flags |= FRAGMENT | fragment.region.as_ref().map_or(0, Descriptor::flags);
             (message_len, offset) = (fragment.message_len, fragment.offset);
         }
         into.clear();
@@ -194,6 +207,12 @@ pub(super) struct Outbound {
     credits: u16,
     /// Fragments of the peer that were taken and that it was not told of yet.
     owed: u16,
+    /// The peer is to be asked whether it lives.
+    asks: bool,
+    /// The peer was asked, or is to be, and has not answered.
+    awaits: bool,
+    /// The peer is to be told that this end lives.
+    answers: bool,
 }
 
 /// A message that was not sent, or not all of it.
@@ -207,7 +226,15 @@ struct Queued {
 impl Outbound {
     /// What is to be sent to a new peer: nothing.
     pub(super) fn new() -> Self {
-        Self { queue: VecDeque::new(), queued_len: 0, credits: limits::VERBS_RECEIVES, owed: 0 }
+        Self {
+            queue: VecDeque::new(),
+            queued_len: 0,
+            credits: limits::VERBS_RECEIVES,
+            owed: 0,
+            asks: false,
+            awaits: false,
+            answers: false,
+        }
     }
 
     /// Whether everything was sent.
@@ -217,7 +244,12 @@ impl Outbound {
 
     /// Whether a frame could be sent now.
     pub(super) fn has_frame(&self) -> bool {
-        (self.credits > 0 && !self.queue.is_empty()) || self.owed >= OWED_MAX
+        self.has_signal() || (self.credits > 0 && !self.queue.is_empty())
+    }
+
+    /// Whether a frame without a fragment is due.
+    fn has_signal(&self) -> bool {
+        self.asks || self.answers || self.owed >= OWED_MAX
     }
 
     /// Whether a further message is taken.
@@ -237,10 +269,15 @@ impl Outbound {
 
     /// Writes the next frame to be sent into a buffer; `false` when there is none, or the peer has no room.
     pub(super) fn next(&mut self, into: &mut Vec<u8>) -> bool {
+        let (asks, answers) = (std::mem::take(&mut self.asks), std::mem::take(&mut self.answers));
+        if asks || answers {
+            Frame { credits: std::mem::take(&mut self.owed), asks, answers, fragment: None }.emit(into);
+            return true;
+        }
         let Some(first) = self.queue.front_mut().filter(|_| self.credits > 0) else {
-            let is_due = self.owed >= OWED_MAX;
+            let is_due = self.has_signal();
             if is_due {
-                Frame { credits: std::mem::take(&mut self.owed), fragment: None }.emit(into);
+                Frame { credits: std::mem::take(&mut self.owed), asks, answers, fragment: None }.emit(into);
             }
             return is_due;
         };
@@ -252,7 +289,7 @@ impl Outbound {
         let number = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let (message_len, offset) = (number(first.bytes.len()), number(first.sent_len));
         let fragment = Some(Fragment { message_len, offset, region, bytes });
-        Frame { credits: std::mem::take(&mut self.owed), fragment }.emit(into);
+        Frame { credits: std::mem::take(&mut self.owed), asks, answers, fragment }.emit(into);
         self.credits -= 1;
         self.queued_len -= bytes.len();
         first.sent_len += bytes.len();
@@ -262,8 +299,23 @@ impl Outbound {
         true
     }
 
-    /// Takes credits that the peer gives back.
-    pub(super) fn credit(&mut self, credits: u16) -> Result<(), Malformed> {
+    /// Asks whether the peer lives, unless it has yet to answer.
+    pub(super) fn ask(&mut self) {
+        self.asks |= !self.awaits;
+        self.awaits = true;
+    }
+
+    /// Takes what a frame of the peer says beside its fragment: credits that it gives back, questions and answers.
+    pub(super) fn heed(&mut self, frame: &Frame<'_>) -> Result<(), Malformed> {
+        if frame.answers && (!self.awaits || self.asks) {
+            return Err(Malformed("it answers what was not asked"));
+        }
+        self.awaits &= !frame.answers;
+        self.answers |= frame.asks;
+        self.credit(frame.credits)
+    }
+
+    fn credit(&mut self, credits: u16) -> Result<(), Malformed> {
         let sum = self.credits.saturating_add(credits);
         if sum > limits::VERBS_RECEIVES {
             return Err(Malformed("it gives back more credits than it was due"));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::opened::{Devices, OpenDevice};
-use super::session::Session;
+use super::session::{Next, Session};
 use super::sys::AsyncEventKind;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{FabricError, Waker, wait};
@@ -32,15 +32,22 @@ struct Inner {
     devices: Arc<Devices>,
     waker: Waker,
     stop: AtomicBool,
-    /// Sessions that it looks after.
-    sessions: Mutex<Vec<Arc<Session>>>,
+    /// Sessions that it is to look at now, among them some that it does not know yet.
+    roused: Mutex<Vec<Arc<Session>>>,
+}
+
+/// A session that the thread looks after.
+#[derive(Debug)]
+struct Attended {
+    session: Arc<Session>,
+    next: Next,
 }
 
 impl Service {
     /// The service of a fabric that uses these devices. No thread yet.
     pub(super) fn new(devices: &Arc<Devices>) -> Result<Arc<Self>, FabricError> {
         let (devices, waker, stop) = (Arc::clone(devices), Waker::new()?, AtomicBool::new(false));
-        let inner = Arc::new(Inner { devices, waker, stop, sessions: Mutex::default() });
+        let inner = Arc::new(Inner { devices, waker, stop, roused: Mutex::default() });
         Ok(Arc::new(Self { inner, thread: Mutex::default() }))
     }
 
@@ -58,12 +65,12 @@ impl Service {
         Ok(())
     }
 
-    /// Looks after a session, if that is needed.
+    /// Lets the thread look at a session, if that is needed.
     pub(super) fn attend(&self, session: &Arc<Session>) {
         if !session.needs_attention() {
             return;
         }
-        self.inner.sessions.lock().push(Arc::clone(session));
+        self.inner.roused.lock().push(Arc::clone(session));
         if let Err(error) = self.start() {
             tracing::warn!(target: "fabricast", %error, "a session goes on only while its owner looks");
         }
@@ -84,21 +91,22 @@ impl Drop for Service {
 
 impl Inner {
     fn run(&self) {
+        let mut attended = Vec::new();
         loop {
             // Acquire: pairs with the Release of the last hold.
             let stop = self.stop.load(Ordering::Acquire);
             self.waker.reset();
             let devices = self.devices.all();
             devices.iter().for_each(|device| report_events(device));
-            let due_ns = self.attend_all();
-            let sessions = self.sessions.lock().clone();
-            if stop && sessions.is_empty() {
+            let due_ns = self.attend_all(&mut attended);
+            if stop && attended.is_empty() {
                 return;
             }
+            let eventful = attended.iter().filter(|entry| matches!(entry.next, Next::AtEvent(_)));
             let handles: Vec<BorrowedFd<'_>> = [self.waker.wait_handle()]
                 .into_iter()
                 .chain(devices.iter().map(|device| device.context.async_handle()))
-                .chain(sessions.iter().flat_map(|session| session.event_handles()))
+                .chain(eventful.flat_map(|entry| entry.session.event_handles()))
                 .collect();
             let patience_ns = due_ns.saturating_sub(SystemClock.monotonic_ns()).min(IDLE_NS);
             if let Err(error) = wait(&handles, &[], Duration::from_nanos(patience_ns)) {
@@ -108,18 +116,27 @@ impl Inner {
         }
     }
 
-    /// One turn of all sessions. When the next one is due.
-    fn attend_all(&self) -> u64 {
+    /// One turn of all sessions for which it is time. When the next one is due. Those that are over are dropped here.
+    fn attend_all(&self, attended: &mut Vec<Attended>) -> u64 {
+        // Taken out, so that nobody who brings another one waits for this.
+        for session in std::mem::take(&mut *self.roused.lock()) {
+            match attended.iter_mut().find(|entry| Arc::ptr_eq(&entry.session, &session)) {
+                Some(entry) => entry.next = Next::At(0),
+                None => attended.push(Attended { session, next: Next::At(0) }),
+            }
+        }
         let now_ns = SystemClock.monotonic_ns();
         let mut due_ns = u64::MAX;
-        // Taken out, so that nobody who brings another one waits for this. Those that are done are dropped here.
-        let mut sessions = std::mem::take(&mut *self.sessions.lock());
-        sessions.retain(|session| {
-            let next_ns = session.attend(now_ns);
-            due_ns = due_ns.min(next_ns.unwrap_or(u64::MAX));
-            next_ns.is_some()
+        attended.retain_mut(|entry| {
+            if !matches!(entry.next, Next::At(next_ns) if next_ns > now_ns) {
+                entry.next = entry.session.attend(now_ns);
+            }
+            match entry.next {
+                Next::Never => return false,
+                Next::At(next_ns) | Next::AtEvent(next_ns) => due_ns = due_ns.min(next_ns),
+            }
+            true
         });
-        self.sessions.lock().append(&mut sessions);
         due_ns
     }
 }

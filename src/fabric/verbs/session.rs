@@ -56,10 +56,35 @@ struct State {
     end: Option<End>,
     /// The owner is gone: what was sent is delivered until then.
     lingers_until_ns: Option<u64>,
-    /// The service thread looks after it.
-    attended: bool,
+    attention: Attention,
+    /// Work requests that were completed when the session was last found to be alive, or the peer asked.
+    completed: u64,
+    /// When to look for that again.
+    look_ns: u64,
     /// The owner was woken.
     awake: bool,
+}
+
+/// How the service thread looks after a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attention {
+    /// Not at all.
+    None,
+    /// From time to time, to see whether the peer lives.
+    Rare,
+    /// Whenever something happens.
+    Close,
+}
+
+/// When the service thread is to look at a session again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Never: it is over.
+    Never,
+    /// Then.
+    At(u64),
+    /// Then, or when something happens to it.
+    AtEvent(u64),
 }
 
 /// A frame that is held.
@@ -106,7 +131,9 @@ impl Session {
                 frame: Vec::new(),
                 end: None,
                 lingers_until_ns: None,
-                attended: false,
+                attention: Attention::None,
+                completed: 0,
+                look_ns: 0,
                 awake: false,
             }),
         };
@@ -201,34 +228,63 @@ impl Session {
         state.lingers_until_ns = Some(now_ns.saturating_add(limits::LINGER_NS));
     }
 
-    /// Whether the service thread is to look after it from now on. `false` when it does so already.
+    /// Whether the service thread is to look at it now, because it does not know yet that there is something to do.
     pub(super) fn needs_attention(&self) -> bool {
         let mut state = self.state.lock();
-        let needs = !state.attended && state.is_unfinished();
-        state.attended |= needs;
+        let needs = match state.attention {
+            Attention::None => state.end.is_none(),
+            // What an owner has left is given back at once.
+            _ if state.lingers_until_ns.is_some() => true,
+            Attention::Rare => state.is_unfinished(),
+            Attention::Close => false,
+        };
+        if needs {
+            state.attention = Attention::Close;
+        }
         needs
     }
 
-    /// One turn of the service thread. When the next one is due even if nothing happens; `None` when there is nothing
-    /// left to be done.
-    pub(super) fn attend(&self, now_ns: u64) -> Option<u64> {
+    /// One turn of the service thread.
+    pub(super) fn attend(&self, now_ns: u64) -> Next {
         let mut state = self.state.lock();
         self.go_on(&mut state, now_ns);
         if let Some(until_ns) = state.lingers_until_ns {
             self.linger(&mut state, now_ns, until_ns);
         }
+        self.look_for_life(&mut state, now_ns);
         self.rouse(&mut state);
-        if !state.is_unfinished() {
-            state.attended = false;
-            return None;
+        if state.end.is_some() {
+            state.attention = Attention::None;
+            return Next::Never;
         }
+        if !state.is_unfinished() {
+            state.attention = Attention::Rare;
+            return Next::At(state.look_ns);
+        }
+        state.attention = Attention::Close;
         let link_ns = state.link.deadline_ns().unwrap_or(u64::MAX);
         let linger_ns = state.lingers_until_ns.unwrap_or(u64::MAX);
         // Sends that complete wake nobody: neither whoever has to wait for room, nor whoever waits for the last one.
         let lingers = state.lingers_until_ns.is_some() && !state.link.is_leaving();
         let looks = state.stands && (lingers || state.outbound.has_frame() || state.has_unsent());
+        let look_ns = if state.stands { state.look_ns } else { u64::MAX };
         let again_ns = if looks { now_ns.saturating_add(LOOK_AGAIN_NS) } else { u64::MAX };
-        Some(link_ns.min(linger_ns).min(again_ns))
+        Next::AtEvent(link_ns.min(linger_ns).min(again_ns).min(look_ns))
+    }
+
+    /// Asks the peer for a sign of life if nothing has told of it for a while. Its device has to acknowledge that; a
+    /// process that stands still need not answer. Links that carry the frames of unreliable endpoints look by themselves.
+    fn look_for_life(&self, state: &mut State, now_ns: u64) {
+        let endpoint = self.endpoint.get().filter(|_| state.stands && state.end.is_none());
+        let Some(endpoint) = endpoint.filter(|_| now_ns >= state.look_ns) else { return };
+        let completed = endpoint.completed();
+        // Not the first time: the connection has only just come to stand.
+        if endpoint.is_reliable() && completed == state.completed && state.look_ns > 0 {
+            state.outbound.ask();
+            self.flush(state);
+        }
+        state.completed = completed;
+        state.look_ns = now_ns.saturating_add(limits::VERBS_QUIET_NS);
     }
 
     /// Ends a session without an owner as soon as the peer has everything, or the time is over.
@@ -307,7 +363,7 @@ impl Session {
             } else {
                 state.arrivals.push_back(Held::Buffer(arrival));
             }
-            state.outbound.credit(frame.credits).map_err(malformed)?;
+            state.outbound.heed(&frame).map_err(malformed)?;
         }
         Ok(())
     }
@@ -429,14 +485,14 @@ impl State {
     /// Takes a frame that came by the link. What it gives back counts at once, what it holds waits for the owner.
     fn take_frame(&mut self, bytes: Vec<u8>) -> Result<(), FabricError> {
         let frame = Frame::parse(&bytes).map_err(malformed)?;
-        let (credits, holds_fragment) = (frame.credits, frame.fragment.is_some());
-        if holds_fragment {
+        self.outbound.heed(&frame).map_err(malformed)?;
+        if frame.fragment.is_some() {
             if self.arrivals.len() >= usize::from(limits::VERBS_RECEIVES) {
                 return Err(malformed(Malformed("it holds more than there is room for")));
             }
             self.arrivals.push_back(Held::Bytes(bytes));
         }
-        self.outbound.credit(credits).map_err(malformed)
+        Ok(())
     }
 
     /// What a session without a message has to say.

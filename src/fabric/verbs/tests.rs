@@ -103,7 +103,7 @@ impl Rogue {
             self.endpoint.take_arrivals(&mut arrivals).unwrap();
             let mut words = [0; 512];
             let frame = Frame::parse(self.endpoint.read(arrivals.pop_front()?, &mut words)).unwrap();
-            frame.fragment.unwrap().region
+            frame.fragment?.region
         })
     }
 }

@@ -44,6 +44,7 @@ impl Endpoint {
             let mut state = self.state.lock();
             for completion in completions.iter().take(len) {
                 if completion.status == Status::Success {
+                    state.completed += 1;
                     let buffer = u16::try_from(completion.wr_id).unwrap_or(u16::MAX);
                     let len = (completion.byte_len as usize).min(FRAME_LEN);
                     into.push_back(Arrival { buffer, len });

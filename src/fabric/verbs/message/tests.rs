@@ -8,6 +8,14 @@ const DESCRIPTOR: Descriptor = Descriptor {
     len: 0x0001_0000,
 };
 
+/// A frame that says nothing.
+const NOTHING: Frame<'_> = Frame { credits: 0, asks: false, answers: false, fragment: None };
+
+/// A frame with this fragment.
+fn whole(fragment: Fragment<'_>) -> Frame<'_> {
+    Frame { fragment: Some(fragment), ..NOTHING }
+}
+
 /// A number of a smaller type; the test sees to it that it fits.
 fn number<T: TryFrom<u64, Error: std::fmt::Debug>>(number: u64) -> T {
     T::try_from(number).unwrap()
@@ -30,17 +38,20 @@ fn frame<'a>(random: &mut Random, bytes: &'a [u8]) -> Frame<'a> {
     let offset = if region.is_some() { 0 } else { number(random.below(50_000)) };
     let message_len = number(u64::from(offset) + bytes.len() as u64 + random.below(1000));
     let fragment = (!random.once_in(4)).then_some(Fragment { message_len, offset, region, bytes });
-    Frame { credits: number(random.next() >> 48), fragment }
+    let (asks, answers) = (fragment.is_none() && random.once_in(2), fragment.is_none() && random.once_in(2));
+    Frame { credits: number(random.next() >> 48), asks, answers, fragment }
 }
 
 #[test]
 fn golden_bytes() {
     let fragment = Fragment { message_len: 5, offset: 0, region: Some(DESCRIPTOR), bytes: b"hello" };
-    let bytes = emitted(&Frame { credits: 0x0304, fragment: Some(fragment) });
+    let bytes = emitted(&Frame { credits: 0x0304, ..whole(fragment) });
     let header = b"\x03\x04\x07\x01\0\0\0\x05\0\0\0\0";
     let region = b"\x01\x02\x03\x04\x05\x06\0\0\x11\x22\x33\x44\0\0\0\0\0\x01\0\0";
     assert_eq!(bytes, [header.as_slice(), region, b"hello"].concat());
-    assert_eq!(emitted(&Frame { credits: 4, fragment: None }), b"\0\x04\0\x01\0\0\0\0\0\0\0\0");
+    let signal = Frame { asks: true, answers: true, ..NOTHING };
+    assert_eq!(emitted(&signal), b"\0\0\x18\x01\0\0\0\0\0\0\0\0");
+    assert_eq!(emitted(&Frame { credits: 4, ..NOTHING }), b"\0\x04\0\x01\0\0\0\0\0\0\0\0");
 }
 
 #[test]
@@ -59,7 +70,7 @@ fn frames_are_read_back_as_they_were_written() {
 fn what_is_malformed_is_refused_for_what_it_is() {
     let fragment = Fragment { message_len: 10, offset: 2, region: None, bytes: b"hello" };
     let frame = |change: &dyn Fn(&mut Vec<u8>)| {
-        let mut bytes = emitted(&Frame { credits: 0, fragment: Some(fragment) });
+        let mut bytes = emitted(&whole(fragment));
         change(&mut bytes);
         Frame::parse(&bytes).map(|_| ()).map_err(|Malformed(why)| why)
     };
@@ -70,13 +81,15 @@ fn what_is_malformed_is_refused_for_what_it_is() {
         (&|bytes| bytes[2] = 0, "unannounced"),
         (&|bytes| bytes[2] = FRAGMENT | WRITABLE, "flags"),
         (&|bytes| bytes[2] = REGION, "flags"),
+        (&|bytes| bytes[2] = FRAGMENT | ASKS, "flags"),
+        (&|bytes| bytes[2] = ANSWERS, "unannounced"),
         (&|bytes| bytes[2] = 0x80 | FRAGMENT, "flags"),
         (&|bytes| bytes[2] = FRAGMENT | REGION, "early"),
         (&|bytes| bytes[5] = 2, "too long"),
         (&|bytes| bytes[7] = 6, "does not lie"),
         (&|bytes| bytes[8] = 0xff, "does not lie"),
         (&|bytes| bytes.truncate(HEADER_LEN), "does not lie"),
-    ] as [(&dyn Fn(&mut Vec<u8>), &str); 11]
+    ] as [(&dyn Fn(&mut Vec<u8>), &str); 13]
     {
         let error = frame(change).unwrap_err();
         assert!(error.contains(why), "{error} instead of {why}");
@@ -89,7 +102,7 @@ fn regions_that_cannot_be_are_refused() {
         let mut region = DESCRIPTOR;
         change(&mut region);
         let fragment = Fragment { message_len: 5, offset, region: Some(region), bytes: b"x" };
-        Frame::parse(&emitted(&Frame { credits: 0, fragment: Some(fragment) })).map(|_| ()).is_ok()
+        Frame::parse(&emitted(&whole(fragment))).map(|_| ()).is_ok()
     };
     assert!(parse(&|_| {}, 0));
     assert!(!parse(&|_| {}, 1), "in the middle");
@@ -107,7 +120,7 @@ fn flips_cuts_and_random_bytes_are_survived() {
         let (mut inbound, mut outbound) = (Inbound::default(), Outbound::new());
         let mut take = |bytes: &[u8]| {
             let Ok(frame) = Frame::parse(bytes) else { return };
-            let _ = outbound.credit(frame.credits);
+            let _ = outbound.heed(&frame);
             if let Some(fragment) = frame.fragment {
                 assert!(!fragment.bytes.is_empty() && fragment.bytes.len() <= bytes.len() - HEADER_LEN);
                 let _ = inbound.take(&fragment);
@@ -162,6 +175,25 @@ fn credits_that_were_not_used_cannot_be_given_back() {
 }
 
 #[test]
+fn a_question_is_asked_once_and_answered_once() {
+    let (mut near, mut far, mut bytes) = (Outbound::new(), Outbound::new(), Vec::new());
+    let unasked = Frame { answers: true, ..NOTHING };
+    assert!(near.heed(&unasked).is_err());
+    for _ in 0..3 {
+        near.ask();
+        assert!(near.heed(&unasked).is_err(), "it was not sent yet");
+        assert!(near.next(&mut bytes));
+        near.ask();
+        assert!(!near.has_frame() && !near.next(&mut Vec::new()), "once");
+        far.heed(&Frame::parse(&bytes).unwrap()).unwrap();
+        assert!(far.has_frame() && far.next(&mut bytes));
+        assert!(!far.next(&mut Vec::new()), "once");
+        near.heed(&Frame::parse(&bytes).unwrap()).unwrap();
+        assert!(!near.next(&mut Vec::new()));
+    }
+}
+
+#[test]
 fn a_queue_that_is_not_emptied_is_full_after_a_while() {
     let mut small = Outbound::new();
     let count = (0..).take_while(|_| small.push(b"x", None) == Sent::Done).count();
@@ -196,7 +228,7 @@ impl Side {
         for frame in self.wire.drain(..count.min(self.wire.len())) {
             let parsed = Frame::parse(&frame).unwrap();
             let is_fragment = parsed.fragment.is_some();
-            self.outbound.credit(parsed.credits).unwrap();
+            self.outbound.heed(&parsed).unwrap();
             self.arrivals.extend(is_fragment.then_some(frame));
         }
     }
@@ -217,10 +249,10 @@ impl Side {
         while self.outbound.next(&mut frame) {
             assert!(frame.len() <= limits::VERBS_FRAME_LEN_MAX);
             peer.wire.push_back(frame.clone());
-            let is_credit = |frame: &&Vec<u8>| frame.len() == HEADER_LEN;
-            let credits = peer.wire.iter().filter(is_credit).count();
-            let fragments = peer.wire.len() - credits + peer.arrivals.len();
-            assert!(credits <= usize::from(limits::VERBS_CREDIT_RECEIVES), "{credits} frames of credits");
+            let is_signal = |frame: &&Vec<u8>| frame.len() == HEADER_LEN;
+            let signals = peer.wire.iter().filter(is_signal).count();
+            let fragments = peer.wire.len() - signals + peer.arrivals.len();
+            assert!(signals <= usize::from(limits::VERBS_SIGNAL_RECEIVES), "{signals} signals");
             assert!(fragments <= usize::from(limits::VERBS_RECEIVES), "{fragments} fragments");
         }
     }
@@ -252,6 +284,7 @@ fn everything_arrives_whatever_the_order_of_things() {
                 }
                 0 | 1 => near.arrive(1 + random.index(4)),
                 2 => (0..random.index(6)).for_each(|_| near.take()),
+                3 if random.once_in(3) => near.outbound.ask(),
                 _ => near.send_to(far),
             }
         }

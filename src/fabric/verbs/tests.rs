@@ -1,5 +1,7 @@
 //! What the conformance suites cannot ask for, on a device: what is left behind, what a hostile peer can do, what happens
-//! when a queue is full. Run them one at a time in a machine of `tools/soft-roce`.
+//! when a queue is full, who is woken. Run them one at a time in a machine of `tools/soft-roce`.
+
+mod hostile;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,11 +9,10 @@ use std::os::fd::BorrowedFd;
 use std::process::Command;
 use std::time::Duration;
 
-use super::endpoint::{Endpoint, Side};
+use super::endpoint::Endpoint;
 use super::link::Change;
 use super::message::{Descriptor, Frame};
 use super::one_sided::VerbsOffer;
-use super::sys::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, QueuePairPlan};
 use super::*;
 use crate::fabric::{ByteRange, Completion, Offer, Received, RemoteRead, RemoteWrite, Sent, Write, wait};
 use crate::memory::Protection;
@@ -293,152 +294,6 @@ fn an_access_that_is_refused_ends_its_own_session_only() {
     assert_eq!(receive(&mut *far).0, b"again");
 }
 
-/// Uses the end of a region that a peer told of, once that was changed.
-fn forge(rogue: &Rogue, real: Descriptor, change: impl FnOnce(&mut Descriptor)) -> Result<(), FabricError> {
-    let mut forged = real;
-    change(&mut forged);
-    let (exposure, len) = (forged.exposure, usize::try_from(forged.len).unwrap());
-    let offer = Box::new(VerbsOffer::new(Arc::clone(&rogue.endpoint), forged));
-    let last = ByteRange { offset: len - 8, len: 8 };
-    if exposure == Exposure::Read {
-        let mut read = offer.open_read(len).unwrap();
-        read.post(&[last]).unwrap();
-        return finish(&mut *read);
-    }
-    let mut write = offer.open_write(len).unwrap();
-    let source = registered(&fabric(), len, Exposure::Read);
-    write.post(&source, &[Write::Range(last)]).unwrap();
-    finish_writes(&mut *write)
-}
-
-/// What one may do to what a peer told of.
-const CHANGES: [fn(&mut Descriptor); 5] = [
-    |region| {
-        region.exposure = if region.exposure == Exposure::Read { Exposure::Write } else { Exposure::Read }
-    },
-    |region| region.len += 8,
-    |region| region.address -= 4096,
-    |region| region.address += 1 << 21,
-    |region| region.key ^= 1,
-];
-
-#[track_caller]
-fn assert_refused(outcome: Result<(), FabricError>) {
-    let refused = matches!(&outcome, Err(FabricError::Verbs(VerbsError::RemoteAccess)));
-    assert!(refused, "{outcome:?}");
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_reader_reaches_what_it_was_given_and_nothing_else() {
-    let mut world = World::new();
-    let (mut reader, mut to_reader) = world.connect();
-    let repository = registered(&world.far, 4096, Exposure::Read);
-    let mut read = open_read(&mut *to_reader, &mut *reader, &repository);
-    for change in CHANGES {
-        let (rogue, mut far) = world.rogue();
-        send(&mut *far, b"region", Some(&repository));
-        let real = rogue.region();
-        forge(&rogue, real, |_| {}).unwrap();
-        assert_refused(forge(&rogue, real, change));
-    }
-    let (rogue, mut far) = world.rogue();
-    send(&mut *far, b"region", Some(&repository));
-    let real = rogue.region();
-    let (stranger, _far) = world.rogue();
-    assert_refused(forge(&stranger, real, |_| {}));
-    // Nor does one from whom it was taken back, as from a subscriber that has detached.
-    let (rogue, mut far) = world.rogue();
-    send(&mut *far, b"region", Some(&repository));
-    let real = rogue.region();
-    forge(&rogue, real, |_| {}).unwrap();
-    far.withdraw(&repository);
-    assert_refused(forge(&rogue, real, |_| {}));
-    // Once it is withdrawn, nor does the one it was given to.
-    let (rogue, mut far) = world.rogue();
-    let withdrawn = registered(&world.far, 4096, Exposure::Read);
-    send(&mut *far, b"region", Some(&withdrawn));
-    let real = rogue.region();
-    drop(withdrawn);
-    assert_refused(forge(&rogue, real, |_| {}));
-    read.post(&[WORD_0]).unwrap();
-    finish(&mut *read).unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
-    let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
-    let reception = manager::Reception::open(&at, &devices).unwrap();
-    let at = Address::Rdma { host: at.ip().to_string(), port: at.port() };
-    let publisher = || {
-        let mut connection = near.dial(&at).unwrap();
-        let request = until("a request", || reception.next().unwrap());
-        let accepted = ManagedLink::accept(request, &devices, SystemClock.monotonic_ns()).unwrap();
-        let (mut link, endpoint) = accepted.unwrap();
-        until("a connection", || {
-            let change = link.next(&devices, SystemClock.monotonic_ns()).unwrap();
-            matches!(change, Some(Change::Established)).then_some(())
-        });
-        let landing = registered(&near, 4096, Exposure::Write);
-        send(&mut *connection, b"landing", Some(&landing));
-        let rogue = Rogue { _link: link, endpoint };
-        let real = rogue.region();
-        (connection, landing, rogue, real)
-    };
-    let (_honest, landing, honest, lent) = publisher();
-    for change in CHANGES {
-        let (_connection, _landing, rogue, real) = publisher();
-        forge(&rogue, real, |_| {}).unwrap();
-        assert_refused(forge(&rogue, real, change));
-        let (_connection, _landing, rogue, _) = publisher();
-        assert_refused(forge(&rogue, lent, |_| {}));
-    }
-    assert!((0..4096).step_by(8).all(|offset| landing.region().load(offset) == 0));
-    forge(&honest, lent, |_| {}).unwrap();
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_peer_that_sends_no_frames_loses_its_session() {
-    let mut world = World::new();
-    let noise = vec![0xa5; 4096];
-    let credits = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
-    for frame in [&b""[..], b"x", &noise, &credits] {
-        let (rogue, mut far) = world.rogue();
-        rogue.endpoint.send(frame).unwrap();
-        let error = end(&mut *far).unwrap_err();
-        assert!(matches!(error, FabricError::Verbs(VerbsError::Malformed { .. })), "{error}");
-        assert!(matches!(far.send(b"anybody?", None), Err(FabricError::Closed)));
-        end(&mut *far).unwrap();
-    }
-    let (mut near, mut far) = world.connect();
-    send(&mut *near, b"fine", None);
-    assert_eq!(receive(&mut *far).0, b"fine");
-}
-
-/// Fragments without end, and no look at the credits.
-#[test]
-#[ignore = "needs an RDMA device"]
-fn a_peer_that_floods_harms_only_itself() {
-    let mut world = World::new();
-    let (rogue, mut far) = world.rogue();
-    let fragment = [&[0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0], [7; 100].as_slice()].concat();
-    let mut sent = 0;
-    let error = until("the end of a flood", || {
-        if rogue.endpoint.takes_frame() {
-            let _ = rogue.endpoint.send(&fragment);
-            sent += 1;
-        }
-        rogue.endpoint.failure()
-    });
-    assert!(sent >= 10, "{sent} frames until {error:?}");
-    assert!(end(&mut *far).is_err(), "fragments that do not follow each other");
-    let (mut near, mut far) = world.connect();
-    send(&mut *near, b"fine", None);
-    assert_eq!(receive(&mut *far).0, b"fine");
-}
-
 #[test]
 #[ignore = "needs an RDMA device"]
 fn reads_wait_for_room_in_a_full_queue() {
@@ -630,85 +485,4 @@ fn a_dial_into_the_void_ends_in_time() {
     let took_ns = SystemClock.monotonic_ns() - begun_ns;
     assert!(matches!(&error, FabricError::NoAnswer { address } if *address == nobody), "{error}");
     assert!(took_ns < 2 * crate::limits::CONNECT_DEADLINE_NS, "{took_ns} ns");
-}
-
-/// A connection of something else than nodes, as far as it comes.
-fn connect_with(at: &Address, devices: &Devices, data: &[u8], mut also: impl FnMut()) -> CmEvent {
-    let channel = EventChannel::create().unwrap();
-    let id = CmId::create(&channel).unwrap();
-    id.resolve_address(None, &manager::resolve(at).unwrap(), 2000).unwrap();
-    let mut endpoint = None;
-    until("the end of a connection", || {
-        also();
-        let event = channel.next().unwrap()?;
-        match event.kind {
-            CmEventKind::AddressResolved => {
-                let device = devices.open(&id.context().unwrap().unwrap()).unwrap();
-                let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&device.serving, plan);
-                endpoint = Some(
-                    Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, make)
-                        .unwrap(),
-                );
-                id.resolve_route(2000).unwrap();
-            }
-            CmEventKind::RouteResolved => id.connect(&parameters(data)).unwrap(),
-            _ => return Some(event),
-        }
-        None
-    })
-}
-
-fn parameters(private_data: &[u8]) -> ConnectParameters<'_> {
-    ConnectParameters {
-        private_data,
-        responder_resources: 1,
-        initiator_depth: 1,
-        retry_count: 6,
-        rnr_retry_count: 6,
-    }
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn who_is_no_node_is_rejected_with_the_reason() {
-    let mut world = World::new();
-    let mut other_version = [0; 13];
-    other_version[..5].copy_from_slice(b"FBC1\x02");
-    for (data, reason) in
-        [(&b""[..], "something else"), (b"GET / HTTP/1.1", "something else"), (&other_version, "version")]
-    {
-        let listener = &mut world.listener;
-        let accept = || assert!(listener.accept().unwrap().is_none(), "it was accepted");
-        let event = connect_with(&world.at, &world.near.devices, data, accept);
-        assert_eq!((event.kind, event.status), (CmEventKind::Rejected, 28));
-        let told = greeting::Rejection::parse(&event.private_data).unwrap();
-        assert!(told.contains(reason), "{told}");
-    }
-    let (mut near, mut far) = world.connect();
-    send(&mut *near, b"fine", None);
-    assert_eq!(receive(&mut *far).0, b"fine");
-}
-
-#[test]
-#[ignore = "needs an RDMA device"]
-fn what_answers_and_is_no_node_is_not_taken_for_one() {
-    let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
-    let reception = manager::Reception::open(&at, &devices).unwrap();
-    let at = Address::Rdma { host: at.ip().to_string(), port: at.port() };
-    for data in [&b""[..], b"HTTP/1.1 400 Bad Request", &[0; 196]] {
-        let mut connection = near.dial(&at).unwrap();
-        let request = until("a request", || reception.next().unwrap());
-        let id = request.new_id.unwrap();
-        let device = devices.open(&id.context().unwrap().unwrap()).unwrap();
-        let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&device.serving, plan);
-        let _endpoint =
-            Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, make).unwrap();
-        id.accept(&parameters(data)).unwrap();
-        let error = end(&mut *connection).unwrap_err();
-        assert!(matches!(error, FabricError::Verbs(VerbsError::NotANode)), "{error}");
-    }
-    // One that rejects without a word has ended, as far as one can tell.
-    let mut connection = near.dial(&at).unwrap();
-    drop(until("a request", || reception.next().unwrap()));
-    end(&mut *connection).unwrap();
 }

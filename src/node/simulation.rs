@@ -349,7 +349,8 @@ fn a_stopped_publisher_is_read_and_attaching_to_it_takes_no_longer_than_its_dead
             drop(leaving);
             observed.catch_up(&world, 7);
             // What is asked of it in vain spoils nothing for those who were granted.
-            drop(subscribe(&subscribing, Delivery::Pull));
+            let builder = subscribing.state_subscriber::<Value>("shm:publishing/topic");
+            builder.timeout(Duration::from_millis(50)).open().unwrap_err();
             let address = publishing.address().unwrap();
             subscribing.directory_timeout(&address, Duration::from_millis(50)).unwrap_err();
             world.network.clock().advance(2 * limits::ANSWER_DEADLINE_NS);

@@ -137,7 +137,7 @@ impl Fabric for Named {
     }
 }
 
-conformance_suite!(verbs, VerbsHarness::new, 2, #[ignore = "needs an RDMA device"]);
+conformance_suite!(verbs, VerbsHarness::new, 1, #[ignore = "needs an RDMA device"]);
 conformance_suite!(verbs_tcp, VerbsHarness::over_tcp, 1, #[ignore = "needs an RDMA device"]);
 
 /// What holds without acknowledgements: whatever is written arrives later than its completion.

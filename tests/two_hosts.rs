@@ -111,7 +111,12 @@ impl Watch {
                 self.first = if self.first == 0 { sequence } else { self.first };
                 self.last = sequence;
             }
-            Err(ReceiveError::BrokenStamps { sequence } | ReceiveError::Damaged { sequence, .. }) => {
+            Err(
+                ReceiveError::BrokenStamps { sequence }
+                | ReceiveError::Damaged { sequence, .. }
+                | ReceiveError::ForeignEpoch { sequence, .. }
+                | ReceiveError::ImpossibleLen { sequence, .. },
+            ) => {
                 self.last = sequence.get();
                 self.broken += 1;
             }

@@ -117,6 +117,7 @@ impl Watch {
                 | ReceiveError::ForeignEpoch { sequence, .. }
                 | ReceiveError::ImpossibleLen { sequence, .. },
             ) => {
+                self.first = if self.first == 0 { sequence.get() } else { self.first };
                 self.last = sequence.get();
                 self.broken += 1;
             }

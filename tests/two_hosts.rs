@@ -29,7 +29,7 @@ const PORT: u16 = 7471;
 const SIZES: [usize; 3] = [64, 4096, 65_536];
 const DELIVERIES: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 /// Values published to each topic, unless FABRICAST_TEST_VALUES says otherwise.
-const VALUES: u64 = 1500;
+const VALUES: u64 = 600;
 /// How long values are watched on a bad wire, if the connection lasts as long.
 const BAD_WIRE_WATCHED: Duration = Duration::from_secs(10);
 /// A host that is dead or stands still is noticed within this time: six tries of 67 ms each, the time that the

@@ -328,3 +328,15 @@ pub enum FabricError {
         source: std::io::Error,
     },
 }
+
+impl FabricError {
+    /// Whether the connection that it comes from is over: what failed will not succeed later.
+    pub(crate) fn ends_connection(&self) -> bool {
+        match self {
+            Self::Closed => true,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(error) => error.ends_connection(),
+            _ => false,
+        }
+    }
+}

@@ -298,7 +298,9 @@ fn a_killed_publisher_is_noticed_and_the_next_one_is_found() {
                     observed.receive().err()
                 });
                 let gone = gone.expect("an error, sooner or later");
-                assert!(matches!(gone, ReceiveError::Gone { .. } | ReceiveError::Fabric(_)), "{gone}");
+                assert!(matches!(gone, ReceiveError::Gone { .. }), "{gone}");
+                let again = observed.receive().expect_err("from then on always");
+                assert_eq!(again.to_string(), gone.to_string());
             }
             epochs.dedup();
             assert_eq!(epochs.len(), 3);

@@ -425,11 +425,13 @@ impl Served {
     fn tell_ended_topics(&mut self) {
         for (id, attachment) in &mut self.attachments {
             if !attachment.told && attachment.topic.has_ended() {
-                // The last value may have come between the handover of a landing region and the publisher's end, or
-                // be on its way.
-                attachment.topic.tend();
-                if attachment.topic.owes_values() {
-                    continue;
+                if attachment.delivery == Delivery::Push {
+                    // The last value may have come between the handover of its landing region and the publisher's
+                    // end, or be on its way.
+                    attachment.topic.tend();
+                    if attachment.topic.owes_values(&attachment.closed) {
+                        continue;
+                    }
                 }
                 attachment.told = true;
                 // It fails when the session has ended meanwhile: then there is nobody to be told.

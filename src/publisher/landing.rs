@@ -91,6 +91,11 @@ impl Landing {
         self.behind
     }
 
+    /// Whether whoever set this flag up ends its use with it.
+    pub(super) fn is_closed_by(&self, closed: &Arc<AtomicBool>) -> bool {
+        Arc::ptr_eq(&self.closed, closed)
+    }
+
     /// Whether the value of this sequence has yet to arrive.
     pub(super) fn owes(&mut self, newest: Sequence) -> bool {
         let arrived = self.settle() && !self.behind && self.written >= newest;

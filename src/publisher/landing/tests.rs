@@ -148,6 +148,7 @@ impl RemoteWrite for Wire {
 struct World {
     publisher: StatePublisher<Raw>,
     topic: Arc<PublishedTopic>,
+    closed: Arc<AtomicBool>,
     wire: Wire,
     target: Arc<Region>,
     reader: StateReader,
@@ -185,10 +186,12 @@ impl World {
         let geometry = topic.geometry();
         let wire = Wire::new(has_word_order, geometry.region_len(), seed);
         let target = Arc::clone(&wire.0.lock().target);
-        topic.hand_over(Landing::new(Box::new(wire.clone()), geometry, topic.epoch(), Arc::default()));
+        let closed = Arc::default();
+        let landing = Landing::new(Box::new(wire.clone()), geometry, topic.epoch(), Arc::clone(&closed));
+        topic.hand_over(landing);
         let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
         let expected = ReadCounts::default();
-        Self { publisher, topic, wire, target, reader, expected, last: 0 }
+        Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
     }
 
     /// A world where 64 values have been written in good time.
@@ -235,12 +238,29 @@ impl World {
             self.topic.tend();
             self.wire.complete();
         }
-        assert!(!self.topic.owes_values());
+        assert!(!self.topic.owes_values(&self.closed));
         while self.receive(&len) {}
         assert_eq!(self.last, self.publisher.newest().get(), "the newest value is received");
         let counted = self.reader.counts();
         assert_eq!(counted, ReadCounts { torn_retries: counted.torn_retries, ..self.expected });
     }
+}
+
+/// Each subscriber is told of the end when it has the last value, whatever the others have.
+#[test]
+fn a_slow_subscriber_keeps_nobody_else_waiting_for_the_end() {
+    let World { mut publisher, topic, closed, wire, .. } = World::new(8, false, 1);
+    let (slow, slow_closed) = (Wire::new(false, topic.geometry().region_len(), 2), Arc::default());
+    let landing =
+        Landing::new(Box::new(slow.clone()), topic.geometry(), topic.epoch(), Arc::clone(&slow_closed));
+    topic.hand_over(landing);
+    publisher.publish(b"last").unwrap();
+    drop(publisher);
+    wire.complete();
+    assert!(!topic.owes_values(&closed));
+    assert!(topic.owes_values(&slow_closed));
+    slow.complete();
+    assert!(!topic.owes_values(&slow_closed));
 }
 
 #[test]

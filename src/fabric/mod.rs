@@ -129,6 +129,9 @@ pub(crate) trait RemoteWrite: Debug + Send {
     /// Whether the words of one write become visible in order, as [`Connection::writes_words_in_order`] says.
     fn writes_words_in_order(&self) -> bool;
 
+    /// Whether a write may be complete and never arrive, and those behind it do.
+    fn writes_may_be_lost(&self) -> bool;
+
     /// What ends this access from another thread.
     fn revocation(&self) -> Arc<dyn Revocation>;
 }

@@ -384,7 +384,7 @@ fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
     let silent: Expected =
         |error| matches!(error, DialError::Session { source: ControlError::Deadline { .. }, .. });
     let not_accepted: Expected = |error| matches!(error, DialError::NotAccepted { .. });
-    let deceits: [(&str, Deceit, Expected); 11] = [
+    let deceits: [(&str, Deceit, Expected); 12] = [
         ("silence", |_| {}, silent),
         ("garbage", |peer| peer.send(&[7; 100]), session),
         ("too long", |peer| peer.send(&[0; limits::CONTROL_MESSAGE_LEN_MAX + 1]), session),
@@ -416,6 +416,20 @@ fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
                 peer.send_with(&raw::lend(1), &[raw::memory_file(4096, SealFlags::empty()).as_fd()]);
             },
             |error| matches!(error, DialError::Unfit { reason: RefuseReason::LandingUnfit, .. }),
+        ),
+        (
+            "another type, and then the right one at once",
+            |peer| {
+                greet(peer);
+                let body = Body::default().word(1).bytes(b"t").word(0).byte(1).long(7);
+                peer.send(&body.message(raw::ATTACH));
+                // The publisher may have hung up before this.
+                let _ = peer.try_send(&raw::attach(2, "t", false), &[]);
+                let replies: Vec<u16> =
+                    std::iter::from_fn(|| peer.receive()).map(|reply| reply.kind).collect();
+                assert!(!replies.contains(&raw::GRANTED), "{replies:?}");
+            },
+            |error| matches!(error, DialError::Unfit { reason: RefuseReason::SchemaMismatch, .. }),
         ),
     ];
     for (what, deceit, expected) in deceits {

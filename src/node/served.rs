@@ -11,11 +11,14 @@ use crate::control::{
     SchemaJson, ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
 };
 use crate::event::Event;
-use crate::fabric::{Completion, Connection, Exposure, Offer, Received, RemoteKey, Revocation};
+use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Received, RemoteKey, Revocation};
 use crate::id::{Delivery, NodeName, TopicName};
 use crate::limits;
 use crate::publisher::{Landing, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
+
+#[cfg(test)]
+mod tests;
 
 /// What a peer is told that attaches too late.
 const GIVEN_UP: &str = "the publisher does not wait for it any more";
@@ -195,7 +198,13 @@ impl Served {
                 false
             }
             Err(error) => {
-                self.session.reject(RefuseReason::Malformed, &error.to_string());
+                let why = error.to_string();
+                match &error {
+                    FabricError::MessageTooLong { .. } | FabricError::TooManyRegions => {
+                        self.session.reject(RefuseReason::Malformed, &why);
+                    }
+                    _ => self.session.on_broken(why),
+                }
                 if let Some(invitation) = self.invitation.as_ref().filter(|_| self.peer.is_none()) {
                     invitation.broken(error);
                 }
@@ -449,7 +458,7 @@ impl Served {
         }
         match (result, self.peer.take()) {
             (Ok(_), Some(peer)) => core.tell(&Event::SessionClosed { peer, orderly: true }),
-            (Err(ControlError::Disconnected), Some(peer)) => {
+            (Err(ControlError::Disconnected | ControlError::Broken { .. }), Some(peer)) => {
                 core.tell(&Event::SessionClosed { peer, orderly: false });
             }
             (Err(error), Some(peer)) => {

@@ -263,6 +263,12 @@ impl ClientSession {
         Ok(())
     }
 
+    /// Whether an answer to a request for this attachment, or to its landing region, is still to come.
+    pub(crate) fn awaits_answer(&self, attachment: AttachmentId) -> bool {
+        let known = self.attachments.get(&attachment);
+        known.is_some_and(|known| matches!(known.step, Step::Attaching | Step::Lending))
+    }
+
     /// Ends an attachment, with what was counted on it.
     ///
     /// # Errors

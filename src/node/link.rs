@@ -77,8 +77,10 @@ pub(super) struct Attached {
 struct Inbox {
     answer: Option<Answer>,
     end: Option<End>,
-    /// The landing region, to be sent.
+    /// The landing region, to be sent, and to be kept for as long as the publisher may write it.
     landing: Option<Arc<Registration>>,
+    /// Its subscriber has left before the answer came: it is to be detached then, with these counts.
+    leaving: Option<SubscriberCounts>,
 }
 
 /// What a publisher answered.
@@ -412,8 +414,32 @@ impl LinkState {
     }
 
     fn answer(&mut self, id: AttachmentId, answer: Answer) {
-        if let Some(attached) = self.attachments.get(&id) {
-            attached.inbox.lock().answer = Some(answer);
+        let Some(attached) = self.attachments.get(&id) else { return };
+        let mut inbox = attached.inbox.lock();
+        let Some(counts) = inbox.leaving else {
+            inbox.answer = Some(answer);
+            return;
+        };
+        drop(inbox);
+        // It fails when nothing was granted: then there is nothing to detach.
+        if self.session.detach(id, counts).is_err() {
+            self.attachments.remove(&id);
+        }
+    }
+
+    /// Gives an attachment up. Its landing region stays until the publisher has said that it writes it no more, or the
+    /// session is over: a write that finds no memory would end the session for everybody.
+    fn leave(&mut self, id: AttachmentId, counts: SubscriberCounts) {
+        if self.session.awaits_answer(id) {
+            if let Some(attached) = self.attachments.get(&id) {
+                attached.inbox.lock().leaving = Some(counts);
+            }
+            return;
+        }
+        match self.session.detach(id, counts) {
+            Ok(()) | Err(ControlError::Closed { .. }) => {}
+            // It was never granted.
+            Err(_) => drop(self.attachments.remove(&id)),
         }
     }
 
@@ -496,10 +522,7 @@ impl Attachment for LinkAttachment {
         total.torn_retries = total.torn_retries.saturating_add(torn_retries);
         total.rejected = total.rejected.saturating_add(rejected);
         let counts = SubscriberCounts { received, conflated, torn_retries, rejected };
-        // It fails when the attachment was never granted or its session is over: then there is nothing to detach.
-        if state.session.detach(self.id, counts).is_err() {
-            state.attachments.remove(&self.id);
-        }
+        state.leave(self.id, counts);
         state.flush();
     }
 }

@@ -375,6 +375,51 @@ fn killed_subscribers_leave_nothing_behind() {
     }
 }
 
+/// A subscription that comes to nothing, at whatever moment, costs those that share its session nothing, and is given up
+/// as soon as its answer comes.
+#[test]
+fn a_subscription_that_is_given_up_before_its_answer_leaves_the_others_alone() {
+    for (reach, delivery) in [
+        (Reach::Mapped, Delivery::Pull),
+        (Reach::Mapped, Delivery::Push),
+        (Reach::Fetched, Delivery::Pull),
+        (Reach::Fetched, Delivery::Push),
+    ] {
+        each_seed(SEEDS, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", true);
+            let mut publisher = publisher(&publishing);
+            let subscribing = world.node("subscribing", false);
+            let builder = || {
+                let builder = subscribing.state_subscriber::<Value>("shm:publishing/topic");
+                builder.delivery(delivery).timeout(Duration::from_millis(3)).open().map(Observed::new)
+            };
+            let mut observed = builder().expect("a grant");
+            publish(&mut publisher, 3);
+            observed.catch_up(&world, 3);
+            let (mut turns, network) = (random.below(12), Arc::clone(&world.network));
+            world.spawn(move || {
+                if turns == 0 {
+                    network.pause(&"publishing".parse().unwrap());
+                }
+                turns = turns.wrapping_sub(1);
+                turns != u64::MAX
+            });
+            let second = builder();
+            world.network.resume(&"publishing".parse().unwrap());
+            for _ in 0..20 {
+                publish(&mut publisher, 1);
+                (0..10).for_each(|_| world.turn());
+            }
+            observed.catch_up(&world, 23);
+            let left = u64::from(second.is_ok()) + 1;
+            (0..TURNS).for_each(|_| world.turn());
+            assert_eq!(publisher.push_subscribers() + publisher.pull_subscribers(), left);
+        });
+    }
+}
+
 /// A publisher whose process stands still is still read, where nothing has to be asked of it.
 fn a_stopped_publisher_is_read_and_attaching_to_it_ends(reach: Reach) {
     each_seed(SEEDS / 4, |seed| {

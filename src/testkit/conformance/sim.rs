@@ -63,6 +63,10 @@ impl Harness for SimHarness {
     fn step(&self) {
         self.network.step();
     }
+
+    fn ends_sessions_by_refusals(&self) -> bool {
+        true
+    }
 }
 
 conformance_suite!(sim_mapped, SimHarness::mapped);

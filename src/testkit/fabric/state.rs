@@ -49,6 +49,8 @@ struct Entry {
 #[derive(Debug)]
 struct Link {
     ends: [End; 2],
+    /// A transfer over it has found no memory: it carries nothing any more.
+    broken: bool,
 }
 
 #[derive(Debug)]
@@ -193,7 +195,7 @@ impl State {
             closed_ns: None,
         };
         let ends = [end(process, 0), end(entry.process, due)];
-        self.links.insert(serial, Link { ends });
+        self.links.insert(serial, Link { ends, broken: false });
         Ok(serial)
     }
 
@@ -221,7 +223,7 @@ impl State {
         now: u64,
     ) -> Result<Sent, FabricError> {
         let latency = self.latency();
-        let Some(Link { ends }) = self.links.get_mut(&link) else { return Err(FabricError::Closed) };
+        let Some(Link { ends, .. }) = self.links.get_mut(&link) else { return Err(FabricError::Closed) };
         if !ends[side].open || ends[side].closed_ns.is_some_and(|closed_ns| closed_ns <= now) {
             return Err(FabricError::Closed);
         }
@@ -238,7 +240,7 @@ impl State {
     }
 
     pub(super) fn receive(&mut self, (link, side): (u64, usize), now: u64) -> Arrival {
-        let Some(Link { ends }) = self.links.get_mut(&link) else { return Arrival::Closed };
+        let Some(Link { ends, .. }) = self.links.get_mut(&link) else { return Arrival::Closed };
         let paused = ends.iter().any(|end| self.processes[end.process as usize - 1].paused);
         let end = &mut ends[side];
         if !end.open {
@@ -261,7 +263,7 @@ impl State {
     /// Closes one end: the other one learns of it after all that was sent before.
     pub(super) fn close(&mut self, link: u64, side: usize, now: u64) {
         let latency = self.latency();
-        let Some(Link { ends }) = self.links.get_mut(&link) else { return };
+        let Some(Link { ends, .. }) = self.links.get_mut(&link) else { return };
         ends[side].open = false;
         ends[side].inbox.clear();
         let peer = &mut ends[1 - side];
@@ -315,8 +317,17 @@ impl State {
 
     /// Whether transfers over this link to memory of this process are answered.
     pub(super) fn reachable(&self, owner: u32, link: u64) -> bool {
-        let open = |link: &Link| link.ends.iter().all(|end| end.open);
+        let open = |link: &Link| !link.broken && link.ends.iter().all(|end| end.open);
         self.processes[owner as usize - 1].alive && self.links.get(&link).is_some_and(open)
+    }
+
+    /// Ends a link, as a device does that is asked for memory which it does not have: both ends learn of it.
+    pub(super) fn break_off(&mut self, link: u64) {
+        let Some(link) = self.links.get_mut(&link) else { return };
+        link.broken = true;
+        for end in &mut link.ends {
+            end.closed_ns.get_or_insert(end.arrival_ns);
+        }
     }
 
     pub(super) fn kill(&mut self, node: &NodeName, now: u64) {
@@ -333,7 +344,7 @@ impl State {
             entry.waiting.clear();
         }
         self.transfers.retain(|_, transfer| !killed.contains(&transfer.initiator()));
-        let ends = self.links.iter().flat_map(|(link, Link { ends })| {
+        let ends = self.links.iter().flat_map(|(link, Link { ends, .. })| {
             ends.iter().enumerate().map(|(side, end)| (*link, side, end.process, end.open))
         });
         let dead: Vec<_> = ends.filter(|(.., process, open)| *open && killed.contains(process)).collect();

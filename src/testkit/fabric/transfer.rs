@@ -164,6 +164,9 @@ impl State {
         if !transfer.is_finished() && before.is_none_or(Transfer::is_finished) {
             let count = 1 + self.random.index(transfer.pace);
             transfer.advance(count, self.reachable(transfer.route.owner, transfer.route.link));
+            if matches!(transfer.failure, Some(Failure::Withdrawn)) {
+                self.break_off(transfer.route.link);
+            }
         }
         self.transfers.insert(serial, transfer);
     }

@@ -206,18 +206,22 @@ fn spent_ns(publisher: &Peer) -> u64 {
     publisher.cpu_ns() - before_ns
 }
 
-/// What the kernel keeps of this process: queue pairs, memory regions, completion queues, protection domains, files.
-fn held() -> Vec<(String, usize)> {
-    let pid = std::process::id();
+/// What the kernel keeps of a process: queue pairs, memory regions, completion queues, protection domains.
+fn held_by(process: u32) -> Vec<(String, usize)> {
     let count = |object: &str| {
         let output = std::process::Command::new("rdma").args(["resource", "show", object]).output();
         let output = output.expect("iproute2 is installed");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        let own = format!("pid {pid} ");
+        let own = format!("pid {process} ");
         (object.to_owned(), text.lines().filter(|line| line.contains(&own)).count())
     };
-    let mut held: Vec<_> = ["qp", "mr", "cq", "pd", "cm_id"].into_iter().map(count).collect();
+    ["qp", "mr", "cq", "pd", "cm_id"].into_iter().map(count).collect()
+}
+
+/// The same of this process, and its files.
+fn held() -> Vec<(String, usize)> {
     let files = std::fs::read_dir("/proc/self/fd").expect("there are files").count();
+    let mut held = held_by(std::process::id());
     held.push(("files".to_owned(), files));
     held
 }
@@ -227,24 +231,39 @@ fn held() -> Vec<(String, usize)> {
 fn two_hundred_sessions_leave_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut publisher, address) = publisher(&dir);
-    let sequence = publisher.ask_number("publish");
-    let cycle = |round: usize| {
+    let process = publisher.pid().as_raw_nonzero().get().unsigned_abs();
+    // A value is published in each, so that the publisher holds what it writes to, and none after that.
+    let cycle = |publisher: &mut Peer, round: usize, looks: bool| {
         let node = anonymous(dir.path());
         let delivery = if round.is_multiple_of(2) { Delivery::Pull } else { Delivery::Push };
         let mut subscriber = subscribe(&node, &address, delivery);
+        let sequence = publisher.ask_number("publish");
         take(&mut subscriber, sequence);
+        if looks {
+            for process in [process, std::process::id()] {
+                let held = held_by(process);
+                assert!(held.iter().all(|(_, count)| *count > 0), "a session is open: {held:?}");
+            }
+        }
     };
+    let has_queue_pairs = || held_by(process).iter().any(|(object, count)| object == "qp" && *count > 0);
     // What a process keeps after its first session: devices and their events.
-    (0..2).for_each(cycle);
-    let holdings_before = publisher.holdings();
+    (0..2).for_each(|round| cycle(&mut publisher, round, true));
+    wait_until("the publisher's queue pairs to go", || !has_queue_pairs());
+    let (holdings_before, kept_before) = (publisher.holdings(), held_by(process));
     let before = held();
-    (0..200).for_each(cycle);
+    (0..200).for_each(|round| cycle(&mut publisher, round, false));
     println!("before {before:?}\nafter {:?}", held());
     assert_eq!(held(), before);
+    let mut kept = Vec::new();
     wait_until("the publisher to forget them", || {
+        kept = held_by(process);
         let holdings = publisher.holdings();
-        holdings.files <= holdings_before.files && holdings.regions <= holdings_before.regions
+        kept == kept_before
+            && holdings.files <= holdings_before.files
+            && holdings.regions <= holdings_before.regions
     });
+    println!("the publisher before {kept_before:?}\nand after {kept:?}");
     assert_eq!(publisher.ask_number("subscribers"), 0);
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::endpoint::{Endpoint, Flight, Posted};
 use super::error::VerbsError;
@@ -57,7 +57,8 @@ impl Offer for VerbsOffer {
         self.check(Exposure::Write, "the peer lets it only be read", len_min)?;
         let Self { endpoint, remote } = *self;
         let (flight, waiting) = (Arc::default(), VecDeque::new());
-        Ok(Box::new(VerbsWrite { endpoint, remote, len: len_min, flight, waiting }))
+        let (is_reliable, endpoint) = (endpoint.is_reliable(), Arc::downgrade(&endpoint));
+        Ok(Box::new(VerbsWrite { endpoint, is_reliable, remote, len: len_min, flight, waiting }))
     }
 }
 
@@ -126,7 +127,10 @@ impl RemoteRead for VerbsRead {
 /// A peer's region that is written by this end's device.
 #[derive(Debug)]
 struct VerbsWrite {
-    endpoint: Arc<Endpoint>,
+    /// The session's: a publisher may hold this for as long as it publishes nothing, and the queue pair must not stay for
+    /// that.
+    endpoint: Weak<Endpoint>,
+    is_reliable: bool,
     remote: Descriptor,
     /// Bytes that were agreed.
     len: usize,
@@ -136,8 +140,18 @@ struct VerbsWrite {
 }
 
 impl VerbsWrite {
-    fn try_post(&self, source: &Arc<MemoryRegion>, writes: &[Write]) -> Result<Posted, FabricError> {
-        let (remote, max) = (&self.remote, self.endpoint.message_len_max());
+    /// The endpoint, as long as the session has it.
+    fn endpoint(&self) -> Result<Arc<Endpoint>, FabricError> {
+        self.endpoint.upgrade().ok_or(FabricError::Closed)
+    }
+
+    fn try_post(
+        &self,
+        endpoint: &Endpoint,
+        source: &Arc<MemoryRegion>,
+        writes: &[Write],
+    ) -> Result<Posted, FabricError> {
+        let (remote, max) = (&self.remote, endpoint.message_len_max());
         let copied = move |(offset, len)| Operation::Write {
             local: Slice { region: source, offset, len },
             remote: at(remote, offset),
@@ -153,13 +167,13 @@ impl VerbsWrite {
         // A batch of nothing is complete only when all before it are: an empty write takes its place among them.
         let is_empty = operations.clone().next().is_none();
         let nothing = Operation::WriteInline { bytes: &[], remote: at(remote, 0) };
-        self.endpoint.post(&self.flight, source, operations.chain(is_empty.then_some(nothing)))
+        endpoint.post(&self.flight, source, operations.chain(is_empty.then_some(nothing)))
     }
 
     /// Posts batches that wait, as far as there is room.
-    fn catch_up(&mut self) -> Result<(), FabricError> {
+    fn catch_up(&mut self, endpoint: &Endpoint) -> Result<(), FabricError> {
         while let Some((source, writes)) = self.waiting.front() {
-            if self.try_post(source, writes)? == Posted::NoRoom {
+            if self.try_post(endpoint, source, writes)? == Posted::NoRoom {
                 break;
             }
             self.waiting.pop_front();
@@ -180,9 +194,10 @@ impl RemoteWrite for VerbsWrite {
         let entry = source.entries::<VerbsRegistered>().next();
         let entry =
             entry.ok_or(FabricError::Access { why: "its source is registered with another fabric" })?;
-        let source = entry.local(&self.endpoint)?;
-        self.catch_up()?;
-        if !self.waiting.is_empty() || self.try_post(&source, writes)? == Posted::NoRoom {
+        let endpoint = self.endpoint()?;
+        let source = entry.local(&endpoint)?;
+        self.catch_up(&endpoint)?;
+        if !self.waiting.is_empty() || self.try_post(&endpoint, &source, writes)? == Posted::NoRoom {
             let max = limits::VERBS_WAITING_BATCHES_MAX;
             if self.waiting.len() >= max {
                 return Err(VerbsError::QueueFull { max }.into());
@@ -193,12 +208,13 @@ impl RemoteWrite for VerbsWrite {
     }
 
     fn in_flight(&mut self) -> Result<usize, FabricError> {
-        let under_way = self.endpoint.under_way(&self.flight)?;
+        let endpoint = self.endpoint()?;
+        let under_way = endpoint.under_way(&self.flight)?;
         if self.waiting.is_empty() {
             return Ok(under_way);
         }
-        self.catch_up()?;
-        Ok(self.endpoint.under_way(&self.flight)? + self.waiting.len())
+        self.catch_up(&endpoint)?;
+        Ok(endpoint.under_way(&self.flight)? + self.waiting.len())
     }
 
     fn writes_words_in_order(&self) -> bool {
@@ -206,24 +222,26 @@ impl RemoteWrite for VerbsWrite {
     }
 
     fn writes_may_be_lost(&self) -> bool {
-        !self.endpoint.is_reliable()
+        !self.is_reliable
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
-        Arc::new(VerbsRevocation { endpoint: Arc::clone(&self.endpoint), flight: Arc::clone(&self.flight) })
+        Arc::new(VerbsRevocation { endpoint: Weak::clone(&self.endpoint), flight: Arc::clone(&self.flight) })
     }
 }
 
 /// Ends the writes to one region.
 #[derive(Debug)]
 struct VerbsRevocation {
-    endpoint: Arc<Endpoint>,
+    endpoint: Weak<Endpoint>,
     flight: Arc<Flight>,
 }
 
 impl Revocation for VerbsRevocation {
     fn revoke(&self) -> Completion {
-        if self.endpoint.revoke(&self.flight) { Completion::Done } else { Completion::Pending }
+        // Without an endpoint there is no queue pair that could write.
+        let is_done = self.endpoint.upgrade().is_none_or(|endpoint| endpoint.revoke(&self.flight));
+        if is_done { Completion::Done } else { Completion::Pending }
     }
 }
 

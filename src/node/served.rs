@@ -18,10 +18,12 @@ use crate::publisher::{Landing, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 
 /// What a peer is told that was dialled and asks for anything but its one subscription.
 const DIALLED_FOR_ONE: &str = "it was dialled for one subscription to one topic";
+/// What a peer is told whose landing region failed after it was taken.
+const UNWRITABLE: &str = "it cannot be written any more";
 /// What a peer is told that attaches too late.
 const GIVEN_UP: &str = "the publisher does not wait for it any more";
 
@@ -190,6 +192,7 @@ impl Served {
         self.session.on_time(now_ns);
         self.act(core, None);
         self.tell_detached();
+        self.end_if_unwritable();
         self.tell_ended_topics();
         self.act(core, None);
         self.flush();
@@ -417,12 +420,18 @@ impl Served {
         }
         let remote = offer.open_write(topic.geometry().region_len());
         let remote = remote.map_err(|error| unfit(&error.to_string()))?;
+        attachment.revocation = Some(remote.revocation());
+        // One that was refused before is closed, and stays so.
+        attachment.closed = Arc::default();
+        let closed = Arc::clone(&attachment.closed);
+        let mut landing = Landing::new(remote, topic.geometry(), topic.epoch(), closed);
+        if !topic.fill(&mut landing) {
+            return Err(unfit("it cannot be written"));
+        }
         if !is_awaited(&mut self.invitation, topic.name()) {
             return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
         }
-        attachment.revocation = Some(remote.revocation());
-        let closed = Arc::clone(&attachment.closed);
-        topic.hand_over(Landing::new(remote, topic.geometry(), topic.epoch(), closed));
+        topic.hand_over(landing);
         attachment.count(core, self.peer.as_ref());
         Ok(())
     }
@@ -462,6 +471,13 @@ impl Served {
             }
             written
         });
+    }
+
+    /// Ends the session when a landing region cannot be written any more: its subscriber would wait in vain.
+    fn end_if_unwritable(&mut self) {
+        if self.attachments.values().any(ServedAttachment::is_lost) {
+            self.session.reject(RefuseReason::LandingUnfit, UNWRITABLE);
+        }
     }
 
     fn tell_ended_topics(&mut self) {
@@ -534,6 +550,12 @@ impl ServedAttachment {
             let (peer, topic) = (peer.clone(), self.topic.name().clone());
             core.tell(&Event::Attached { peer, topic, delivery: self.delivery });
         }
+    }
+
+    /// Whether its landing region was closed because writing it failed.
+    fn is_lost(&self) -> bool {
+        let is_written = self.delivery == Delivery::Push && self.counted && !self.told;
+        is_written && self.closed.load(Ordering::Relaxed)
     }
 
     fn gauge(&self) -> &crate::metrics::Gauge {

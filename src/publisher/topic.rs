@@ -112,6 +112,12 @@ impl PublishedTopic {
         self.ended.load(Ordering::Acquire)
     }
 
+    /// Begins to write the newest value to a landing region. False when that failed: then it is of no use.
+    pub(crate) fn fill(&self, landing: &mut Landing) -> bool {
+        self.bring_up_to_date(landing);
+        !landing.is_closed()
+    }
+
     /// Hands a landing region over to the publisher, the newest value already in it.
     pub(crate) fn hand_over(&self, mut landing: Landing) {
         self.bring_up_to_date(&mut landing);

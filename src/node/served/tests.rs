@@ -1,14 +1,16 @@
-//! Sessions whose connections fail.
+//! Sessions whose connections fail, or carry regions that do.
 
 use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
 use super::*;
-use crate::control::ClientSession;
+use crate::control::{ClientEvent, ClientSession};
 use crate::event::EventSink;
-use crate::fabric::{Registration, Sent};
+use crate::fabric::{NothingToRevoke, Registration, RemoteRead, RemoteWrite, Sent, Write};
 use crate::node::Node;
+use crate::payload::Raw;
+use crate::publisher::StatePublisher;
 
 #[derive(Debug, Default)]
 struct Recorder(Mutex<Vec<Event>>);
@@ -19,24 +21,46 @@ impl EventSink for Recorder {
     }
 }
 
-/// A connection over which these messages come, and then this error.
-#[derive(Debug)]
-struct Failing {
-    messages: VecDeque<Vec<u8>>,
-    error: fn() -> FabricError,
-    sent: Arc<Mutex<usize>>,
+/// What goes over a connection, as the peer at its other end sees it.
+#[derive(Debug, Default)]
+pub(in crate::node) struct Line {
+    arriving: VecDeque<(Vec<u8>, Option<Box<dyn Offer>>)>,
+    sent: VecDeque<Vec<u8>>,
+    /// How a look for a message fails when none is there.
+    error: Option<fn() -> FabricError>,
+    /// It takes no messages.
+    is_full: bool,
 }
 
-impl Connection for Failing {
-    fn send(&mut self, _: &[u8], _: Option<&Registration>) -> Result<Sent, FabricError> {
-        *self.sent.lock() += 1;
+/// One end of a connection.
+#[derive(Clone, Debug, Default)]
+pub(in crate::node) struct Scripted(Arc<Mutex<Line>>);
+
+impl Scripted {
+    /// A connection that takes no messages, over which this one comes.
+    pub(in crate::node) fn full(message: Vec<u8>) -> Self {
+        let arriving = VecDeque::from([(message, None)]);
+        Self(Arc::new(Mutex::new(Line { arriving, is_full: true, ..Line::default() })))
+    }
+}
+
+impl Connection for Scripted {
+    fn send(&mut self, message: &[u8], _: Option<&Registration>) -> Result<Sent, FabricError> {
+        let mut line = self.0.lock();
+        if line.is_full {
+            return Ok(Sent::Full);
+        }
+        line.sent.push_back(message.to_vec());
         Ok(Sent::Done)
     }
 
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError> {
-        let message = self.messages.pop_front().ok_or_else(self.error)?;
+        let mut line = self.0.lock();
+        let Some((message, offer)) = line.arriving.pop_front() else {
+            return line.error.map_or(Ok(Received::Nothing), |error| Err(error()));
+        };
         into[..message.len()].copy_from_slice(&message);
-        Ok(Received::Message { len: message.len(), offer: None })
+        Ok(Received::Message { len: message.len(), offer })
     }
 
     fn writes_words_in_order(&self) -> bool {
@@ -54,23 +78,106 @@ impl Connection for Failing {
     }
 }
 
+/// A landing region that can be written so many times.
+#[derive(Debug)]
+struct Failing {
+    posts_left: u32,
+}
+
+impl Offer for Failing {
+    fn open_read(self: Box<Self>, _: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
+        Err(FabricError::Closed)
+    }
+
+    fn open_write(self: Box<Self>, _: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
+        Ok(self)
+    }
+}
+
+impl RemoteWrite for Failing {
+    fn post(&mut self, _: &Registration, _: &[Write]) -> Result<Completion, FabricError> {
+        self.posts_left = self.posts_left.checked_sub(1).ok_or(FabricError::Closed)?;
+        Ok(Completion::Done)
+    }
+
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        Ok(0)
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        true
+    }
+
+    fn writes_may_be_lost(&self) -> bool {
+        false
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(NothingToRevoke)
+    }
+}
+
+/// A session that this thread drives, from both ends.
+struct Setup {
+    node: Node,
+    recorder: Arc<Recorder>,
+    line: Arc<Mutex<Line>>,
+    served: Served,
+    client: ClientSession,
+    _dir: tempfile::TempDir,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let recorder = Arc::new(Recorder::default());
+        let builder = Node::builder().runtime_dir(dir.path()).events(Arc::clone(&recorder) as _);
+        let node = builder.open().unwrap();
+        let (core, connection) = (node.core(), Scripted::default());
+        let client = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
+        let line = Arc::clone(&connection.0);
+        let served = Served::new(core, Box::new(connection), core.clock().monotonic_ns(), true).unwrap();
+        Self { node, recorder, line, served, client, _dir: dir }
+    }
+
+    /// What the peer has to say goes over, with this region, and the answer comes back.
+    fn turn(&mut self, mut offer: Option<Box<dyn Offer>>) -> Vec<Result<ClientEvent, ControlError>> {
+        let messages = std::iter::from_fn(|| self.client.next_message());
+        self.line.lock().arriving.extend(messages.map(|message| (message.bytes, offer.take())));
+        let core = self.node.core();
+        let now_ns = core.clock().monotonic_ns();
+        self.served.turn(core, now_ns, &mut vec![0; limits::CONTROL_MESSAGE_LEN_MAX]);
+        let sent: Vec<_> = self.line.lock().sent.drain(..).collect();
+        sent.iter().filter_map(|message| self.client.on_message(message, 0).transpose()).collect()
+    }
+
+    /// A publisher, and what the peer gets to hear that lends it a landing region of so many writes.
+    fn lend(
+        &mut self,
+        values: usize,
+        posts_left: u32,
+    ) -> (StatePublisher<Raw>, Vec<Result<ClientEvent, ControlError>>) {
+        let mut publisher = self.node.state_publisher::<Raw>("t").open().unwrap();
+        for _ in 0..values {
+            publisher.publish(b"value").unwrap();
+        }
+        self.turn(None);
+        let id = self.client.attach("t".parse().unwrap(), Delivery::Push, None).unwrap();
+        assert!(matches!(self.turn(None)[..], [Ok(ClientEvent::Granted { .. })]));
+        self.client.lend(id).unwrap();
+        let events = self.turn(Some(Box::new(Failing { posts_left })));
+        (publisher, events)
+    }
+}
+
 /// How many messages a peer was sent that said hello, and how the session ended.
 fn end(error: fn() -> FabricError) -> (usize, Vec<Event>) {
-    let dir = tempfile::tempdir().unwrap();
-    let recorder = Arc::new(Recorder::default());
-    let builder = Node::builder().runtime_dir(dir.path()).events(Arc::clone(&recorder) as _);
-    let node = builder.open().unwrap();
-    let core = node.core();
-    let mut peer = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
-    let messages = std::iter::from_fn(|| peer.next_message()).map(|message| message.bytes).collect();
-    let sent = Arc::new(Mutex::new(0));
-    let connection = Failing { messages, error, sent: Arc::clone(&sent) };
-    let mut served = Served::new(core, Box::new(connection), core.clock().monotonic_ns(), true).unwrap();
-    served.turn(core, core.clock().monotonic_ns(), &mut vec![0; limits::CONTROL_MESSAGE_LEN_MAX]);
-    assert!(served.is_over());
-    let events = recorder.0.lock().drain(..).collect();
-    let sent = *sent.lock();
-    (sent, events)
+    let mut setup = Setup::new();
+    setup.line.lock().error = Some(error);
+    let answers = setup.turn(None);
+    assert!(setup.served.is_over());
+    let events = setup.recorder.0.lock().drain(..).collect();
+    (answers.len(), events)
 }
 
 #[test]
@@ -78,8 +185,8 @@ fn a_connection_that_fails_is_no_fault_of_the_peer() {
     let failed: fn() -> FabricError =
         || FabricError::System { what: "reach the peer", source: std::io::ErrorKind::HostUnreachable.into() };
     for error in [failed, || FabricError::Closed] {
-        let (sent, events) = end(error);
-        assert_eq!(sent, 1, "its hello is answered, and that is all");
+        let (answers, events) = end(error);
+        assert_eq!(answers, 1, "its hello is answered, and that is all");
         let [Event::SessionOpened { .. }, Event::SessionClosed { orderly: false, .. }] = &events[..] else {
             panic!("{events:?}")
         };
@@ -88,7 +195,40 @@ fn a_connection_that_fails_is_no_fault_of_the_peer() {
 
 #[test]
 fn a_message_that_is_too_long_is_the_fault_of_the_peer() {
-    let (sent, events) = end(|| FabricError::MessageTooLong { len: 1 << 20, max: 1 << 16 });
-    assert_eq!(sent, 2, "a hello and a refusal");
+    let (answers, events) = end(|| FabricError::MessageTooLong { len: 1 << 20, max: 1 << 16 });
+    assert_eq!(answers, 2, "a hello and a refusal");
     assert!(events.iter().any(|event| matches!(event, Event::PeerRejected { .. })), "{events:?}");
+}
+
+#[test]
+fn a_landing_region_that_cannot_be_written_is_refused() {
+    for posts_left in [0, 1] {
+        let mut setup = Setup::new();
+        let (publisher, events) = setup.lend(3, posts_left);
+        let [Ok(ClientEvent::Refused { reason: RefuseReason::LandingUnfit, .. })] = &events[..] else {
+            panic!("{events:?}")
+        };
+        assert!(!setup.served.is_over());
+        assert_eq!(publisher.push_subscribers(), 0);
+    }
+}
+
+#[test]
+fn a_landing_region_that_cannot_be_written_any_more_ends_the_session() {
+    let mut setup = Setup::new();
+    let (mut publisher, events) = setup.lend(0, 2);
+    assert!(matches!(events[..], [Ok(ClientEvent::Lent { .. })]), "{events:?}");
+    for _ in 0..2 {
+        publisher.publish(b"value").unwrap();
+        assert!(setup.turn(None).is_empty());
+    }
+    assert_eq!(publisher.push_subscribers(), 1);
+    publisher.publish(b"value").unwrap();
+    let events = setup.turn(None);
+    let [Err(ControlError::Refused { reason: RefuseReason::LandingUnfit, text })] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(text, UNWRITABLE);
+    assert!(setup.served.is_over());
+    assert_eq!(publisher.push_subscribers(), 0);
 }

@@ -12,9 +12,12 @@ use crate::fabric::{Listener, wait};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(test)]
+mod tests;
+
 /// Connections accepted in one turn.
 const ACCEPTED_PER_TURN: usize = 16;
-/// How soon landing regions are looked after again that were just handed over.
+/// How soon landing regions are looked after again that were just handed over, and messages that wait for room.
 const TEND_AGAIN: Duration = Duration::from_millis(5);
 /// How long peers have to take part in the end of their sessions when the node stops.
 const FAREWELL_NS: u64 = 250_000_000;
@@ -194,7 +197,10 @@ impl Driver {
 
     /// How long there is nothing to do unless a peer does something.
     fn patience(&self, links: &[Arc<Link>]) -> Duration {
-        if self.tend_soon || self.served.iter().any(Served::has_writes_under_way) {
+        // A connection may have room again without waking anybody.
+        let has_unsent =
+            || self.served.iter().any(Served::has_unsent) || links.iter().any(|it| it.has_unsent());
+        if self.tend_soon || self.served.iter().any(Served::has_writes_under_way) || has_unsent() {
             return TEND_AGAIN;
         }
         let now_ns = self.core.clock().monotonic_ns();

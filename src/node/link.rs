@@ -190,6 +190,12 @@ impl Link {
         self.handle.as_ref().filter(|_| !over).map(AsFd::as_fd)
     }
 
+    /// Whether it waits for the peer to take messages.
+    pub(super) fn has_unsent(&self) -> bool {
+        let state = self.state.try_lock();
+        state.is_some_and(|state| state.failure.is_none() && !state.outbox.is_empty())
+    }
+
     /// When a turn is due even if the peer does nothing.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         let state = self.state.try_lock().filter(|state| state.failure.is_none())?;

@@ -298,6 +298,11 @@ pub enum FabricError {
     /// The connection is closed.
     #[error("the connection to the peer is closed")]
     Closed,
+    /// A read of a peer's memory was not complete in time.
+    #[error(
+        "a read of the peer's memory was not complete in time: check the network to its host, or ask again"
+    )]
+    ReadOverdue,
     /// A region could not be used in the way that was asked for.
     #[error("the region is not registered for this use: {why}")]
     Access {

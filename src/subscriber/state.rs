@@ -55,7 +55,7 @@ pub struct StateSubscriber<T: Payload> {
     reader: StateReader,
     source: Source,
     /// What is being fetched.
-    fetching: Option<Fetch>,
+    fetching: Option<Batch>,
     /// The topic had ended before that was begun: what was published before the end is in it.
     ended_before: bool,
     granted: Granted,
@@ -64,6 +64,15 @@ pub struct StateSubscriber<T: Payload> {
     decode_failures: u64,
     conclusion: Conclusion,
     payload: PhantomData<fn() -> T>,
+}
+
+/// A batch of reads that is under way.
+#[derive(Debug)]
+enum Batch {
+    /// What the reader asked for.
+    Values(Fetch),
+    /// The repository's headers, which nobody waits for any more.
+    Headers,
 }
 
 /// What a subscriber knows of its end.
@@ -313,13 +322,15 @@ impl<T: Payload> StateSubscriber<T> {
         let (clock, patience_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
         let mut completion = finish(remote, under_way, clock, patience_ns)?;
         if completion == Completion::Done {
-            self.fetching = None;
             let headers = ByteRange { offset: 0, len: BODY_OFFSET };
-            completion = read_now(remote, headers, clock, patience_ns)?;
+            let read = read_now(remote, headers, clock, patience_ns);
+            // One that is not complete stays under way, and is waited for before the next one.
+            self.fetching = matches!(read, Ok(Completion::Pending)).then_some(Batch::Headers);
+            completion = read?;
         }
         match completion {
             Completion::Done => Ok(Some(Arc::clone(remote.mirror()))),
-            Completion::Pending => Err(FabricError::Closed),
+            Completion::Pending => Err(FabricError::ReadOverdue),
         }
     }
 
@@ -408,7 +419,7 @@ impl<T: Payload> fmt::Debug for StateSubscriber<T> {
 fn fetch<'r>(
     reader: &'r mut StateReader,
     remote: &mut dyn RemoteRead,
-    fetching: &mut Option<Fetch>,
+    fetching: &mut Option<Batch>,
     now_ns: u64,
 ) -> Result<Result<Option<Verified<'r>>, ReadFailure>, FabricError> {
     let mut completion = match fetching {
@@ -420,7 +431,14 @@ fn fetch<'r>(
         if completion == Completion::Pending {
             break;
         }
-        let Some(fetched) = fetching.take() else { break };
+        let fetched = match fetching.take() {
+            Some(Batch::Values(fetched)) => fetched,
+            Some(Batch::Headers) => {
+                completion = begin(remote, fetching, reader.plan())?;
+                continue;
+            }
+            None => break,
+        };
         match reader.check(remote.mirror(), &fetched, now_ns) {
             Ok(Step::Nothing) => return Ok(Ok(None)),
             Ok(Step::Fetch(more)) => completion = begin(remote, fetching, more)?,
@@ -433,14 +451,14 @@ fn fetch<'r>(
 
 fn begin(
     remote: &mut dyn RemoteRead,
-    fetching: &mut Option<Fetch>,
+    fetching: &mut Option<Batch>,
     fetch: Fetch,
 ) -> Result<Completion, FabricError> {
     let completion = match fetch.slot {
         Some(slot) => remote.post(&[fetch.hot, slot])?,
         None => remote.post(&[fetch.hot])?,
     };
-    *fetching = Some(fetch);
+    *fetching = Some(Batch::Values(fetch));
     Ok(completion)
 }
 

@@ -25,6 +25,8 @@ struct Remote {
     handles: u32,
     /// Values to be published while the next batches are under way.
     meanwhile: u32,
+    /// No batch is complete.
+    stalled: bool,
     /// How each batch fails from now on.
     failing: Option<fn() -> FabricError>,
 }
@@ -52,6 +54,7 @@ impl RemoteRead for Wire {
         if let Some(failing) = self.remote.lock().failing {
             return Err(failing());
         }
+        assert!(self.under_way.is_empty(), "one batch at a time");
         self.under_way = ranges.to_vec();
         self.arrived.iter().for_each(Waker::reset);
         self.remote.lock().posted.push(ranges.to_vec());
@@ -63,7 +66,7 @@ impl RemoteRead for Wire {
         if let Some(failing) = remote.failing {
             return Err(failing());
         }
-        if self.arrived.is_some() && remote.handles == 0 {
+        if remote.stalled || (self.arrived.is_some() && remote.handles == 0) {
             return Ok(Completion::Pending);
         }
         remote.handles = 0;
@@ -146,7 +149,8 @@ fn setup(can_wait: bool) -> Setup {
     let (topic_id, epoch) = (TopicId::of(&topic), Epoch::new(7).unwrap());
     let allocate = || Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
     let writer = StateWriter::new(allocate(), geometry, &geometry.static_line(epoch, topic_id, 0));
-    let remote = Remote { writer, posted: Vec::new(), handles: 0, meanwhile: 0, failing: None };
+    let remote =
+        Remote { writer, posted: Vec::new(), handles: 0, meanwhile: 0, stalled: false, failing: None };
     let remote = Arc::new(Mutex::new(remote));
     let arrived = can_wait.then(|| Waker::new().unwrap());
     let wire = Wire { remote: Arc::clone(&remote), mirror: allocate(), under_way: Vec::new(), arrived };
@@ -328,4 +332,27 @@ fn the_end_that_was_told_is_told_from_then_on() {
     assert!(matches!(ended(), ReceiveError::Ended { .. }));
     setup.remote.lock().publish(64);
     assert!(matches!(ended(), ReceiveError::Ended { .. }));
+}
+
+/// The headers and the values share the way to the publisher, which takes one batch at a time.
+#[test]
+fn headers_that_do_not_come_in_time_are_waited_for_before_the_next_value_is_fetched() {
+    for under_way in [false, true] {
+        let mut setup = setup(false);
+        setup.publish(64);
+        setup.remote.lock().stalled = true;
+        if under_way {
+            assert!(setup.subscriber.try_receive().unwrap().is_none());
+        }
+        for _ in 0..2 {
+            let error = setup.subscriber.headers().unwrap_err();
+            assert!(matches!(error, FabricError::ReadOverdue), "{error}");
+            assert!(setup.subscriber.try_receive().unwrap().is_none());
+        }
+        setup.remote.lock().stalled = false;
+        assert_eq!(setup.look().0, Some(1));
+        assert!(setup.subscriber.headers().unwrap().is_some());
+        setup.publish(64);
+        assert_eq!(setup.look().0, Some(2));
+    }
 }

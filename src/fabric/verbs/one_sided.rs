@@ -222,6 +222,10 @@ impl RemoteWrite for VerbsWrite {
         false
     }
 
+    fn writes_may_be_lost(&self) -> bool {
+        !self.endpoint.is_reliable()
+    }
+
     fn revocation(&self) -> Arc<dyn Revocation> {
         Arc::new(VerbsRevocation { endpoint: Arc::clone(&self.endpoint), flight: Arc::clone(&self.flight) })
     }

@@ -258,7 +258,10 @@ impl Landing {
         if self.written != Sequence::NONE && slot_of(sequence) == slot_of(self.written) {
             return false;
         }
-        self.settle();
+        // As long as there is room nobody asks: that would take longer than all else here.
+        if self.in_flight.len() >= self.window {
+            self.look();
+        }
         self.in_flight.len() < self.window
     }
 
@@ -278,22 +281,23 @@ impl Landing {
                 let done = self.in_flight.len().saturating_sub(count);
                 let oldest = self.in_flight.drain(..done).next();
                 if let Some(oldest) = oldest {
-                    self.adapt(self.newest.get().saturating_sub(oldest.get()));
+                    self.adapt(self.newest.get().saturating_sub(oldest.get()), done);
                 }
             }
             Err(_) => self.closed.store(true, Ordering::Relaxed),
         }
     }
 
-    /// Has more or less under way, after this many values were published while one was. The source of a value must
+    /// Has more or less under way, after so many batches were completed, and this many values published since the first
+    /// of them. The source of a value must
     /// stand until it is written, and the publisher comes around to it again after as many values as there are slots:
     /// on a busy wire, what waits behind others is overwritten before its turn.
-    fn adapt(&mut self, published: u64) {
+    fn adapt(&mut self, published: u64, done: usize) {
         let slot_count = u64::from(self.geometry.slot_count());
         if published >= slot_count {
             (self.window, self.calm) = (1, 0);
         } else if published <= slot_count / 2 {
-            self.calm += 1;
+            self.calm += u32::try_from(done).unwrap_or(CALM_BATCHES);
         }
         if self.calm >= CALM_BATCHES {
             let max = limits::LANDING_BATCHES_MAX.min(self.geometry.slot_count() as usize - 1);

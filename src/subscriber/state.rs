@@ -454,10 +454,7 @@ fn begin(
     fetching: &mut Option<Batch>,
     fetch: Fetch,
 ) -> Result<Completion, FabricError> {
-    let completion = match fetch.slot {
-        Some(slot) => remote.post(&[fetch.hot, slot])?,
-        None => remote.post(&[fetch.hot])?,
-    };
+    let completion = remote.post(fetch.ranges())?;
     *fetching = Some(Batch::Values(fetch));
     Ok(completion)
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
-use super::endpoint::{Endpoint, Flight, Posted};
+use super::endpoint::{Endpoint, Flight, INLINE_LEN_MAX, Posted};
 use super::error::VerbsError;
 use super::message::Descriptor;
 use super::region::{self, VerbsRegistered};
@@ -56,9 +56,9 @@ impl Offer for VerbsOffer {
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
         self.check(Exposure::Write, "the peer lets it only be read", len_min)?;
         let Self { endpoint, remote } = *self;
-        let (flight, waiting) = (Arc::default(), VecDeque::new());
+        let (flight, source, waiting) = (Arc::default(), None, VecDeque::new());
         let (is_reliable, endpoint) = (endpoint.is_reliable(), Arc::downgrade(&endpoint));
-        Ok(Box::new(VerbsWrite { endpoint, is_reliable, remote, len: len_min, flight, waiting }))
+        Ok(Box::new(VerbsWrite { endpoint, is_reliable, remote, len: len_min, flight, source, waiting }))
     }
 }
 
@@ -135,6 +135,8 @@ struct VerbsWrite {
     /// Bytes that were agreed.
     len: usize,
     flight: Arc<Flight>,
+    /// What the last batch came from.
+    source: Option<Arc<MemoryRegion>>,
     /// Batches that wait for room in the queue, and where they come from.
     waiting: VecDeque<(Arc<MemoryRegion>, Vec<Write>)>,
 }
@@ -152,12 +154,15 @@ impl VerbsWrite {
         writes: &[Write],
     ) -> Result<Posted, FabricError> {
         let (remote, max) = (&self.remote, endpoint.message_len_max());
+        let mut words = [0; INLINE_LEN_MAX as usize / WORD];
+        let (carried, bytes) = carry(source.region(), writes, &mut words, endpoint.inline_len_max());
         let copied = move |(offset, len)| Operation::Write {
             local: Slice { region: source, offset, len },
             remote: at(remote, offset),
         };
         let operations = writes.iter().flat_map(move |write| {
             let (inline, range) = match write {
+                Write::Range(range) if carried == Some(*range) => inlined(remote, range.offset, bytes),
                 Write::Range(range) => (None, *range),
                 Write::Line { offset, words } => inlined(remote, *offset, words),
                 Write::Word { offset, word } => inlined(remote, *offset, std::slice::from_ref(word)),
@@ -168,6 +173,25 @@ impl VerbsWrite {
         let is_empty = operations.clone().next().is_none();
         let nothing = Operation::WriteInline { bytes: &[], remote: at(remote, 0) };
         endpoint.post(&self.flight, source, operations.chain(is_empty.then_some(nothing)))
+    }
+
+    /// A source as this end's device knows it. Mostly it is that of the last batch.
+    fn registered(
+        &mut self,
+        endpoint: &Arc<Endpoint>,
+        source: &Registration,
+    ) -> Result<Arc<MemoryRegion>, FabricError> {
+        if let Some(last) = &self.source
+            && Arc::ptr_eq(last.region(), source.region())
+        {
+            return Ok(Arc::clone(last));
+        }
+        let entry = source.entries::<VerbsRegistered>().next();
+        let entry =
+            entry.ok_or(FabricError::Access { why: "its source is registered with another fabric" })?;
+        let found = entry.local(endpoint)?;
+        self.source = Some(Arc::clone(&found));
+        Ok(found)
     }
 
     /// Posts batches that wait, as far as there is room.
@@ -191,11 +215,8 @@ impl RemoteWrite for VerbsWrite {
         if writes.iter().all(|write| target_range(write).len == 0) && self.in_flight()? == 0 {
             return Ok(Completion::Done);
         }
-        let entry = source.entries::<VerbsRegistered>().next();
-        let entry =
-            entry.ok_or(FabricError::Access { why: "its source is registered with another fabric" })?;
         let endpoint = self.endpoint()?;
-        let source = entry.local(&endpoint)?;
+        let source = self.registered(&endpoint, source)?;
         self.catch_up(&endpoint)?;
         if !self.waiting.is_empty() || self.try_post(&endpoint, &source, writes)? == Posted::NoRoom {
             let max = limits::VERBS_WAITING_BATCHES_MAX;
@@ -254,6 +275,24 @@ fn at(remote: &Descriptor, offset: usize) -> Remote {
 fn inlined<'a>(remote: &Descriptor, offset: usize, words: &'a [u64]) -> (Option<Operation<'a>>, ByteRange) {
     let operation = Operation::WriteInline { bytes: bytemuck::cast_slice(words), remote: at(remote, offset) };
     (Some(operation), ByteRange { offset, len: 0 })
+}
+
+/// The first range that is so short that a work request can carry it, and its words, copied here.
+fn carry<'a>(
+    source: &Region,
+    writes: &[Write],
+    words: &'a mut [u64],
+    len_max: usize,
+) -> (Option<ByteRange>, &'a [u64]) {
+    let short = writes.iter().find_map(|write| match write {
+        Write::Range(range) if (1..=len_max.min(size_of_val(words))).contains(&range.len) => Some(*range),
+        _ => None,
+    });
+    let (words, _) = words.split_at_mut(short.map_or(0, |range| range.len / WORD));
+    if let Some(ByteRange { offset, .. }) = short {
+        source.copy_out(offset, words);
+    }
+    (short, words)
 }
 
 /// Where a write goes to.

@@ -2,10 +2,15 @@
 //! simulation can own it.
 
 use std::fmt::Debug;
+use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec};
 
+/// The longest pause where the operating system has no memory to wait with.
+const PAUSE_WITHOUT_POLL: Duration = Duration::from_millis(1);
 /// Nanoseconds of a second.
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
@@ -19,6 +24,9 @@ pub(crate) trait Clock: Debug + Send + Sync {
 
     /// Gives the processor away for about this long. A virtual clock moves on instead.
     fn pause(&self, duration: Duration);
+
+    /// As [`Self::pause`], but no longer than until the handle is readable.
+    fn pause_until(&self, readable: BorrowedFd<'_>, duration: Duration);
 }
 
 /// The operating system's clocks. On Linux both reads are answered in user space.
@@ -40,6 +48,16 @@ impl Clock for SystemClock {
     fn pause(&self, duration: Duration) {
         std::thread::sleep(duration);
     }
+
+    fn pause_until(&self, readable: BorrowedFd<'_>, duration: Duration) {
+        let timeout = Timespec::try_from(duration).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+        let mut polled = [PollFd::from_borrowed_fd(readable, PollFlags::IN)];
+        match rustix::event::poll(&mut polled, Some(&timeout)) {
+            // Who waits looks again.
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => self.pause(duration.min(PAUSE_WITHOUT_POLL)),
+        }
+    }
 }
 
 /// Read without the detour by [`std::time::SystemTime`], which costs as much again as the clock.
@@ -56,6 +74,8 @@ pub(crate) fn saturate(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
 
     #[test]
@@ -63,6 +83,17 @@ mod tests {
         let before = SystemClock.monotonic_ns();
         SystemClock.pause(Duration::from_millis(2));
         assert!(SystemClock.monotonic_ns() - before >= 2_000_000);
+    }
+
+    #[test]
+    fn a_pause_ends_when_its_handle_is_readable() {
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let before = SystemClock.monotonic_ns();
+        SystemClock.pause_until(event.as_fd(), Duration::from_millis(2));
+        assert!(SystemClock.monotonic_ns() - before >= 2_000_000);
+        rustix::io::write(&event, &1_u64.to_le_bytes()).unwrap();
+        SystemClock.pause_until(event.as_fd(), Duration::from_secs(600));
+        assert!(SystemClock.monotonic_ns() - before < 300_000_000_000);
     }
 
     #[test]

@@ -4,11 +4,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::core::NodeCore;
-use super::link::LOOK_AGAIN;
 use super::served::Served;
 use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
-use crate::fabric::{Address, FabricError};
+use crate::fabric::{Address, FabricError, Waker};
 use crate::id::{NameError, TopicName};
 use crate::limits;
 
@@ -106,6 +105,8 @@ pub(super) struct Invitation {
     address: Address,
     topic: TopicName,
     progress: Mutex<Progress>,
+    /// Wakes whoever waits for the outcome.
+    settled: Waker,
 }
 
 #[derive(Debug, Default)]
@@ -140,13 +141,13 @@ pub(super) fn dial(
     let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
     let invitation = invite(core, topic.parse()?, address, deadline_ns)?;
     loop {
-        let in_time = clock.monotonic_ns() < deadline_ns;
-        if let Some(outcome) = invitation.outcome(in_time) {
+        let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
+        if let Some(outcome) = invitation.outcome(left_ns > 0) {
             // A session that came to nothing ends at once.
             core.waker().wake();
             return outcome;
         }
-        clock.pause(LOOK_AGAIN);
+        clock.pause_until(invitation.settled.wait_handle(), Duration::from_nanos(left_ns));
     }
 }
 
@@ -164,7 +165,11 @@ pub(super) fn invite(
         Ok(connection) => connection,
         Err(source) => return Err(DialError::Unreachable { topic, source }),
     };
-    let invitation = Invitation { address: address.clone(), topic, progress: Mutex::default() };
+    let settled = match Waker::new() {
+        Ok(settled) => settled,
+        Err(source) => return Err(DialError::Unreachable { topic, source }),
+    };
+    let invitation = Invitation { address: address.clone(), topic, progress: Mutex::default(), settled };
     let invitation = Arc::new(invitation);
     let pending = Pending(Arc::clone(&invitation));
     let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
@@ -201,6 +206,7 @@ impl Invitation {
         let is_open = matches!(progress.stage, Stage::Open);
         if is_open {
             progress.stage = stage;
+            self.settled.wake();
         }
         is_open
     }

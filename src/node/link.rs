@@ -21,7 +21,7 @@ use crate::subscriber::{Attachment, End};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// How long a thread that waits for an answer sleeps at the most: another thread may have taken the answer for it.
-pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A session in which this node subscribes. Shared by all subscriptions to a peer that it has dialled, and by the node's
 /// thread.

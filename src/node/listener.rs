@@ -8,11 +8,12 @@ use parking_lot::Mutex;
 
 use super::Node;
 use super::core::NodeCore;
-use super::link::{LOOK_AGAIN, Link};
+use super::link::Link;
 use super::subscribe::{Terms, schema_hash};
 use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
 use crate::event::Event;
+use crate::fabric::Waker;
 use crate::id::{Delivery, TopicName};
 use crate::limits;
 use crate::payload::Payload;
@@ -95,6 +96,8 @@ pub(super) struct Backlog {
     patience_ns: u64,
     /// `None` when the listener is gone.
     waiting: Mutex<Option<VecDeque<Arc<Link>>>>,
+    /// Wakes those who wait to accept: somebody may be ready.
+    ready: Waker,
 }
 
 /// One of the places that a node has for publishers that dial, taken until this is dropped.
@@ -172,10 +175,11 @@ impl<T: Payload> StateListener<T> {
             if let Some(link) = self.listening.backlog.take_ready() {
                 return self.attach(link).map(Some);
             }
-            if clock.monotonic_ns() >= deadline_ns {
+            let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
+            if left_ns == 0 {
                 return Ok(None);
             }
-            clock.pause(LOOK_AGAIN);
+            clock.pause_until(self.listening.backlog.ready.wait_handle(), Duration::from_nanos(left_ns));
         }
     }
 
@@ -217,7 +221,8 @@ impl Backlogs {
         if by_topic.contains_key(topic) {
             return Err(SubscriberError::AlreadyListening { topic: topic.clone() });
         }
-        let backlog = Arc::new(Backlog { patience_ns, waiting: Mutex::new(Some(VecDeque::new())) });
+        let waiting = Mutex::new(Some(VecDeque::new()));
+        let backlog = Arc::new(Backlog { patience_ns, waiting, ready: Waker::new()? });
         by_topic.insert(topic.clone(), Arc::clone(&backlog));
         Ok(backlog)
     }
@@ -240,7 +245,8 @@ impl Backlogs {
         Ok((backlog, Place(Arc::clone(&self.places))))
     }
 
-    /// Forgets those that wait in vain, because their session is over. True if there were some.
+    /// Wakes those who can accept somebody, and forgets those that wait in vain, because their session is over. True if
+    /// there were some.
     pub(super) fn tend(&self, core: &NodeCore) -> bool {
         let backlogs: Vec<_> = self.by_topic.lock().values().cloned().collect();
         let mut failures = Vec::new();
@@ -253,6 +259,7 @@ impl Backlogs {
                 failures.extend(failure);
                 goes_on
             });
+            backlog.wake_for(waiting);
         }
         for failure in &failures {
             // A publisher that gave up is nobody's fault.
@@ -281,7 +288,18 @@ impl Backlog {
     fn take_ready(&self) -> Option<Arc<Link>> {
         let mut waiting = self.waiting.lock();
         let waiting = waiting.as_mut()?;
+        self.ready.reset();
         let ready = waiting.iter().position(|link| link.is_ready())?;
-        waiting.remove(ready)
+        let taken = waiting.remove(ready);
+        // Another thread may wait for the next one.
+        self.wake_for(waiting);
+        taken
+    }
+
+    /// Wakes those who wait to accept, if one of these is ready.
+    fn wake_for(&self, waiting: &VecDeque<Arc<Link>>) {
+        if waiting.iter().any(|link| link.is_ready()) {
+            self.ready.wake();
+        }
     }
 }

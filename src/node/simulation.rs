@@ -1,6 +1,7 @@
 //! Whole nodes in one thread, over the fabric in memory: virtual time, and every delay, order and choice from a seed.
 //! `FABRICAST_SEED=n cargo test` repeats one.
 
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -116,6 +117,10 @@ impl Clock for WorldClock {
             world.network.clock().advance(saturate(duration).min(10_000));
             world.turn();
         }
+    }
+
+    fn pause_until(&self, _: BorrowedFd<'_>, duration: Duration) {
+        self.pause(duration);
     }
 }
 

@@ -279,3 +279,28 @@ fn events_tell_of_publishers_that_dial() {
     events.wait_for("detached", |event| matches!(event, Event::Detached { received: 1, .. }));
     events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
 }
+
+/// How often this thread has given the processor away.
+fn pauses() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    line.unwrap().trim().parse().unwrap()
+}
+
+/// Who waits for a peer is woken by it, and by nothing else.
+#[test]
+fn waiting_to_accept_or_to_be_accepted_costs_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (desk, publishing) = (node(&dir, "desk"), anonymous(&dir));
+    let listener = desk.state_listener::<u64>("t").open().unwrap();
+    let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    let patience = Duration::from_millis(300);
+    let before = pauses();
+    assert!(listener.accept_timeout(patience).unwrap().is_none());
+    let accepting = pauses() - before;
+    let address = desk.address().unwrap();
+    let error = publishing.dial_subscriber("t", &address, patience).unwrap_err();
+    assert!(matches!(error, DialError::NotAccepted { .. }), "{error}");
+    let dialling = pauses() - before - accepting;
+    assert!(accepting < 30 && dialling < 30, "{accepting} and {dialling} pauses");
+}

@@ -12,6 +12,8 @@
 //! wait is a file descriptor (or, in a simulation, a turn of its clock).
 
 mod address;
+#[cfg(any(test, feature = "verbs"))]
+mod bounds;
 mod registration;
 mod several;
 pub(crate) mod shm;
@@ -24,6 +26,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use address::{Address, AddressError, RdmaConnect, Target};
+#[cfg(any(test, feature = "verbs"))]
+pub(crate) use bounds::{check_bounds, check_writes};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
 pub(crate) use wait::{Waker, finish, read_now, wait};

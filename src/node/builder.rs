@@ -35,6 +35,12 @@ pub enum NodeError {
     /// The name is malformed.
     #[error(transparent)]
     Name(#[from] NameError),
+    /// The node is to listen at an address, and has no name.
+    #[error("a node without a name does not listen: give it one with NodeBuilder::name to serve {address}")]
+    Unnamed {
+        /// The address.
+        address: Address,
+    },
     /// The operating system gave no thread or no random number.
     #[error("cannot {what}: {source}")]
     System {
@@ -75,7 +81,7 @@ impl NodeBuilder {
 
     /// Serves the node's topics over RDMA verbs too, from the same memory: listens at `rdma://HOST[:PORT]`, where HOST is
     /// an address of this host, or `0.0.0.0` for all of them, and port 0 chooses a free one
-    /// ([`Node::addresses`] tells which). Takes effect for a node with a name. Needs the cargo feature `verbs`.
+    /// ([`Node::addresses`] tells which). The node needs a name, too. Needs the cargo feature `verbs`.
     ///
     /// # Errors
     ///
@@ -104,8 +110,12 @@ impl NodeBuilder {
     ///
     /// # Errors
     ///
-    /// [`NodeError`] when the name is taken, the runtime directory cannot be used, or no thread can be had.
+    /// [`NodeError`] when the name is taken, the runtime directory cannot be used, no thread can be had, or a node without
+    /// a name is to listen at an `rdma://` address.
     pub fn open(self) -> Result<Node, NodeError> {
+        if let (None, Some(address)) = (&self.name, &self.rdma) {
+            return Err(NodeError::Unnamed { address: address.clone() });
+        }
         let directory = match &self.runtime_dir {
             Some(path) => RuntimeDirectory::open(path)?,
             None => RuntimeDirectory::from_environment()?,

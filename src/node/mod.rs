@@ -117,7 +117,8 @@ impl Node {
     /// Dials the node at this address, at which a [`StateListener`] waits for this topic, one of this node's own. When
     /// it returns, a subscriber there is attached, so that the next publish reaches it. The node needs no name for that.
     ///
-    /// Blocks until the listener has accepted, at most for `timeout`. A subscription that does not come about in that time
+    /// Blocks until the listener has accepted, at most for `timeout`; the resolver of host names, if the address has one, is
+    /// not bound by this. A subscription that does not come about in that time
     /// does not come about later. Allocates.
     ///
     /// # Errors

@@ -60,7 +60,7 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     }
 
     /// How long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. A session
-    /// that exists already keeps its own.
+    /// that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
     pub fn timeout(mut self, patience: Duration) -> Self {
         self.terms.patience = patience;
         self

@@ -96,6 +96,15 @@ fn a_push_subscriber_of_an_idle_publisher_gets_the_value_that_is_there() {
     assert_eq!(publisher.push_subscribers(), 2);
 }
 
+#[test]
+fn a_node_without_a_name_does_not_listen_and_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Node::builder().runtime_dir(dir.path()).rdma("rdma://127.0.0.1:7471").unwrap();
+    let error = builder.open().unwrap_err();
+    assert!(matches!(error, NodeError::Unnamed { .. }), "{error}");
+    assert!(error.to_string().ends_with("NodeBuilder::name to serve rdma://127.0.0.1:7471"), "{error}");
+}
+
 /// A publish may fall between the handover of a landing region and the publisher's taking it over.
 #[test]
 fn push_subscribers_that_join_while_values_are_published_end_with_the_last_one() {

@@ -11,7 +11,7 @@ use super::region::{self, VerbsRegistered};
 use super::sys::{MemoryRegion, Operation, Remote, RemoteAccess, Slice};
 use crate::fabric::{
     ByteRange, Completion, Exposure, FabricError, Offer, Registration, RemoteRead, RemoteWrite, Revocation,
-    Write,
+    Write, check_bounds, check_writes,
 };
 use crate::limits;
 use crate::memory::{MemoryError, Protection, Region, WORD};
@@ -98,7 +98,8 @@ impl RemoteRead for VerbsRead {
     }
 
     fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
-        check_bounds(self.target.region().len(), self.remote.len, ranges.iter().copied())?;
+        let len = common_len(self.target.region().len(), self.remote.len);
+        check_bounds(len, ranges.iter().copied())?;
         if ranges.iter().all(|range| range.len == 0) {
             return Ok(Completion::Done);
         }
@@ -208,11 +209,8 @@ impl VerbsWrite {
 
 impl RemoteWrite for VerbsWrite {
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
-        check_bounds(self.len, self.remote.len, writes.iter().map(target_range))?;
-        let ranges = writes.iter().filter(|write| matches!(write, Write::Range(_)));
-        let source_len = source.region().len();
-        check_bounds(source_len, source_len as u64, ranges.map(target_range))?;
-        if writes.iter().all(|write| target_range(write).len == 0) && self.in_flight()? == 0 {
+        check_writes(common_len(self.len, self.remote.len), source, writes)?;
+        if writes.iter().all(|write| write.target().len == 0) && self.in_flight()? == 0 {
             return Ok(Completion::Done);
         }
         let endpoint = self.endpoint()?;
@@ -295,15 +293,6 @@ fn carry<'a>(
     (short, words)
 }
 
-/// Where a write goes to.
-fn target_range(write: &Write) -> ByteRange {
-    match write {
-        Write::Range(range) => *range,
-        Write::Line { offset, words } => ByteRange { offset: *offset, len: size_of_val(words) },
-        Write::Word { offset, .. } => ByteRange { offset: *offset, len: WORD },
-    }
-}
-
 /// A range in pieces that one work request can move.
 fn pieces(range: ByteRange, len_max: u32) -> impl Iterator<Item = (usize, u32)> + Clone {
     let ByteRange { offset, len } = range;
@@ -312,18 +301,9 @@ fn pieces(range: ByteRange, len_max: u32) -> impl Iterator<Item = (usize, u32)> 
     (0..len).step_by(step).map(piece)
 }
 
-/// Checks that these ranges lie in memory of `len` bytes here, and `remote_len` at the peer.
-fn check_bounds(
-    len: usize,
-    remote_len: u64,
-    mut ranges: impl Iterator<Item = ByteRange>,
-) -> Result<(), FabricError> {
-    let len = usize::try_from(remote_len).unwrap_or(usize::MAX).min(len);
-    let fits = |range: ByteRange| {
-        let whole = range.offset.is_multiple_of(WORD) && range.len.is_multiple_of(WORD);
-        whole && range.offset <= len && range.len <= len - range.offset
-    };
-    if ranges.all(fits) { Ok(()) } else { Err(FabricError::Access { why: "a range lies outside of it" }) }
+/// How much there is of a region that has `len` bytes here, and `remote_len` at the peer.
+fn common_len(len: usize, remote_len: u64) -> usize {
+    usize::try_from(remote_len).unwrap_or(usize::MAX).min(len)
 }
 
 #[cfg(test)]
@@ -343,7 +323,8 @@ mod tests {
     #[test]
     fn what_is_outside_of_either_region_is_refused() {
         let check = |len, remote_len, offset, range_len| {
-            check_bounds(len, remote_len, [ByteRange { offset, len: range_len }].into_iter()).is_ok()
+            check_bounds(common_len(len, remote_len), [ByteRange { offset, len: range_len }].into_iter())
+                .is_ok()
         };
         assert!(check(4096, 4096, 0, 4096) && check(4096, 4096, 4096, 0) && check(4096, 8192, 4088, 8));
         for (offset, len) in [(0, 4104), (4096, 8), (4104, 0), (4, 8), (8, 4), (usize::MAX - 7, 8)] {

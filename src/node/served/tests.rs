@@ -21,10 +21,13 @@ impl EventSink for Recorder {
     }
 }
 
+/// A message, and the region that comes with it.
+type Parcel = (Vec<u8>, Option<Box<dyn Offer>>);
+
 /// What goes over a connection, as the peer at its other end sees it.
 #[derive(Debug, Default)]
 pub(in crate::node) struct Line {
-    arriving: VecDeque<(Vec<u8>, Option<Box<dyn Offer>>)>,
+    arriving: VecDeque<Parcel>,
     sent: VecDeque<Vec<u8>>,
     /// How a look for a message fails when none is there.
     error: Option<fn() -> FabricError>,

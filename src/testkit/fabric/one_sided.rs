@@ -11,7 +11,7 @@ use super::state::{Capability, Held};
 use super::transfer::Route;
 use crate::fabric::{
     ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Registration, RemoteRead,
-    RemoteWrite, Revocation, Write,
+    RemoteWrite, Revocation, Write, check_bounds, check_writes,
 };
 use crate::memory::WORD;
 use crate::memory::{Access, MemoryError, Protection, Region};
@@ -78,31 +78,6 @@ impl Offer for SimOffer {
             }
         }
     }
-}
-
-/// Checks that these ranges lie in a region of `len` bytes.
-fn check_bounds(len: usize, mut ranges: impl Iterator<Item = ByteRange>) -> Result<(), FabricError> {
-    let fits = |range: ByteRange| {
-        let whole = range.offset.is_multiple_of(WORD) && range.len.is_multiple_of(WORD);
-        whole && range.offset <= len && range.len <= len - range.offset
-    };
-    if ranges.all(fits) { Ok(()) } else { Err(FabricError::Access { why: "a range lies outside of it" }) }
-}
-
-/// Where a write goes to.
-fn target_range(write: &Write) -> ByteRange {
-    match *write {
-        Write::Range(range) => range,
-        Write::Line { offset, words } => ByteRange { offset, len: size_of_val(&words) },
-        Write::Word { offset, .. } => ByteRange { offset, len: WORD },
-    }
-}
-
-/// Checks that these writes lie in a target of `len` bytes and, as far as they come from there, in their source.
-fn check_writes(len: usize, source: &Registration, writes: &[Write]) -> Result<(), FabricError> {
-    check_bounds(len, writes.iter().map(target_range))?;
-    let ranges = writes.iter().filter(|write| matches!(write, Write::Range(_)));
-    check_bounds(source.region().len(), ranges.map(target_range))
 }
 
 /// A region that is read in place.

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+use self::attachment::ServedAttachment;
 use super::core::NodeCore;
 use super::dial::Pending;
 use super::listener::{Backlog, Place};
@@ -11,12 +12,13 @@ use crate::control::{
     SchemaJson, ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
 };
 use crate::event::Event;
-use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Received, RemoteKey, Revocation};
+use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Received, RemoteKey};
 use crate::id::{Delivery, NodeName, TopicName};
 use crate::limits;
 use crate::publisher::{Landing, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
+mod attachment;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -70,21 +72,6 @@ pub(super) struct Invited {
     pub(super) inviter: Identity,
     pub(super) backlog: Arc<Backlog>,
     pub(super) place: Place,
-}
-
-/// What a peer has attached to.
-#[derive(Debug)]
-struct ServedAttachment {
-    topic: Arc<PublishedTopic>,
-    delivery: Delivery,
-    /// Ends the use of the landing region.
-    closed: Arc<AtomicBool>,
-    /// Ends the writes to it. The peer withdraws it as soon as it is told that nothing is written any more.
-    revocation: Option<Arc<dyn Revocation>>,
-    /// It is counted among the topic's subscribers.
-    counted: bool,
-    /// The peer was told that the topic has ended.
-    told: bool,
 }
 
 impl Served {
@@ -537,42 +524,6 @@ impl Served {
 impl Objection {
     fn new(reason: RefuseReason, text: impl Into<String>) -> Self {
         Self { reason, text: text.into() }
-    }
-}
-
-impl ServedAttachment {
-    /// Counts it among the topic's subscribers.
-    fn count(&mut self, core: &NodeCore, peer: Option<&NodeName>) {
-        self.counted = true;
-        let gauge = self.gauge();
-        gauge.set(gauge.value() + 1);
-        if let Some(peer) = peer {
-            let (peer, topic) = (peer.clone(), self.topic.name().clone());
-            core.tell(&Event::Attached { peer, topic, delivery: self.delivery });
-        }
-    }
-
-    /// Whether its landing region was closed because writing it failed.
-    fn is_lost(&self) -> bool {
-        let is_written = self.delivery == Delivery::Push && self.counted && !self.told;
-        is_written && self.closed.load(Ordering::Relaxed)
-    }
-
-    fn gauge(&self) -> &crate::metrics::Gauge {
-        match self.delivery {
-            Delivery::Pull => self.topic.pull_subscribers(),
-            Delivery::Push => self.topic.push_subscribers(),
-        }
-    }
-}
-
-impl Drop for ServedAttachment {
-    fn drop(&mut self) {
-        self.closed.store(true, Ordering::Relaxed);
-        if self.counted {
-            let gauge = self.gauge();
-            gauge.set(gauge.value().saturating_sub(1));
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::control::{ClientEvent, ClientSession};
 use crate::event::EventSink;
-use crate::fabric::{NothingToRevoke, Registration, RemoteRead, RemoteWrite, Sent, Write};
+use crate::fabric::{NothingToRevoke, Registration, RemoteRead, RemoteWrite, Revocation, Sent, Write};
 use crate::node::Node;
 use crate::payload::Raw;
 use crate::publisher::StatePublisher;

@@ -136,6 +136,17 @@ impl<T: Payload> StatePublisher<T> {
 
     /// Makes the repository of a new topic, and its publisher.
     pub(crate) fn open(parts: StateParts<'_>) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
+        let number = crate::random::number().map_err(PublisherError::Random)?;
+        let epoch =
+            Epoch::new(number).ok_or_else(|| PublisherError::Random(std::io::ErrorKind::Other.into()))?;
+        Self::open_as(parts, epoch)
+    }
+
+    /// The same for an epoch that nobody else has.
+    pub(crate) fn open_as(
+        parts: StateParts<'_>,
+        epoch: Epoch,
+    ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
         let max = parts.payload_len_max;
         if let Some(len) = T::fixed_len()
             && len > max
@@ -144,9 +155,6 @@ impl<T: Payload> StatePublisher<T> {
         }
         let schema = T::schema()?;
         let geometry = StateGeometry::new(parts.slot_count, max)?;
-        let number = crate::random::number().map_err(PublisherError::Random)?;
-        let epoch =
-            Epoch::new(number).ok_or_else(|| PublisherError::Random(std::io::ErrorKind::Other.into()))?;
         let topic_id = TopicId::of(&parts.name);
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
         let line = geometry.static_line(epoch, topic_id, schema.hash());

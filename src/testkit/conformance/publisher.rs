@@ -1,52 +1,51 @@
-//! A publisher as small as it can be: one state repository, sessions that pull it or are pushed to.
+//! A publisher as a node has it: one state topic, sessions that pull it or are pushed to. What the sessions say is as
+//! little as can be.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::observer::{payload, published_ns};
-use super::{Harness, name, registered};
-use crate::fabric::{
-    Address, Completion, Connection, Exposure, Fabric, FabricError, Listener, Received, Registration,
-    RemoteWrite, Sent, Write,
-};
-use crate::id::{Epoch, Sequence, TopicId};
-use crate::layout::header::{HOT_LEN, HOT_OFFSET};
+use super::{Harness, name};
+use crate::clock::Clock;
+use crate::fabric::{Address, Connection, Fabric, FabricError, Listener, Received, Sent, Waker};
+use crate::id::{Epoch, TopicName};
 use crate::layout::state::StateGeometry;
-use crate::layout::{LINE, WORD};
-use crate::repository::state::StateWriter;
+use crate::payload::Raw;
+use crate::publisher::{Landing, PublishedTopic, StateParts, StatePublisher};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The topic of the suite.
-pub(super) const TOPIC: TopicId = TopicId::new(0x70);
 /// What a subscriber sends to pull.
 pub(super) const PULL: &[u8] = b"pull";
 /// What a subscriber sends, with a landing region, to be pushed to.
 pub(super) const PUSH: &[u8] = b"push";
 
-/// The process that publishes.
+/// The topic of the suite.
+pub(super) fn topic() -> TopicName {
+    "topic".parse().expect("the tests use well-formed names")
+}
+
+/// The process that publishes. Its fields are dropped in this order.
 #[derive(Debug)]
 pub(super) struct Publisher {
     sessions: Vec<Session>,
     listener: Box<dyn Listener>,
-    writer: StateWriter,
-    registration: Registration,
-    epoch: Epoch,
-    /// Whether it publishes only while no push is under way, as the seam asks for.
-    pub(super) waits: bool,
+    publisher: StatePublisher<Raw>,
+    topic: Arc<PublishedTopic>,
+    clock: Arc<PublishingClock>,
 }
+
+/// A clock that shows when the next value is published.
+#[derive(Debug, Default)]
+struct PublishingClock(AtomicU64);
 
 #[derive(Debug)]
 struct Session {
     connection: Box<dyn Connection>,
     /// Whether the answer is still to be sent.
     owes_answer: bool,
-    push: Option<Push>,
-}
-
-/// A landing region that each value is written to.
-#[derive(Debug)]
-struct Push {
-    remote: Box<dyn RemoteWrite>,
-    under_way: bool,
-    pushed: Sequence,
-    /// The payload length that each slot of the landing region holds.
-    held_lens: Vec<usize>,
+    /// Ends the use of its landing region, if it has one.
+    closed: Option<Arc<AtomicBool>>,
 }
 
 impl Publisher {
@@ -56,107 +55,93 @@ impl Publisher {
     }
 
     pub(super) fn new(fabric: &dyn Fabric, geometry: StateGeometry, epoch: Epoch) -> Self {
-        let registration = registered(fabric, geometry.region_len(), Exposure::Read);
-        let line = geometry.static_line(epoch, TOPIC, 0);
-        let writer = StateWriter::new(registration.region().clone(), geometry, &line);
+        let clock = Arc::new(PublishingClock::default());
+        let parts = StateParts {
+            fabric,
+            clock: Arc::clone(&clock) as _,
+            waker: Arc::new(Waker::new().expect("an event can be had")),
+            node: Arc::new(()),
+            host: "host",
+            name: topic(),
+            slot_count: geometry.slot_count(),
+            payload_len_max: geometry.payload_len_max(),
+        };
+        let (publisher, topic) = StatePublisher::open_as(parts, epoch).expect("a small topic");
         let listener = fabric.listen(&name("publisher")).expect("the name is free");
-        Self { sessions: Vec::new(), listener, writer, registration, epoch, waits: true }
+        Self { sessions: Vec::new(), listener, publisher, topic, clock }
     }
 
     /// The epoch, and the position of the newest value.
     pub(super) fn newest(&self) -> (Epoch, u64) {
-        (self.epoch, self.writer.last().get())
+        (self.publisher.epoch(), self.publisher.newest().get())
     }
 
-    /// Publishes the next value, unless it has to wait. Says whether it did.
-    pub(super) fn publish(&mut self) -> bool {
-        let pushing = |session: &Session| session.push.as_ref().is_some_and(|push| push.under_way);
-        if self.waits && self.sessions.iter().any(pushing) {
-            return false;
-        }
-        let sequence = self.writer.last().next().get();
-        let payload = payload(self.epoch, sequence, self.writer.geometry().payload_len_max());
-        self.writer.publish(&payload, 1, published_ns(sequence)).expect("the payload fits");
-        true
+    /// Publishes the next value.
+    pub(super) fn publish(&mut self) {
+        let sequence = self.publisher.newest().next().get();
+        self.clock.0.store(published_ns(sequence), Ordering::Relaxed);
+        let payload = payload(self.publisher.epoch(), sequence, self.publisher.payload_len_max());
+        self.publisher.publish(&payload).expect("the payload fits");
     }
 
-    /// Serves whoever is there.
+    /// Serves whoever is there, as a node's thread does.
     pub(super) fn turn(&mut self) {
         while let Some(connection) = self.listener.accept().expect("the listener works") {
-            self.sessions.push(Session { connection, owes_answer: false, push: None });
+            self.sessions.push(Session { connection, owes_answer: false, closed: None });
         }
-        let Self { sessions, writer, registration, epoch, .. } = self;
-        sessions.retain_mut(|session| session.turn(writer, registration, *epoch).is_ok());
+        let Self { sessions, topic, .. } = self;
+        sessions.retain_mut(|session| session.turn(topic).is_ok());
+        topic.tend();
     }
 }
 
 impl Session {
-    fn turn(
-        &mut self,
-        writer: &StateWriter,
-        registration: &Registration,
-        epoch: Epoch,
-    ) -> Result<(), FabricError> {
-        let geometry = writer.geometry();
+    fn turn(&mut self, topic: &PublishedTopic) -> Result<(), FabricError> {
+        let geometry = topic.geometry();
         let mut buffer = [0; 16];
         match self.connection.receive(&mut buffer)? {
             Received::Nothing => {}
             Received::Closed => return Err(FabricError::Closed),
             Received::Message { len, offer } => {
                 assert_eq!(&buffer[..len], if offer.is_some() { PUSH } else { PULL });
-                let remote = offer.map(|offer| offer.open_write(geometry.region_len())).transpose()?;
-                self.push = remote.map(|remote| Push::new(remote, geometry));
+                if let Some(offer) = offer {
+                    let remote = offer.open_write(geometry.region_len())?;
+                    let closed = self.closed.insert(Arc::default());
+                    topic.hand_over(Landing::new(remote, geometry, topic.epoch(), Arc::clone(closed)));
+                }
                 self.owes_answer = true;
             }
         }
         if self.owes_answer {
-            let region = self.push.is_none().then_some(registration);
-            let sent = self.connection.send(&epoch.get().to_le_bytes(), region)?;
+            let region = self.closed.is_none().then_some(&**topic.registration());
+            let sent = self.connection.send(&topic.epoch().get().to_le_bytes(), region)?;
             self.owes_answer = sent == Sent::Full;
         }
-        self.push.as_mut().map_or(Ok(()), |push| push.turn(writer, registration))
+        let has_failed = self.closed.as_ref().is_some_and(|closed| closed.load(Ordering::Relaxed));
+        if has_failed { Err(FabricError::Closed) } else { Ok(()) }
     }
 }
 
-impl Push {
-    fn new(remote: Box<dyn RemoteWrite>, geometry: StateGeometry) -> Self {
-        let held_lens = vec![0; geometry.slot_count() as usize];
-        Self { remote, under_way: false, pushed: Sequence::NONE, held_lens }
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.closed.iter().for_each(|closed| closed.store(true, Ordering::Relaxed));
+    }
+}
+
+impl Clock for PublishingClock {
+    fn monotonic_ns(&self) -> u64 {
+        self.realtime_ns()
     }
 
-    /// Pushes the newest value, once the one before it has arrived.
-    fn turn(&mut self, writer: &StateWriter, source: &Registration) -> Result<(), FabricError> {
-        if self.under_way {
-            self.under_way = self.remote.in_flight()? > 0;
-        }
-        if !self.under_way && self.pushed < writer.last() {
-            let last = std::mem::replace(&mut self.pushed, writer.last());
-            let writes = self.writes(writer, last);
-            self.under_way = self.remote.post(source, &writes)? == Completion::Pending;
-        }
-        Ok(())
+    fn realtime_ns(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 
-    /// The old tail stamp where it stands in this landing region, the slot, and the hot line. Where only whole writes
-    /// appear in order, that is left out as long as values follow each other, and what was passed over is told in the
-    /// slot of the value that would have followed.
-    fn writes(&mut self, writer: &StateWriter, last: Sequence) -> Vec<Write> {
-        let (geometry, sequence) = (writer.geometry(), writer.last());
-        let follows = last != Sequence::NONE && sequence == last.next();
-        let len = usize::try_from(writer.region().load(HOT_LEN)).expect("the length of a payload");
-        let slot = geometry.slot_range(sequence, len);
-        let held = std::mem::replace(&mut self.held_lens[geometry.slot_index(sequence)], len);
-        let retired = slot.offset + StateGeometry::tail_offset(held);
-        let moved = held != len;
-        let retired = moved.then_some(Write::Word { offset: retired, word: sequence.get() });
-        // The hot line goes as it is now: in the repository it changes with the next publish.
-        let mut words = [0; LINE / WORD];
-        writer.region().copy_out(HOT_OFFSET, &mut words);
-        let hot = Write::Line { offset: HOT_OFFSET, words };
-        let ordered = self.remote.writes_words_in_order();
-        let hot = (ordered || !follows).then_some(hot);
-        let stamp = Write::Word { offset: geometry.slot_offset(last.next()), word: sequence.get() };
-        let stamp = (!ordered && !follows).then_some(stamp);
-        retired.into_iter().chain([Write::Range(slot)]).chain(hot).chain(stamp).collect()
+    fn pause(&self, _: Duration) {
+        unreachable!("a publisher waits for nothing")
+    }
+
+    fn pause_until(&self, _: BorrowedFd<'_>, duration: Duration) {
+        self.pause(duration);
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::observer::Observer;
-use super::publisher::{PULL, PUSH, TOPIC};
+use super::publisher::{PULL, PUSH, topic};
 use super::registered;
 use crate::fabric::{
     Address, Completion, Connection, Exposure, Fabric, FabricError, Received, Registration, RemoteRead, Sent,
 };
-use crate::id::{Delivery, Epoch};
+use crate::id::{Delivery, Epoch, TopicId};
 use crate::layout::state::StateGeometry;
 use crate::memory::Region;
 use crate::repository::state::{Fetch, ReadFailure, StateReader, Step};
@@ -44,8 +44,8 @@ enum Source {
     Mapped(Arc<Region>),
     /// At the publisher, by transfers.
     Fetched { remote: Box<dyn RemoteRead>, next: Option<Posted>, posted: Option<Posted> },
-    /// In memory of its own that the publisher writes, as long as it is registered.
-    Landing(Registration),
+    /// In memory of its own that the publisher writes, as long as it is registered; word by word in order, or not.
+    Landing { landing: Registration, has_word_order: bool },
 }
 
 /// A read under way, or to be posted.
@@ -112,7 +112,7 @@ impl Subscriber {
     /// Begins to read another epoch, if it is another one.
     fn begin_epoch(&mut self, epoch: Epoch) {
         if self.reader.as_ref().is_none_or(|(_, observer)| !observer.is_of(epoch)) {
-            let reader = StateReader::new(self.geometry, epoch, TOPIC);
+            let reader = StateReader::new(self.geometry, epoch, TopicId::of(&topic()));
             self.reader = Some((reader, Observer::new(epoch, self.geometry.payload_len_max())));
         }
     }
@@ -149,7 +149,10 @@ impl Session {
         };
         self.epoch = Epoch::new(u64::from_le_bytes(buffer));
         self.source = match (offer, self.landing.take()) {
-            (None, Some(landing)) => Some(Source::Landing(landing)),
+            (None, Some(landing)) => {
+                let has_word_order = self.connection.writes_words_in_order();
+                Some(Source::Landing { landing, has_word_order })
+            }
             (Some(offer), None) => {
                 let remote = offer.open_read(len)?;
                 Some(if remote.is_mapped() {
@@ -179,9 +182,13 @@ impl Source {
                 Err(failure) => observer.failure(failure, reader.last().get()),
             },
             // The newest value may be on its way.
-            Self::Landing(landing) => {
+            Self::Landing { landing, has_word_order } => {
                 let now_ns = observer.tick();
-                match reader.follow(landing.region(), || now_ns) {
+                let received = match has_word_order {
+                    true => reader.poll(landing.region()),
+                    false => reader.follow(landing.region(), || now_ns),
+                };
+                match received {
                     Ok(Some(value)) => observer.value(&value, 0),
                     Ok(None) => {}
                     Err(failure) => observer.failure(failure, reader.last().get()),

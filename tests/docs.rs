@@ -10,6 +10,11 @@ const CHANGELOG: &str = include_str!("../CHANGELOG.md");
 const LAYOUTS: &str = include_str!("../docs/layouts.md");
 const PROTOCOL: &str = include_str!("../docs/protocol.md");
 
+const README: &str = include_str!("../README.md");
+const RDMA: &str = include_str!("../docs/rdma.md");
+const BUILD_SCRIPT: &str = include_str!("../build.rs");
+const SOFT_ROCE: &str = include_str!("../tools/soft-roce");
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -44,6 +49,22 @@ fn links_lead_somewhere() {
         }
     }
     assert!(checked > 8, "the links were not found");
+}
+
+#[test]
+fn the_packages_for_verbs_are_the_same_everywhere() {
+    let (_, install) = BUILD_SCRIPT.split_once("const INSTALL: &str = \"").expect("the command");
+    let (install, _) = install.split_once('"').expect("its end");
+    for (name, page) in [("README.md", README), ("docs/rdma.md", RDMA)] {
+        let commands: Vec<&str> =
+            page.lines().filter(|line| line.contains("install libibverbs-dev")).collect();
+        assert_eq!(commands.len(), 1, "{name}: {commands:?}");
+        let (_, command) = commands[0].split_at(commands[0].find("apt-get").expect("a command"));
+        assert_eq!(command.split('#').next().map(str::trim_end), Some(install), "{name}");
+    }
+    for package in install.split_whitespace().skip(2) {
+        assert!(SOFT_ROCE.contains(package), "tools/soft-roce does not install {package}");
+    }
 }
 
 #[test]

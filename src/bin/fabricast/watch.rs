@@ -163,7 +163,8 @@ impl Watch<'_> {
     /// A value that was not accepted is a loss; anything else that goes wrong ends it.
     fn reject(&mut self, error: ReceiveError) -> Result<(), Failure> {
         let sequence = match &error {
-            ReceiveError::Damaged { sequence, .. }
+            ReceiveError::BrokenStamps { sequence }
+            | ReceiveError::Damaged { sequence, .. }
             | ReceiveError::ForeignEpoch { sequence, .. }
             | ReceiveError::ImpossibleLen { sequence, .. } => *sequence,
             ReceiveError::Gone { .. } => {

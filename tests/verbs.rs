@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fabricast::{
-    Address, Delivery, FabricError, Node, Raw, ReceiveError, StateSubscriber, SubscriberError, TopicReport,
+    Address, Delivery, FabricError, Node, Raw, RdmaConnect, ReceiveError, StateSubscriber, SubscriberError,
+    TopicReport,
 };
 use tempfile::TempDir;
 
@@ -140,6 +141,61 @@ fn one_node_serves_shared_memory_and_rdma_from_the_same_memory() {
         let stats = subscriber.stats();
         assert_eq!((stats.received + stats.conflated, stats.rejected), (99, 0));
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn every_way_to_connect_serves_subscribers_that_dial_and_that_are_dialled() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (connect, deliveries) in [
+        (RdmaConnect::Manager, &[Delivery::Pull, Delivery::Push][..]),
+        (RdmaConnect::Tcp, &[Delivery::Pull, Delivery::Push]),
+        (RdmaConnect::TcpUnreliable, &[Delivery::Push]),
+    ] {
+        let open = |name: &str| {
+            let builder =
+                Node::builder().name(name).expect("a name").runtime_dir(dir.path()).rdma_connect(connect);
+            builder.rdma(&format!("rdma://{}:0", host())).expect("an address").open().expect("a node")
+        };
+        let (publishing, subscribing) = (open("publishing"), open("subscribing"));
+        let builder = publishing.state_publisher::<Raw>(TOPIC).payload_len_max(SIZE);
+        let mut publisher = builder.open().expect("a topic");
+        let desk = rdma(&subscribing).parse().expect("an address");
+        let mut subscribers = Vec::new();
+        for delivery in deliveries {
+            subscribers.push(subscribe(&subscribing, &rdma(&publishing), *delivery));
+            let listener =
+                subscribing.state_listener::<Raw>(TOPIC).delivery(*delivery).open().expect("a listener");
+            let dialled = std::thread::scope(|scope| {
+                let accepted = scope.spawn(|| listener.accept_timeout(PATIENCE).expect("a publisher"));
+                publishing.dial_subscriber(TOPIC, &desk, PATIENCE).expect("somebody listens");
+                accepted.join().expect("it accepts").expect("somebody has dialled")
+            });
+            subscribers.push(dialled);
+        }
+        let mut pattern = Pattern::new(SIZE);
+        for sequence in 1..20 {
+            publisher.publish(pattern.value(sequence)).expect("it fits");
+            subscribers.iter_mut().for_each(|subscriber| take(subscriber, sequence));
+        }
+        drop(publisher);
+        for subscriber in &mut subscribers {
+            wait_until("the end", || matches!(subscriber.try_receive(), Err(ReceiveError::Ended { .. })));
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn an_unreliable_queue_pair_does_not_pull() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let publishing = publishing(dir.path(), "publishing");
+    let _publisher = publishing.state_publisher::<Raw>(TOPIC).payload_len_max(SIZE).open().expect("a topic");
+    let node = Node::builder().runtime_dir(dir.path()).rdma_connect(RdmaConnect::TcpUnreliable).open();
+    let target = format!("{}/{TOPIC}", rdma(&publishing));
+    let error =
+        node.expect("a node").state_subscriber::<Raw>(&target).open().expect_err("there are no READs");
+    assert!(error.to_string().ends_with("an unreliable connection only pushes"), "{error}");
 }
 
 #[test]

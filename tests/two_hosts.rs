@@ -198,7 +198,7 @@ impl Watch {
 }
 
 fn is_loss(end: &ReceiveError) -> bool {
-    matches!(end, ReceiveError::Gone { .. } | ReceiveError::Fabric(_))
+    matches!(end, ReceiveError::Gone { .. })
 }
 
 /// A subscription on a bad wire: it is opened again whenever its connection is lost.

@@ -11,12 +11,17 @@ use crate::control::{
     SchemaJson, ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
 };
 use crate::event::Event;
-use crate::fabric::{Completion, Connection, Exposure, Offer, Received, RemoteKey, Revocation};
+use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Received, RemoteKey, Revocation};
 use crate::id::{Delivery, NodeName, TopicName};
 use crate::limits;
 use crate::publisher::{Landing, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(test)]
+mod tests;
+
+/// What a peer is told that was dialled and asks for anything but its one subscription.
+const DIALLED_FOR_ONE: &str = "it was dialled for one subscription to one topic";
 /// What a peer is told that attaches too late.
 const GIVEN_UP: &str = "the publisher does not wait for it any more";
 
@@ -32,11 +37,21 @@ pub(super) struct Served {
     peer: Option<NodeName>,
     /// This node has dialled, and the peer is not attached yet.
     invitation: Option<Pending>,
+    /// What this node has dialled the peer for, if it has.
+    dialled_for: Option<DialledFor>,
     /// The peer has dialled, to be subscribed to.
     invited: Option<Invited>,
     /// All that is left to do is to send what waits.
     closing: bool,
     over: bool,
+}
+
+/// The one subscription that a peer was dialled for.
+#[derive(Debug)]
+struct DialledFor {
+    topic: TopicName,
+    /// Whether it was granted.
+    is_granted: bool,
 }
 
 /// Why a request is refused.
@@ -93,8 +108,9 @@ impl Served {
         invitation: Pending,
     ) -> Result<Self, std::io::Error> {
         let (identity, topic) = (core.identity().clone(), invitation.topic().clone());
+        let dialled_for = Some(DialledFor { topic: topic.clone(), is_granted: false });
         let session = ServerSession::inviting(deadline_ns, identity, core.nonce()?, topic);
-        Ok(Self { invitation: Some(invitation), ..Self::with(connection, session) })
+        Ok(Self { invitation: Some(invitation), dialled_for, ..Self::with(connection, session) })
     }
 
     fn with(connection: Box<dyn Connection>, session: ServerSession) -> Self {
@@ -106,6 +122,7 @@ impl Served {
             leaving: BTreeMap::new(),
             peer: None,
             invitation: None,
+            dialled_for: None,
             invited: None,
             closing: false,
             over: false,
@@ -195,7 +212,13 @@ impl Served {
                 false
             }
             Err(error) => {
-                self.session.reject(RefuseReason::Malformed, &error.to_string());
+                let why = error.to_string();
+                match &error {
+                    FabricError::MessageTooLong { .. } | FabricError::TooManyRegions => {
+                        self.session.reject(RefuseReason::Malformed, &why);
+                    }
+                    _ => self.session.on_broken(why),
+                }
                 if let Some(invitation) = self.invitation.as_ref().filter(|_| self.peer.is_none()) {
                     invitation.broken(error);
                 }
@@ -260,7 +283,13 @@ impl Served {
 
     fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
         let now_ns = core.clock().realtime_ns();
-        let mut topics = core.topics_after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1);
+        let mut topics = match &self.dialled_for {
+            None => core.topics_after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
+            Some(DialledFor { topic, .. }) => {
+                let is_behind = after.is_none_or(|after| after < topic);
+                core.topic(topic).filter(|_| is_behind).into_iter().collect()
+            }
+        };
         let more = topics.len() > limits::DIRECTORY_PAGE_LEN_MAX;
         topics.truncate(limits::DIRECTORY_PAGE_LEN_MAX);
         let entries = topics.iter().map(|topic| entry(topic, now_ns)).collect();
@@ -274,12 +303,16 @@ impl Served {
                 let (peer, topic) = (self.peer.as_ref(), attach.topic.to_string());
                 let peer = peer.unwrap_or_else(|| &core.identity().node).clone();
                 core.tell(&Event::Refused { peer, topic, reason: reason.to_string() });
-                let invitation = self.invitation.iter();
-                let invited = invitation.filter(|invitation| *invitation.topic() == attach.topic);
-                invited.for_each(|invitation| invitation.unfit(reason, &text));
+                self.tell_unfit(&attach.topic, reason, &text);
                 self.session.refuse(attach.attachment, reason, &text)
             }
         }
+    }
+
+    /// Tells whoever invited the peer to this topic why it cannot have it.
+    fn tell_unfit(&self, topic: &TopicName, reason: RefuseReason, text: &str) {
+        let invited = self.invitation.iter().filter(|invitation| invitation.topic() == topic);
+        invited.for_each(|invitation| invitation.unfit(reason, text));
     }
 
     /// The topic that the peer asks for, if it may have it, with its schema; otherwise why not.
@@ -288,6 +321,10 @@ impl Served {
         core: &NodeCore,
         attach: &Attach,
     ) -> Result<(Arc<PublishedTopic>, SchemaJson), Objection> {
+        let is_meant = |dialled: &DialledFor| !dialled.is_granted && dialled.topic == attach.topic;
+        if !self.dialled_for.as_ref().is_none_or(is_meant) {
+            return Err(Objection::new(RefuseReason::NotPermitted, DIALLED_FOR_ONE));
+        }
         let Some(topic) = core.topic(&attach.topic) else {
             return Err(Objection::new(RefuseReason::NoSuchTopic, ""));
         };
@@ -341,6 +378,9 @@ impl Served {
             attached.count(core, self.peer.as_ref());
         }
         self.attachments.insert(attachment, attached);
+        if let Some(dialled_for) = &mut self.dialled_for {
+            dialled_for.is_granted = true;
+        }
         self.session.grant(grant)
     }
 
@@ -353,7 +393,9 @@ impl Served {
         match self.take_landing(core, id, offer) {
             Ok(()) => self.session.lent(id),
             Err(Objection { reason, text }) => {
-                self.invitation.iter().for_each(|invitation| invitation.unfit(reason, &text));
+                if let Some(attachment) = self.attachments.get(&id) {
+                    self.tell_unfit(attachment.topic.name(), reason, &text);
+                }
                 self.session.refuse(id, reason, &text)
             }
         }
@@ -425,11 +467,13 @@ impl Served {
     fn tell_ended_topics(&mut self) {
         for (id, attachment) in &mut self.attachments {
             if !attachment.told && attachment.topic.has_ended() {
-                // The last value may have come between the handover of a landing region and the publisher's end, or
-                // be on its way.
-                attachment.topic.tend();
-                if attachment.topic.owes_values() {
-                    continue;
+                if attachment.delivery == Delivery::Push {
+                    // The last value may have come between the handover of its landing region and the publisher's
+                    // end, or be on its way.
+                    attachment.topic.tend();
+                    if attachment.topic.owes_values(&attachment.closed) {
+                        continue;
+                    }
                 }
                 attachment.told = true;
                 // It fails when the session has ended meanwhile: then there is nobody to be told.
@@ -447,7 +491,7 @@ impl Served {
         }
         match (result, self.peer.take()) {
             (Ok(_), Some(peer)) => core.tell(&Event::SessionClosed { peer, orderly: true }),
-            (Err(ControlError::Disconnected), Some(peer)) => {
+            (Err(ControlError::Disconnected | ControlError::Broken { .. }), Some(peer)) => {
                 core.tell(&Event::SessionClosed { peer, orderly: false });
             }
             (Err(error), Some(peer)) => {

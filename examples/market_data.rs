@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use fabricast::{Delivery, Node, ReceiveError, StatePublisher, StateSubscriber};
+use fabricast::{Address, Delivery, Node, ReceiveError, StatePublisher, StateSubscriber};
 use serde::{Deserialize, Serialize};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -96,8 +96,14 @@ fn publish(arguments: &[String]) -> Outcome<()> {
 
     let builder = Node::builder().name(NODE)?;
     let node = if verbs { builder.rdma("rdma://0.0.0.0")?.open()? } else { builder.open()? };
-    // Over RDMA it listens after its own host: the last address is the one to be used.
-    let at = node.addresses().last().ok_or("the node listens nowhere")?.to_string();
+    // Over RDMA it listens on its own host too.
+    let is_meant = |at: &&Address| matches!(at, Address::Rdma { .. }) == verbs;
+    let at = node
+        .addresses()
+        .iter()
+        .find(is_meant)
+        .ok_or("the node does not listen over that fabric")?
+        .to_string();
     let mut publishers = BTreeMap::new();
     for ticker in expected.keys() {
         let publisher = node.state_publisher::<Bar>(ticker).payload_len_max(128).open()?;

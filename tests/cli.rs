@@ -14,6 +14,9 @@ mod perf;
 #[cfg(test)]
 #[path = "cli/publish.rs"]
 mod publish;
+#[cfg(all(test, feature = "verbs"))]
+#[path = "cli/rdma.rs"]
+mod rdma;
 #[cfg(test)]
 #[path = "cli/trouble.rs"]
 mod trouble;

@@ -10,6 +10,12 @@ const CHANGELOG: &str = include_str!("../CHANGELOG.md");
 const LAYOUTS: &str = include_str!("../docs/layouts.md");
 const PROTOCOL: &str = include_str!("../docs/protocol.md");
 
+const README: &str = include_str!("../README.md");
+const RDMA: &str = include_str!("../docs/rdma.md");
+const BUILD_SCRIPT: &str = include_str!("../build.rs");
+const EXCHANGE: &str = include_str!("../src/fabric/verbs/exchange.rs");
+const SOFT_ROCE: &str = include_str!("../tools/soft-roce");
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -38,12 +44,81 @@ fn links_lead_somewhere() {
     for page in pages {
         let text = fs::read_to_string(&page).expect("a page");
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let target = page.parent().expect("a folder").join(link);
-            assert!(link.starts_with("https://") || target.exists(), "{}: {link}", page.display());
             checked += 1;
+            if link.starts_with("https://") {
+                continue;
+            }
+            let (file, section) = link.split_once('#').unwrap_or((link, ""));
+            let target = page.parent().expect("a folder").join(file);
+            assert!(target.exists(), "{}: {link}", page.display());
+            let has_section =
+                || fs::read_to_string(&target).is_ok_and(|text| sections(&text).any(|it| it == section));
+            assert!(section.is_empty() || has_section(), "{}: {link}", page.display());
         }
     }
     assert!(checked > 8, "the links were not found");
+}
+
+/// The headings of a page, as links name them.
+fn sections(page: &str) -> impl Iterator<Item = String> {
+    let headings = page.lines().filter(|line| line.starts_with('#'));
+    headings.map(|line| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-"))
+}
+
+/// What stands at which place of the exchange over TCP, in the words of its source.
+#[test]
+fn the_rdma_page_describes_the_exchange_as_its_source_does() {
+    let (_, page) = RDMA.split_once("### Connections over TCP").expect("the section");
+    let (page, _) = page.split_once("### Messages").expect("the next one");
+    let rows: Vec<[&str; 2]> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `"))
+        .filter_map(|row| row.split_once("` | "))
+        .filter_map(|(offset, rest)| Some([offset, rest.split(" |").next()?]))
+        .collect();
+    let fields = EXCHANGE.lines().filter_map(|line| line.strip_prefix("//! ")).filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let [offset, kind] = [words.next()?, words.next()?];
+        let is_offset = offset.len() == 2 && u8::from_str_radix(offset, 16).is_ok();
+        is_offset.then_some([offset, kind])
+    });
+    let fields: Vec<[&str; 2]> = fields.collect();
+    assert!(fields.len() > 8, "{fields:?}");
+    // The magic is a number there, and text here.
+    assert_eq!(rows.get(1..), fields.get(1..));
+    assert!(page.contains("`FBCX`") && EXCHANGE.contains("magic \"FBCX\""));
+}
+
+#[test]
+fn the_pages_state_the_deadlines_of_rdma_that_hold() {
+    let (seconds, millis) = (|ns: u64| ns / 1_000_000_000, |ns: u64| ns / 1_000_000);
+    let connect = seconds(limits::CONNECT_DEADLINE_NS);
+    assert!(PROTOCOL.contains(&format!("| a connection to stand, before the first Hello | {connect} s |")));
+    assert!(RDMA.contains(&format!("A connection that does not stand within {connect} seconds is given up")));
+    let quiet = millis(limits::VERBS_QUIET_NS);
+    let asked = "a session without traffic until the peer's host is asked whether it lives";
+    assert!(PROTOCOL.contains(&format!("| {asked} | {quiet} ms |")));
+    assert!(
+        RDMA.contains(&format!("Where nothing was acknowledged for {quiet}\nmilliseconds the peer is asked"))
+    );
+    let frame = limits::VERBS_FRAME_LEN_MAX;
+    assert!(RDMA.contains(&format!("in frames of up to {},{:03} bytes", frame / 1000, frame % 1000)));
+}
+
+#[test]
+fn the_packages_for_verbs_are_the_same_everywhere() {
+    let (_, install) = BUILD_SCRIPT.split_once("const INSTALL: &str = \"").expect("the command");
+    let (install, _) = install.split_once('"').expect("its end");
+    for (name, page) in [("README.md", README), ("docs/rdma.md", RDMA)] {
+        let commands: Vec<&str> =
+            page.lines().filter(|line| line.contains("install libibverbs-dev")).collect();
+        assert_eq!(commands.len(), 1, "{name}: {commands:?}");
+        let (_, command) = commands[0].split_at(commands[0].find("apt-get").expect("a command"));
+        assert_eq!(command.split('#').next().map(str::trim_end), Some(install), "{name}");
+    }
+    for package in install.split_whitespace().skip(2) {
+        assert!(SOFT_ROCE.contains(package), "tools/soft-roce does not install {package}");
+    }
 }
 
 #[test]

@@ -517,6 +517,32 @@ fn garbage_in_a_landing_region_is_never_a_value() {
     assert!(rejected > 15_000, "{rejected} rejected, {contended} contended");
 }
 
+/// A value whose stamps do not agree is a line of `watch`, as any other damage, and watching goes on.
+#[test]
+#[cfg(feature = "cli")]
+fn broken_stamps_are_a_loss_for_watch() {
+    let (mut watch, landing, _session) = lent_by(|dir| {
+        let mut watch = std::process::Command::new(env!("CARGO_BIN_EXE_fabricast"));
+        watch.args(["watch", "shm:fake/t", "--delivery", "push", "--json", "--count", "2", "--runtime-dir"]);
+        watch.arg(dir).stdout(std::process::Stdio::piped()).spawn().expect("the program")
+    });
+    let out = watch.stdout.take().expect("standard output is a pipe");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(out)).map_while(Result::ok);
+    for sequence in 1..=3_u64 {
+        let mut slot = slot(sequence, EPOCH, &sequence.to_le_bytes());
+        let expected = if sequence == 2 {
+            *slot.last_mut().expect("a stamp") ^= 1;
+            r#"{"topic":"t","lost":1,"first_lost":2,"reason":"damaged"}"#.to_owned()
+        } else {
+            format!(r#""sequence":{sequence},"#)
+        };
+        announce(&landing, sequence, &slot);
+        let line = lines.next().expect("a line");
+        assert!(line.contains(&expected), "{line}");
+    }
+    assert!(watch.wait().expect("it ends").success());
+}
+
 /// A publisher may say that it has published for 584 years.
 #[test]
 fn the_last_sequences_there_are_do_no_harm() {
@@ -600,6 +626,11 @@ fn topic_id() -> u64 {
 
 /// A subscriber by push, the landing region that it has lent, and the session, which ends when it is dropped.
 fn lent() -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
+    lent_by(|dir| subscribe(dir, Delivery::Push, PATIENCE).expect("a subscription"))
+}
+
+/// As [`lent`], by whoever is started there.
+fn lent_by<S>(start: impl FnOnce(&Path) -> S) -> (S, OwnedFd, RawPeer) {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "fake");
     let server = std::thread::spawn(move || {
@@ -610,13 +641,20 @@ fn lent() -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
         peer.send(&Body::default().word(0).message(raw::LENT));
         (lend.files.remove(0), peer)
     });
-    let subscriber = subscribe(dir.path(), Delivery::Push, PATIENCE).expect("a subscription");
+    let subscriber = start(dir.path());
     let (landing, peer) = server.join().expect("the deceit went as planned");
     (subscriber, landing, peer)
 }
 
 fn slot_offset(sequence: u64) -> u64 {
     SLOTS_OFFSET + sequence % u64::from(SLOT_COUNT) * SLOT_STRIDE
+}
+
+/// Writes a value's slot into a landing region, and announces it.
+fn announce(landing: &OwnedFd, sequence: u64, slot: &[u8]) {
+    write(landing, slot_offset(sequence), slot);
+    write(landing, HOT_OFFSET + 8, &8_u64.to_le_bytes());
+    write(landing, HOT_OFFSET, &sequence.to_le_bytes());
 }
 
 fn write(landing: &OwnedFd, offset: u64, bytes: &[u8]) {

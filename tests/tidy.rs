@@ -53,7 +53,9 @@ const FORBIDDEN_IMPORTS: &[(&str, &str, &str)] = &[
 const TESTKIT_IMPORTS: &[&str] = &["memory", "fabric"];
 
 /// Where `unsafe` may be.
-const UNSAFE_PLACES: &[&str] = &["src/memory", "src/fabric/verbs", "src/fabric/shm"];
+const UNSAFE_PLACES: &[&str] = &["src/memory", "src/fabric/verbs/sys"];
+/// Where the binding to the C libraries may be named.
+const RDMA_SYS_PLACE: &str = "src/fabric/verbs/sys";
 const SAFETY_ARGUMENT_LEN_MIN: usize = 40;
 
 const FILE_LEN_MAX: usize = 600;
@@ -131,6 +133,11 @@ fn tests_do_not_sleep() {
 #[test]
 fn bincode_is_named_in_its_two_files_only() {
     hold(bincode_names(&library()));
+}
+
+#[test]
+fn the_binding_to_c_is_named_in_its_place_only() {
+    hold(rdma_sys_names(&library()));
 }
 
 #[test]
@@ -274,7 +281,7 @@ fn unsafe_code(sources: &[Source]) -> Vec<String> {
     for source in sources {
         for at in source.words("unsafe") {
             if !UNSAFE_PLACES.iter().any(|place| is_within(&source.path, place)) {
-                failures.push(source.failure(at, "`unsafe` outside memory, fabric::verbs and fabric::shm"));
+                failures.push(source.failure(at, "`unsafe` outside memory and fabric::verbs::sys"));
                 continue;
             }
             let next: Vec<&str> = source.words_from(at).skip(1).take(2).collect();
@@ -427,6 +434,15 @@ fn bincode_names(sources: &[Source]) -> Vec<String> {
                 failures.push(source.failure(path.at, &rule));
             }
         }
+    }
+    failures
+}
+
+fn rdma_sys_names(sources: &[Source]) -> Vec<String> {
+    let mut failures = Vec::new();
+    for source in sources.iter().filter(|source| !is_within(&source.path, RDMA_SYS_PLACE)) {
+        let rule = format!("only {RDMA_SYS_PLACE} names the crate rdma_sys");
+        failures.extend(source.words("rdma_sys").map(|at| source.failure(at, &rule)));
     }
     failures
 }

@@ -6,10 +6,14 @@
 
 #![cfg(feature = "verbs")]
 
-use std::path::Path;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use fabricast::{Address, Delivery, FabricError, Node, Raw, ReceiveError, StateSubscriber, SubscriberError};
+use fabricast::{
+    Address, Delivery, FabricError, Node, Raw, RdmaConnect, ReceiveError, StateSubscriber, SubscriberError,
+    TopicReport,
+};
 use tempfile::TempDir;
 
 use self::support::pattern::{Pattern, is_whole};
@@ -25,9 +29,29 @@ const SIZE: usize = 64;
 /// How long rates and processor time are measured.
 const MEASURED: Duration = Duration::from_secs(3);
 
-/// The address of this host that its RDMA device has.
+/// Subscribers whose looks must cost the publisher nothing.
+const SUBSCRIBERS: usize = 8;
+/// How long they look without a pause, or do nothing, in turns.
+const ROUND: Duration = Duration::from_millis(600);
+const ROUNDS: u32 = 5;
+
+/// The address of this host that its RDMA device has: by default that of a machine of tools/soft-roce.
 fn host() -> String {
-    std::env::var("SELF").unwrap_or_else(|_| "127.0.0.1".to_owned())
+    std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned())
+}
+
+/// The device that has this address, by the entry of a GID table that stands for it.
+fn device() -> PathBuf {
+    let address: Ipv4Addr = host().parse().expect("FABRICAST_VERBS_ADDRESS is an IPv4 address");
+    let words: Vec<String> =
+        address.to_ipv6_mapped().segments().iter().map(|word| format!("{word:04x}")).collect();
+    let files =
+        |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|it| it.path());
+    let ports = files("/sys/class/infiniband".into()).flat_map(|device| files(device.join("ports")));
+    let has_address =
+        |gid: PathBuf| std::fs::read_to_string(gid).is_ok_and(|gid| gid.trim() == words.join(":"));
+    let port = ports.into_iter().find(|port| files(port.join("gids")).any(has_address));
+    port.unwrap_or_else(|| panic!("no RDMA device has the address {address}"))
 }
 
 fn publishing(dir: &Path, name: &str) -> Node {
@@ -121,6 +145,61 @@ fn one_node_serves_shared_memory_and_rdma_from_the_same_memory() {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn every_way_to_connect_serves_subscribers_that_dial_and_that_are_dialled() {
+    let dir = tempfile::tempdir().expect("a directory");
+    for (connect, deliveries) in [
+        (RdmaConnect::Manager, &[Delivery::Pull, Delivery::Push][..]),
+        (RdmaConnect::Tcp, &[Delivery::Pull, Delivery::Push]),
+        (RdmaConnect::TcpUnreliable, &[Delivery::Push]),
+    ] {
+        let open = |name: &str| {
+            let builder =
+                Node::builder().name(name).expect("a name").runtime_dir(dir.path()).rdma_connect(connect);
+            builder.rdma(&format!("rdma://{}:0", host())).expect("an address").open().expect("a node")
+        };
+        let (publishing, subscribing) = (open("publishing"), open("subscribing"));
+        let builder = publishing.state_publisher::<Raw>(TOPIC).payload_len_max(SIZE);
+        let mut publisher = builder.open().expect("a topic");
+        let desk = rdma(&subscribing).parse().expect("an address");
+        let mut subscribers = Vec::new();
+        for delivery in deliveries {
+            subscribers.push(subscribe(&subscribing, &rdma(&publishing), *delivery));
+            let listener =
+                subscribing.state_listener::<Raw>(TOPIC).delivery(*delivery).open().expect("a listener");
+            let dialled = std::thread::scope(|scope| {
+                let accepted = scope.spawn(|| listener.accept_timeout(PATIENCE).expect("a publisher"));
+                publishing.dial_subscriber(TOPIC, &desk, PATIENCE).expect("somebody listens");
+                accepted.join().expect("it accepts").expect("somebody has dialled")
+            });
+            subscribers.push(dialled);
+        }
+        let mut pattern = Pattern::new(SIZE);
+        for sequence in 1..20 {
+            publisher.publish(pattern.value(sequence)).expect("it fits");
+            subscribers.iter_mut().for_each(|subscriber| take(subscriber, sequence));
+        }
+        drop(publisher);
+        for subscriber in &mut subscribers {
+            wait_until("the end", || matches!(subscriber.try_receive(), Err(ReceiveError::Ended { .. })));
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn an_unreliable_queue_pair_does_not_pull() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let publishing = publishing(dir.path(), "publishing");
+    let _publisher = publishing.state_publisher::<Raw>(TOPIC).payload_len_max(SIZE).open().expect("a topic");
+    let node = Node::builder().runtime_dir(dir.path()).rdma_connect(RdmaConnect::TcpUnreliable).open();
+    let target = format!("{}/{TOPIC}", rdma(&publishing));
+    let error =
+        node.expect("a node").state_subscriber::<Raw>(&target).open().expect_err("there are no READs");
+    assert!(error.to_string().ends_with("an unreliable connection only pushes"), "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn nobody_at_an_address_is_told_at_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = anonymous(dir.path());
@@ -142,10 +221,10 @@ fn looks(subscriber: &mut StateSubscriber<Raw>) -> u64 {
     looks
 }
 
-/// READs that a device has answered, of all queue pairs, from its counters.
-fn reads_answered() -> Option<u64> {
-    let path = "/sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts";
-    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+/// Packets that the device has received, of all queue pairs. Both ends are on it: a READ that was answered is two.
+fn packets() -> u64 {
+    let text = std::fs::read_to_string(device().join("hw_counters/rcvd_pkts"));
+    text.expect("soft-RoCE counts packets").trim().parse().expect("a number")
 }
 
 #[test]
@@ -158,9 +237,9 @@ fn a_stopped_publisher_is_read_at_full_rate() {
     let sequence = publisher.ask_number("publish");
     take(&mut subscriber, sequence);
     let rate = |subscriber: &mut StateSubscriber<Raw>| {
-        let before = reads_answered();
+        let before = packets();
         looks(subscriber);
-        reads_answered().zip(before).map_or(0, |(after, before)| after - before)
+        packets() - before
     };
     let running = rate(&mut subscriber);
     publisher.stop();
@@ -175,52 +254,72 @@ fn eight_subscribers_cost_the_publisher_no_processor_time() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut publisher, address) = publisher(&dir);
     // Nodes of their own, and so sessions and queue pairs of their own.
-    let nodes: Vec<Node> = (0..8).map(|_| anonymous(dir.path())).collect();
+    let nodes: Vec<Node> = (0..SUBSCRIBERS).map(|_| anonymous(dir.path())).collect();
     let mut subscribers: Vec<_> =
         nodes.iter().map(|node| subscribe(node, &address, Delivery::Pull)).collect();
     let sequence = publisher.ask_number("publish");
     subscribers.iter_mut().for_each(|subscriber| take(subscriber, sequence));
-    // Its thread shows ten times a second that it lives, and looks after its sessions, whether they do something or not.
-    let idle_ns = spent_ns(&publisher);
-    let before_ns = publisher.cpu_ns();
-    let began = now();
-    let mut looks = 0_u64;
-    while began.elapsed() < MEASURED {
-        for subscriber in &mut subscribers {
-            assert!(matches!(subscriber.try_receive_ref(), Ok(None)));
-            looks += 1;
-        }
+    let (mut idle, mut polled) = (Cost::default(), Cost::default());
+    let mut heartbeats = [0; SUBSCRIBERS];
+    let mut reads = 0;
+    for _ in 0..ROUNDS {
+        let began = now();
+        idle.add(&publisher, || wait_until("some time to pass", || began.elapsed() >= ROUND));
+        let packets_before = packets();
+        let began = now();
+        polled.add(&publisher, || {
+            while began.elapsed() < ROUND {
+                subscribers.iter_mut().for_each(|it| assert!(matches!(it.try_receive_ref(), Ok(None))));
+            }
+            // Each has seen something new of the publisher's memory, by a READ that was answered.
+            for (subscriber, last) in subscribers.iter_mut().zip(&mut heartbeats) {
+                let heartbeat_ns = TopicReport::of(subscriber).expect("the headers").heartbeat_ns;
+                assert!(heartbeat_ns > std::mem::replace(last, heartbeat_ns), "{heartbeat_ns}");
+            }
+        });
+        reads += (packets() - packets_before) / 2;
     }
-    let polled_ns = publisher.cpu_ns() - before_ns;
-    println!(
-        "processor time of the publisher in {MEASURED:?}: idle {idle_ns} ns, polled {polled_ns} ns, {looks} looks"
-    );
-    assert!(polled_ns < idle_ns * 2 + 50_000_000, "{polled_ns} ns, {idle_ns} ns idle");
+    println!("idle: {idle:?}; {reads} READs: {polled:?}");
+    assert!(reads > 1000, "{reads} READs");
+    // Its thread shows ten times a second that it lives, and asks after peers, of those that do nothing more often. An
+    // emulated machine takes now more, now less for that: what is exact is how often it runs at all.
+    assert!(polled.turns <= idle.turns * 11 / 10 + 10, "{polled:?}, idle {idle:?}");
+    assert!(polled.cpu_ns <= idle.cpu_ns * 3 / 2 + 10_000_000, "{polled:?}, idle {idle:?}");
 }
 
-/// Processor time that a process spends while nobody does anything.
-fn spent_ns(publisher: &Peer) -> u64 {
-    let before_ns = publisher.cpu_ns();
-    let began = now();
-    wait_until("some time to pass", || began.elapsed() >= MEASURED);
-    publisher.cpu_ns() - before_ns
+/// What a process has spent.
+#[derive(Debug, Default)]
+struct Cost {
+    cpu_ns: u64,
+    /// How often it was given a processor.
+    turns: u64,
 }
 
-/// What the kernel keeps for programs: queue pairs, memory regions, completion queues, protection domains, connections. It
-/// names the threads that asked for them, which may have ended, so that those of one process cannot be told from others;
-/// there are no others here.
-fn held() -> Vec<(String, usize)> {
-    let count = |object: &str| {
+impl Cost {
+    /// Adds what the process spends meanwhile.
+    fn add(&mut self, publisher: &Peer, meanwhile: impl FnOnce()) {
+        let (cpu_ns, turns) = (publisher.cpu_ns(), publisher.turns());
+        meanwhile();
+        self.cpu_ns += publisher.cpu_ns() - cpu_ns;
+        self.turns += publisher.turns() - turns;
+    }
+}
+
+/// What the kernel keeps of all programs that use RDMA, which are this one and its publisher: queue pairs, memory
+/// regions, completion queues, protection domains; and the files of both.
+fn held(processes: [u32; 2]) -> Vec<(&'static str, usize)> {
+    let shown = |object: &'static str| {
         let output = std::process::Command::new("rdma").args(["resource", "show", object]).output();
         let output = output.expect("iproute2 is installed");
+        assert!(output.status.success(), "rdma resource show {object}: {output:?}");
+        // The kernel's own bear the name of a module. Others name the thread that has made them, if it lives.
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        (object.to_owned(), text.lines().filter(|line| line.contains(" pid ")).count())
+        (object, text.lines().filter(|line| !line.contains(" comm [")).count())
     };
-    ["qp", "mr", "cq", "pd", "cm_id"].into_iter().map(count).collect()
-}
-
-fn open_files() -> usize {
-    std::fs::read_dir("/proc/self/fd").expect("there are files").count()
+    let files = |process| std::fs::read_dir(format!("/proc/{process}/fd")).expect("there are files").count();
+    let mut held: Vec<_> = ["qp", "mr", "cq", "pd", "cm_id"].into_iter().map(shown).collect();
+    held.extend(processes.map(|process| ("files", files(process))));
+    held
 }
 
 #[test]
@@ -228,44 +327,54 @@ fn open_files() -> usize {
 fn two_hundred_sessions_leave_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut publisher, address) = publisher(&dir);
+    let processes = [std::process::id(), publisher.pid().as_raw_nonzero().get().cast_unsigned()];
     // A value is published in each, so that the publisher holds what it writes to, and none after that.
-    let cycle = |publisher: &mut Peer, round: usize, looks: bool| {
+    let open = |round: usize, publisher: &mut Peer| {
         let node = anonymous(dir.path());
         let delivery = if round.is_multiple_of(2) { Delivery::Pull } else { Delivery::Push };
         let mut subscriber = subscribe(&node, &address, delivery);
         let sequence = publisher.ask_number("publish");
         take(&mut subscriber, sequence);
-        if looks {
-            let held = held();
-            assert!(held.iter().all(|(_, count)| *count > 0), "a session is open: {held:?}");
-            assert_eq!(held[0].1, 2, "one at each end");
-        }
+        subscriber
     };
-    let queue_pairs = || held()[0].1;
     // What processes keep after their first session: devices and their events.
     for round in 0..2 {
-        cycle(&mut publisher, round, true);
-        wait_until("the queue pairs to go", || queue_pairs() == 0);
+        drop(open(round, &mut publisher));
+        wait_until("the queue pairs to go", || count(&held(processes), "qp") == 0);
     }
-    let (before, files_before, holdings_before) = (held(), open_files(), publisher.holdings());
-    (0..200).for_each(|round| cycle(&mut publisher, round, false));
-    let mut after = Vec::new();
-    let began = now();
-    while began.elapsed() < PATIENCE {
-        after = held();
-        let holdings = publisher.holdings();
-        let fits = holdings.files <= holdings_before.files && holdings.regions <= holdings_before.regions;
-        if after == before && open_files() == files_before && fits {
-            break;
+    let (before, holdings_before) = (held(processes), publisher.holdings());
+    for round in 0..2 {
+        let subscriber = open(round, &mut publisher);
+        let meanwhile = held(processes);
+        println!("by {}: {meanwhile:?}", subscriber.delivery());
+        // A session has one of each at either end, if it is one; completion queues are shared by what they are for.
+        for (object, ends) in [("qp", 2), ("mr", 2), ("cq", 2)] {
+            assert!(
+                count(&meanwhile, object) >= count(&before, object) + ends,
+                "{object}, before {before:?}"
+            );
         }
+        drop(subscriber);
+        wait_until("the queue pairs to go", || count(&held(processes), "qp") == 0);
+    }
+    (0..200).for_each(|round| drop(open(round, &mut publisher)));
+    let (mut after, began) = (held(processes), now());
+    while after != before && began.elapsed() < PATIENCE {
         std::thread::park_timeout(Duration::from_millis(10));
+        after = held(processes);
     }
     println!("before {before:?}\nafter {after:?}");
-    assert_eq!((after, open_files()), (before, files_before));
-    let holdings = publisher.holdings();
-    let fits = holdings.files <= holdings_before.files && holdings.regions <= holdings_before.regions;
-    assert!(fits, "{holdings:?}, {holdings_before:?} before");
+    assert_eq!(after, before);
+    wait_until("the publisher to forget them", || {
+        let holdings = publisher.holdings();
+        holdings.files <= holdings_before.files && holdings.regions <= holdings_before.regions
+    });
     assert_eq!(publisher.ask_number("subscribers"), 0);
+}
+
+/// How many there are of one kind.
+fn count(held: &[(&str, usize)], object: &str) -> usize {
+    held.iter().find(|it| it.0 == object).map_or(0, |it| it.1)
 }
 
 #[test]

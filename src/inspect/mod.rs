@@ -52,7 +52,7 @@ pub struct TopicReport {
     pub type_name: String,
     /// How values became bytes.
     pub encoding: Encoding,
-    /// Whether its publisher lives.
+    /// Whether its publisher lives: see [`Liveness::of`].
     pub state: Liveness,
     /// The sequence of its newest value.
     pub sequence: Sequence,
@@ -60,11 +60,11 @@ pub struct TopicReport {
     pub newest_len: u64,
     /// When its newest value was published, nanoseconds since the Unix epoch; `None` for never.
     pub published_ns: Option<u64>,
-    /// How long ago that was, nanoseconds.
+    /// How long ago that was, nanoseconds, by this host's clock: over a wire it is as far off as the clocks are apart.
     pub age_ns: Option<u64>,
     /// When its publisher's node last showed that it lives, nanoseconds since the Unix epoch.
     pub heartbeat_ns: u64,
-    /// How long ago that was, nanoseconds.
+    /// How long ago that was, nanoseconds, by this host's clock.
     pub heartbeat_age_ns: u64,
     /// Its incarnation. Serialised as 16 hexadecimal digits.
     #[serde(serialize_with = "as_text")]
@@ -150,12 +150,16 @@ impl TopicReport {
         let mut words = [0; StaticLine::WORDS];
         region.copy_out(STATIC_OFFSET, &mut words);
         let line = StaticLine::parse(&words)?;
+        let heartbeat_ns = region.load(HOT_HEARTBEAT);
+        let state = match subscriber.end() {
+            Some(_) => Liveness::Gone,
+            None => of_heartbeat(subscriber.heart_stands_ns(heartbeat_ns)),
+        };
         let granted = subscriber.granted();
         let geometry = granted.geometry;
         // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
         let sequence = Sequence::new(region.load_acquire(HOT_SEQUENCE));
         let published_ns = Some(region.load(HOT_PUBLISHED)).filter(|published_ns| *published_ns != 0);
-        let heartbeat_ns = region.load(HOT_HEARTBEAT);
         let now_ns = subscriber.clock().realtime_ns();
         let heartbeat_age_ns = now_ns.saturating_sub(heartbeat_ns);
         let counters = metrics::read(region, COUNTERS_OFFSET, COUNTERS_LEN);
@@ -171,7 +175,7 @@ impl TopicReport {
             kind: line.kind,
             type_name: granted.schema.type_name().to_owned(),
             encoding: granted.schema.encoding(),
-            state: if subscriber.end().is_some() { Liveness::Gone } else { of_heartbeat(heartbeat_age_ns) },
+            state,
             sequence,
             newest_len: region.load(HOT_LEN),
             published_ns,
@@ -214,13 +218,14 @@ impl Liveness {
     /// but for a topic that has ended; on another one it blocks for a round trip. `None` where it cannot be seen: a push
     /// subscriber sees no heartbeat.
     ///
-    /// The publisher's clock is compared with that of this host.
+    /// On another host nothing is asked of its clock: its heart has stopped when it has not beaten between looks that are
+    /// [`limits::HEARTBEAT_STALE_NS`] apart, and so the first look always finds it live.
     pub fn of<T: Payload>(subscriber: &mut StateSubscriber<T>) -> Option<Self> {
         if subscriber.end().is_some() {
             return Some(Self::Gone);
         }
         let heartbeat_ns = subscriber.headers().ok()??.load(HOT_HEARTBEAT);
-        Some(of_heartbeat(subscriber.clock().realtime_ns().saturating_sub(heartbeat_ns)))
+        Some(of_heartbeat(subscriber.heart_stands_ns(heartbeat_ns)))
     }
 }
 
@@ -234,8 +239,8 @@ impl Display for Liveness {
     }
 }
 
-fn of_heartbeat(age_ns: u64) -> Liveness {
-    if age_ns < limits::HEARTBEAT_STALE_NS { Liveness::Live } else { Liveness::Hung }
+fn of_heartbeat(stands_ns: u64) -> Liveness {
+    if stands_ns < limits::HEARTBEAT_STALE_NS { Liveness::Live } else { Liveness::Hung }
 }
 
 fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {

@@ -63,6 +63,8 @@ pub struct StateSubscriber<T: Payload> {
     clock: Arc<dyn Clock>,
     decode_failures: u64,
     conclusion: Conclusion,
+    /// The heartbeat that was seen last on another host, and when it was seen first, by the monotonic clock.
+    heartbeat: Option<(u64, u64)>,
     payload: PhantomData<fn() -> T>,
 }
 
@@ -162,6 +164,7 @@ impl<T: Payload> StateSubscriber<T> {
             clock,
             decode_failures: 0,
             conclusion: Conclusion::default(),
+            heartbeat: None,
             payload,
         }
     }
@@ -331,6 +334,22 @@ impl<T: Payload> StateSubscriber<T> {
         match completion {
             Completion::Done => Ok(Some(Arc::clone(remote.mirror()))),
             Completion::Pending => Err(FabricError::ReadOverdue),
+        }
+    }
+
+    /// How long the publisher's heart has stood still that beat last at this moment, as its headers say. The clock of
+    /// another host says nothing here: what counts is whether the heart has beaten between two looks.
+    pub(crate) fn heart_stands_ns(&mut self, heartbeat_ns: u64) -> u64 {
+        if !matches!(self.source, Source::Remote(_)) {
+            return self.clock.realtime_ns().saturating_sub(heartbeat_ns);
+        }
+        let now_ns = self.clock.monotonic_ns();
+        match self.heartbeat {
+            Some((seen, since_ns)) if seen == heartbeat_ns => now_ns.saturating_sub(since_ns),
+            _ => {
+                self.heartbeat = Some((heartbeat_ns, now_ns));
+                0
+            }
         }
     }
 

@@ -132,9 +132,19 @@ impl Peer {
 
     /// Nanoseconds of processor time that it has used.
     pub(crate) fn cpu_ns(&self) -> u64 {
+        self.scheduled(0)
+    }
+
+    /// How often its threads were given a processor.
+    pub(crate) fn turns(&self) -> u64 {
+        self.scheduled(2)
+    }
+
+    /// The sum of this number in the `schedstat` of its threads: see sched-stats of the kernel's documentation.
+    fn scheduled(&self, field: usize) -> u64 {
         let schedstat = |path: std::path::PathBuf| {
             let text = std::fs::read_to_string(path).unwrap_or_default();
-            text.split_whitespace().next().and_then(|number| number.parse::<u64>().ok()).unwrap_or(0)
+            text.split_whitespace().nth(field).and_then(|number| number.parse::<u64>().ok()).unwrap_or(0)
         };
         let tasks = std::fs::read_dir(self.proc("task")).expect("the process runs");
         tasks.flatten().map(|task| schedstat(task.path().join("schedstat"))).sum()

@@ -205,6 +205,17 @@ fn sleeping_tests_are_found() {
 }
 
 #[test]
+fn the_binding_to_c_is_found() {
+    let text = "//! rdma_sys::ibv_mr\nuse rdma_sys::ibv_mr;\nfn f() { let a: *mut rdma_sys::ibv_cq; }\n";
+    found(
+        &rdma_sys_names(&source("src/fabric/verbs/device.rs", text)),
+        &["src/fabric/verbs/device.rs:2", "src/fabric/verbs/device.rs:3"],
+    );
+    found(&rdma_sys_names(&source("src/fabric/verbs/sys/work.rs", text)), &[]);
+    found(&rdma_sys_names(&source("src/fabric/verbs/sys.rs", text)), &[]);
+}
+
+#[test]
 fn bincode_is_found() {
     let text =
         "//! bincode::config\nuse bincode::config;\nfn f() { bincode::encode(1); self::bincode::mine(); }\n";

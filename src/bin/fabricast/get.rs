@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
-use fabricast::{Delivery, Raw, ReceiveError, Sample, StateSubscriber, Target};
+use fabricast::{Delivery, Raw, ReceiveError, Sample, Sequence, StateSubscriber, Target, TopicReport};
 
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
@@ -13,7 +13,7 @@ use super::setting::{Setting, check_keyless, seconds};
 use super::value::{ValueLine, text};
 use super::watch::next;
 
-/// How long a value is tried for that is overwritten whenever it is read.
+/// How long a value is tried for that is there: it may be overwritten whenever it is read, or come over a wire.
 const CONTENTION: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
@@ -91,6 +91,10 @@ fn newest(
 ) -> Result<Option<Sample<Vec<u8>>>, Failure> {
     match next(subscriber, wait, interrupt) {
         Err(ReceiveError::Contended { .. }) => Ok(next(subscriber, CONTENTION, interrupt)?),
+        // Over a wire a look that gives nothing may have been too short to fetch what is there.
+        Ok(None) if !interrupt.came() && TopicReport::of(subscriber)?.sequence != Sequence::NONE => {
+            Ok(next(subscriber, CONTENTION, interrupt)?)
+        }
         outcome => Ok(outcome?),
     }
 }

@@ -21,7 +21,8 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 const AFTER_HELP: &str = "\
 A line is the sequence of a value, its age when it was printed, and the value. Values of a state
-topic that were replaced before they were read are not shown; a line of its own says how many.
+topic that were replaced before they were read are not shown; a line of its own says how many. An age
+is by the clocks of both hosts: of another host's value it is as wrong as they are apart.
 
 With --json a value is a line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
@@ -163,7 +164,8 @@ impl Watch<'_> {
     /// A value that was not accepted is a loss; anything else that goes wrong ends it.
     fn reject(&mut self, error: ReceiveError) -> Result<(), Failure> {
         let sequence = match &error {
-            ReceiveError::Damaged { sequence, .. }
+            ReceiveError::BrokenStamps { sequence }
+            | ReceiveError::Damaged { sequence, .. }
             | ReceiveError::ForeignEpoch { sequence, .. }
             | ReceiveError::ImpossibleLen { sequence, .. } => *sequence,
             ReceiveError::Gone { .. } => {

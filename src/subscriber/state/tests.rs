@@ -147,6 +147,19 @@ struct Setup {
     subscriber: StateSubscriber<Raw>,
 }
 
+/// The publisher's clock may be years ahead or behind: what counts is whether its heart beats.
+#[test]
+fn a_heart_on_another_host_is_judged_by_its_beats() {
+    let Setup { clock, mut subscriber, .. } = setup(false);
+    let stale = Duration::from_nanos(limits::HEARTBEAT_STALE_NS);
+    for heartbeat_ns in [1, u64::MAX / 2] {
+        assert_eq!(subscriber.heart_stands_ns(heartbeat_ns), 0, "the first look");
+        clock.pause(stale);
+        assert!(subscriber.heart_stands_ns(heartbeat_ns) >= limits::HEARTBEAT_STALE_NS);
+        assert_eq!(subscriber.heart_stands_ns(heartbeat_ns + 1), 0, "it beats again");
+    }
+}
+
 fn setup(can_wait: bool) -> Setup {
     let geometry = StateGeometry::new(8, LEN_MAX).unwrap();
     let topic: TopicName = "topic".parse().unwrap();

@@ -249,23 +249,29 @@ impl Measurement<'_> {
         mut process: Option<&mut Process>,
     ) -> Result<Ping<'_>, Trouble> {
         let (mode, len, interrupt) = (self.arguments.mode, size as usize, &self.interrupt);
-        let deadline = self.deadline();
-        let mut go_on = |error: Failure| {
+        let mut go_on = |error: Failure, deadline: Deadline| {
             if deadline.is_over() {
                 return Err(Trouble::from(error));
             }
             wait(interrupt, LOOK_AGAIN)?;
             process.as_mut().map_or(Ok(()), |process| process.check())
         };
-        while let Err(error) = node.dial_subscriber(mode.name(), address, ATTEMPT) {
-            go_on(error.into())?;
-        }
         let target = format!("{address}/{PONG}");
+        let (to_dial, mut to_answer) = (self.deadline(), None);
         let subscriber = loop {
+            // The node that was dialled may have given up on what it was granted, and waits to be dialled again.
+            if publisher.pull_subscribers() + publisher.push_subscribers() == 0
+                && let Err(error) = node.dial_subscriber(mode.name(), address, ATTEMPT)
+            {
+                go_on(error.into(), to_dial)?;
+                continue;
+            }
+            // It has as long to answer as it had to be dialled.
+            let to_answer = *to_answer.get_or_insert_with(|| self.deadline());
             let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
             match builder.region_len_max(usize::MAX).timeout(ATTEMPT).open() {
                 Ok(subscriber) => break subscriber,
-                Err(error) => go_on(error.into())?,
+                Err(error) => go_on(error.into(), to_answer)?,
             }
         };
         let value = vec![0x5555_5555_5555_5555; len.div_ceil(size_of::<u64>())];

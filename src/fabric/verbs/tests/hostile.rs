@@ -77,6 +77,24 @@ fn a_reader_reaches_what_it_was_given_and_nothing_else() {
     finish(&mut *read).unwrap();
 }
 
+/// Both regions were given to the same peer: the key of one is none to the other.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_key_reaches_no_other_region_that_was_given_too() {
+    let mut world = World::new();
+    for (key, address) in [(0, 1), (1, 0)] {
+        let (rogue, mut far) = world.rogue();
+        let repositories = [(); 2].map(|()| registered(&world.far, 4096, Exposure::Read));
+        let given = repositories.each_ref().map(|repository| {
+            send(&mut *far, b"region", Some(repository));
+            let real = rogue.region();
+            forge(&rogue, real, |_| {}).unwrap();
+            real
+        });
+        assert_refused(forge(&rogue, given[key], |region| region.address = given[address].address));
+    }
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {

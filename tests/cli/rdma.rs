@@ -1,0 +1,129 @@
+//! The program over RDMA, on one host with a device: run by `tools/test` in a soft-RoCE machine.
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use crate::support::{Place, Running, json as parsed, wait_until};
+
+/// An address of this host that its RDMA device has: by default that of a machine of tools/soft-roce.
+fn rdma(port: u16) -> String {
+    let host = std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned());
+    format!("rdma://{host}:{port}")
+}
+
+/// Starts `fabricast pub` at an RDMA address, and waits until its first value is there.
+fn publish(place: &Place, port: u16) -> (Running, String) {
+    let address = rdma(port);
+    let target = format!("{address}/t");
+    let mut publisher = place.start(&["pub", &target, "--node", "feed"]);
+    publisher.write("one");
+    wait_until("the value", || place.list(&[&address]).iter().any(|row| row["sequence"] == 1));
+    (publisher, target)
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn what_is_published_over_rdma_is_listed_shown_and_received() {
+    let place = Place::new();
+    let (mut publisher, target) = publish(&place, 7501);
+    let rows = place.list(&[&rdma(7501)]);
+    let [row] = &rows[..] else { panic!("{rows:?}") };
+    assert_eq!((&row["node"], &row["topic"], &row["state"]), (&json!("feed"), &json!("t"), &json!("live")));
+    // The same node, by shared memory.
+    assert_eq!(place.list(&["shm:feed"])[0]["topic"], "t");
+
+    let shown = place.run(&["info", &target]);
+    assert!(shown.printed().contains(&format!("topic             {target}\n")), "{shown:?}");
+    assert!(shown.printed().contains("state             live, heartbeat "), "{shown:?}");
+    assert!(shown.printed().contains("rkey              ****************  (--show-keys"), "{shown:?}");
+    let report = parsed(place.run(&["info", &target, "--json", "--show-keys"]).printed());
+    assert_eq!((&report["topic"], &report["sequence"]), (&json!("t"), &json!(1)));
+    assert_ne!((&report["rkey"], &report["address"]), (&json!("0".repeat(16)), &json!("0".repeat(16))));
+
+    assert_eq!(place.run(&["get", &target]).printed(), "\"one\"\n");
+    assert_eq!(parsed(place.run(&["get", &target, "--json"]).printed())["value"], "one");
+    let watches = ["pull", "push"]
+        .map(|delivery| place.start(&["watch", &target, "--json", "--count", "2", "--delivery", delivery]));
+    for (sequence, value) in [(1, "one"), (2, "two")] {
+        if sequence > 1 {
+            publisher.write(value);
+        }
+        for watch in &watches {
+            let line = parsed(&watch.line());
+            assert_eq!((&line["sequence"], &line["value"]), (&json!(sequence), &json!(value)));
+        }
+    }
+    watches.into_iter().for_each(|watch| assert_eq!(watch.end().printed(), ""));
+    publisher.end_input();
+    assert_eq!(publisher.end().printed(), "");
+    // An attempt that finds nobody is told at once, by whichever way.
+    for connect in ["manager", "tcp"] {
+        let ended = place.run(&["get", &target, "--rdma-connect", connect]);
+        assert_eq!((ended.code, ended.out.as_str()), (Some(3), ""), "{ended:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn queue_pairs_are_connected_as_it_is_told() {
+    let place = Place::new();
+    let (_publisher, target) = publish(&place, 7502);
+    for connect in ["manager", "tcp", "tcp-unreliable"] {
+        for delivery in ["pull", "push"] {
+            let watch = ["watch", &target, "--count", "1", "--json", "--delivery", delivery];
+            let ended = place.run(&[&watch[..], &["--rdma-connect", connect]].concat());
+            if (connect, delivery) == ("tcp-unreliable", "pull") {
+                assert_eq!((ended.code, ended.out.as_str()), (Some(3), ""), "{ended:?}");
+                assert!(ended.error.contains("an unreliable connection only pushes"), "{ended:?}");
+            } else {
+                assert_eq!(parsed(ended.printed())["value"], "one", "{connect} {delivery}");
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn a_publisher_that_hangs_or_dies_is_told_over_rdma() {
+    let place = Place::new();
+    let (mut publisher, target) = publish(&place, 7503);
+    let pull = place.start(&["watch", &target]);
+    let push = place.start(&["watch", &target, "--delivery", "push"]);
+    for watch in [&pull, &push] {
+        assert!(watch.line().ends_with("\"one\""));
+    }
+    publisher.signal(Signal::STOP);
+    let sentence =
+        format!("fabricast: the publisher of {target} is hung: its heart has stopped; watching goes on");
+    assert_eq!(pull.error_line(), sentence);
+    publisher.signal(Signal::CONT);
+    publisher.write("two");
+    for watch in [&pull, &push] {
+        assert!(watch.line().ends_with("\"two\""));
+    }
+    publisher.signal(Signal::KILL);
+    for watch in [pull, push] {
+        let ended = watch.end();
+        assert_eq!(ended.code, Some(6), "{ended:?}");
+        assert!(ended.error.contains("the publisher is gone: "), "{ended:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn one_process_answers_over_rdma_what_another_measures() {
+    let place = Place::new();
+    let address = rdma(7504);
+    let answering =
+        place.start(&["perf", "pull", "--serve", "--node", "lab", "--rdma", &address, "--cpus", "any"]);
+    wait_until("the address", || answering.line().contains(&address));
+    for (mode, connect) in [("pull", "manager"), ("push", "tcp"), ("push", "tcp-unreliable")] {
+        let measured = ["perf", mode, "--connect", &address, "--iterations", "2", "--json", "--cpus", "any"];
+        let ended = place.run(&[&measured[..], &["--rdma-connect", connect]].concat());
+        let figures = parsed(ended.printed().trim_end());
+        assert_eq!((&figures["fabric"], &figures["rejected"]), (&json!("verbs"), &json!(0)));
+        assert_eq!((&figures["iterations"], &figures["connect"]), (&json!(2), &json!(address)));
+    }
+    answering.signal(Signal::INT);
+    assert_eq!(answering.end().code, Some(0));
+}

@@ -76,8 +76,9 @@ pub(crate) trait Connection: Debug + Send {
     /// order: the last one first, the first one last. Otherwise only whole writes do.
     fn writes_words_in_order(&self) -> bool;
 
-    /// What the peer gets to know of this region when it is sent over this connection, for an inspector to show.
-    fn remote_key(&self, registration: &Registration) -> RemoteKey;
+    /// Sees to it that a region can be sent over this connection, and be the source of writes to what came over it: an
+    /// error is better told before either is begun. What the peer gets to know of it, for an inspector to show.
+    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError>;
 
     /// Takes back what the peer was allowed by [`Self::send`] with this region, as far as the medium can: who uses it all
     /// the same fails. A region that was sent several times is taken back at once.

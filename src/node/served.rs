@@ -11,7 +11,7 @@ use crate::control::{
     SchemaJson, ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
 };
 use crate::event::Event;
-use crate::fabric::{Completion, Connection, Exposure, Offer, Received, RemoteKey, Revocation};
+use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Received, RemoteKey, Revocation};
 use crate::id::{Delivery, NodeName, TopicName};
 use crate::limits;
 use crate::publisher::{Landing, PublishedTopic};
@@ -45,6 +45,15 @@ struct Objection {
     reason: RefuseReason,
     /// In words; may be empty.
     text: String,
+}
+
+/// A topic that a peer may have.
+#[derive(Debug)]
+struct Admitted {
+    topic: Arc<PublishedTopic>,
+    schema: SchemaJson,
+    /// What the peer gets to know of its repository.
+    remote_key: RemoteKey,
 }
 
 /// What a node needs to subscribe at a peer that has dialled it.
@@ -162,10 +171,16 @@ impl Served {
 
     /// One turn: takes what the peer sent, up to a limit, tells of ended topics, and sends what is to be sent.
     pub(super) fn turn(&mut self, core: &NodeCore, now_ns: u64, buffer: &mut [u8]) {
+        let has_failed_writes = self.has_failed_writes();
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
             if self.closing || self.over || self.is_invited() || !self.receive(core, buffer) {
                 break;
             }
+        }
+        if has_failed_writes && !self.closing && !self.over {
+            // The connection does not say why: a subscriber that gets no values is not to wait for them.
+            core.tell(&Event::Trouble { what: "a landing region could not be written".to_owned() });
+            self.session.reject(RefuseReason::LandingUnfit, "it could not be written");
         }
         if self.invitation.as_ref().is_some_and(Pending::is_abandoned) {
             self.session.shutdown(now_ns);
@@ -175,7 +190,15 @@ impl Served {
         self.tell_detached();
         self.tell_ended_topics();
         self.act(core, None);
-        self.flush();
+        self.flush(core);
+    }
+
+    /// Whether a publisher has given up a landing region that its subscriber has not detached from.
+    fn has_failed_writes(&self) -> bool {
+        let has_failed = |attachment: &ServedAttachment| {
+            attachment.revocation.is_some() && attachment.closed.load(Ordering::Relaxed)
+        };
+        self.attachments.values().any(has_failed)
     }
 
     /// Takes one message. False when there was none.
@@ -269,11 +292,9 @@ impl Served {
 
     fn attach(&mut self, core: &NodeCore, attach: Attach) -> Result<(), ControlError> {
         match self.admit(core, &attach) {
-            Ok((topic, schema)) => self.grant(core, &attach, topic, schema),
+            Ok(admitted) => self.grant(core, &attach, admitted),
             Err(Objection { reason, text }) => {
-                let (peer, topic) = (self.peer.as_ref(), attach.topic.to_string());
-                let peer = peer.unwrap_or_else(|| &core.identity().node).clone();
-                core.tell(&Event::Refused { peer, topic, reason: reason.to_string() });
+                self.tell_refused(core, &attach.topic, reason, &text);
                 let invitation = self.invitation.iter();
                 let invited = invitation.filter(|invitation| *invitation.topic() == attach.topic);
                 invited.for_each(|invitation| invitation.unfit(reason, &text));
@@ -282,12 +303,15 @@ impl Served {
         }
     }
 
-    /// The topic that the peer asks for, if it may have it, with its schema; otherwise why not.
-    fn admit(
-        &mut self,
-        core: &NodeCore,
-        attach: &Attach,
-    ) -> Result<(Arc<PublishedTopic>, SchemaJson), Objection> {
+    fn tell_refused(&self, core: &NodeCore, topic: &TopicName, reason: RefuseReason, text: &str) {
+        let peer = self.peer.as_ref().unwrap_or_else(|| &core.identity().node).clone();
+        let separator = if text.is_empty() { "" } else { ": " };
+        let (topic, reason) = (topic.to_string(), format!("{reason}{separator}{text}"));
+        core.tell(&Event::Refused { peer, topic, reason });
+    }
+
+    /// The topic that the peer asks for, if it may have it; otherwise why not.
+    fn admit(&mut self, core: &NodeCore, attach: &Attach) -> Result<Admitted, Objection> {
         let Some(topic) = core.topic(&attach.topic) else {
             return Err(Objection::new(RefuseReason::NoSuchTopic, ""));
         };
@@ -302,23 +326,30 @@ impl Served {
                 "the topic's schema is too long to be sent",
             ));
         };
+        let remote_key = match self.connection.prepare(topic.registration()) {
+            Ok(remote_key) => remote_key,
+            // It is noticed as soon as the answer is sent.
+            Err(FabricError::Closed) => RemoteKey::default(),
+            Err(error) => {
+                let text = format!("the publisher's node cannot offer the topic: {error}");
+                return Err(Objection::new(RefuseReason::NotPermitted, text));
+            }
+        };
         if attach.delivery == Delivery::Pull && !is_awaited(&mut self.invitation, &attach.topic) {
             return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
         }
-        Ok((topic, schema))
+        Ok(Admitted { topic, schema, remote_key })
     }
 
     fn grant(
         &mut self,
         core: &NodeCore,
         attach: &Attach,
-        topic: Arc<PublishedTopic>,
-        schema: SchemaJson,
+        Admitted { topic, schema, remote_key: RemoteKey { key, address } }: Admitted,
     ) -> Result<(), ControlError> {
         let Attach { attachment, delivery, .. } = *attach;
-        let (geometry, registration) = (topic.geometry(), topic.registration());
-        let RemoteKey { key, address } = self.connection.remote_key(registration);
-        assert_eq!(registration.exposure(), Exposure::Read, "peers can only read a repository");
+        let geometry = topic.geometry();
+        assert_eq!(topic.registration().exposure(), Exposure::Read, "peers can only read a repository");
         let grant = Grant {
             attachment,
             topic_id: topic.topic_id(),
@@ -350,9 +381,11 @@ impl Served {
         id: AttachmentId,
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), ControlError> {
+        let topic = self.attachments.get(&id).map(|attachment| attachment.topic.name().clone());
         match self.take_landing(core, id, offer) {
             Ok(()) => self.session.lent(id),
             Err(Objection { reason, text }) => {
+                topic.iter().for_each(|topic| self.tell_refused(core, topic, reason, &text));
                 self.invitation.iter().for_each(|invitation| invitation.unfit(reason, &text));
                 self.session.refuse(id, reason, &text)
             }
@@ -459,12 +492,17 @@ impl Served {
         }
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, core: &NodeCore) {
         match self.outbox.flush(self.connection.as_mut()) {
             Ok(true) => {}
             // The peer takes nothing, or is gone: it is not waited for.
-            Ok(false) | Err(_) => {
+            outcome @ (Ok(false) | Err(_)) => {
+                if let Some(error) = outcome.err().filter(|error| !matches!(error, FabricError::Closed)) {
+                    let peer = self.peer.as_ref().map_or("a peer", NodeName::as_str);
+                    core.tell(&Event::Trouble { what: format!("cannot send to {peer}: {error}") });
+                }
                 self.session.on_disconnected();
+                self.act(core, None);
                 self.closing = true;
                 self.over = true;
                 self.attachments.clear();

@@ -12,8 +12,7 @@ use rustix::io::Errno;
 
 use super::error::VerbsError;
 use super::sys::{
-    Context, Gid, GidKind, LinkLayer, MemoryRegion, PortAttributes, PortState, ProtectionDomain,
-    RemoteAccess, SysError,
+    Context, Gid, GidKind, LinkLayer, MemoryRegion, PortAttributes, ProtectionDomain, RemoteAccess, SysError,
 };
 use crate::memory::Region;
 
@@ -97,6 +96,17 @@ impl Device {
     }
 }
 
+/// The devices of this host that are wished for, and have an active port.
+pub(super) fn usable(wish: &Wish) -> Result<Vec<Arc<Context>>, VerbsError> {
+    let mut usable = Context::all().map_err(explain)?;
+    usable.retain(|context| {
+        let ports = 1..=context.attributes().map_or(0, |attributes| attributes.ports);
+        let mut wished = ports.filter(|number| wish.takes(context.name(), *number));
+        wished.any(|number| context.port(number).is_ok_and(|port| port.state.is_active()))
+    });
+    Ok(usable)
+}
+
 impl Wish {
     /// What the environment asks for, at this local address, if there is one.
     pub(super) fn from_environment(address: Option<IpAddr>) -> Result<Self, VerbsError> {
@@ -148,7 +158,7 @@ fn choose<'a>(
         let port = wish.port.map(|port| format!(":{port}")).unwrap_or_default();
         return Err(VerbsError::NoSuchDevice { wanted: format!("{device}{port}"), found: found() });
     }
-    ports.retain(|(_, port)| matches!(port.attributes.state, PortState::Active | PortState::ActiveDeferred));
+    ports.retain(|(_, port)| port.attributes.state.is_active());
     if ports.is_empty() {
         return Err(VerbsError::NoActivePort { found: found() });
     }

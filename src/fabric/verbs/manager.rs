@@ -284,9 +284,10 @@ impl Reception {
         let id = CmId::create(&channel)?;
         id.bind(at).map_err(in_use)?;
         id.listen(limits::VERBS_BACKLOG).map_err(in_use)?;
-        // One that stands for all addresses has no device, until somebody calls.
-        if let Some(context) = id.context()? {
-            devices.open(&context)?;
+        match id.context()? {
+            Some(context) => drop(devices.open(&context)?),
+            // One that stands for all addresses has no device, until somebody calls.
+            None => devices.open_all()?,
         }
         Ok(Self { id, channel })
     }

@@ -83,6 +83,14 @@ impl Devices {
         Ok(device)
     }
 
+    /// Takes all devices into use that may be used and have an active port.
+    pub(super) fn open_all(&self) -> Result<(), FabricError> {
+        for context in super::device::usable(&self.wish)? {
+            self.open(&context)?;
+        }
+        Ok(())
+    }
+
     /// All that are in use.
     pub(super) fn all(&self) -> Vec<Arc<OpenDevice>> {
         self.opened.lock().clone()

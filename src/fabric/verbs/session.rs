@@ -177,9 +177,7 @@ impl Session {
             (None, _) => None,
             (Some(_), None) => return Ok(Sent::Full),
             (Some(registration), Some(endpoint)) => {
-                let entry = registration.entries::<VerbsRegistered>().next();
-                let entry =
-                    entry.ok_or(FabricError::Access { why: "it is registered with another fabric" })?;
+                let entry = registered(registration)?;
                 let descriptor = entry.descriptor(endpoint)?;
                 entry.lend(endpoint)?;
                 Some(descriptor)
@@ -210,13 +208,11 @@ impl Session {
         }
     }
 
-    /// What the peer gets to know of a region.
-    pub(super) fn remote_key(&self, registration: &Registration) -> RemoteKey {
-        let entry = registration.entries::<VerbsRegistered>().next();
-        let descriptor = entry.zip(self.endpoint.get()).map(|(entry, endpoint)| entry.descriptor(endpoint));
-        let key =
-            |descriptor: Descriptor| RemoteKey { key: descriptor.key.into(), address: descriptor.address };
-        descriptor.and_then(Result::ok).map(key).unwrap_or_default()
+    /// Registers a region where the peer can use it, and this end's work requests. What the peer gets to know of it.
+    pub(super) fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+        let Some(endpoint) = self.endpoint.get() else { return Ok(RemoteKey::default()) };
+        let Descriptor { key, address, .. } = registered(registration)?.descriptor(endpoint)?;
+        Ok(RemoteKey { key: key.into(), address })
     }
 
     /// The owner is gone. What was sent is still delivered, if that can be done in time.
@@ -503,6 +499,12 @@ impl State {
             Some(End::Failed(error)) => error.take().map_or(Ok(Received::Closed), Err),
         }
     }
+}
+
+/// What the provider keeps of a region.
+fn registered(registration: &Registration) -> Result<&VerbsRegistered, FabricError> {
+    let entry = registration.entries::<VerbsRegistered>().next();
+    entry.ok_or(FabricError::Access { why: "it is registered with another fabric" })
 }
 
 fn malformed(Malformed(why): Malformed) -> FabricError {

@@ -22,8 +22,10 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 
 pub(super) use completion::{CompletionChannel, CompletionQueue, Status, WorkCompletion};
+#[cfg(test)]
+pub(super) use context::PortState;
 pub(super) use context::{
-    AsyncEventKind, Context, Gid, GidKind, LinkLayer, PortAttributes, PortState, ProtectionDomain,
+    AsyncEventKind, Context, Gid, GidKind, LinkLayer, PortAttributes, ProtectionDomain,
 };
 pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel};
 #[cfg(test)]

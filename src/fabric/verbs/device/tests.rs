@@ -1,4 +1,5 @@
 use super::*;
+use crate::fabric::verbs::sys::PortState;
 
 fn gid(index: u32, address: &str, kind: GidKind) -> Gid {
     let address: IpAddr = address.parse().unwrap();

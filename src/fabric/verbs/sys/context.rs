@@ -126,6 +126,11 @@ impl PortState {
             other => Self::Unknown(other),
         }
     }
+
+    /// Whether the port can be used.
+    pub(in crate::fabric::verbs) fn is_active(self) -> bool {
+        matches!(self, Self::Active | Self::ActiveDeferred)
+    }
 }
 
 /// What is below a port.

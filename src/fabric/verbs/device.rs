@@ -192,7 +192,12 @@ fn fit_gid(port: &PortReport, wish: &Wish) -> Option<Gid> {
 
 /// The address as an IP address.
 pub(super) fn ip_address(gid: &Gid) -> IpAddr {
-    IpAddr::V6(Ipv6Addr::from(gid.bytes)).to_canonical()
+    ip_of(gid.bytes)
+}
+
+/// The bytes of an address (GID) as an IP address.
+pub(super) fn ip_of(gid: [u8; 16]) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from(gid)).to_canonical()
 }
 
 /// Devices as an error lists them.

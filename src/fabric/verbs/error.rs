@@ -130,6 +130,18 @@ pub enum VerbsError {
     /// What listens at an address is no node.
     #[error("what listens there is not a node of this version; check address and port")]
     NotANode,
+    /// A peer names the address of another host, or of another interface.
+    #[error(
+        "the peer's RDMA device has the address (GID) {told}, but its TCP connection comes from {address}: on a host with \
+         several addresses both have to be the same, that of the RDMA interface; dial that one, and leave \
+         FABRICAST_RDMA_GID_INDEX alone there"
+    )]
+    OtherAddress {
+        /// The address that it names.
+        told: IpAddr,
+        /// The address that it is reached by.
+        address: IpAddr,
+    },
     /// The peer did not want the connection.
     #[error("the peer refused the connection: {why}")]
     Refused {

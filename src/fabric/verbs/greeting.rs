@@ -34,6 +34,8 @@ pub(super) enum Rejection {
     Version,
     /// Memory, or something else, is missing.
     NoRoom,
+    /// Over TCP it comes from another address than that of its device.
+    OtherAddress,
 }
 
 impl Greeting {
@@ -71,6 +73,7 @@ impl Rejection {
             Self::NotANode => 1,
             Self::Version => 2,
             Self::NoRoom => 3,
+            Self::OtherAddress => 4,
         };
         [m0, m1, m2, m3, VERSION, reason]
     }
@@ -82,6 +85,10 @@ impl Rejection {
             1 => "it takes this end for something else than a node",
             2 => "it is of another version",
             3 => "it has no room for another connection",
+            4 => {
+                "the TCP connection comes from another address than that of the RDMA device (GID); set \
+                 FABRICAST_RDMA_DEVICE to the device that has the way there, and leave FABRICAST_RDMA_GID_INDEX alone"
+            }
             _ => "for a reason that this version does not know",
         };
         ([m0, m1, m2, m3] == MAGIC).then_some(reason)
@@ -122,9 +129,12 @@ mod tests {
 
     #[test]
     fn rejections_are_told_in_words() {
-        for (rejection, word) in
-            [(Rejection::NotANode, "node"), (Rejection::Version, "version"), (Rejection::NoRoom, "room")]
-        {
+        for (rejection, word) in [
+            (Rejection::NotANode, "node"),
+            (Rejection::Version, "version"),
+            (Rejection::NoRoom, "room"),
+            (Rejection::OtherAddress, "another address"),
+        ] {
             let padded = [rejection.emit().as_slice(), &[0; 142]].concat();
             assert!(Rejection::parse(&padded).unwrap().contains(word));
         }

@@ -12,7 +12,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::device::{Device, Wish};
+use super::device::{Device, Wish, ip_of};
 use super::endpoint::{Endpoint, MIN_RNR_TIMER, Side};
 use super::error::VerbsError;
 use super::exchange::{End, READY, packet_sequence};
@@ -53,6 +53,8 @@ enum Phase {
     Asked,
     /// Waiting for the peer to be ready.
     Accepting,
+    /// It stands, and the peer has yet to say that it is ready.
+    Heard,
     /// It stands.
     Standing,
     /// The peer was told that it is over.
@@ -63,9 +65,11 @@ enum Phase {
 
 /// This end of a connection, and what it tells the peer.
 #[derive(Debug)]
-struct Near {
-    endpoint: Arc<Endpoint>,
-    end: End,
+pub(super) struct Near {
+    /// The queue pair, and all that belongs to it.
+    pub(super) endpoint: Arc<Endpoint>,
+    /// What the peer is told.
+    pub(super) end: End,
     port: u8,
     /// The place of its address in the table of its port, if packets carry addresses.
     gid_index: Option<u8>,
@@ -131,6 +135,10 @@ impl ExchangedLink {
                 self.phase = Phase::Standing;
                 Ok(Some(Change::Established))
             }
+            (Phase::Heard, _) if frame == READY => {
+                self.phase = Phase::Standing;
+                Ok(None)
+            }
             (Phase::Standing | Phase::Leaving, QueuePairKind::Uc) => Ok(Some(Change::Frame(frame))),
             (Phase::Leaving, QueuePairKind::Rc) => Ok(None),
             _ => self.refuse(Rejection::NotANode).map(Some),
@@ -166,8 +174,9 @@ impl ExchangedLink {
             return Err(VerbsError::Refused { why }.into());
         }
         let far = End::parse(frame).ok().filter(|far| far.kind == self.kind).ok_or(VerbsError::NotANode)?;
+        let peer = self.stream.socket().peer_addr().map_err(system)?.ip();
         if let Some(near) = self.near.take() {
-            near.connect(&far)?;
+            near.connect(&far, peer)?;
         }
         self.say(READY);
         self.phase = Phase::Standing;
@@ -181,9 +190,14 @@ impl ExchangedLink {
             Err(rejection) => return self.refuse(rejection),
         };
         let local = self.stream.socket().local_addr().map_err(system)?.ip();
+        let peer = self.stream.socket().peer_addr().map_err(system)?.ip();
         let near = Near::create(local, Side::Accepted, far.kind, devices);
-        let connected = near.and_then(|near| near.connect(&far).map(|()| near));
-        let near = connected.inspect_err(|_| self.say(&Rejection::NoRoom.emit()))?;
+        let connected = near.and_then(|near| near.connect(&far, peer).map(|()| near));
+        let near = connected.inspect_err(|error| {
+            let is_other = matches!(error, FabricError::Verbs(VerbsError::OtherAddress { .. }));
+            let rejection = if is_other { Rejection::OtherAddress } else { Rejection::NoRoom };
+            self.say(&rejection.emit());
+        })?;
         self.say(&near.end.emit());
         (self.kind, self.phase) = (far.kind, Phase::Accepting);
         Ok(Change::Endpoint(near.endpoint))
@@ -250,8 +264,14 @@ impl Link for ExchangedLink {
         change
     }
 
+    fn heard(&mut self) {
+        if self.phase == Phase::Accepting {
+            self.phase = Phase::Heard;
+        }
+    }
+
     fn leave(&mut self) {
-        let stands = matches!(self.phase, Phase::Standing | Phase::Accepting);
+        let stands = matches!(self.phase, Phase::Standing | Phase::Heard | Phase::Accepting);
         self.shut(if stands { Shutdown::Write } else { Shutdown::Both });
         self.phase = if stands { Phase::Leaving } else { Phase::Over };
     }
@@ -271,7 +291,7 @@ impl Link for ExchangedLink {
 
 impl Near {
     /// An end on the device that has this address.
-    fn create(
+    pub(super) fn create(
         local: IpAddr,
         side: Side,
         kind: QueuePairKind,
@@ -308,8 +328,13 @@ impl Near {
         Ok(Self { endpoint, end, port: device.port, gid_index, reads_max: opened.reads_max })
     }
 
-    /// Connects the queue pair to that of the peer.
-    fn connect(&self, far: &End) -> Result<(), FabricError> {
+    /// Connects the queue pair to that of the peer, which is reached over TCP by this address. Where addresses are those of
+    /// IP its device must have the same one: nobody aims this device at a third host, nor has the kernel look for one.
+    pub(super) fn connect(&self, far: &End, peer: IpAddr) -> Result<(), FabricError> {
+        let (told, address) = (ip_of(far.gid), peer.to_canonical());
+        if self.gid_index.is_some() && told != address {
+            return Err(VerbsError::OtherAddress { told, address }.into());
+        }
         let queue_pair = self.endpoint.queue_pair();
         queue_pair.to_rtr(&RtrPlan {
             mtu: self.end.mtu.min(far.mtu),

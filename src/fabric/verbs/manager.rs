@@ -248,6 +248,17 @@ impl Link for ManagedLink {
         change
     }
 
+    fn heard(&mut self) {
+        if self.phase != Phase::Accepting {
+            return;
+        }
+        self.phase = Phase::Standing;
+        if let Err(error) = self.id.establish() {
+            // The connection manager has heard of it meanwhile.
+            tracing::trace!(target: "fabricast", %error, "nothing to be established");
+        }
+    }
+
     fn leave(&mut self) {
         let stands = matches!(self.phase, Phase::Standing | Phase::Accepting);
         self.disconnect();

@@ -319,14 +319,13 @@ impl Session {
         self.flush(state);
     }
 
+    /// Takes what has happened to the link. A peer cannot hold this up: what its frames may give back, ask, answer or hold
+    /// is bounded until this end has sent something, and a frame that does nothing of that is refused.
     fn follow_link(&self, state: &mut State, now_ns: u64) -> Result<(), FabricError> {
         while let Some(change) = state.link.next(&self.devices, now_ns)? {
             match change {
                 Change::Endpoint(endpoint) => self.adopt(endpoint)?,
-                Change::Established => {
-                    state.stands = true;
-                    self.endpoint.get().map_or(Ok(()), |endpoint| endpoint.open())?;
-                }
+                Change::Established => self.establish(state)?,
                 Change::Frame(bytes) => state.take_frame(bytes)?,
                 Change::Over => {
                     self.end(state, End::Closed);
@@ -335,6 +334,16 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The connection stands: the link says so, or the peer has used it.
+    fn establish(&self, state: &mut State) -> Result<(), FabricError> {
+        if state.stands {
+            return Ok(());
+        }
+        state.stands = true;
+        state.link.heard();
+        self.endpoint.get().map_or(Ok(()), |endpoint| endpoint.open())
     }
 
     fn adopt(&self, endpoint: Arc<Endpoint>) -> Result<(), FabricError> {
@@ -348,8 +357,10 @@ impl Session {
     fn take_arrivals(&self, state: &mut State, endpoint: &Endpoint) -> Result<(), FabricError> {
         let mut arrivals = VecDeque::new();
         endpoint.take_arrivals(&mut arrivals)?;
-        // The peer has heard that it was accepted.
-        state.stands |= !arrivals.is_empty();
+        if !arrivals.is_empty() {
+            // The peer has heard that it was accepted.
+            self.establish(state)?;
+        }
         for arrival in arrivals {
             let mut words = [0; FRAME_WORDS];
             let frame = Frame::parse(endpoint.read(arrival, &mut words)).map_err(malformed)?;

@@ -2,6 +2,7 @@
 //! when a queue is full, who is woken. Run them one at a time in a machine of `tools/soft-roce`.
 
 mod hostile;
+mod strangers;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -86,13 +87,13 @@ impl World {
         });
         let endpoint = endpoint.unwrap();
         endpoint.open().unwrap();
-        (Rogue { _link: link, endpoint }, far.unwrap())
+        (Rogue { _link: Box::new(link), endpoint }, far.unwrap())
     }
 }
 
 /// An end that speaks in frames.
 struct Rogue {
-    _link: ManagedLink,
+    _link: Box<dyn std::fmt::Debug>,
     endpoint: Arc<Endpoint>,
 }
 

@@ -94,7 +94,7 @@ fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
         });
         let landing = registered(&near, 4096, Exposure::Write);
         send(&mut *connection, b"landing", Some(&landing));
-        let rogue = Rogue { _link: link, endpoint };
+        let rogue = Rogue { _link: Box::new(link), endpoint };
         let real = rogue.region();
         (connection, landing, rogue, real)
     };

@@ -78,6 +78,9 @@ pub const VERBS_QUIET_NS: u64 = 250_000_000;
 pub const LINGER_NS: u64 = 1_000_000_000;
 /// How long a queue pair has to give back its work requests after it has failed, nanoseconds.
 pub const DRAIN_NS: u64 = 250_000_000;
+/// How long a session has to tell why it ended once nothing can be fetched over its connection, before the publisher is
+/// taken for gone, nanoseconds.
+pub const LOSS_TOLD_NS: u64 = 1_000_000_000;
 /// How long a peer that dialled has to say hello, nanoseconds.
 pub const HELLO_DEADLINE_NS: u64 = 2_000_000_000;
 /// How long a subscriber waits for an answer on the control channel, unless it says otherwise, nanoseconds.

@@ -22,6 +22,7 @@ use self::support::time::{PATIENCE, now, wait_until, wait_within};
 mod support;
 
 /// Numbers of reasons.
+const NOT_PERMITTED: u16 = 6;
 const MALFORMED: u16 = 33;
 const UNEXPECTED: u16 = 34;
 const TOO_MANY_SESSIONS: u16 = 35;
@@ -384,7 +385,7 @@ fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
     let silent: Expected =
         |error| matches!(error, DialError::Session { source: ControlError::Deadline { .. }, .. });
     let not_accepted: Expected = |error| matches!(error, DialError::NotAccepted { .. });
-    let deceits: [(&str, Deceit, Expected); 11] = [
+    let deceits: [(&str, Deceit, Expected); 12] = [
         ("silence", |_| {}, silent),
         ("garbage", |peer| peer.send(&[7; 100]), session),
         ("too long", |peer| peer.send(&[0; limits::CONTROL_MESSAGE_LEN_MAX + 1]), session),
@@ -417,12 +418,61 @@ fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
             },
             |error| matches!(error, DialError::Unfit { reason: RefuseReason::LandingUnfit, .. }),
         ),
+        (
+            "another type, and then the right one at once",
+            |peer| {
+                greet(peer);
+                let body = Body::default().word(1).bytes(b"t").word(0).byte(1).long(7);
+                peer.send(&body.message(raw::ATTACH));
+                // The publisher may have hung up before this.
+                let _ = peer.try_send(&raw::attach(2, "t", false), &[]);
+                let replies: Vec<u16> =
+                    std::iter::from_fn(|| peer.receive()).map(|reply| reply.kind).collect();
+                assert!(!replies.contains(&raw::GRANTED), "{replies:?}");
+            },
+            |error| matches!(error, DialError::Unfit { reason: RefuseReason::SchemaMismatch, .. }),
+        ),
     ];
     for (what, deceit, expected) in deceits {
         let error = deceived(deceit);
         assert!(expected(&error), "{what}: {error}");
         assert!(!error.to_string().is_empty());
     }
+}
+
+/// Who is dialled has no more than what it was dialled for, whatever else the node publishes.
+#[test]
+fn a_subscriber_that_was_dialled_gets_one_subscription_to_its_topic() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let listener = RawListener::bind(dir.path(), "fake");
+    let server = std::thread::spawn(move || {
+        let peer = listener.accept();
+        assert_eq!(peer.receive().expect("an invitation").kind, raw::INVITE);
+        greet(&peer);
+        let refused = |peer: &RawPeer| peer.receive().expect("an answer").refused().0;
+        peer.send(&raw::list_topics());
+        let page = peer.receive().expect("a page");
+        assert_eq!((page.kind, page.long(0)), (raw::TOPICS, 1), "one topic");
+        for topic in ["another", "u", "none"] {
+            peer.send(&raw::attach(1, topic, false));
+            assert_eq!(refused(&peer), NOT_PERMITTED, "{topic}");
+        }
+        peer.send(&raw::attach(2, "t", false));
+        assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
+        for topic in ["t", "u"] {
+            peer.send(&raw::attach(3, topic, true));
+            assert_eq!(refused(&peer), NOT_PERMITTED, "{topic}");
+        }
+        peer
+    });
+    let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
+    let publishers = ["another", "t", "u"].map(|topic| node.state_publisher::<Raw>(topic).open());
+    let publishers = publishers.map(|publisher| publisher.expect("a topic"));
+    node.dial_subscriber("t", &"shm:fake".parse().expect("an address"), PATIENCE).expect("it attaches");
+    let peer = server.join().expect("the deceit went as planned");
+    let subscribers = publishers.each_ref().map(|it| it.pull_subscribers() + it.push_subscribers());
+    assert_eq!(subscribers, [0, 1, 0]);
+    drop(peer);
 }
 
 #[test]

@@ -234,7 +234,7 @@ fn subscribers_on_a_bad_wire() {
     watches.iter().for_each(Watch::tell);
     assert!(watches.iter().any(|watch| watch.last > 0), "something was received");
     for watch in &watches {
-        let lost = matches!(&watch.end, Some(ReceiveError::Gone { .. } | ReceiveError::Fabric(_)));
+        let lost = matches!(&watch.end, Some(ReceiveError::Gone { .. }));
         assert!(lost || watch.end.is_none(), "{:?}", watch.end);
     }
 }
@@ -262,7 +262,7 @@ fn subscribers_of_a_host_that_is_lost() {
     println!("noticed {} ms after the last value", noticed.as_millis());
     for watch in &watches {
         watch.tell();
-        let lost = matches!(watch.end, Some(ReceiveError::Gone { .. } | ReceiveError::Fabric(_)));
+        let lost = matches!(watch.end, Some(ReceiveError::Gone { .. }));
         assert!(lost, "{:?}", watch.end);
     }
     assert!(noticed < NOTICED, "noticed after {noticed:?}");

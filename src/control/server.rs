@@ -182,6 +182,11 @@ impl ServerSession {
         self.close(Err(ControlError::Disconnected));
     }
 
+    /// Takes notice that the connection to the peer failed.
+    pub(crate) fn on_broken(&mut self, why: String) {
+        self.close(Err(ControlError::Broken { why }));
+    }
+
     /// When [`on_time`](Self::on_time) is due, if it is.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         match self.state {

@@ -130,6 +130,9 @@ pub(crate) trait RemoteWrite: Debug + Send {
     /// Whether the words of one write become visible in order, as [`Connection::writes_words_in_order`] says.
     fn writes_words_in_order(&self) -> bool;
 
+    /// Whether a write may be complete and never arrive, and those behind it do.
+    fn writes_may_be_lost(&self) -> bool;
+
     /// What ends this access from another thread.
     fn revocation(&self) -> Arc<dyn Revocation>;
 }
@@ -328,4 +331,16 @@ pub enum FabricError {
         #[source]
         source: std::io::Error,
     },
+}
+
+impl FabricError {
+    /// Whether the connection that it comes from is over: what failed will not succeed later.
+    pub(crate) fn ends_connection(&self) -> bool {
+        match self {
+            Self::Closed => true,
+            #[cfg(feature = "verbs")]
+            Self::Verbs(error) => error.ends_connection(),
+            _ => false,
+        }
+    }
 }

@@ -195,11 +195,14 @@ impl Invitation {
         }
     }
 
-    fn settle(&self, stage: Stage) {
+    /// Whether it was open, and has ended in this way.
+    fn settle(&self, stage: Stage) -> bool {
         let mut progress = self.progress.lock();
-        if matches!(progress.stage, Stage::Open) {
+        let is_open = matches!(progress.stage, Stage::Open);
+        if is_open {
             progress.stage = stage;
         }
+        is_open
     }
 }
 
@@ -219,11 +222,10 @@ impl Pending {
         self.0.progress.lock().greeted = true;
     }
 
-    /// The peer is about to be attached to the topic. Gives the invitation back if nobody waits for that any more: then
-    /// it must not be.
+    /// The peer is about to be attached to the topic. Gives the invitation back if that has failed already, or nobody waits
+    /// for it any more: then it must not be.
     pub(super) fn attached(self) -> Result<(), Self> {
-        self.0.settle(Stage::Attached);
-        if self.is_abandoned() { Err(self) } else { Ok(()) }
+        if self.0.settle(Stage::Attached) { Ok(()) } else { Err(self) }
     }
 
     /// This node refused the peer's request to attach, or its landing region.

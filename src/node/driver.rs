@@ -94,19 +94,36 @@ impl Driver {
         link::end_all(&self.core);
         self.turn();
         self.listener = None;
+        // The last values come before the end of their topics, and that before the end of the session.
+        while self.served.iter().any(Served::has_writes_under_way)
+            && let Some(left) = self.farewell_left(began_ns)
+        {
+            self.wait_for_peers(left.min(TEND_AGAIN));
+            self.turn();
+        }
         for served in &mut self.served {
             served.shutdown(began_ns);
         }
-        loop {
+        self.turn();
+        while !self.served.is_empty()
+            && let Some(left) = self.farewell_left(began_ns)
+        {
+            self.wait_for_peers(left);
             self.turn();
-            let elapsed_ns = self.core.clock().monotonic_ns().saturating_sub(began_ns);
-            if self.served.is_empty() || elapsed_ns >= FAREWELL_NS {
-                return;
-            }
-            let handles: Vec<BorrowedFd<'_>> = self.served.iter().filter_map(Served::wait_handle).collect();
-            if wait(&handles, &[], Duration::from_nanos(FAREWELL_NS - elapsed_ns)).is_err() {
-                return;
-            }
+        }
+    }
+
+    /// How long peers still have to take part in the end; `None` when that is over.
+    fn farewell_left(&self, began_ns: u64) -> Option<Duration> {
+        let elapsed_ns = self.core.clock().monotonic_ns().saturating_sub(began_ns);
+        FAREWELL_NS.checked_sub(elapsed_ns).filter(|left_ns| *left_ns > 0).map(Duration::from_nanos)
+    }
+
+    /// Waits until a peer has sent something, or is gone, or this time is over.
+    fn wait_for_peers(&self, timeout: Duration) {
+        let handles: Vec<BorrowedFd<'_>> = self.served.iter().filter_map(Served::wait_handle).collect();
+        if handles.is_empty() || wait(&handles, &[], timeout).is_err() {
+            self.core.clock().pause(timeout);
         }
     }
 

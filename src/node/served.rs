@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::core::NodeCore;
 use super::dial::Pending;
+use super::directory::entry;
 use super::listener::{Backlog, Place};
 use super::outbox::Outbox;
 use crate::control::{
     Attach, AttachmentId, ControlError, Farewell, GeometryWire, Grant, Identity, Invite, RefuseReason,
-    SchemaJson, ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
+    SchemaJson, ServerAction, ServerSession, SubscriberCounts,
 };
 use crate::event::Event;
 use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Received, RemoteKey, Revocation};
@@ -17,6 +18,11 @@ use crate::limits;
 use crate::publisher::{Landing, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
+#[cfg(test)]
+mod tests;
+
+/// What a peer is told that was dialled and asks for anything but its one subscription.
+const DIALLED_FOR_ONE: &str = "it was dialled for one subscription to one topic";
 /// What a peer is told that attaches too late.
 const GIVEN_UP: &str = "the publisher does not wait for it any more";
 
@@ -32,11 +38,21 @@ pub(super) struct Served {
     peer: Option<NodeName>,
     /// This node has dialled, and the peer is not attached yet.
     invitation: Option<Pending>,
+    /// What this node has dialled the peer for, if it has.
+    dialled_for: Option<DialledFor>,
     /// The peer has dialled, to be subscribed to.
     invited: Option<Invited>,
     /// All that is left to do is to send what waits.
     closing: bool,
     over: bool,
+}
+
+/// The one subscription that a peer was dialled for.
+#[derive(Debug)]
+struct DialledFor {
+    topic: TopicName,
+    /// Whether it was granted.
+    is_granted: bool,
 }
 
 /// Why a request is refused.
@@ -102,8 +118,9 @@ impl Served {
         invitation: Pending,
     ) -> Result<Self, std::io::Error> {
         let (identity, topic) = (core.identity().clone(), invitation.topic().clone());
+        let dialled_for = Some(DialledFor { topic: topic.clone(), is_granted: false });
         let session = ServerSession::inviting(deadline_ns, identity, core.nonce()?, topic);
-        Ok(Self { invitation: Some(invitation), ..Self::with(connection, session) })
+        Ok(Self { invitation: Some(invitation), dialled_for, ..Self::with(connection, session) })
     }
 
     fn with(connection: Box<dyn Connection>, session: ServerSession) -> Self {
@@ -115,6 +132,7 @@ impl Served {
             leaving: BTreeMap::new(),
             peer: None,
             invitation: None,
+            dialled_for: None,
             invited: None,
             closing: false,
             over: false,
@@ -218,7 +236,13 @@ impl Served {
                 false
             }
             Err(error) => {
-                self.session.reject(RefuseReason::Malformed, &error.to_string());
+                let why = error.to_string();
+                match &error {
+                    FabricError::MessageTooLong { .. } | FabricError::TooManyRegions => {
+                        self.session.reject(RefuseReason::Malformed, &why);
+                    }
+                    _ => self.session.on_broken(why),
+                }
                 if let Some(invitation) = self.invitation.as_ref().filter(|_| self.peer.is_none()) {
                     invitation.broken(error);
                 }
@@ -283,7 +307,13 @@ impl Served {
 
     fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
         let now_ns = core.clock().realtime_ns();
-        let mut topics = core.topics_after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1);
+        let mut topics = match &self.dialled_for {
+            None => core.topics_after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
+            Some(DialledFor { topic, .. }) => {
+                let is_behind = after.is_none_or(|after| after < topic);
+                core.topic(topic).filter(|_| is_behind).into_iter().collect()
+            }
+        };
         let more = topics.len() > limits::DIRECTORY_PAGE_LEN_MAX;
         topics.truncate(limits::DIRECTORY_PAGE_LEN_MAX);
         let entries = topics.iter().map(|topic| entry(topic, now_ns)).collect();
@@ -295,9 +325,7 @@ impl Served {
             Ok(admitted) => self.grant(core, &attach, admitted),
             Err(Objection { reason, text }) => {
                 self.tell_refused(core, &attach.topic, reason, &text);
-                let invitation = self.invitation.iter();
-                let invited = invitation.filter(|invitation| *invitation.topic() == attach.topic);
-                invited.for_each(|invitation| invitation.unfit(reason, &text));
+                self.tell_unfit(&attach.topic, reason, &text);
                 self.session.refuse(attach.attachment, reason, &text)
             }
         }
@@ -310,8 +338,18 @@ impl Served {
         core.tell(&Event::Refused { peer, topic, reason });
     }
 
+    /// Tells whoever invited the peer to this topic why it cannot have it.
+    fn tell_unfit(&self, topic: &TopicName, reason: RefuseReason, text: &str) {
+        let invited = self.invitation.iter().filter(|invitation| invitation.topic() == topic);
+        invited.for_each(|invitation| invitation.unfit(reason, text));
+    }
+
     /// The topic that the peer asks for, if it may have it; otherwise why not.
     fn admit(&mut self, core: &NodeCore, attach: &Attach) -> Result<Admitted, Objection> {
+        let is_meant = |dialled: &DialledFor| !dialled.is_granted && dialled.topic == attach.topic;
+        if !self.dialled_for.as_ref().is_none_or(is_meant) {
+            return Err(Objection::new(RefuseReason::NotPermitted, DIALLED_FOR_ONE));
+        }
         let Some(topic) = core.topic(&attach.topic) else {
             return Err(Objection::new(RefuseReason::NoSuchTopic, ""));
         };
@@ -372,6 +410,9 @@ impl Served {
             attached.count(core, self.peer.as_ref());
         }
         self.attachments.insert(attachment, attached);
+        if let Some(dialled_for) = &mut self.dialled_for {
+            dialled_for.is_granted = true;
+        }
         self.session.grant(grant)
     }
 
@@ -381,12 +422,14 @@ impl Served {
         id: AttachmentId,
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), ControlError> {
-        let topic = self.attachments.get(&id).map(|attachment| attachment.topic.name().clone());
         match self.take_landing(core, id, offer) {
             Ok(()) => self.session.lent(id),
             Err(Objection { reason, text }) => {
-                topic.iter().for_each(|topic| self.tell_refused(core, topic, reason, &text));
-                self.invitation.iter().for_each(|invitation| invitation.unfit(reason, &text));
+                if let Some(attachment) = self.attachments.get(&id) {
+                    let topic = attachment.topic.name();
+                    self.tell_refused(core, topic, reason, &text);
+                    self.tell_unfit(topic, reason, &text);
+                }
                 self.session.refuse(id, reason, &text)
             }
         }
@@ -458,11 +501,13 @@ impl Served {
     fn tell_ended_topics(&mut self) {
         for (id, attachment) in &mut self.attachments {
             if !attachment.told && attachment.topic.has_ended() {
-                // The last value may have come between the handover of a landing region and the publisher's end, or
-                // be on its way.
-                attachment.topic.tend();
-                if attachment.topic.owes_values() {
-                    continue;
+                if attachment.delivery == Delivery::Push {
+                    // The last value may have come between the handover of its landing region and the publisher's
+                    // end, or be on its way.
+                    attachment.topic.tend();
+                    if attachment.topic.owes_values(&attachment.closed) {
+                        continue;
+                    }
                 }
                 attachment.told = true;
                 // It fails when the session has ended meanwhile: then there is nobody to be told.
@@ -480,7 +525,7 @@ impl Served {
         }
         match (result, self.peer.take()) {
             (Ok(_), Some(peer)) => core.tell(&Event::SessionClosed { peer, orderly: true }),
-            (Err(ControlError::Disconnected), Some(peer)) => {
+            (Err(ControlError::Disconnected | ControlError::Broken { .. }), Some(peer)) => {
                 core.tell(&Event::SessionClosed { peer, orderly: false });
             }
             (Err(error), Some(peer)) => {
@@ -554,20 +599,4 @@ fn is_awaited(invitation: &mut Option<Pending>, topic: &TopicName) -> bool {
     let Some(invited) = invitation.take_if(|invitation| invitation.topic() == topic) else { return true };
     *invitation = invited.attached().err();
     invitation.is_none()
-}
-
-fn entry(topic: &PublishedTopic, now_ns: u64) -> TopicEntry {
-    let count = |gauge: &crate::metrics::Gauge| u32::try_from(gauge.value()).unwrap_or(u32::MAX);
-    TopicEntry {
-        name: topic.name().clone(),
-        kind: topic.kind(),
-        type_name: Text::cut(topic.schema().type_name()),
-        sequence: topic.newest().get(),
-        published_ns: topic.published_ns(),
-        heartbeat_age_ns: now_ns.saturating_sub(topic.heartbeat_ns()),
-        epoch: topic.epoch(),
-        pull_subscribers: count(topic.pull_subscribers()),
-        push_subscribers: count(topic.push_subscribers()),
-        payload_len_max: topic.geometry().payload_len_max() as u64,
-    }
 }

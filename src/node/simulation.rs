@@ -82,6 +82,13 @@ impl World {
         self.threads.lock().push(Arc::new(Mutex::new(Thread(Some(Box::new(thread))))));
     }
 
+    /// The node's thread ends, as it does when the last handle of the node is dropped.
+    fn stop(&self, name: &str) {
+        let name: NodeName = name.parse().unwrap();
+        let stopping: Vec<_> = self.drivers.lock().extract_if(.., |(other, _)| *other == name).collect();
+        stopping.into_iter().for_each(|(_, mut driver)| driver.farewell());
+    }
+
     fn kill(&self, name: &str) {
         let name: NodeName = name.parse().unwrap();
         self.network.kill(&name);
@@ -269,6 +276,40 @@ fn the_end_is_told_after_the_last_value() {
     }
 }
 
+/// Its last values may be under way when a node stops: they arrive before the end is told, and that is the end of the
+/// topic.
+#[test]
+fn a_node_that_stops_at_once_still_delivers_the_last_value_and_tells_the_end() {
+    for (reach, delivery) in [
+        (Reach::Mapped, Delivery::Pull),
+        (Reach::Mapped, Delivery::Push),
+        (Reach::Fetched, Delivery::Pull),
+        (Reach::Fetched, Delivery::Push),
+    ] {
+        each_seed(SEEDS / 4, |seed| {
+            let mut random = Random::new(seed);
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", true);
+            let subscribing = world.node("subscribing", false);
+            let mut publisher = publisher(&publishing);
+            let mut observed = subscribe(&subscribing, delivery).expect("a grant");
+            (0..random.below(10)).for_each(|_| world.turn());
+            publish(&mut publisher, 1 + random.below(9));
+            let newest = publisher.newest();
+            drop((publisher, publishing));
+            world.stop("publishing");
+            let end = (0..TURNS).find_map(|_| {
+                world.turn();
+                observed.receive().err()
+            });
+            assert!(matches!(end, Some(ReceiveError::Ended { published }) if published == newest), "{end:?}");
+            // What was not fetched before the node was gone is gone with it.
+            let is_there = (reach, delivery) != (Reach::Fetched, Delivery::Pull);
+            assert!(!is_there || observed.last == newest.get(), "{} of {newest}", observed.last);
+        });
+    }
+}
+
 /// A process that dies in the middle of anything is noticed; the next one with its name is another incarnation.
 #[test]
 fn a_killed_publisher_is_noticed_and_the_next_one_is_found() {
@@ -298,7 +339,9 @@ fn a_killed_publisher_is_noticed_and_the_next_one_is_found() {
                     observed.receive().err()
                 });
                 let gone = gone.expect("an error, sooner or later");
-                assert!(matches!(gone, ReceiveError::Gone { .. } | ReceiveError::Fabric(_)), "{gone}");
+                assert!(matches!(gone, ReceiveError::Gone { .. }), "{gone}");
+                let again = observed.receive().expect_err("from then on always");
+                assert_eq!(again.to_string(), gone.to_string());
             }
             epochs.dedup();
             assert_eq!(epochs.len(), 3);

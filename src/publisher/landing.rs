@@ -30,6 +30,8 @@ pub(crate) struct Landing {
     held_lens: Box<[usize]>,
     /// The words of a write become visible in order. Otherwise only whole writes do.
     has_word_order: bool,
+    /// A write may never arrive: then nothing but the hot line leads past the slot where it is missing.
+    may_lose: bool,
     /// The newest sequence that it was asked to take.
     newest: Sequence,
     /// The sequences of the batches that were under way when that was last asked for, oldest first.
@@ -55,7 +57,7 @@ impl Landing {
         closed: Arc<AtomicBool>,
     ) -> Self {
         let slot_count = geometry.slot_count() as usize;
-        let has_word_order = remote.writes_words_in_order();
+        let (has_word_order, may_lose) = (remote.writes_words_in_order(), remote.writes_may_be_lost());
         Self {
             remote,
             geometry,
@@ -64,6 +66,7 @@ impl Landing {
             written: Sequence::NONE,
             held_lens: vec![0; slot_count].into(),
             has_word_order,
+            may_lose,
             newest: Sequence::NONE,
             in_flight: VecDeque::with_capacity(limits::LANDING_BATCHES_MAX),
             window: 1,
@@ -89,6 +92,11 @@ impl Landing {
     #[inline]
     pub(super) fn is_behind(&self) -> bool {
         self.behind
+    }
+
+    /// Whether whoever set this flag up ends its use with it.
+    pub(super) fn is_closed_by(&self, closed: &Arc<AtomicBool>) -> bool {
+        Arc::ptr_eq(&self.closed, closed)
     }
 
     /// Whether the value of this sequence has yet to arrive.
@@ -184,7 +192,7 @@ impl Landing {
 
     /// Writes a value to where only whole writes appear in order. Who keeps up there looks at the slots alone, and
     /// mostly finds the value before this one whole while this one arrives: one write does. The hot line is for those
-    /// who cannot go from slot to slot.
+    /// who cannot go from slot to slot; where writes may be lost that is anybody at any time.
     fn post_whole(
         &mut self,
         source: &Registration,
@@ -194,8 +202,8 @@ impl Landing {
         let is_first = self.written == Sequence::NONE;
         let expected = self.advance(sequence);
         let passed_over = !is_first && sequence > expected;
-        let is_named =
-            is_first || passed_over || sequence.get().is_multiple_of(limits::LANDING_HOT_LINE_EVERY);
+        let is_due = sequence.get().is_multiple_of(limits::LANDING_HOT_LINE_EVERY);
+        let is_named = self.may_lose || is_first || passed_over || is_due;
         let tail = StateGeometry::tail_offset;
         let moved = tail(self.held_len(sequence)) != tail(payload_len);
         if !moved && !is_named {
@@ -250,7 +258,10 @@ impl Landing {
         if self.written != Sequence::NONE && slot_of(sequence) == slot_of(self.written) {
             return false;
         }
-        self.settle();
+        // As long as there is room nobody asks: that would take longer than all else here.
+        if self.in_flight.len() >= self.window {
+            self.look();
+        }
         self.in_flight.len() < self.window
     }
 
@@ -270,22 +281,23 @@ impl Landing {
                 let done = self.in_flight.len().saturating_sub(count);
                 let oldest = self.in_flight.drain(..done).next();
                 if let Some(oldest) = oldest {
-                    self.adapt(self.newest.get().saturating_sub(oldest.get()));
+                    self.adapt(self.newest.get().saturating_sub(oldest.get()), done);
                 }
             }
             Err(_) => self.closed.store(true, Ordering::Relaxed),
         }
     }
 
-    /// Has more or less under way, after this many values were published while one was. The source of a value must
+    /// Has more or less under way, after so many batches were completed, and this many values published since the first
+    /// of them. The source of a value must
     /// stand until it is written, and the publisher comes around to it again after as many values as there are slots:
     /// on a busy wire, what waits behind others is overwritten before its turn.
-    fn adapt(&mut self, published: u64) {
+    fn adapt(&mut self, published: u64, done: usize) {
         let slot_count = u64::from(self.geometry.slot_count());
         if published >= slot_count {
             (self.window, self.calm) = (1, 0);
         } else if published <= slot_count / 2 {
-            self.calm += 1;
+            self.calm += u32::try_from(done).unwrap_or(CALM_BATCHES);
         }
         if self.calm >= CALM_BATCHES {
             let max = limits::LANDING_BATCHES_MAX.min(self.geometry.slot_count() as usize - 1);

@@ -142,10 +142,11 @@ impl PublishedTopic {
         soon
     }
 
-    /// Whether a landing region that was left to the node has yet to get the newest value.
-    pub(crate) fn owes_values(&self) -> bool {
+    /// Whether the landing region that `closed` closes was left to the node, and has yet to get the newest value.
+    pub(crate) fn owes_values(&self, closed: &Arc<AtomicBool>) -> bool {
         let newest = self.newest();
-        self.waiting.lock().iter_mut().any(|landing| landing.owes(newest))
+        let mut waiting = self.waiting.lock();
+        waiting.iter_mut().filter(|landing| landing.is_closed_by(closed)).any(|landing| landing.owes(newest))
     }
 
     /// Landing regions that wait to be taken over. Locks; the flag tells when it is worth while.

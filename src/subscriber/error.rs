@@ -75,7 +75,8 @@ pub enum ReceiveError {
         /// The last sequence.
         published: Sequence,
     },
-    /// The publisher's process is gone, or cannot be reached; every value was received that it left behind.
+    /// The publisher's process is gone, or cannot be reached; every value was received that it left behind and that can
+    /// still be read.
     #[error("the publisher is gone: {source}")]
     Gone {
         /// How that was noticed.

@@ -62,9 +62,17 @@ pub struct StateSubscriber<T: Payload> {
     attachment: Arc<dyn Attachment>,
     clock: Arc<dyn Clock>,
     decode_failures: u64,
-    /// The end was told.
-    over: bool,
+    conclusion: Conclusion,
     payload: PhantomData<fn() -> T>,
+}
+
+/// What a subscriber knows of its end.
+#[derive(Debug, Default)]
+struct Conclusion {
+    /// What was told, and is from then on.
+    told: Option<End>,
+    /// Since when nothing can be fetched, because the connection is over.
+    lost_since_ns: Option<u64>,
 }
 
 /// Where a subscriber's bytes come from.
@@ -144,7 +152,7 @@ impl<T: Payload> StateSubscriber<T> {
             attachment,
             clock,
             decode_failures: 0,
-            over: false,
+            conclusion: Conclusion::default(),
             payload,
         }
     }
@@ -154,7 +162,8 @@ impl<T: Payload> StateSubscriber<T> {
     /// # Errors
     ///
     /// [`ReceiveError`]. Those that name a sequence passed that value over, so that the next call goes on behind
-    /// it; [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come after the last value, and from then on always.
+    /// it; [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come after the last value, and from then on always. A
+    /// subscriber by pull over a wire cannot read what was published just before the publisher's node was gone.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
         let Some(sample) = self.try_receive_ref()? else { return Ok(None) };
@@ -176,8 +185,8 @@ impl<T: Payload> StateSubscriber<T> {
     /// As [`Self::try_receive`], but for [`ReceiveError::Decode`].
     #[inline]
     pub fn try_receive_ref(&mut self) -> Result<Option<SampleRef<'_, T>>, ReceiveError> {
-        if self.over {
-            return self.tell_end();
+        if let Some(end) = &self.conclusion.told {
+            return Err(end.error());
         }
         // Looked at before the value: what was published before the end is still received.
         let mut ended = self.attachment.has_ended();
@@ -190,7 +199,14 @@ impl<T: Payload> StateSubscriber<T> {
                     self.ended_before = ended;
                 }
                 ended = self.ended_before;
-                fetch(&mut self.reader, remote.as_mut(), &mut self.fetching, now_ns)?
+                match fetch(&mut self.reader, remote.as_mut(), &mut self.fetching, now_ns) {
+                    Ok(verified) => verified,
+                    Err(error) => {
+                        // What a connection that is over has brought is not all there.
+                        self.fetching = self.fetching.take().filter(|_| !error.ends_connection());
+                        return self.conclusion.lose(error, self.attachment.as_ref(), now_ns);
+                    }
+                }
             }
         };
         let (epoch, max) = (self.granted.epoch, self.granted.geometry.payload_len_max());
@@ -205,23 +221,10 @@ impl<T: Payload> StateSubscriber<T> {
             })),
             // Nobody writes any more: what is being overwritten will stay so.
             Ok(None) | Err(ReadFailure::Contended { .. }) if ended && self.fetching.is_none() => {
-                match self.attachment.end() {
-                    Some(End::Ended { published }) => Err(ReceiveError::Ended { published }),
-                    Some(End::Gone { error: source }) => Err(ReceiveError::Gone { source }),
-                    None => Ok(None),
-                }
+                self.conclusion.tell(self.attachment.end())
             }
             Ok(None) => Ok(None),
             Err(failure) => Err(explain(failure, epoch, max)),
-        }
-    }
-
-    #[cold]
-    fn tell_end(&self) -> Result<Option<SampleRef<'_, T>>, ReceiveError> {
-        match self.attachment.end() {
-            Some(End::Ended { published }) => Err(ReceiveError::Ended { published }),
-            Some(End::Gone { error: source }) => Err(ReceiveError::Gone { source }),
-            None => Ok(None),
         }
     }
 
@@ -322,7 +325,7 @@ impl<T: Payload> StateSubscriber<T> {
 
     /// How the topic ended, if it has.
     pub(crate) fn end(&self) -> Option<End> {
-        self.attachment.end()
+        self.conclusion.told.clone().or_else(|| self.attachment.end())
     }
 
     /// Where its time comes from.
@@ -341,6 +344,46 @@ impl<T: Payload> StateSubscriber<T> {
             received: counts.received - self.decode_failures,
             rejected: counts.rejected + self.decode_failures,
             ..counts
+        }
+    }
+}
+
+impl Conclusion {
+    /// Tells the end, if there is one, and remembers that.
+    #[cold]
+    fn tell<R>(&mut self, end: Option<End>) -> Result<Option<R>, ReceiveError> {
+        self.told = end;
+        self.told.as_ref().map_or(Ok(None), |end| Err(end.error()))
+    }
+
+    /// What comes of a fetch that failed. Where the connection is over nothing will ever be fetched again: the session
+    /// tells how it ended, and if it does not in good time, the publisher is gone.
+    #[cold]
+    fn lose<R>(
+        &mut self,
+        error: FabricError,
+        attachment: &dyn Attachment,
+        now_ns: u64,
+    ) -> Result<Option<R>, ReceiveError> {
+        if attachment.has_ended() {
+            return self.tell(attachment.end());
+        }
+        if !error.ends_connection() {
+            return Err(error.into());
+        }
+        let since_ns = *self.lost_since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) < limits::LOSS_TOLD_NS {
+            return Ok(None);
+        }
+        self.tell(Some(End::Gone { error: ControlError::Broken { why: error.to_string() } }))
+    }
+}
+
+impl End {
+    fn error(&self) -> ReceiveError {
+        match self {
+            Self::Ended { published } => ReceiveError::Ended { published: *published },
+            Self::Gone { error } => ReceiveError::Gone { source: error.clone() },
         }
     }
 }
@@ -367,7 +410,7 @@ fn fetch<'r>(
     remote: &mut dyn RemoteRead,
     fetching: &mut Option<Fetch>,
     now_ns: u64,
-) -> Result<Result<Option<Verified<'r>>, ReadFailure>, ReceiveError> {
+) -> Result<Result<Option<Verified<'r>>, ReadFailure>, FabricError> {
     let mut completion = match fetching {
         Some(_) => remote.poll()?,
         None => begin(remote, fetching, reader.plan())?,
@@ -392,7 +435,7 @@ fn begin(
     remote: &mut dyn RemoteRead,
     fetching: &mut Option<Fetch>,
     fetch: Fetch,
-) -> Result<Completion, ReceiveError> {
+) -> Result<Completion, FabricError> {
     let completion = match fetch.slot {
         Some(slot) => remote.post(&[fetch.hot, slot])?,
         None => remote.post(&[fetch.hot])?,

@@ -172,6 +172,10 @@ impl RemoteWrite for ShmWrite {
         true
     }
 
+    fn writes_may_be_lost(&self) -> bool {
+        false
+    }
+
     fn revocation(&self) -> Arc<dyn Revocation> {
         Arc::new(NothingToRevoke)
     }

@@ -24,7 +24,7 @@ use super::work::{BatchId, WorkTable};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{Exposure, FabricError};
 use crate::limits;
-use crate::memory::{LINE, Protection, Region};
+use crate::memory::{Protection, Region};
 use crate::sync::atomic::Ordering;
 
 /// Bytes of a frame's buffer.
@@ -33,8 +33,11 @@ const FRAME_LEN: usize = limits::VERBS_FRAME_LEN_MAX;
 const RECEIVES: u16 = limits::VERBS_RECEIVES + limits::VERBS_SIGNAL_RECEIVES;
 /// Buffers of frames that are being sent.
 const SEND_BUFFERS: u16 = limits::VERBS_RECEIVES;
-/// Bytes that a work request carries itself: a line.
-const INLINE_LEN: u32 = 64;
+/// Bytes that a work request carries itself, if the device can: a slot with a payload of 128 bytes. With these a work
+/// request takes four lines of a queue of the usual build.
+pub(super) const INLINE_LEN_MAX: u32 = 192;
+/// Bytes that it carries in any case: a line.
+const INLINE_LEN_MIN: u32 = 64;
 /// Work requests of the send queue that one-sided operations leave to control messages.
 const RESERVED: u32 = SEND_BUFFERS as u32 + limits::VERBS_SIGNAL_RECEIVES as u32;
 /// How long a peer waits after it was told that there is no receive: 0.64 ms. It does not happen as long as both count
@@ -42,8 +45,6 @@ const RESERVED: u32 = SEND_BUFFERS as u32 + limits::VERBS_SIGNAL_RECEIVES as u32
 pub(super) const MIN_RNR_TIMER: u8 = 12;
 /// Pause between two looks at a queue that is to be drained.
 const DRAIN_PAUSE: Duration = Duration::from_micros(100);
-
-const _: () = assert!(INLINE_LEN as usize >= LINE);
 
 /// One end of a connection between two queue pairs.
 ///
@@ -115,7 +116,7 @@ impl Endpoint {
         domain: &Arc<ProtectionDomain>,
         side: Side,
         kind: QueuePairKind,
-        make: impl FnOnce(&QueuePairPlan<'_>) -> Result<QueuePair, SysError>,
+        make: impl Fn(&QueuePairPlan<'_>) -> Result<QueuePair, SysError>,
     ) -> Result<Arc<Self>, FabricError> {
         let context = domain.context();
         let buffers = usize::from(RECEIVES + SEND_BUFFERS);
@@ -127,14 +128,16 @@ impl Endpoint {
         let send_wr_max = device.sends_max;
         let send_queue = CompletionQueue::create(context, send_wr_max, send_channel.as_ref())?;
         let receive_queue = CompletionQueue::create(context, RECEIVES.into(), Some(&receive_channel))?;
-        let queue_pair = make(&QueuePairPlan {
+        let plan = |inline_len_max| QueuePairPlan {
             kind,
             send_queue: &send_queue,
             receive_queue: &receive_queue,
             send_wr_max,
             receive_wr_max: RECEIVES.into(),
-            inline_len_max: INLINE_LEN,
-        })?;
+            inline_len_max,
+        };
+        // No device says beforehand how much it can carry.
+        let queue_pair = make(&plan(INLINE_LEN_MAX)).or_else(|_| make(&plan(INLINE_LEN_MIN)))?;
         let state = State {
             work: WorkTable::new(send_wr_max),
             failure: None,
@@ -201,6 +204,11 @@ impl Endpoint {
     /// Whether the domain is its own.
     pub(super) fn owns_domain(&self) -> bool {
         self.side == Side::Dialled
+    }
+
+    /// Bytes that a work request can carry itself.
+    pub(super) fn inline_len_max(&self) -> usize {
+        self.queue_pair.inline_len_max() as usize
     }
 
     /// Bytes that one operation can move.

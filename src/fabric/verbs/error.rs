@@ -209,6 +209,21 @@ pub enum VerbsError {
     },
 }
 
+impl VerbsError {
+    /// Whether the queue pair that it comes from is of no more use.
+    pub(crate) fn ends_connection(&self) -> bool {
+        matches!(
+            self,
+            Self::RemoteAccess
+                | Self::NoAnswer
+                | Self::Failed { .. }
+                | Self::PartlyPosted
+                | Self::DeviceGone
+                | Self::Malformed { .. }
+        )
+    }
+}
+
 impl From<SysError> for VerbsError {
     fn from(error: SysError) -> Self {
         let (call, source) = error.into_parts();

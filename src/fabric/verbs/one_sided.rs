@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::endpoint::{Endpoint, Flight, Posted};
+use super::endpoint::{Endpoint, Flight, INLINE_LEN_MAX, Posted};
 use super::error::VerbsError;
 use super::message::Descriptor;
 use super::region::{self, VerbsRegistered};
@@ -56,8 +56,8 @@ impl Offer for VerbsOffer {
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
         self.check(Exposure::Write, "the peer lets it only be read", len_min)?;
         let Self { endpoint, remote } = *self;
-        let (flight, waiting) = (Arc::default(), VecDeque::new());
-        Ok(Box::new(VerbsWrite { endpoint, remote, len: len_min, flight, waiting }))
+        let (flight, source, waiting) = (Arc::default(), None, VecDeque::new());
+        Ok(Box::new(VerbsWrite { endpoint, remote, len: len_min, flight, source, waiting }))
     }
 }
 
@@ -131,6 +131,8 @@ struct VerbsWrite {
     /// Bytes that were agreed.
     len: usize,
     flight: Arc<Flight>,
+    /// What the last batch came from.
+    source: Option<Arc<MemoryRegion>>,
     /// Batches that wait for room in the queue, and where they come from.
     waiting: VecDeque<(Arc<MemoryRegion>, Vec<Write>)>,
 }
@@ -138,12 +140,15 @@ struct VerbsWrite {
 impl VerbsWrite {
     fn try_post(&self, source: &Arc<MemoryRegion>, writes: &[Write]) -> Result<Posted, FabricError> {
         let (remote, max) = (&self.remote, self.endpoint.message_len_max());
+        let mut words = [0; INLINE_LEN_MAX as usize / WORD];
+        let (carried, bytes) = carry(source.region(), writes, &mut words, self.endpoint.inline_len_max());
         let copied = move |(offset, len)| Operation::Write {
             local: Slice { region: source, offset, len },
             remote: at(remote, offset),
         };
         let operations = writes.iter().flat_map(move |write| {
             let (inline, range) = match write {
+                Write::Range(range) if carried == Some(*range) => inlined(remote, range.offset, bytes),
                 Write::Range(range) => (None, *range),
                 Write::Line { offset, words } => inlined(remote, *offset, words),
                 Write::Word { offset, word } => inlined(remote, *offset, std::slice::from_ref(word)),
@@ -154,6 +159,21 @@ impl VerbsWrite {
         let is_empty = operations.clone().next().is_none();
         let nothing = Operation::WriteInline { bytes: &[], remote: at(remote, 0) };
         self.endpoint.post(&self.flight, source, operations.chain(is_empty.then_some(nothing)))
+    }
+
+    /// A source as this end's device knows it. Mostly it is that of the last batch.
+    fn registered(&mut self, source: &Registration) -> Result<Arc<MemoryRegion>, FabricError> {
+        if let Some(last) = &self.source
+            && Arc::ptr_eq(last.region(), source.region())
+        {
+            return Ok(Arc::clone(last));
+        }
+        let entry = source.entries::<VerbsRegistered>().next();
+        let entry =
+            entry.ok_or(FabricError::Access { why: "its source is registered with another fabric" })?;
+        let found = entry.local(&self.endpoint)?;
+        self.source = Some(Arc::clone(&found));
+        Ok(found)
     }
 
     /// Posts batches that wait, as far as there is room.
@@ -177,10 +197,7 @@ impl RemoteWrite for VerbsWrite {
         if writes.iter().all(|write| target_range(write).len == 0) && self.in_flight()? == 0 {
             return Ok(Completion::Done);
         }
-        let entry = source.entries::<VerbsRegistered>().next();
-        let entry =
-            entry.ok_or(FabricError::Access { why: "its source is registered with another fabric" })?;
-        let source = entry.local(&self.endpoint)?;
+        let source = self.registered(source)?;
         self.catch_up()?;
         if !self.waiting.is_empty() || self.try_post(&source, writes)? == Posted::NoRoom {
             let max = limits::VERBS_WAITING_BATCHES_MAX;
@@ -203,6 +220,10 @@ impl RemoteWrite for VerbsWrite {
 
     fn writes_words_in_order(&self) -> bool {
         false
+    }
+
+    fn writes_may_be_lost(&self) -> bool {
+        !self.endpoint.is_reliable()
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
@@ -232,6 +253,24 @@ fn at(remote: &Descriptor, offset: usize) -> Remote {
 fn inlined<'a>(remote: &Descriptor, offset: usize, words: &'a [u64]) -> (Option<Operation<'a>>, ByteRange) {
     let operation = Operation::WriteInline { bytes: bytemuck::cast_slice(words), remote: at(remote, offset) };
     (Some(operation), ByteRange { offset, len: 0 })
+}
+
+/// The first range that is so short that a work request can carry it, and its words, copied here.
+fn carry<'a>(
+    source: &Region,
+    writes: &[Write],
+    words: &'a mut [u64],
+    len_max: usize,
+) -> (Option<ByteRange>, &'a [u64]) {
+    let short = writes.iter().find_map(|write| match write {
+        Write::Range(range) if (1..=len_max.min(size_of_val(words))).contains(&range.len) => Some(*range),
+        _ => None,
+    });
+    let (words, _) = words.split_at_mut(short.map_or(0, |range| range.len / WORD));
+    if let Some(ByteRange { offset, .. }) = short {
+        source.copy_out(offset, words);
+    }
+    (short, words)
 }
 
 /// Where a write goes to.

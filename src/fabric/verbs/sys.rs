@@ -33,7 +33,7 @@ use queue_pair::QueuePairState;
 pub(super) use queue_pair::{QueuePair, QueuePairKind, QueuePairPlan, RemoteFlags, RtrPlan, RtsPlan};
 pub(super) use region::{MemoryRegion, RemoteAccess};
 use rustix::io::Errno;
-pub(super) use work::{CHAIN_LEN_MAX, Operation, ReceiveRequest, Remote, SendRequest, Slice};
+pub(super) use work::{CHAIN_LEN_MAX, Operation, ReceiveRequest, Remote, SendChain, SendRequest, Slice};
 
 /// A call to libibverbs or librdmacm that failed.
 #[derive(Debug, thiserror::Error)]

@@ -24,6 +24,8 @@ struct Wire(Arc<Mutex<Moving>>);
 #[derive(Debug)]
 struct Moving {
     has_word_order: bool,
+    /// How often a write is lost, if any may be.
+    loss_once_in: Option<u64>,
     random: Random,
     target: Arc<Region>,
     /// What was posted, in words: one for each write of a batch.
@@ -46,6 +48,7 @@ impl Wire {
     fn new(has_word_order: bool, len: usize, seed: u64) -> Self {
         Self(Arc::new(Mutex::new(Moving {
             has_word_order,
+            loss_once_in: None,
             random: Random::new(seed),
             target: Arc::new(Region::allocate(len, Protection::PeersWrite).unwrap()),
             posted: Vec::new(),
@@ -76,6 +79,11 @@ impl Wire {
         moving.in_flight -= std::mem::take(&mut moving.placed);
     }
 
+    /// Loses about one write in this many from now on.
+    fn lose_once_in(&self, count: u64) {
+        self.0.lock().loss_once_in = Some(count);
+    }
+
     fn complete(&self) {
         self.place(usize::MAX);
         self.acknowledge();
@@ -90,6 +98,9 @@ impl Wire {
 impl Moving {
     /// The pieces of one write: forwards, backwards, or in an order of chance.
     fn begin(&mut self, mut pieces: Vec<Piece>) {
+        if self.loss_once_in.is_some_and(|count| self.random.once_in(count)) {
+            return;
+        }
         match self.random.below(3) {
             0 => {}
             1 => pieces.reverse(),
@@ -139,6 +150,10 @@ impl RemoteWrite for Wire {
         self.0.lock().has_word_order
     }
 
+    fn writes_may_be_lost(&self) -> bool {
+        self.0.lock().loss_once_in.is_some()
+    }
+
     fn revocation(&self) -> Arc<dyn Revocation> {
         Arc::new(NothingToRevoke)
     }
@@ -148,6 +163,7 @@ impl RemoteWrite for Wire {
 struct World {
     publisher: StatePublisher<Raw>,
     topic: Arc<PublishedTopic>,
+    closed: Arc<AtomicBool>,
     wire: Wire,
     target: Arc<Region>,
     reader: StateReader,
@@ -169,6 +185,19 @@ fn any_len(sequence: u64) -> usize {
 
 impl World {
     fn new(slot_count: u32, has_word_order: bool, seed: u64) -> Self {
+        Self::over(slot_count, seed, |len| Wire::new(has_word_order, len, seed))
+    }
+
+    /// A world with a wire that may lose writes, and loses none until it is told to.
+    fn losing(slot_count: u32, seed: u64) -> Self {
+        Self::over(slot_count, seed, |len| {
+            let wire = Wire::new(false, len, seed);
+            wire.lose_once_in(u64::MAX);
+            wire
+        })
+    }
+
+    fn over(slot_count: u32, seed: u64, wire: impl FnOnce(usize) -> Wire) -> Self {
         let name: NodeName = "publishing".parse().unwrap();
         let fabric = Network::new(seed, Reach::Mapped).fabric(&name);
         let (publisher, topic) = StatePublisher::<Raw>::open(StateParts {
@@ -183,12 +212,14 @@ impl World {
         })
         .unwrap();
         let geometry = topic.geometry();
-        let wire = Wire::new(has_word_order, geometry.region_len(), seed);
+        let wire = wire(geometry.region_len());
         let target = Arc::clone(&wire.0.lock().target);
-        topic.hand_over(Landing::new(Box::new(wire.clone()), geometry, topic.epoch(), Arc::default()));
+        let closed = Arc::default();
+        let landing = Landing::new(Box::new(wire.clone()), geometry, topic.epoch(), Arc::clone(&closed));
+        topic.hand_over(landing);
         let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
         let expected = ReadCounts::default();
-        Self { publisher, topic, wire, target, reader, expected, last: 0 }
+        Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
     }
 
     /// A world where 64 values have been written in good time.
@@ -235,12 +266,29 @@ impl World {
             self.topic.tend();
             self.wire.complete();
         }
-        assert!(!self.topic.owes_values());
+        assert!(!self.topic.owes_values(&self.closed));
         while self.receive(&len) {}
         assert_eq!(self.last, self.publisher.newest().get(), "the newest value is received");
         let counted = self.reader.counts();
         assert_eq!(counted, ReadCounts { torn_retries: counted.torn_retries, ..self.expected });
     }
+}
+
+/// Each subscriber is told of the end when it has the last value, whatever the others have.
+#[test]
+fn a_slow_subscriber_keeps_nobody_else_waiting_for_the_end() {
+    let World { mut publisher, topic, closed, wire, .. } = World::new(8, false, 1);
+    let (slow, slow_closed) = (Wire::new(false, topic.geometry().region_len(), 2), Arc::default());
+    let landing =
+        Landing::new(Box::new(slow.clone()), topic.geometry(), topic.epoch(), Arc::clone(&slow_closed));
+    topic.hand_over(landing);
+    publisher.publish(b"last").unwrap();
+    drop(publisher);
+    wire.complete();
+    assert!(!topic.owes_values(&closed));
+    assert!(topic.owes_values(&slow_closed));
+    slow.complete();
+    assert!(!topic.owes_values(&slow_closed));
 }
 
 #[test]
@@ -431,6 +479,58 @@ fn a_reader_behind_a_busy_wire_gets_what_arrives() {
                 }
                 world.settle(|_| LEN_MAX);
             }
+        }
+    });
+}
+
+/// Where writes may be lost each value says that it is the newest: who misses one goes on with the next.
+#[test]
+fn a_lost_value_hides_none_behind_it() {
+    for slot_count in [2, 8, 128] {
+        let mut world = World::losing(slot_count, 1);
+        assert_eq!(world.publish_and_complete(LEN_MAX), ["tail slot hot"]);
+        assert!(world.receive(|_| LEN_MAX));
+        for lost in 1..=3 {
+            world.wire.lose_once_in(1);
+            (0..lost).for_each(|_| drop(world.publish_and_complete(LEN_MAX)));
+            assert!(!world.receive(|_| LEN_MAX));
+            world.wire.lose_once_in(u64::MAX);
+            world.publish_and_complete(LEN_MAX);
+            assert!(world.receive(|_| LEN_MAX), "{lost} lost of {slot_count} slots");
+            assert_eq!(world.last, world.publisher.newest().get());
+        }
+    }
+}
+
+#[test]
+fn whatever_is_lost_only_whole_values_are_received_and_the_next_that_arrives_is() {
+    each_seed(60, |seed| {
+        let mut random = Random::new(seed);
+        let slot_count = 2 << random.below(4);
+        let mut world = World::losing(slot_count, seed);
+        let fixed = random.once_in(2);
+        let len = |sequence| if fixed { LEN_MAX } else { any_len(sequence) };
+        for _ in 0..20 {
+            world.wire.lose_once_in(1 + random.below(4));
+            for _ in 0..40 {
+                match random.below(6) {
+                    0..=1 => {
+                        let sequence = world.publisher.newest().next().get();
+                        world.publish(len(sequence));
+                    }
+                    2 => drop(world.wire.place(1 + random.index(40))),
+                    3 => world.wire.complete(),
+                    4 => drop(world.topic.tend()),
+                    _ => drop(world.receive(len)),
+                }
+            }
+            world.wire.lose_once_in(u64::MAX);
+            for _ in 0..2 {
+                let sequence = world.publisher.newest().next().get();
+                world.wire.complete();
+                world.publish_and_complete(len(sequence));
+            }
+            world.settle(len);
         }
     });
 }

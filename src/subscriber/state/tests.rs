@@ -25,6 +25,8 @@ struct Remote {
     handles: u32,
     /// Values to be published while the next batches are under way.
     meanwhile: u32,
+    /// How each batch fails from now on.
+    failing: Option<fn() -> FabricError>,
 }
 
 /// Reads that are complete when they are polled, or not before they were waited for.
@@ -47,6 +49,9 @@ impl RemoteRead for Wire {
     }
 
     fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
+        if let Some(failing) = self.remote.lock().failing {
+            return Err(failing());
+        }
         self.under_way = ranges.to_vec();
         self.arrived.iter().for_each(Waker::reset);
         self.remote.lock().posted.push(ranges.to_vec());
@@ -55,6 +60,9 @@ impl RemoteRead for Wire {
 
     fn poll(&mut self) -> Result<Completion, FabricError> {
         let mut remote = self.remote.lock();
+        if let Some(failing) = remote.failing {
+            return Err(failing());
+        }
         if self.arrived.is_some() && remote.handles == 0 {
             return Ok(Completion::Pending);
         }
@@ -110,16 +118,16 @@ impl Clock for BusyClock {
     }
 }
 
-#[derive(Debug)]
-struct Attached;
+#[derive(Debug, Default)]
+struct Attached(Mutex<Option<End>>);
 
 impl Attachment for Attached {
     fn has_ended(&self) -> bool {
-        false
+        self.0.lock().is_some()
     }
 
     fn end(&self) -> Option<End> {
-        None
+        self.0.lock().clone()
     }
 
     fn leave(&self, _: ReadCounts) {}
@@ -128,6 +136,7 @@ impl Attachment for Attached {
 struct Setup {
     remote: Arc<Mutex<Remote>>,
     clock: Arc<BusyClock>,
+    attached: Arc<Attached>,
     subscriber: StateSubscriber<Raw>,
 }
 
@@ -137,7 +146,7 @@ fn setup(can_wait: bool) -> Setup {
     let (topic_id, epoch) = (TopicId::of(&topic), Epoch::new(7).unwrap());
     let allocate = || Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
     let writer = StateWriter::new(allocate(), geometry, &geometry.static_line(epoch, topic_id, 0));
-    let remote = Remote { writer, posted: Vec::new(), handles: 0, meanwhile: 0 };
+    let remote = Remote { writer, posted: Vec::new(), handles: 0, meanwhile: 0, failing: None };
     let remote = Arc::new(Mutex::new(remote));
     let arrived = can_wait.then(|| Waker::new().unwrap());
     let wire = Wire { remote: Arc::clone(&remote), mirror: allocate(), under_way: Vec::new(), arrived };
@@ -153,8 +162,10 @@ fn setup(can_wait: bool) -> Setup {
     };
     let clock = Arc::new(BusyClock::default());
     let source = Source::Remote(Box::new(wire));
-    let subscriber = StateSubscriber::new(granted, source, Arc::new(Attached), Arc::clone(&clock) as _);
-    Setup { remote, clock, subscriber }
+    let attached = Arc::new(Attached::default());
+    let subscriber =
+        StateSubscriber::new(granted, source, Arc::clone(&attached) as _, Arc::clone(&clock) as _);
+    Setup { remote, clock, attached, subscriber }
 }
 
 impl Setup {
@@ -251,4 +262,70 @@ fn a_blocking_receive_pauses_where_nothing_can_be_waited_for() {
     assert!(setup.subscriber.receive_timeout(Duration::from_millis(10)).unwrap().is_none());
     let pauses = setup.clock.pauses.load(Ordering::Relaxed);
     assert!((50..=100).contains(&pauses), "{pauses} pauses");
+}
+
+/// Once nothing can be fetched any more the session has a while to tell why, and then the publisher is gone, for good.
+#[test]
+fn a_connection_that_is_over_is_a_publisher_that_is_gone_before_long() {
+    for under_way in [false, true] {
+        let mut setup = setup(false);
+        if under_way {
+            assert!(setup.subscriber.try_receive().unwrap().is_none());
+        }
+        setup.remote.lock().failing = Some(|| FabricError::Closed);
+        let began_ns = setup.clock.monotonic_ns();
+        let error = setup.subscriber.receive_timeout(Duration::from_secs(60)).unwrap_err();
+        let took_ns = setup.clock.monotonic_ns() - began_ns;
+        assert!((limits::LOSS_TOLD_NS..2 * limits::LOSS_TOLD_NS).contains(&took_ns), "{took_ns}");
+        let gone = |error: &ReceiveError| {
+            matches!(error, ReceiveError::Gone { source: ControlError::Broken { .. } })
+        };
+        assert!(gone(&error), "{error}");
+        setup.remote.lock().failing = None;
+        *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(1) });
+        setup.publish(64);
+        let error = setup.subscriber.try_receive().unwrap_err();
+        assert!(gone(&error), "from then on always: {error}");
+    }
+}
+
+#[test]
+fn what_the_session_tells_of_the_end_is_told_where_nothing_can_be_fetched_any_more() {
+    let mut setup = setup(false);
+    setup.remote.lock().failing = Some(|| FabricError::Closed);
+    assert!(setup.subscriber.try_receive().unwrap().is_none());
+    *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(7) });
+    let error = setup.subscriber.try_receive().unwrap_err();
+    assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 7), "{error}");
+}
+
+#[test]
+fn a_failure_that_passes_is_told_and_asked_again() {
+    let mut setup = setup(false);
+    setup.publish(64);
+    setup.remote.lock().failing =
+        Some(|| FabricError::System { what: "test", source: std::io::ErrorKind::OutOfMemory.into() });
+    for _ in 0..3 {
+        let error = setup.subscriber.try_receive().unwrap_err();
+        assert!(matches!(error, ReceiveError::Fabric(_)), "{error}");
+    }
+    setup.remote.lock().failing = None;
+    assert_eq!(setup.look().0, Some(1));
+}
+
+/// A value that arrives after the end was told is nobody's.
+#[test]
+fn the_end_that_was_told_is_told_from_then_on() {
+    let mut setup = setup(false);
+    *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(0) });
+    let mut ended = || loop {
+        match setup.subscriber.try_receive() {
+            Ok(None) => {}
+            Ok(Some(sample)) => panic!("{sample:?}"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(ended(), ReceiveError::Ended { .. }));
+    setup.remote.lock().publish(64);
+    assert!(matches!(ended(), ReceiveError::Ended { .. }));
 }

@@ -166,6 +166,10 @@ impl RemoteWrite for MappedWrite {
         true
     }
 
+    fn writes_may_be_lost(&self) -> bool {
+        false
+    }
+
     fn revocation(&self) -> Arc<dyn Revocation> {
         Arc::new(NothingToRevoke)
     }
@@ -274,6 +278,10 @@ impl RemoteWrite for SentWrite {
     }
 
     fn writes_words_in_order(&self) -> bool {
+        false
+    }
+
+    fn writes_may_be_lost(&self) -> bool {
         false
     }
 

@@ -194,6 +194,10 @@ impl RemoteWrite for FaultyWrite {
         self.inner.writes_words_in_order()
     }
 
+    fn writes_may_be_lost(&self) -> bool {
+        self.inner.writes_may_be_lost()
+    }
+
     fn revocation(&self) -> Arc<dyn Revocation> {
         self.inner.revocation()
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 use super::{Endpoint, RESERVED, State, Work};
 use crate::fabric::several::together;
 use crate::fabric::verbs::error::{Failure, VerbsError};
-use crate::fabric::verbs::sys::{CHAIN_LEN_MAX, CompletionChannel, MemoryRegion, Operation, SendRequest};
+use crate::fabric::verbs::sys::{CompletionChannel, MemoryRegion, Operation, SendChain, SendRequest};
 use crate::fabric::verbs::work::BatchId;
 use crate::fabric::{FabricError, Waker};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -115,25 +115,14 @@ impl Endpoint {
         requests: u32,
         operations: impl Iterator<Item = Operation<'a>>,
     ) -> Result<Posted, FabricError> {
-        let none = SendRequest {
-            wr_id: 0,
-            operation: Operation::SendInline { bytes: &[] },
-            signaled: false,
-            fence: false,
-        };
-        let (mut chain, mut filled, mut is_begun) = ([none; CHAIN_LEN_MAX], 0, false);
+        let (mut chain, mut is_begun) = (SendChain::new(), false);
         for (operation, number) in operations.zip(1..) {
             let is_last = number == requests;
-            if let Some(place) = chain.get_mut(filled) {
-                *place =
-                    SendRequest { wr_id: id.request(is_last), operation, signaled: is_last, fence: false };
-                filled += 1;
-            }
-            if filled < CHAIN_LEN_MAX && !is_last {
+            chain.push(&SendRequest { wr_id: id.request(is_last), operation, signaled: is_last });
+            if !chain.is_full() && !is_last {
                 continue;
             }
-            let (full, _) = chain.split_at(filled);
-            if let Err(refused) = self.queue_pair.post_send(full) {
+            if let Err(refused) = self.queue_pair.post_send(&mut chain) {
                 if is_begun || refused.posted > 0 {
                     self.fail_locked(state, Failure::PartlyPosted);
                     return Err(refused.error.into());
@@ -142,7 +131,8 @@ impl Endpoint {
                 let is_full = refused.is_full();
                 return if is_full { Ok(Posted::NoRoom) } else { Err(refused.error.into()) };
             }
-            (filled, is_begun) = (0, true);
+            chain.clear();
+            is_begun = true;
         }
         Ok(Posted::Yes)
     }

@@ -5,7 +5,7 @@ use super::{Endpoint, FRAME_LEN, Work};
 use crate::fabric::FabricError;
 use crate::fabric::verbs::error::{Failure, VerbsError};
 use crate::fabric::verbs::sys::{
-    CHAIN_LEN_MAX, Operation, ReceiveRequest, SendRequest, Slice, Status, SysError, WorkCompletion,
+    CHAIN_LEN_MAX, Operation, ReceiveRequest, SendChain, SendRequest, Slice, Status, SysError, WorkCompletion,
 };
 use crate::memory::WORD;
 
@@ -107,7 +107,7 @@ impl Endpoint {
         if let Some(failure) = state.failure {
             return Err(failure.into());
         }
-        let is_small = frame.len() <= self.queue_pair.inline_len_max() as usize;
+        let is_small = frame.len() <= self.inline_len_max();
         let buffer = if is_small { None } else { state.send_buffers.pop() };
         let operation = match buffer {
             None => Operation::SendInline { bytes: frame },
@@ -121,9 +121,9 @@ impl Endpoint {
         let id = state.work.begin(1, Work::Frame { buffer }).ok_or(VerbsError::PartlyPosted)?;
         state.frames_under_way += 1;
         let wr_id = id.request(true);
-        let posted =
-            self.queue_pair.post_send(&[SendRequest { wr_id, operation, signaled: true, fence: false }]);
-        posted.map_err(|refused| {
+        let mut chain = SendChain::new();
+        chain.push(&SendRequest { wr_id, operation, signaled: true });
+        self.queue_pair.post_send(&mut chain).map_err(|refused| {
             // The frame has left its queue, and cannot be put back.
             state.cancel(id);
             self.fail_locked(&mut state, Failure::PartlyPosted);

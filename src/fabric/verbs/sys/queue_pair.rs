@@ -10,7 +10,7 @@ use rdma_sys::{
 use rustix::io::Errno;
 
 use super::manager::IdHandle;
-use super::work::{self, PostError, ReceiveChain, ReceiveRequest, SendChain, SendRequest};
+use super::work::{self, PostError, ReceiveChain, ReceiveRequest, SendChain};
 use super::{CompletionQueue, ProtectionDomain, SysError, check, warn_left};
 
 /// What a queue pair is to be.
@@ -238,22 +238,22 @@ impl QueuePair {
         self.inline_len_max
     }
 
-    /// Posts work requests to the send queue, at most [`CHAIN_LEN_MAX`](super::CHAIN_LEN_MAX). A queue pair that has
-    /// failed takes them too, and gives them back as completions.
+    /// Posts work requests to the send queue. A queue pair that has failed takes them too, and gives them back as
+    /// completions.
     #[inline]
-    pub(in crate::fabric::verbs) fn post_send(&self, requests: &[SendRequest<'_>]) -> Result<(), PostError> {
-        if requests.is_empty() {
+    pub(in crate::fabric::verbs) fn post_send(&self, chain: &mut SendChain<'_>) -> Result<(), PostError> {
+        let head = chain.link();
+        if head.is_null() {
             return Ok(());
         }
-        let mut chain = SendChain::new();
-        let head = chain.fill(requests);
         let mut refused = head;
-        // SAFETY: the chain is linked, ends, and lies on the stack until the call returns, which reads it only. It names
+        // SAFETY: the chain is linked, ends, and is not touched until the call returns, which reads it only. It names
         // registered memory, which the device reaches as long as it is registered and no longer, and bytes to be copied
-        // within the call. All access to registered memory is atomic.
+        // within the call, which the chain borrows and whose address was exposed. All access to registered memory is
+        // atomic.
         let returned = unsafe { rdma_sys::ibv_post_send(self.raw.as_ptr(), head, &raw mut refused) };
         check("ibv_post_send", returned)
-            .map_err(|error| PostError { posted: work::posted(head, refused).min(requests.len()), error })
+            .map_err(|error| PostError { posted: work::posted(head, refused).min(chain.len()), error })
     }
 
     /// Posts work requests to the receive queue, at most [`CHAIN_LEN_MAX`](super::CHAIN_LEN_MAX).
@@ -265,8 +265,8 @@ impl QueuePair {
         if requests.is_empty() {
             return Ok(());
         }
-        let mut chain = ReceiveChain::new();
-        let head = chain.fill(requests);
+        let mut chain = ReceiveChain::of(requests);
+        let head = chain.link();
         let mut refused = head;
         // SAFETY: the chain is linked, ends, and lies on the stack until the call returns, which reads it only. It names
         // registered memory, which the device reaches as long as it is registered and no longer.

@@ -54,6 +54,13 @@ fn plan<'a>(kind: QueuePairKind, queues: &'a [Arc<CompletionQueue>; 2]) -> Queue
     }
 }
 
+/// Posts one work request.
+fn post(end: &QueuePair, request: SendRequest<'_>) {
+    let mut chain = SendChain::new();
+    chain.push(&request);
+    end.post_send(&mut chain).unwrap();
+}
+
 /// Repeats a question until it has an answer.
 fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = SystemClock.monotonic_ns();

@@ -1,8 +1,9 @@
 //! Work requests, and the chains of them that are posted in one go.
 
-use std::mem::MaybeUninit;
+use std::marker::PhantomData;
 use std::ptr;
 
+use arrayvec::ArrayVec;
 use rdma_sys::{ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
 use super::{MemoryRegion, SysError};
@@ -88,8 +89,6 @@ pub(in crate::fabric::verbs) struct SendRequest<'a> {
     pub(in crate::fabric::verbs) operation: Operation<'a>,
     /// Whether there is a completion when it succeeds. There is one in any case when it fails.
     pub(in crate::fabric::verbs) signaled: bool,
-    /// Whether it waits for earlier reads.
-    pub(in crate::fabric::verbs) fence: bool,
 }
 
 /// A work request for the receive queue.
@@ -125,96 +124,124 @@ fn piece(request: &SendRequest<'_>) -> (ibv_sge, ibv_send_flags) {
         }
         Operation::WriteInline { bytes, .. } | Operation::SendInline { bytes } => {
             let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            let entry = ibv_sge { addr: bytes.as_ptr().addr() as u64, length, lkey: 0 };
+            let entry = ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length, lkey: 0 };
             (entry, ibv_send_flags::IBV_SEND_INLINE)
         }
     }
 }
 
-/// Work requests for the send queue, linked to each other, on the stack.
-pub(super) struct SendChain {
-    requests: [MaybeUninit<ibv_send_wr>; CHAIN_LEN_MAX],
-    pieces: [ibv_sge; CHAIN_LEN_MAX],
+/// Work requests for the send queue that are posted in one go, on the stack.
+#[derive(Default)]
+pub(in crate::fabric::verbs) struct SendChain<'a> {
+    requests: ArrayVec<ibv_send_wr, CHAIN_LEN_MAX>,
+    pieces: ArrayVec<ibv_sge, CHAIN_LEN_MAX>,
+    /// The memory that they name.
+    memory: PhantomData<Operation<'a>>,
 }
 
-impl SendChain {
+impl<'a> SendChain<'a> {
     /// An empty one.
     #[inline]
-    pub(super) fn new() -> Self {
-        let pieces = [ibv_sge { addr: 0, length: 0, lkey: 0 }; CHAIN_LEN_MAX];
-        Self { requests: [const { MaybeUninit::uninit() }; CHAIN_LEN_MAX], pieces }
+    pub(in crate::fabric::verbs) fn new() -> Self {
+        Self::default()
     }
 
-    /// Fills it, links it and returns its head. The pointer is good until the chain is moved or filled again.
+    /// Whether it has as many as there may be.
     #[inline]
-    pub(super) fn fill(&mut self, requests: &[SendRequest<'_>]) -> *mut ibv_send_wr {
-        assert!(requests.len() <= CHAIN_LEN_MAX, "a chain of {} work requests", requests.len());
-        let head: *mut ibv_send_wr = self.requests.as_mut_ptr().cast();
-        let mut next = ptr::null_mut();
-        let places = self.requests.iter_mut().zip(&mut self.pieces);
-        for (request, (place, entry)) in requests.iter().zip(places).rev() {
-            let (piece, mut flags) = piece(request);
-            *entry = piece;
-            if request.signaled {
-                flags |= ibv_send_flags::IBV_SEND_SIGNALED;
-            }
-            if request.fence {
-                flags |= ibv_send_flags::IBV_SEND_FENCE;
-            }
-            // SAFETY: the structure is numbers and pointers, for all of which zeros are valid.
-            let mut raw: ibv_send_wr = unsafe { std::mem::zeroed() };
-            raw.wr_id = request.wr_id;
-            raw.next = next;
-            raw.sg_list = entry;
-            // A piece without bytes would mean the longest one there can be.
-            raw.num_sge = i32::from(piece.length > 0);
-            raw.send_flags = flags.0;
-            let (opcode, remote) = match request.operation {
-                Operation::Read { remote, .. } => (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
-                Operation::Write { remote, .. } | Operation::WriteInline { remote, .. } => {
-                    (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote))
-                }
-                Operation::Send { .. } | Operation::SendInline { .. } => (ibv_wr_opcode::IBV_WR_SEND, None),
-            };
-            raw.opcode = opcode;
-            if let Some(Remote { address, key }) = remote {
-                raw.wr.rdma = rdma_sys::rdma_t { remote_addr: address, rkey: key };
-            }
-            next = place.write(raw);
+    pub(in crate::fabric::verbs) fn is_full(&self) -> bool {
+        self.requests.is_full()
+    }
+
+    /// How many it has.
+    #[inline]
+    pub(in crate::fabric::verbs) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Takes all of them out.
+    #[inline]
+    pub(in crate::fabric::verbs) fn clear(&mut self) {
+        self.requests.clear();
+        self.pieces.clear();
+    }
+
+    /// Adds one at the end.
+    ///
+    /// # Panics
+    ///
+    /// When it is full, which is a mistake of the caller.
+    #[inline]
+    pub(in crate::fabric::verbs) fn push(&mut self, request: &SendRequest<'a>) {
+        let (piece, mut flags) = piece(request);
+        if request.signaled {
+            flags |= ibv_send_flags::IBV_SEND_SIGNALED;
         }
-        head
+        // SAFETY: the structure is numbers and pointers, for all of which zeros are valid.
+        let mut raw: ibv_send_wr = unsafe { std::mem::zeroed() };
+        raw.wr_id = request.wr_id;
+        // A piece without bytes would mean the longest one there can be.
+        raw.num_sge = i32::from(piece.length > 0);
+        raw.send_flags = flags.0;
+        let (opcode, remote) = match request.operation {
+            Operation::Read { remote, .. } => (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
+            Operation::Write { remote, .. } | Operation::WriteInline { remote, .. } => {
+                (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote))
+            }
+            Operation::Send { .. } | Operation::SendInline { .. } => (ibv_wr_opcode::IBV_WR_SEND, None),
+        };
+        raw.opcode = opcode;
+        if let Some(Remote { address, key }) = remote {
+            raw.wr.rdma = rdma_sys::rdma_t { remote_addr: address, rkey: key };
+        }
+        self.requests.push(raw);
+        self.pieces.push(piece);
+    }
+
+    /// Links them, and returns the first; null when there is none. The pointer is good until the chain is used again.
+    #[inline]
+    pub(super) fn link(&mut self) -> *mut ibv_send_wr {
+        let mut next = ptr::null_mut();
+        for (request, piece) in self.requests.iter_mut().zip(&mut self.pieces).rev() {
+            request.next = next;
+            request.sg_list = piece;
+            next = request;
+        }
+        next
     }
 }
 
-/// Work requests for the receive queue, linked to each other, on the stack.
+/// Work requests for the receive queue that are posted in one go, on the stack.
+#[derive(Default)]
 pub(super) struct ReceiveChain {
-    requests: [ibv_recv_wr; CHAIN_LEN_MAX],
-    pieces: [ibv_sge; CHAIN_LEN_MAX],
+    requests: ArrayVec<ibv_recv_wr, CHAIN_LEN_MAX>,
+    pieces: ArrayVec<ibv_sge, CHAIN_LEN_MAX>,
 }
 
 impl ReceiveChain {
-    /// An empty one.
+    /// One of these work requests, at most [`CHAIN_LEN_MAX`].
     #[inline]
-    pub(super) fn new() -> Self {
-        let none = ibv_recv_wr { wr_id: 0, next: ptr::null_mut(), sg_list: ptr::null_mut(), num_sge: 0 };
-        let pieces = [ibv_sge { addr: 0, length: 0, lkey: 0 }; CHAIN_LEN_MAX];
-        Self { requests: [none; CHAIN_LEN_MAX], pieces }
+    pub(super) fn of(requests: &[ReceiveRequest<'_>]) -> Self {
+        let mut chain = Self::default();
+        for ReceiveRequest { wr_id, local } in requests {
+            let piece = local.entry();
+            let num_sge = i32::from(piece.length > 0);
+            let (next, sg_list) = (ptr::null_mut(), ptr::null_mut());
+            chain.requests.push(ibv_recv_wr { wr_id: *wr_id, next, sg_list, num_sge });
+            chain.pieces.push(piece);
+        }
+        chain
     }
 
-    /// Fills it, links it and returns its head. The pointer is good until the chain is moved or filled again.
+    /// Links them, and returns the first; null when there is none. The pointer is good until the chain is used again.
     #[inline]
-    pub(super) fn fill(&mut self, requests: &[ReceiveRequest<'_>]) -> *mut ibv_recv_wr {
-        assert!(requests.len() <= CHAIN_LEN_MAX, "a chain of {} work requests", requests.len());
-        let head = self.requests.as_mut_ptr();
+    pub(super) fn link(&mut self) -> *mut ibv_recv_wr {
         let mut next = ptr::null_mut();
-        let places = self.requests.iter_mut().zip(&mut self.pieces);
-        for (request, (place, entry)) in requests.iter().zip(places).rev() {
-            *entry = request.local.entry();
-            let num_sge = i32::from(entry.length > 0);
-            *place = ibv_recv_wr { wr_id: request.wr_id, next, sg_list: entry, num_sge };
-            next = place;
+        for (request, piece) in self.requests.iter_mut().zip(&mut self.pieces).rev() {
+            request.next = next;
+            request.sg_list = piece;
+            next = request;
         }
-        head
+        next
     }
 }
 

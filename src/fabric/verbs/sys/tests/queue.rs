@@ -52,8 +52,7 @@ impl Pair {
 
     /// Posts one operation at the first end and returns how it ended.
     fn run(&self, operation: Operation<'_>) -> Status {
-        let request = SendRequest { wr_id: 77, operation, signaled: true, fence: false };
-        self.ends[0].post_send(&[request]).unwrap();
+        post(&self.ends[0], SendRequest { wr_id: 77, operation, signaled: true });
         let completion = next(&self.queues[0]);
         assert_eq!((completion.wr_id, completion.qp_num), (77, self.ends[0].number()));
         completion.status
@@ -185,20 +184,19 @@ fn a_chain_is_posted_in_order_and_only_its_end_completes() {
     let landing = pair.bench.page(RemoteAccess::Write);
     let words: Vec<[u8; 8]> = (1..=CHAIN_LEN_MAX as u64).map(u64::to_le_bytes).collect();
     let places = (0..).step_by(8).map(|offset| remote(&landing, offset));
-    let requests: Vec<_> = (0..)
-        .zip(words.iter().zip(places))
-        .map(|(wr_id, (bytes, remote))| SendRequest {
-            wr_id,
-            operation: Operation::WriteInline { bytes, remote },
-            signaled: wr_id == CHAIN_LEN_MAX as u64 - 1,
-            fence: wr_id == 3,
-        })
-        .collect();
-    pair.ends[0].post_send(&requests).unwrap();
+    let mut chain = SendChain::new();
+    for (wr_id, (bytes, remote)) in (0..).zip(words.iter().zip(places)) {
+        assert!(!chain.is_full());
+        let signaled = wr_id == CHAIN_LEN_MAX as u64 - 1;
+        chain.push(&SendRequest { wr_id, operation: Operation::WriteInline { bytes, remote }, signaled });
+    }
+    assert!(chain.is_full());
+    pair.ends[0].post_send(&mut chain).unwrap();
     assert_eq!(next(&pair.queues[0]).wr_id, CHAIN_LEN_MAX as u64 - 1);
     assert!((0..16).all(|index| landing.region().load(index * 8) == index as u64 + 1));
     assert_eq!(pair.queues[0].poll(&mut [WorkCompletion::default(); 4]).unwrap(), 0);
-    pair.ends[0].post_send(&[]).unwrap();
+    chain.clear();
+    pair.ends[0].post_send(&mut chain).unwrap();
 }
 
 #[test]
@@ -331,7 +329,7 @@ fn an_armed_queue_makes_its_channel_readable() {
     assert_eq!(next(&queues[1]).status, Status::Flushed);
     // An event that nobody takes does not keep the queue from being given back.
     let operation = Operation::SendInline { bytes: &[] };
-    end.post_send(&[SendRequest { wr_id: 2, operation, signaled: true, fence: false }]).unwrap();
+    post(&end, SendRequest { wr_id: 2, operation, signaled: true });
     wait_readable(channel.as_fd());
     drop((channel, queues, end));
 }
@@ -348,7 +346,7 @@ fn handles_may_be_dropped_in_any_order() {
     first.post_receive(&[ReceiveRequest { wr_id: 1, local: slice(&page, 0, 8) }]).unwrap();
     let bytes = [5; 8];
     let operation = Operation::SendInline { bytes: &bytes };
-    second.post_send(&[SendRequest { wr_id: 2, operation, signaled: true, fence: false }]).unwrap();
+    post(&second, SendRequest { wr_id: 2, operation, signaled: true });
     until("message", || (page.region().load(0) != 0).then_some(()));
     drop((page, first, second));
 }

@@ -213,10 +213,8 @@ impl Served {
 
     /// Whether a publisher has given up a landing region that its subscriber has not detached from.
     fn has_failed_writes(&self) -> bool {
-        let has_failed = |attachment: &ServedAttachment| {
-            attachment.revocation.is_some() && attachment.closed.load(Ordering::Relaxed)
-        };
-        self.attachments.values().any(has_failed)
+        let mut lent = self.attachments.values().filter(|attachment| attachment.revocation.is_some());
+        lent.any(|attachment| attachment.closed.load(Ordering::Relaxed))
     }
 
     /// Takes one message. False when there was none.

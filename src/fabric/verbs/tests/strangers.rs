@@ -162,7 +162,8 @@ fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
 #[ignore = "needs an RDMA device"]
 fn a_peer_over_tcp_that_names_another_host_or_no_size_is_refused_at_once() {
     let mut world = World::new();
-    let cases: [(fn(&mut End), u8); 5] = [
+    type Edit = fn(&mut End);
+    let cases: [(Edit, u8); 5] = [
         // An address of this subnet that nobody has, this host's own one without IP, a third host, no address.
         (|end| end.gid[15] = 199, 4),
         (|end| end.gid = [0; 16], 4),

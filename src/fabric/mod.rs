@@ -43,6 +43,12 @@ pub(crate) trait Fabric: Debug + Send + Sync {
     /// Begins to connect to a node. Messages may be sent at once; [`Connection::receive`] tells when it failed.
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError>;
 
+    /// As [`Self::dial`], to write regions that the node lends. A node may lend none to be written to who has dialled it in
+    /// the other way, where that would put them within the reach of others.
+    fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+        self.dial(address)
+    }
+
     /// Registers a region, so that it can be sent to peers.
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError>;
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::device::{Device, Wish, ip_of};
-use super::endpoint::{Endpoint, MIN_RNR_TIMER, Side};
+use super::endpoint::{Endpoint, MIN_RNR_TIMER};
 use super::error::VerbsError;
 use super::exchange::{End, READY, packet_sequence};
 use super::greeting::Rejection;
@@ -21,9 +21,7 @@ use super::link::{Change, Link};
 use super::manager::{ACK_TIMEOUT, RETRY_COUNT, RNR_RETRY_COUNT, not_reached, resolve};
 use super::opened::Devices;
 use super::stream::{Arrival, FrameStream};
-use super::sys::{
-    LinkLayer, ProtectionDomain, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsPlan, SysError,
-};
+use super::sys::{LinkLayer, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsPlan, SysError};
 use crate::fabric::{Address, FabricError};
 use crate::limits;
 
@@ -35,6 +33,8 @@ pub(super) struct ExchangedLink {
     events: OwnedFd,
     phase: Phase,
     kind: QueuePairKind,
+    /// This end dials, and is to write regions that the peer lends it.
+    writes: bool,
     /// What is not connected yet, at the end that dialled.
     near: Option<Near>,
     /// What was dialled, at the end that did.
@@ -81,13 +81,14 @@ impl ExchangedLink {
     /// Begins to connect to a node.
     pub(super) fn dial(
         address: &Address,
-        kind: QueuePairKind,
+        (kind, writes): (QueuePairKind, bool),
         devices: &Devices,
         now_ns: u64,
     ) -> Result<Self, FabricError> {
         let (target, source) = (resolve(address)?, devices.source()?);
         let socket = connect(source.as_ref(), &target).map_err(|error| not_connected(address, error))?;
-        Self::new(socket, Phase::Connecting, kind, Some(address.clone()), now_ns)
+        let link = Self::new(socket, Phase::Connecting, kind, Some(address.clone()), now_ns)?;
+        Ok(Self { writes, ..link })
     }
 
     /// Takes a connection that a peer asks for.
@@ -111,7 +112,7 @@ impl ExchangedLink {
         let added = epoll::add(&events, stream.socket(), epoll::EventData::new_u64(0), wanted);
         added.map_err(|errno| system(errno.into()))?;
         let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
-        Ok(Self { stream, events, phase, kind, near: None, address, deadline_ns })
+        Ok(Self { stream, events, phase, kind, writes: false, near: None, address, deadline_ns })
     }
 
     fn advance(&mut self, devices: &Devices) -> Result<Option<Change>, FabricError> {
@@ -160,7 +161,8 @@ impl ExchangedLink {
         let local = socket.local_addr().map_err(system)?.ip();
         let (data, wanted) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
         epoll::modify(&self.events, socket, data, wanted).map_err(|errno| system(errno.into()))?;
-        let near = Near::create(local, Side::Dialled, self.kind, devices)?;
+        let mut near = Near::create(local, self.kind, true, devices)?;
+        near.end.writes = self.writes;
         self.say(&near.end.emit());
         self.phase = Phase::Asking;
         let endpoint = Arc::clone(&near.endpoint);
@@ -191,7 +193,7 @@ impl ExchangedLink {
         };
         let local = self.stream.socket().local_addr().map_err(system)?.ip();
         let peer = self.stream.socket().peer_addr().map_err(system)?.ip();
-        let near = Near::create(local, Side::Accepted, far.kind, devices);
+        let near = Near::create(local, far.kind, far.writes, devices);
         let connected = near.and_then(|near| near.connect(&far, peer).map(|()| near));
         let near = connected.inspect_err(|error| {
             let is_other = matches!(error, FabricError::Verbs(VerbsError::OtherAddress { .. }));
@@ -290,22 +292,17 @@ impl Link for ExchangedLink {
 }
 
 impl Near {
-    /// An end on the device that has this address.
+    /// An end on the device that has this address. `is_lent_to` when the peer may be lent regions to be written.
     pub(super) fn create(
         local: IpAddr,
-        side: Side,
         kind: QueuePairKind,
+        is_lent_to: bool,
         devices: &Devices,
     ) -> Result<Self, FabricError> {
         let device = Device::choose(&Wish::from_environment(Some(local))?)?;
         let opened = devices.open(&device.context)?;
-        let domain = match side {
-            // A domain of its own: what this peer is lent is beyond the reach of others.
-            Side::Dialled => ProtectionDomain::allocate(&opened.context)?,
-            Side::Accepted => Arc::clone(&opened.serving),
-        };
-        let endpoint =
-            Endpoint::create(&opened, &domain, side, kind, |plan| QueuePair::create(&domain, plan))?;
+        let domain = opened.domain_for(is_lent_to)?;
+        let endpoint = Endpoint::create(&opened, &domain, kind, |plan| QueuePair::create(&domain, plan))?;
         endpoint.queue_pair().to_init(device.port, RemoteFlags::default())?;
         if endpoint.is_reliable() {
             endpoint.begin_to_receive()?;
@@ -320,6 +317,7 @@ impl Near {
             gid: device.gid.bytes,
             mtu: device.port_attributes.active_mtu,
             reads_max: opened.reads_served_max,
+            writes: false,
         };
         let is_global = device.port_attributes.link_layer == LinkLayer::Ethernet;
         let gid_index =
@@ -489,7 +487,8 @@ mod tests {
     fn nobody_at_an_address_is_told_as_such() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let address = Address::Rdma { host: free.ip().to_string(), port: free.port() };
-        let dialled = ExchangedLink::dial(&address, QueuePairKind::Rc, &Devices::new(Wish::default()), 0);
+        let dialled =
+            ExchangedLink::dial(&address, (QueuePairKind::Rc, false), &Devices::new(Wish::default()), 0);
         let error = dialled.and_then(|mut link| outcome(&mut link, 0)).unwrap_err();
         assert!(matches!(&error, FabricError::NoSuchNode { address: found } if *found == address), "{error}");
     }

@@ -5,14 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::NAME;
-use super::endpoint::{Endpoint, Side};
+use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::greeting::{Greeting, Rejection};
 use super::link::{Change, Link};
 use super::opened::{Devices, OpenDevice};
 use super::sys::{
-    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, ProtectionDomain, QueuePairKind,
-    QueuePairPlan, SysError,
+    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, QueuePairKind, QueuePairPlan, SysError,
 };
 use crate::fabric::{Address, FabricError};
 use crate::limits;
@@ -62,11 +61,16 @@ enum Phase {
 
 impl ManagedLink {
     /// Begins to connect to a node.
-    pub(super) fn dial(address: &Address, devices: &Devices, now_ns: u64) -> Result<Self, FabricError> {
+    pub(super) fn dial(
+        address: &Address,
+        writes: bool,
+        devices: &Devices,
+        now_ns: u64,
+    ) -> Result<Self, FabricError> {
         let (target, source) = (resolve(address)?, devices.source()?);
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel)?;
-        let greeting = Greeting::new()?;
+        let greeting = Greeting::new(writes)?;
         let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         let begun = id.resolve_address(source.as_ref(), &target, timeout_ms).map_err(VerbsError::from);
         begun.map_err(|error| not_reached(address, error))?;
@@ -112,10 +116,9 @@ impl ManagedLink {
         id.migrate(&channel)?;
         let device = device_of(id, devices)?;
         id.set_ack_timeout(ACK_TIMEOUT)?;
-        let endpoint =
-            Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, |plan| {
-                id.create_queue_pair(&device.serving, plan)
-            })?;
+        let domain = device.domain_for(greeting.writes)?;
+        let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&domain, plan);
+        let endpoint = Endpoint::create(&device, &domain, QueuePairKind::Rc, make)?;
         endpoint.begin_to_receive()?;
         id.accept(&ConnectParameters {
             private_data: &greeting.emit(),
@@ -181,10 +184,9 @@ impl ManagedLink {
     /// The device is known: the endpoint can be made.
     fn on_address(&mut self, devices: &Devices) -> Result<Change, FabricError> {
         let device = device_of(&self.id, devices)?;
-        // A domain of its own: what this peer is lent is beyond the reach of others.
-        let domain = ProtectionDomain::allocate(&device.context)?;
+        let domain = device.domain_for(true)?;
         let make = |plan: &QueuePairPlan<'_>| self.id.create_queue_pair(&domain, plan);
-        let endpoint = Endpoint::create(&device, &domain, Side::Dialled, QueuePairKind::Rc, make)?;
+        let endpoint = Endpoint::create(&device, &domain, QueuePairKind::Rc, make)?;
         endpoint.begin_to_receive()?;
         self.id.set_ack_timeout(ACK_TIMEOUT)?;
         let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);

@@ -16,7 +16,8 @@ use crate::limits;
 pub(super) struct OpenDevice {
     /// The device.
     pub(super) context: Arc<Context>,
-    /// The protection domain of all connections that were accepted: what they may read is the same memory.
+    /// The protection domain of all connections that were accepted from who does not write: what they may read is the same
+    /// memory.
     pub(super) serving: Arc<ProtectionDomain>,
     /// Work requests of a send queue.
     pub(super) sends_max: u32,
@@ -40,6 +41,14 @@ impl OpenDevice {
             reads_served_max: reads(attributes.qp_rd_atom_max),
             reads_max: reads(attributes.qp_init_rd_atom_max),
         })
+    }
+}
+
+impl OpenDevice {
+    /// The protection domain of one more connection: one of its own if its peer may be lent regions to be written, which are
+    /// beyond the reach of others then, or the one of all that only read.
+    pub(super) fn domain_for(&self, writes: bool) -> Result<Arc<ProtectionDomain>, SysError> {
+        if writes { ProtectionDomain::allocate(&self.context) } else { Ok(Arc::clone(&self.serving)) }
     }
 }
 

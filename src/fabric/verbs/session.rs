@@ -451,6 +451,8 @@ impl Session {
                 _ => Failure::Closed,
             };
             endpoint.fail(failure);
+            // Others may hold the endpoint still: a publisher that does not publish, say.
+            endpoint.give_up_all();
         }
         state.end = Some(end);
         state.link.disconnect();

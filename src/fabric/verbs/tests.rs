@@ -71,9 +71,16 @@ impl World {
         until("a connection", || self.listener.accept().unwrap())
     }
 
-    /// A peer that does as it likes.
-    fn rogue(&mut self) -> (Rogue, Box<dyn Connection>) {
-        let mut link = ManagedLink::dial(&self.at, &self.near.devices, SystemClock.monotonic_ns()).unwrap();
+    /// Both ends of one more connection, dialled to write.
+    fn connect_to_write(&mut self) -> (Box<dyn Connection>, Box<dyn Connection>) {
+        let near = self.near.dial_to_write(&self.at).unwrap();
+        (near, self.accept())
+    }
+
+    /// A peer that does as it likes, and dials to read, or to write, too.
+    fn rogue(&mut self, writes: bool) -> (Rogue, Box<dyn Connection>) {
+        let now_ns = SystemClock.monotonic_ns();
+        let mut link = ManagedLink::dial(&self.at, writes, &self.near.devices, now_ns).unwrap();
         let (mut endpoint, mut stands, mut far) = (None, false, None);
         until("a connection", || {
             match link.next(&self.near.devices, SystemClock.monotonic_ns()).unwrap() {
@@ -299,7 +306,7 @@ fn an_access_that_is_refused_ends_its_own_session_only() {
 #[ignore = "needs an RDMA device"]
 fn reads_wait_for_room_in_a_full_queue() {
     let mut world = World::new();
-    let (rogue, mut far) = world.rogue();
+    let (rogue, mut far) = world.rogue(false);
     let repository = registered(&world.far, 4096, Exposure::Read);
     repository.region().store(0, 7);
     send(&mut *far, b"region", Some(&repository));
@@ -326,7 +333,7 @@ fn reads_wait_for_room_in_a_full_queue() {
 fn writes_wait_for_room_in_a_full_queue_in_their_order() {
     const MAX: usize = crate::limits::VERBS_WAITING_BATCHES_MAX;
     let mut world = World::new();
-    let (rogue, mut far) = world.rogue();
+    let (rogue, mut far) = world.rogue(true);
     let landing = registered(&world.far, 4096, Exposure::Write);
     let source = registered(&world.near, 4096, Exposure::Read);
     send(&mut *far, b"region", Some(&landing));
@@ -430,6 +437,62 @@ fn nobody_waits_in_vain_for_a_read() {
             });
         }
     });
+}
+
+/// A subscriber whose publisher has dialled reads at the end that was dialled.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn the_end_that_was_dialled_waits_for_its_reads_too() {
+    let mut world = World::new();
+    let (mut near, mut far) = world.connect_to_write();
+    let len = 1 << 20;
+    let repository = registered(&world.near, len, Exposure::Read);
+    let mut read = open_read(&mut *near, &mut *far, &repository);
+    let mut waited = 0;
+    for _ in 0..20 {
+        let mut completion = read.post(&[ByteRange { offset: 0, len }]).unwrap();
+        while completion == Completion::Pending {
+            if let Some(handle) = read.wait_handle().unwrap() {
+                assert!(wakes(handle));
+                waited += 1;
+            }
+            completion = read.poll().unwrap();
+        }
+    }
+    assert!(waited > 0, "all reads were complete at once");
+}
+
+/// A node's topics outlive the connections that it dials, whatever still holds those.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_was_registered_for_a_dialled_connection_ends_with_it() {
+    let mut world = World::new();
+    let len = 1 << 20;
+    let repository = registered(&world.near, len, Exposure::Read);
+    let mut kept = Vec::new();
+    let before = sys::MemoryRegion::registered_len();
+    for round in 0..10 {
+        let (mut near, mut far) = world.connect_to_write();
+        let mut read = open_read(&mut *near, &mut *far, &repository);
+        read.post(&[WORD_0]).unwrap();
+        finish(&mut *read).unwrap();
+        let landing = registered(&world.far, 4096, Exposure::Write);
+        let mut write = open_write(&mut *far, &mut *near, &landing);
+        write.post(&repository, &[Write::Range(WORD_0)]).unwrap();
+        finish_writes(&mut *write).unwrap();
+        if round % 2 == 0 {
+            drop(near)
+        } else {
+            drop(far)
+        }
+        // As a publisher does that does not publish.
+        kept.push(write);
+    }
+    until("the end of all registrations", || {
+        let held = sys::MemoryRegion::registered_len() - before;
+        (held < len as u64).then_some(())
+    });
+    drop(kept);
 }
 
 #[test]

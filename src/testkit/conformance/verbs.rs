@@ -128,6 +128,10 @@ impl Fabric for Named {
         self.fabric.dial(address)
     }
 
+    fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+        self.fabric.dial_to_write(address)
+    }
+
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
         self.fabric.register(region, exposure)
     }

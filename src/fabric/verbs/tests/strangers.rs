@@ -5,7 +5,6 @@ use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsFd;
 
 use super::*;
-use crate::fabric::verbs::endpoint::Side;
 use crate::fabric::verbs::exchange::{End, READY};
 use crate::fabric::verbs::handshake::Near;
 use crate::fabric::verbs::stream::{self, FrameStream};
@@ -31,7 +30,7 @@ impl Stranger {
     fn new(world: &World, kind: QueuePairKind) -> Self {
         let socket = TcpStream::connect(manager::resolve(&world.at).unwrap()).unwrap();
         let (local, peer) = (socket.local_addr().unwrap().ip(), socket.peer_addr().unwrap().ip());
-        let near = Near::create(local, Side::Dialled, kind, &world.near.devices).unwrap();
+        let near = Near::create(local, kind, true, &world.near.devices).unwrap();
         Self { stream: FrameStream::new(socket).unwrap(), near, peer, error: None }
     }
 

@@ -90,7 +90,8 @@ pub(crate) trait Connection: Debug + Send {
     /// the same fails. A region that was sent several times is taken back at once.
     fn withdraw(&mut self, registration: &Registration);
 
-    /// Becomes readable when a message is waiting or the peer is gone. `None` in a simulation.
+    /// Becomes readable when a message is waiting or the peer is gone, and readable or writable when there is room again
+    /// after [`Sent::Full`]: receive, and then send. `None` in a simulation.
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::endpoint::{Endpoint, Flight, INLINE_LEN_MAX, Posted};
 use super::error::VerbsError;
@@ -56,7 +56,7 @@ impl Offer for VerbsOffer {
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
         self.check(Exposure::Write, "the peer lets it only be read", len_min)?;
         let Self { endpoint, remote } = *self;
-        let (flight, source, waiting) = (Arc::default(), None, VecDeque::new());
+        let (flight, source, waiting) = (Arc::default(), Weak::new(), VecDeque::new());
         Ok(Box::new(VerbsWrite { endpoint, remote, len: len_min, flight, source, waiting }))
     }
 }
@@ -131,8 +131,8 @@ struct VerbsWrite {
     /// Bytes that were agreed.
     len: usize,
     flight: Arc<Flight>,
-    /// What the last batch came from.
-    source: Option<Arc<MemoryRegion>>,
+    /// What the last batch came from. It ends with the session.
+    source: Weak<MemoryRegion>,
     /// Batches that wait for room in the queue, and where they come from.
     waiting: VecDeque<(Arc<MemoryRegion>, Vec<Write>)>,
 }
@@ -163,16 +163,14 @@ impl VerbsWrite {
 
     /// A source as this end's device knows it. Mostly it is that of the last batch.
     fn registered(&mut self, source: &Registration) -> Result<Arc<MemoryRegion>, FabricError> {
-        if let Some(last) = &self.source
-            && Arc::ptr_eq(last.region(), source.region())
-        {
-            return Ok(Arc::clone(last));
+        if let Some(last) = self.source.upgrade().filter(|last| Arc::ptr_eq(last.region(), source.region())) {
+            return Ok(last);
         }
         let entry = source.entries::<VerbsRegistered>().next();
         let entry =
             entry.ok_or(FabricError::Access { why: "its source is registered with another fabric" })?;
         let found = entry.local(&self.endpoint)?;
-        self.source = Some(Arc::clone(&found));
+        self.source = Arc::downgrade(&found);
         Ok(found)
     }
 

@@ -63,6 +63,8 @@ struct State {
     look_ns: u64,
     /// The owner was woken.
     awake: bool,
+    /// The owner had a message for which there was no room, and is to be told when there is.
+    wants_room: bool,
 }
 
 /// How the service thread looks after a session.
@@ -135,6 +137,7 @@ impl Session {
                 completed: 0,
                 look_ns: 0,
                 awake: false,
+                wants_room: false,
             }),
         };
         if let Some(endpoint) = endpoint {
@@ -168,8 +171,21 @@ impl Session {
         }
         let mut state = self.state.lock();
         self.go_on(&mut state, now_ns);
+        let sent = self.take_to_send(&mut state, message, region);
+        state.wants_room = matches!(sent, Ok(Sent::Full));
+        self.flush(&mut state);
+        // What has come meanwhile is the owner's, too, whatever became of the message.
+        self.rouse(&mut state);
+        sent
+    }
+
+    fn take_to_send(
+        &self,
+        state: &mut State,
+        message: &[u8],
+        region: Option<&Registration>,
+    ) -> Result<Sent, FabricError> {
         if state.end.is_some() {
-            self.rouse(&mut state);
             return Err(FabricError::Closed);
         }
         let described = match (region, self.endpoint.get()) {
@@ -183,16 +199,15 @@ impl Session {
                 Some(descriptor)
             }
         };
-        let sent = state.outbound.push(message, described);
-        self.flush(&mut state);
-        self.rouse(&mut state);
-        Ok(sent)
+        Ok(state.outbound.push(message, described))
     }
 
     /// The next message.
     pub(super) fn receive(&self, into: &mut [u8], now_ns: u64) -> Result<Received, FabricError> {
         let mut state = self.state.lock();
         self.go_on(&mut state, now_ns);
+        // Who looks sends next what waits: once is enough.
+        state.wants_room &= !self.has_room(&state);
         let received = self.take_message(&mut state, into);
         // Room that was given back may be all that the peer, or this end, waits for.
         self.flush(&mut state);
@@ -458,9 +473,15 @@ impl Session {
         state.link.disconnect();
     }
 
-    /// Sees to it that the owner's handle is readable exactly while there is something to receive.
+    /// Whether any message could be taken to be sent.
+    fn has_room(&self, state: &State) -> bool {
+        state.outbound.has_room() && self.endpoint.get().is_some()
+    }
+
+    /// Sees to it that the owner's handle is readable exactly while there is something to receive, or room again.
     fn rouse(&self, state: &mut State) {
-        let has_something = !state.arrivals.is_empty() || state.end.is_some();
+        let has_room = state.wants_room && self.has_room(state);
+        let has_something = has_room || !state.arrivals.is_empty() || state.end.is_some();
         if has_something && !state.awake {
             self.waker.wake();
         } else if !has_something && state.awake {

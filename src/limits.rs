@@ -99,9 +99,12 @@ pub const TORN_RETRIES_MAX: u32 = 8;
 /// rest of it may be on its way.
 pub const DAMAGE_SETTLED_NS: u64 = 20_000_000;
 
-/// Longest slot, bytes, that a subscriber who fetches a repository over a wire fetches along with the hot line before it
-/// knows of a new value: up to this length that costs less than a second round trip.
+/// Longest slot, bytes, that a subscriber who fetches a repository over a wire fetches before it knows of a new value: up
+/// to this length that costs less than a second round trip.
 pub const PREDICTED_LEN_MAX: usize = 8 * 1024;
+
+/// Most unused bytes that are fetched between two pieces of a repository, so that one READ fetches both.
+pub const FETCHED_GAP_LEN_MAX: usize = 512;
 /// A value whose first words have come to a landing region must stay incomplete for this long to be called damaged,
 /// nanoseconds: what a network loses is sent again after tens of milliseconds.
 pub const ARRIVAL_SETTLED_NS: u64 = 1_000_000_000;

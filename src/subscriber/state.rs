@@ -436,10 +436,7 @@ fn begin(
     fetching: &mut Option<Fetch>,
     fetch: Fetch,
 ) -> Result<Completion, FabricError> {
-    let completion = match fetch.slot {
-        Some(slot) => remote.post(&[fetch.hot, slot])?,
-        None => remote.post(&[fetch.hot])?,
-    };
+    let completion = remote.post(fetch.ranges())?;
     *fetching = Some(fetch);
     Ok(completion)
 }

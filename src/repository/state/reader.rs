@@ -23,6 +23,8 @@ pub(crate) struct StateReader {
     check: SlotCheck,
     last: Sequence,
     last_len: usize,
+    /// No value was missed before the last one.
+    keeps_up: bool,
     /// Failed reads since the last value or report.
     attempts: u32,
     /// Values before one that was reported as wrong, which were replaced before they were read.
@@ -81,12 +83,20 @@ pub(crate) enum ReadFailure {
 /// What to fetch before the next check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fetch {
-    /// The hot line.
-    pub(crate) hot: ByteRange,
-    /// The slot where the newest value is expected.
-    pub(crate) slot: Option<ByteRange>,
-    /// The value that stands there. A guess has none.
-    known: Option<Sequence>,
+    /// Those that are not empty, the first ones.
+    ranges: [ByteRange; 2],
+    expected: Expected,
+}
+
+/// What is expected in what was fetched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Expected {
+    /// The value after the last one, and the head stamp of the one after that.
+    Next,
+    /// The hot line, and perhaps the value that it names.
+    Newest,
+    /// The hot line, and the value that it named before.
+    Known(Sequence),
 }
 
 /// What a check of fetched memory found.
@@ -116,6 +126,11 @@ enum Rejection {
     Wrong(ReadFailure),
 }
 
+/// The line that names the newest value.
+const HOT_LINE: ByteRange = ByteRange { offset: HOT_OFFSET, len: LINE };
+/// What is not fetched.
+const NOTHING: ByteRange = ByteRange { offset: 0, len: 0 };
+
 impl StateReader {
     /// A reader that has seen nothing yet.
     pub(crate) fn new(geometry: StateGeometry, epoch: Epoch, topic: TopicId) -> Self {
@@ -125,6 +140,7 @@ impl StateReader {
             check: SlotCheck::new(topic),
             last: Sequence::NONE,
             last_len: 0,
+            keeps_up: true,
             attempts: 0,
             unreported: 0,
             suspect: None,
@@ -165,13 +181,24 @@ impl StateReader {
         Ok(Some(self.verified(accepted)))
     }
 
-    /// What to fetch to learn of the newest value: the hot line and, as a guess, the value after the last one. Not a
-    /// long one: it would be fetched each time that nothing is new.
+    /// What to fetch to learn of the newest value. Who keeps up looks for the value after the last one, and whether
+    /// there is one after that: mostly one piece of memory. Otherwise it is the hot line and, as a guess, that value. A
+    /// long one is not fetched before it is known to be there: that would be each time that nothing is new.
     pub(crate) fn plan(&self) -> Fetch {
-        let hot = ByteRange { offset: HOT_OFFSET, len: LINE };
-        let next = self.geometry.slot_range(self.last.next(), self.last_len);
-        let guess = self.last != Sequence::NONE && next.len <= limits::PREDICTED_LEN_MAX;
-        Fetch { hot, slot: guess.then_some(next), known: None }
+        let next = self.last.next();
+        let slot = self.geometry.slot_range(next, self.last_len);
+        if self.last == Sequence::NONE || next == Sequence::NONE || slot.len > limits::PREDICTED_LEN_MAX {
+            return Fetch { ranges: [HOT_LINE, NOTHING], expected: Expected::Newest };
+        }
+        if !self.keeps_up {
+            return Fetch { ranges: [HOT_LINE, slot], expected: Expected::Newest };
+        }
+        let head = ByteRange { offset: self.geometry.slot_offset(next.next()), len: WORD };
+        let together =
+            ByteRange { offset: slot.offset, len: (head.offset + WORD).saturating_sub(slot.offset) };
+        let is_close = together.len > slot.len && together.len - slot.len <= limits::FETCHED_GAP_LEN_MAX;
+        let ranges = if is_close { [together, NOTHING] } else { [slot, head] };
+        Fetch { ranges, expected: Expected::Next }
     }
 
     /// Looks at what was fetched into a mirror of the repository, where words may have come in any order: a value is
@@ -183,18 +210,36 @@ impl StateReader {
         fetched: &Fetch,
         now_ns: u64,
     ) -> Result<Step, ReadFailure> {
-        let newest = Sequence::new(mirror.load(HOT_SEQUENCE));
-        if newest <= self.last {
-            return Ok(Step::Nothing);
-        }
-        let len = usize::try_from(mirror.load(HOT_LEN)).unwrap_or(usize::MAX);
-        let needed = self.geometry.slot_range(newest, len);
-        let next = Fetch { hot: fetched.hot, slot: Some(needed), known: Some(newest) };
-        let covers = |got: ByteRange| got.offset == needed.offset && got.len >= needed.len;
-        let sequence = match fetched.known.filter(|known| *known > self.last) {
-            Some(known) => known,
-            None if fetched.slot.is_some_and(covers) => newest,
-            None => return Ok(Step::Fetch(next)),
+        let (sequence, len) = match fetched.expected {
+            Expected::Next => {
+                let (next, offset) = (self.last.next(), self.geometry.slot_offset(self.last.next()));
+                let head = Sequence::new(mirror.load(offset));
+                if head < next {
+                    return Ok(Step::Nothing);
+                }
+                let after = Sequence::new(mirror.load(self.geometry.slot_offset(next.next())));
+                if head > next || after > next {
+                    let ranges = [HOT_LINE, NOTHING];
+                    return Ok(Step::Fetch(Fetch { ranges, expected: Expected::Newest }));
+                }
+                let (len, _) = crate::layout::halves(mirror.load(offset + 2 * WORD));
+                (next, len as usize)
+            }
+            Expected::Newest | Expected::Known(_) => {
+                let newest = Sequence::new(mirror.load(HOT_SEQUENCE));
+                if newest <= self.last {
+                    return Ok(Step::Nothing);
+                }
+                (newest, usize::try_from(mirror.load(HOT_LEN)).unwrap_or(usize::MAX))
+            }
+        };
+        let needed = self.geometry.slot_range(sequence, len);
+        let next = Fetch { ranges: [HOT_LINE, needed], expected: Expected::Known(sequence) };
+        let covers = |got: &ByteRange| got.offset == needed.offset && got.len >= needed.len;
+        let sequence = match fetched.expected {
+            Expected::Known(known) if known > self.last => known,
+            _ if fetched.ranges().iter().any(covers) => sequence,
+            _ => return Ok(Step::Fetch(next)),
         };
         match self.take(mirror, sequence) {
             Ok(accepted) => Ok(Step::Value(accepted)),
@@ -283,6 +328,7 @@ impl StateReader {
         let conflated = skipped + std::mem::take(&mut self.unreported);
         self.last = sequence;
         self.last_len = len;
+        self.keeps_up = skipped == 0;
         self.attempts = 0;
         self.suspect = None;
         self.counts.received += 1;
@@ -347,6 +393,14 @@ impl StateReader {
         let (_, payload) = bytes.split_at(HEADER_LEN);
         let (payload, _) = payload.split_at(accepted.header.payload_len as usize);
         Verified { header: accepted.header, conflated: accepted.conflated, payload }
+    }
+}
+
+impl Fetch {
+    /// The ranges, in order. A range may be fetched before or while the one before it is.
+    pub(crate) fn ranges(&self) -> &[ByteRange] {
+        let count = self.ranges.iter().take_while(|range| range.len > 0).count();
+        self.ranges.split_at(count).0
     }
 }
 

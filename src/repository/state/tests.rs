@@ -277,8 +277,7 @@ fn a_mirror_fetched_in_any_order_gives_only_whole_values() {
     let mut fetch = reader.plan();
     let mut published = 0;
     for _ in 0..40_000 {
-        let ranges = [Some(fetch.hot), fetch.slot];
-        for range in ranges.into_iter().flatten() {
+        for range in fetch.ranges() {
             let mut offsets: Vec<usize> = (range.offset..range.offset + range.len).step_by(8).collect();
             while !offsets.is_empty() {
                 let offset = offsets.swap_remove(random(offsets.len()));

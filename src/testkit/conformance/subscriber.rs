@@ -193,8 +193,7 @@ impl Source {
                     None => {
                         let begun = next.take().unwrap_or_else(|| Posted { fetch: reader.plan(), floor });
                         *posted = Some(begun);
-                        let ranges = [Some(begun.fetch.hot), begun.fetch.slot].into_iter().flatten();
-                        remote.post(&ranges.collect::<Vec<_>>())?
+                        remote.post(begun.fetch.ranges())?
                     }
                 };
                 if completion == Completion::Done {

@@ -85,7 +85,8 @@ impl ExchangedLink {
         devices: &Devices,
         now_ns: u64,
     ) -> Result<Self, FabricError> {
-        let (target, source) = (resolve(address)?, devices.source()?);
+        let target = resolve(address)?;
+        let source = devices.source(&target)?;
         let socket = connect(source.as_ref(), &target).map_err(|error| not_connected(address, error))?;
         let link = Self::new(socket, Phase::Connecting, kind, Some(address.clone()), now_ns)?;
         Ok(Self { writes, ..link })

@@ -67,7 +67,8 @@ impl ManagedLink {
         devices: &Devices,
         now_ns: u64,
     ) -> Result<Self, FabricError> {
-        let (target, source) = (resolve(address)?, devices.source()?);
+        let target = resolve(address)?;
+        let source = devices.source(&target)?;
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel)?;
         let greeting = Greeting::new(writes)?;
@@ -291,7 +292,11 @@ impl Reception {
     pub(super) fn open(at: &SocketAddr, devices: &Devices) -> Result<Self, FabricError> {
         let in_use = |error: SysError| {
             let address = Address::Rdma { host: at.ip().to_string(), port: at.port() };
-            if error.is_address_in_use() { FabricError::AddressInUse { address } } else { error.into() }
+            if error.is_address_in_use() {
+                return FabricError::AddressInUse { address };
+            }
+            let explained = if error.is_no_address() { super::device::no_device_at(at.ip()) } else { None };
+            explained.map_or_else(|| error.into(), FabricError::from)
         };
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel)?;
@@ -352,7 +357,11 @@ pub(super) fn not_reached(address: &Address, error: VerbsError) -> FabricError {
     };
     let is = |errno: Errno| errno.raw_os_error() == number;
     if is(Errno::NODEV) || is(Errno::ADDRNOTAVAIL) {
-        FabricError::Unreachable { address: address.clone(), fabric: NAME }
+        let why = resolve(address).ok().and_then(|target| super::device::no_way(address, &target));
+        why.map_or_else(
+            || FabricError::Unreachable { address: address.clone(), fabric: NAME },
+            FabricError::from,
+        )
     } else if is(Errno::HOSTUNREACH) || is(Errno::NETUNREACH) || is(Errno::TIMEDOUT) {
         FabricError::NoAnswer { address: address.clone() }
     } else {

@@ -66,15 +66,25 @@ impl Devices {
         Self { wish, opened: Mutex::default() }
     }
 
-    /// The local address to dial from: that of the device that is wished for.
-    pub(super) fn source(&self) -> Result<Option<SocketAddr>, FabricError> {
+    /// The local address to dial a peer from: that of the device that is wished for, if it has one of this kind.
+    pub(super) fn source(&self, target: &SocketAddr) -> Result<Option<SocketAddr>, FabricError> {
         if self.wish.device.is_none() {
             return Ok(None);
         }
-        let device = Device::choose(&self.wish)?;
+        let device = match Device::choose(&Wish { is_ipv4: Some(target.is_ipv4()), ..self.wish.clone() }) {
+            // What it has is of the other kind: the routes decide.
+            Err(VerbsError::NoGid { .. }) if self.wish.gid_index.is_none() => return Ok(None),
+            device => device?,
+        };
         // The addresses of InfiniBand are none of IP.
         let is_ip = device.port_attributes.link_layer == LinkLayer::Ethernet;
-        Ok(is_ip.then(|| SocketAddr::new(ip_address(&device.gid), 0)))
+        let mut source = SocketAddr::new(ip_address(&device.gid), 0);
+        if let (SocketAddr::V6(source), SocketAddr::V6(target)) = (&mut source, target)
+            && source.ip().is_unicast_link_local()
+        {
+            source.set_scope_id(target.scope_id());
+        }
+        Ok(is_ip.then_some(source))
     }
 
     /// The device in use, from now on if not before.

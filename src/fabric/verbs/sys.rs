@@ -70,6 +70,11 @@ impl SysError {
         self.is(Errno::ADDRINUSE)
     }
 
+    /// Whether no device has the address.
+    pub(super) fn is_no_address(&self) -> bool {
+        self.is(Errno::NODEV) || self.is(Errno::ADDRNOTAVAIL)
+    }
+
     fn is(&self, errno: Errno) -> bool {
         self.source.raw_os_error() == Some(errno.raw_os_error())
     }

@@ -521,6 +521,15 @@ fn a_handle_wakes_for_messages_and_for_the_end() {
     }
 }
 
+#[test]
+#[ignore = "needs an RDMA device"]
+fn addresses_of_no_device_are_told_with_those_that_there_are() {
+    let at: SocketAddr = "192.0.2.9:7473".parse().unwrap();
+    let error = fabric().listen_at(&at).unwrap_err().to_string();
+    assert!(error.contains("no active RDMA device has the address 192.0.2.9"), "{error}");
+    assert!(error.contains("rxe0:1 (Active"), "{error}");
+}
+
 /// Nobody polls: the handle alone tells that there is room, and that a message has come meanwhile.
 #[test]
 #[ignore = "needs an RDMA device"]

@@ -91,7 +91,9 @@ fn take(subscriber: &mut StateSubscriber<Raw>, sequence: u64) {
 #[test]
 fn role() {
     let Some(role) = Role::of_this_process() else { return };
-    assert_eq!(role.name, "publisher");
+    if role.name != "publisher" {
+        return limited(&role);
+    }
     let node = publishing(&role.dir, "publisher");
     let mut publisher = node.state_publisher::<Raw>(TOPIC).payload_len_max(SIZE).open().expect("a topic");
     let mut pattern = Pattern::new(SIZE);
@@ -394,5 +396,121 @@ fn a_killed_publisher_is_gone_for_both_deliveries() {
             end.is_some()
         });
         assert!(matches!(end, Some(ReceiveError::Gone { .. })), "{end:?}");
+    }
+}
+
+/// Bytes of memory that a process of little means may lock.
+const LOCKED_MAX: u64 = 8 << 20;
+/// A payload with which a repository takes more than that.
+const LARGE: usize = 4 << 20;
+
+/// Gives up the right to lock as much memory as one likes, for this thread and those that it starts.
+fn limit_locked_memory() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+    let limit = Rlimit { current: Some(LOCKED_MAX), maximum: Some(LOCKED_MAX) };
+    setrlimit(Resource::Memlock, limit).expect("a limit can be lowered");
+    let mut sets = capabilities(None).expect("a thread has capabilities");
+    sets.effective.remove(CapabilitySet::IPC_LOCK);
+    set_capabilities(None, sets).expect("a capability can be given up");
+}
+
+/// Whether an error says that too little memory may be locked, and how to change that.
+#[track_caller]
+fn assert_locked_memory(error: &str) {
+    assert!(error.contains("the limit of locked memory is 8388608; raise it with"), "{error}");
+}
+
+/// A publisher of large values and one of small ones.
+fn publish_both(node: &Node) -> [Result<fabricast::StatePublisher<Raw>, fabricast::PublisherError>; 2] {
+    [("large", LARGE), ("small", SIZE)]
+        .map(|(topic, len)| node.state_publisher::<Raw>(topic).payload_len_max(len).open())
+}
+
+/// A process that may lock little memory, and what it is told.
+fn limited(role: &Role) {
+    limit_locked_memory();
+    match role.name.as_str() {
+        "limited subscriber" => {
+            let node = anonymous(&role.dir);
+            let open = |topic: &str| {
+                let target = format!("{}/{topic}", role.argument(0));
+                node.state_subscriber::<Raw>(&target).push().timeout(PATIENCE).open()
+            };
+            let _small = open("small").expect("room for a small one");
+            role.say(open("large").expect_err("no room for a large one"));
+            // What stands behind it in the same session goes on.
+            let _other = open("small").expect("room for another small one");
+            role.say("goes on");
+        }
+        "limited listening publisher" => {
+            let builder = Node::builder().name("limited").expect("a name").runtime_dir(&role.dir);
+            let node = builder.rdma("rdma://0.0.0.0:7472").expect("an address").open().expect("a node");
+            let [large, small] = publish_both(&node);
+            role.say(large.expect_err("no room for a large one"));
+            let _small = small.expect("room for a small one");
+            role.command();
+        }
+        "limited dialling publisher" => {
+            let node = anonymous(&role.dir);
+            let _publishers = publish_both(&node).map(|it| it.expect("nothing is registered yet"));
+            let address = role.argument(0).parse().expect("an address");
+            loop {
+                let topic = role.command();
+                match node.dial_subscriber(&topic, &address, PATIENCE) {
+                    Ok(()) => role.say("attached"),
+                    Err(error) => role.say(error),
+                }
+            }
+        }
+        role => panic!("what is a {role}?"),
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn a_subscriber_that_may_lock_too_little_memory_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = publishing(dir.path(), "both");
+    let _publishers = publish_both(&node).map(|it| it.expect("a topic"));
+    let began = now();
+    let mut subscriber = Peer::start("limited subscriber", dir.path(), &rdma(&node));
+    assert_locked_memory(&subscriber.hear());
+    assert_eq!(subscriber.hear(), "goes on");
+    assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn a_publisher_on_all_devices_that_may_lock_too_little_memory_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut publisher = Peer::start("limited listening publisher", dir.path(), "");
+    assert_locked_memory(&publisher.hear());
+    let node = anonymous(dir.path());
+    let target = format!("rdma://{}:7472/small", host());
+    let open = |delivery| node.state_subscriber::<Raw>(&target).delivery(delivery).timeout(PATIENCE).open();
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        open(delivery).expect("a subscription");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn a_publisher_that_dials_and_may_lock_too_little_memory_is_told_and_so_is_its_subscriber() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = publishing(dir.path(), "both");
+    let mut publisher = Peer::start("limited dialling publisher", dir.path(), &rdma(&node));
+    for (topic, delivery) in [("large", Delivery::Pull), ("large", Delivery::Push), ("small", Delivery::Push)]
+    {
+        let listener = node.state_listener::<Raw>(topic).delivery(delivery).open().expect("a listener");
+        publisher.tell(topic);
+        let accepted = listener.accept_timeout(PATIENCE);
+        let told = publisher.hear();
+        if topic == "small" {
+            assert_eq!((told.as_str(), accepted.is_ok()), ("attached", true));
+            return;
+        }
+        assert_locked_memory(&told);
+        assert_locked_memory(&accepted.expect_err("no room for a large one").to_string());
     }
 }

@@ -47,6 +47,12 @@ pub(crate) trait Fabric: Debug + Send + Sync {
     /// Begins to connect to a node. Messages may be sent at once; [`Connection::receive`] tells when it failed.
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError>;
 
+    /// As [`Self::dial`], to write regions that the node lends. A node may lend none to be written to who has dialled it in
+    /// the other way, where that would put them within the reach of others.
+    fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+        self.dial(address)
+    }
+
     /// Registers a region, so that it can be sent to peers.
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError>;
 
@@ -80,14 +86,16 @@ pub(crate) trait Connection: Debug + Send {
     /// order: the last one first, the first one last. Otherwise only whole writes do.
     fn writes_words_in_order(&self) -> bool;
 
-    /// What the peer gets to know of this region when it is sent over this connection, for an inspector to show.
-    fn remote_key(&self, registration: &Registration) -> RemoteKey;
+    /// Sees to it that a region can be sent over this connection, and be the source of writes to what came over it: an
+    /// error is better told before either is begun. What the peer gets to know of it, for an inspector to show.
+    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError>;
 
     /// Takes back what the peer was allowed by [`Self::send`] with this region, as far as the medium can: who uses it all
     /// the same fails. A region that was sent several times is taken back at once.
     fn withdraw(&mut self, registration: &Registration);
 
-    /// Becomes readable when a message is waiting or the peer is gone. `None` in a simulation.
+    /// Becomes readable when a message is waiting or the peer is gone, and readable or writable when there is room again
+    /// after [`Sent::Full`]: receive, and then send. `None` in a simulation.
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
 }
 

@@ -26,6 +26,25 @@ impl SeveralFabrics {
         let member = |(fabric, listens)| Member { fabric, listens };
         Self { members: members.into_iter().map(member).collect() }
     }
+
+    /// Dials with the first provider that can reach the address.
+    fn dial_by(
+        &self,
+        address: &Address,
+        dial: impl Fn(&dyn Fabric) -> Result<Box<dyn Connection>, FabricError>,
+    ) -> Result<Box<dyn Connection>, FabricError> {
+        for member in &self.members {
+            match dial(member.fabric.as_ref()) {
+                Err(FabricError::Unreachable { .. }) => {}
+                outcome => return outcome,
+            }
+        }
+        let address = address.clone();
+        Err(match address {
+            Address::Rdma { .. } if cfg!(not(feature = "verbs")) => FabricError::WithoutVerbs { address },
+            _ => FabricError::Unreachable { address, fabric: "node's" },
+        })
+    }
 }
 
 impl Fabric for SeveralFabrics {
@@ -36,17 +55,11 @@ impl Fabric for SeveralFabrics {
     }
 
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        for member in &self.members {
-            match member.fabric.dial(address) {
-                Err(FabricError::Unreachable { .. }) => {}
-                outcome => return outcome,
-            }
-        }
-        let address = address.clone();
-        Err(match address {
-            Address::Rdma { .. } if cfg!(not(feature = "verbs")) => FabricError::WithoutVerbs { address },
-            _ => FabricError::Unreachable { address, fabric: "node's" },
-        })
+        self.dial_by(address, |fabric| fabric.dial(address))
+    }
+
+    fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+        self.dial_by(address, |fabric| fabric.dial_to_write(address))
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {

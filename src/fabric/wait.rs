@@ -12,6 +12,9 @@ use crate::clock::Clock;
 /// The longest wait for the end of a read before the time is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
+/// Pause between two looks at a read that wakes nobody.
+const PAUSE: Duration = Duration::from_micros(50);
+
 /// Waits until one of the first is readable, one of the second takes more, any is closed or broken, or the time is
 /// over.
 pub(crate) fn wait(
@@ -50,10 +53,15 @@ pub(crate) fn finish(
 ) -> Result<Completion, FabricError> {
     let deadline_ns = clock.monotonic_ns().saturating_add(patience_ns);
     while completion == Completion::Pending && clock.monotonic_ns() < deadline_ns {
-        if let Some(handle) = remote.wait_handle()? {
+        let handle = remote.wait_handle()?;
+        let has_waited = handle.is_some();
+        if let Some(handle) = handle {
             wait(&[handle], &[], LOOK_AGAIN)?;
         }
         completion = remote.poll()?;
+        if completion == Completion::Pending && !has_waited {
+            clock.pause(PAUSE);
+        }
     }
     Ok(completion)
 }

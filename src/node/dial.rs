@@ -161,7 +161,7 @@ pub(super) fn invite(
     if core.topic(&topic).is_none() {
         return Err(DialError::NoSuchTopic { topic });
     }
-    let connection = match core.fabric().dial(address) {
+    let connection = match core.fabric().dial_to_write(address) {
         Ok(connection) => connection,
         Err(source) => return Err(DialError::Unreachable { topic, source }),
     };

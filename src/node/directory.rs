@@ -1,9 +1,10 @@
 use super::core::NodeCore;
 use super::link::{Link, LinkError};
-use crate::control::{ControlError, Identity, TopicEntry};
+use crate::control::{ControlError, Identity, Text, TopicEntry};
 use crate::fabric::{Address, FabricError, NodeEntry};
 use crate::id::{Epoch, Kind, NodeName, Sequence, TopicName};
 use crate::limits;
+use crate::publisher::PublishedTopic;
 
 /// A node that was found on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,5 +132,22 @@ fn listing(entry: TopicEntry) -> TopicListing {
         pull_subscribers: entry.pull_subscribers,
         push_subscribers: entry.push_subscribers,
         payload_len_max: entry.payload_len_max,
+    }
+}
+
+/// What a peer is told of a topic.
+pub(super) fn entry(topic: &PublishedTopic, now_ns: u64) -> TopicEntry {
+    let count = |gauge: &crate::metrics::Gauge| u32::try_from(gauge.value()).unwrap_or(u32::MAX);
+    TopicEntry {
+        name: topic.name().clone(),
+        kind: topic.kind(),
+        type_name: Text::cut(topic.schema().type_name()),
+        sequence: topic.newest().get(),
+        published_ns: topic.published_ns(),
+        heartbeat_age_ns: now_ns.saturating_sub(topic.heartbeat_ns()),
+        epoch: topic.epoch(),
+        pull_subscribers: count(topic.pull_subscribers()),
+        push_subscribers: count(topic.push_subscribers()),
+        payload_len_max: topic.geometry().payload_len_max() as u64,
     }
 }

@@ -459,11 +459,14 @@ impl LinkState {
     }
 
     fn fail(&mut self, error: ControlError) {
-        self.flush();
+        if self.failure.is_none() {
+            // First of all: what cannot be sent any more fails nothing.
+            self.failure = Some(error.clone());
+            self.flush();
+        }
         for attached in self.attachments.values() {
             attached.finish(End::Gone { error: error.clone() });
         }
-        self.failure.get_or_insert(error);
     }
 
     fn flush(&mut self) {
@@ -472,8 +475,15 @@ impl LinkState {
             let region = attached.and_then(|attached| attached.inbox.lock().landing.clone());
             self.outbox.push(outgoing.bytes, region);
         }
-        // A peer that is gone is noticed by the next receive, and one that takes nothing by its deadlines.
-        let _ = self.outbox.flush(self.connection.as_mut());
+        match self.outbox.flush(self.connection.as_mut()) {
+            // A peer that is gone is noticed by the next receive, and one that takes nothing by its deadlines.
+            Ok(_) | Err(FabricError::Closed) => {}
+            // What stands behind the message that cannot be sent would wait for ever.
+            Err(error) if self.failure.is_none() => {
+                self.fail(ControlError::Broken { why: error.to_string() })
+            }
+            Err(_) => {}
+        }
     }
 }
 
@@ -502,6 +512,11 @@ impl LinkAttachment {
     pub(super) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
         let mut state = self.link.state.lock();
         assert_eq!(landing.exposure(), Exposure::Write, "a landing region is written by the peer");
+        match state.connection.prepare(&landing) {
+            // The session knows better why.
+            Ok(_) | Err(FabricError::Closed) => {}
+            Err(error) => return Err(LinkError::Fabric(error)),
+        }
         state.session.lend(self.id).map_err(LinkError::Session)?;
         self.attached.inbox.lock().landing = Some(Arc::new(landing));
         state.flush();

@@ -44,7 +44,8 @@ const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 ///
 /// Whichever goes last of its handles ([`Node`]s, [`StatePublisher`]s, [`StateSubscriber`](crate::StateSubscriber)s,
 /// [`StateListener`]s) stops the node: that drop joins the node's thread, and may block for up to 250 ms, the time that
-/// peers have to take part in the end of their sessions.
+/// peers have to take part in the end of their sessions. Over RDMA it may take a second more, where a peer does not take what
+/// was sent.
 ///
 /// ```
 /// use fabricast::Node;

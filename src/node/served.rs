@@ -5,11 +5,12 @@ use std::sync::Arc;
 use self::attachment::ServedAttachment;
 use super::core::NodeCore;
 use super::dial::Pending;
+use super::directory::entry;
 use super::listener::{Backlog, Place};
 use super::outbox::Outbox;
 use crate::control::{
     Attach, AttachmentId, ControlError, Farewell, GeometryWire, Grant, Identity, Invite, RefuseReason,
-    SchemaJson, ServerAction, ServerSession, SubscriberCounts, Text, TopicEntry,
+    SchemaJson, ServerAction, ServerSession, SubscriberCounts,
 };
 use crate::event::Event;
 use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Received, RemoteKey};
@@ -64,6 +65,15 @@ struct Objection {
     reason: RefuseReason,
     /// In words; may be empty.
     text: String,
+}
+
+/// A topic that a peer may have.
+#[derive(Debug)]
+struct Admitted {
+    topic: Arc<PublishedTopic>,
+    schema: SchemaJson,
+    /// What the peer gets to know of its repository.
+    remote_key: RemoteKey,
 }
 
 /// What a node needs to subscribe at a peer that has dialled it.
@@ -168,10 +178,16 @@ impl Served {
 
     /// One turn: takes what the peer sent, up to a limit, tells of ended topics, and sends what is to be sent.
     pub(super) fn turn(&mut self, core: &NodeCore, now_ns: u64, buffer: &mut [u8]) {
+        let has_failed_writes = self.has_failed_writes();
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
             if self.closing || self.over || self.is_invited() || !self.receive(core, buffer) {
                 break;
             }
+        }
+        if has_failed_writes && !self.closing && !self.over {
+            // The connection does not say why: a subscriber that gets no values is not to wait for them.
+            core.tell(&Event::Trouble { what: "a landing region could not be written".to_owned() });
+            self.session.reject(RefuseReason::LandingUnfit, "it could not be written");
         }
         if self.invitation.as_ref().is_some_and(Pending::is_abandoned) {
             self.session.shutdown(now_ns);
@@ -182,7 +198,13 @@ impl Served {
         self.end_if_unwritable();
         self.tell_ended_topics();
         self.act(core, None);
-        self.flush();
+        self.flush(core);
+    }
+
+    /// Whether a publisher has given up a landing region that its subscriber has not detached from.
+    fn has_failed_writes(&self) -> bool {
+        let mut lent = self.attachments.values().filter(|attachment| attachment.revocation.is_some());
+        lent.any(|attachment| attachment.closed.load(Ordering::Relaxed))
     }
 
     /// Takes one message. False when there was none.
@@ -288,15 +310,20 @@ impl Served {
 
     fn attach(&mut self, core: &NodeCore, attach: Attach) -> Result<(), ControlError> {
         match self.admit(core, &attach) {
-            Ok((topic, schema)) => self.grant(core, &attach, topic, schema),
+            Ok(admitted) => self.grant(core, &attach, admitted),
             Err(Objection { reason, text }) => {
-                let (peer, topic) = (self.peer.as_ref(), attach.topic.to_string());
-                let peer = peer.unwrap_or_else(|| &core.identity().node).clone();
-                core.tell(&Event::Refused { peer, topic, reason: reason.to_string() });
+                self.tell_refused(core, &attach.topic, reason, &text);
                 self.tell_unfit(&attach.topic, reason, &text);
                 self.session.refuse(attach.attachment, reason, &text)
             }
         }
+    }
+
+    fn tell_refused(&self, core: &NodeCore, topic: &TopicName, reason: RefuseReason, text: &str) {
+        let peer = self.peer.as_ref().unwrap_or_else(|| &core.identity().node).clone();
+        let separator = if text.is_empty() { "" } else { ": " };
+        let (topic, reason) = (topic.to_string(), format!("{reason}{separator}{text}"));
+        core.tell(&Event::Refused { peer, topic, reason });
     }
 
     /// Tells whoever invited the peer to this topic why it cannot have it.
@@ -305,12 +332,8 @@ impl Served {
         invited.for_each(|invitation| invitation.unfit(reason, text));
     }
 
-    /// The topic that the peer asks for, if it may have it, with its schema; otherwise why not.
-    fn admit(
-        &mut self,
-        core: &NodeCore,
-        attach: &Attach,
-    ) -> Result<(Arc<PublishedTopic>, SchemaJson), Objection> {
+    /// The topic that the peer asks for, if it may have it; otherwise why not.
+    fn admit(&mut self, core: &NodeCore, attach: &Attach) -> Result<Admitted, Objection> {
         let is_meant = |dialled: &DialledFor| !dialled.is_granted && dialled.topic == attach.topic;
         if !self.dialled_for.as_ref().is_none_or(is_meant) {
             return Err(Objection::new(RefuseReason::NotPermitted, DIALLED_FOR_ONE));
@@ -329,23 +352,30 @@ impl Served {
                 "the topic's schema is too long to be sent",
             ));
         };
+        let remote_key = match self.connection.prepare(topic.registration()) {
+            Ok(remote_key) => remote_key,
+            // It is noticed as soon as the answer is sent.
+            Err(FabricError::Closed) => RemoteKey::default(),
+            Err(error) => {
+                let text = format!("the publisher's node cannot offer the topic: {error}");
+                return Err(Objection::new(RefuseReason::NotPermitted, text));
+            }
+        };
         if attach.delivery == Delivery::Pull && !is_awaited(&mut self.invitation, &attach.topic) {
             return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
         }
-        Ok((topic, schema))
+        Ok(Admitted { topic, schema, remote_key })
     }
 
     fn grant(
         &mut self,
         core: &NodeCore,
         attach: &Attach,
-        topic: Arc<PublishedTopic>,
-        schema: SchemaJson,
+        Admitted { topic, schema, remote_key: RemoteKey { key, address } }: Admitted,
     ) -> Result<(), ControlError> {
         let Attach { attachment, delivery, .. } = *attach;
-        let (geometry, registration) = (topic.geometry(), topic.registration());
-        let RemoteKey { key, address } = self.connection.remote_key(registration);
-        assert_eq!(registration.exposure(), Exposure::Read, "peers can only read a repository");
+        let geometry = topic.geometry();
+        assert_eq!(topic.registration().exposure(), Exposure::Read, "peers can only read a repository");
         let grant = Grant {
             attachment,
             topic_id: topic.topic_id(),
@@ -384,7 +414,9 @@ impl Served {
             Ok(()) => self.session.lent(id),
             Err(Objection { reason, text }) => {
                 if let Some(attachment) = self.attachments.get(&id) {
-                    self.tell_unfit(attachment.topic.name(), reason, &text);
+                    let topic = attachment.topic.name();
+                    self.tell_refused(core, topic, reason, &text);
+                    self.tell_unfit(topic, reason, &text);
                 }
                 self.session.refuse(id, reason, &text)
             }
@@ -506,12 +538,17 @@ impl Served {
         }
     }
 
-    fn flush(&mut self) {
+    fn flush(&mut self, core: &NodeCore) {
         match self.outbox.flush(self.connection.as_mut()) {
             Ok(true) => {}
             // The peer takes nothing, or is gone: it is not waited for.
-            Ok(false) | Err(_) => {
+            outcome @ (Ok(false) | Err(_)) => {
+                if let Some(error) = outcome.err().filter(|error| !matches!(error, FabricError::Closed)) {
+                    let peer = self.peer.as_ref().map_or("a peer", NodeName::as_str);
+                    core.tell(&Event::Trouble { what: format!("cannot send to {peer}: {error}") });
+                }
                 self.session.on_disconnected();
+                self.act(core, None);
                 self.closing = true;
                 self.over = true;
                 self.attachments.clear();
@@ -533,20 +570,4 @@ fn is_awaited(invitation: &mut Option<Pending>, topic: &TopicName) -> bool {
     let Some(invited) = invitation.take_if(|invitation| invitation.topic() == topic) else { return true };
     *invitation = invited.attached().err();
     invitation.is_none()
-}
-
-fn entry(topic: &PublishedTopic, now_ns: u64) -> TopicEntry {
-    let count = |gauge: &crate::metrics::Gauge| u32::try_from(gauge.value()).unwrap_or(u32::MAX);
-    TopicEntry {
-        name: topic.name().clone(),
-        kind: topic.kind(),
-        type_name: Text::cut(topic.schema().type_name()),
-        sequence: topic.newest().get(),
-        published_ns: topic.published_ns(),
-        heartbeat_age_ns: now_ns.saturating_sub(topic.heartbeat_ns()),
-        epoch: topic.epoch(),
-        pull_subscribers: count(topic.pull_subscribers()),
-        push_subscribers: count(topic.push_subscribers()),
-        payload_len_max: topic.geometry().payload_len_max() as u64,
-    }
 }

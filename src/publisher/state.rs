@@ -32,7 +32,7 @@ const MEASURED_ONE_IN: u64 = 64;
 ///
 /// Dropping the publisher ends the topic: subscribers are told, and its name is free again. That does not block, unless
 /// the publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which may take up to
-/// 250 ms.
+/// 250 ms (over RDMA a second more, where a peer does not take what was sent).
 ///
 /// ```
 /// use fabricast::Node;

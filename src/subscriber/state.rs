@@ -33,7 +33,7 @@ const FETCH_WAIT: Duration = Duration::from_millis(10);
 /// [`Sample::conflated`]; nothing is lost without being counted.
 ///
 /// Dropping the subscriber detaches it. If it is the last handle of its [`Node`](crate::Node), the drop joins the node's
-/// thread, and may block for up to 250 ms.
+/// thread, and may block for up to 250 ms (over RDMA a second more, where a peer does not take what was sent).
 ///
 /// ```
 /// use fabricast::Node;

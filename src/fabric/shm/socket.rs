@@ -141,9 +141,9 @@ impl Connection for ShmConnection {
         true
     }
 
-    fn remote_key(&self, registration: &Registration) -> RemoteKey {
+    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
         let entry = registration.entries::<ShmRegistered>().next();
-        entry.map_or_else(RemoteKey::default, |entry| RemoteKey { key: entry.key, address: 0 })
+        Ok(entry.map_or_else(RemoteKey::default, |entry| RemoteKey { key: entry.key, address: 0 }))
     }
 
     /// A mapping cannot be taken back: it stays with the peer until that gives it up.

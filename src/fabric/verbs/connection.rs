@@ -50,8 +50,8 @@ impl Connection for VerbsConnection {
         false
     }
 
-    fn remote_key(&self, registration: &Registration) -> RemoteKey {
-        self.session.remote_key(registration)
+    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+        self.session.prepare(registration)
     }
 
     fn withdraw(&mut self, registration: &Registration) {

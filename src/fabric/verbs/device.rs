@@ -4,7 +4,7 @@
 
 use std::fmt::{self, Write};
 use std::fs;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,9 +12,9 @@ use rustix::io::Errno;
 
 use super::error::VerbsError;
 use super::sys::{
-    Context, Gid, GidKind, LinkLayer, MemoryRegion, PortAttributes, PortState, ProtectionDomain,
-    RemoteAccess, SysError,
+    Context, Gid, GidKind, LinkLayer, MemoryRegion, PortAttributes, ProtectionDomain, RemoteAccess, SysError,
 };
+use crate::fabric::Address;
 use crate::memory::Region;
 
 /// The variable that names the device, and perhaps its port: `mlx5_0` or `mlx5_0:1`.
@@ -52,6 +52,8 @@ pub(super) struct Wish {
     pub(super) address: Option<IpAddr>,
     /// The place of the address in the port's table.
     pub(super) gid_index: Option<u32>,
+    /// Whether the address is to be one of IPv4, or one of IPv6.
+    pub(super) is_ipv4: Option<bool>,
 }
 
 /// What is known of a port.
@@ -97,6 +99,38 @@ impl Device {
     }
 }
 
+/// Why no device can be used at a local address.
+pub(super) fn no_device_at(address: IpAddr) -> Option<VerbsError> {
+    Device::choose(&Wish { address: Some(address), ..Wish::default() }).err()
+}
+
+/// Why a peer cannot be reached to which the routes lead by another interface than that of a device.
+pub(super) fn no_way(address: &Address, target: &SocketAddr) -> Option<VerbsError> {
+    let any: IpAddr =
+        if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    // Nothing is sent: it only asks for the route.
+    socket.connect(target).ok()?;
+    let local = socket.local_addr().ok()?.ip();
+    match no_device_at(local)? {
+        VerbsError::NoSuchAddress { found, .. } | VerbsError::NoIpAddress { found, .. } => {
+            Some(VerbsError::NoWay { way: format!("{address} leaves this host from {local}"), found })
+        }
+        error => Some(error),
+    }
+}
+
+/// The devices of this host that are wished for, and have an active port.
+pub(super) fn usable(wish: &Wish) -> Result<Vec<Arc<Context>>, VerbsError> {
+    let mut usable = Context::all().map_err(explain)?;
+    usable.retain(|context| {
+        let ports = 1..=context.attributes().map_or(0, |attributes| attributes.ports);
+        let mut wished = ports.filter(|number| wish.takes(context.name(), *number));
+        wished.any(|number| context.port(number).is_ok_and(|port| port.state.is_active()))
+    });
+    Ok(usable)
+}
+
 impl Wish {
     /// What the environment asks for, at this local address, if there is one.
     pub(super) fn from_environment(address: Option<IpAddr>) -> Result<Self, VerbsError> {
@@ -127,7 +161,7 @@ impl Wish {
             index.parse().map_err(|_| refused(GID_VARIABLE, index, "a place in the port's table, such as 1"))
         };
         let address = address.filter(|address| !address.is_unspecified());
-        Ok(Self { device, port, address, gid_index: gid_index.map(index).transpose()? })
+        Ok(Self { device, port, address, gid_index: gid_index.map(index).transpose()?, is_ipv4: None })
     }
 
     fn takes(&self, device: &str, port: u8) -> bool {
@@ -148,14 +182,18 @@ fn choose<'a>(
         let port = wish.port.map(|port| format!(":{port}")).unwrap_or_default();
         return Err(VerbsError::NoSuchDevice { wanted: format!("{device}{port}"), found: found() });
     }
-    ports.retain(|(_, port)| matches!(port.attributes.state, PortState::Active | PortState::ActiveDeferred));
+    ports.retain(|(_, port)| port.attributes.state.is_active());
     if ports.is_empty() {
         return Err(VerbsError::NoActivePort { found: found() });
     }
+    let is_ethernet = ports.iter().all(|(_, port)| port.attributes.link_layer == LinkLayer::Ethernet);
     let chosen =
         ports.into_iter().find_map(|(device, port)| Some((&*device.name, port, fit_gid(port, wish)?)));
     chosen.ok_or_else(|| match wish.address {
-        Some(address) if wish.gid_index.is_none() => VerbsError::NoSuchAddress { address, found: found() },
+        Some(address) if wish.gid_index.is_none() && is_ethernet => {
+            VerbsError::NoSuchAddress { address, found: found() }
+        }
+        Some(address) if wish.gid_index.is_none() => VerbsError::NoIpAddress { address, found: found() },
         _ => VerbsError::NoGid { found: found() },
     })
 }
@@ -165,7 +203,7 @@ fn fit_gid(port: &PortReport, wish: &Wish) -> Option<Gid> {
     let fits = |gid: &&Gid| match (wish.gid_index, wish.address) {
         (Some(index), _) => gid.index == index,
         (None, Some(address)) => ip_address(gid) == address.to_canonical(),
-        (None, None) => true,
+        (None, None) => wish.is_ipv4.is_none_or(|is_ipv4| ip_address(gid).is_ipv4() == is_ipv4),
     };
     let is_ethernet = port.attributes.link_layer == LinkLayer::Ethernet;
     // On Ethernet routable packets are better than others, and addresses that somebody gave than those that are there
@@ -182,7 +220,12 @@ fn fit_gid(port: &PortReport, wish: &Wish) -> Option<Gid> {
 
 /// The address as an IP address.
 pub(super) fn ip_address(gid: &Gid) -> IpAddr {
-    IpAddr::V6(Ipv6Addr::from(gid.bytes)).to_canonical()
+    ip_of(gid.bytes)
+}
+
+/// The bytes of an address (GID) as an IP address.
+pub(super) fn ip_of(gid: [u8; 16]) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from(gid)).to_canonical()
 }
 
 /// Devices as an error lists them.
@@ -270,8 +313,8 @@ pub(super) fn register(
     remote: RemoteAccess,
     local_write: bool,
 ) -> Result<MemoryRegion, VerbsError> {
-    let (len, registered, limit) = (region.len(), MemoryRegion::registered_len(), locked_memory_max());
-    if let Some(limit) = limit
+    let (len, registered, limit) = (region.len(), MemoryRegion::registered_len(), locked_memory_limit());
+    if let Some(limit) = limit.filter(|_| !may_lock_more())
         && registered.saturating_add(len as u64) > limit
     {
         return Err(VerbsError::LockedMemory { len, registered, limit });
@@ -284,12 +327,15 @@ pub(super) fn register(
 }
 
 /// Bytes that this process may lock; `None` when there is no limit.
-fn locked_memory_max() -> Option<u64> {
+fn locked_memory_limit() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+}
+
+/// Whether this process seems to be exempt from the limit. In a user namespace the kernel asks the initial one, and says no.
+fn may_lock_more() -> bool {
     use rustix::thread::CapabilitySet;
     let capabilities = rustix::thread::capabilities(None);
-    let is_exempt = capabilities.is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    limit.filter(|_| !is_exempt)
+    capabilities.is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK))
 }
 
 #[cfg(test)]

@@ -57,22 +57,15 @@ pub(super) struct Endpoint {
     frames: Arc<MemoryRegion>,
     send_queue: Arc<CompletionQueue>,
     receive_queue: Arc<CompletionQueue>,
-    /// Wakes who waits for a read, at the end that dials.
+    /// Wakes who waits for a read. None where the peer only reads.
     send_channel: Option<Arc<CompletionChannel>>,
     receive_channel: Arc<CompletionChannel>,
     domain: Arc<ProtectionDomain>,
-    side: Side,
+    /// What is registered in the domain for this endpoint alone. `None` when the domain is shared, or all is over.
+    own_regions: Mutex<Option<Vec<Arc<MemoryRegion>>>>,
+    owns_domain: bool,
     message_len_max: u32,
     send_wr_max: u32,
-}
-
-/// Which end of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    /// The one that dialled. Its protection domain is its own, and one can wait for the end of its reads.
-    Dialled,
-    /// The one that was dialled. Its protection domain is that of all such ends of its device.
-    Accepted,
 }
 
 #[derive(Debug)]
@@ -114,7 +107,6 @@ impl Endpoint {
     pub(super) fn create(
         device: &OpenDevice,
         domain: &Arc<ProtectionDomain>,
-        side: Side,
         kind: QueuePairKind,
         make: impl Fn(&QueuePairPlan<'_>) -> Result<QueuePair, SysError>,
     ) -> Result<Arc<Self>, FabricError> {
@@ -122,7 +114,8 @@ impl Endpoint {
         let buffers = usize::from(RECEIVES + SEND_BUFFERS);
         let frames = Arc::new(Region::allocate(buffers * FRAME_LEN, Protection::PeersWrite)?);
         let frames = Arc::new(region::register(domain, &frames, RemoteAccess::None, true)?);
-        let send_channel = (side == Side::Dialled).then(|| CompletionChannel::create(context)).transpose();
+        let owns_domain = !Arc::ptr_eq(domain, &device.serving);
+        let send_channel = owns_domain.then(|| CompletionChannel::create(context)).transpose();
         let send_channel = send_channel?;
         let receive_channel = CompletionChannel::create(context)?;
         let send_wr_max = device.sends_max;
@@ -157,7 +150,8 @@ impl Endpoint {
             send_channel,
             receive_channel,
             domain: Arc::clone(domain),
-            side,
+            own_regions: Mutex::new(owns_domain.then(Vec::new)),
+            owns_domain,
             message_len_max: device.message_len_max,
             send_wr_max,
         }))
@@ -203,7 +197,25 @@ impl Endpoint {
 
     /// Whether the domain is its own.
     pub(super) fn owns_domain(&self) -> bool {
-        self.side == Side::Dialled
+        self.owns_domain
+    }
+
+    /// Keeps a region that is registered in its own domain, until it is given up or all is over.
+    pub(super) fn keep(&self, region: &Arc<MemoryRegion>) -> Result<(), FabricError> {
+        let kept = self.own_regions.lock().as_mut().map(|regions| regions.push(Arc::clone(region)));
+        kept.ok_or(FabricError::Closed)
+    }
+
+    /// Gives a region up that it keeps.
+    pub(super) fn give_up(&self, region: &Arc<MemoryRegion>) {
+        let mut regions = self.own_regions.lock();
+        regions.iter_mut().for_each(|regions| regions.retain(|kept| !Arc::ptr_eq(kept, region)));
+    }
+
+    /// Gives up all that is registered for this endpoint alone: its session is over. What is under way keeps its memory.
+    pub(super) fn give_up_all(&self) {
+        let regions = self.own_regions.lock().take();
+        drop(regions);
     }
 
     /// Bytes that a work request can carry itself.

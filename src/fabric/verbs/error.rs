@@ -63,6 +63,28 @@ pub enum VerbsError {
         /// What there is.
         found: String,
     },
+    /// The local address cannot tell which device to use.
+    #[error(
+        "the addresses (GIDs) of InfiniBand ports are no IP addresses, so that {address} names no device; set \
+         FABRICAST_RDMA_GID_INDEX=0, and FABRICAST_RDMA_DEVICE where there are several devices; there is: {found}"
+    )]
+    NoIpAddress {
+        /// The address.
+        address: IpAddr,
+        /// What there is.
+        found: String,
+    },
+    /// The way to a peer leaves this host by an interface that is none of RDMA.
+    #[error(
+        "the way to {way}, which is the address of no active RDMA device; check the \
+         address and the routes, or name the device in FABRICAST_RDMA_DEVICE; there is: {found}"
+    )]
+    NoWay {
+        /// The address that was dialled, and the local one that the routes lead to.
+        way: String,
+        /// What there is.
+        found: String,
+    },
     /// The port has no address of its own.
     #[error(
         "the RDMA device has no address (GID) that can be used; give its interface an IP address, or set \
@@ -130,6 +152,18 @@ pub enum VerbsError {
     /// What listens at an address is no node.
     #[error("what listens there is not a node of this version; check address and port")]
     NotANode,
+    /// A peer names the address of another host, or of another interface.
+    #[error(
+        "the peer's RDMA device has the address (GID) {told}, but its TCP connection comes from {address}: on a host with \
+         several addresses both have to be the same, that of the RDMA interface; dial that one, and leave \
+         FABRICAST_RDMA_GID_INDEX alone there"
+    )]
+    OtherAddress {
+        /// The address that it names.
+        told: IpAddr,
+        /// The address that it is reached by.
+        address: IpAddr,
+    },
     /// The peer did not want the connection.
     #[error("the peer refused the connection: {why}")]
     Refused {

@@ -12,7 +12,8 @@
 //! 10  [16] GID of the port
 //! 20  u32  MTU of the port, bytes
 //! 24  u8   RDMA READs that it answers at a time
-//! 25  [3]  zero
+//! 25  u8   1 of the dialling side when it is to write regions that the other one lends it; otherwise 0
+//! 26  [2]  zero
 //! ```
 //!
 //! The listening side brings its queue pair to RTS before it answers, the dialling side when it has the answer; it says then
@@ -58,6 +59,8 @@ pub(super) struct End {
     pub(super) mtu: u32,
     /// RDMA READs that it answers at a time.
     pub(super) reads_max: u8,
+    /// It dials, and is to write regions that the other one lends it.
+    pub(super) writes: bool,
 }
 
 impl End {
@@ -82,19 +85,20 @@ impl End {
         let packet_sequence = u32::from_be_bytes(take(rest)?);
         let gid = take(rest)?;
         let mtu = u32::from_be_bytes(take(rest)?);
-        let [reads_max, zeros @ ..] = take::<4>(rest)?;
+        let [reads_max, writes, zeros @ ..] = take::<4>(rest)?;
         if queue_pair >> NUMBER_BITS != 0 || packet_sequence >> NUMBER_BITS != 0 {
             return Err(Rejection::NotANode);
         }
-        if !MTUS.contains(&mtu) || zeros != [0; 3] {
+        if !MTUS.contains(&mtu) || writes > 1 || zeros != [0; 2] {
             return Err(Rejection::NotANode);
         }
-        Ok(Self { kind, lid, queue_pair, packet_sequence, gid, mtu, reads_max })
+        let writes = writes == 1;
+        Ok(Self { kind, lid, queue_pair, packet_sequence, gid, mtu, reads_max, writes })
     }
 
     /// Writes it for a peer.
     pub(super) fn emit(&self) -> [u8; EXCHANGE_LEN] {
-        let Self { kind, lid, queue_pair, packet_sequence, gid, mtu, reads_max } = *self;
+        let Self { kind, lid, queue_pair, packet_sequence, gid, mtu, reads_max, writes } = *self;
         let kind = match kind {
             QueuePairKind::Rc => RELIABLE,
             QueuePairKind::Uc => UNRELIABLE,
@@ -107,8 +111,8 @@ impl End {
             &packet_sequence.to_be_bytes(),
             &gid,
             &mtu.to_be_bytes(),
-            &[reads_max],
-            &[0; 3],
+            &[reads_max, writes.into()],
+            &[0; 2],
         ];
         let mut bytes = [0; EXCHANGE_LEN];
         bytes.iter_mut().zip(parts.into_iter().flatten()).for_each(|(to, from)| *to = *from);
@@ -141,12 +145,13 @@ mod tests {
         gid: *b"0123456789abcdef",
         mtu: 4096,
         reads_max: 16,
+        writes: true,
     };
 
     #[test]
     fn the_bytes_stay_what_they_are() {
         let expected =
-            b"FBCX\x01\x02\x01\x02\x00\x03\x04\x05\x00\x06\x07\x080123456789abcdef\x00\x00\x10\x00\x10\0\0\0";
+            b"FBCX\x01\x02\x01\x02\x00\x03\x04\x05\x00\x06\x07\x080123456789abcdef\x00\x00\x10\x00\x10\x01\0\0";
         assert_eq!(&END.emit(), expected);
         assert_eq!(End::parse(expected), Ok(END));
     }

@@ -1,8 +1,8 @@
-//! What two ends tell each other while they connect: that both are nodes of this version, and nothing else, since all can
-//! read it.
+//! What two ends tell each other while they connect: that both are nodes of this version, and whether the end that dials
+//! is to write regions of the other one; nothing else, since all can read it.
 //!
 //! ```text
-//! greeting   "FBC1"  version u8  nonce u64
+//! greeting   "FBC1"  version u8  nonce u64  1: the end that dials writes; 0: it does not, u8
 //! rejection  "FBC1"  version u8  reason u8
 //! ```
 //!
@@ -15,7 +15,7 @@ use crate::fabric::FabricError;
 const MAGIC: [u8; 4] = *b"FBC1";
 const VERSION: u8 = 1;
 /// Bytes of a greeting.
-const GREETING_LEN: usize = 13;
+const GREETING_LEN: usize = 14;
 /// Bytes of a rejection.
 const REJECTION_LEN: usize = 6;
 
@@ -23,6 +23,8 @@ const REJECTION_LEN: usize = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     nonce: u64,
+    /// The end that dials is to write regions that the other one lends it.
+    pub(super) writes: bool,
 }
 
 /// Why a connection was not accepted.
@@ -34,30 +36,33 @@ pub(super) enum Rejection {
     Version,
     /// Memory, or something else, is missing.
     NoRoom,
+    /// Over TCP it comes from another address than that of its device.
+    OtherAddress,
 }
 
 impl Greeting {
     /// A greeting by chance.
-    pub(super) fn new() -> Result<Self, FabricError> {
+    pub(super) fn new(writes: bool) -> Result<Self, FabricError> {
         let nonce = crate::random::number();
         let nonce = nonce.map_err(|source| FabricError::System { what: "draw a random number", source })?;
-        Ok(Self { nonce })
+        Ok(Self { nonce, writes })
     }
 
     /// The greeting as bytes.
     pub(super) fn emit(self) -> [u8; GREETING_LEN] {
         let [m0, m1, m2, m3] = MAGIC;
         let [n0, n1, n2, n3, n4, n5, n6, n7] = self.nonce.to_be_bytes();
-        [m0, m1, m2, m3, VERSION, n0, n1, n2, n3, n4, n5, n6, n7]
+        [m0, m1, m2, m3, VERSION, n0, n1, n2, n3, n4, n5, n6, n7, self.writes.into()]
     }
 
     /// Reads a greeting.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Rejection> {
         let bytes = bytes.first_chunk::<GREETING_LEN>().ok_or(Rejection::NotANode)?;
-        let [m0, m1, m2, m3, version, nonce @ ..] = *bytes;
-        match ([m0, m1, m2, m3], version) {
-            (MAGIC, VERSION) => Ok(Self { nonce: u64::from_be_bytes(nonce) }),
-            (MAGIC, _) => Err(Rejection::Version),
+        let [m0, m1, m2, m3, version, nonce @ .., writes] = *bytes;
+        let nonce = u64::from_be_bytes(nonce);
+        match ([m0, m1, m2, m3], version, writes) {
+            (MAGIC, VERSION, 0 | 1) => Ok(Self { nonce, writes: writes == 1 }),
+            (MAGIC, ..) => Err(Rejection::Version),
             _ => Err(Rejection::NotANode),
         }
     }
@@ -71,6 +76,7 @@ impl Rejection {
             Self::NotANode => 1,
             Self::Version => 2,
             Self::NoRoom => 3,
+            Self::OtherAddress => 4,
         };
         [m0, m1, m2, m3, VERSION, reason]
     }
@@ -82,6 +88,10 @@ impl Rejection {
             1 => "it takes this end for something else than a node",
             2 => "it is of another version",
             3 => "it has no room for another connection",
+            4 => {
+                "the TCP connection comes from another address than that of the RDMA device (GID); set \
+                 FABRICAST_RDMA_DEVICE to the device that has the way there, and leave FABRICAST_RDMA_GID_INDEX alone"
+            }
             _ => "for a reason that this version does not know",
         };
         ([m0, m1, m2, m3] == MAGIC).then_some(reason)
@@ -94,17 +104,17 @@ mod tests {
 
     #[test]
     fn greetings_are_read_back_from_what_is_padded() {
-        let greeting = Greeting { nonce: 0x0102_0304_0506_0708 };
+        let greeting = Greeting { nonce: 0x0102_0304_0506_0708, writes: true };
         let bytes = greeting.emit();
-        assert_eq!(&bytes, b"FBC1\x01\x01\x02\x03\x04\x05\x06\x07\x08");
+        assert_eq!(&bytes, b"FBC1\x01\x01\x02\x03\x04\x05\x06\x07\x08\x01");
         let padded = [bytes.as_slice(), &[0; 43]].concat();
         assert_eq!(Greeting::parse(&padded), Ok(greeting));
-        assert_ne!(Greeting::new().unwrap(), Greeting::new().unwrap());
+        assert_ne!(Greeting::new(false).unwrap(), Greeting::new(false).unwrap());
     }
 
     #[test]
     fn what_is_no_greeting_is_rejected_with_the_reason() {
-        let bytes = Greeting { nonce: 7 }.emit();
+        let bytes = Greeting { nonce: 7, writes: false }.emit();
         for cut in 0..bytes.len() {
             assert_eq!(Greeting::parse(&bytes[..cut]), Err(Rejection::NotANode));
         }
@@ -114,6 +124,7 @@ mod tests {
             let expected = match bit / 8 {
                 0..4 => Err(Rejection::NotANode),
                 4 => Err(Rejection::Version),
+                13 if bit % 8 > 0 => Err(Rejection::Version),
                 _ => Ok(()),
             };
             assert_eq!(Greeting::parse(&damaged).map(|_| ()), expected, "bit {bit}");
@@ -122,9 +133,12 @@ mod tests {
 
     #[test]
     fn rejections_are_told_in_words() {
-        for (rejection, word) in
-            [(Rejection::NotANode, "node"), (Rejection::Version, "version"), (Rejection::NoRoom, "room")]
-        {
+        for (rejection, word) in [
+            (Rejection::NotANode, "node"),
+            (Rejection::Version, "version"),
+            (Rejection::NoRoom, "room"),
+            (Rejection::OtherAddress, "another address"),
+        ] {
             let padded = [rejection.emit().as_slice(), &[0; 142]].concat();
             assert!(Rejection::parse(&padded).unwrap().contains(word));
         }

@@ -12,8 +12,8 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use super::device::{Device, Wish};
-use super::endpoint::{Endpoint, MIN_RNR_TIMER, Side};
+use super::device::{Device, Wish, ip_of};
+use super::endpoint::{Endpoint, MIN_RNR_TIMER};
 use super::error::VerbsError;
 use super::exchange::{End, READY, packet_sequence};
 use super::greeting::Rejection;
@@ -21,9 +21,7 @@ use super::link::{Change, Link};
 use super::manager::{ACK_TIMEOUT, RETRY_COUNT, RNR_RETRY_COUNT, not_reached, resolve};
 use super::opened::Devices;
 use super::stream::{Arrival, FrameStream};
-use super::sys::{
-    LinkLayer, ProtectionDomain, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsPlan, SysError,
-};
+use super::sys::{LinkLayer, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsPlan, SysError};
 use crate::fabric::{Address, FabricError};
 use crate::limits;
 
@@ -35,6 +33,8 @@ pub(super) struct ExchangedLink {
     events: OwnedFd,
     phase: Phase,
     kind: QueuePairKind,
+    /// This end dials, and is to write regions that the peer lends it.
+    writes: bool,
     /// What is not connected yet, at the end that dialled.
     near: Option<Near>,
     /// What was dialled, at the end that did.
@@ -53,6 +53,8 @@ enum Phase {
     Asked,
     /// Waiting for the peer to be ready.
     Accepting,
+    /// It stands, and the peer has yet to say that it is ready.
+    Heard,
     /// It stands.
     Standing,
     /// The peer was told that it is over.
@@ -63,9 +65,11 @@ enum Phase {
 
 /// This end of a connection, and what it tells the peer.
 #[derive(Debug)]
-struct Near {
-    endpoint: Arc<Endpoint>,
-    end: End,
+pub(super) struct Near {
+    /// The queue pair, and all that belongs to it.
+    pub(super) endpoint: Arc<Endpoint>,
+    /// What the peer is told.
+    pub(super) end: End,
     port: u8,
     /// The place of its address in the table of its port, if packets carry addresses.
     gid_index: Option<u8>,
@@ -77,13 +81,15 @@ impl ExchangedLink {
     /// Begins to connect to a node.
     pub(super) fn dial(
         address: &Address,
-        kind: QueuePairKind,
+        (kind, writes): (QueuePairKind, bool),
         devices: &Devices,
         now_ns: u64,
     ) -> Result<Self, FabricError> {
-        let (target, source) = (resolve(address)?, devices.source()?);
+        let target = resolve(address)?;
+        let source = devices.source(&target)?;
         let socket = connect(source.as_ref(), &target).map_err(|error| not_connected(address, error))?;
-        Self::new(socket, Phase::Connecting, kind, Some(address.clone()), now_ns)
+        let link = Self::new(socket, Phase::Connecting, kind, Some(address.clone()), now_ns)?;
+        Ok(Self { writes, ..link })
     }
 
     /// Takes a connection that a peer asks for.
@@ -107,7 +113,7 @@ impl ExchangedLink {
         let added = epoll::add(&events, stream.socket(), epoll::EventData::new_u64(0), wanted);
         added.map_err(|errno| system(errno.into()))?;
         let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
-        Ok(Self { stream, events, phase, kind, near: None, address, deadline_ns })
+        Ok(Self { stream, events, phase, kind, writes: false, near: None, address, deadline_ns })
     }
 
     fn advance(&mut self, devices: &Devices) -> Result<Option<Change>, FabricError> {
@@ -131,6 +137,10 @@ impl ExchangedLink {
                 self.phase = Phase::Standing;
                 Ok(Some(Change::Established))
             }
+            (Phase::Heard, _) if frame == READY => {
+                self.phase = Phase::Standing;
+                Ok(None)
+            }
             (Phase::Standing | Phase::Leaving, QueuePairKind::Uc) => Ok(Some(Change::Frame(frame))),
             (Phase::Leaving, QueuePairKind::Rc) => Ok(None),
             _ => self.refuse(Rejection::NotANode).map(Some),
@@ -152,7 +162,8 @@ impl ExchangedLink {
         let local = socket.local_addr().map_err(system)?.ip();
         let (data, wanted) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
         epoll::modify(&self.events, socket, data, wanted).map_err(|errno| system(errno.into()))?;
-        let near = Near::create(local, Side::Dialled, self.kind, devices)?;
+        let mut near = Near::create(local, self.kind, true, devices)?;
+        near.end.writes = self.writes;
         self.say(&near.end.emit());
         self.phase = Phase::Asking;
         let endpoint = Arc::clone(&near.endpoint);
@@ -166,8 +177,9 @@ impl ExchangedLink {
             return Err(VerbsError::Refused { why }.into());
         }
         let far = End::parse(frame).ok().filter(|far| far.kind == self.kind).ok_or(VerbsError::NotANode)?;
+        let peer = self.stream.socket().peer_addr().map_err(system)?.ip();
         if let Some(near) = self.near.take() {
-            near.connect(&far)?;
+            near.connect(&far, peer)?;
         }
         self.say(READY);
         self.phase = Phase::Standing;
@@ -181,9 +193,14 @@ impl ExchangedLink {
             Err(rejection) => return self.refuse(rejection),
         };
         let local = self.stream.socket().local_addr().map_err(system)?.ip();
-        let near = Near::create(local, Side::Accepted, far.kind, devices);
-        let connected = near.and_then(|near| near.connect(&far).map(|()| near));
-        let near = connected.inspect_err(|_| self.say(&Rejection::NoRoom.emit()))?;
+        let peer = self.stream.socket().peer_addr().map_err(system)?.ip();
+        let near = Near::create(local, far.kind, far.writes, devices);
+        let connected = near.and_then(|near| near.connect(&far, peer).map(|()| near));
+        let near = connected.inspect_err(|error| {
+            let is_other = matches!(error, FabricError::Verbs(VerbsError::OtherAddress { .. }));
+            let rejection = if is_other { Rejection::OtherAddress } else { Rejection::NoRoom };
+            self.say(&rejection.emit());
+        })?;
         self.say(&near.end.emit());
         (self.kind, self.phase) = (far.kind, Phase::Accepting);
         Ok(Change::Endpoint(near.endpoint))
@@ -250,8 +267,14 @@ impl Link for ExchangedLink {
         change
     }
 
+    fn heard(&mut self) {
+        if self.phase == Phase::Accepting {
+            self.phase = Phase::Heard;
+        }
+    }
+
     fn leave(&mut self) {
-        let stands = matches!(self.phase, Phase::Standing | Phase::Accepting);
+        let stands = matches!(self.phase, Phase::Standing | Phase::Heard | Phase::Accepting);
         self.shut(if stands { Shutdown::Write } else { Shutdown::Both });
         self.phase = if stands { Phase::Leaving } else { Phase::Over };
     }
@@ -270,22 +293,17 @@ impl Link for ExchangedLink {
 }
 
 impl Near {
-    /// An end on the device that has this address.
-    fn create(
+    /// An end on the device that has this address. `is_lent_to` when the peer may be lent regions to be written.
+    pub(super) fn create(
         local: IpAddr,
-        side: Side,
         kind: QueuePairKind,
+        is_lent_to: bool,
         devices: &Devices,
     ) -> Result<Self, FabricError> {
         let device = Device::choose(&Wish::from_environment(Some(local))?)?;
         let opened = devices.open(&device.context)?;
-        let domain = match side {
-            // A domain of its own: what this peer is lent is beyond the reach of others.
-            Side::Dialled => ProtectionDomain::allocate(&opened.context)?,
-            Side::Accepted => Arc::clone(&opened.serving),
-        };
-        let endpoint =
-            Endpoint::create(&opened, &domain, side, kind, |plan| QueuePair::create(&domain, plan))?;
+        let domain = opened.domain_for(is_lent_to)?;
+        let endpoint = Endpoint::create(&opened, &domain, kind, |plan| QueuePair::create(&domain, plan))?;
         endpoint.queue_pair().to_init(device.port, RemoteFlags::default())?;
         if endpoint.is_reliable() {
             endpoint.begin_to_receive()?;
@@ -300,6 +318,7 @@ impl Near {
             gid: device.gid.bytes,
             mtu: device.port_attributes.active_mtu,
             reads_max: opened.reads_served_max,
+            writes: false,
         };
         let is_global = device.port_attributes.link_layer == LinkLayer::Ethernet;
         let gid_index =
@@ -308,8 +327,13 @@ impl Near {
         Ok(Self { endpoint, end, port: device.port, gid_index, reads_max: opened.reads_max })
     }
 
-    /// Connects the queue pair to that of the peer.
-    fn connect(&self, far: &End) -> Result<(), FabricError> {
+    /// Connects the queue pair to that of the peer, which is reached over TCP by this address. Where addresses are those of
+    /// IP its device must have the same one: nobody aims this device at a third host, nor has the kernel look for one.
+    pub(super) fn connect(&self, far: &End, peer: IpAddr) -> Result<(), FabricError> {
+        let (told, address) = (ip_of(far.gid), peer.to_canonical());
+        if self.gid_index.is_some() && told != address {
+            return Err(VerbsError::OtherAddress { told, address }.into());
+        }
         let queue_pair = self.endpoint.queue_pair();
         queue_pair.to_rtr(&RtrPlan {
             mtu: self.end.mtu.min(far.mtu),
@@ -464,7 +488,8 @@ mod tests {
     fn nobody_at_an_address_is_told_as_such() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let address = Address::Rdma { host: free.ip().to_string(), port: free.port() };
-        let dialled = ExchangedLink::dial(&address, QueuePairKind::Rc, &Devices::new(Wish::default()), 0);
+        let dialled =
+            ExchangedLink::dial(&address, (QueuePairKind::Rc, false), &Devices::new(Wish::default()), 0);
         let error = dialled.and_then(|mut link| outcome(&mut link, 0)).unwrap_err();
         assert!(matches!(&error, FabricError::NoSuchNode { address: found } if *found == address), "{error}");
     }

@@ -33,6 +33,10 @@ pub(super) trait Link: Debug + Send {
     /// What has happened next. An error is the end of it.
     fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError>;
 
+    /// Takes note that the peer has sent a frame, which it does only when the connection stands: what would say so may
+    /// be lost, or on its way.
+    fn heard(&mut self);
+
     /// Tells the peer that the connection is over. The peer's answer is a [`Change::Over`].
     fn leave(&mut self);
 

@@ -5,14 +5,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::NAME;
-use super::endpoint::{Endpoint, Side};
+use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::greeting::{Greeting, Rejection};
 use super::link::{Change, Link};
 use super::opened::{Devices, OpenDevice};
 use super::sys::{
-    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, ProtectionDomain, QueuePairKind,
-    QueuePairPlan, SysError,
+    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, QueuePairKind, QueuePairPlan, SysError,
 };
 use crate::fabric::{Address, FabricError};
 use crate::limits;
@@ -62,11 +61,17 @@ enum Phase {
 
 impl ManagedLink {
     /// Begins to connect to a node.
-    pub(super) fn dial(address: &Address, devices: &Devices, now_ns: u64) -> Result<Self, FabricError> {
-        let (target, source) = (resolve(address)?, devices.source()?);
+    pub(super) fn dial(
+        address: &Address,
+        writes: bool,
+        devices: &Devices,
+        now_ns: u64,
+    ) -> Result<Self, FabricError> {
+        let target = resolve(address)?;
+        let source = devices.source(&target)?;
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel)?;
-        let greeting = Greeting::new()?;
+        let greeting = Greeting::new(writes)?;
         let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         let begun = id.resolve_address(source.as_ref(), &target, timeout_ms).map_err(VerbsError::from);
         begun.map_err(|error| not_reached(address, error))?;
@@ -112,10 +117,9 @@ impl ManagedLink {
         id.migrate(&channel)?;
         let device = device_of(id, devices)?;
         id.set_ack_timeout(ACK_TIMEOUT)?;
-        let endpoint =
-            Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, |plan| {
-                id.create_queue_pair(&device.serving, plan)
-            })?;
+        let domain = device.domain_for(greeting.writes)?;
+        let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&domain, plan);
+        let endpoint = Endpoint::create(&device, &domain, QueuePairKind::Rc, make)?;
         endpoint.begin_to_receive()?;
         id.accept(&ConnectParameters {
             private_data: &greeting.emit(),
@@ -181,10 +185,9 @@ impl ManagedLink {
     /// The device is known: the endpoint can be made.
     fn on_address(&mut self, devices: &Devices) -> Result<Change, FabricError> {
         let device = device_of(&self.id, devices)?;
-        // A domain of its own: what this peer is lent is beyond the reach of others.
-        let domain = ProtectionDomain::allocate(&device.context)?;
+        let domain = device.domain_for(true)?;
         let make = |plan: &QueuePairPlan<'_>| self.id.create_queue_pair(&domain, plan);
-        let endpoint = Endpoint::create(&device, &domain, Side::Dialled, QueuePairKind::Rc, make)?;
+        let endpoint = Endpoint::create(&device, &domain, QueuePairKind::Rc, make)?;
         endpoint.begin_to_receive()?;
         self.id.set_ack_timeout(ACK_TIMEOUT)?;
         let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
@@ -248,6 +251,17 @@ impl Link for ManagedLink {
         change
     }
 
+    fn heard(&mut self) {
+        if self.phase != Phase::Accepting {
+            return;
+        }
+        self.phase = Phase::Standing;
+        if let Err(error) = self.id.establish() {
+            // The connection manager has heard of it meanwhile.
+            tracing::trace!(target: "fabricast", %error, "nothing to be established");
+        }
+    }
+
     fn leave(&mut self) {
         let stands = matches!(self.phase, Phase::Standing | Phase::Accepting);
         self.disconnect();
@@ -278,15 +292,20 @@ impl Reception {
     pub(super) fn open(at: &SocketAddr, devices: &Devices) -> Result<Self, FabricError> {
         let in_use = |error: SysError| {
             let address = Address::Rdma { host: at.ip().to_string(), port: at.port() };
-            if error.is_address_in_use() { FabricError::AddressInUse { address } } else { error.into() }
+            if error.is_address_in_use() {
+                return FabricError::AddressInUse { address };
+            }
+            let explained = if error.is_no_address() { super::device::no_device_at(at.ip()) } else { None };
+            explained.map_or_else(|| error.into(), FabricError::from)
         };
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel)?;
         id.bind(at).map_err(in_use)?;
         id.listen(limits::VERBS_BACKLOG).map_err(in_use)?;
-        // One that stands for all addresses has no device, until somebody calls.
-        if let Some(context) = id.context()? {
-            devices.open(&context)?;
+        match id.context()? {
+            Some(context) => drop(devices.open(&context)?),
+            // One that stands for all addresses has no device, until somebody calls.
+            None => devices.open_all()?,
         }
         Ok(Self { id, channel })
     }
@@ -338,7 +357,11 @@ pub(super) fn not_reached(address: &Address, error: VerbsError) -> FabricError {
     };
     let is = |errno: Errno| errno.raw_os_error() == number;
     if is(Errno::NODEV) || is(Errno::ADDRNOTAVAIL) {
-        FabricError::Unreachable { address: address.clone(), fabric: NAME }
+        let why = resolve(address).ok().and_then(|target| super::device::no_way(address, &target));
+        why.map_or_else(
+            || FabricError::Unreachable { address: address.clone(), fabric: NAME },
+            FabricError::from,
+        )
     } else if is(Errno::HOSTUNREACH) || is(Errno::NETUNREACH) || is(Errno::TIMEDOUT) {
         FabricError::NoAnswer { address: address.clone() }
     } else {

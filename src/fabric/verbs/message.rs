@@ -122,8 +122,11 @@ impl<'a> Frame<'a> {
         if flags & !(ASKS | ANSWERS) == 0 {
             let is_empty = rest.is_empty() && message_len == 0 && offset == 0;
             let (asks, answers) = (flags & ASKS != 0, flags & ANSWERS != 0);
-            let frame = Self { credits, asks, answers, fragment: None };
-            return if is_empty { Ok(frame) } else { Err(Malformed("it holds something unannounced")) };
+            return match (is_empty, credits, flags) {
+                (false, ..) => Err(Malformed("it holds something unannounced")),
+                (true, 0, 0) => Err(Malformed("it says nothing")),
+                _ => Ok(Self { credits, asks, answers, fragment: None }),
+            };
         }
         let region = match flags {
             FRAGMENT => None,
@@ -309,6 +312,9 @@ impl Outbound {
     pub(super) fn heed(&mut self, frame: &Frame<'_>) -> Result<(), Malformed> {
         if frame.answers && (!self.awaits || self.asks) {
             return Err(Malformed("it answers what was not asked"));
+        }
+        if frame.asks && self.answers {
+            return Err(Malformed("it asks twice"));
         }
         self.awaits &= !frame.answers;
         self.answers |= frame.asks;

@@ -84,6 +84,19 @@ impl VerbsFabric {
     pub(crate) fn listen_at(&self, at: &SocketAddr) -> Result<Box<dyn Listener>, FabricError> {
         Ok(Box::new(VerbsListener::open(at, &self.devices, &self.service)?))
     }
+
+    /// Begins to connect to a node; `writes` tells it that regions are to be written that it lends.
+    fn dial_for(&self, address: &Address, writes: bool) -> Result<Box<dyn Connection>, FabricError> {
+        let (devices, now_ns) = (&self.devices, SystemClock.monotonic_ns());
+        let exchanged = |kind| ExchangedLink::dial(address, (kind, writes), devices, now_ns);
+        let link: Box<dyn Link> = match self.connect {
+            RdmaConnect::Manager => Box::new(ManagedLink::dial(address, writes, devices, now_ns)?),
+            RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
+            RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
+        };
+        let session = Session::new(&self.devices, link, None)?;
+        Ok(Box::new(VerbsConnection::new(session, &self.service)))
+    }
 }
 
 impl Fabric for VerbsFabric {
@@ -92,15 +105,11 @@ impl Fabric for VerbsFabric {
     }
 
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        let now_ns = SystemClock.monotonic_ns();
-        let exchanged = |kind| ExchangedLink::dial(address, kind, &self.devices, now_ns);
-        let link: Box<dyn Link> = match self.connect {
-            RdmaConnect::Manager => Box::new(ManagedLink::dial(address, &self.devices, now_ns)?),
-            RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
-            RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
-        };
-        let session = Session::new(&self.devices, link, None)?;
-        Ok(Box::new(VerbsConnection::new(session, &self.service)))
+        self.dial_for(address, false)
+    }
+
+    fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+        self.dial_for(address, true)
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {

@@ -56,7 +56,7 @@ impl Offer for VerbsOffer {
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
         self.check(Exposure::Write, "the peer lets it only be read", len_min)?;
         let Self { endpoint, remote } = *self;
-        let (flight, source, waiting) = (Arc::default(), None, VecDeque::new());
+        let (flight, source, waiting) = (Arc::default(), Weak::new(), VecDeque::new());
         let (is_reliable, endpoint) = (endpoint.is_reliable(), Arc::downgrade(&endpoint));
         Ok(Box::new(VerbsWrite { endpoint, is_reliable, remote, len: len_min, flight, source, waiting }))
     }
@@ -136,8 +136,8 @@ struct VerbsWrite {
     /// Bytes that were agreed.
     len: usize,
     flight: Arc<Flight>,
-    /// What the last batch came from.
-    source: Option<Arc<MemoryRegion>>,
+    /// What the last batch came from. It ends with the session.
+    source: Weak<MemoryRegion>,
     /// Batches that wait for room in the queue, and where they come from.
     waiting: VecDeque<(Arc<MemoryRegion>, Vec<Write>)>,
 }
@@ -182,16 +182,14 @@ impl VerbsWrite {
         endpoint: &Arc<Endpoint>,
         source: &Registration,
     ) -> Result<Arc<MemoryRegion>, FabricError> {
-        if let Some(last) = &self.source
-            && Arc::ptr_eq(last.region(), source.region())
-        {
-            return Ok(Arc::clone(last));
+        if let Some(last) = self.source.upgrade().filter(|last| Arc::ptr_eq(last.region(), source.region())) {
+            return Ok(last);
         }
         let entry = source.entries::<VerbsRegistered>().next();
         let entry =
             entry.ok_or(FabricError::Access { why: "its source is registered with another fabric" })?;
         let found = entry.local(endpoint)?;
-        self.source = Some(Arc::clone(&found));
+        self.source = Arc::downgrade(&found);
         Ok(found)
     }
 

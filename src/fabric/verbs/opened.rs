@@ -16,7 +16,8 @@ use crate::limits;
 pub(super) struct OpenDevice {
     /// The device.
     pub(super) context: Arc<Context>,
-    /// The protection domain of all connections that were accepted: what they may read is the same memory.
+    /// The protection domain of all connections that were accepted from who does not write: what they may read is the same
+    /// memory.
     pub(super) serving: Arc<ProtectionDomain>,
     /// Work requests of a send queue.
     pub(super) sends_max: u32,
@@ -43,6 +44,14 @@ impl OpenDevice {
     }
 }
 
+impl OpenDevice {
+    /// The protection domain of one more connection: one of its own if its peer may be lent regions to be written, which are
+    /// beyond the reach of others then, or the one of all that only read.
+    pub(super) fn domain_for(&self, writes: bool) -> Result<Arc<ProtectionDomain>, SysError> {
+        if writes { ProtectionDomain::allocate(&self.context) } else { Ok(Arc::clone(&self.serving)) }
+    }
+}
+
 /// The devices that one fabric uses.
 #[derive(Debug)]
 pub(super) struct Devices {
@@ -57,15 +66,25 @@ impl Devices {
         Self { wish, opened: Mutex::default() }
     }
 
-    /// The local address to dial from: that of the device that is wished for.
-    pub(super) fn source(&self) -> Result<Option<SocketAddr>, FabricError> {
+    /// The local address to dial a peer from: that of the device that is wished for, if it has one of this kind.
+    pub(super) fn source(&self, target: &SocketAddr) -> Result<Option<SocketAddr>, FabricError> {
         if self.wish.device.is_none() {
             return Ok(None);
         }
-        let device = Device::choose(&self.wish)?;
+        let device = match Device::choose(&Wish { is_ipv4: Some(target.is_ipv4()), ..self.wish.clone() }) {
+            // What it has is of the other kind: the routes decide.
+            Err(VerbsError::NoGid { .. }) if self.wish.gid_index.is_none() => return Ok(None),
+            device => device?,
+        };
         // The addresses of InfiniBand are none of IP.
         let is_ip = device.port_attributes.link_layer == LinkLayer::Ethernet;
-        Ok(is_ip.then(|| SocketAddr::new(ip_address(&device.gid), 0)))
+        let mut source = SocketAddr::new(ip_address(&device.gid), 0);
+        if let (SocketAddr::V6(source), SocketAddr::V6(target)) = (&mut source, target)
+            && source.ip().is_unicast_link_local()
+        {
+            source.set_scope_id(target.scope_id());
+        }
+        Ok(is_ip.then_some(source))
     }
 
     /// The device in use, from now on if not before.
@@ -81,6 +100,14 @@ impl Devices {
         let device = Arc::new(OpenDevice::new(context)?);
         opened.push(Arc::clone(&device));
         Ok(device)
+    }
+
+    /// Takes all devices into use that may be used and have an active port.
+    pub(super) fn open_all(&self) -> Result<(), FabricError> {
+        for context in super::device::usable(&self.wish)? {
+            self.open(&context)?;
+        }
+        Ok(())
     }
 
     /// All that are in use.

@@ -40,18 +40,26 @@ pub(super) struct VerbsRegistered {
 /// The registrations of a region with devices, and who knows of them.
 #[derive(Debug, Default)]
 struct Held {
-    regions: Vec<InDomain>,
+    /// In the domains that connections share.
+    shared: Vec<Shared>,
+    /// In the domains of endpoints that have one of their own.
+    owned: Vec<Owned>,
     /// Whom it was sent to.
     lent: Vec<Weak<Endpoint>>,
 }
 
-/// A region in a protection domain.
+/// A region in a protection domain that stays.
 #[derive(Debug)]
-struct InDomain {
+struct Shared {
     domain: Arc<ProtectionDomain>,
     region: Arc<MemoryRegion>,
-    /// The one endpoint of the domain; all those that were accepted share theirs, which stays.
-    owner: Option<Weak<Endpoint>>,
+}
+
+/// A region in the protection domain of one endpoint, which keeps it.
+#[derive(Debug)]
+struct Owned {
+    endpoint: Weak<Endpoint>,
+    region: Weak<MemoryRegion>,
 }
 
 impl VerbsRegistered {
@@ -63,14 +71,23 @@ impl VerbsRegistered {
     ) -> Result<Self, FabricError> {
         let this = Self { region: Arc::clone(region), exposure, held: Mutex::default() };
         for domain in domains {
-            this.in_domain(&mut this.held.lock(), domain, None)?;
+            this.in_shared(&mut this.held.lock(), domain)?;
         }
         Ok(this)
     }
 
     /// The region as the local end of work requests of this endpoint.
     pub(super) fn local(&self, endpoint: &Arc<Endpoint>) -> Result<Arc<MemoryRegion>, FabricError> {
-        self.in_domain(&mut self.held.lock(), endpoint.domain(), Some(endpoint))
+        let mut held = self.held.lock();
+        if endpoint.owns_domain() {
+            return self.in_own(&mut held, endpoint);
+        }
+        if self.exposure == Exposure::Write {
+            let why =
+                "who only reads is lent nothing to be written: it has to be dialled, or to dial to write";
+            return Err(FabricError::Access { why });
+        }
+        self.in_shared(&mut held, endpoint.domain())
     }
 
     /// What the peer of this endpoint has to know of it.
@@ -102,24 +119,40 @@ impl VerbsRegistered {
         }
     }
 
-    fn in_domain(
+    fn in_shared(
         &self,
         held: &mut Held,
         domain: &Arc<ProtectionDomain>,
-        endpoint: Option<&Arc<Endpoint>>,
     ) -> Result<Arc<MemoryRegion>, FabricError> {
-        if let Some(known) = held.regions.iter().find(|known| Arc::ptr_eq(&known.domain, domain)) {
+        if let Some(known) = held.shared.iter().find(|known| Arc::ptr_eq(&known.domain, domain)) {
             return Ok(Arc::clone(&known.region));
         }
-        held.regions.retain(|known| known.owner.as_ref().is_none_or(|owner| owner.strong_count() > 0));
+        let region = self.register_in(domain)?;
+        held.shared.push(Shared { domain: Arc::clone(domain), region: Arc::clone(&region) });
+        Ok(region)
+    }
+
+    fn in_own(&self, held: &mut Held, endpoint: &Arc<Endpoint>) -> Result<Arc<MemoryRegion>, FabricError> {
+        let is_it = |known: &&Owned| known.endpoint.as_ptr() == Arc::as_ptr(endpoint);
+        if let Some(region) = held.owned.iter().find(is_it).and_then(|known| known.region.upgrade()) {
+            return Ok(region);
+        }
+        held.owned.retain(|known| known.region.strong_count() > 0);
+        if let Some(failure) = endpoint.failure() {
+            return Err(failure.into());
+        }
+        let region = self.register_in(endpoint.domain())?;
+        endpoint.keep(&region)?;
+        held.owned.push(Owned { endpoint: Arc::downgrade(endpoint), region: Arc::downgrade(&region) });
+        Ok(region)
+    }
+
+    fn register_in(&self, domain: &Arc<ProtectionDomain>) -> Result<Arc<MemoryRegion>, FabricError> {
         let access = match self.exposure {
             Exposure::Read => RemoteAccess::Read,
             Exposure::Write => RemoteAccess::Write,
         };
-        let region = Arc::new(register(domain, &self.region, access, false)?);
-        let owner = endpoint.filter(|endpoint| endpoint.owns_domain()).map(Arc::downgrade);
-        held.regions.push(InDomain { domain: Arc::clone(domain), region: Arc::clone(&region), owner });
-        Ok(region)
+        Ok(Arc::new(register(domain, &self.region, access, false)?))
     }
 }
 
@@ -129,7 +162,12 @@ impl Drop for VerbsRegistered {
     fn drop(&mut self) {
         let held = self.held.get_mut();
         // First the memory, then the rights that stood on it.
-        held.regions.clear();
+        held.shared.clear();
+        for Owned { endpoint, region } in held.owned.drain(..) {
+            if let (Some(endpoint), Some(region)) = (endpoint.upgrade(), region.upgrade()) {
+                endpoint.give_up(&region);
+            }
+        }
         for endpoint in held.lent.drain(..).filter_map(|lent| lent.upgrade()) {
             endpoint.withdraw(self.exposure);
         }

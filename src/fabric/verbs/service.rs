@@ -93,9 +93,10 @@ impl Inner {
     fn run(&self) {
         let mut attended = Vec::new();
         loop {
+            // Before all else is looked at, so that whoever changes it afterwards ends the wait.
+            self.waker.reset();
             // Acquire: pairs with the Release of the last hold.
             let stop = self.stop.load(Ordering::Acquire);
-            self.waker.reset();
             let devices = self.devices.all();
             devices.iter().for_each(|device| report_events(device));
             let due_ns = self.attend_all(&mut attended);

@@ -63,6 +63,8 @@ struct State {
     look_ns: u64,
     /// The owner was woken.
     awake: bool,
+    /// The owner had a message for which there was no room, and is to be told when there is.
+    wants_room: bool,
 }
 
 /// How the service thread looks after a session.
@@ -135,6 +137,7 @@ impl Session {
                 completed: 0,
                 look_ns: 0,
                 awake: false,
+                wants_room: false,
             }),
         };
         if let Some(endpoint) = endpoint {
@@ -168,8 +171,21 @@ impl Session {
         }
         let mut state = self.state.lock();
         self.go_on(&mut state, now_ns);
+        let sent = self.take_to_send(&mut state, message, region);
+        state.wants_room = matches!(sent, Ok(Sent::Full));
+        self.flush(&mut state);
+        // What has come meanwhile is the owner's, too, whatever became of the message.
+        self.rouse(&mut state);
+        sent
+    }
+
+    fn take_to_send(
+        &self,
+        state: &mut State,
+        message: &[u8],
+        region: Option<&Registration>,
+    ) -> Result<Sent, FabricError> {
         if state.end.is_some() {
-            self.rouse(&mut state);
             return Err(FabricError::Closed);
         }
         let described = match (region, self.endpoint.get()) {
@@ -177,24 +193,21 @@ impl Session {
             (None, _) => None,
             (Some(_), None) => return Ok(Sent::Full),
             (Some(registration), Some(endpoint)) => {
-                let entry = registration.entries::<VerbsRegistered>().next();
-                let entry =
-                    entry.ok_or(FabricError::Access { why: "it is registered with another fabric" })?;
+                let entry = registered(registration)?;
                 let descriptor = entry.descriptor(endpoint)?;
                 entry.lend(endpoint)?;
                 Some(descriptor)
             }
         };
-        let sent = state.outbound.push(message, described);
-        self.flush(&mut state);
-        self.rouse(&mut state);
-        Ok(sent)
+        Ok(state.outbound.push(message, described))
     }
 
     /// The next message.
     pub(super) fn receive(&self, into: &mut [u8], now_ns: u64) -> Result<Received, FabricError> {
         let mut state = self.state.lock();
         self.go_on(&mut state, now_ns);
+        // Who looks sends next what waits: once is enough.
+        state.wants_room &= !self.has_room(&state);
         let received = self.take_message(&mut state, into);
         // Room that was given back may be all that the peer, or this end, waits for.
         self.flush(&mut state);
@@ -210,13 +223,11 @@ impl Session {
         }
     }
 
-    /// What the peer gets to know of a region.
-    pub(super) fn remote_key(&self, registration: &Registration) -> RemoteKey {
-        let entry = registration.entries::<VerbsRegistered>().next();
-        let descriptor = entry.zip(self.endpoint.get()).map(|(entry, endpoint)| entry.descriptor(endpoint));
-        let key =
-            |descriptor: Descriptor| RemoteKey { key: descriptor.key.into(), address: descriptor.address };
-        descriptor.and_then(Result::ok).map(key).unwrap_or_default()
+    /// Registers a region where the peer can use it, and this end's work requests. What the peer gets to know of it.
+    pub(super) fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+        let Some(endpoint) = self.endpoint.get() else { return Ok(RemoteKey::default()) };
+        let Descriptor { key, address, .. } = registered(registration)?.descriptor(endpoint)?;
+        Ok(RemoteKey { key: key.into(), address })
     }
 
     /// The owner is gone. What was sent is still delivered, if that can be done in time.
@@ -323,14 +334,13 @@ impl Session {
         self.flush(state);
     }
 
+    /// Takes what has happened to the link. A peer cannot hold this up: what its frames may give back, ask, answer or hold
+    /// is bounded until this end has sent something, and a frame that does nothing of that is refused.
     fn follow_link(&self, state: &mut State, now_ns: u64) -> Result<(), FabricError> {
         while let Some(change) = state.link.next(&self.devices, now_ns)? {
             match change {
                 Change::Endpoint(endpoint) => self.adopt(endpoint)?,
-                Change::Established => {
-                    state.stands = true;
-                    self.endpoint.get().map_or(Ok(()), |endpoint| endpoint.open())?;
-                }
+                Change::Established => self.establish(state)?,
                 Change::Frame(bytes) => state.take_frame(bytes)?,
                 Change::Over => {
                     self.end(state, End::Closed);
@@ -339,6 +349,16 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// The connection stands: the link says so, or the peer has used it.
+    fn establish(&self, state: &mut State) -> Result<(), FabricError> {
+        if state.stands {
+            return Ok(());
+        }
+        state.stands = true;
+        state.link.heard();
+        self.endpoint.get().map_or(Ok(()), |endpoint| endpoint.open())
     }
 
     fn adopt(&self, endpoint: Arc<Endpoint>) -> Result<(), FabricError> {
@@ -352,8 +372,10 @@ impl Session {
     fn take_arrivals(&self, state: &mut State, endpoint: &Endpoint) -> Result<(), FabricError> {
         let mut arrivals = VecDeque::new();
         endpoint.take_arrivals(&mut arrivals)?;
-        // The peer has heard that it was accepted.
-        state.stands |= !arrivals.is_empty();
+        if !arrivals.is_empty() {
+            // The peer has heard that it was accepted.
+            self.establish(state)?;
+        }
         for arrival in arrivals {
             let mut words = [0; FRAME_WORDS];
             let frame = Frame::parse(endpoint.read(arrival, &mut words)).map_err(malformed)?;
@@ -444,14 +466,22 @@ impl Session {
                 _ => Failure::Closed,
             };
             endpoint.fail(failure);
+            // Others may hold the endpoint still: a publisher that does not publish, say.
+            endpoint.give_up_all();
         }
         state.end = Some(end);
         state.link.disconnect();
     }
 
-    /// Sees to it that the owner's handle is readable exactly while there is something to receive.
+    /// Whether any message could be taken to be sent.
+    fn has_room(&self, state: &State) -> bool {
+        state.outbound.has_room() && self.endpoint.get().is_some()
+    }
+
+    /// Sees to it that the owner's handle is readable exactly while there is something to receive, or room again.
     fn rouse(&self, state: &mut State) {
-        let has_something = !state.arrivals.is_empty() || state.end.is_some();
+        let has_room = state.wants_room && self.has_room(state);
+        let has_something = has_room || !state.arrivals.is_empty() || state.end.is_some();
         if has_something && !state.awake {
             self.waker.wake();
         } else if !has_something && state.awake {
@@ -503,6 +533,12 @@ impl State {
             Some(End::Failed(error)) => error.take().map_or(Ok(Received::Closed), Err),
         }
     }
+}
+
+/// What the provider keeps of a region.
+fn registered(registration: &Registration) -> Result<&VerbsRegistered, FabricError> {
+    let entry = registration.entries::<VerbsRegistered>().next();
+    entry.ok_or(FabricError::Access { why: "it is registered with another fabric" })
 }
 
 fn malformed(Malformed(why): Malformed) -> FabricError {

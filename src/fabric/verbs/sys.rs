@@ -22,8 +22,10 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 
 pub(super) use completion::{CompletionChannel, CompletionQueue, Status, WorkCompletion};
+#[cfg(test)]
+pub(super) use context::PortState;
 pub(super) use context::{
-    AsyncEventKind, Context, Gid, GidKind, LinkLayer, PortAttributes, PortState, ProtectionDomain,
+    AsyncEventKind, Context, Gid, GidKind, LinkLayer, PortAttributes, ProtectionDomain,
 };
 pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel};
 #[cfg(test)]
@@ -66,6 +68,11 @@ impl SysError {
     /// Whether the address is used by somebody else.
     pub(super) fn is_address_in_use(&self) -> bool {
         self.is(Errno::ADDRINUSE)
+    }
+
+    /// Whether no device has the address.
+    pub(super) fn is_no_address(&self) -> bool {
+        self.is(Errno::NODEV) || self.is(Errno::ADDRNOTAVAIL)
     }
 
     fn is(&self, errno: Errno) -> bool {

@@ -2,6 +2,7 @@
 //! when a queue is full, who is woken. Run them one at a time in a machine of `tools/soft-roce`.
 
 mod hostile;
+mod strangers;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -70,9 +71,16 @@ impl World {
         until("a connection", || self.listener.accept().unwrap())
     }
 
-    /// A peer that does as it likes.
-    fn rogue(&mut self) -> (Rogue, Box<dyn Connection>) {
-        let mut link = ManagedLink::dial(&self.at, &self.near.devices, SystemClock.monotonic_ns()).unwrap();
+    /// Both ends of one more connection, dialled to write.
+    fn connect_to_write(&mut self) -> (Box<dyn Connection>, Box<dyn Connection>) {
+        let near = self.near.dial_to_write(&self.at).unwrap();
+        (near, self.accept())
+    }
+
+    /// A peer that does as it likes, and dials to read, or to write, too.
+    fn rogue(&mut self, writes: bool) -> (Rogue, Box<dyn Connection>) {
+        let now_ns = SystemClock.monotonic_ns();
+        let mut link = ManagedLink::dial(&self.at, writes, &self.near.devices, now_ns).unwrap();
         let (mut endpoint, mut stands, mut far) = (None, false, None);
         until("a connection", || {
             match link.next(&self.near.devices, SystemClock.monotonic_ns()).unwrap() {
@@ -86,13 +94,13 @@ impl World {
         });
         let endpoint = endpoint.unwrap();
         endpoint.open().unwrap();
-        (Rogue { _link: link, endpoint }, far.unwrap())
+        (Rogue { _link: Box::new(link), endpoint }, far.unwrap())
     }
 }
 
 /// An end that speaks in frames.
 struct Rogue {
-    _link: ManagedLink,
+    _link: Box<dyn std::fmt::Debug>,
     endpoint: Arc<Endpoint>,
 }
 
@@ -298,7 +306,7 @@ fn an_access_that_is_refused_ends_its_own_session_only() {
 #[ignore = "needs an RDMA device"]
 fn reads_wait_for_room_in_a_full_queue() {
     let mut world = World::new();
-    let (rogue, mut far) = world.rogue();
+    let (rogue, mut far) = world.rogue(false);
     let repository = registered(&world.far, 4096, Exposure::Read);
     repository.region().store(0, 7);
     send(&mut *far, b"region", Some(&repository));
@@ -325,7 +333,7 @@ fn reads_wait_for_room_in_a_full_queue() {
 fn writes_wait_for_room_in_a_full_queue_in_their_order() {
     const MAX: usize = crate::limits::VERBS_WAITING_BATCHES_MAX;
     let mut world = World::new();
-    let (rogue, mut far) = world.rogue();
+    let (rogue, mut far) = world.rogue(true);
     let landing = registered(&world.far, 4096, Exposure::Write);
     let source = registered(&world.near, 4096, Exposure::Read);
     send(&mut *far, b"region", Some(&landing));
@@ -409,13 +417,24 @@ fn nothing_is_written_after_a_revocation_is_done() {
 fn nobody_waits_in_vain_for_a_read() {
     let mut world = World::new();
     let (mut near, mut far) = world.connect();
-    let len = 1 << 18;
-    let repository = registered(&world.far, len, Exposure::Read);
-    let reads: Vec<_> = (0..3).map(|_| open_read(&mut *far, &mut *near, &repository)).collect();
+    let repository = registered(&world.far, READ_LEN, Exposure::Read);
+    read_and_wait(&mut *far, &mut *near, &repository);
+    // A subscriber whose publisher has dialled reads at the end that was dialled.
+    let (mut near, mut far) = world.connect_to_write();
+    let repository = registered(&world.near, READ_LEN, Exposure::Read);
+    read_and_wait(&mut *near, &mut *far, &repository);
+}
+
+/// Bytes that are read by who waits for them.
+const READ_LEN: usize = 1 << 18;
+
+/// Three threads read what one end sends to the other, and wait for it.
+fn read_and_wait(from: &mut dyn Connection, at: &mut dyn Connection, repository: &Registration) {
+    let reads: Vec<_> = (0..3).map(|_| open_read(from, at, repository)).collect();
     std::thread::scope(|scope| {
         for mut read in reads {
             scope.spawn(move || {
-                let whole = [ByteRange { offset: 0, len }];
+                let whole = [ByteRange { offset: 0, len: READ_LEN }];
                 for _ in 0..100 {
                     let mut completion = read.post(&whole).unwrap();
                     while completion == Completion::Pending {
@@ -429,6 +448,39 @@ fn nobody_waits_in_vain_for_a_read() {
             });
         }
     });
+}
+
+/// A node's topics outlive the connections that it dials, whatever still holds those.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn what_was_registered_for_a_dialled_connection_ends_with_it() {
+    let mut world = World::new();
+    let len = 1 << 20;
+    let repository = registered(&world.near, len, Exposure::Read);
+    let mut kept = Vec::new();
+    let before = sys::MemoryRegion::registered_len();
+    for round in 0..10 {
+        let (mut near, mut far) = world.connect_to_write();
+        let mut read = open_read(&mut *near, &mut *far, &repository);
+        read.post(&[WORD_0]).unwrap();
+        finish(&mut *read).unwrap();
+        let landing = registered(&world.far, 4096, Exposure::Write);
+        let mut write = open_write(&mut *far, &mut *near, &landing);
+        write.post(&repository, &[Write::Range(WORD_0)]).unwrap();
+        finish_writes(&mut *write).unwrap();
+        if round % 2 == 0 {
+            drop(near)
+        } else {
+            drop(far)
+        }
+        // As a publisher does that does not publish.
+        kept.push(write);
+    }
+    until("the end of all registrations", || {
+        let held = sys::MemoryRegion::registered_len() - before;
+        (held < len as u64).then_some(())
+    });
+    drop(kept);
 }
 
 #[test]
@@ -467,6 +519,48 @@ fn a_handle_wakes_for_messages_and_for_the_end() {
         assert!(matches!(near.receive(&mut buffer).unwrap(), Received::Nothing));
         wait(&[near.wait_handle().unwrap()], &[], Duration::from_millis(100)).unwrap();
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn addresses_of_no_device_are_told_with_those_that_there_are() {
+    let at: SocketAddr = "192.0.2.9:7473".parse().unwrap();
+    let error = fabric().listen_at(&at).unwrap_err().to_string();
+    assert!(error.contains("no active RDMA device has the address 192.0.2.9"), "{error}");
+    assert!(error.contains("rxe0:1 (Active"), "{error}");
+}
+
+/// Nobody polls: the handle alone tells that there is room, and that a message has come meanwhile.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_handle_wakes_for_room() {
+    const MESSAGES: usize = 300;
+    let mut world = World::new();
+    let (mut near, mut far) = world.connect();
+    let readable = |near: &dyn Connection| assert!(wakes(near.wait_handle().unwrap()), "nobody was woken");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..MESSAGES {
+                assert_eq!(receive(&mut *far).0.len(), 20_000 + number);
+                send(&mut *far, b"got it", None);
+            }
+        });
+        let (mut sent, mut got, mut buffer) = (0, 0, [0; 64]);
+        let mut fulls = 0;
+        while got < MESSAGES {
+            while let Received::Message { .. } = near.receive(&mut buffer).unwrap() {
+                got += 1;
+            }
+            while sent < MESSAGES && near.send(&vec![7; 20_000 + sent], None).unwrap() == Sent::Done {
+                sent += 1;
+            }
+            fulls += usize::from(sent < MESSAGES);
+            if got < MESSAGES {
+                readable(&*near);
+            }
+        }
+        assert!(fulls > 0, "there was room all the time");
+    });
 }
 
 #[test]

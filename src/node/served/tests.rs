@@ -70,8 +70,8 @@ impl Connection for Scripted {
         true
     }
 
-    fn remote_key(&self, _: &Registration) -> RemoteKey {
-        RemoteKey::default()
+    fn prepare(&self, _: &Registration) -> Result<RemoteKey, FabricError> {
+        Ok(RemoteKey::default())
     }
 
     fn withdraw(&mut self, _: &Registration) {}

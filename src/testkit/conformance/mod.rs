@@ -152,7 +152,7 @@ impl Pair {
     fn new(harness: &dyn Harness) -> Self {
         let (dialler, listening) = (harness.fabric(), harness.fabric());
         let mut listener = listening.listen(&name("far")).expect("the name is free");
-        let near = dialler.dial(&harness.address(&name("far"))).expect("somebody listens");
+        let near = dialler.dial_to_write(&harness.address(&name("far"))).expect("somebody listens");
         let far = accepted(harness, &mut *listener);
         Self { dialler, listening, near, far, listener }
     }

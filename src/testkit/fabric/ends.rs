@@ -88,8 +88,8 @@ impl Connection for SimConnection {
         self.network.reach == Reach::Mapped
     }
 
-    fn remote_key(&self, registration: &Registration) -> RemoteKey {
-        registration.entries::<SimRegistered>().next().map(|entry| entry.remote).unwrap_or_default()
+    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+        Ok(registration.entries::<SimRegistered>().next().map(|entry| entry.remote).unwrap_or_default())
     }
 
     fn withdraw(&mut self, _registration: &Registration) {}

@@ -128,8 +128,8 @@ impl Connection for FaultyConnection {
         self.inner.as_ref().is_some_and(|inner| inner.writes_words_in_order())
     }
 
-    fn remote_key(&self, registration: &Registration) -> RemoteKey {
-        self.inner.as_ref().map(|inner| inner.remote_key(registration)).unwrap_or_default()
+    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+        self.inner.as_ref().ok_or(FabricError::Closed)?.prepare(registration)
     }
 
     fn withdraw(&mut self, registration: &Registration) {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::fabric::verbs::sys::PortState;
 
 fn gid(index: u32, address: &str, kind: GidKind) -> Gid {
     let address: IpAddr = address.parse().unwrap();
@@ -104,7 +105,21 @@ fn without_an_ipv4_address_a_global_one_then_any_is_taken() {
 fn infiniband_uses_the_first_address() {
     let mut port = port(1, PortState::Active, vec![gid(0, "fe80::2", GidKind::Infiniband)]);
     port.attributes.link_layer = LinkLayer::Infiniband;
-    assert_eq!(chosen(&[device("ib0", vec![port])], &Wish::default()).2, 0);
+    let devices = [device("ib0", vec![port])];
+    assert_eq!(chosen(&devices, &Wish::default()).2, 0);
+    // An IP address says nothing of it, and giving it that one does not help.
+    assert_eq!(chosen(&devices, &wish("", "0", "192.0.2.1")).2, 0);
+    let refused = refusal(&devices, &wish("", "", "192.0.2.1"));
+    assert!(refused.contains("set FABRICAST_RDMA_GID_INDEX=0") && refused.contains("ib0:1"), "{refused}");
+}
+
+#[test]
+fn an_address_of_the_other_end_s_kind_is_taken() {
+    let of = |device: &str, is_ipv4| Wish { is_ipv4: Some(is_ipv4), ..wish(device, "", "") };
+    let devices = three_devices();
+    assert_eq!(chosen(&devices, &of("mlx5_1:1", true)), ("mlx5_1".to_owned(), 1, 5));
+    assert_eq!(chosen(&devices, &of("mlx5_1:1", false)), ("mlx5_1".to_owned(), 1, 2));
+    assert!(refusal(&devices, &of("rxe0", false)).contains("no address (GID)"));
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn frame<'a>(random: &mut Random, bytes: &'a [u8]) -> Frame<'a> {
     let message_len = number(u64::from(offset) + bytes.len() as u64 + random.below(1000));
     let fragment = (!random.once_in(4)).then_some(Fragment { message_len, offset, region, bytes });
     let (asks, answers) = (fragment.is_none() && random.once_in(2), fragment.is_none() && random.once_in(2));
-    Frame { credits: number(random.next() >> 48), asks, answers, fragment }
+    Frame { credits: number(1 + random.below(u16::MAX.into())), asks, answers, fragment }
 }
 
 #[test]
@@ -89,7 +89,8 @@ fn what_is_malformed_is_refused_for_what_it_is() {
         (&|bytes| bytes[7] = 6, "does not lie"),
         (&|bytes| bytes[8] = 0xff, "does not lie"),
         (&|bytes| bytes.truncate(HEADER_LEN), "does not lie"),
-    ] as [(&dyn Fn(&mut Vec<u8>), &str); 13]
+        (&|bytes| *bytes = emitted(&NOTHING), "says nothing"),
+    ] as [(&dyn Fn(&mut Vec<u8>), &str); 14]
     {
         let error = frame(change).unwrap_err();
         assert!(error.contains(why), "{error} instead of {why}");
@@ -179,6 +180,9 @@ fn a_question_is_asked_once_and_answered_once() {
     let (mut near, mut far, mut bytes) = (Outbound::new(), Outbound::new(), Vec::new());
     let unasked = Frame { answers: true, ..NOTHING };
     assert!(near.heed(&unasked).is_err());
+    let mut impatient = Outbound::new();
+    impatient.heed(&Frame { asks: true, ..NOTHING }).unwrap();
+    assert!(impatient.heed(&Frame { asks: true, ..NOTHING }).is_err(), "before the answer");
     for _ in 0..3 {
         near.ask();
         assert!(near.heed(&unasked).is_err(), "it was not sent yet");

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags};
+use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc};
 use rustix::io::Errno;
 
 use super::{Context, SysError, borrow, check, set_nonblocking, warn_left};
@@ -171,28 +171,19 @@ pub(in crate::fabric::verbs) struct WorkCompletion {
     pub(in crate::fabric::verbs) status: Status,
     /// What the device's maker knows about a failure.
     pub(in crate::fabric::verbs) vendor_err: u32,
-    /// The number of its queue pair.
-    pub(in crate::fabric::verbs) qp_num: u32,
     /// Bytes that were received.
     pub(in crate::fabric::verbs) byte_len: u32,
-    /// The word that the sender added.
-    pub(in crate::fabric::verbs) immediate: Option<u32>,
 }
 
 impl WorkCompletion {
     pub(super) fn new(raw: &ibv_wc) -> Self {
         let status = Status::from_number(raw.status);
         let is_whole = status == Status::Success;
-        let has_immediate = is_whole && raw.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0;
-        // SAFETY: both fields of the union are numbers of 32 bits, and the structure was zeroed.
-        let word = unsafe { raw.imm_data_invalidated_rkey_union.imm_data };
         Self {
             wr_id: raw.wr_id,
             status,
             vendor_err: raw.vendor_err,
-            qp_num: raw.qp_num,
             byte_len: if is_whole { raw.byte_len } else { 0 },
-            immediate: has_immediate.then(|| u32::from_be(word)),
         }
     }
 }
@@ -200,7 +191,7 @@ impl WorkCompletion {
 impl Default for WorkCompletion {
     fn default() -> Self {
         let status = Status::Success;
-        Self { wr_id: 0, status, vendor_err: 0, qp_num: 0, byte_len: 0, immediate: None }
+        Self { wr_id: 0, status, vendor_err: 0, byte_len: 0 }
     }
 }
 

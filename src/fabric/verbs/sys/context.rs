@@ -71,14 +71,10 @@ pub(in crate::fabric::verbs) struct DeviceAttributes {
     pub(in crate::fabric::verbs) qp_wr_max: u32,
     /// Entries of a completion queue.
     pub(in crate::fabric::verbs) cqe_max: u32,
-    /// Pieces of memory of one work request.
-    pub(in crate::fabric::verbs) sge_max: u32,
     /// Reads of a peer that a queue pair serves at a time.
     pub(in crate::fabric::verbs) qp_rd_atom_max: u32,
     /// Reads that a queue pair has under way at a time.
     pub(in crate::fabric::verbs) qp_init_rd_atom_max: u32,
-    /// Bytes of a memory region.
-    pub(in crate::fabric::verbs) mr_len_max: u64,
     /// Ports; they are numbered from 1 on.
     pub(in crate::fabric::verbs) ports: u8,
 }
@@ -125,6 +121,11 @@ impl PortState {
             rdma_sys::ibv_port_state::IBV_PORT_ACTIVE_DEFER => Self::ActiveDeferred,
             other => Self::Unknown(other),
         }
+    }
+
+    /// Whether the port can be used.
+    pub(in crate::fabric::verbs) fn is_active(self) -> bool {
+        matches!(self, Self::Active | Self::ActiveDeferred)
     }
 }
 
@@ -270,10 +271,8 @@ impl Context {
         Ok(DeviceAttributes {
             qp_wr_max: count(raw.max_qp_wr),
             cqe_max: count(raw.max_cqe),
-            sge_max: count(raw.max_sge),
             qp_rd_atom_max: count(raw.max_qp_rd_atom),
             qp_init_rd_atom_max: count(raw.max_qp_init_rd_atom),
-            mr_len_max: raw.max_mr_size,
             ports: raw.phys_port_cnt,
         })
     }

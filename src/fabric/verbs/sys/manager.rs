@@ -443,6 +443,16 @@ impl CmId {
         self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_accept(id, place) })
     }
 
+    /// Says that the peer uses the connection, whose last word may be lost: it counts as established then.
+    pub(in crate::fabric::verbs) fn establish(&self) -> Result<(), SysError> {
+        let event = rdma_sys::ibv_event_type::IBV_EVENT_COMM_EST;
+        let call = |id| {
+            // SAFETY: the identifier is there as long as this value, and the kernel judges whether the event fits.
+            unsafe { rdma_sys::rdma_notify(id, event) }
+        };
+        check("rdma_notify", self.0.with(call))
+    }
+
     /// Rejects the connection that was asked for, and tells the peer why: at most 148 bytes.
     pub(in crate::fabric::verbs) fn reject(&self, private_data: &[u8]) -> Result<(), SysError> {
         const CALL: &str = "rdma_reject";

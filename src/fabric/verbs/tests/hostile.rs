@@ -1,7 +1,6 @@
 //! Peers that do not keep to the rules, or are none.
 
 use super::*;
-use crate::fabric::verbs::endpoint::Side;
 use crate::fabric::verbs::greeting;
 use crate::fabric::verbs::sys::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, QueuePairPlan};
 
@@ -48,26 +47,26 @@ fn a_reader_reaches_what_it_was_given_and_nothing_else() {
     let repository = registered(&world.far, 4096, Exposure::Read);
     let mut read = open_read(&mut *to_reader, &mut *reader, &repository);
     for change in CHANGES {
-        let (rogue, mut far) = world.rogue();
+        let (rogue, mut far) = world.rogue(false);
         send(&mut *far, b"region", Some(&repository));
         let real = rogue.region();
         forge(&rogue, real, |_| {}).unwrap();
         assert_refused(forge(&rogue, real, change));
     }
-    let (rogue, mut far) = world.rogue();
+    let (rogue, mut far) = world.rogue(false);
     send(&mut *far, b"region", Some(&repository));
     let real = rogue.region();
-    let (stranger, _far) = world.rogue();
+    let (stranger, _far) = world.rogue(false);
     assert_refused(forge(&stranger, real, |_| {}));
     // Nor does one from whom it was taken back, as from a subscriber that has detached.
-    let (rogue, mut far) = world.rogue();
+    let (rogue, mut far) = world.rogue(false);
     send(&mut *far, b"region", Some(&repository));
     let real = rogue.region();
     forge(&rogue, real, |_| {}).unwrap();
     far.withdraw(&repository);
     assert_refused(forge(&rogue, real, |_| {}));
     // Once it is withdrawn, nor does the one it was given to.
-    let (rogue, mut far) = world.rogue();
+    let (rogue, mut far) = world.rogue(false);
     let withdrawn = registered(&world.far, 4096, Exposure::Read);
     send(&mut *far, b"region", Some(&withdrawn));
     let real = rogue.region();
@@ -83,7 +82,7 @@ fn a_reader_reaches_what_it_was_given_and_nothing_else() {
 fn a_key_reaches_no_other_region_that_was_given_too() {
     let mut world = World::new();
     for (key, address) in [(0, 1), (1, 0)] {
-        let (rogue, mut far) = world.rogue();
+        let (rogue, mut far) = world.rogue(false);
         let repositories = [(); 2].map(|()| registered(&world.far, 4096, Exposure::Read));
         let given = repositories.each_ref().map(|repository| {
             send(&mut *far, b"region", Some(repository));
@@ -112,7 +111,7 @@ fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
         });
         let landing = registered(&near, 4096, Exposure::Write);
         send(&mut *connection, b"landing", Some(&landing));
-        let rogue = Rogue { _link: link, endpoint };
+        let rogue = Rogue { _link: Box::new(link), endpoint };
         let real = rogue.region();
         (connection, landing, rogue, real)
     };
@@ -128,6 +127,40 @@ fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
     forge(&honest, lent, |_| {}).unwrap();
 }
 
+/// Publishers that have dialled a node share its device, and nothing else.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_writer_that_dialled_reaches_what_it_was_lent_and_nothing_that_another_was() {
+    let mut world = World::new();
+    let mut publisher = |writes| {
+        let (rogue, mut far) = world.rogue(writes);
+        let landing = registered(&world.far, 4096, Exposure::Write);
+        let prepared = far.prepare(&landing);
+        assert_eq!(prepared.is_ok(), writes, "{prepared:?}");
+        if !writes {
+            assert!(matches!(far.send(b"landing", Some(&landing)), Err(FabricError::Access { .. })));
+            return (rogue, far, landing, None);
+        }
+        send(&mut *far, b"landing", Some(&landing));
+        let real = rogue.region();
+        (rogue, far, landing, Some(real))
+    };
+    let (honest, _honest_far, landing, lent) = publisher(true);
+    let lent = lent.unwrap();
+    for change in CHANGES {
+        let (rogue, _far, _landing, real) = publisher(true);
+        forge(&rogue, real.unwrap(), |_| {}).unwrap();
+        assert_refused(forge(&rogue, real.unwrap(), change));
+        let (rogue, _far, _landing, _) = publisher(true);
+        assert_refused(forge(&rogue, lent, |_| {}));
+    }
+    // Who says that it only reads, shares a domain with others, and is lent nothing.
+    let (liar, _far, _landing, _) = publisher(false);
+    assert_refused(forge(&liar, lent, |_| {}));
+    assert!((0..4096).step_by(8).all(|offset| landing.region().load(offset) == 0));
+    forge(&honest, lent, |_| {}).unwrap();
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_peer_that_sends_no_frames_loses_its_session() {
@@ -135,7 +168,7 @@ fn a_peer_that_sends_no_frames_loses_its_session() {
     let noise = vec![0xa5; 4096];
     let credits = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     for frame in [&b""[..], b"x", &noise, &credits] {
-        let (rogue, mut far) = world.rogue();
+        let (rogue, mut far) = world.rogue(false);
         rogue.endpoint.send(frame).unwrap();
         let error = end(&mut *far).unwrap_err();
         assert!(matches!(error, FabricError::Verbs(VerbsError::Malformed { .. })), "{error}");
@@ -152,7 +185,7 @@ fn a_peer_that_sends_no_frames_loses_its_session() {
 #[ignore = "needs an RDMA device"]
 fn a_peer_that_floods_harms_only_itself() {
     let mut world = World::new();
-    let (rogue, mut far) = world.rogue();
+    let (rogue, mut far) = world.rogue(false);
     let fragment = [&[0, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0], [7; 100].as_slice()].concat();
     let mut sent = 0;
     let error = until("the end of a flood", || {
@@ -182,10 +215,7 @@ fn connect_with(at: &Address, devices: &Devices, data: &[u8], mut also: impl FnM
             CmEventKind::AddressResolved => {
                 let device = devices.open(&id.context().unwrap().unwrap()).unwrap();
                 let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&device.serving, plan);
-                endpoint = Some(
-                    Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, make)
-                        .unwrap(),
-                );
+                endpoint = Some(Endpoint::create(&device, &device.serving, QueuePairKind::Rc, make).unwrap());
                 id.resolve_route(2000).unwrap();
             }
             CmEventKind::RouteResolved => id.connect(&parameters(data)).unwrap(),
@@ -238,8 +268,7 @@ fn what_answers_and_is_no_node_is_not_taken_for_one() {
         let id = request.new_id.unwrap();
         let device = devices.open(&id.context().unwrap().unwrap()).unwrap();
         let make = |plan: &QueuePairPlan<'_>| id.create_queue_pair(&device.serving, plan);
-        let _endpoint =
-            Endpoint::create(&device, &device.serving, Side::Accepted, QueuePairKind::Rc, make).unwrap();
+        let _endpoint = Endpoint::create(&device, &device.serving, QueuePairKind::Rc, make).unwrap();
         id.accept(&parameters(data)).unwrap();
         let error = end(&mut *connection).unwrap_err();
         assert!(matches!(error, FabricError::Verbs(VerbsError::NotANode)), "{error}");

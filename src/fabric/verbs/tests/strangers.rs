@@ -1,0 +1,252 @@
+//! Peers that connect by an exchange over TCP, and do as they like; and words of the connection manager that are lost.
+
+use std::io::Read;
+use std::net::{IpAddr, TcpStream};
+use std::os::fd::AsFd;
+
+use super::*;
+use crate::fabric::verbs::exchange::{End, READY};
+use crate::fabric::verbs::handshake::Near;
+use crate::fabric::verbs::stream::{self, FrameStream};
+
+/// A frame with one fragment, which is a whole message.
+const MESSAGE: &[u8] = b"\0\0\x01\x01\0\0\0\x05\0\0\0\0hello";
+/// A question whether the peer lives.
+const QUESTION: &[u8] = b"\0\0\x08\x01\0\0\0\0\0\0\0\0";
+/// A frame that says nothing.
+const NOTHING: &[u8] = b"\0\0\0\x01\0\0\0\0\0\0\0\0";
+
+/// One that dials over TCP.
+#[derive(Debug)]
+struct Stranger {
+    stream: FrameStream,
+    near: Near,
+    peer: IpAddr,
+    /// What the node's end has said of it.
+    error: Option<FabricError>,
+}
+
+impl Stranger {
+    fn new(world: &World, kind: QueuePairKind) -> Self {
+        let socket = TcpStream::connect(manager::resolve(&world.at).unwrap()).unwrap();
+        let (local, peer) = (socket.local_addr().unwrap().ip(), socket.peer_addr().unwrap().ip());
+        let near = Near::create(local, kind, true, &world.near.devices).unwrap();
+        Self { stream: FrameStream::new(socket).unwrap(), near, peer, error: None }
+    }
+
+    fn say(&mut self, frame: &[u8]) {
+        assert!(self.stream.send(frame).unwrap());
+    }
+
+    /// What the node says next, which goes on meanwhile; nothing, when it closes the connection.
+    fn hear(&mut self, far: &mut dyn Connection) -> Option<Vec<u8>> {
+        until("an answer", || {
+            self.error = self.error.take().or_else(|| far.receive(&mut [0; 64]).err());
+            match self.stream.receive() {
+                stream::Arrival::Frame(frame) => Some(Some(frame)),
+                stream::Arrival::Nothing => None,
+                stream::Arrival::Closed => Some(None),
+                other => panic!("{other:?}, and the node {:?}", self.error),
+            }
+        })
+    }
+
+    /// Tells its end, once that was changed, and hears the answer.
+    fn exchange(&mut self, far: &mut dyn Connection, change: impl FnOnce(&mut End)) -> Option<Vec<u8>> {
+        let mut end = self.near.end;
+        change(&mut end);
+        self.say(&end.emit());
+        self.hear(far)
+    }
+
+    /// Connects its queue pair as a node does.
+    fn connect(&mut self, far: &mut dyn Connection) {
+        let answer = self.exchange(far, |_| {}).unwrap();
+        self.near.connect(&End::parse(&answer).unwrap(), self.peer).unwrap();
+    }
+}
+
+/// Lets a session go on for so long.
+fn go_on(far: &mut dyn Connection, time_ns: u64) {
+    let begun_ns = SystemClock.monotonic_ns();
+    while SystemClock.monotonic_ns() - begun_ns < time_ns {
+        assert!(matches!(far.receive(&mut [0; 64]).unwrap(), Received::Nothing));
+        wait(&[far.wait_handle().unwrap()], &[], Duration::from_millis(20)).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_that_is_heard_before_it_says_that_it_is_ready_may_read() {
+    let mut world = World::new();
+    let mut stranger = Stranger::new(&world, QueuePairKind::Rc);
+    let mut far = world.accept();
+    stranger.connect(&mut *far);
+    stranger.near.endpoint.send(MESSAGE).unwrap();
+    assert_eq!(receive(&mut *far).0, b"hello");
+    let repository = registered(&world.far, 4096, Exposure::Read);
+    repository.region().store(0, 7);
+    send(&mut *far, b"region", Some(&repository));
+    let rogue = Rogue { endpoint: Arc::clone(&stranger.near.endpoint), _link: Box::new(()) };
+    let offer = Box::new(VerbsOffer::new(Arc::clone(&rogue.endpoint), rogue.region()));
+    let mut read = offer.open_read(4096).unwrap();
+    read.post(&[WORD_0]).unwrap();
+    finish(&mut *read).unwrap();
+    assert_eq!(read.mirror().load(0), 7);
+    // The word may come late, or never.
+    stranger.say(READY);
+    go_on(&mut *far, crate::limits::CONNECT_DEADLINE_NS + 200_000_000);
+    stranger.near.endpoint.send(MESSAGE).unwrap();
+    assert_eq!(receive(&mut *far).0, b"hello");
+    stranger.say(READY);
+    end(&mut *far).unwrap();
+}
+
+/// A link that never says that it stands: the peer's last word was lost.
+#[derive(Debug)]
+struct Deaf(ManagedLink);
+
+impl Link for Deaf {
+    fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.0.wait_handle()
+    }
+
+    fn deadline_ns(&self) -> Option<u64> {
+        self.0.deadline_ns()
+    }
+
+    fn next(&mut self, _: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
+        // The connection manager is not looked at.
+        Ok(self.deadline_ns().is_some_and(|deadline_ns| now_ns >= deadline_ns).then_some(Change::Over))
+    }
+
+    fn heard(&mut self) {
+        self.0.heard();
+    }
+
+    fn leave(&mut self) {
+        self.0.leave();
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.0.is_leaving()
+    }
+
+    fn disconnect(&self) {
+        self.0.disconnect();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
+    let (near, devices, at) = (fabric(), Arc::new(Devices::new(Wish::default())), address());
+    let reception = manager::Reception::open(&at, &devices).unwrap();
+    let service = Service::new(&devices).unwrap();
+    let at = Address::Rdma { host: at.ip().to_string(), port: at.port() };
+    let mut dialled = near.dial(&at).unwrap();
+    let request = until("a request", || reception.next().unwrap());
+    let accepted = ManagedLink::accept(request, &devices, SystemClock.monotonic_ns()).unwrap();
+    let (link, endpoint) = accepted.unwrap();
+    let session = Session::new(&devices, Box::new(Deaf(link)), Some(endpoint)).unwrap();
+    let mut far: Box<dyn Connection> = Box::new(VerbsConnection::new(session, &service));
+    send(&mut *dialled, b"anybody?", None);
+    assert_eq!(receive(&mut *far).0, b"anybody?");
+    go_on(&mut *far, crate::limits::CONNECT_DEADLINE_NS + 200_000_000);
+    send(&mut *far, b"still here", None);
+    assert_eq!(receive(&mut *dialled).0, b"still here");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_over_tcp_that_names_another_host_or_no_size_is_refused_at_once() {
+    let mut world = World::new();
+    type Edit = fn(&mut End);
+    let cases: [(Edit, u8); 5] = [
+        // An address of this subnet that nobody has, this host's own one without IP, a third host, no address.
+        (|end| end.gid[15] = 199, 4),
+        (|end| end.gid = [0; 16], 4),
+        (|end| end.gid[12..].copy_from_slice(&[192, 0, 2, 1]), 4),
+        (|end| end.mtu = 1000, 1),
+        (|end| end.reads_max = 0, 0),
+    ];
+    for (change, reason) in cases {
+        for kind in [QueuePairKind::Rc, QueuePairKind::Uc] {
+            let mut stranger = Stranger::new(&world, kind);
+            let mut far = world.accept();
+            let begun_ns = SystemClock.monotonic_ns();
+            let answer = stranger.exchange(&mut *far, change).unwrap();
+            let took_ns = SystemClock.monotonic_ns() - begun_ns;
+            if reason == 0 {
+                End::parse(&answer).unwrap();
+                continue;
+            }
+            assert_eq!(answer, [b"FBC1\x01", [reason].as_slice()].concat());
+            assert!(took_ns < 500_000_000, "{took_ns} ns");
+            assert_eq!(stranger.hear(&mut *far), None);
+            let told = stranger.error.or_else(|| end(&mut *far).err()).map(|error| error.to_string());
+            let is_named =
+                told.as_ref().is_some_and(|told| told.contains("but its TCP connection comes from"));
+            assert_eq!((told.is_some(), is_named), (reason == 4, reason == 4), "{told:?}");
+        }
+    }
+    let (mut near, mut far) = world.connect();
+    send(&mut *near, b"fine", None);
+    assert_eq!(receive(&mut *far).0, b"fine");
+}
+
+/// What a peer cannot be known to be until it says something: another queue pair, and one that says nothing more.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_over_tcp_that_goes_no_further_is_left_in_time() {
+    let mut world = World::new();
+    let begun_ns = SystemClock.monotonic_ns();
+    let mut strangers: Vec<_> = [0, 1]
+        .map(|flip| {
+            let mut stranger = Stranger::new(&world, QueuePairKind::Rc);
+            let mut far = world.accept();
+            let answer = stranger.exchange(&mut *far, |end| end.queue_pair ^= flip).unwrap();
+            stranger.near.connect(&End::parse(&answer).unwrap(), stranger.peer).unwrap();
+            (stranger, far)
+        })
+        .into();
+    for (stranger, far) in &mut strangers {
+        assert_eq!(stranger.hear(&mut **far), None);
+        end(&mut **far).unwrap();
+    }
+    let took_ns = SystemClock.monotonic_ns() - begun_ns;
+    assert!(took_ns >= crate::limits::CONNECT_DEADLINE_NS, "{took_ns} ns");
+    assert!(took_ns < 2 * crate::limits::CONNECT_DEADLINE_NS, "{took_ns} ns");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_peer_over_tcp_that_floods_loses_its_session() {
+    let mut world = World::new();
+    for frame in [NOTHING, QUESTION, MESSAGE] {
+        let mut stranger = Stranger::new(&world, QueuePairKind::Uc);
+        let mut far = world.accept();
+        stranger.connect(&mut *far);
+        stranger.say(READY);
+        // As much as the sockets take, before the node looks.
+        while matches!(stranger.stream.send(frame), Ok(true)) {}
+        let error = until("the end of a flood", || {
+            let begun_ns = SystemClock.monotonic_ns();
+            // Messages are taken by nobody who has no room for them.
+            let received = far.receive(&mut [0; 1]);
+            let took_ns = SystemClock.monotonic_ns() - begun_ns;
+            assert!(took_ns < 1_000_000_000, "{took_ns} ns for one look");
+            received.err().filter(|error| !matches!(error, FabricError::MessageTooLong { .. }))
+        });
+        assert!(matches!(error, FabricError::Verbs(VerbsError::Malformed { .. })), "{error}");
+        assert!(matches!(far.send(b"anybody?", None), Err(FabricError::Closed)));
+        let mut rest = Vec::new();
+        let (mut socket, handle) = (stranger.stream.socket(), stranger.stream.socket().as_fd());
+        wait(&[handle], &[], Duration::from_nanos(PATIENCE_NS)).unwrap();
+        // The socket is closed, with or without a word about what was not read.
+        let _ = socket.read_to_end(&mut rest);
+    }
+    let (mut near, mut far) = world.connect();
+    send(&mut *near, b"fine", None);
+    assert_eq!(receive(&mut *far).0, b"fine");
+}

@@ -18,7 +18,7 @@ use super::error::VerbsError;
 use super::exchange::{End, READY, packet_sequence};
 use super::greeting::Rejection;
 use super::link::{Change, Link};
-use super::manager::{ACK_TIMEOUT, RETRY_COUNT, RNR_RETRY_COUNT, not_reached, resolve};
+use super::manager::{ACK_TIMEOUT, Dialled, RETRY_COUNT, RNR_RETRY_COUNT, not_reached, resolve};
 use super::opened::Devices;
 use super::stream::{Arrival, FrameStream};
 use super::sys::{LinkLayer, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsPlan, SysError};
@@ -38,7 +38,7 @@ pub(super) struct ExchangedLink {
     /// What is not connected yet, at the end that dialled.
     near: Option<Near>,
     /// What was dialled, at the end that did.
-    address: Option<Address>,
+    dialled: Option<Dialled>,
     /// When the connection has to stand.
     deadline_ns: u64,
 }
@@ -87,8 +87,9 @@ impl ExchangedLink {
     ) -> Result<Self, FabricError> {
         let target = resolve(address)?;
         let source = devices.source(&target)?;
-        let socket = connect(source.as_ref(), &target).map_err(|error| not_connected(address, error))?;
-        let link = Self::new(socket, Phase::Connecting, kind, Some(address.clone()), now_ns)?;
+        let dialled = Dialled { address: address.clone(), target };
+        let socket = connect(source.as_ref(), &target).map_err(|error| not_connected(&dialled, error))?;
+        let link = Self::new(socket, Phase::Connecting, kind, Some(dialled), now_ns)?;
         Ok(Self { writes, ..link })
     }
 
@@ -101,7 +102,7 @@ impl ExchangedLink {
         socket: TcpStream,
         phase: Phase,
         kind: QueuePairKind,
-        address: Option<Address>,
+        dialled: Option<Dialled>,
         now_ns: u64,
     ) -> Result<Self, FabricError> {
         let stream = FrameStream::new(socket).map_err(system)?;
@@ -113,7 +114,7 @@ impl ExchangedLink {
         let added = epoll::add(&events, stream.socket(), epoll::EventData::new_u64(0), wanted);
         added.map_err(|errno| system(errno.into()))?;
         let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
-        Ok(Self { stream, events, phase, kind, writes: false, near: None, address, deadline_ns })
+        Ok(Self { stream, events, phase, kind, writes: false, near: None, dialled, deadline_ns })
     }
 
     fn advance(&mut self, devices: &Devices) -> Result<Option<Change>, FabricError> {
@@ -150,10 +151,10 @@ impl ExchangedLink {
     /// Looks whether the TCP connection stands: then this host's device is known, and the endpoint can be made.
     fn on_socket(&mut self, devices: &Devices) -> Result<Option<Change>, FabricError> {
         let socket = self.stream.socket();
-        match (socket.take_error().unwrap_or_else(Some), &self.address) {
+        match (socket.take_error().unwrap_or_else(Some), &self.dialled) {
             // It stood, and its listener has left.
             (Some(error), _) if error.kind() == ErrorKind::ConnectionReset => return Ok(Some(self.end())),
-            (Some(error), Some(address)) => return Err(not_connected(address, error)),
+            (Some(error), Some(dialled)) => return Err(not_connected(dialled, error)),
             _ => {}
         }
         if socket.peer_addr().is_err() {
@@ -208,7 +209,7 @@ impl ExchangedLink {
 
     /// Ends a connection with a peer that says what no node says.
     fn refuse(&mut self, rejection: Rejection) -> Result<Change, FabricError> {
-        if self.address.is_some() {
+        if self.dialled.is_some() {
             return Err(VerbsError::NotANode.into());
         }
         let peer = self.stream.socket().peer_addr().ok();
@@ -254,9 +255,9 @@ impl Link for ExchangedLink {
         if self.phase == Phase::Over {
             return Ok(None);
         }
-        let change = match (self.advance(devices), self.deadline_ns(), &self.address) {
-            (Ok(None), Some(deadline_ns), Some(address)) if now_ns >= deadline_ns => {
-                Err(FabricError::NoAnswer { address: address.clone() })
+        let change = match (self.advance(devices), self.deadline_ns(), &self.dialled) {
+            (Ok(None), Some(deadline_ns), Some(dialled)) if now_ns >= deadline_ns => {
+                Err(FabricError::NoAnswer { address: dialled.address.clone() })
             }
             (Ok(None), Some(deadline_ns), None) if now_ns >= deadline_ns => Ok(Some(self.end())),
             (change, ..) => change,
@@ -408,11 +409,11 @@ fn connect(source: Option<&SocketAddr>, target: &SocketAddr) -> io::Result<TcpSt
 }
 
 /// Why a node was not reached, in the words of the seam where it has some.
-fn not_connected(address: &Address, source: io::Error) -> FabricError {
+fn not_connected(dialled: &Dialled, source: io::Error) -> FabricError {
     if source.kind() == ErrorKind::ConnectionRefused {
-        return FabricError::NoSuchNode { address: address.clone() };
+        return FabricError::NoSuchNode { address: dialled.address.clone() };
     }
-    not_reached(address, VerbsError::Call { call: "connect", source })
+    not_reached(dialled, VerbsError::Call { call: "connect", source })
 }
 
 fn system(source: io::Error) -> FabricError {

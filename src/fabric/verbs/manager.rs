@@ -28,6 +28,15 @@ const REJECTED_NO_LISTENER: i32 = 8;
 const REJECTED_BY_PEER: i32 = 28;
 const NS_PER_MS: u64 = 1_000_000;
 
+/// What a link has dialled.
+#[derive(Clone, Debug)]
+pub(super) struct Dialled {
+    /// As it was asked for.
+    pub(super) address: Address,
+    /// What that was found to be, once: names are not looked up again.
+    pub(super) target: SocketAddr,
+}
+
 /// One end of a connection, as the connection manager sees it.
 #[derive(Debug)]
 pub(super) struct ManagedLink {
@@ -35,7 +44,7 @@ pub(super) struct ManagedLink {
     channel: Arc<EventChannel>,
     phase: Phase,
     /// What was dialled, at the end that did.
-    address: Option<Address>,
+    dialled: Option<Dialled>,
     greeting: Greeting,
     /// When the connection has to stand.
     deadline_ns: u64,
@@ -74,10 +83,11 @@ impl ManagedLink {
         let greeting = Greeting::new(writes)?;
         let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         let begun = id.resolve_address(source.as_ref(), &target, timeout_ms).map_err(VerbsError::from);
-        begun.map_err(|error| not_reached(address, error))?;
+        let dialled = Dialled { address: address.clone(), target };
+        begun.map_err(|error| not_reached(&dialled, error))?;
         let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
-        let address = Some(address.clone());
-        Ok(Self { id, channel, phase: Phase::Resolving, address, greeting, deadline_ns })
+        let dialled = Some(dialled);
+        Ok(Self { id, channel, phase: Phase::Resolving, dialled, greeting, deadline_ns })
     }
 
     /// Accepts a connection that a peer asks for. `None` when it was rejected, because it is none between nodes.
@@ -103,7 +113,7 @@ impl ManagedLink {
             let _ = id.reject(&Rejection::NoRoom.emit());
         })?;
         let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
-        let link = Self { id, channel, phase: Phase::Accepting, address: None, greeting, deadline_ns };
+        let link = Self { id, channel, phase: Phase::Accepting, dialled: None, greeting, deadline_ns };
         Ok(Some((link, endpoint)))
     }
 
@@ -138,9 +148,9 @@ impl ManagedLink {
                 return Ok(Some(change));
             }
         }
-        match (self.deadline_ns(), &self.address) {
+        match (self.deadline_ns(), &self.dialled) {
             (Some(deadline_ns), _) if now_ns < deadline_ns => Ok(None),
-            (Some(_), Some(address)) => Err(FabricError::NoAnswer { address: address.clone() }),
+            (Some(_), Some(dialled)) => Err(FabricError::NoAnswer { address: dialled.address.clone() }),
             (Some(_), None) => Ok(Some(self.end())),
             (None, _) => Ok(None),
         }
@@ -170,11 +180,11 @@ impl ManagedLink {
                 | CmEventKind::ConnectError
                 | CmEventKind::Unreachable,
                 _,
-            ) => match &self.address {
-                Some(address) => {
+            ) => match &self.dialled {
+                Some(dialled) => {
                     let event_name = format!("{:?}", event.kind);
                     let error = VerbsError::NotConnected { event: event_name, status: event.status };
-                    Err(not_reached(address, error))
+                    Err(not_reached(dialled, error))
                 }
                 None => Ok(Some(self.end())),
             },
@@ -210,9 +220,9 @@ impl ManagedLink {
     }
 
     fn on_rejection(&mut self, event: &CmEvent) -> Result<Change, FabricError> {
-        match (event.status, Rejection::parse(&event.private_data), &self.address) {
-            (REJECTED_NO_LISTENER, _, Some(address)) => {
-                Err(FabricError::NoSuchNode { address: address.clone() })
+        match (event.status, Rejection::parse(&event.private_data), &self.dialled) {
+            (REJECTED_NO_LISTENER, _, Some(dialled)) => {
+                Err(FabricError::NoSuchNode { address: dialled.address.clone() })
             }
             (REJECTED_BY_PEER, Some(why), _) => Err(VerbsError::Refused { why }.into()),
             (REJECTED_BY_PEER, None, _) => Ok(self.end()),
@@ -348,8 +358,9 @@ fn device_of(id: &CmId, devices: &Devices) -> Result<Arc<OpenDevice>, FabricErro
 }
 
 /// Why an address cannot be reached, in the words of the seam where it has some.
-pub(super) fn not_reached(address: &Address, error: VerbsError) -> FabricError {
+pub(super) fn not_reached(dialled: &Dialled, error: VerbsError) -> FabricError {
     use rustix::io::Errno;
+    let address = &dialled.address;
     let number = match &error {
         VerbsError::NotConnected { status, .. } => status.saturating_neg(),
         VerbsError::Call { source, .. } => source.raw_os_error().unwrap_or(0),
@@ -357,8 +368,7 @@ pub(super) fn not_reached(address: &Address, error: VerbsError) -> FabricError {
     };
     let is = |errno: Errno| errno.raw_os_error() == number;
     if is(Errno::NODEV) || is(Errno::ADDRNOTAVAIL) {
-        let why = resolve(address).ok().and_then(|target| super::device::no_way(address, &target));
-        why.map_or_else(
+        super::device::no_way(address, &dialled.target).map_or_else(
             || FabricError::Unreachable { address: address.clone(), fabric: NAME },
             FabricError::from,
         )

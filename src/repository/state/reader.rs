@@ -214,13 +214,14 @@ impl StateReader {
             Expected::Next => {
                 let (next, offset) = (self.last.next(), self.geometry.slot_offset(self.last.next()));
                 let head = Sequence::new(mirror.load(offset));
-                if head < next {
-                    return Ok(Step::Nothing);
-                }
                 let after = Sequence::new(mirror.load(self.geometry.slot_offset(next.next())));
+                // Also where the head stamp between the last value and one after the next is damaged.
                 if head > next || after > next {
                     let ranges = [HOT_LINE, NOTHING];
                     return Ok(Step::Fetch(Fetch { ranges, expected: Expected::Newest }));
+                }
+                if head < next {
+                    return Ok(Step::Nothing);
                 }
                 let (len, _) = crate::layout::halves(mirror.load(offset + 2 * WORD));
                 (next, len as usize)

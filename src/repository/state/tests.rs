@@ -342,3 +342,38 @@ fn a_hot_writer_never_gets_a_torn_value_accepted() {
     stop.store(true, crate::sync::atomic::Ordering::Relaxed);
     writing.join().unwrap();
 }
+
+/// A head stamp that was damaged downwards does not hide the values behind it from who fetches.
+#[test]
+fn a_fetching_reader_finds_values_behind_a_damaged_head_stamp() {
+    let mut writer = writer(8, 72);
+    let mut reader = reader(&writer);
+    let mirror = Region::allocate(writer.geometry().region_len(), Protection::PeersWrite).unwrap();
+    let mut fetch_all = |writer: &StateWriter| {
+        let mut fetch = reader.plan();
+        for now_ns in 0..100 {
+            for range in fetch.ranges() {
+                for offset in (range.offset..range.offset + range.len).step_by(8) {
+                    mirror.store(offset, writer.region().load(offset));
+                }
+            }
+            fetch = match reader.check(&mirror, &fetch, now_ns) {
+                Ok(Step::Value(accepted)) => return Some(reader.verified(accepted).header.sequence.get()),
+                Ok(Step::Fetch(next)) => next,
+                Ok(Step::Nothing) => return None,
+                Err(_) => reader.plan(),
+            };
+        }
+        None
+    };
+    for sequence in 1..=3 {
+        writer.publish(&payload(sequence, 72), 1, sequence).unwrap();
+        assert_eq!(fetch_all(&writer), Some(sequence));
+    }
+    for sequence in 4..=5 {
+        writer.publish(&payload(sequence, 72), 1, sequence).unwrap();
+    }
+    writer.region().store(writer.geometry().slot_offset(Sequence::new(4)), 1);
+    assert_eq!(fetch_all(&writer), Some(5));
+    assert_eq!(fetch_all(&writer), None);
+}

@@ -149,10 +149,23 @@ struct Pair {
 }
 
 impl Pair {
+    /// Dialled as a subscriber does: the far end is lent regions to be written.
     fn new(harness: &dyn Harness) -> Self {
+        Self::dialled(harness, |dialler, address| dialler.dial(address))
+    }
+
+    /// Dialled as a publisher does: the near end is lent regions to be written, too.
+    fn to_write(harness: &dyn Harness) -> Self {
+        Self::dialled(harness, |dialler, address| dialler.dial_to_write(address))
+    }
+
+    fn dialled(
+        harness: &dyn Harness,
+        dial: impl FnOnce(&dyn Fabric, &Address) -> Result<Box<dyn Connection>, FabricError>,
+    ) -> Self {
         let (dialler, listening) = (harness.fabric(), harness.fabric());
         let mut listener = listening.listen(&name("far")).expect("the name is free");
-        let near = dialler.dial_to_write(&harness.address(&name("far"))).expect("somebody listens");
+        let near = dial(&*dialler, &harness.address(&name("far"))).expect("somebody listens");
         let far = accepted(harness, &mut *listener);
         Self { dialler, listening, near, far, listener }
     }

@@ -88,7 +88,7 @@ pub(crate) fn later_stores_are_seen_at_every_size_and_offset(harness: &dyn Harne
 }
 
 pub(crate) fn a_region_is_used_only_as_it_was_registered(harness: &dyn Harness, _: u64) {
-    let mut pair = Pair::new(harness);
+    let mut pair = Pair::to_write(harness);
     let readable = registered(&*pair.listening, 4096, Exposure::Read);
     let writable = registered(&*pair.listening, 4096, Exposure::Write);
     let refused = [
@@ -103,7 +103,7 @@ pub(crate) fn a_region_is_used_only_as_it_was_registered(harness: &dyn Harness, 
 }
 
 pub(crate) fn a_region_shorter_than_agreed_is_refused(harness: &dyn Harness, _: u64) {
-    let mut pair = Pair::new(harness);
+    let mut pair = Pair::to_write(harness);
     let readable = registered(&*pair.listening, 4096, Exposure::Read);
     let writable = registered(&*pair.listening, 4096, Exposure::Write);
     for len_min in [readable.region().len() + 1, 1 << 33, usize::MAX] {

@@ -193,6 +193,33 @@ impl VerbsWrite {
         Ok(found)
     }
 
+    fn post_to(
+        &mut self,
+        endpoint: &Arc<Endpoint>,
+        source: &Registration,
+        writes: &[Write],
+    ) -> Result<Completion, FabricError> {
+        let source = self.registered(endpoint, source)?;
+        self.catch_up(endpoint)?;
+        if !self.waiting.is_empty() || self.try_post(endpoint, &source, writes)? == Posted::NoRoom {
+            let max = limits::VERBS_WAITING_BATCHES_MAX;
+            if self.waiting.len() >= max {
+                return Err(VerbsError::QueueFull { max }.into());
+            }
+            self.waiting.push_back((source, writes.to_vec()));
+        }
+        Ok(Completion::Pending)
+    }
+
+    fn in_flight_of(&mut self, endpoint: &Endpoint) -> Result<usize, FabricError> {
+        let under_way = endpoint.under_way(&self.flight)?;
+        if self.waiting.is_empty() {
+            return Ok(under_way);
+        }
+        self.catch_up(endpoint)?;
+        Ok(endpoint.under_way(&self.flight)? + self.waiting.len())
+    }
+
     /// Posts batches that wait, as far as there is room.
     fn catch_up(&mut self, endpoint: &Endpoint) -> Result<(), FabricError> {
         while let Some((source, writes)) = self.waiting.front() {
@@ -212,26 +239,16 @@ impl RemoteWrite for VerbsWrite {
             return Ok(Completion::Done);
         }
         let endpoint = self.endpoint()?;
-        let source = self.registered(&endpoint, source)?;
-        self.catch_up(&endpoint)?;
-        if !self.waiting.is_empty() || self.try_post(&endpoint, &source, writes)? == Posted::NoRoom {
-            let max = limits::VERBS_WAITING_BATCHES_MAX;
-            if self.waiting.len() >= max {
-                return Err(VerbsError::QueueFull { max }.into());
-            }
-            self.waiting.push_back((source, writes.to_vec()));
-        }
-        Ok(Completion::Pending)
+        let posted = self.post_to(&endpoint, source, writes);
+        let_go(endpoint);
+        posted
     }
 
     fn in_flight(&mut self) -> Result<usize, FabricError> {
         let endpoint = self.endpoint()?;
-        let under_way = endpoint.under_way(&self.flight)?;
-        if self.waiting.is_empty() {
-            return Ok(under_way);
-        }
-        self.catch_up(&endpoint)?;
-        Ok(endpoint.under_way(&self.flight)? + self.waiting.len())
+        let in_flight = self.in_flight_of(&endpoint);
+        let_go(endpoint);
+        in_flight
     }
 
     fn writes_words_in_order(&self) -> bool {
@@ -259,6 +276,18 @@ impl Revocation for VerbsRevocation {
         // Without an endpoint there is no queue pair that could write.
         let is_done = self.endpoint.upgrade().is_none_or(|endpoint| endpoint.revoke(&self.flight));
         if is_done { Completion::Done } else { Completion::Pending }
+    }
+}
+
+/// Gives back an endpoint that was borrowed from its session. If that has ended meanwhile, this was the last hold on it:
+/// then its queue pair is drained elsewhere, because whoever publishes does not wait for that.
+fn let_go(endpoint: Arc<Endpoint>) {
+    if let Some(last) = Arc::into_inner(endpoint) {
+        let draining =
+            std::thread::Builder::new().name("fabricast-drain".to_owned()).spawn(move || drop(last));
+        if let Err(error) = draining {
+            tracing::debug!(target: "fabricast", %error, "a queue pair was drained in the thread of its publisher");
+        }
     }
 }
 

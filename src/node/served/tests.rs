@@ -208,11 +208,18 @@ fn a_landing_region_that_cannot_be_written_is_refused() {
     for posts_left in [0, 1] {
         let mut setup = Setup::new();
         let (publisher, events) = setup.lend(3, posts_left);
-        let [Ok(ClientEvent::Refused { reason: RefuseReason::LandingUnfit, .. })] = &events[..] else {
+        let [Ok(ClientEvent::Refused { attachment, reason: RefuseReason::LandingUnfit, .. })] = &events[..]
+        else {
             panic!("{events:?}")
         };
+        assert!(setup.turn(None).is_empty(), "the session goes on");
         assert!(!setup.served.is_over());
         assert_eq!(publisher.push_subscribers(), 0);
+        let id = *attachment;
+        setup.client.lend(id).unwrap();
+        let events = setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })));
+        assert!(matches!(events[..], [Ok(ClientEvent::Lent { .. })]), "{events:?}");
+        assert_eq!(publisher.push_subscribers(), 1);
     }
 }
 
@@ -234,4 +241,6 @@ fn a_landing_region_that_cannot_be_written_any_more_ends_the_session() {
     assert_eq!(text, UNWRITABLE);
     assert!(setup.served.is_over());
     assert_eq!(publisher.push_subscribers(), 0);
+    let told = setup.recorder.0.lock().iter().filter(|it| matches!(it, Event::Trouble { .. })).count();
+    assert_eq!(told, 1);
 }

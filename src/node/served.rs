@@ -25,6 +25,8 @@ pub(super) mod tests;
 
 /// What a peer is told that was dialled and asks for anything but its one subscription.
 const DIALLED_FOR_ONE: &str = "it was dialled for one subscription to one topic";
+/// What a peer is told that has dialled as publishers do, and does not invite.
+const DIALLED_TO_WRITE: &str = "it has dialled to write, and asks to read";
 /// What a peer is told whose landing region failed after it was taken.
 const UNWRITABLE: &str = "it cannot be written any more";
 /// What a peer is told that attaches too late.
@@ -241,6 +243,11 @@ impl Served {
                     let region = outgoing.region_of.and_then(|id| self.attachments.get(&id));
                     let region = region.map(|attachment| Arc::clone(attachment.topic.registration()));
                     self.outbox.push(outgoing.bytes, region);
+                    Ok(())
+                }
+                // Each such connection has a protection domain of its own: what it reads would be registered there again.
+                ServerAction::PeerIdentified(_) if self.connection.is_dialled_to_write() => {
+                    self.session.reject(RefuseReason::NotPermitted, DIALLED_TO_WRITE);
                     Ok(())
                 }
                 ServerAction::PeerIdentified(identity) => {

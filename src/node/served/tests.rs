@@ -33,6 +33,8 @@ pub(in crate::node) struct Line {
     error: Option<fn() -> FabricError>,
     /// It takes no messages.
     is_full: bool,
+    /// The peer has dialled to write.
+    is_dialled_to_write: bool,
 }
 
 /// One end of a connection.
@@ -68,6 +70,10 @@ impl Connection for Scripted {
 
     fn writes_words_in_order(&self) -> bool {
         true
+    }
+
+    fn is_dialled_to_write(&self) -> bool {
+        self.0.lock().is_dialled_to_write
     }
 
     fn prepare(&self, _: &Registration) -> Result<RemoteKey, FabricError> {
@@ -201,6 +207,21 @@ fn a_message_that_is_too_long_is_the_fault_of_the_peer() {
     let (answers, events) = end(|| FabricError::MessageTooLong { len: 1 << 20, max: 1 << 16 });
     assert_eq!(answers, 2, "a hello and a refusal");
     assert!(events.iter().any(|event| matches!(event, Event::PeerRejected { .. })), "{events:?}");
+}
+
+/// What it would read was registered again for its connection alone.
+#[test]
+fn who_has_dialled_to_write_is_not_served() {
+    let mut setup = Setup::new();
+    setup.line.lock().is_dialled_to_write = true;
+    let events = setup.turn(None);
+    let refused = |event: &Result<_, ControlError>| {
+        matches!(event, Err(ControlError::Refused { reason: RefuseReason::NotPermitted, .. }))
+    };
+    assert!(events.iter().any(refused), "{events:?}");
+    assert!(setup.served.is_over());
+    let events = setup.recorder.0.lock().clone();
+    assert!(matches!(events[..], [Event::PeerRejected { .. }]), "{events:?}");
 }
 
 #[test]

@@ -86,6 +86,12 @@ pub(crate) trait Connection: Debug + Send {
     /// order: the last one first, the first one last. Otherwise only whole writes do.
     fn writes_words_in_order(&self) -> bool;
 
+    /// Whether the peer has dialled by [`Fabric::dial_to_write`]: it is lent regions to be written, and nothing to be read.
+    /// False where that makes no difference.
+    fn is_dialled_to_write(&self) -> bool {
+        false
+    }
+
     /// Sees to it that a region can be sent over this connection, and be the source of writes to what came over it: an
     /// error is better told before either is begun. What the peer gets to know of it, for an inspector to show.
     fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError>;

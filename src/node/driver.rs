@@ -21,6 +21,8 @@ const ACCEPTED_PER_TURN: usize = 16;
 const TEND_AGAIN: Duration = Duration::from_millis(5);
 /// How long peers have to take part in the end of their sessions when the node stops.
 const FAREWELL_NS: u64 = 250_000_000;
+/// When as little as this is left of that, sessions end even if one-sided writes are under way.
+const HURRY: Duration = Duration::from_nanos(FAREWELL_NS / 2);
 /// The longest wait, nanoseconds.
 const IDLE_NS: u64 = 10_000_000_000;
 /// The shortest wait, nanoseconds: a deadline that is due is dealt with by the next turn.
@@ -97,22 +99,20 @@ impl Driver {
         link::end_all(&self.core);
         self.turn();
         self.listener = None;
-        // The last values come before the end of their topics, and that before the end of the session.
-        while self.served.iter().any(Served::has_writes_under_way)
-            && let Some(left) = self.farewell_left(began_ns)
-        {
-            self.wait_for_peers(left.min(TEND_AGAIN));
+        // The last values come before the end of their topics, and that before the end of the session. A peer that takes
+        // them slowly holds up nobody else.
+        loop {
+            let left = self.farewell_left(began_ns);
+            let is_late = left.is_none_or(|left| left <= HURRY);
+            for served in &mut self.served {
+                if is_late || !served.has_writes_under_way() {
+                    served.shutdown(began_ns);
+                }
+            }
             self.turn();
-        }
-        for served in &mut self.served {
-            served.shutdown(began_ns);
-        }
-        self.turn();
-        while !self.served.is_empty()
-            && let Some(left) = self.farewell_left(began_ns)
-        {
-            self.wait_for_peers(left);
-            self.turn();
+            let Some(left) = left.filter(|_| !self.served.is_empty()) else { return };
+            let has_writes = self.served.iter().any(Served::has_writes_under_way);
+            self.wait_for_peers(if has_writes { left.min(TEND_AGAIN) } else { left });
         }
     }
 

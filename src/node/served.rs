@@ -25,6 +25,8 @@ pub(super) mod tests;
 
 /// What a peer is told that was dialled and asks for anything but its one subscription.
 const DIALLED_FOR_ONE: &str = "it was dialled for one subscription to one topic";
+/// What a peer is told that has dialled as publishers do, and does not invite.
+const DIALLED_TO_WRITE: &str = "it has dialled to write, and asks to read";
 /// What a peer is told whose landing region failed after it was taken.
 const UNWRITABLE: &str = "it cannot be written any more";
 /// What a peer is told that attaches too late.
@@ -178,16 +180,12 @@ impl Served {
 
     /// One turn: takes what the peer sent, up to a limit, tells of ended topics, and sends what is to be sent.
     pub(super) fn turn(&mut self, core: &NodeCore, now_ns: u64, buffer: &mut [u8]) {
-        let has_failed_writes = self.has_failed_writes();
+        // Looked for first: where the peer is gone, or has detached, what it sent last says so.
+        let has_lost = self.has_lost();
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
             if self.closing || self.over || self.is_invited() || !self.receive(core, buffer) {
                 break;
             }
-        }
-        if has_failed_writes && !self.closing && !self.over {
-            // The connection does not say why: a subscriber that gets no values is not to wait for them.
-            core.tell(&Event::Trouble { what: "a landing region could not be written".to_owned() });
-            self.session.reject(RefuseReason::LandingUnfit, "it could not be written");
         }
         if self.invitation.as_ref().is_some_and(Pending::is_abandoned) {
             self.session.shutdown(now_ns);
@@ -195,16 +193,12 @@ impl Served {
         self.session.on_time(now_ns);
         self.act(core, None);
         self.tell_detached();
-        self.end_if_unwritable();
+        if has_lost {
+            self.end_if_unwritable(core);
+        }
         self.tell_ended_topics();
         self.act(core, None);
         self.flush(core);
-    }
-
-    /// Whether a publisher has given up a landing region that its subscriber has not detached from.
-    fn has_failed_writes(&self) -> bool {
-        let mut lent = self.attachments.values().filter(|attachment| attachment.revocation.is_some());
-        lent.any(|attachment| attachment.closed.load(Ordering::Relaxed))
     }
 
     /// Takes one message. False when there was none.
@@ -249,6 +243,11 @@ impl Served {
                     let region = outgoing.region_of.and_then(|id| self.attachments.get(&id));
                     let region = region.map(|attachment| Arc::clone(attachment.topic.registration()));
                     self.outbox.push(outgoing.bytes, region);
+                    Ok(())
+                }
+                // Each such connection has a protection domain of its own: what it reads would be registered there again.
+                ServerAction::PeerIdentified(_) if self.connection.is_dialled_to_write() => {
+                    self.session.reject(RefuseReason::NotPermitted, DIALLED_TO_WRITE);
                     Ok(())
                 }
                 ServerAction::PeerIdentified(identity) => {
@@ -492,9 +491,16 @@ impl Served {
         });
     }
 
+    /// Whether a landing region cannot be written any more.
+    fn has_lost(&self) -> bool {
+        self.attachments.values().any(ServedAttachment::is_lost)
+    }
+
     /// Ends the session when a landing region cannot be written any more: its subscriber would wait in vain.
-    fn end_if_unwritable(&mut self) {
-        if self.attachments.values().any(ServedAttachment::is_lost) {
+    fn end_if_unwritable(&mut self, core: &NodeCore) {
+        if self.has_lost() {
+            // The connection does not say why.
+            core.tell(&Event::Trouble { what: "a landing region cannot be written any more".to_owned() });
             self.session.reject(RefuseReason::LandingUnfit, UNWRITABLE);
         }
     }

@@ -50,6 +50,10 @@ impl Connection for VerbsConnection {
         false
     }
 
+    fn is_dialled_to_write(&self) -> bool {
+        self.session.is_dialled_to_write()
+    }
+
     fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
         self.session.prepare(registration)
     }

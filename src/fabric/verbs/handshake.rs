@@ -33,7 +33,7 @@ pub(super) struct ExchangedLink {
     events: OwnedFd,
     phase: Phase,
     kind: QueuePairKind,
-    /// This end dials, and is to write regions that the peer lends it.
+    /// The end that dials is to write regions that the other one lends it.
     writes: bool,
     /// What is not connected yet, at the end that dialled.
     near: Option<Near>,
@@ -203,7 +203,7 @@ impl ExchangedLink {
             self.say(&rejection.emit());
         })?;
         self.say(&near.end.emit());
-        (self.kind, self.phase) = (far.kind, Phase::Accepting);
+        (self.kind, self.phase, self.writes) = (far.kind, Phase::Accepting, far.writes);
         Ok(Change::Endpoint(near.endpoint))
     }
 
@@ -286,6 +286,10 @@ impl Link for ExchangedLink {
 
     fn disconnect(&self) {
         self.shut(Shutdown::Both);
+    }
+
+    fn is_dialled_to_write(&self) -> bool {
+        self.address.is_none() && self.writes
     }
 
     fn frames(&mut self) -> Option<&mut FrameStream> {

@@ -46,6 +46,9 @@ pub(super) trait Link: Debug + Send {
     /// Answers a peer that ended the connection, or ends it.
     fn disconnect(&self);
 
+    /// Whether the peer has dialled, to write regions that this end lends it. Known as soon as the endpoint is made.
+    fn is_dialled_to_write(&self) -> bool;
+
     /// What carries the frames of control messages. `None` when the queue pair does.
     fn frames(&mut self) -> Option<&mut FrameStream> {
         None

@@ -288,6 +288,10 @@ impl Link for ManagedLink {
             tracing::trace!(target: "fabricast", %error, "nothing to be disconnected");
         }
     }
+
+    fn is_dialled_to_write(&self) -> bool {
+        self.address.is_none() && self.greeting.writes
+    }
 }
 
 /// What connections come to.

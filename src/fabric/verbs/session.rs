@@ -230,6 +230,11 @@ impl Session {
         Ok(RemoteKey { key: key.into(), address })
     }
 
+    /// Whether the peer has dialled, to write regions that this end lends it.
+    pub(super) fn is_dialled_to_write(&self) -> bool {
+        self.state.lock().link.is_dialled_to_write()
+    }
+
     /// The owner is gone. What was sent is still delivered, if that can be done in time.
     pub(super) fn close(&self, now_ns: u64) {
         let mut state = self.state.lock();

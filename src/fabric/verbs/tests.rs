@@ -63,8 +63,9 @@ impl World {
 
     /// Both ends of one more connection.
     fn connect(&mut self) -> (Box<dyn Connection>, Box<dyn Connection>) {
-        let near = self.near.dial(&self.at).unwrap();
-        (near, self.accept())
+        let (near, far) = (self.near.dial(&self.at).unwrap(), self.accept());
+        assert!(!near.is_dialled_to_write() && !far.is_dialled_to_write());
+        (near, far)
     }
 
     fn accept(&mut self) -> Box<dyn Connection> {
@@ -73,8 +74,9 @@ impl World {
 
     /// Both ends of one more connection, dialled to write.
     fn connect_to_write(&mut self) -> (Box<dyn Connection>, Box<dyn Connection>) {
-        let near = self.near.dial_to_write(&self.at).unwrap();
-        (near, self.accept())
+        let (near, far) = (self.near.dial_to_write(&self.at).unwrap(), self.accept());
+        assert!(!near.is_dialled_to_write() && far.is_dialled_to_write());
+        (near, far)
     }
 
     /// A peer that does as it likes, and dials to read, or to write, too.

@@ -1,8 +1,16 @@
 //! How long a driver waits.
 
+use parking_lot::Mutex;
+
 use super::*;
-use crate::control::ClientSession;
-use crate::event::TracingSink;
+use crate::control::{ClientEvent, ClientSession, SubscriberCounts};
+use crate::event::{EventSink, TracingSink};
+use crate::fabric::{
+    Completion, Connection, FabricError, Offer, Received, Registration, RemoteKey, RemoteRead, RemoteWrite,
+    Revocation, Sent, Write,
+};
+use crate::id::Delivery;
+use crate::node::Node;
 use crate::node::builder::assemble;
 use crate::node::served::tests::Scripted;
 use crate::testkit::fabric::{Network, Reach};
@@ -21,4 +29,132 @@ fn messages_that_wait_for_room_are_looked_after_soon() {
     driver.served.push(served);
     driver.turn();
     assert_eq!(driver.patience(&[]), TEND_AGAIN);
+}
+
+/// A landing region whose writes are never complete.
+#[derive(Debug)]
+struct Stalled;
+
+impl Offer for Stalled {
+    fn open_read(self: Box<Self>, _: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
+        Err(FabricError::Closed)
+    }
+
+    fn open_write(self: Box<Self>, _: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
+        Ok(self)
+    }
+}
+
+impl RemoteWrite for Stalled {
+    fn post(&mut self, _: &Registration, _: &[Write]) -> Result<Completion, FabricError> {
+        Ok(Completion::Pending)
+    }
+
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        Ok(1)
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        true
+    }
+
+    fn writes_may_be_lost(&self) -> bool {
+        false
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(Self)
+    }
+}
+
+impl Revocation for Stalled {
+    fn revoke(&self) -> Completion {
+        Completion::Pending
+    }
+}
+
+/// A connection to a peer that answers at once, and leaves the topic that it attaches to by push.
+#[derive(Debug)]
+struct Peer {
+    client: ClientSession,
+    attaches: bool,
+}
+
+impl Connection for Peer {
+    fn send(&mut self, message: &[u8], _: Option<&Registration>) -> Result<Sent, FabricError> {
+        match self.client.on_message(message, 0) {
+            Ok(Some(ClientEvent::Ready { .. })) if self.attaches => {
+                self.client.attach("t".parse().unwrap(), Delivery::Push, None).unwrap();
+            }
+            Ok(Some(ClientEvent::Granted { grant, .. })) => self.client.lend(grant.attachment).unwrap(),
+            Ok(Some(ClientEvent::Lent { attachment })) => {
+                self.client.detach(attachment, SubscriberCounts::default()).unwrap();
+            }
+            Ok(Some(ClientEvent::EndAsked { reason })) => {
+                self.client.end(0, reason, SubscriberCounts::default()).unwrap();
+            }
+            _ => {}
+        }
+        Ok(Sent::Done)
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError> {
+        let Some(message) = self.client.next_message() else { return Ok(Received::Nothing) };
+        into[..message.bytes.len()].copy_from_slice(&message.bytes);
+        let offer = message.region_of.map(|_| Box::new(Stalled) as Box<dyn Offer>);
+        Ok(Received::Message { len: message.bytes.len(), offer })
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        true
+    }
+
+    fn prepare(&self, _: &Registration) -> Result<RemoteKey, FabricError> {
+        Ok(RemoteKey::default())
+    }
+
+    fn withdraw(&mut self, _: &Registration) {}
+
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Counts the sessions that end, those in good order first.
+#[derive(Debug, Default)]
+struct Ends(Mutex<(usize, usize)>);
+
+impl EventSink for Ends {
+    fn event(&self, event: &Event) {
+        match event {
+            Event::SessionClosed { orderly: true, .. } => self.0.lock().0 += 1,
+            Event::SessionClosed { orderly: false, .. } => self.0.lock().1 += 1,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_peer_whose_writes_stall_costs_nobody_else_an_orderly_end() {
+    let network = Network::new(0, Reach::Fetched);
+    let name = "node".parse().unwrap();
+    let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
+    let ends = Arc::new(Ends::default());
+    let (core, mut driver) = assemble(None, fabric, clock, Arc::clone(&ends) as _).unwrap();
+    let node = Node::new(Arc::clone(&core), None);
+    let publisher = node.state_publisher::<u64>("t").open().unwrap();
+    for attaches in [true, false, false] {
+        let client = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
+        let peer = Box::new(Peer { client, attaches });
+        driver.served.push(Served::new(&core, peer, 0, true).unwrap());
+    }
+    (0..8).for_each(|_| driver.turn());
+    assert_eq!(driver.served.iter().filter(|served| served.has_writes_under_way()).count(), 1);
+    drop(publisher);
+    let began_ns = core.clock().monotonic_ns();
+    driver.farewell();
+    assert!(driver.served.is_empty(), "the one that stalls was asked to end, too");
+    assert_eq!(*ends.0.lock(), (3, 0));
+    let took_ns = core.clock().monotonic_ns() - began_ns;
+    assert!((FAREWELL_NS / 2..FAREWELL_NS).contains(&took_ns), "{took_ns} ns");
 }

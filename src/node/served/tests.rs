@@ -33,6 +33,8 @@ pub(in crate::node) struct Line {
     error: Option<fn() -> FabricError>,
     /// It takes no messages.
     is_full: bool,
+    /// The peer has dialled to write.
+    is_dialled_to_write: bool,
 }
 
 /// One end of a connection.
@@ -68,6 +70,10 @@ impl Connection for Scripted {
 
     fn writes_words_in_order(&self) -> bool {
         true
+    }
+
+    fn is_dialled_to_write(&self) -> bool {
+        self.0.lock().is_dialled_to_write
     }
 
     fn prepare(&self, _: &Registration) -> Result<RemoteKey, FabricError> {
@@ -203,16 +209,38 @@ fn a_message_that_is_too_long_is_the_fault_of_the_peer() {
     assert!(events.iter().any(|event| matches!(event, Event::PeerRejected { .. })), "{events:?}");
 }
 
+/// What it would read was registered again for its connection alone.
+#[test]
+fn who_has_dialled_to_write_is_not_served() {
+    let mut setup = Setup::new();
+    setup.line.lock().is_dialled_to_write = true;
+    let events = setup.turn(None);
+    let refused = |event: &Result<_, ControlError>| {
+        matches!(event, Err(ControlError::Refused { reason: RefuseReason::NotPermitted, .. }))
+    };
+    assert!(events.iter().any(refused), "{events:?}");
+    assert!(setup.served.is_over());
+    let events = setup.recorder.0.lock().clone();
+    assert!(matches!(events[..], [Event::PeerRejected { .. }]), "{events:?}");
+}
+
 #[test]
 fn a_landing_region_that_cannot_be_written_is_refused() {
     for posts_left in [0, 1] {
         let mut setup = Setup::new();
         let (publisher, events) = setup.lend(3, posts_left);
-        let [Ok(ClientEvent::Refused { reason: RefuseReason::LandingUnfit, .. })] = &events[..] else {
+        let [Ok(ClientEvent::Refused { attachment, reason: RefuseReason::LandingUnfit, .. })] = &events[..]
+        else {
             panic!("{events:?}")
         };
+        assert!(setup.turn(None).is_empty(), "the session goes on");
         assert!(!setup.served.is_over());
         assert_eq!(publisher.push_subscribers(), 0);
+        let id = *attachment;
+        setup.client.lend(id).unwrap();
+        let events = setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })));
+        assert!(matches!(events[..], [Ok(ClientEvent::Lent { .. })]), "{events:?}");
+        assert_eq!(publisher.push_subscribers(), 1);
     }
 }
 
@@ -234,4 +262,6 @@ fn a_landing_region_that_cannot_be_written_any_more_ends_the_session() {
     assert_eq!(text, UNWRITABLE);
     assert!(setup.served.is_over());
     assert_eq!(publisher.push_subscribers(), 0);
+    let told = setup.recorder.0.lock().iter().filter(|it| matches!(it, Event::Trouble { .. })).count();
+    assert_eq!(told, 1);
 }

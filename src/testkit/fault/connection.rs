@@ -128,6 +128,10 @@ impl Connection for FaultyConnection {
         self.inner.as_ref().is_some_and(|inner| inner.writes_words_in_order())
     }
 
+    fn is_dialled_to_write(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| inner.is_dialled_to_write())
+    }
+
     fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
         self.inner.as_ref().ok_or(FabricError::Closed)?.prepare(registration)
     }

@@ -135,6 +135,10 @@ impl Link for Deaf {
     fn disconnect(&self) {
         self.0.disconnect();
     }
+
+    fn is_dialled_to_write(&self) -> bool {
+        false
+    }
 }
 
 #[test]

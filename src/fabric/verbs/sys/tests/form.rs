@@ -58,6 +58,17 @@ fn a_chain_has_an_end() {
 }
 
 #[test]
+#[should_panic(expected = "CapacityError")]
+fn a_chain_takes_no_more_than_it_has_room_for() {
+    let operation = Operation::SendInline { bytes: &[] };
+    let mut chain = SendChain::new();
+    for wr_id in (0..).take(CHAIN_LEN_MAX + 1) {
+        assert_eq!((wr_id, chain.is_full()), (chain.len() as u64, chain.len() == CHAIN_LEN_MAX));
+        chain.push(&SendRequest { wr_id, operation, signaled: false });
+    }
+}
+
+#[test]
 fn what_was_posted_is_what_is_before_the_refused_one() {
     let none =
         ibv_recv_wr { wr_id: 0, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 };

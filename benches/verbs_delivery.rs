@@ -1,6 +1,6 @@
 //! What one delivery takes over RDMA verbs, within one host: a device's own loopback, both ends in this thread.
 //!
-//! Needs a device: `cargo bench --features verbs --bench verbs`, with its address in `FABRICAST_VERBS_ADDRESS`, or in a
+//! Needs a device: `cargo bench --features verbs --bench verbs_delivery`, with its address in `FABRICAST_VERBS_ADDRESS`, or in a
 //! machine by `tools/perf-verbs`, which puts it beside what perftest says of the same device.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark keeps time with the standard library")]

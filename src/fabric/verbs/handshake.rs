@@ -289,7 +289,7 @@ impl Link for ExchangedLink {
     }
 
     fn is_dialled_to_write(&self) -> bool {
-        self.address.is_none() && self.writes
+        self.dialled.is_none() && self.writes
     }
 
     fn frames(&mut self) -> Option<&mut FrameStream> {

@@ -290,7 +290,7 @@ impl Link for ManagedLink {
     }
 
     fn is_dialled_to_write(&self) -> bool {
-        self.address.is_none() && self.greeting.writes
+        self.dialled.is_none() && self.greeting.writes
     }
 }
 

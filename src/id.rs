@@ -255,12 +255,15 @@ impl fmt::Display for TopicId {
 pub enum Kind {
     /// The newest value.
     State,
+    /// Ordered records.
+    Log,
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::State => out.write_str("state"),
+            Self::Log => out.write_str("log"),
         }
     }
 }

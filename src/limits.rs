@@ -103,6 +103,16 @@ pub const DAMAGE_SETTLED_NS: u64 = 20_000_000;
 /// to this length that costs less than a second round trip.
 pub const PREDICTED_LEN_MAX: usize = 8 * 1024;
 
+/// Bytes of a log that a reader copies at a time, if there are as many; more where a record is longer.
+pub const LOG_FETCH_LEN: usize = 64 * 1024;
+
+/// A reader of a log that was lapped goes on this part of the ring behind the oldest record, so that a writer that goes on
+/// does not lap it again at once.
+pub const LOG_MARGIN_PARTS: u64 = 8;
+
+/// How often a reader of a log copies in one call, before it says that there is no record yet.
+pub const LOG_REFILLS_MAX: u32 = 8;
+
 /// Most unused bytes that are fetched between two pieces of a repository, so that one READ fetches both.
 pub const FETCHED_GAP_LEN_MAX: usize = 512;
 /// A value whose first words have come to a landing region must stay incomplete for this long to be called damaged,

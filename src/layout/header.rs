@@ -5,7 +5,7 @@
 //! 00  u64  magic "FBCREPO1"              40  u64  newest sequence (0: none)
 //! 08  u16  layout version                48  u64  its length, bytes
 //! 0a  u8   check (1: CRC-32)             50  u64  heartbeat, ns since the Unix epoch
-//! 0b  u8   kind (1: state)               58  u64  epoch, again
+//! 0b  u8   kind (1: state, 3: log)               58  u64  epoch, again
 //! 0c  u32  slot count                    60  u64  time of the newest value, ns since the Unix epoch
 //! 10  u32  slot stride, lines            68       zero
 //! 14  u32  largest payload, bytes
@@ -197,12 +197,14 @@ fn checksum(line: &[u64; StaticLine::WORDS]) -> u32 {
 fn number_of(kind: Kind) -> u8 {
     match kind {
         Kind::State => 1,
+        Kind::Log => 3,
     }
 }
 
 fn kind_of(number: u8) -> Option<Kind> {
     match number {
         1 => Some(Kind::State),
+        3 => Some(Kind::Log),
         _ => None,
     }
 }

@@ -9,9 +9,11 @@
 //! 0x040  hot line      newest sequence, heartbeat                   (header)
 //! 0x080  counters      32 described lines of 64 bytes               (module metrics)
 //! 0x880  slots         state: a ring of slots                       (state)
+//!        records       log: an index, then a ring of framed records (log)
 //! ```
 
 pub(crate) mod header;
+pub(crate) mod log;
 pub(crate) mod state;
 
 pub(crate) use crate::memory::{ByteRange, LINE, WORD};

@@ -86,6 +86,15 @@ pub enum GeometryError {
         /// Largest payload asked for.
         payload_len_max: usize,
     },
+    /// The region of a log would be too large.
+    #[error(
+        "a log of {capacity} bytes makes a region of more than {max} bytes: use a smaller capacity or smaller records",
+        max = limits::REGION_LEN_MAX
+    )]
+    Capacity {
+        /// Bytes of the ring.
+        capacity: usize,
+    },
     /// A region's header and what its publisher granted do not describe the same memory.
     #[error("the repository's header and the publisher's grant disagree on the {field}")]
     Mismatch {
@@ -114,8 +123,11 @@ impl StateGeometry {
 
     /// The geometry that a static line describes.
     pub(crate) fn of(line: &StaticLine) -> Result<Self, GeometryError> {
-        let geometry = Self::new(line.slot_count, line.payload_len_max as usize)?;
         let mismatch = |field| Err(GeometryError::Mismatch { field });
+        if line.kind != Kind::State {
+            return mismatch("kind");
+        }
+        let geometry = Self::new(line.slot_count, line.payload_len_max as usize)?;
         if line.slot_stride_lines as usize != geometry.slot_stride / LINE {
             return mismatch("slot stride");
         }

@@ -4,5 +4,6 @@
 mod floor;
 mod parts;
 
+pub use crate::repository::log::{LogCounts, LogStart};
 pub use floor::Floor;
-pub use parts::{PartsError, RepositoryParts};
+pub use parts::{LogParts, PartsError, RepositoryParts};

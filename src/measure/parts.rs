@@ -1,8 +1,11 @@
 use std::sync::Arc;
 
-use crate::id::{Epoch, TopicId};
+use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::header::{HeaderError, STATIC_OFFSET, StaticLine};
+use crate::layout::log::LogGeometry;
 use crate::layout::state::{GeometryError, StateGeometry};
 use crate::memory::{MemoryError, Protection, Region};
+use crate::repository::log::{LogCounts, LogReader, LogStart, LogWriter, Next};
 use crate::repository::state::{StateReader, StateWriter};
 
 /// A state repository with its writer and a reader, without node, session or clock: the commit and the check on
@@ -21,6 +24,9 @@ pub enum PartsError {
     /// The sizes do not fit together.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// The region's header is damaged.
+    #[error(transparent)]
+    Header(#[from] HeaderError),
     /// Memory could not be had.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -61,9 +67,94 @@ impl RepositoryParts {
     }
 }
 
+/// A log repository with its writer and a reader, without node, session or clock: append, commit, late join and check on
+/// their own.
+#[derive(Debug)]
+pub struct LogParts {
+    writer: LogWriter,
+    reader: LogReader,
+}
+
+impl LogParts {
+    /// A ring of at least this many bytes for records of up to this many bytes, and a reader that begins with the first.
+    ///
+    /// # Errors
+    ///
+    /// [`PartsError`] when the sizes do not fit together, or memory cannot be had.
+    pub fn new(capacity: usize, payload_len_max: usize) -> Result<Self, PartsError> {
+        let geometry = LogGeometry::new(capacity, payload_len_max)?;
+        let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
+        let (epoch, topic) = (Epoch::FIRST, TopicId::new(1));
+        let writer = LogWriter::new(region, geometry, &geometry.static_line(epoch, topic, 0));
+        Ok(Self { writer, reader: LogReader::new(geometry, epoch, topic, LogStart::Earliest) })
+    }
+
+    /// Appends a record. False when it is too long.
+    #[inline]
+    pub fn append(&mut self, payload: &[u8]) -> bool {
+        self.writer.append(payload, 0).is_ok()
+    }
+
+    /// Lets what was appended be seen. The sequence of the newest record.
+    #[inline]
+    pub fn commit(&mut self) -> Sequence {
+        self.writer.commit(0);
+        self.writer.last()
+    }
+
+    /// Has another reader take the place of the one there is, as a subscriber that joins: it knows the region's own header.
+    ///
+    /// # Errors
+    ///
+    /// [`PartsError`] when that is damaged.
+    pub fn join(&mut self, start: LogStart) -> Result<(), PartsError> {
+        let mut words = [0; StaticLine::WORDS];
+        self.writer.region().copy_out(STATIC_OFFSET, &mut words);
+        let line = StaticLine::parse(&words)?;
+        self.reader = LogReader::new(LogGeometry::of(&line)?, line.epoch, line.topic, start);
+        Ok(())
+    }
+
+    /// Takes the next record and checks it: its sequence and its payload. `None` when there is none yet, or some are missing
+    /// before it; [`Self::counts`] tells which.
+    #[inline]
+    pub fn check(&mut self) -> Option<(Sequence, &[u8])> {
+        match self.reader.poll(self.writer.region())? {
+            Next::Record(record) => Some((record.sequence, record.payload)),
+            Next::Lost { .. } => None,
+        }
+    }
+
+    /// What the reader has counted.
+    pub fn counts(&self) -> LogCounts {
+        self.reader.counts()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn records_that_were_appended_are_taken_once_they_are_committed() {
+        let mut parts = LogParts::new(1 << 12, 100).unwrap();
+        assert!(parts.append(&[1; 64]) && parts.append(&[2; 100]) && !parts.append(&[3; 101]));
+        assert_eq!(parts.check(), None);
+        assert_eq!(parts.commit().get(), 2);
+        assert_eq!(parts.check(), Some((Sequence::new(1), [1; 64].as_slice())));
+        assert_eq!(parts.check(), Some((Sequence::new(2), [2; 100].as_slice())));
+        assert_eq!(parts.check(), None);
+        for _ in 0..1000 {
+            assert!(parts.append(&[4; 8]));
+            parts.commit();
+        }
+        assert_eq!(parts.check(), None);
+        assert_eq!(parts.counts().received, 2);
+        let lost = parts.counts().lapped;
+        assert_eq!(parts.check(), Some((Sequence::new(3 + lost), [4; 8].as_slice())));
+        parts.join(LogStart::Back(5)).unwrap();
+        assert_eq!(parts.check(), Some((Sequence::new(998), [4; 8].as_slice())));
+    }
 
     #[test]
     fn each_recheck_reads_the_memory_again() {

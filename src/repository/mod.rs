@@ -1,4 +1,5 @@
 //! Local truth: for each kind of topic, a writer that owns the repository's memory, and a reader that accepts
 //! only what it has checked. No network: where bytes come from is the caller's business.
 
+pub(crate) mod log;
 pub(crate) mod state;

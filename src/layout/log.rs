@@ -1,0 +1,292 @@
+//! A log topic's body: a sparse index, then a ring of framed records.
+//!
+//! A record's position counts the bytes of all frames before it, from the first one on; it stands in the ring at its
+//! position modulo the ring's capacity. Records are written in order, and the oldest ones are given up as new ones need
+//! their place.
+//!
+//! ```text
+//! hot line, beside what all kinds have there
+//! 48  u64  end: where the next frame will begin; all frames before it are whole
+//! 68  u64  start: frames before it are given up, and may be overwritten
+//! 70  u64  sequence of the first frame at or behind the start
+//!
+//! 880  index  SEGMENT_COUNT entries: the first frame that begins in this part of the ring
+//!      00  u64  its position
+//!      08  u64  its sequence
+//! c80  ring
+//! ```
+//!
+//! # Frames
+//!
+//! ```text
+//! 00  u64  sequence
+//! 08  u32  payload length, bytes
+//! 0c  u32  CRC-32 of the topic (u64), the epoch (u64), 00..0c, 10..18 and the payload
+//! 10  u64  time of publishing, ns since the Unix epoch
+//! 18  payload, padded with zeros to 8 bytes
+//! ```
+//!
+//! A frame never wraps. Where the next one does not fit before the end of the ring, the rest is left out, and a word
+//! [`FILLER`] stands there.
+//!
+//! # Whole or not
+//!
+//! The writer moves the start before it overwrites anything, and the end after it has written. A reader copies, and then
+//! looks at the start: what it copied from behind the start was not touched. Over a wire that only holds as far as the
+//! device reads in order; the checksum is what decides.
+
+use super::header::{BODY_OFFSET, HOT_LEN, HOT_PUBLISHED, StaticLine};
+use super::{LINE, WORD, halves, joined};
+use crate::checksum::{Crc32, crc32};
+use crate::id::{Epoch, Kind, Sequence, TopicId};
+use crate::layout::state::GeometryError;
+use crate::limits;
+
+/// Where the next frame will begin, in the hot line.
+pub(crate) const HOT_END: usize = HOT_LEN;
+/// From where on frames are not given up, in the hot line.
+pub(crate) const HOT_START: usize = HOT_PUBLISHED + WORD;
+/// The sequence of the first of them, in the hot line.
+pub(crate) const HOT_START_SEQUENCE: usize = HOT_START + WORD;
+/// Parts of the ring. It is given up one at a time.
+pub(crate) const SEGMENT_COUNT: usize = 64;
+/// Where the index begins.
+pub(crate) const INDEX_OFFSET: usize = BODY_OFFSET;
+/// Bytes of an entry of the index.
+const ENTRY_LEN: usize = 2 * WORD;
+/// Where the ring begins.
+pub(crate) const RING_OFFSET: usize = INDEX_OFFSET + SEGMENT_COUNT * ENTRY_LEN;
+/// Words of a frame's header.
+pub(crate) const HEADER_WORDS: usize = 3;
+/// Bytes of a frame's header.
+pub(crate) const HEADER_LEN: usize = HEADER_WORDS * WORD;
+/// Stands where the rest of the ring is left out. No sequence is that high.
+pub(crate) const FILLER: u64 = u64::MAX;
+
+const _: () = assert!(HOT_START_SEQUENCE + WORD <= super::header::COUNTERS_OFFSET);
+const _: () = assert!(RING_OFFSET == 0xc80 && RING_OFFSET.is_multiple_of(LINE));
+
+/// Where things stand in a log region. Made only from numbers that fit together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogGeometry {
+    segment_len: usize,
+    payload_len_max: usize,
+}
+
+impl LogGeometry {
+    /// The geometry of a ring of at least `capacity` bytes for payloads of up to `payload_len_max` bytes. The ring is as
+    /// large as it must be to hold four of the largest records.
+    pub(crate) fn new(capacity: usize, payload_len_max: usize) -> Result<Self, GeometryError> {
+        if payload_len_max > limits::PAYLOAD_LEN_MAX {
+            return Err(GeometryError::PayloadLen { found: payload_len_max });
+        }
+        let capacity = capacity.max(frame_len(payload_len_max) * FRAMES_MIN);
+        let segment_len = capacity.div_ceil(SEGMENT_COUNT).next_multiple_of(LINE);
+        let geometry = Self { segment_len, payload_len_max };
+        if geometry.region_len() > limits::REGION_LEN_MAX {
+            return Err(GeometryError::Capacity { capacity });
+        }
+        Ok(geometry)
+    }
+
+    /// The geometry that a static line describes.
+    pub(crate) fn of(line: &StaticLine) -> Result<Self, GeometryError> {
+        let mismatch = |field| Err(GeometryError::Mismatch { field });
+        if line.kind != Kind::Log {
+            return mismatch("kind");
+        }
+        if line.slot_count as usize != SEGMENT_COUNT {
+            return mismatch("number of segments");
+        }
+        let capacity = line.slot_stride_lines as usize * LINE * SEGMENT_COUNT;
+        let geometry = Self::new(capacity, line.payload_len_max as usize)?;
+        if geometry.segment_len != line.slot_stride_lines as usize * LINE {
+            return mismatch("segment length");
+        }
+        if line.region_len < geometry.region_len() as u64 {
+            return mismatch("region length");
+        }
+        Ok(geometry)
+    }
+
+    /// The static line of a region of this geometry.
+    pub(crate) fn static_line(&self, epoch: Epoch, topic: TopicId, schema_hash: u64) -> StaticLine {
+        let fits = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
+        StaticLine {
+            kind: Kind::Log,
+            slot_count: fits(SEGMENT_COUNT),
+            slot_stride_lines: fits(self.segment_len / LINE),
+            payload_len_max: fits(self.payload_len_max),
+            epoch,
+            topic,
+            schema_hash,
+            region_len: self.region_len() as u64,
+        }
+    }
+
+    /// Bytes of the ring.
+    #[inline]
+    pub(crate) fn capacity(&self) -> usize {
+        self.segment_len * SEGMENT_COUNT
+    }
+
+    /// Bytes of a segment.
+    pub(crate) fn segment_len(&self) -> usize {
+        self.segment_len
+    }
+
+    /// Largest payload, bytes.
+    #[inline]
+    pub(crate) fn payload_len_max(&self) -> usize {
+        self.payload_len_max
+    }
+
+    /// Bytes of the region.
+    pub(crate) fn region_len(&self) -> usize {
+        RING_OFFSET + self.capacity()
+    }
+
+    /// Where this position stands, bytes from the start of the region.
+    #[inline]
+    pub(crate) fn offset(&self, position: u64) -> usize {
+        RING_OFFSET + self.place(position)
+    }
+
+    /// Bytes from this position to the end of the ring.
+    #[inline]
+    pub(crate) fn rest(&self, position: u64) -> usize {
+        self.capacity() - self.place(position)
+    }
+
+    /// The number of the segment of this position, counted from the first one of the first round.
+    #[inline]
+    pub(crate) fn segment(&self, position: u64) -> u64 {
+        position / self.segment_len as u64
+    }
+
+    /// Where the index entry of a segment stands, bytes from the start of the region.
+    #[inline]
+    pub(crate) fn entry_offset(&self, segment: u64) -> usize {
+        INDEX_OFFSET + usize::try_from(segment % SEGMENT_COUNT as u64).unwrap_or(0) * ENTRY_LEN
+    }
+
+    /// How far behind the end a frame must begin so as not to be given up before this much more is written.
+    #[inline]
+    fn place(&self, position: u64) -> usize {
+        // The remainder is less than the capacity, which is a `usize`.
+        usize::try_from(position % self.capacity() as u64).unwrap_or(0)
+    }
+}
+
+/// Largest records that a ring can hold in any case.
+const FRAMES_MIN: usize = 4;
+
+/// Bytes of a frame.
+#[inline]
+pub(crate) fn frame_len(payload_len: usize) -> usize {
+    HEADER_LEN + payload_len.next_multiple_of(WORD)
+}
+
+/// The header of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameHeader {
+    /// The record's sequence.
+    pub(crate) sequence: Sequence,
+    /// Bytes of the payload.
+    pub(crate) payload_len: u32,
+    /// The checksum.
+    pub(crate) crc: u32,
+    /// When it was published, ns since the Unix epoch.
+    pub(crate) published_ns: u64,
+}
+
+impl FrameHeader {
+    /// The header as words.
+    #[inline]
+    pub(crate) fn emit(&self) -> [u64; HEADER_WORDS] {
+        [self.sequence.get(), joined(self.payload_len, self.crc), self.published_ns]
+    }
+
+    /// Reads a header back. Says nothing of whether it is true.
+    #[inline]
+    pub(crate) fn parse(words: [u64; HEADER_WORDS]) -> Self {
+        let [sequence, sizes, published_ns] = words;
+        let (payload_len, crc) = halves(sizes);
+        Self { sequence: Sequence::new(sequence), payload_len, crc, published_ns }
+    }
+}
+
+/// The check of the records of one incarnation of a topic.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrameCheck {
+    seed: u32,
+}
+
+impl FrameCheck {
+    /// The check of the records of this topic and epoch.
+    pub(crate) fn new(topic: TopicId, epoch: Epoch) -> Self {
+        Self { seed: crc32(bytemuck::cast_slice(&[topic.get().to_le(), epoch.get().to_le()])) }
+    }
+
+    /// The checksum of a record: of the header but for the checksum, and of the payload.
+    #[inline]
+    pub(crate) fn of(self, header: &FrameHeader, payload: &[u8]) -> u32 {
+        let [sequence, sizes, published_ns] = FrameHeader { crc: 0, ..*header }.emit();
+        let mut crc = Crc32::resume(self.seed);
+        crc.update(bytemuck::cast_slice(&[sequence, sizes, published_ns]));
+        crc.update(payload);
+        crc.finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes() {
+        let check = FrameCheck::new(TopicId::new(0x99), Epoch::new(0x1122_3344_5566_7788).unwrap());
+        let header = FrameHeader { sequence: Sequence::new(7), payload_len: 3, crc: 0, published_ns: 5 };
+        let crc = check.of(&header, b"abc");
+        let words = FrameHeader { crc, ..header }.emit();
+        assert_eq!((words[0], words[1] & 0xffff_ffff, words[2]), (7, 3, 5));
+        assert_eq!(FrameHeader::parse(words), FrameHeader { crc, ..header });
+        // CRC-32 of 16 bytes of identity, then 07.., 03000000 00000000, 05.., "abc".
+        let mut bytes = Vec::new();
+        for word in [0x99, 0x1122_3344_5566_7788, 7, 3, 5_u64] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(b"abc");
+        assert_eq!(crc, crc32(&bytes));
+    }
+
+    #[test]
+    fn a_ring_holds_four_of_the_largest_records_and_what_was_asked_for() {
+        for (capacity, payload_len_max) in
+            [(0, 0), (1, 1), (1 << 16, 100), (1000, 100_000), (1 << 20, 1 << 18)]
+        {
+            let geometry = LogGeometry::new(capacity, payload_len_max).unwrap();
+            assert!(geometry.capacity() >= capacity.max(4 * frame_len(payload_len_max)));
+            assert!(geometry.segment_len().is_multiple_of(LINE));
+            let line = geometry.static_line(Epoch::FIRST, TopicId::new(1), 2);
+            assert_eq!(LogGeometry::of(&line), Ok(geometry));
+            assert_eq!(geometry.offset(geometry.capacity() as u64 * 3 + 8), RING_OFFSET + 8);
+            assert_eq!(geometry.rest(geometry.capacity() as u64 - 8), 8);
+        }
+    }
+
+    #[test]
+    fn other_numbers_are_no_log() {
+        let geometry = LogGeometry::new(1 << 16, 100).unwrap();
+        let line = geometry.static_line(Epoch::FIRST, TopicId::new(1), 2);
+        let wrong = [
+            StaticLine { kind: Kind::State, ..line },
+            StaticLine { slot_count: 32, ..line },
+            StaticLine { slot_stride_lines: 0, ..line },
+            StaticLine { region_len: line.region_len - 1, ..line },
+            StaticLine { payload_len_max: u32::MAX, ..line },
+            StaticLine { slot_stride_lines: u32::MAX, ..line },
+        ];
+        assert!(wrong.iter().all(|line| LogGeometry::of(line).is_err()));
+    }
+}

@@ -1,0 +1,12 @@
+//! The repository of a log topic: ordered records in a ring of bytes (see [`crate::layout::log`]).
+
+mod reader;
+mod writer;
+
+#[cfg(test)]
+mod tests;
+
+pub use reader::{LogCounts, LogStart};
+
+pub(crate) use reader::{LogReader, Next};
+pub(crate) use writer::LogWriter;

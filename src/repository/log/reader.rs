@@ -1,0 +1,333 @@
+use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::WORD;
+use crate::layout::header::HOT_SEQUENCE;
+use crate::layout::log::{
+    FILLER, FrameCheck, FrameHeader, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
+    SEGMENT_COUNT, frame_len,
+};
+use crate::limits;
+use crate::memory::Region;
+use crate::sync::atomic::{Ordering, fence};
+
+/// A reader of a log repository: copies frames to private memory, many at a time, and accepts each record whose sequence,
+/// bounds, epoch and CRC all agree. Neither allocates nor blocks nor calls the operating system.
+///
+/// Every record from the one on with which it begins is either received or told as lost, in order, and once.
+#[derive(Debug)]
+pub(crate) struct LogReader {
+    geometry: LogGeometry,
+    check: FrameCheck,
+    /// Where it begins, until it has found that.
+    start: Option<LogStart>,
+    /// The next record to be received or told as lost.
+    next: Sequence,
+    /// Nobody was promised the next record: if it is gone the one after that is the first.
+    is_floating: bool,
+    /// Where the next frame begins.
+    position: u64,
+    /// The sequence of that frame, if it is known.
+    at: Option<Sequence>,
+    /// Why records before it may be missing.
+    reason: LossReason,
+    /// The frame before it was wrong.
+    doubts: bool,
+    /// Frames in private memory. The next one begins at `from`.
+    buffer: Box<[u64]>,
+    from: usize,
+    until: usize,
+    counts: LogCounts,
+}
+
+/// Where a reader of a log begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LogStart {
+    /// With the oldest record that is left.
+    Earliest,
+    /// With the next record that is published.
+    Newest,
+    /// With this record. Those that are given up already count as lost.
+    At(Sequence),
+    /// So many records before the next one, or as many as are left.
+    Back(u64),
+}
+
+/// What comes next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next<'a> {
+    /// A record.
+    Record(Record<'a>),
+    /// Records that are missing before the next one.
+    Lost {
+        /// The first of them.
+        first: Sequence,
+        /// How many they are.
+        count: u64,
+        /// Why.
+        reason: LossReason,
+    },
+}
+
+/// A record that passed every check, in private memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record<'a> {
+    /// Its sequence.
+    pub(crate) sequence: Sequence,
+    /// When it was published, ns since the Unix epoch.
+    pub(crate) published_ns: u64,
+    /// Its payload, aligned to 8.
+    pub(crate) payload: &'a [u8],
+}
+
+/// Why records are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LossReason {
+    /// The writer gave them up before they were read.
+    Lapped,
+    /// They stand still and are wrong.
+    Damaged,
+}
+
+/// What a reader of a log has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogCounts {
+    /// Records accepted.
+    pub received: u64,
+    /// Records that were given up before they were read.
+    pub lapped: u64,
+    /// Records that were wrong.
+    pub damaged: u64,
+}
+
+/// What stands in the buffer where the next frame begins.
+enum Found {
+    /// A record: its header, and how many words its frame has.
+    Frame(FrameHeader, usize),
+    /// Nothing, or not all of it.
+    Part,
+    /// The rest of the ring is left out.
+    Filler,
+    /// A record that is not what it was, with so many words.
+    Damaged(usize),
+    /// Something that is no frame.
+    Wrong,
+}
+
+impl LogReader {
+    /// A reader that has seen nothing yet.
+    pub(crate) fn new(geometry: LogGeometry, epoch: Epoch, topic: TopicId, start: LogStart) -> Self {
+        let len = frame_len(geometry.payload_len_max()).max(limits::LOG_FETCH_LEN).min(geometry.capacity());
+        Self {
+            geometry,
+            check: FrameCheck::new(topic, epoch),
+            start: Some(start),
+            next: Sequence::NONE.next(),
+            is_floating: false,
+            position: 0,
+            at: None,
+            reason: LossReason::Lapped,
+            doubts: false,
+            buffer: vec![0; len / WORD].into(),
+            from: 0,
+            until: 0,
+            counts: LogCounts::default(),
+        }
+    }
+
+    /// What has been counted so far.
+    pub(crate) fn counts(&self) -> LogCounts {
+        self.counts
+    }
+
+    /// The sequence of the record that comes next.
+    #[cfg(test)]
+    pub(crate) fn next_sequence(&self) -> Sequence {
+        self.next
+    }
+
+    /// The next record in mapped memory, or what is missing before it; `None` when there is none yet.
+    #[inline]
+    pub(crate) fn poll(&mut self, memory: &Region) -> Option<Next<'_>> {
+        let mut refills = 0;
+        loop {
+            match self.find() {
+                Found::Frame(header, words) => {
+                    if header.sequence > self.next
+                        && let Some(lost) = self.miss(header.sequence)
+                    {
+                        return Some(lost);
+                    }
+                    let begin = self.from + HEADER_WORDS;
+                    self.pass(words, Some(header.sequence.next()));
+                    if header.sequence == self.next {
+                        return Some(Next::Record(self.accept(&header, begin)));
+                    }
+                }
+                Found::Filler => {
+                    let rest = self.geometry.rest(self.position) as u64;
+                    self.move_to(self.position.wrapping_add(rest), self.at);
+                }
+                // Whatever stands in memory, this comes to an end.
+                Found::Part if refills < limits::LOG_REFILLS_MAX && self.refill(memory) => refills += 1,
+                Found::Part => return None,
+                // What comes behind it tells how many records it was.
+                Found::Damaged(words) if !self.doubts => {
+                    (self.reason, self.doubts) = (LossReason::Damaged, true);
+                    self.pass(words, None);
+                }
+                Found::Damaged(_) | Found::Wrong => self.resume(memory, LossReason::Damaged),
+            }
+        }
+    }
+
+    /// What stands where the next frame begins.
+    #[inline]
+    fn find(&self) -> Found {
+        let words = self.buffer.get(self.from..self.until).unwrap_or_default();
+        let Some((head, body)) = words.split_first_chunk::<HEADER_WORDS>() else {
+            return if words.first() == Some(&FILLER) { Found::Filler } else { Found::Part };
+        };
+        if head.first() == Some(&FILLER) {
+            return Found::Filler;
+        }
+        let header = FrameHeader::parse(*head);
+        let len = header.payload_len as usize;
+        if len > self.geometry.payload_len_max() || self.at.is_some_and(|at| at != header.sequence) {
+            return Found::Wrong;
+        }
+        let frame_words = frame_len(len) / WORD;
+        if frame_words > self.geometry.rest(self.position) / WORD {
+            return Found::Wrong;
+        }
+        let bytes: &[u8] = bytemuck::cast_slice(body);
+        match bytes.get(..len) {
+            None => Found::Part,
+            Some(payload) if self.check.of(&header, payload) == header.crc => {
+                Found::Frame(header, frame_words)
+            }
+            Some(_) => Found::Damaged(frame_words),
+        }
+    }
+
+    /// Takes note that the next record there is, is this one. What is missing before it, if that was promised.
+    #[cold]
+    fn miss(&mut self, found: Sequence) -> Option<Next<'static>> {
+        let first = std::mem::replace(&mut self.next, found);
+        if std::mem::take(&mut self.is_floating) {
+            return None;
+        }
+        let (count, reason) = (found.get() - first.get(), self.reason);
+        match reason {
+            LossReason::Lapped => self.counts.lapped += count,
+            LossReason::Damaged => self.counts.damaged += count,
+        }
+        Some(Next::Lost { first, count, reason })
+    }
+
+    /// Goes on behind a frame of so many words.
+    #[inline]
+    fn pass(&mut self, words: usize, at: Option<Sequence>) {
+        self.from += words;
+        self.position = self.position.wrapping_add((words * WORD) as u64);
+        self.at = at;
+    }
+
+    /// Goes on with the frame at this position.
+    fn move_to(&mut self, position: u64, at: Option<Sequence>) {
+        (self.position, self.at) = (aligned(position), at);
+        (self.from, self.until) = (0, 0);
+    }
+
+    #[inline]
+    fn accept(&mut self, header: &FrameHeader, begin: usize) -> Record<'_> {
+        self.next = header.sequence.next();
+        (self.is_floating, self.doubts) = (false, false);
+        self.counts.received += 1;
+        let words = self.buffer.get(begin..).unwrap_or_default();
+        let bytes: &[u8] = bytemuck::cast_slice(words);
+        let payload = bytes.get(..header.payload_len as usize).unwrap_or_default();
+        Record { sequence: header.sequence, published_ns: header.published_ns, payload }
+    }
+
+    /// Copies frames to private memory, from the next one on. False when there is none, or not all of it.
+    fn refill(&mut self, memory: &Region) -> bool {
+        if let Some(start) = self.start.take() {
+            self.begin(memory, start);
+        }
+        // Acquire: pairs with the Release store of the end in `LogWriter`.
+        let end = memory.load_acquire(HOT_END);
+        let left = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);
+        let len = left.min(self.geometry.rest(self.position)).min(self.buffer.len() * WORD) / WORD * WORD;
+        let held = (self.until - self.from) * WORD;
+        if len == 0 || len <= held {
+            return false;
+        }
+        let (words, _) = self.buffer.split_at_mut(len / WORD);
+        memory.copy_out(self.geometry.offset(self.position), words);
+        (self.from, self.until) = (0, len / WORD);
+        // Acquire: if any word copied above is of a later frame, the load below sees that the start has moved on. Pairs
+        // with the Release fence in `LogWriter`.
+        fence(Ordering::Acquire);
+        if memory.load(HOT_START) > self.position {
+            self.resume(memory, LossReason::Lapped);
+        }
+        true
+    }
+
+    /// Finds where to begin.
+    #[cold]
+    fn begin(&mut self, memory: &Region, start: LogStart) {
+        let newest = Sequence::new(memory.load(HOT_SEQUENCE));
+        let oldest = Sequence::new(memory.load(HOT_START_SEQUENCE));
+        (self.next, self.is_floating) = match start {
+            LogStart::Earliest => (oldest, true),
+            LogStart::Newest => (newest.next(), false),
+            LogStart::At(sequence) => (sequence.max(Sequence::NONE.next()), false),
+            LogStart::Back(count) => (Sequence::new(newest.get().saturating_sub(count)).next(), true),
+        };
+        let next = self.next;
+        let before = entries(&self.geometry, memory).filter(|(_, sequence)| *sequence <= next);
+        let position = before.max().map_or_else(|| memory.load(HOT_START), |(position, _)| position);
+        self.move_to(position, None);
+    }
+
+    /// Goes on behind what was given up or is wrong. The records that were given up first would be followed by others:
+    /// there is a margin.
+    #[cold]
+    fn resume(&mut self, memory: &Region, reason: LossReason) {
+        let start = memory.load(HOT_START);
+        let behind = match reason {
+            LossReason::Lapped => {
+                start.saturating_add(self.geometry.capacity() as u64 / limits::LOG_MARGIN_PARTS)
+            }
+            LossReason::Damaged => self.position.saturating_add(1),
+        };
+        // Acquire: pairs with the Release store of the end in `LogWriter`.
+        let end = memory.load_acquire(HOT_END);
+        let positions = entries(&self.geometry, memory).map(|(position, _)| position);
+        let position = positions.filter(|position| (behind..=end).contains(position)).min();
+        let otherwise = if reason == LossReason::Lapped { start } else { end };
+        (self.reason, self.doubts) = (reason, false);
+        self.move_to(position.unwrap_or(otherwise), None);
+    }
+}
+
+/// Positions and sequences of the frames that the index names and that are not given up.
+fn entries<'a>(geometry: &'a LogGeometry, memory: &'a Region) -> impl Iterator<Item = (u64, Sequence)> + 'a {
+    let (start, end) = (memory.load(HOT_START), memory.load_acquire(HOT_END));
+    (0..SEGMENT_COUNT as u64).filter_map(move |segment| {
+        let offset = geometry.entry_offset(segment);
+        let position = memory.load_acquire(offset);
+        // Acquire: if this is of a later entry, the load below sees its position. Pairs with the Release store in
+        // `LogWriter`.
+        let sequence = Sequence::new(memory.load_acquire(offset + WORD));
+        let is_whole = memory.load(offset) == position && sequence != Sequence::NONE;
+        (is_whole && (start..=end).contains(&position)).then_some((position, sequence))
+    })
+}
+
+/// A position as it can be: frames begin at whole words.
+fn aligned(position: u64) -> u64 {
+    position / WORD as u64 * WORD as u64
+}

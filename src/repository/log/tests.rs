@@ -1,0 +1,290 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::*;
+use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::log::{LogGeometry, RING_OFFSET};
+use crate::memory::{Access, Protection, Region};
+use crate::repository::log::reader::LossReason;
+use crate::repository::log::writer::RecordTooLong;
+use crate::testkit::random::{Random, each_seed};
+
+const TOPIC: TopicId = TopicId::new(7);
+
+fn writer(capacity: usize, payload_len_max: usize) -> LogWriter {
+    let geometry = LogGeometry::new(capacity, payload_len_max).unwrap();
+    let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
+    LogWriter::new(region, geometry, &geometry.static_line(Epoch::FIRST, TOPIC, 0))
+}
+
+fn reader(writer: &LogWriter, start: LogStart) -> LogReader {
+    LogReader::new(writer.geometry(), Epoch::FIRST, TOPIC, start)
+}
+
+/// The payload of a record, of a length that changes from one to the next.
+fn payload(sequence: u64, len_max: usize) -> Vec<u8> {
+    let len = sequence.wrapping_mul(7919) % (len_max as u64 + 1);
+    (0..len).map(|index| (index ^ sequence.wrapping_mul(31)).to_le_bytes()[0]).collect()
+}
+
+/// Takes everything there is; what was received and what was lost, in order and without a hole.
+fn drain(reader: &mut LogReader, memory: &Region, len_max: usize) -> (u64, u64) {
+    let (mut received, mut lost) = (0, 0);
+    loop {
+        let next = reader.next_sequence();
+        match reader.poll(memory) {
+            None => return (received, lost),
+            Some(Next::Record(record)) => {
+                assert!(
+                    next == record.sequence || received + lost == 0,
+                    "{next} is followed by {}",
+                    record.sequence
+                );
+                assert_eq!(record.payload, payload(record.sequence.get(), len_max));
+                assert_eq!(record.published_ns, record.sequence.get());
+                received += 1;
+            }
+            Some(Next::Lost { first, count, .. }) => {
+                assert!((first, true) == (next, count > 0) || received + lost == 0);
+                lost += count;
+            }
+        }
+    }
+}
+
+fn append(writer: &mut LogWriter, count: u64, len_max: usize) {
+    for _ in 0..count {
+        let sequence = writer.last().get() + 1;
+        assert_eq!(writer.append(&payload(sequence, len_max), sequence), Ok(Sequence::new(sequence)));
+        writer.commit(sequence);
+    }
+}
+
+#[test]
+fn records_are_received_in_order_each_once_round_after_round() {
+    let mut writer = writer(8 << 10, 300);
+    let mut reader = reader(&writer, LogStart::Earliest);
+    for round in 1..2000_u64 {
+        append(&mut writer, round % 17, 300);
+        assert_eq!(drain(&mut reader, writer.region(), 300), (round % 17, 0));
+    }
+    assert_eq!(reader.counts().received, writer.last().get());
+}
+
+#[test]
+fn nobody_sees_a_record_before_its_batch_is_committed() {
+    let mut writer = writer(1 << 16, 100);
+    let mut reader = reader(&writer, LogStart::Earliest);
+    for sequence in 1..=20 {
+        writer.append(&payload(sequence, 100), sequence).unwrap();
+        assert!(reader.poll(writer.region()).is_none());
+    }
+    let appended = writer.commit(1).unwrap();
+    assert_eq!((appended.newest, appended.positions[0]), (Sequence::new(20), 0));
+    assert!(writer.commit(1).is_none());
+    assert_eq!(drain(&mut reader, writer.region(), 100), (20, 0));
+}
+
+#[test]
+fn a_batch_of_more_than_half_of_the_ring_is_committed_in_parts() {
+    let mut writer = writer(1 << 12, 50);
+    let mut reader = reader(&writer, LogStart::Earliest);
+    for sequence in 1..=1000 {
+        writer.append(&payload(sequence, 50), sequence).unwrap();
+    }
+    let seen = writer.last().get();
+    assert!(seen > 900 && seen < 1000);
+    let (received, lost) = drain(&mut reader, writer.region(), 50);
+    assert_eq!(reader.next_sequence().get(), seen + 1);
+    assert!(received > 10, "{received} and {lost}");
+}
+
+#[test]
+fn a_record_beyond_the_declared_maximum_is_refused_and_changes_nothing() {
+    let mut writer = writer(1 << 12, 50);
+    assert_eq!(writer.append(&[0; 51], 1), Err(RecordTooLong { len: 51, max: 50 }));
+    assert!(writer.commit(1).is_none());
+    append(&mut writer, 3, 50);
+    assert_eq!(drain(&mut reader(&writer, LogStart::Earliest), writer.region(), 50), (3, 0));
+}
+
+#[test]
+fn what_is_overwritten_is_told_once_with_its_exact_count() {
+    let mut writer = writer(8 << 10, 120);
+    let mut reader = reader(&writer, LogStart::At(Sequence::new(1)));
+    let (mut received, mut lost) = (0, 0);
+    for round in 1..200_u64 {
+        append(&mut writer, round * 13 % 401, 120);
+        let (more, gone) = drain(&mut reader, writer.region(), 120);
+        (received, lost) = (received + more, lost + gone);
+        assert_eq!(received + lost, writer.last().get());
+    }
+    assert!(received > 1000 && lost > 1000, "{received} and {lost}");
+    assert_eq!(
+        (reader.counts().received, reader.counts().lapped, reader.counts().damaged),
+        (received, lost, 0)
+    );
+}
+
+/// Who was lapped goes on with records that are not given up by the very next ones.
+#[test]
+fn a_lapped_reader_goes_on_with_a_margin() {
+    let mut writer = writer(64 << 10, 40);
+    let mut reader = reader(&writer, LogStart::At(Sequence::new(1)));
+    append(&mut writer, 5000, 40);
+    assert!(matches!(reader.poll(writer.region()), Some(Next::Lost { .. })));
+    let next = reader.next_sequence();
+    // As much as the margin, less a segment, is written before it looks again.
+    let frames = (64 << 10) / 8 / 64;
+    append(&mut writer, frames - frames / 8 - 1, 40);
+    assert!(matches!(reader.poll(writer.region()), Some(Next::Record(record)) if record.sequence == next));
+}
+
+#[test]
+fn a_reader_begins_where_it_was_asked_to() {
+    let mut writer = writer(64 << 10, 40);
+    append(&mut writer, 5000, 40);
+    let first = |start| {
+        let mut reader = reader(&writer, start);
+        match reader.poll(writer.region()) {
+            Some(Next::Record(record)) => Some((record.sequence.get(), 0)),
+            Some(Next::Lost { first, count, .. }) => Some((first.get(), count)),
+            None => None,
+        }
+    };
+    assert_eq!(first(LogStart::Newest), None);
+    assert_eq!(first(LogStart::Back(0)), None);
+    assert_eq!(first(LogStart::Back(1)), Some((5000, 0)));
+    assert_eq!(first(LogStart::Back(700)), Some((4301, 0)));
+    assert_eq!(first(LogStart::At(Sequence::new(4500))), Some((4500, 0)));
+    assert_eq!(first(LogStart::At(Sequence::new(5001))), None);
+    let (oldest, _) = first(LogStart::Earliest).unwrap();
+    assert!(oldest > 1 && oldest < 4301);
+    assert_eq!(first(LogStart::Back(1 << 40)), Some((oldest, 0)));
+    assert_eq!(first(LogStart::At(Sequence::new(3))), Some((3, oldest - 3)));
+    assert_eq!(first(LogStart::At(Sequence::NONE)), Some((1, oldest - 1)));
+    let empty = self::writer(64 << 10, 40);
+    for start in [LogStart::Earliest, LogStart::Newest, LogStart::Back(3), LogStart::At(Sequence::new(9))] {
+        assert!(reader(&empty, start).poll(empty.region()).is_none());
+    }
+}
+
+/// A record that is wrong is told, and those behind it are received.
+#[test]
+fn each_flipped_bit_is_told_and_costs_no_other_record() {
+    let mut writer = writer(1 << 12, 24);
+    append(&mut writer, 12, 24);
+    let end = writer.region().load(crate::layout::log::HOT_END);
+    let end = usize::try_from(end).unwrap();
+    for offset in (RING_OFFSET..RING_OFFSET + end).step_by(8) {
+        for bit in 0..64 {
+            let word = writer.region().load(offset);
+            writer.region().store(offset, word ^ 1 << bit);
+            let mut reader = reader(&writer, LogStart::At(Sequence::new(1)));
+            let (mut received, mut lost, mut sum) = (0, 0, 0);
+            while let Some(next) = reader.poll(writer.region()) {
+                match next {
+                    Next::Record(record) => {
+                        assert_eq!(record.payload, payload(record.sequence.get(), 24));
+                        (received, sum) = (received + 1, sum + record.sequence.get());
+                    }
+                    Next::Lost { count, reason, .. } => {
+                        assert_eq!(reason, LossReason::Damaged);
+                        lost += count;
+                    }
+                }
+            }
+            writer.region().store(offset, word);
+            // Padding is nothing that anybody could miss; the last record is told by the one after it.
+            assert!(
+                received >= 11
+                    || received + lost >= 11
+                    || received + lost == reader.next_sequence().get() - 1
+            );
+            assert!(sum <= 78);
+        }
+    }
+}
+
+#[test]
+fn random_memory_ends_every_call_and_gives_no_record() {
+    each_seed(200, |seed| {
+        let mut random = Random::new(seed);
+        let writer = writer(1 << 12, 100);
+        for offset in (0..writer.region().len()).step_by(8) {
+            let word = random.next();
+            writer.region().store(offset, if word.is_multiple_of(3) { word % 4096 } else { word });
+        }
+        for start in [LogStart::Earliest, LogStart::Newest, LogStart::Back(9), LogStart::At(Sequence::new(2))]
+        {
+            let mut reader = reader(&writer, start);
+            for _ in 0..8 {
+                assert!(!matches!(reader.poll(writer.region()), Some(Next::Record(_))));
+            }
+        }
+    });
+}
+
+/// An oracle: what the ring must still hold is received, everything else is told.
+#[test]
+fn any_order_of_publishing_and_reading_accounts_for_every_record() {
+    each_seed(12, |seed| {
+        let mut random = Random::new(seed);
+        let len_max = 1 + random.index(400);
+        let mut writer = writer(1 << (11 + random.below(6)), len_max);
+        let mut readers: Vec<(LogReader, u64)> = Vec::new();
+        let mut pending: VecDeque<u64> = VecDeque::new();
+        let mut appended = 0;
+        for _ in 0..2000 {
+            match random.below(10) {
+                0..5 => {
+                    for _ in 0..random.below(30) {
+                        appended += 1;
+                        writer.append(&payload(appended, len_max), appended).unwrap();
+                        pending.push_back(appended);
+                    }
+                }
+                5..7 => {
+                    writer.commit(1);
+                }
+                7 if readers.len() < 4 => {
+                    let start = Sequence::new(1 + random.below(appended + 1));
+                    readers.push((reader(&writer, LogStart::At(start)), start.get() - 1));
+                }
+                _ => {
+                    for (reader, told) in &mut readers {
+                        let (received, lost) = drain(reader, writer.region(), len_max);
+                        *told += received + lost;
+                        assert!(
+                            *told == writer.last().get() || received + lost == 0,
+                            "{told} of {}",
+                            writer.last()
+                        );
+                    }
+                }
+            }
+        }
+    });
+}
+
+/// Two threads, a writer that never pauses.
+#[test]
+fn a_hot_writer_never_gets_a_wrong_record_accepted_and_none_is_lost_silently() {
+    let mut writer = writer(1 << 16, 200);
+    let mut reader = reader(&writer, LogStart::At(Sequence::new(1)));
+    let len = writer.geometry().region_len();
+    let memory =
+        Region::import(writer.region().file().try_clone_to_owned().unwrap(), len, Access::Read).unwrap();
+    let writing = std::thread::spawn(move || {
+        append(&mut writer, 400_000, 200);
+        writer
+    });
+    let (mut received, mut lost) = (0, 0);
+    while received + lost < 400_000 {
+        let (more, gone) = drain(&mut reader, &memory, 200);
+        (received, lost) = (received + more, lost + gone);
+    }
+    let writer = writing.join().unwrap();
+    assert_eq!((received + lost, reader.counts().damaged), (writer.last().get(), 0));
+    assert!(received > 1000);
+}

@@ -1,0 +1,205 @@
+use std::sync::Arc;
+
+use crate::id::Sequence;
+use crate::layout::WORD;
+use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticLine};
+use crate::layout::log::{
+    FILLER, FrameCheck, FrameHeader, HEADER_LEN, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE,
+    LogGeometry, SEGMENT_COUNT, frame_len,
+};
+use crate::memory::Region;
+use crate::sync::atomic::{Ordering, fence};
+
+/// Payloads up to this many bytes are laid out in private memory first, with their header, and copied in one go.
+const GATHER_LEN_MAX: usize = 1024;
+
+/// What part of the ring may hold records that are not committed.
+const UNCOMMITTED_PARTS: u64 = 2;
+
+/// The one writer of a log repository. Appending neither allocates nor blocks nor calls the operating system.
+///
+/// Records that were appended are seen by nobody before [`Self::commit`], but for those of a batch of more than half of
+/// the ring: that is committed in parts.
+#[derive(Debug)]
+pub(crate) struct LogWriter {
+    region: Arc<Region>,
+    geometry: LogGeometry,
+    check: FrameCheck,
+    /// The newest sequence that was committed.
+    committed: Sequence,
+    /// The newest sequence that was appended.
+    appended: Sequence,
+    /// Where the next frame begins.
+    end: u64,
+    /// Where the first frame begins that was not committed.
+    committed_end: u64,
+    /// Frames before it are given up.
+    start: u64,
+    /// A short frame in private memory.
+    scratch: Box<[u64]>,
+}
+
+/// What a commit added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Appended {
+    /// The newest record.
+    pub(crate) newest: Sequence,
+    /// Where the first of the records begins, and the last one ends.
+    pub(crate) positions: [u64; 2],
+}
+
+/// A record that is longer than the topic's declared maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RecordTooLong {
+    /// Its length, bytes.
+    pub(crate) len: usize,
+    /// The declared maximum, bytes.
+    pub(crate) max: usize,
+}
+
+impl LogWriter {
+    /// Takes a zeroed region and makes it an empty repository.
+    ///
+    /// # Panics
+    ///
+    /// When the region is shorter than its geometry, which is a mistake of the caller.
+    pub(crate) fn new(region: Arc<Region>, geometry: LogGeometry, line: &StaticLine) -> Self {
+        assert!(region.len() >= geometry.region_len(), "a region shorter than its geometry");
+        region.copy_in(STATIC_OFFSET, &line.emit());
+        region.store(HOT_EPOCH, line.epoch.get());
+        region.store(HOT_START_SEQUENCE, Sequence::NONE.next().get());
+        let writer = Self {
+            check: FrameCheck::new(line.topic, line.epoch),
+            region,
+            geometry,
+            committed: Sequence::NONE,
+            appended: Sequence::NONE,
+            end: 0,
+            committed_end: 0,
+            start: 0,
+            scratch: vec![0; HEADER_WORDS + GATHER_LEN_MAX / WORD].into(),
+        };
+        writer.enter(0, 0, Sequence::NONE.next());
+        writer
+    }
+
+    /// The repository's memory.
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Where things stand in it.
+    #[cfg(test)]
+    pub(crate) fn geometry(&self) -> LogGeometry {
+        self.geometry
+    }
+
+    /// The newest sequence that was committed.
+    pub(crate) fn last(&self) -> Sequence {
+        self.committed
+    }
+
+    /// Appends a record.
+    #[inline]
+    pub(crate) fn append(&mut self, payload: &[u8], now_ns: u64) -> Result<Sequence, RecordTooLong> {
+        let max = self.geometry.payload_len_max();
+        if payload.len() > max {
+            return Err(RecordTooLong { len: payload.len(), max });
+        }
+        let (sequence, len) = (self.appended.next(), frame_len(payload.len()));
+        if self.end - self.committed_end + len as u64 > self.geometry.capacity() as u64 / UNCOMMITTED_PARTS {
+            self.commit(now_ns);
+        }
+        let payload_len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+        let header = FrameHeader { sequence, payload_len, crc: 0, published_ns: now_ns };
+        let crc = self.check.of(&header, payload);
+        let position = self.make_room(len, sequence);
+        let offset = self.geometry.offset(position);
+        self.write(offset, &FrameHeader { crc, ..header }, payload);
+        self.advance(position + len as u64, sequence);
+        Ok(sequence)
+    }
+
+    /// Lets all that was appended be seen. `None` when that is nothing.
+    #[inline]
+    pub(crate) fn commit(&mut self, now_ns: u64) -> Option<Appended> {
+        if self.appended == self.committed {
+            return None;
+        }
+        let positions = [self.committed_end, self.end];
+        (self.committed, self.committed_end) = (self.appended, self.end);
+        self.region.store(HOT_PUBLISHED, now_ns);
+        self.region.store(HOT_SEQUENCE, self.committed.get());
+        // Release: whoever sees the end sees the frames before it. Pairs with the Acquire load in `LogReader`.
+        self.region.store_release(HOT_END, self.end);
+        Some(Appended { newest: self.committed, positions })
+    }
+
+    fn write(&mut self, offset: usize, header: &FrameHeader, payload: &[u8]) {
+        if payload.len() > GATHER_LEN_MAX {
+            self.region.copy_in(offset, &header.emit());
+            self.region.copy_in_bytes(offset + HEADER_LEN, payload);
+            return;
+        }
+        let (frame, _) = self.scratch.split_at_mut(frame_len(payload.len()) / WORD);
+        let (head, body) = frame.split_at_mut(HEADER_WORDS);
+        head.copy_from_slice(&header.emit());
+        if let Some(last) = body.last_mut() {
+            *last = 0;
+        }
+        let body: &mut [u8] = bytemuck::cast_slice_mut(body);
+        body.iter_mut().zip(payload).for_each(|(to, from)| *to = *from);
+        self.region.copy_in(offset, frame);
+    }
+
+    /// Where a frame of this length can be written. What stands there is given up.
+    #[inline]
+    fn make_room(&mut self, len: usize, sequence: Sequence) -> u64 {
+        let mut position = self.end;
+        let rest = self.geometry.rest(position);
+        if rest < len {
+            self.give_up(position + rest as u64);
+            self.region.store(self.geometry.offset(position), FILLER);
+            position += rest as u64;
+            self.advance(position, self.appended);
+        }
+        debug_assert!(sequence > self.appended, "a frame that was written already");
+        self.give_up(position + len as u64);
+        position
+    }
+
+    /// Gives up whole segments until everything up to this position can be written.
+    #[inline]
+    fn give_up(&mut self, end: u64) {
+        let last = self.geometry.segment(end - 1);
+        let oldest = (last + 1).saturating_sub(SEGMENT_COUNT as u64);
+        if self.start >= oldest * self.geometry.segment_len() as u64 {
+            return;
+        }
+        let entry = self.geometry.entry_offset(oldest);
+        self.start = self.region.load(entry);
+        self.region.store(HOT_START_SEQUENCE, self.region.load(entry + WORD));
+        self.region.store(HOT_START, self.start);
+        // Release: whoever sees a word of a new frame (then has an Acquire fence) sees the start as well. Pairs with the
+        // fence in `LogReader`.
+        fence(Ordering::Release);
+    }
+
+    /// Takes note that everything up to this position is written, up to this record.
+    #[inline]
+    fn advance(&mut self, end: u64, newest: Sequence) {
+        let (first, last) = (self.geometry.segment(self.end) + 1, self.geometry.segment(end));
+        for segment in first..=last {
+            self.enter(segment, end, newest.next());
+        }
+        (self.end, self.appended) = (end, newest);
+    }
+
+    /// Writes an entry of the index.
+    fn enter(&self, segment: u64, position: u64, sequence: Sequence) {
+        let entry = self.geometry.entry_offset(segment);
+        self.region.store(entry, position);
+        // Release: whoever sees the sequence sees its position. Pairs with the Acquire loads in `LogReader`.
+        self.region.store_release(entry + WORD, sequence.get());
+    }
+}

@@ -170,7 +170,7 @@ impl LogGeometry {
         INDEX_OFFSET + usize::try_from(segment % SEGMENT_COUNT as u64).unwrap_or(0) * ENTRY_LEN
     }
 
-    /// How far behind the end a frame must begin so as not to be given up before this much more is written.
+    /// Where this position stands in the ring, bytes from its beginning.
     #[inline]
     fn place(&self, position: u64) -> usize {
         // The remainder is less than the capacity, which is a `usize`.

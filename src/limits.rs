@@ -54,6 +54,9 @@ pub const MESSAGES_PER_TURN_MAX: usize = 16;
 /// Longest text in a refusal or an end-of-session message, bytes.
 pub const REASON_LEN_MAX: usize = 512;
 
+/// What a peer has to know to join a channel of datagrams, bytes.
+pub const CHANNEL_TICKET_LEN_MAX: usize = 64;
+
 /// Fragments of control messages that a peer may have under way over RDMA verbs.
 pub const VERBS_RECEIVES: u16 = 8;
 /// Frames without a fragment that a peer may have under way beside them: two that give back room, a question whether

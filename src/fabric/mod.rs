@@ -14,6 +14,7 @@
 mod address;
 #[cfg(any(test, feature = "verbs"))]
 mod bounds;
+mod channel;
 mod registration;
 mod several;
 pub(crate) mod shm;
@@ -28,6 +29,7 @@ use std::sync::Arc;
 pub use address::{Address, AddressError, RdmaConnect, Target};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use bounds::{check_bounds, check_writes};
+pub(crate) use channel::{ChannelReceiver, ChannelSender, Datagram, DatagramReach};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
 pub(crate) use wait::{Waker, finish, read_now, wait};
@@ -99,6 +101,19 @@ pub(crate) trait Connection: Debug + Send {
     /// Takes back what the peer was allowed by [`Self::send`] with this region, as far as the medium can: who uses it all
     /// the same fails. A region that was sent several times is taken back at once.
     fn withdraw(&mut self, registration: &Registration);
+
+    /// The sending end of a channel that the peer can join. The same one for all connections over the same network of this
+    /// host. `None` where the medium has no datagrams.
+    fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
+        Ok(None)
+    }
+
+    /// Begins to join a channel of the peer's, by its [`ChannelSender::ticket`], which comes from the peer and may be
+    /// anything. Datagrams come as soon as the network lets them.
+    fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
+        let _ = ticket;
+        Err(FabricError::Access { why: "this medium has no channels" })
+    }
 
     /// Becomes readable when a message is waiting or the peer is gone, and readable or writable when there is room again
     /// after [`Sent::Full`]: receive, and then send. `None` in a simulation.

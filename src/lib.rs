@@ -105,7 +105,7 @@ pub use node::{
 pub use payload::{DecodeError, Decoded, EncodeError, Encoding, Payload, Pod, Raw, Schema, SchemaError};
 pub use publisher::{Loan, PublishError, PublisherError, StatePublisher};
 pub use subscriber::{
-    AttachError, GrantError, ReceiveError, Sample, SampleRef, StateSubscriber, SubscriberError,
+    AttachError, GrantError, ReceiveError, Sample, SampleRef, StateSubscriber, Subscribed, SubscriberError,
     SubscriberStats,
 };
 

@@ -12,11 +12,13 @@
 //!        records       log: an index, then a ring of framed records (log)
 //! ```
 
+mod geometry;
 pub(crate) mod header;
 pub(crate) mod log;
 pub(crate) mod state;
 
 pub(crate) use crate::memory::{ByteRange, LINE, WORD};
+pub(crate) use geometry::{Geometry, GeometryNumbers};
 
 /// The low and the high half of a word.
 pub(crate) fn halves(word: u64) -> (u32, u32) {

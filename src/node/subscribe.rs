@@ -6,17 +6,18 @@ use super::Node;
 use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError};
 use crate::clock::saturate;
-use crate::control::{ControlError, GeometryWire, Grant};
+use crate::control::{ControlError, Grant};
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
 use crate::id::{Delivery, TopicName};
+use crate::layout::Geometry;
 use crate::layout::header::{STATIC_OFFSET, StaticLine};
-use crate::layout::state::{GeometryError, StateGeometry};
+use crate::layout::state::GeometryError;
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::payload::{Encoding, Payload, Schema, SchemaError};
 use crate::repository::state::ReadCounts;
 use crate::subscriber::{
-    AttachError, Attachment, GrantError, Granted, Source, StateSubscriber, SubscriberError,
+    AttachError, Attachment, GrantError, Granted, Source, StateSubscriber, SubscriberError, Subscription,
 };
 
 /// Sets up a subscriber of a state topic.
@@ -84,24 +85,8 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     /// or what it grants cannot be used.
     pub fn open(self) -> Result<StateSubscriber<T>, SubscriberError> {
         let target: Target = self.target.parse()?;
-        let core = self.node.core();
-        let schema_hash = schema_hash::<T>()?;
-        let dial = || {
-            let link = Link::dial(core, &target.address, saturate(self.terms.patience));
-            link.map_err(|error| undialled(&target, error))
-        };
-        let attach = |link: &Arc<Link>| {
-            let attached = self.terms.attach(self.node, link, &target.topic, schema_hash);
-            attached.map_err(|error| unattached(&target, error))
-        };
-        match Link::known(core, &target.address) {
-            None => attach(&dial()?),
-            Some(link) => match attach(&link) {
-                // The node may have ended, or started again, since the session began.
-                Err(error) if is_over(&error) => attach(&dial()?),
-                attached => attached,
-            },
-        }
+        let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
+        StateSubscriber::new(subscription).map_err(|source| SubscriberError::Unfit { target, source })
     }
 }
 
@@ -116,21 +101,47 @@ impl Default for Terms {
 }
 
 impl Terms {
+    /// Attaches to a topic of the node at this address: by the session that there is with it, or a new one.
+    pub(super) fn subscribe(
+        self,
+        node: &Node,
+        target: &Target,
+        schema_hash: Option<u64>,
+    ) -> Result<Subscription, SubscriberError> {
+        let core = node.core();
+        let dial = || {
+            let link = Link::dial(core, &target.address, saturate(self.patience));
+            link.map_err(|error| undialled(target, error))
+        };
+        let attach = |link: &Arc<Link>| {
+            let attached = self.attach(node, link, &target.topic, schema_hash);
+            attached.map_err(|error| unattached(target, error))
+        };
+        match Link::known(core, &target.address) {
+            None => attach(&dial()?),
+            Some(link) => match attach(&link) {
+                // The node may have ended, or started again, since the session began.
+                Err(error) if is_over(&error) => attach(&dial()?),
+                attached => attached,
+            },
+        }
+    }
+
     /// Attaches to a topic of the node at the other end of this session.
-    pub(super) fn attach<T: Payload>(
+    pub(super) fn attach(
         self,
         node: &Node,
         link: &Arc<Link>,
         topic: &TopicName,
         schema_hash: Option<u64>,
-    ) -> Result<StateSubscriber<T>, AttachError> {
+    ) -> Result<Subscription, AttachError> {
         let core = node.core();
         let request = (topic.clone(), self.delivery, schema_hash);
         let attachment = link.attach(core, node.hold(), request)?;
         match self.take_grant(core, topic, &attachment) {
             Ok((granted, source)) => {
                 let clock = Arc::clone(core.clock());
-                Ok(StateSubscriber::new(granted, source, Arc::new(attachment), clock))
+                Ok(Subscription::new(granted, source, Arc::new(attachment), clock))
             }
             Err(error) => {
                 attachment.leave(ReadCounts::default());
@@ -196,15 +207,7 @@ fn is_over(error: &SubscriberError) -> bool {
 
 /// Checks that the numbers of a grant fit together: addresses are computed from nothing else.
 fn check(topic: &TopicName, delivery: Delivery, grant: &Grant) -> Result<Granted, GrantError> {
-    let GeometryWire { slot_count, slot_stride, payload_len_max, region_len } = grant.geometry;
-    let payload_len_max = usize::try_from(payload_len_max).unwrap_or(usize::MAX);
-    let geometry = StateGeometry::new(slot_count, payload_len_max)?;
-    if slot_stride != geometry.slot_stride() as u64 {
-        return Err(GeometryError::Mismatch { field: "slot stride" }.into());
-    }
-    if region_len != geometry.region_len() as u64 {
-        return Err(GeometryError::Mismatch { field: "region length" }.into());
-    }
+    let geometry = Geometry::new(grant.kind, &grant.geometry.into())?;
     Ok(Granted {
         topic: topic.clone(),
         topic_id: grant.topic_id,
@@ -234,7 +237,7 @@ fn open_repository(
     remote.mirror().copy_out(STATIC_OFFSET, &mut words);
     let line = StaticLine::parse(&words)?;
     let mismatch = |field| Err(GeometryError::Mismatch { field }.into());
-    if StateGeometry::of(&line)? != granted.geometry {
+    if Geometry::of(&line)? != granted.geometry {
         return mismatch("geometry");
     }
     if line.epoch != granted.epoch {

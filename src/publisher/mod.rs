@@ -2,12 +2,12 @@
 
 mod error;
 mod landing;
+mod landings;
 mod loan;
 mod state;
 mod topic;
 
 pub use error::{PublishError, PublisherError};
-pub(crate) use landing::Landing;
 pub use loan::Loan;
 pub(crate) use state::StateParts;
 pub use state::StatePublisher;

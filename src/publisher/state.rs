@@ -3,15 +3,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::landing::Landing;
+use super::landings::StateLandings;
 use super::loan::Loan;
 use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::clock::Clock;
 use crate::fabric::{Exposure, Fabric, Waker};
 use crate::id::{Epoch, Sequence, TopicId, TopicName};
+use crate::layout::Geometry;
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
 use crate::layout::state::StateGeometry;
 use crate::limits;
@@ -57,6 +57,9 @@ pub struct StatePublisher<T: Payload> {
 #[derive(Debug)]
 pub(super) struct Output {
     topic: Arc<PublishedTopic>,
+    waker: Arc<Waker>,
+    /// What the node hands over, and takes back.
+    handover: Arc<StateLandings>,
     landings: Vec<Landing>,
     clock: Arc<dyn Clock>,
     counters: Counters,
@@ -157,7 +160,8 @@ impl<T: Payload> StatePublisher<T> {
         let geometry = StateGeometry::new(parts.slot_count, max)?;
         let topic_id = TopicId::of(&parts.name);
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
-        let line = geometry.static_line(epoch, topic_id, schema.hash());
+        let shape = Geometry::from(geometry);
+        let line = shape.static_line(epoch, topic_id, schema.hash());
         let writer = StateWriter::new(Arc::clone(&region), geometry, &line);
         let registration = Arc::new(parts.fabric.register(&region, Exposure::Read)?);
 
@@ -174,25 +178,24 @@ impl<T: Payload> StatePublisher<T> {
         let (Some(pull_subscribers), Some(push_subscribers)) = (gauge(pull), gauge(push)) else {
             unreachable!("the counters have room for those that every topic has")
         };
+        let handover = Arc::new(StateLandings::new(Arc::clone(&registration), geometry, epoch));
         let topic = Arc::new(PublishedTopic {
             name: parts.name,
             topic_id,
             epoch,
-            geometry,
+            geometry: shape,
             schema,
             registration,
             pull_subscribers,
             push_subscribers,
-            waker: parts.waker,
-            waiting: Mutex::default(),
-            has_waiting: AtomicBool::new(false),
-            released: Mutex::default(),
+            landings: Arc::<StateLandings>::clone(&handover),
             ended: AtomicBool::new(false),
         });
         topic.beat(now_ns);
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
+        let (clock, waker) = (parts.clock, parts.waker);
         let output =
-            Output { topic: Arc::clone(&topic), landings, clock: parts.clock, counters, bytes, duration };
+            Output { topic: Arc::clone(&topic), waker, handover, landings, clock, counters, bytes, duration };
         let encoding = T::ENCODING.number();
         Ok((Self { writer, output, encoding, _node: parts.node, payload: PhantomData }, topic))
     }
@@ -233,9 +236,8 @@ impl Output {
         if let Some(bytes) = self.bytes {
             self.counters.increase(bytes, committed.payload_len as u64);
         }
-        // Acquire: pairs with the Release in `PublishedTopic::hand_over`.
-        if self.topic.has_waiting.load(Ordering::Acquire) {
-            self.landings.append(&mut self.topic.take_waiting());
+        if self.handover.has_waiting() {
+            self.landings.append(&mut self.handover.take_waiting());
         }
         if self.landings.is_empty() {
             return;
@@ -243,7 +245,7 @@ impl Output {
         let mut leaving = false;
         for landing in &mut self.landings {
             if !landing.is_closed() {
-                landing.write(&self.topic.registration, committed);
+                landing.write(self.handover.registration(), committed);
             }
             leaving |= landing.is_closed() || landing.is_behind();
         }
@@ -257,10 +259,10 @@ impl Output {
     #[cold]
     fn release(&mut self) {
         let closed = self.landings.extract_if(.., |landing| landing.is_closed());
-        self.topic.released.lock().extend(closed);
+        self.handover.release(closed);
         let behind = self.landings.extract_if(.., |landing| landing.is_behind());
-        self.topic.give_back(behind);
-        self.topic.waker.wake();
+        self.handover.give_back(behind);
+        self.waker.wake();
     }
 
     #[inline]
@@ -286,10 +288,10 @@ impl Output {
 impl<T: Payload> Drop for StatePublisher<T> {
     fn drop(&mut self) {
         // The last values may be on their way: the node waits for them before it tells of the end.
-        self.output.topic.give_back(std::mem::take(&mut self.output.landings));
+        self.output.handover.give_back(std::mem::take(&mut self.output.landings));
         // Release: the last value is in place before the node tells that it was the last.
         self.output.topic.ended.store(true, Ordering::Release);
-        self.output.topic.waker.wake();
+        self.output.waker.wake();
     }
 }
 

@@ -1,6 +1,6 @@
 use crate::control::{ControlError, RefuseReason};
 use crate::fabric::{AddressError, FabricError, Target};
-use crate::id::{Epoch, NameError, NodeName, Sequence, TopicName};
+use crate::id::{Epoch, Kind, NameError, NodeName, Sequence, TopicName};
 use crate::layout::header::HeaderError;
 use crate::layout::state::GeometryError;
 use crate::memory::MemoryError;
@@ -204,6 +204,16 @@ pub enum GrantError {
     /// The shape of the repository is impossible.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// The topic is of another kind.
+    #[error(
+        "the topic is a {found}: subscribe to it with Node::{found}_subscriber, not with Node::{expected}_subscriber"
+    )]
+    Kind {
+        /// The kind of the subscriber.
+        expected: Kind,
+        /// The kind of the topic.
+        found: Kind,
+    },
     /// The header of the repository is damaged or of another version.
     #[error(transparent)]
     Header(#[from] HeaderError),

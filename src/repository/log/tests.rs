@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::Geometry;
 use crate::layout::log::{LogGeometry, RING_OFFSET};
 use crate::memory::{Access, Protection, Region};
 use crate::repository::log::reader::LossReason;
@@ -14,7 +15,7 @@ const TOPIC: TopicId = TopicId::new(7);
 fn writer(capacity: usize, payload_len_max: usize) -> LogWriter {
     let geometry = LogGeometry::new(capacity, payload_len_max).unwrap();
     let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
-    LogWriter::new(region, geometry, &geometry.static_line(Epoch::FIRST, TOPIC, 0))
+    LogWriter::new(region, geometry, &Geometry::from(geometry).static_line(Epoch::FIRST, TOPIC, 0))
 }
 
 fn reader(writer: &LogWriter, start: LogStart) -> LogReader {

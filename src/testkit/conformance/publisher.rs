@@ -12,7 +12,7 @@ use crate::fabric::{Address, Connection, Fabric, FabricError, Listener, Received
 use crate::id::{Epoch, TopicName};
 use crate::layout::state::StateGeometry;
 use crate::payload::Raw;
-use crate::publisher::{Landing, PublishedTopic, StateParts, StatePublisher};
+use crate::publisher::{PublishedTopic, StateParts, StatePublisher};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a subscriber sends to pull.
@@ -91,7 +91,7 @@ impl Publisher {
         }
         let Self { sessions, topic, .. } = self;
         sessions.retain_mut(|session| session.turn(topic).is_ok());
-        topic.tend();
+        topic.landings().tend();
     }
 }
 
@@ -107,7 +107,8 @@ impl Session {
                 if let Some(offer) = offer {
                     let remote = offer.open_write(geometry.region_len())?;
                     let closed = self.closed.insert(Arc::default());
-                    topic.hand_over(Landing::new(remote, geometry, topic.epoch(), Arc::clone(closed)));
+                    // One that cannot be written is closed: the session notices that.
+                    topic.landings().lend(remote, closed);
                 }
                 self.owes_answer = true;
             }

@@ -126,9 +126,10 @@ impl LogParts {
     /// before it; [`Self::counts`] tells which.
     #[inline]
     pub fn check(&mut self) -> Option<(Sequence, &[u8])> {
-        match self.reader.poll(self.writer.region())? {
+        let taken = self.reader.poll(self.writer.region())?;
+        match self.reader.taken(taken) {
             Next::Record(record) => Some((record.sequence, record.payload)),
-            Next::Lost { .. } => None,
+            Next::Lost(_) => None,
         }
     }
 

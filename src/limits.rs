@@ -106,6 +106,9 @@ pub const DAMAGE_SETTLED_NS: u64 = 20_000_000;
 /// to this length that costs less than a second round trip.
 pub const PREDICTED_LEN_MAX: usize = 8 * 1024;
 
+/// Bytes of the ring of a log unless the publisher says otherwise (1 MiB).
+pub const LOG_CAPACITY_DEFAULT: usize = 1 << 20;
+
 /// Bytes of a log that a reader copies at a time, if there are as many; more where a record is longer.
 pub const LOG_FETCH_LEN: usize = 64 * 1024;
 

@@ -8,16 +8,18 @@ use super::link::{Answer, Link, LinkAttachment, LinkError};
 use crate::clock::saturate;
 use crate::control::{ControlError, Grant};
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
-use crate::id::{Delivery, TopicName};
+use crate::id::{Delivery, Kind, Sequence, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{STATIC_OFFSET, StaticLine};
 use crate::layout::state::GeometryError;
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::payload::{Encoding, Payload, Schema, SchemaError};
+use crate::repository::log::LogStart;
 use crate::repository::state::ReadCounts;
 use crate::subscriber::{
-    AttachError, Attachment, GrantError, Granted, Source, StateSubscriber, SubscriberError, Subscription,
+    AttachError, Attachment, GrantError, Granted, LogSubscriber, Source, StateSubscriber, SubscriberError,
+    Subscription,
 };
 
 /// Sets up a subscriber of a state topic.
@@ -30,9 +32,22 @@ pub struct StateSubscriberBuilder<'a, T> {
     payload: PhantomData<fn() -> T>,
 }
 
+/// Sets up a subscriber of a log topic.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct LogSubscriberBuilder<'a, T> {
+    node: &'a Node,
+    target: String,
+    terms: Terms,
+    start: LogStart,
+    payload: PhantomData<fn() -> T>,
+}
+
 /// What a subscriber asks for, whichever side has dialled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
+    /// What the topic has to be.
+    kind: Kind,
     pub(super) delivery: Delivery,
     /// How long each answer may take.
     pub(super) patience: Duration,
@@ -41,7 +56,7 @@ pub(super) struct Terms {
 
 impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
-        Self { node, target, terms: Terms::default(), payload: PhantomData }
+        Self { node, target, terms: Terms::of(Kind::State), payload: PhantomData }
     }
 
     /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
@@ -90,9 +105,89 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     }
 }
 
-impl Default for Terms {
-    fn default() -> Self {
+impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
+    pub(super) fn new(node: &'a Node, target: String) -> Self {
+        let (terms, start) = (Terms::of(Kind::Log), LogStart::Newest);
+        Self { node, target, terms, start, payload: PhantomData }
+    }
+
+    /// Begins with the oldest record that the publisher's ring still holds.
+    pub fn earliest(self) -> Self {
+        self.start(LogStart::Earliest)
+    }
+
+    /// Begins with the next record that is published. This is the default.
+    pub fn newest(self) -> Self {
+        self.start(LogStart::Newest)
+    }
+
+    /// Begins with this record. Those from it on that are overwritten already are told as lost.
+    pub fn at(self, sequence: Sequence) -> Self {
+        self.start(LogStart::At(sequence))
+    }
+
+    /// Begins so many records before the next one, or with the oldest one that is left.
+    pub fn back(self, count: u64) -> Self {
+        self.start(LogStart::Back(count))
+    }
+
+    /// Where to begin. It is settled when [`Self::open`] returns: what is published afterwards is not before it.
+    pub fn start(self, start: LogStart) -> Self {
+        Self { start, ..self }
+    }
+
+    /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
+    pub fn pull(self) -> Self {
+        self.delivery(Delivery::Pull)
+    }
+
+    /// Lends the publisher a landing region of the repository's size, and has records written to it.
+    pub fn push(self) -> Self {
+        self.delivery(Delivery::Push)
+    }
+
+    /// How records travel.
+    pub fn delivery(mut self, delivery: Delivery) -> Self {
+        self.terms.delivery = delivery;
+        self
+    }
+
+    /// How long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. A session
+    /// that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
+    pub fn timeout(mut self, patience: Duration) -> Self {
+        self.terms.patience = patience;
+        self
+    }
+
+    /// The largest repository to map, and landing region to make, bytes; by default
+    /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. The publisher's capacity says how large they are.
+    pub fn region_len_max(mut self, region_len_max: usize) -> Self {
+        self.terms.region_len_max = region_len_max;
+        self
+    }
+
+    /// Attaches to the topic. Blocks for two round trips, three for push and for a topic on another host, and allocates.
+    ///
+    /// The payload type must be that of the topic, by name and fields. A subscriber of [`Raw`](crate::Raw) gets the
+    /// bytes of any topic, to be decoded by its [`schema`](LogSubscriber::schema).
+    ///
+    /// # Errors
+    ///
+    /// [`SubscriberError`] when the address is malformed, the node or topic is not there, the topic is no log, the publisher
+    /// refuses, or what it grants cannot be used.
+    pub fn open(self) -> Result<LogSubscriber<T>, SubscriberError> {
+        let target: Target = self.target.parse()?;
+        let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
+        LogSubscriber::open(subscription, self.start)
+            .map_err(|source| SubscriberError::Unfit { target, source })
+    }
+}
+
+impl Terms {
+    /// What is asked of a topic of this kind unless more is said.
+    pub(super) fn of(kind: Kind) -> Self {
         Self {
+            kind,
             delivery: Delivery::Pull,
             patience: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
             region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
@@ -162,7 +257,7 @@ impl Terms {
             Answer::Refused { reason, text } => return Err(AttachError::Refused { reason, text }),
             Answer::Lent => return Err(GrantError::NoRegion.into()),
         };
-        let granted = check(topic, self.delivery, &grant)?;
+        let granted = self.check(topic, &grant)?;
         let (len, max) = (granted.geometry.region_len(), self.region_len_max);
         if len > max {
             return Err(GrantError::RegionLen { len, max }.into());
@@ -186,6 +281,25 @@ impl Terms {
             }
         }
     }
+
+    /// Checks that the numbers of a grant fit together: addresses are computed from nothing else.
+    fn check(self, topic: &TopicName, grant: &Grant) -> Result<Granted, GrantError> {
+        let (expected, found) = (self.kind, grant.kind);
+        if expected != found {
+            return Err(GrantError::Kind { expected, found });
+        }
+        let geometry = Geometry::new(grant.kind, &grant.geometry.into())?;
+        Ok(Granted {
+            topic: topic.clone(),
+            topic_id: grant.topic_id,
+            delivery: self.delivery,
+            epoch: grant.epoch,
+            geometry,
+            schema: Schema::from_json(grant.schema.as_bytes())?,
+            key: grant.key,
+            address: grant.address,
+        })
+    }
 }
 
 /// What tells the values of this type from others; `None` for one that takes any.
@@ -203,21 +317,6 @@ fn is_over(error: &SubscriberError) -> bool {
         matches!(source, Broken { .. } | Closed { .. } | Disconnected | TooManyAttachments { .. })
     };
     matches!(error, SubscriberError::Session { source, .. } if over(source))
-}
-
-/// Checks that the numbers of a grant fit together: addresses are computed from nothing else.
-fn check(topic: &TopicName, delivery: Delivery, grant: &Grant) -> Result<Granted, GrantError> {
-    let geometry = Geometry::new(grant.kind, &grant.geometry.into())?;
-    Ok(Granted {
-        topic: topic.clone(),
-        topic_id: grant.topic_id,
-        delivery,
-        epoch: grant.epoch,
-        geometry,
-        schema: Schema::from_json(grant.schema.as_bytes())?,
-        key: grant.key,
-        address: grant.address,
-    })
 }
 
 /// Opens the repository that came with a grant, and checks that it is the one that was granted.

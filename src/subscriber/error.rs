@@ -69,6 +69,26 @@ pub enum ReceiveError {
         #[source]
         source: DecodeError,
     },
+    /// Records of a log that the publisher overwrote before this subscriber came to them. The next call goes on behind them.
+    #[error(
+        "{count} records from {first_lost} on were overwritten before they were read: read faster, or publish with a larger capacity"
+    )]
+    Lapped {
+        /// The first of them.
+        first_lost: Sequence,
+        /// How many they are.
+        count: u64,
+    },
+    /// Records of a log that do not match their checksums, and that nobody is writing. The next call goes on behind them.
+    #[error(
+        "{count} records from {first_lost} on are damaged; if this happens again, check the publisher's program and its host's memory"
+    )]
+    DamagedRecords {
+        /// The first of them.
+        first_lost: Sequence,
+        /// How many they are.
+        count: u64,
+    },
     /// The publisher of the topic was dropped, and every value was received that it left behind.
     #[error("the topic has ended after {published} values")]
     Ended {

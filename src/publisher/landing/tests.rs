@@ -11,7 +11,7 @@ use crate::id::NodeName;
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY};
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
-use crate::publisher::{PublishedTopic, StateParts, StatePublisher};
+use crate::publisher::{PublishedTopic, StateParts, StatePublisher, TopicParts};
 use crate::repository::state::{ReadCounts, ReadFailure, StateReader};
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
@@ -201,14 +201,16 @@ impl World {
         let name: NodeName = "publishing".parse().unwrap();
         let fabric = Network::new(seed, Reach::Mapped).fabric(&name);
         let (publisher, topic) = StatePublisher::<Raw>::open(StateParts {
-            fabric: &fabric,
-            clock: Arc::new(VirtualClock::default()),
-            waker: Arc::new(Waker::new().unwrap()),
-            node: Arc::new(()),
-            host: "host",
-            name: "topic".parse().unwrap(),
+            topic: TopicParts {
+                fabric: &fabric,
+                clock: Arc::new(VirtualClock::default()),
+                waker: Arc::new(Waker::new().unwrap()),
+                node: Arc::new(()),
+                host: "host",
+                name: "topic".parse().unwrap(),
+                payload_len_max: LEN_MAX,
+            },
             slot_count,
-            payload_len_max: LEN_MAX,
         })
         .unwrap();
         let geometry = topic.geometry().state().unwrap();

@@ -186,8 +186,14 @@ impl LogReader {
         self.counts
     }
 
+    /// Finds where to begin, so that what is published from now on is not before that.
+    pub(crate) fn settle(&mut self, memory: &Region) {
+        if let Some(start) = self.start.take() {
+            self.begin(memory, start);
+        }
+    }
+
     /// The sequence of the record that comes next.
-    #[cfg(test)]
     pub(crate) fn next_sequence(&self) -> Sequence {
         self.next
     }
@@ -321,9 +327,7 @@ impl LogReader {
 
     /// Copies frames to private memory, from the next one on. False when there is none, or not all of it.
     fn refill(&mut self, memory: &Region) -> bool {
-        if let Some(start) = self.start.take() {
-            self.begin(memory, start);
-        }
+        self.settle(memory);
         // Acquire: pairs with the Release store of the end in `LogWriter`.
         let end = memory.load_acquire(HOT_END);
         let left = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);

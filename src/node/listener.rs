@@ -14,7 +14,7 @@ use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
 use crate::event::Event;
 use crate::fabric::Waker;
-use crate::id::{Delivery, Kind, TopicName};
+use crate::id::{Delivery, TopicName};
 use crate::limits;
 use crate::payload::Payload;
 use crate::subscriber::{AttachError, StateSubscriber, SubscriberError};
@@ -106,7 +106,7 @@ pub(super) struct Place(#[expect(dead_code, reason = "it is counted while it is 
 
 impl<'a, T: Payload> StateListenerBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, topic: String) -> Self {
-        Self { node, topic, terms: Terms::of(Kind::State), payload: PhantomData }
+        Self { node, topic, terms: Terms::of(StateSubscriber::<T>::KIND), payload: PhantomData }
     }
 
     /// Reads the publishers' repositories one-sidedly. This is the default; it costs the publishers nothing.

@@ -39,9 +39,9 @@ use crate::payload::Payload;
 /// [dials](Self::dial_subscriber) subscribers that [listen](Self::state_listener) for its topics. Publishers, subscribers
 /// and listeners keep their node going, so that it may be dropped before them. Cheap to clone.
 ///
-/// Whichever goes last of its handles ([`Node`]s, publishers, subscribers, [`StateListener`]s) stops the node: that drop joins the node's thread, and may block for up to 250 ms, the time that
-/// peers have to take part in the end of their sessions. Over RDMA it may take a second more, where a peer does not take what
-/// was sent.
+/// Whichever goes last of its handles ([`Node`]s, publishers, subscribers, [`StateListener`]s) stops the node: that drop
+/// joins the node's thread, and may block for up to 250 ms, the time that peers have to take part in the end of their
+/// sessions. Over RDMA it may take a second more, where a peer does not take what was sent.
 ///
 /// ```
 /// use fabricast::Node;

@@ -56,7 +56,7 @@ pub(super) struct Terms {
 
 impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
-        Self { node, target, terms: Terms::of(Kind::State), payload: PhantomData }
+        Self { node, target, terms: Terms::of(StateSubscriber::<T>::KIND), payload: PhantomData }
     }
 
     /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
@@ -107,7 +107,7 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
 
 impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
-        let (terms, start) = (Terms::of(Kind::Log), LogStart::Newest);
+        let (terms, start) = (Terms::of(LogSubscriber::<T>::KIND), LogStart::Newest);
         Self { node, target, terms, start, payload: PhantomData }
     }
 

@@ -86,11 +86,14 @@ enum Look {
 }
 
 impl<T: Payload> LogSubscriber<T> {
+    /// What its topic has to be.
+    pub(crate) const KIND: Kind = Kind::Log;
+
     /// The subscriber of what was granted, which must be a log topic. Where it begins is settled when this returns; a
     /// repository on another host is read for that, which blocks for a round trip.
     pub(crate) fn open(mut subscription: Subscription, start: LogStart) -> Result<Self, GrantError> {
         let granted = subscription.granted();
-        let (expected, found) = (Kind::Log, granted.geometry.kind());
+        let (expected, found) = (Self::KIND, granted.geometry.kind());
         let geometry = granted.geometry.log().ok_or(GrantError::Kind { expected, found })?;
         let mut reader = LogReader::new(geometry, granted.epoch, granted.topic_id, start);
         let clock = subscription.clock.as_ref();

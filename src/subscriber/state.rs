@@ -68,10 +68,13 @@ pub struct SubscriberStats {
 }
 
 impl<T: Payload> StateSubscriber<T> {
+    /// What its topic has to be.
+    pub(crate) const KIND: Kind = Kind::State;
+
     /// The subscriber of what was granted, which must be a state topic.
     pub(crate) fn new(subscription: Subscription) -> Result<Self, GrantError> {
         let granted = subscription.granted();
-        let (expected, found) = (Kind::State, granted.geometry.kind());
+        let (expected, found) = (Self::KIND, granted.geometry.kind());
         let geometry = granted.geometry.state().ok_or(GrantError::Kind { expected, found })?;
         let reader = StateReader::new(geometry, granted.epoch, granted.topic_id);
         let (fetching, payload) = (None, PhantomData);

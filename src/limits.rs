@@ -56,6 +56,8 @@ pub const REASON_LEN_MAX: usize = 512;
 
 /// What a peer has to know to join a channel of datagrams, bytes.
 pub const CHANNEL_TICKET_LEN_MAX: usize = 64;
+/// Datagrams that a receiver of a channel has room for while it does not look; more are lost.
+pub const CHANNEL_RECEIVES: usize = 512;
 
 /// Fragments of control messages that a peer may have under way over RDMA verbs.
 pub const VERBS_RECEIVES: u16 = 8;

@@ -314,7 +314,7 @@ mod tests {
     use super::*;
     use crate::fabric::{Address, Connection, Fabric, Listener};
     use crate::id::NodeName;
-    use crate::testkit::fabric::{Reach, SimFabric};
+    use crate::testkit::fabric::{DatagramFaults, Reach, SimFabric};
     use crate::testkit::random::each_seed;
 
     fn name(text: &str) -> NodeName {

@@ -260,3 +260,41 @@ impl ChannelReceiver for VerbsChannelReceiver {
         Ok(Some(self.readable.as_fd()))
     }
 }
+
+/// What an interface does that goes down and up again.
+#[cfg(test)]
+impl VerbsChannelReceiver {
+    /// Has the queue pair fail.
+    pub(in crate::fabric::verbs) fn break_down(&self) {
+        self.queue_pair.to_error().expect("it is there");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_tells_where_a_datagram_came_from_and_went() {
+        let channel = ChannelTicket {
+            mtu: 1024,
+            queue_pair: 17,
+            key: 5,
+            sender: Ipv4Addr::new(10, 0, 0, 1),
+            group: Ipv4Addr::new(239, 255, 1, 2),
+        };
+        let own = Ipv4Addr::new(10, 0, 0, 2);
+        let of = |version, source: [u8; 4], target: [u8; 4]| {
+            let mut header = [0xa5; HEADER_LEN];
+            header[20] = version;
+            header[32..36].copy_from_slice(&source);
+            header[36..].copy_from_slice(&target);
+            reach(&header, &channel, own)
+        };
+        assert_eq!(of(0x45, [10, 0, 0, 1], [239, 255, 1, 2]), Some(DatagramReach::Multicast));
+        assert_eq!(of(0x45, [10, 0, 0, 1], [10, 0, 0, 2]), Some(DatagramReach::Unicast));
+        assert_eq!(of(0x45, [10, 0, 0, 3], [239, 255, 1, 2]), None);
+        assert_eq!(of(0x45, [10, 0, 0, 1], [239, 255, 1, 3]), None);
+        assert_eq!(of(0x60, [10, 0, 0, 1], [239, 255, 1, 2]), None);
+    }
+}

@@ -277,3 +277,12 @@ fn random_key() -> Result<u32, FabricError> {
         }
     }
 }
+
+/// What an interface does that goes down and up again.
+#[cfg(test)]
+impl VerbsChannelSender {
+    /// Has the queue pair fail.
+    pub(in crate::fabric::verbs) fn break_down(&self) {
+        self.state.lock().queue_pair.to_error().expect("it is there");
+    }
+}

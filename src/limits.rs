@@ -56,6 +56,12 @@ pub const REASON_LEN_MAX: usize = 512;
 
 /// What a peer has to know to join a channel of datagrams, bytes.
 pub const CHANNEL_TICKET_LEN_MAX: usize = 64;
+/// Datagrams that a receiver of a channel has room for while it does not look; more are lost.
+pub const CHANNEL_RECEIVES: usize = 512;
+/// Datagrams that the sender of a channel has under way.
+pub const CHANNEL_SENDS: u32 = 128;
+/// Hosts to which the sender of a channel keeps the way; the one that was not used for longest is forgotten.
+pub const CHANNEL_HOSTS_MAX: usize = 64;
 
 /// Fragments of control messages that a peer may have under way over RDMA verbs.
 pub const VERBS_RECEIVES: u16 = 8;
@@ -140,5 +146,6 @@ pub const HOST_NAME_LEN_MAX: usize = 64;
 const _: () = assert!(SLOT_COUNT_MIN.is_power_of_two() && SLOT_COUNT_MAX.is_power_of_two());
 const _: () = assert!(SLOT_COUNT_DEFAULT >= SLOT_COUNT_MIN && SLOT_COUNT_DEFAULT <= SLOT_COUNT_MAX);
 const _: () = assert!(VERBS_RECEIVES >= 2 && VERBS_RECEIVES.is_multiple_of(2) && VERBS_SIGNAL_RECEIVES >= 4);
+const _: () = assert!(CHANNEL_SENDS >= 2 && CHANNEL_RECEIVES <= u16::MAX as usize);
 const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);
 const _: () = assert!(TORN_RETRIES_AT_ONCE < TORN_RETRIES_MAX);

@@ -136,7 +136,7 @@ impl NodeBuilder {
 /// The provider for RDMA verbs.
 #[cfg(feature = "verbs")]
 fn verbs(listen: Option<Address>, connect: RdmaConnect) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
-    Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect })?)))
+    Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect, ..VerbsConfig::default() })?)))
 }
 
 /// Nothing: this program was built without it.

@@ -4,7 +4,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
+use super::channel;
 use super::endpoint::Endpoint;
+use super::error::VerbsError;
 use super::handshake::{Counter, ExchangedLink};
 use super::link::Link;
 use super::manager::{ManagedLink, Reception};
@@ -13,7 +15,10 @@ use super::service::Service;
 use super::session::Session;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::several::together;
-use crate::fabric::{Address, Connection, FabricError, Listener, Received, Registration, RemoteKey, Sent};
+use crate::fabric::{
+    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Received, Registration,
+    RemoteKey, Sent,
+};
 
 /// How often a port is chosen that must be free for two ways to connect.
 const PORTS_TRIED_MAX: u32 = 16;
@@ -60,6 +65,18 @@ impl Connection for VerbsConnection {
 
     fn withdraw(&mut self, registration: &Registration) {
         self.session.withdraw(registration);
+    }
+
+    fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
+        let Some((near, far)) = self.session.addresses()? else { return Ok(None) };
+        Ok(channel::sender(near, far, self.session.devices())?.map(|sender| sender as _))
+    }
+
+    fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
+        let addresses = self.session.addresses()?;
+        let (near, far) =
+            addresses.ok_or(VerbsError::NoChannel { why: "it is not between IPv4 addresses" })?;
+        Ok(Box::new(channel::join(ticket, (near, far), self.session.devices())?))
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {

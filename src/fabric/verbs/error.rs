@@ -1,6 +1,6 @@
 //! What can go wrong with RDMA, in sentences that say what to do.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::sys::{Status, SysError, WorkCompletion};
 use crate::fabric::FabricError;
@@ -219,6 +219,56 @@ pub enum VerbsError {
     QueueFull {
         /// The limit.
         max: usize,
+    },
+    /// An address is none of a multicast group that datagrams can be sent to.
+    #[error(
+        "{group} is no multicast group that anybody may send to; use one of 239.255.0.0 to 239.255.255.255"
+    )]
+    NotAGroup {
+        /// The address.
+        group: Ipv4Addr,
+    },
+    /// The network did not let this host join a multicast group.
+    #[error(
+        "the multicast group {group} could not be joined (status {status}): check that the interface is up and that its \
+         network carries multicast; datagrams to this host alone still arrive"
+    )]
+    NotJoined {
+        /// The group.
+        group: Ipv4Addr,
+        /// What the connection manager said.
+        status: i32,
+    },
+    /// The device did not attach one more queue pair to a multicast group.
+    #[error(
+        "the RDMA device takes no further member into the multicast group {group}; soft-RoCE takes 56 of one host: subscribe \
+         in fewer processes, or with one node in each; datagrams to this one alone still arrive"
+    )]
+    GroupFull {
+        /// The group.
+        group: Ipv4Addr,
+    },
+    /// Datagrams cannot be sent between two ends of a connection.
+    #[error("there can be no channel of datagrams beside this connection: {why}")]
+    NoChannel {
+        /// What is missing.
+        why: &'static str,
+    },
+    /// A peer's ticket for a channel of datagrams is none.
+    #[error("the peer's ticket for a channel of datagrams cannot be used: {why}")]
+    BadTicket {
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// A datagram could not be sent.
+    #[error(
+        "a datagram could not be sent: {status} (vendor code {vendor:#x}); check that the interface is up"
+    )]
+    NotSent {
+        /// How its work request ended.
+        status: String,
+        /// What the device's maker knows.
+        vendor: u32,
     },
     /// A function of libibverbs or librdmacm failed.
     #[error("{call} failed: {source}")]

@@ -99,10 +99,7 @@ impl End {
     /// Writes it for a peer.
     pub(super) fn emit(&self) -> [u8; EXCHANGE_LEN] {
         let Self { kind, lid, queue_pair, packet_sequence, gid, mtu, reads_max, writes } = *self;
-        let kind = match kind {
-            QueuePairKind::Rc => RELIABLE,
-            QueuePairKind::Uc => UNRELIABLE,
-        };
+        let kind = if kind == QueuePairKind::Rc { RELIABLE } else { UNRELIABLE };
         let parts: [&[u8]; 9] = [
             &MAGIC.to_be_bytes(),
             &[VERSION, kind],

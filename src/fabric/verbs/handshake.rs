@@ -292,6 +292,11 @@ impl Link for ExchangedLink {
         self.dialled.is_none() && self.writes
     }
 
+    fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        let socket = self.stream.socket();
+        Some((socket.local_addr().ok()?.ip(), socket.peer_addr().ok()?.ip()))
+    }
+
     fn frames(&mut self) -> Option<&mut FrameStream> {
         (self.kind == QueuePairKind::Uc).then_some(&mut self.stream)
     }

@@ -1,6 +1,7 @@
 //! What brings two queue pairs together and tells when they part: one of several ways.
 
 use std::fmt::Debug;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -48,6 +49,9 @@ pub(super) trait Link: Debug + Send {
 
     /// Whether the peer has dialled, to write regions that this end lends it. Known as soon as the endpoint is made.
     fn is_dialled_to_write(&self) -> bool;
+
+    /// The addresses of this end and of the peer, once the connection stands.
+    fn addresses(&self) -> Option<(IpAddr, IpAddr)>;
 
     /// What carries the frames of control messages. `None` when the queue pair does.
     fn frames(&mut self) -> Option<&mut FrameStream> {

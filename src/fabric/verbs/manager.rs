@@ -1,6 +1,6 @@
 //! How a connection comes to stand, and ends, by the connection manager (librdmacm).
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use super::greeting::{Greeting, Rejection};
 use super::link::{Change, Link};
 use super::opened::{Devices, OpenDevice};
 use super::sys::{
-    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, QueuePairKind, QueuePairPlan, SysError,
+    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace, QueuePairKind, QueuePairPlan,
+    SysError,
 };
 use crate::fabric::{Address, FabricError};
 use crate::limits;
@@ -79,7 +80,7 @@ impl ManagedLink {
         let target = resolve(address)?;
         let source = devices.source(&target)?;
         let channel = EventChannel::create().map_err(super::device::explain)?;
-        let id = CmId::create(&channel)?;
+        let id = CmId::create(&channel, PortSpace::Connections)?;
         let greeting = Greeting::new(writes)?;
         let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         let begun = id.resolve_address(source.as_ref(), &target, timeout_ms).map_err(VerbsError::from);
@@ -292,6 +293,10 @@ impl Link for ManagedLink {
     fn is_dialled_to_write(&self) -> bool {
         self.dialled.is_none() && self.greeting.writes
     }
+
+    fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        Some((self.id.local_address()?.ip(), self.id.peer_address()?.ip()))
+    }
 }
 
 /// What connections come to.
@@ -313,7 +318,7 @@ impl Reception {
             explained.map_or_else(|| error.into(), FabricError::from)
         };
         let channel = EventChannel::create().map_err(super::device::explain)?;
-        let id = CmId::create(&channel)?;
+        let id = CmId::create(&channel, PortSpace::Connections)?;
         id.bind(at).map_err(in_use)?;
         id.listen(limits::VERBS_BACKLOG).map_err(in_use)?;
         match id.context()? {

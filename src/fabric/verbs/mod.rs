@@ -7,8 +7,9 @@
 //! [`sys`] is all there is of C: the only module that names the bindings, or holds unsafe code. [`device`] chooses what
 //! to use of this host's devices. An [`endpoint`] is a queue pair and what is under way in it; a [`session`] is that, a
 //! [`link`] (made by the connection [`manager`], or by a [`handshake`] over TCP) and messages; [`connection`] and
-//! [`one_sided`] show them to the seam. Where no owner looks the thread of [`service`] goes on.
+//! [`one_sided`] show them to the seam. A [`channel`] has queue pairs of its own. Where no owner looks the thread of [`service`] goes on.
 
+mod channel;
 mod connection;
 mod device;
 mod endpoint;
@@ -28,7 +29,7 @@ mod stream;
 mod sys;
 mod work;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 pub use error::VerbsError;
@@ -60,6 +61,8 @@ pub(crate) struct VerbsConfig {
     pub(crate) listen: Option<Address>,
     /// How connections are made that are dialled.
     pub(crate) connect: RdmaConnect,
+    /// The multicast group of the channels that nodes send to; otherwise one by chance for each of them.
+    pub(crate) notice_group: Option<Ipv4Addr>,
 }
 
 /// The provider for RDMA verbs.
@@ -74,7 +77,8 @@ pub(crate) struct VerbsFabric {
 impl VerbsFabric {
     /// The provider with these settings.
     pub(crate) fn new(config: VerbsConfig) -> Result<Self, FabricError> {
-        let devices = Arc::new(Devices::new(Wish::from_environment(None)?));
+        let devices = Devices::new(Wish::from_environment(None)?).with_group(config.notice_group)?;
+        let devices = Arc::new(devices);
         let service = Service::new(&devices)?;
         let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;
         Ok(Self { listen, connect: config.connect, devices, service })

@@ -1,10 +1,11 @@
 //! Devices in use.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::channel::Channels;
 use super::device::{Device, Wish, ip_address};
 use super::error::VerbsError;
 use super::sys::{Context, LinkLayer, ProtectionDomain, SysError};
@@ -58,12 +59,23 @@ pub(super) struct Devices {
     /// Which of them may be used.
     wish: Wish,
     opened: Mutex<Vec<Arc<OpenDevice>>>,
+    channels: Channels,
 }
 
 impl Devices {
     /// None yet; later any, or only the one that is wished for.
     pub(super) fn new(wish: Wish) -> Self {
-        Self { wish, opened: Mutex::default() }
+        Self { wish, opened: Mutex::default(), channels: Channels::default() }
+    }
+
+    /// With the multicast group of all channels that are sent to, if there is one.
+    pub(super) fn with_group(self, group: Option<Ipv4Addr>) -> Result<Self, VerbsError> {
+        Ok(Self { channels: Channels::new(group)?, ..self })
+    }
+
+    /// The channels that are sent to over them.
+    pub(super) fn channels(&self) -> &Channels {
+        &self.channels
     }
 
     /// The local address to dial a peer from: that of the device that is wished for, if it has one of this kind.

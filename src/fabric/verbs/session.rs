@@ -4,6 +4,7 @@
 //! done that no owner waits for.
 
 use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -228,6 +229,21 @@ impl Session {
         let Some(endpoint) = self.endpoint.get() else { return Ok(RemoteKey::default()) };
         let Descriptor { key, address, .. } = registered(registration)?.descriptor(endpoint)?;
         Ok(RemoteKey { key: key.into(), address })
+    }
+
+    /// The addresses of this end and of the peer, if both are IPv4 ones. An error as long as they are not known.
+    pub(super) fn addresses(&self) -> Result<Option<(Ipv4Addr, Ipv4Addr)>, FabricError> {
+        let addresses = self.state.lock().link.addresses();
+        let (near, far) = addresses.ok_or(VerbsError::NoChannel { why: "it does not stand yet" })?;
+        match (near.to_canonical(), far.to_canonical()) {
+            (IpAddr::V4(near), IpAddr::V4(far)) => Ok(Some((near, far))),
+            _ => Ok(None),
+        }
+    }
+
+    /// The devices of its fabric.
+    pub(super) fn devices(&self) -> &Devices {
+        &self.devices
     }
 
     /// Whether the peer has dialled, to write regions that this end lends it.

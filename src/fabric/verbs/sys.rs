@@ -8,6 +8,7 @@
 
 #![expect(unsafe_code, reason = "the bindings to C are nothing but unsafe functions and raw pointers")]
 
+mod address_handle;
 mod completion;
 mod context;
 mod manager;
@@ -21,19 +22,24 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 
+pub(super) use address_handle::{AddressHandle, Path};
 pub(super) use completion::{CompletionChannel, CompletionQueue, Status, WorkCompletion};
 #[cfg(test)]
 pub(super) use context::PortState;
 pub(super) use context::{
     AsyncEventKind, Context, Gid, GidKind, LinkLayer, PortAttributes, ProtectionDomain,
 };
-pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel};
+pub(super) use manager::{
+    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, JoinedGroup, Membership, PortSpace,
+};
 #[cfg(test)]
 use queue_pair::QueuePairState;
 pub(super) use queue_pair::{QueuePair, QueuePairKind, QueuePairPlan, RemoteFlags, RtrPlan, RtsPlan};
 pub(super) use region::{MemoryRegion, RemoteAccess};
 use rustix::io::Errno;
-pub(super) use work::{CHAIN_LEN_MAX, Operation, ReceiveRequest, Remote, SendChain, SendRequest, Slice};
+pub(super) use work::{
+    CHAIN_LEN_MAX, Operation, ReceiveRequest, Receiver, Remote, SendChain, SendRequest, Slice,
+};
 
 /// A call to libibverbs or librdmacm that failed.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! What the conformance suites cannot ask for, on a device: what is left behind, what a hostile peer can do, what happens
 //! when a queue is full, who is woken. Run them one at a time in a machine of `tools/soft-roce`.
 
+mod channels;
 mod hostile;
 mod strangers;
 

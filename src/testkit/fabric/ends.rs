@@ -7,7 +7,8 @@ use super::one_sided::SimOffer;
 use super::state::{Arrival, SimRegistered};
 use super::{Network, Reach};
 use crate::fabric::{
-    Address, Connection, FabricError, Listener, Offer, Received, Registration, RemoteKey, Sent,
+    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Offer, Received,
+    Registration, RemoteKey, Sent,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -93,6 +94,14 @@ impl Connection for SimConnection {
     }
 
     fn withdraw(&mut self, _registration: &Registration) {}
+
+    fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
+        Ok(Some(self.network.channel_sender(self.process)?))
+    }
+
+    fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
+        Ok(Box::new(self.network.join_channel(self.process, ticket)?))
+    }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         None

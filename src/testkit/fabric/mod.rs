@@ -9,7 +9,11 @@
 //! words at a time in an order of chance, so that what is stored meanwhile tears them; a paused peer's memory
 //! still answers (as it would with RDMA), a dead one's, or that of a closed connection, does not. A transfer to or from
 //! memory that its owner has given up ends the connection for all who use it.
+//!
+//! Every process has a channel of datagrams, whose [`DatagramFaults`] follow from the seed, too. Those that a receiver does
+//! not take are lost, the oldest ones first.
 
+mod channel;
 mod ends;
 mod one_sided;
 mod state;
@@ -23,6 +27,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+pub(crate) use self::channel::DatagramFaults;
 use self::ends::{SimConnection, SimListener};
 use self::state::State;
 use crate::clock::Clock;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
 
+use super::channel::Channels;
 use super::transfer::Transfer;
 use crate::fabric::{Address, Exposure, FabricError, NodeEntry, Registration, RemoteKey, Sent};
 use crate::id::NodeName;
@@ -20,6 +21,7 @@ const LATENCY_NS_SPREAD: u64 = 9_000;
 pub(super) struct State {
     pub(super) random: Random,
     pub(super) transfers: BTreeMap<u64, Transfer>,
+    pub(super) channels: Channels,
     processes: Vec<Process>,
     entries: BTreeMap<NodeName, Entry>,
     links: BTreeMap<u64, Link>,
@@ -121,6 +123,7 @@ impl State {
         Self {
             random: Random::new(seed),
             transfers: BTreeMap::new(),
+            channels: Channels::default(),
             processes: Vec::new(),
             entries: BTreeMap::new(),
             links: BTreeMap::new(),
@@ -358,22 +361,27 @@ impl State {
 
     /// When the next thing arrives somewhere after now.
     pub(super) fn next_due(&self, now: u64) -> Option<u64> {
-        let runs = |process: u32| !self.processes[process as usize - 1].paused;
-        let entries = self.entries.values().filter(|entry| runs(entry.process));
+        let entries = self.entries.values().filter(|entry| self.runs(entry.process));
         let dialled = entries.flat_map(|entry| entry.waiting.front()).map(|(due, _)| *due);
-        let links = self.links.values().filter(|link| link.ends.iter().all(|end| runs(end.process)));
+        let links = self.links.values().filter(|link| link.ends.iter().all(|end| self.runs(end.process)));
         let arriving = links.flat_map(|link| &link.ends).filter(|end| end.open).flat_map(|end| {
             let next = end.inbox.iter().map(|parcel| parcel.due_ns).find(|due| *due > now);
             next.into_iter().chain(end.closed_ns)
         });
-        dialled.chain(arriving).filter(|due| *due > now).min()
+        dialled.chain(arriving).chain(self.datagrams_due()).filter(|due| *due > now).min()
     }
 
-    fn check_alive(&self, process: u32) -> Result<(), FabricError> {
+    /// Whether messages reach and leave the process.
+    pub(super) fn runs(&self, process: u32) -> bool {
+        !self.processes[process as usize - 1].paused
+    }
+
+    pub(super) fn check_alive(&self, process: u32) -> Result<(), FabricError> {
         if self.processes[process as usize - 1].alive { Ok(()) } else { Err(FabricError::Closed) }
     }
 
-    fn latency(&mut self) -> u64 {
+    /// How long a message takes.
+    pub(super) fn latency(&mut self) -> u64 {
         LATENCY_NS_MIN + self.random.below(LATENCY_NS_SPREAD)
     }
 }

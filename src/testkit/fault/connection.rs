@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::one_sided::{FaultyRead, FaultyWrite};
 use super::script::{Fault, Operation, Running};
 use crate::fabric::{
-    Address, Connection, FabricError, Listener, Offer, Received, Registration, RemoteKey, RemoteRead,
-    RemoteWrite, Sent,
+    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Offer, Received,
+    Registration, RemoteKey, RemoteRead, RemoteWrite, Sent,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -140,6 +140,14 @@ impl Connection for FaultyConnection {
         if let Some(inner) = &mut self.inner {
             inner.withdraw(registration);
         }
+    }
+
+    fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
+        self.inner.as_ref().ok_or(FabricError::Closed)?.channel_sender()
+    }
+
+    fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
+        self.inner.as_ref().ok_or(FabricError::Closed)?.join_channel(ticket)
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc};
+use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags};
 use rustix::io::Errno;
 
 use super::{Context, SysError, borrow, check, set_nonblocking, warn_left};
@@ -173,6 +173,10 @@ pub(in crate::fabric::verbs) struct WorkCompletion {
     pub(in crate::fabric::verbs) vendor_err: u32,
     /// Bytes that were received.
     pub(in crate::fabric::verbs) byte_len: u32,
+    /// The number of the queue pair that a datagram came from.
+    pub(in crate::fabric::verbs) source_queue_pair: u32,
+    /// Whether a datagram begins with the header that says where it came from.
+    pub(in crate::fabric::verbs) has_header: bool,
 }
 
 impl WorkCompletion {
@@ -184,6 +188,8 @@ impl WorkCompletion {
             status,
             vendor_err: raw.vendor_err,
             byte_len: if is_whole { raw.byte_len } else { 0 },
+            source_queue_pair: if is_whole { raw.src_qp } else { 0 },
+            has_header: is_whole && raw.wc_flags & ibv_wc_flags::IBV_WC_GRH.0 != 0,
         }
     }
 }
@@ -191,7 +197,7 @@ impl WorkCompletion {
 impl Default for WorkCompletion {
     fn default() -> Self {
         let status = Status::Success;
-        Self { wr_id: 0, status, vendor_err: 0, byte_len: 0 }
+        Self { wr_id: 0, status, vendor_err: 0, byte_len: 0, source_queue_pair: 0, has_header: false }
     }
 }
 

@@ -1,11 +1,14 @@
 //! Connection management: event channels, and the identifiers of connections.
 
+mod multicast;
+
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+pub(in crate::fabric::verbs) use multicast::{JoinedGroup, Membership};
 use parking_lot::Mutex;
 use rdma_sys::{
     rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
@@ -66,7 +69,7 @@ impl EventChannel {
         }
         let Some(event) = NonNull::new(event) else { return Ok(None) };
         // SAFETY: the event was just taken and is not acknowledged yet, so that it and the identifiers that it names
-        // are there; all identifiers of this module are of the port space that has connections.
+        // are there.
         let (copy, new_id) = unsafe { copy_event(event) };
         // SAFETY: the event is acknowledged once, and nothing refers to it any more.
         let returned = unsafe { rdma_sys::rdma_ack_cm_event(event.as_ptr()) };
@@ -104,11 +107,12 @@ impl std::fmt::Debug for EventChannel {
 ///
 /// # Safety
 ///
-/// The event must not be acknowledged yet, and concern identifiers of the port space `RDMA_PS_TCP`.
+/// The event must not be acknowledged yet.
 unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<NonNull<rdma_cm_id>>) {
     // SAFETY: the caller has not acknowledged the event, so that it is there; nobody writes it.
     let event = unsafe { event.as_ref() };
-    // SAFETY: with this port space the union holds this field, or zeros; no value of it is invalid.
+    // SAFETY: the union holds this field, or that of datagrams, or zeros. Both begin with the same pointer and length, the
+    // rest is numbers: no value of it is invalid.
     let connection = unsafe { event.param.conn };
     let data_len = usize::from(connection.private_data_len);
     let data: *const u8 = connection.private_data.cast();
@@ -125,6 +129,7 @@ unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<NonNull<
         status: event.status,
         private_data,
         new_id: None,
+        joined: (kind == CmEventKind::MulticastJoin).then(|| JoinedGroup::of(event)),
         responder_resources: connection.responder_resources,
         initiator_depth: connection.initiator_depth,
     };
@@ -142,6 +147,8 @@ pub(in crate::fabric::verbs) struct CmEvent {
     pub(in crate::fabric::verbs) private_data: Vec<u8>,
     /// The identifier of the connection that is asked for, on the channel of this event.
     pub(in crate::fabric::verbs) new_id: Option<CmId>,
+    /// The group that was joined.
+    pub(in crate::fabric::verbs) joined: Option<JoinedGroup>,
     /// Reads that this end is asked to serve at a time.
     pub(in crate::fabric::verbs) responder_resources: u8,
     /// Reads that the peer serves at a time.
@@ -299,14 +306,30 @@ impl Drop for IdHandle {
     }
 }
 
+/// What an identifier is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum PortSpace {
+    /// Connections.
+    Connections,
+    /// Datagrams.
+    Datagrams,
+}
+
 /// The identifier of a connection, or of one that is being made, or of what listens for them.
+#[derive(Clone)]
 pub(in crate::fabric::verbs) struct CmId(Arc<IdHandle>);
 
 impl CmId {
     /// A new one, whose events appear on this channel.
-    pub(in crate::fabric::verbs) fn create(channel: &Arc<EventChannel>) -> Result<Self, SysError> {
+    pub(in crate::fabric::verbs) fn create(
+        channel: &Arc<EventChannel>,
+        space: PortSpace,
+    ) -> Result<Self, SysError> {
         let mut raw = ptr::null_mut();
-        let space = rdma_port_space::RDMA_PS_TCP;
+        let space = match space {
+            PortSpace::Connections => rdma_port_space::RDMA_PS_TCP,
+            PortSpace::Datagrams => rdma_port_space::RDMA_PS_UDP,
+        };
         // SAFETY: the channel is there, and the result holds it; the place is a local variable.
         let returned =
             unsafe { rdma_sys::rdma_create_id(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), space) };
@@ -398,7 +421,8 @@ impl CmId {
         if verbs.is_null() { Ok(None) } else { Context::find(verbs) }
     }
 
-    /// Makes a queue pair for the connection, in the state in which it takes receive requests. There can be one at a time.
+    /// Makes a queue pair for the connection, in the state in which it takes receive requests, or one for datagrams, which
+    /// can send at once. There can be one at a time.
     pub(in crate::fabric::verbs) fn create_queue_pair(
         &self,
         domain: &Arc<ProtectionDomain>,

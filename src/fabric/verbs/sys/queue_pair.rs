@@ -9,6 +9,7 @@ use rdma_sys::{
 };
 use rustix::io::Errno;
 
+use super::address_handle::HOP_LIMIT;
 use super::manager::IdHandle;
 use super::work::{self, PostError, ReceiveChain, ReceiveRequest, SendChain};
 use super::{CompletionQueue, ProtectionDomain, SysError, check, warn_left};
@@ -37,6 +38,8 @@ pub(in crate::fabric::verbs) enum QueuePairKind {
     Rc,
     /// Unreliable connection: writes and sends may be lost; there are no reads.
     Uc,
+    /// Datagrams: sends to any queue pair of this kind, or to many, which may be lost; there is no connection.
+    Ud,
 }
 
 impl QueuePairKind {
@@ -44,6 +47,7 @@ impl QueuePairKind {
         match self {
             Self::Rc => ibv_qp_type::IBV_QPT_RC,
             Self::Uc => ibv_qp_type::IBV_QPT_UC,
+            Self::Ud => ibv_qp_type::IBV_QPT_UD,
         }
     }
 }
@@ -249,8 +253,8 @@ impl QueuePair {
         let mut refused = head;
         // SAFETY: the chain is linked, ends, and is not touched until the call returns, which reads it only. It names
         // registered memory, which the device reaches as long as it is registered and no longer, and bytes to be copied
-        // within the call, which the chain borrows and whose address was exposed. All access to registered memory is
-        // atomic.
+        // within the call, which the chain borrows and whose address was exposed, and address handles, which it borrows,
+        // too. All access to registered memory is atomic.
         let returned = unsafe { rdma_sys::ibv_post_send(self.raw.as_ptr(), head, &raw mut refused) };
         check("ibv_post_send", returned)
             .map_err(|error| PostError { posted: work::posted(head, refused).min(chain.len()), error })
@@ -370,6 +374,34 @@ impl QueuePair {
         self.modify(attributes, mask)
     }
 
+    /// Sets the key that datagrams must carry to be received; others are dropped. Only those below 2^31 are free for all.
+    pub(in crate::fabric::verbs) fn set_queue_key(&self, key: u32) -> Result<(), SysError> {
+        let mut attributes = attributes();
+        attributes.qkey = key;
+        self.modify(attributes, ibv_qp_attr_mask::IBV_QP_QKEY)
+    }
+
+    /// Takes one for datagrams that has failed back to the state in which it receives and sends, with this key. What was
+    /// posted to it before is forgotten.
+    pub(in crate::fabric::verbs) fn restart(&self, port: u8, key: u32) -> Result<(), SysError> {
+        let step = |state| {
+            let mut attributes = attributes();
+            attributes.qp_state = state;
+            attributes
+        };
+        self.modify(step(ibv_qp_state::IBV_QPS_RESET), ibv_qp_attr_mask::IBV_QP_STATE)?;
+        let mut init = step(ibv_qp_state::IBV_QPS_INIT);
+        (init.port_num, init.qkey) = (port, key);
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE
+            | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
+            | ibv_qp_attr_mask::IBV_QP_PORT
+            | ibv_qp_attr_mask::IBV_QP_QKEY;
+        self.modify(init, mask)?;
+        self.modify(step(ibv_qp_state::IBV_QPS_RTR), ibv_qp_attr_mask::IBV_QP_STATE)?;
+        let mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_SQ_PSN;
+        self.modify(step(ibv_qp_state::IBV_QPS_RTS), mask)
+    }
+
     fn modify(&self, mut attributes: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), SysError> {
         // SAFETY: the queue pair is there as long as this value; the attributes are a local variable.
         let returned =
@@ -379,9 +411,6 @@ impl QueuePair {
 }
 
 const MODIFY: &str = "ibv_modify_qp";
-/// Routers that a packet may pass.
-const HOP_LIMIT: u8 = 64;
-
 /// Attributes that say nothing.
 fn attributes() -> ibv_qp_attr {
     // SAFETY: the structure is plain numbers, for which zeros are valid.

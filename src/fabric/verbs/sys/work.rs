@@ -6,7 +6,7 @@ use std::ptr;
 use arrayvec::ArrayVec;
 use rdma_sys::{ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
 
-use super::{MemoryRegion, SysError};
+use super::{AddressHandle, MemoryRegion, SysError};
 
 /// Most work requests posted in one go.
 pub(in crate::fabric::verbs) const CHAIN_LEN_MAX: usize = 16;
@@ -44,6 +44,17 @@ pub(in crate::fabric::verbs) struct Remote {
     pub(in crate::fabric::verbs) key: u32,
 }
 
+/// Whom a datagram is for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) struct Receiver<'a> {
+    /// The way there.
+    pub(in crate::fabric::verbs) handle: &'a AddressHandle,
+    /// The number of the queue pair; a group has one, too.
+    pub(in crate::fabric::verbs) queue_pair: u32,
+    /// The key that it wants.
+    pub(in crate::fabric::verbs) key: u32,
+}
+
 /// What a work request does.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fabric::verbs) enum Operation<'a> {
@@ -77,6 +88,20 @@ pub(in crate::fabric::verbs) enum Operation<'a> {
     SendInline {
         /// What.
         bytes: &'a [u8],
+    },
+    /// Sends a datagram. It must not change before the completion.
+    Datagram {
+        /// From where.
+        local: Slice<'a>,
+        /// To whom.
+        to: Receiver<'a>,
+    },
+    /// Sends a datagram. It is copied at once.
+    DatagramInline {
+        /// What.
+        bytes: &'a [u8],
+        /// To whom.
+        to: Receiver<'a>,
     },
 }
 
@@ -119,10 +144,13 @@ impl PostError {
 /// A piece of memory as work requests name it, and the flags that come with it.
 fn piece(request: &SendRequest<'_>) -> (ibv_sge, ibv_send_flags) {
     match request.operation {
-        Operation::Read { local, .. } | Operation::Write { local, .. } | Operation::Send { local } => {
-            (local.entry(), ibv_send_flags(0))
-        }
-        Operation::WriteInline { bytes, .. } | Operation::SendInline { bytes } => {
+        Operation::Read { local, .. }
+        | Operation::Write { local, .. }
+        | Operation::Send { local }
+        | Operation::Datagram { local, .. } => (local.entry(), ibv_send_flags(0)),
+        Operation::WriteInline { bytes, .. }
+        | Operation::SendInline { bytes }
+        | Operation::DatagramInline { bytes, .. } => {
             let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             let entry = ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length, lkey: 0 };
             (entry, ibv_send_flags::IBV_SEND_INLINE)
@@ -182,16 +210,20 @@ impl<'a> SendChain<'a> {
         // A piece without bytes would mean the longest one there can be.
         raw.num_sge = i32::from(piece.length > 0);
         raw.send_flags = flags.0;
-        let (opcode, remote) = match request.operation {
-            Operation::Read { remote, .. } => (ibv_wr_opcode::IBV_WR_RDMA_READ, Some(remote)),
-            Operation::Write { remote, .. } | Operation::WriteInline { remote, .. } => {
-                (ibv_wr_opcode::IBV_WR_RDMA_WRITE, Some(remote))
+        let rdma = |Remote { address, key }| rdma_sys::rdma_t { remote_addr: address, rkey: key };
+        match request.operation {
+            Operation::Read { remote, .. } => {
+                (raw.opcode, raw.wr.rdma) = (ibv_wr_opcode::IBV_WR_RDMA_READ, rdma(remote));
             }
-            Operation::Send { .. } | Operation::SendInline { .. } => (ibv_wr_opcode::IBV_WR_SEND, None),
-        };
-        raw.opcode = opcode;
-        if let Some(Remote { address, key }) = remote {
-            raw.wr.rdma = rdma_sys::rdma_t { remote_addr: address, rkey: key };
+            Operation::Write { remote, .. } | Operation::WriteInline { remote, .. } => {
+                (raw.opcode, raw.wr.rdma) = (ibv_wr_opcode::IBV_WR_RDMA_WRITE, rdma(remote));
+            }
+            Operation::Send { .. } | Operation::SendInline { .. } => raw.opcode = ibv_wr_opcode::IBV_WR_SEND,
+            Operation::Datagram { to, .. } | Operation::DatagramInline { to, .. } => {
+                let Receiver { handle, queue_pair, key } = to;
+                raw.opcode = ibv_wr_opcode::IBV_WR_SEND;
+                raw.wr.ud = rdma_sys::ud_t { ah: handle.raw(), remote_qpn: queue_pair, remote_qkey: key };
+            }
         }
         self.requests.push(raw);
         self.pieces.push(piece);

@@ -2,7 +2,9 @@
 
 use super::*;
 use crate::fabric::verbs::greeting;
-use crate::fabric::verbs::sys::{CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, QueuePairPlan};
+use crate::fabric::verbs::sys::{
+    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace, QueuePairPlan,
+};
 
 /// Uses the end of a region that a peer told of, once that was changed.
 fn forge(rogue: &Rogue, real: Descriptor, change: impl FnOnce(&mut Descriptor)) -> Result<(), FabricError> {
@@ -205,7 +207,7 @@ fn a_peer_that_floods_harms_only_itself() {
 /// A connection of something else than nodes, as far as it comes.
 fn connect_with(at: &Address, devices: &Devices, data: &[u8], mut also: impl FnMut()) -> CmEvent {
     let channel = EventChannel::create().unwrap();
-    let id = CmId::create(&channel).unwrap();
+    let id = CmId::create(&channel, PortSpace::Connections).unwrap();
     id.resolve_address(None, &manager::resolve(at).unwrap(), 2000).unwrap();
     let mut endpoint = None;
     until("the end of a connection", || {

@@ -132,6 +132,10 @@ impl Link for Deaf {
         self.0.is_leaving()
     }
 
+    fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        self.0.addresses()
+    }
+
     fn disconnect(&self) {
         self.0.disconnect();
     }

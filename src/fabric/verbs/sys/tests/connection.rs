@@ -43,14 +43,14 @@ impl Loop {
         let bench = Bench::open();
         let address = SocketAddr::new(device_address(&bench.device), 0);
         let (dialing, listening) = (EventChannel::create().unwrap(), EventChannel::create().unwrap());
-        let listener = CmId::create(&listening).unwrap();
+        let listener = CmId::create(&listening, PortSpace::Connections).unwrap();
         listener.bind(&address).unwrap();
         listener.listen(8).unwrap();
         let target = listener.local_address().unwrap();
         assert_ne!(target.port(), 0);
         assert_eq!(target.ip(), address.ip());
 
-        let dialer = CmId::create(&dialing).unwrap();
+        let dialer = CmId::create(&dialing, PortSpace::Connections).unwrap();
         dialer.set_ack_timeout(14).unwrap();
         assert!(dialer.context().unwrap().is_none());
         dialer.resolve_address(None, &target, RESOLVE_MS).unwrap();
@@ -164,7 +164,7 @@ fn what_would_break_a_connection_is_refused_before() {
 fn an_identifier_without_a_device_is_an_error_and_no_crash() {
     let bench = Bench::open();
     let channel = EventChannel::create().unwrap();
-    let id = CmId::create(&channel).unwrap();
+    let id = CmId::create(&channel, PortSpace::Connections).unwrap();
     assert!(channel.next().unwrap().is_none());
     let queues = [bench.queue(None), bench.queue(None)];
     assert!(id.resolve_route(RESOLVE_MS).unwrap_err().is(Errno::NODEV));
@@ -181,7 +181,10 @@ fn an_identifier_without_a_device_is_an_error_and_no_crash() {
 fn an_address_is_bound_once() {
     let bench = Bench::open();
     let channel = EventChannel::create().unwrap();
-    let (first, second) = (CmId::create(&channel).unwrap(), CmId::create(&channel).unwrap());
+    let (first, second) = (
+        CmId::create(&channel, PortSpace::Connections).unwrap(),
+        CmId::create(&channel, PortSpace::Connections).unwrap(),
+    );
     first.bind(&SocketAddr::new(device_address(&bench.device), 0)).unwrap();
     first.listen(1).unwrap();
     let error = second.bind(&first.local_address().unwrap()).unwrap_err();
@@ -205,7 +208,7 @@ fn channels_are_taken_from_while_identifiers_come_and_go() {
             count
         });
         for _ in 0..50 {
-            let id = CmId::create(&this.dialing).unwrap();
+            let id = CmId::create(&this.dialing, PortSpace::Connections).unwrap();
             id.resolve_address(None, &target, RESOLVE_MS).unwrap();
             let other = EventChannel::create().unwrap();
             id.migrate(&other).unwrap();

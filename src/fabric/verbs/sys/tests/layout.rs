@@ -46,7 +46,8 @@ fn structures_of_queues() -> Facts {
     structures! {
         "struct ibv_sge" rdma_sys::ibv_sge: addr, length, lkey;
         "struct ibv_send_wr" rdma_sys::ibv_send_wr: wr_id, next, sg_list, num_sge, opcode, send_flags,
-            imm_data_invalidated_rkey_union = "imm_data", wr, wr.rdma.remote_addr, wr.rdma.rkey;
+            imm_data_invalidated_rkey_union = "imm_data", wr, wr.rdma.remote_addr, wr.rdma.rkey, wr.ud.ah,
+            wr.ud.remote_qpn, wr.ud.remote_qkey;
         "struct ibv_recv_wr" rdma_sys::ibv_recv_wr: wr_id, next, sg_list, num_sge;
         "struct ibv_wc" rdma_sys::ibv_wc: wr_id, status, opcode, vendor_err, byte_len,
             imm_data_invalidated_rkey_union = "imm_data", qp_num, src_qp, wc_flags, pkey_index, slid, sl,
@@ -95,7 +96,10 @@ fn structures_of_connections() -> Facts {
             addr;
         "struct rdma_conn_param" rdma_sys::rdma_conn_param: private_data, private_data_len,
             responder_resources, initiator_depth, flow_control, retry_count, rnr_retry_count, srq, qp_num;
-        "struct rdma_cm_event" rdma_sys::rdma_cm_event: id, listen_id, event, status, param, param.conn;
+        "struct rdma_ud_param" rdma_sys::rdma_ud_param: private_data, private_data_len, ah_attr, qp_num, qkey;
+        "struct rdma_cm_join_mc_attr_ex" rdma_sys::rdma_cm_join_mc_attr_ex: comp_mask, join_flags, addr;
+        "struct rdma_cm_event" rdma_sys::rdma_cm_event: id, listen_id, event, status, param, param.conn,
+            param.ud;
     }
 }
 
@@ -108,25 +112,29 @@ fn constants_of_verbs() -> Facts {
             IBV_WC_RETRY_EXC_ERR, IBV_WC_RNR_RETRY_EXC_ERR;
         rdma_sys::ibv_qp_state: IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD,
             IBV_QPS_SQE, IBV_QPS_ERR;
-        rdma_sys::ibv_qp_type: IBV_QPT_RC, IBV_QPT_UC;
+        rdma_sys::ibv_qp_type: IBV_QPT_RC, IBV_QPT_UC, IBV_QPT_UD;
         rdma_sys::ibv_port_state: IBV_PORT_DOWN, IBV_PORT_INIT, IBV_PORT_ARMED, IBV_PORT_ACTIVE,
             IBV_PORT_ACTIVE_DEFER;
         rdma_sys::ibv_mtu: IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096;
         rdma_sys: IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2;
         rdma_sys::ibv_send_flags [flags]: IBV_SEND_FENCE, IBV_SEND_SIGNALED, IBV_SEND_INLINE;
-        rdma_sys::ibv_wc_flags [flags]: IBV_WC_WITH_IMM;
+        rdma_sys::ibv_wc_flags [flags]: IBV_WC_GRH, IBV_WC_WITH_IMM;
         rdma_sys::ibv_access_flags [flags]: IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE,
             IBV_ACCESS_REMOTE_READ;
         rdma_sys::ibv_qp_attr_mask [flags]: IBV_QP_STATE, IBV_QP_ACCESS_FLAGS, IBV_QP_PKEY_INDEX,
             IBV_QP_PORT, IBV_QP_AV, IBV_QP_PATH_MTU, IBV_QP_DEST_QPN, IBV_QP_RQ_PSN,
             IBV_QP_MAX_DEST_RD_ATOMIC, IBV_QP_MIN_RNR_TIMER, IBV_QP_SQ_PSN, IBV_QP_TIMEOUT,
-            IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_MAX_QP_RD_ATOMIC;
+            IBV_QP_RETRY_CNT, IBV_QP_RNR_RETRY, IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_QKEY;
     }
 }
 
 fn constants_of_events() -> Facts {
     constants! {
-        rdma_sys::rdma_port_space: RDMA_PS_TCP;
+        rdma_sys::rdma_port_space: RDMA_PS_TCP, RDMA_PS_UDP;
+        rdma_sys::rdma_cm_join_mc_attr_mask [flags]: RDMA_CM_JOIN_MC_ATTR_ADDRESS,
+            RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+        rdma_sys::rdma_cm_mc_join_flags [flags]: RDMA_MC_JOIN_FLAG_FULLMEMBER,
+            RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER;
         rdma_sys::rdma_cm_event_type: RDMA_CM_EVENT_ADDR_RESOLVED, RDMA_CM_EVENT_ADDR_ERROR,
             RDMA_CM_EVENT_ROUTE_RESOLVED, RDMA_CM_EVENT_ROUTE_ERROR, RDMA_CM_EVENT_CONNECT_REQUEST,
             RDMA_CM_EVENT_CONNECT_RESPONSE, RDMA_CM_EVENT_CONNECT_ERROR, RDMA_CM_EVENT_UNREACHABLE,

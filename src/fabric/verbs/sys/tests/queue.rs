@@ -168,7 +168,7 @@ fn words_are_read_and_written_and_messages_sent() {
         assert_eq!(pair.run(send), Status::Success);
         let received = next(&pair.queues[1]);
         let status = Status::Success;
-        let wanted = WorkCompletion { wr_id: 5, status, vendor_err: 0, byte_len: len };
+        let wanted = WorkCompletion { wr_id: 5, status, vendor_err: 0, byte_len: len, ..received };
         assert_eq!(received, wanted);
         let word = landing.region().load(0);
         assert_eq!(word, [0, 0, 0, 0x0003_0201, 0, 0, 0, 0, 7][len as usize]);

@@ -1,0 +1,155 @@
+//! Channels of datagrams: queue pairs of the kind UD, and an IPv4 multicast group for each sender.
+//!
+//! A sender has a group, and a key (Q_Key) by chance that a datagram must carry to be received: it goes to peers in the
+//! ticket, over a connection that stands. The key keeps out what was not meant for the channel, and who has not seen it;
+//! whoever has can send what looks like the sender's. So receivers pass over what does not come from the address and the
+//! queue pair of the ticket, and whoever receives checks what is said.
+//!
+//! The connection manager joins groups, and tells when that is done or has failed; nothing waits for it. Datagrams to one
+//! receiver alone need no group: they arrive also when it could not be joined.
+//!
+//! Only RoCE v2 between IPv4 addresses: other addresses have no groups that the connection manager could join.
+
+mod member;
+mod receiver;
+mod sender;
+mod site;
+mod ticket;
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+pub(super) use self::receiver::VerbsChannelReceiver;
+pub(super) use self::sender::VerbsChannelSender;
+use self::site::Site;
+use self::ticket::ChannelTicket;
+use super::error::VerbsError;
+use super::opened::Devices;
+use crate::fabric::FabricError;
+
+/// Bytes in front of a received datagram: where it came from, and where it went.
+const HEADER_LEN: usize = 40;
+
+/// Whether a queue pair can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    /// It can.
+    Well,
+    /// A work request has failed: it gives back what it has, and is then started again.
+    Failing,
+    /// It could not be started again.
+    Broken,
+}
+
+/// The channels that one process sends to.
+#[derive(Debug, Default)]
+pub(super) struct Channels {
+    /// The group of all of them. Otherwise one by chance for each.
+    group: Option<Ipv4Addr>,
+    senders: Mutex<Vec<(Ipv4Addr, Weak<VerbsChannelSender>)>>,
+}
+
+impl Channels {
+    /// None yet. All will use this group, if there is one.
+    pub(super) fn new(group: Option<Ipv4Addr>) -> Result<Self, VerbsError> {
+        match group.filter(|group| !is_group(*group)) {
+            Some(group) => Err(VerbsError::NotAGroup { group }),
+            None => Ok(Self { group, senders: Mutex::default() }),
+        }
+    }
+
+    /// The channel of a local address. `None` where datagrams cannot be sent.
+    fn sender(
+        &self,
+        address: Ipv4Addr,
+        devices: &Devices,
+    ) -> Result<Option<Arc<VerbsChannelSender>>, FabricError> {
+        let mut senders = self.senders.lock();
+        let known = senders.iter().find(|(of, _)| *of == address).and_then(|(_, sender)| sender.upgrade());
+        if known.is_some() {
+            return Ok(known);
+        }
+        let Some(site) = Site::open(address, devices)? else { return Ok(None) };
+        let group = self.group.map_or_else(random_group, Ok)?;
+        let sender = Arc::new(VerbsChannelSender::open(site, group)?);
+        senders.retain(|(of, sender)| *of != address && sender.strong_count() > 0);
+        senders.push((address, Arc::downgrade(&sender)));
+        Ok(Some(sender))
+    }
+}
+
+/// The channel of a local address, shown to a peer whose connection it belongs to. `None` where datagrams cannot be sent.
+pub(super) fn sender(
+    address: Ipv4Addr,
+    peer: Ipv4Addr,
+    devices: &Devices,
+) -> Result<Option<Arc<VerbsChannelSender>>, FabricError> {
+    let sender = devices.channels().sender(address, devices)?;
+    if let Some(sender) = &sender {
+        sender.invite(peer);
+    }
+    Ok(sender)
+}
+
+/// Begins to join the channel of a peer, with this local address and that one of the peer.
+pub(super) fn join(
+    ticket: &[u8],
+    (address, peer): (Ipv4Addr, Ipv4Addr),
+    devices: &Devices,
+) -> Result<VerbsChannelReceiver, FabricError> {
+    let ticket = ChannelTicket::parse(ticket)?;
+    if ticket.sender != peer {
+        let why = "it names another host than its connection comes from";
+        return Err(VerbsError::BadTicket { why }.into());
+    }
+    let site = Site::open(address, devices)?;
+    let site = site.ok_or(VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" })?;
+    VerbsChannelReceiver::open(site, ticket)
+}
+
+/// Whether an address is that of a group which leaves the local network if routers are told so: the others are for routers.
+fn is_group(address: Ipv4Addr) -> bool {
+    address.is_multicast() && !matches!(address.octets(), [224, 0, 0, _])
+}
+
+/// A group of the block for local use (RFC 2365), except for what others use of it.
+fn random_group() -> Result<Ipv4Addr, FabricError> {
+    let [a, b, ..] = random()?.to_le_bytes();
+    Ok(Ipv4Addr::new(239, 255, 1 + a % 254, b))
+}
+
+fn random() -> Result<u64, FabricError> {
+    crate::random::number().map_err(|source| FabricError::System { what: "draw a random number", source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_by_chance_are_local_ones_and_differ() {
+        let groups: Vec<_> = (0..100).map(|_| random_group().unwrap()).collect();
+        assert!(groups.iter().all(|group| is_group(*group) && group.octets().starts_with(&[239, 255])));
+        assert!(groups.iter().all(|group| (1..255).contains(&group.octets()[2])));
+        assert!(groups.iter().any(|group| *group != groups[0]));
+    }
+
+    #[test]
+    fn a_group_must_be_one() {
+        for (address, expected) in [
+            ("239.255.7.7", true),
+            ("224.0.1.1", true),
+            ("224.0.0.251", false),
+            ("10.77.0.1", false),
+            ("240.0.0.1", false),
+            ("255.255.255.255", false),
+        ] {
+            let group: Ipv4Addr = address.parse().unwrap();
+            assert_eq!(Channels::new(Some(group)).is_ok(), expected, "{address}");
+        }
+        let error = Channels::new(Some(Ipv4Addr::LOCALHOST)).unwrap_err();
+        assert!(error.to_string().starts_with("127.0.0.1 is no multicast group"), "{error}");
+    }
+}

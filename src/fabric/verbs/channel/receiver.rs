@@ -1,0 +1,300 @@
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+
+use super::member::Member;
+use super::site::Site;
+use super::ticket::{ChannelTicket, RECEIVER_LEN, ReturnTicket};
+use super::{HEADER_LEN, Health};
+use crate::fabric::several::together;
+use crate::fabric::verbs::sys::{
+    CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, Membership, MemoryRegion, QueuePair, QueuePairKind,
+    QueuePairPlan, ReceiveRequest, Slice, Status, WorkCompletion,
+};
+use crate::fabric::{ChannelReceiver, Datagram, DatagramReach, FabricError, Waker};
+use crate::limits;
+use crate::memory::WORD;
+
+/// The receiving end of a channel.
+///
+/// Its fields are dropped in this order: first it leaves the group, and what the device uses lives longer than the queue
+/// pair. Receives are not waited for: their buffers are its own, and beyond the device's reach once the queue pair is gone.
+#[derive(Debug)]
+pub(in crate::fabric::verbs) struct VerbsChannelReceiver {
+    member: Member,
+    queue_pair: QueuePair,
+    memory: Arc<MemoryRegion>,
+    queue: Arc<CompletionQueue>,
+    completions: Arc<CompletionChannel>,
+    waker: Waker,
+    /// Readable when a datagram came, something is to be done, or the network has answered.
+    readable: OwnedFd,
+    site: Site,
+    channel: ChannelTicket,
+    ticket: [u8; RECEIVER_LEN],
+    /// Words of one buffer.
+    buffer_words: usize,
+    /// What the device has completed, and nobody has looked at; the next one at the end.
+    arrivals: ArrayVec<WorkCompletion, CHAIN_LEN_MAX>,
+    /// Buffers that are to be posted again.
+    idle: Vec<u16>,
+    /// Receives that the device has.
+    posted: usize,
+    /// Room for one buffer.
+    scratch: Vec<u64>,
+    passed_over: u64,
+    health: Health,
+}
+
+impl VerbsChannelReceiver {
+    /// Begins to join a channel from this place.
+    pub(super) fn open(site: Site, channel: ChannelTicket) -> Result<Self, FabricError> {
+        if channel.mtu > site.mtu {
+            let (theirs, ours) = (channel.mtu, site.mtu);
+            tracing::warn!(
+                target: "fabricast",
+                theirs, ours, "the sender's packets may be longer than this interface takes: long datagrams are lost"
+            );
+        }
+        let count = u16::try_from(limits::CHANNEL_RECEIVES).unwrap_or(u16::MAX);
+        let completions = CompletionChannel::create(&site.device.context)?;
+        // One more, for the send queue, which is not used.
+        let queue = CompletionQueue::create(&site.device.context, u32::from(count) + 1, Some(&completions))?;
+        let plan = QueuePairPlan {
+            kind: QueuePairKind::Ud,
+            send_queue: &queue,
+            receive_queue: &queue,
+            send_wr_max: 1,
+            receive_wr_max: count.into(),
+            inline_len_max: 0,
+        };
+        let queue_pair = site.id.create_queue_pair(&site.domain, &plan)?;
+        queue_pair.set_queue_key(channel.key)?;
+        let buffer_words = (usize::from(channel.mtu.max(site.mtu)) + HEADER_LEN).div_ceil(WORD);
+        let memory = site.buffers(count.into(), buffer_words * WORD)?;
+        let member = Member::begin(&site, channel.group, Membership::Full);
+        let waker = Waker::new()?;
+        let readable = together(&[completions.as_fd(), member.wait_handle(), waker.wait_handle()])?;
+        let ticket = ReturnTicket { queue_pair: queue_pair.number(), address: site.address }.emit();
+        let mut this = Self {
+            member,
+            queue_pair,
+            memory,
+            queue,
+            completions,
+            waker,
+            readable,
+            site,
+            channel,
+            ticket,
+            buffer_words,
+            arrivals: ArrayVec::new(),
+            idle: (0..count).collect(),
+            posted: 0,
+            scratch: vec![0; buffer_words],
+            passed_over: 0,
+            health: Health::Well,
+        };
+        this.post_idle()?;
+        Ok(this)
+    }
+
+    /// Has the device fill again all buffers that are not used.
+    fn post_idle(&mut self) -> Result<(), FabricError> {
+        let len = self.buffer_words * WORD;
+        while !self.idle.is_empty() {
+            let begin = self.idle.len().saturating_sub(CHAIN_LEN_MAX);
+            let batch = self.idle.split_off(begin);
+            let request = |buffer: &u16| {
+                let offset = usize::from(*buffer) * len;
+                let len = u32::try_from(len).unwrap_or(u32::MAX);
+                ReceiveRequest { wr_id: (*buffer).into(), local: Slice { region: &self.memory, offset, len } }
+            };
+            let requests: ArrayVec<_, CHAIN_LEN_MAX> = batch.iter().map(request).collect();
+            if let Err(refused) = self.queue_pair.post_receive(&requests) {
+                self.posted += refused.posted;
+                self.idle.extend(batch.iter().skip(refused.posted));
+                return Err(refused.error.into());
+            }
+            self.posted += batch.len();
+        }
+        Ok(())
+    }
+
+    /// The next completion of the device.
+    fn next(&mut self) -> Result<Option<WorkCompletion>, FabricError> {
+        if self.arrivals.is_empty() {
+            let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
+            let len = self.queue.poll(&mut completions)?;
+            self.arrivals.extend(completions.into_iter().take(len).rev());
+        }
+        Ok(self.arrivals.pop())
+    }
+
+    /// Copies a datagram out of its buffer, which is then free. `None` when it is to be passed over.
+    fn take(&mut self, completion: &WorkCompletion, into: &mut [u8]) -> Option<Datagram> {
+        self.posted = self.posted.saturating_sub(1);
+        let buffer = u16::try_from(completion.wr_id).ok()?;
+        let taken = self.copy_out(buffer, completion, into);
+        self.idle.push(buffer);
+        taken
+    }
+
+    fn copy_out(&mut self, buffer: u16, completion: &WorkCompletion, into: &mut [u8]) -> Option<Datagram> {
+        let (received_len, room) = (completion.byte_len as usize, self.buffer_words * WORD);
+        if !completion.has_header || completion.source_queue_pair != self.channel.queue_pair {
+            return None;
+        }
+        let len = received_len.checked_sub(HEADER_LEN).filter(|_| received_len <= room)?;
+        let words = self.scratch.get_mut(..received_len.div_ceil(WORD))?;
+        self.memory.region().copy_out(usize::from(buffer) * room, words);
+        let (header, datagram) = bytemuck::cast_slice(words).split_first_chunk::<HEADER_LEN>()?;
+        let reach = reach(header, &self.channel, self.site.address)?;
+        into.get_mut(..len)?.copy_from_slice(datagram.get(..len)?);
+        Some(Datagram { len, reach })
+    }
+
+    /// Takes note of a receive that failed.
+    fn fail(&mut self, completion: &WorkCompletion) {
+        self.posted = self.posted.saturating_sub(1);
+        self.idle.extend(u16::try_from(completion.wr_id).ok());
+        if completion.status != Status::Flushed {
+            self.passed_over += 1;
+        }
+        if self.health != Health::Well {
+            return;
+        }
+        self.health = Health::Failing;
+        let (status, vendor) = (completion.status, completion.vendor_err);
+        tracing::warn!(target: "fabricast", %status, vendor, "a channel's receiver is started again");
+        if let Err(error) = self.queue_pair.to_error() {
+            tracing::warn!(target: "fabricast", %error, "a queue pair could not be stopped");
+        }
+    }
+
+    /// Gives the device buffers again, if there are as many as it takes at a time, or it is out of work.
+    fn replenish(&mut self, is_idle: bool) -> Result<(), FabricError> {
+        if self.health == Health::Failing && self.posted == 0 {
+            self.health = Health::Broken;
+            self.queue_pair.restart(self.site.port, self.channel.key)?;
+            self.health = Health::Well;
+        }
+        let is_due = is_idle || self.idle.len() >= CHAIN_LEN_MAX;
+        if is_due && self.health == Health::Well { self.post_idle() } else { Ok(()) }
+    }
+
+    /// Takes what the network says of the group.
+    fn look(&mut self) -> Result<(), FabricError> {
+        // What is joined is of use to who sends: a receiver has nothing to do with it.
+        self.member.next()?;
+        self.member.take_failure().map_or(Ok(()), |failure| Err(failure.into()))
+    }
+}
+
+/// How a datagram of the channel came, by its header; `None` when it is somebody else's.
+fn reach(header: &[u8; HEADER_LEN], channel: &ChannelTicket, own: Ipv4Addr) -> Option<DatagramReach> {
+    // The header of IPv4 takes the second half of what that of IPv6 would take; the first half means nothing.
+    let (_, ip) = header.split_last_chunk::<20>()?;
+    let [version, .., s0, s1, s2, s3, d0, d1, d2, d3] = *ip;
+    let (source, target) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
+    if version >> 4 != 4 || source != channel.sender {
+        return None;
+    }
+    match target {
+        _ if target == channel.group => Some(DatagramReach::Multicast),
+        _ if target == own => Some(DatagramReach::Unicast),
+        _ => None,
+    }
+}
+
+impl ChannelReceiver for VerbsChannelReceiver {
+    fn return_ticket(&self) -> &[u8] {
+        &self.ticket
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> Result<Option<Datagram>, FabricError> {
+        if self.member.is_unsettled() {
+            self.look()?;
+        }
+        // Who passes over more than this looks at something else in between.
+        for _ in 0..limits::CHANNEL_RECEIVES {
+            let Some(completion) = self.next()? else {
+                self.replenish(true)?;
+                return Ok(None);
+            };
+            if completion.status != Status::Success {
+                self.fail(&completion);
+                self.replenish(false)?;
+                continue;
+            }
+            let taken = self.take(&completion, into);
+            self.replenish(false)?;
+            if taken.is_some() {
+                return Ok(taken);
+            }
+            self.passed_over += 1;
+        }
+        Ok(None)
+    }
+
+    fn passed_over(&self) -> u64 {
+        self.passed_over
+    }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        self.completions.drain()?;
+        self.queue.arm()?;
+        let arrived = match self.next()? {
+            // Back to where it was.
+            Some(completion) => self.arrivals.try_push(completion).is_ok(),
+            None => false,
+        };
+        self.member.next()?;
+        if arrived || self.member.has_failure() {
+            self.waker.wake()
+        } else {
+            self.waker.reset()
+        }
+        Ok(Some(self.readable.as_fd()))
+    }
+}
+
+/// What an interface does that goes down and up again.
+#[cfg(test)]
+impl VerbsChannelReceiver {
+    /// Has the queue pair fail.
+    pub(in crate::fabric::verbs) fn break_down(&self) {
+        self.queue_pair.to_error().expect("it is there");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_tells_where_a_datagram_came_from_and_went() {
+        let channel = ChannelTicket {
+            mtu: 1024,
+            queue_pair: 17,
+            key: 5,
+            sender: Ipv4Addr::new(10, 0, 0, 1),
+            group: Ipv4Addr::new(239, 255, 1, 2),
+        };
+        let own = Ipv4Addr::new(10, 0, 0, 2);
+        let of = |version, source: [u8; 4], target: [u8; 4]| {
+            let mut header = [0xa5; HEADER_LEN];
+            header[20] = version;
+            header[32..36].copy_from_slice(&source);
+            header[36..].copy_from_slice(&target);
+            reach(&header, &channel, own)
+        };
+        assert_eq!(of(0x45, [10, 0, 0, 1], [239, 255, 1, 2]), Some(DatagramReach::Multicast));
+        assert_eq!(of(0x45, [10, 0, 0, 1], [10, 0, 0, 2]), Some(DatagramReach::Unicast));
+        assert_eq!(of(0x45, [10, 0, 0, 3], [239, 255, 1, 2]), None);
+        assert_eq!(of(0x45, [10, 0, 0, 1], [239, 255, 1, 3]), None);
+        assert_eq!(of(0x60, [10, 0, 0, 1], [239, 255, 1, 2]), None);
+    }
+}

@@ -1,0 +1,288 @@
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::member::Member;
+use super::site::Site;
+use super::ticket::{CHANNEL_LEN, ChannelTicket, ReturnTicket, gid};
+use super::{Health, random};
+use crate::fabric::verbs::endpoint::INLINE_LEN_MAX;
+use crate::fabric::verbs::error::VerbsError;
+use crate::fabric::verbs::sys::{
+    AddressHandle, CHAIN_LEN_MAX, CompletionQueue, Membership, MemoryRegion, Operation, Path, QueuePair,
+    QueuePairKind, QueuePairPlan, Receiver, SendChain, SendRequest, Slice, Status, WorkCompletion,
+};
+use crate::fabric::{ChannelSender, FabricError, Sent};
+use crate::limits;
+
+/// The sending end of a channel.
+#[derive(Debug)]
+pub(in crate::fabric::verbs) struct VerbsChannelSender {
+    ticket: [u8; CHANNEL_LEN],
+    state: Mutex<State>,
+    site: Site,
+    key: u32,
+}
+
+/// Its fields are dropped in this order: first it leaves the group, and what the device uses lives longer than the queue
+/// pair.
+#[derive(Debug)]
+struct State {
+    member: Member,
+    queue_pair: QueuePair,
+    /// Where the group is, once it is joined.
+    group: Option<Target>,
+    /// The ways to other hosts, the one that was used last at the end.
+    hosts: VecDeque<(Ipv4Addr, Arc<AddressHandle>)>,
+    /// The hosts that the channel was shown to, by their connections; the last one at the end.
+    guests: VecDeque<Ipv4Addr>,
+    /// What the device has yet to complete, in order.
+    under_way: VecDeque<UnderWay>,
+    /// Buffers that are not used.
+    buffers: Vec<u16>,
+    memory: Arc<MemoryRegion>,
+    queue: Arc<CompletionQueue>,
+    depth: usize,
+    /// The number of the next work request.
+    serial: u64,
+    health: Health,
+}
+
+/// Where datagrams go.
+#[derive(Clone, Debug)]
+struct Target {
+    handle: Arc<AddressHandle>,
+    queue_pair: u32,
+}
+
+/// A datagram that the device has yet to complete.
+#[derive(Debug)]
+struct UnderWay {
+    serial: u64,
+    buffer: Option<u16>,
+    _handle: Arc<AddressHandle>,
+}
+
+impl VerbsChannelSender {
+    /// Begins a channel at this place, with this group.
+    pub(super) fn open(site: Site, group: Ipv4Addr) -> Result<Self, FabricError> {
+        let depth = limits::CHANNEL_SENDS.min(site.device.sends_max);
+        let count = depth as usize;
+        let queue = CompletionQueue::create(&site.device.context, depth, None)?;
+        let plan = |inline_len_max| QueuePairPlan {
+            kind: QueuePairKind::Ud,
+            send_queue: &queue,
+            receive_queue: &queue,
+            send_wr_max: depth,
+            receive_wr_max: 1,
+            inline_len_max,
+        };
+        let make = |inline_len_max| site.id.create_queue_pair(&site.domain, &plan(inline_len_max));
+        let queue_pair = make(INLINE_LEN_MAX).or_else(|_| make(0))?;
+        let key = random_key()?;
+        queue_pair.set_queue_key(key)?;
+        let memory = site.buffers(count, site.mtu.into())?;
+        let ticket = ChannelTicket {
+            mtu: site.mtu,
+            queue_pair: queue_pair.number(),
+            key,
+            sender: site.address,
+            group,
+        };
+        let state = State {
+            member: Member::begin(&site, group, Membership::SendOnly),
+            queue_pair,
+            group: None,
+            hosts: VecDeque::new(),
+            guests: VecDeque::new(),
+            under_way: VecDeque::with_capacity(count),
+            buffers: (0..u16::try_from(count).unwrap_or(u16::MAX)).collect(),
+            memory,
+            queue,
+            depth: count,
+            serial: 0,
+            health: Health::Well,
+        };
+        Ok(Self { ticket: ticket.emit(), state: Mutex::new(state), site, key })
+    }
+
+    /// Takes note that a connection to this host has the channel. Datagrams for one receiver go to such hosts only: what
+    /// a peer says of itself is no reason to send anything to somebody else.
+    pub(super) fn invite(&self, host: Ipv4Addr) {
+        let guests = &mut self.state.lock().guests;
+        guests.retain(|guest| *guest != host);
+        guests.push_back(host);
+        if guests.len() > limits::SESSIONS_MAX {
+            guests.pop_front();
+        }
+    }
+
+    fn check_len(&self, datagram: &[u8]) -> Result<(), FabricError> {
+        let (len, max) = (datagram.len(), usize::from(self.site.mtu));
+        // A device would say that it was sent, and not send it.
+        if len > max { Err(FabricError::MessageTooLong { len, max }) } else { Ok(()) }
+    }
+
+    /// The way to a host. To find it may take as long as the host takes to answer, if nothing was sent there before.
+    fn way_to(&self, host: Ipv4Addr) -> Result<Arc<AddressHandle>, FabricError> {
+        let mut state = self.state.lock();
+        let place = state.hosts.iter().position(|(known, _)| *known == host);
+        if let Some(known) = place.and_then(|place| state.hosts.remove(place)) {
+            let handle = Arc::clone(&known.1);
+            state.hosts.push_back(known);
+            return Ok(handle);
+        }
+        if !state.guests.contains(&host) {
+            let why = "it names another host than its connection comes from";
+            return Err(VerbsError::BadTicket { why }.into());
+        }
+        drop(state);
+        let path = Path::new(self.site.port, self.site.gid_index, gid(host));
+        let handle = Arc::new(AddressHandle::create(&self.site.domain, &path)?);
+        let mut state = self.state.lock();
+        state.hosts.push_back((host, Arc::clone(&handle)));
+        let forgotten = (state.hosts.len() > limits::CHANNEL_HOSTS_MAX).then(|| state.hosts.pop_front());
+        drop(state);
+        drop(forgotten);
+        Ok(handle)
+    }
+
+    fn post(&self, state: &mut State, to: &Target, datagram: &[u8]) -> Result<Sent, FabricError> {
+        if state.under_way.len() >= state.depth / 2 {
+            self.look(state)?;
+        }
+        if state.health != Health::Well || state.under_way.len() >= state.depth {
+            return Ok(Sent::Full);
+        }
+        let (handle, buffer_len) = (Arc::clone(&to.handle), usize::from(self.site.mtu));
+        let is_small = datagram.len() <= state.queue_pair.inline_len_max() as usize;
+        let buffer = if is_small { None } else { state.buffers.pop() };
+        let receiver = Receiver { handle: &to.handle, queue_pair: to.queue_pair, key: self.key };
+        let operation = match buffer {
+            None => Operation::DatagramInline { bytes: datagram, to: receiver },
+            Some(buffer) => {
+                let offset = usize::from(buffer) * buffer_len;
+                state.memory.region().copy_in_bytes(offset, datagram);
+                let len = u32::try_from(datagram.len()).unwrap_or(u32::MAX);
+                Operation::Datagram { local: Slice { region: &state.memory, offset, len }, to: receiver }
+            }
+        };
+        // One of half a queue tells of all before it, so that a full queue always has one that will be told of.
+        let signaled = state.serial % (state.depth as u64 / 2) == 0;
+        let mut chain = SendChain::new();
+        chain.push(&SendRequest { wr_id: state.serial, operation, signaled });
+        if let Err(refused) = state.queue_pair.post_send(&mut chain) {
+            state.buffers.extend(buffer);
+            return if refused.is_full() { Ok(Sent::Full) } else { Err(refused.error.into()) };
+        }
+        state.under_way.push_back(UnderWay { serial: state.serial, buffer, _handle: handle });
+        state.serial += 1;
+        Ok(Sent::Done)
+    }
+
+    /// Takes what the network and the device have to say.
+    fn look(&self, state: &mut State) -> Result<(), FabricError> {
+        let joined = state.member.next()?;
+        if let Some(failure) = state.member.take_failure() {
+            return Err(failure.into());
+        }
+        if let Some(group) = joined {
+            let handle = Arc::new(AddressHandle::create(&self.site.domain, &group.path)?);
+            state.group = Some(Target { handle, queue_pair: group.queue_pair });
+        }
+        let told = state.take_completions();
+        if state.health == Health::Failing && state.under_way.is_empty() {
+            state.health = Health::Broken;
+            state.queue_pair.restart(self.site.port, self.key)?;
+            state.health = Health::Well;
+        }
+        told
+    }
+}
+
+impl State {
+    fn take_completions(&mut self) -> Result<(), FabricError> {
+        let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
+        loop {
+            let len = self.queue.poll(&mut completions)?;
+            let mut failure = None;
+            for completion in completions.iter().take(len) {
+                if completion.status != Status::Success && self.health == Health::Well {
+                    failure = Some(self.fail(completion));
+                }
+                let is_over = |sent: &&UnderWay| sent.serial <= completion.wr_id;
+                let count = self.under_way.iter().take_while(is_over).count();
+                self.buffers.extend(self.under_way.drain(..count).filter_map(|sent| sent.buffer));
+            }
+            match failure {
+                Some(failure) => return Err(failure.into()),
+                None if len < completions.len() => return Ok(()),
+                None => {}
+            }
+        }
+    }
+
+    /// Has the queue pair give back what is under way.
+    fn fail(&mut self, completion: &WorkCompletion) -> VerbsError {
+        let (status, vendor) = (completion.status.to_string(), completion.vendor_err);
+        tracing::warn!(target: "fabricast", %status, vendor, "a channel could not send a datagram");
+        self.health = Health::Failing;
+        if let Err(error) = self.queue_pair.to_error() {
+            tracing::warn!(target: "fabricast", %error, "a queue pair could not be stopped");
+        }
+        VerbsError::NotSent { status, vendor }
+    }
+}
+
+impl ChannelSender for VerbsChannelSender {
+    fn ticket(&self) -> &[u8] {
+        &self.ticket
+    }
+
+    fn datagram_len_max(&self) -> usize {
+        self.site.mtu.into()
+    }
+
+    fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError> {
+        self.check_len(datagram)?;
+        let mut state = self.state.lock();
+        if state.member.is_unsettled() || state.health == Health::Failing {
+            self.look(&mut state)?;
+        }
+        let Some(group) = state.group.clone() else { return Ok(Sent::Full) };
+        self.post(&mut state, &group, datagram)
+    }
+
+    fn send_to(&self, return_ticket: &[u8], datagram: &[u8]) -> Result<Sent, FabricError> {
+        self.check_len(datagram)?;
+        let ReturnTicket { queue_pair, address } = ReturnTicket::parse(return_ticket)?;
+        let target = Target { handle: self.way_to(address)?, queue_pair };
+        let mut state = self.state.lock();
+        if state.health == Health::Failing {
+            self.look(&mut state)?;
+        }
+        self.post(&mut state, &target, datagram)
+    }
+}
+
+/// A key that needs no right to be set.
+fn random_key() -> Result<u32, FabricError> {
+    loop {
+        let [a, b, c, d, ..] = random()?.to_le_bytes();
+        let key = u32::from_le_bytes([a, b, c, d & 0x7f]);
+        if key != 0 {
+            return Ok(key);
+        }
+    }
+}
+
+/// What an interface does that goes down and up again.
+#[cfg(test)]
+impl VerbsChannelSender {
+    /// Has the queue pair fail.
+    pub(in crate::fabric::verbs) fn break_down(&self) {
+        self.state.lock().queue_pair.to_error().expect("it is there");
+    }
+}

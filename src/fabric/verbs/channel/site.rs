@@ -1,0 +1,59 @@
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use super::ticket::gid;
+use crate::fabric::FabricError;
+use crate::fabric::verbs::opened::{Devices, OpenDevice};
+use crate::fabric::verbs::region;
+use crate::fabric::verbs::sys::{
+    CmId, EventChannel, GidKind, LinkLayer, MemoryRegion, PortSpace, ProtectionDomain, RemoteAccess,
+};
+use crate::memory::{Protection, Region};
+
+/// A local address, and an identifier of the connection manager that is bound to it.
+#[derive(Debug)]
+pub(super) struct Site {
+    pub(super) address: Ipv4Addr,
+    pub(super) id: CmId,
+    pub(super) events: Arc<EventChannel>,
+    pub(super) device: Arc<OpenDevice>,
+    /// Of its own, as nothing that others use is to be reached.
+    pub(super) domain: Arc<ProtectionDomain>,
+    pub(super) port: u8,
+    /// The place of the address in the table of the port.
+    pub(super) gid_index: u8,
+    /// Largest packet, bytes of payload.
+    pub(super) mtu: u16,
+}
+
+impl Site {
+    /// The place of this address, `None` if it is none for datagrams.
+    pub(super) fn open(address: Ipv4Addr, devices: &Devices) -> Result<Option<Self>, FabricError> {
+        let events = EventChannel::create()?;
+        let id = CmId::create(&events, PortSpace::Datagrams)?;
+        id.bind(&SocketAddr::from((address, 0)))?;
+        let Some(context) = id.context()? else { return Ok(None) };
+        let device = devices.open(&context)?;
+        let port = id.port();
+        let attributes = context.port(port)?;
+        let is_it = |kind: GidKind, bytes| kind == GidKind::RoceV2 && bytes == gid(address);
+        let gids = context.gids(port)?;
+        let found = gids.iter().find(|gid| is_it(gid.kind, gid.bytes));
+        let gid_index = found.and_then(|gid| u8::try_from(gid.index).ok());
+        let mtu = u16::try_from(attributes.active_mtu).ok().filter(|mtu| *mtu > 0);
+        let is_ethernet = attributes.link_layer == LinkLayer::Ethernet;
+        let Some((gid_index, mtu)) = gid_index.zip(mtu).filter(|_| is_ethernet) else {
+            let device = context.name();
+            tracing::debug!(target: "fabricast", device, %address, "no datagrams: they need RoCE v2 over IPv4");
+            return Ok(None);
+        };
+        let domain = ProtectionDomain::allocate(&context)?;
+        Ok(Some(Self { address, id, events, device, domain, port, gid_index, mtu }))
+    }
+
+    /// Registered memory for so many buffers, which nobody else reaches.
+    pub(super) fn buffers(&self, count: usize, len: usize) -> Result<Arc<MemoryRegion>, FabricError> {
+        let region = Arc::new(Region::allocate(count * len, Protection::PeersWrite)?);
+        Ok(Arc::new(region::register(&self.domain, &region, RemoteAccess::None, true)?))
+    }
+}

@@ -1,0 +1,79 @@
+//! Address handles: ways to where datagrams go.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rdma_sys::{ibv_ah, ibv_ah_attr};
+
+use super::{ProtectionDomain, SysError, warn_left};
+
+/// Routers that a packet may pass.
+pub(super) const HOP_LIMIT: u8 = 64;
+
+/// A way that an address handle is made of.
+#[derive(Clone, Copy)]
+pub(in crate::fabric::verbs) struct Path(pub(super) ibv_ah_attr);
+
+impl Path {
+    /// The way from a local port, by its address of this index, to an address.
+    pub(in crate::fabric::verbs) fn new(port: u8, gid_index: u8, gid: [u8; 16]) -> Self {
+        // SAFETY: the structure is plain numbers, for which zeros are valid.
+        let mut attributes: ibv_ah_attr = unsafe { std::mem::zeroed() };
+        (attributes.port_num, attributes.is_global) = (port, 1);
+        attributes.grh.dgid.raw = gid;
+        attributes.grh.sgid_index = gid_index;
+        attributes.grh.hop_limit = HOP_LIMIT;
+        Self(attributes)
+    }
+}
+
+impl std::fmt::Debug for Path {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Path").field("port", &self.0.port_num).finish_non_exhaustive()
+    }
+}
+
+/// Where datagrams go, as the device keeps it.
+pub(in crate::fabric::verbs) struct AddressHandle {
+    raw: NonNull<ibv_ah>,
+    _domain: Arc<ProtectionDomain>,
+}
+
+// SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
+unsafe impl Send for AddressHandle {}
+// SAFETY: as for `Send`: the object is written when it is made and when it is given back only.
+unsafe impl Sync for AddressHandle {}
+
+impl AddressHandle {
+    /// The handle of a way. Where the peer's hardware address is not known yet it is asked for, which may take a while.
+    pub(in crate::fabric::verbs) fn create(
+        domain: &Arc<ProtectionDomain>,
+        path: &Path,
+    ) -> Result<Self, SysError> {
+        let mut attributes = path.0;
+        // SAFETY: the domain is there, and the result holds it; the attributes are a local variable, which is read only.
+        let raw = unsafe { rdma_sys::ibv_create_ah(domain.raw(), &raw mut attributes) };
+        let raw = NonNull::new(raw).ok_or_else(|| SysError::last("ibv_create_ah"))?;
+        Ok(Self { raw, _domain: Arc::clone(domain) })
+    }
+
+    /// The library's object.
+    pub(super) fn raw(&self) -> *mut ibv_ah {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        // SAFETY: the handle belongs to this value and is freed once. Drivers copy what they need of it when a work request
+        // is posted, or know it by a number that is refused from then on.
+        let returned = unsafe { rdma_sys::ibv_destroy_ah(self.raw()) };
+        warn_left("ibv_destroy_ah", returned);
+    }
+}
+
+impl std::fmt::Debug for AddressHandle {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("AddressHandle").finish_non_exhaustive()
+    }
+}

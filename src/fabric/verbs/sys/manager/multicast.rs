@@ -1,0 +1,80 @@
+use std::net::{Ipv4Addr, SocketAddr};
+
+use rdma_sys::{rdma_cm_event, rdma_cm_join_mc_attr_ex, rdma_cm_join_mc_attr_mask, rdma_cm_mc_join_flags};
+use rustix::net::addr::SocketAddrArg;
+
+use super::super::{Path, SysError, check};
+use super::CmId;
+
+/// What a member of a group takes part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum Membership {
+    /// It receives what is sent to the group, its own datagrams included.
+    Full,
+    /// It only sends.
+    SendOnly,
+}
+
+/// A group that was joined, as those see it who send to it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) struct JoinedGroup {
+    /// The way there.
+    pub(in crate::fabric::verbs) path: Path,
+    /// The number of the queue pair that stands for all members.
+    pub(in crate::fabric::verbs) queue_pair: u32,
+}
+
+impl JoinedGroup {
+    /// Copies what an event says that tells of a group that was joined.
+    pub(super) fn of(event: &rdma_cm_event) -> Self {
+        // SAFETY: with events of this kind the union holds this field; it is numbers and a pointer, no value of which is
+        // invalid, and the pointer is not followed.
+        let datagrams = unsafe { event.param.ud };
+        Self { path: Path(datagrams.ah_attr), queue_pair: datagrams.qp_num }
+    }
+}
+
+/// Groups, for an identifier that is bound to a device.
+impl CmId {
+    /// Begins to join a group. A full member's queue pair is attached to it when the event is taken that tells of it.
+    pub(in crate::fabric::verbs) fn join(
+        &self,
+        group: Ipv4Addr,
+        membership: Membership,
+    ) -> Result<(), SysError> {
+        const CALL: &str = "rdma_join_multicast";
+        use {rdma_cm_join_mc_attr_mask as masks, rdma_cm_mc_join_flags as memberships};
+        let flags = match membership {
+            Membership::Full => memberships::RDMA_MC_JOIN_FLAG_FULLMEMBER,
+            Membership::SendOnly => memberships::RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER,
+        };
+        let mask = masks::RDMA_CM_JOIN_MC_ATTR_ADDRESS | masks::RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
+        let mut address = SocketAddr::from((group, 0)).as_any();
+        let addr = address.as_mut_ptr().cast();
+        let mut request = rdma_cm_join_mc_attr_ex { comp_mask: mask.0, join_flags: flags.0, addr };
+        let place = &raw mut request;
+        self.0.with_device(CALL, |id| {
+            // SAFETY: the identifier is there as long as this value, and bound to a device; request and address are local
+            // variables, the address as long as its family says, and the call copies both.
+            unsafe { rdma_sys::rdma_join_multicast_ex(id, place, std::ptr::null_mut()) }
+        })
+    }
+
+    /// Leaves a group that was joined, or is being joined. A queue pair that is attached to one can not be destroyed.
+    pub(in crate::fabric::verbs) fn leave(&self, group: Ipv4Addr) -> Result<(), SysError> {
+        let mut address = SocketAddr::from((group, 0)).as_any();
+        let place = address.as_mut_ptr().cast();
+        let call = |id| {
+            // SAFETY: the identifier is there as long as this value; the address is a local variable, as long as its
+            // family says. All events that were taken are acknowledged, so that the call does not wait for any.
+            unsafe { rdma_sys::rdma_leave_multicast(id, place) }
+        };
+        check("rdma_leave_multicast", self.0.with(call))
+    }
+
+    /// The number of its device's port, once it has one.
+    pub(in crate::fabric::verbs) fn port(&self) -> u8 {
+        // SAFETY: the identifier is there as long as this value, and its port is written by calls under the lock only.
+        self.0.with(|id| unsafe { (*id).port_num })
+    }
+}

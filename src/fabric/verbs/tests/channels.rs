@@ -1,0 +1,417 @@
+//! Channels of datagrams, on a device.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use super::*;
+use crate::fabric::verbs::channel::{self, VerbsChannelReceiver, VerbsChannelSender};
+use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach};
+use crate::limits;
+
+/// Where the number of the queue pair, and the key, are in the ticket of a channel.
+const QUEUE_PAIR_AT: usize = 7;
+const KEY_AT: usize = 11;
+
+/// A connection, and the channel of the end that was dialled.
+struct Stage {
+    near: Box<dyn Connection>,
+    far: Box<dyn Connection>,
+    sender: Arc<dyn ChannelSender>,
+    world: World,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let mut world = World::new();
+        let (near, far) = connected(&mut world);
+        let sender = far.channel_sender().unwrap().unwrap();
+        Self { near, far, sender, world }
+    }
+
+    fn begin_to_join(&self) -> Box<dyn ChannelReceiver> {
+        self.near.join_channel(self.sender.ticket()).unwrap()
+    }
+
+    /// A receiver that has joined, and has nothing to receive.
+    fn join(&self) -> Box<dyn ChannelReceiver> {
+        let mut receiver = self.begin_to_join();
+        self.wait_until_joined(&mut *receiver);
+        receiver
+    }
+
+    fn wait_until_joined(&self, receiver: &mut dyn ChannelReceiver) {
+        until("a first datagram", || {
+            let _ = self.sender.send(b"probe").unwrap();
+            take(receiver)
+        });
+        quiet(receiver);
+    }
+}
+
+fn connected(world: &mut World) -> (Box<dyn Connection>, Box<dyn Connection>) {
+    let (mut near, mut far) = world.connect();
+    super::send(&mut *near, b"hello", None);
+    receive(&mut *far);
+    (near, far)
+}
+
+fn own_address() -> Ipv4Addr {
+    let IpAddr::V4(address) = address().ip() else { panic!("an address of IPv4") };
+    address
+}
+
+fn take(receiver: &mut dyn ChannelReceiver) -> Option<(Vec<u8>, DatagramReach)> {
+    let mut buffer = [0; 4096];
+    let datagram = receiver.receive(&mut buffer).unwrap()?;
+    Some((buffer[..datagram.len].to_vec(), datagram.reach))
+}
+
+fn next(receiver: &mut dyn ChannelReceiver) -> (Vec<u8>, DatagramReach) {
+    until("a datagram", || take(receiver))
+}
+
+/// Takes everything, until nothing has come for a while.
+fn quiet(receiver: &mut dyn ChannelReceiver) {
+    loop {
+        while take(receiver).is_some() {}
+        SystemClock.pause(Duration::from_millis(20));
+        if take(receiver).is_none() {
+            return;
+        }
+    }
+}
+
+fn send(sender: &dyn ChannelSender, datagram: &[u8]) {
+    until("room for a datagram", || (sender.send(datagram).unwrap() == Sent::Done).then_some(()));
+}
+
+fn send_to(sender: &dyn ChannelSender, receiver: &dyn ChannelReceiver, datagram: &[u8]) {
+    let ticket = receiver.return_ticket();
+    until("room for a datagram", || (sender.send_to(ticket, datagram).unwrap() == Sent::Done).then_some(()));
+}
+
+fn multicast(datagram: &[u8]) -> (Vec<u8>, DatagramReach) {
+    (datagram.to_vec(), DatagramReach::Multicast)
+}
+
+fn unicast(datagram: &[u8]) -> (Vec<u8>, DatagramReach) {
+    (datagram.to_vec(), DatagramReach::Unicast)
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_datagram_comes_to_all_who_have_joined() {
+    let stage = Stage::new();
+    let mut receivers: Vec<_> = (0..4).map(|_| stage.join()).collect();
+    // The node of the sender, too.
+    let mut own = stage.far.join_channel(stage.sender.ticket()).unwrap();
+    stage.wait_until_joined(&mut *own);
+    receivers.push(own);
+    receivers.iter_mut().for_each(|receiver| quiet(&mut **receiver));
+    for number in 0..300_u32 {
+        send(&*stage.sender, &number.to_le_bytes());
+        for receiver in &mut receivers {
+            assert_eq!(next(&mut **receiver), multicast(&number.to_le_bytes()));
+        }
+    }
+    for receiver in &mut receivers {
+        assert_eq!((take(&mut **receiver), receiver.passed_over()), (None, 0));
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn whoever_joins_late_or_leaves_early_disturbs_nobody() {
+    let stage = Stage::new();
+    let mut first = stage.join();
+    send(&*stage.sender, b"one");
+    assert_eq!(next(&mut *first), multicast(b"one"));
+    let mut second = stage.join();
+    quiet(&mut *first);
+    send(&*stage.sender, b"two");
+    assert_eq!([next(&mut *first), next(&mut *second)], [multicast(b"two"), multicast(b"two")]);
+    drop(first);
+    send(&*stage.sender, b"three");
+    assert_eq!(next(&mut *second), multicast(b"three"));
+    // Some leave before they have joined.
+    (0..5).for_each(|_| drop(stage.begin_to_join()));
+    send(&*stage.sender, b"four");
+    assert_eq!(next(&mut *second), multicast(b"four"));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_datagram_of_every_length_up_to_the_longest_arrives() {
+    let stage = Stage::new();
+    let mut receiver = stage.join();
+    let max = stage.sender.datagram_len_max();
+    assert!(max >= 1024, "{max}");
+    let bytes: Vec<u8> = (0..max).map(|number| (number % 251) as u8).collect();
+    for len in [0, 1, 7, 8, 64, 191, 192, 193, 1000, max - 1, max] {
+        send(&*stage.sender, &bytes[..len]);
+        assert_eq!(next(&mut *receiver), multicast(&bytes[..len]));
+        send_to(&*stage.sender, &*receiver, &bytes[..len]);
+        assert_eq!(next(&mut *receiver), unicast(&bytes[..len]));
+    }
+    let too_long = vec![0; max + 1];
+    for refused in [stage.sender.send(&too_long), stage.sender.send_to(receiver.return_ticket(), &too_long)] {
+        assert!(matches!(refused, Err(FabricError::MessageTooLong { .. })));
+    }
+    send(&*stage.sender, &bytes);
+    let passed_over = receiver.passed_over();
+    until("a datagram without room", || {
+        assert_eq!(receiver.receive(&mut [0; 8]).unwrap(), None);
+        (receiver.passed_over() > passed_over).then_some(())
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn strangers_are_passed_over() {
+    let stage = Stage::new();
+    let mut receiver = stage.join();
+    let join = |at: usize| {
+        let mut ticket = stage.sender.ticket().to_vec();
+        ticket[at] ^= 1;
+        stage.near.join_channel(&ticket).unwrap()
+    };
+    // These take another queue pair, or key, for the sender's.
+    let (mut deaf, mut keyless) = (join(QUEUE_PAIR_AT), join(KEY_AT));
+    until("something to be passed over", || {
+        send(&*stage.sender, b"from a stranger");
+        assert_eq!((take(&mut *deaf), take(&mut *keyless)), (None, None));
+        (deaf.passed_over() > 0).then_some(())
+    });
+    send_to(&*stage.sender, &*keyless, b"without its key");
+    send_to(&*stage.sender, &*receiver, b"with its key");
+    while next(&mut *receiver) != unicast(b"with its key") {}
+    quiet(&mut *keyless);
+    assert_eq!((keyless.passed_over(), receiver.passed_over()), (0, 0));
+
+    // Another channel of the same host has another key.
+    let other = stage.near.channel_sender().unwrap().unwrap();
+    assert_ne!(other.ticket()[4..12], stage.sender.ticket()[4..12]);
+    send_to(&*other, &*receiver, b"from another channel");
+    send_to(&*stage.sender, &*receiver, b"the last");
+    assert_eq!(next(&mut *receiver), unicast(b"the last"));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn one_receiver_is_reached_alone() {
+    let stage = Stage::new();
+    // At once: this needs no group.
+    let mut receivers = [stage.begin_to_join(), stage.begin_to_join()];
+    for (number, receiver) in receivers.iter_mut().enumerate() {
+        send_to(&*stage.sender, &**receiver, &[number as u8]);
+        assert_eq!(next(&mut **receiver), unicast(&[number as u8]));
+    }
+    receivers.iter_mut().for_each(|receiver| assert_eq!(take(&mut **receiver), None));
+    let [first, mut second] = receivers;
+    let gone = first.return_ticket().to_vec();
+    drop(first);
+    assert_eq!(stage.sender.send_to(&gone, b"anybody?").unwrap(), Sent::Done);
+    send_to(&*stage.sender, &*second, b"still here");
+    assert_eq!(next(&mut *second), unicast(b"still here"));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_receiver_that_sleeps_loses_some_and_goes_on() {
+    const SENT: u32 = 2000;
+    let stage = Stage::new();
+    let mut receiver = stage.join();
+    (0..SENT).for_each(|number| send(&*stage.sender, &number.to_le_bytes()));
+    let mut got = Vec::new();
+    while let Some((datagram, _)) = take(&mut *receiver) {
+        got.push(u32::from_le_bytes(datagram.try_into().unwrap()));
+    }
+    assert!(got.is_sorted() && got.len() < SENT as usize, "{} came", got.len());
+    assert!(got.len() >= limits::CHANNEL_RECEIVES - 16, "{} came", got.len());
+    for round in 0..3_u32 {
+        for number in 0..400_u32 {
+            send(&*stage.sender, &[round.to_le_bytes(), number.to_le_bytes()].concat());
+        }
+        for number in 0..400_u32 {
+            let expected = [round.to_le_bytes(), number.to_le_bytes()].concat();
+            assert_eq!(next(&mut *receiver), multicast(&expected));
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_handle_wakes_for_datagrams() {
+    const SENT: u32 = 500;
+    let stage = Stage::new();
+    let mut receiver = stage.begin_to_join();
+    let (sender, go_on) = (Arc::clone(&stage.sender), AtomicU64::new(1));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while go_on.load(Ordering::Relaxed) == 1 {
+                let _ = sender.send(b"first").unwrap();
+                SystemClock.pause(Duration::from_millis(5));
+            }
+            for number in 0..SENT {
+                send(&*sender, &number.to_le_bytes());
+                if number % 50 == 0 {
+                    SystemClock.pause(Duration::from_millis(5));
+                }
+            }
+        });
+        let mut last = None;
+        while last != Some(SENT - 1) {
+            while let Some((datagram, _)) = take(&mut *receiver) {
+                go_on.store(0, Ordering::Relaxed);
+                last = datagram.try_into().ok().map(u32::from_le_bytes).or(last);
+            }
+            if last != Some(SENT - 1) {
+                assert!(wakes(receiver.wait_handle().unwrap().unwrap()), "nobody was woken after {last:?}");
+            }
+        }
+    });
+    // What has come already wakes, too.
+    send(&*stage.sender, b"before");
+    SystemClock.pause(Duration::from_millis(20));
+    assert!(wakes(receiver.wait_handle().unwrap().unwrap()));
+    assert_eq!(next(&mut *receiver), multicast(b"before"));
+    let handle = receiver.wait_handle().unwrap().unwrap();
+    let begun_ns = SystemClock.monotonic_ns();
+    wait(&[handle], &[], Duration::from_millis(50)).unwrap();
+    assert!(SystemClock.monotonic_ns() - begun_ns >= 50_000_000, "woken for nothing");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn fifty_joins_leave_nothing() {
+    let stage = Stage::new();
+    let mut other_world = World::new();
+    let (_other_near, other_far) = connected(&mut other_world);
+    leaves_nothing(|| {
+        for round in 0..25_u8 {
+            let mut receiver = stage.join();
+            drop(stage.begin_to_join());
+            let sender = other_far.channel_sender().unwrap().unwrap();
+            if round % 2 == 0 {
+                let _ = sender.send(&[round; 300]).unwrap();
+            }
+            send_to(&*stage.sender, &*receiver, &[round]);
+            assert_eq!(next(&mut *receiver), unicast(&[round]));
+        }
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_member_too_many_is_told_and_reached_alone() {
+    let stage = Stage::new();
+    let mut receivers: Vec<_> = (0..56).map(|_| stage.join()).collect();
+    let mut one_more = stage.begin_to_join();
+    let error = until("a refusal", || one_more.receive(&mut [0; 64]).err());
+    assert!(matches!(error, FabricError::Verbs(VerbsError::GroupFull { .. })), "{error}");
+    assert!(error.to_string().contains("soft-RoCE takes 56"), "{error}");
+    assert_eq!(take(&mut *one_more), None);
+    quiet(&mut *receivers[0]);
+    send(&*stage.sender, b"all");
+    send_to(&*stage.sender, &*one_more, b"alone");
+    assert_eq!(next(&mut *one_more), unicast(b"alone"));
+    assert_eq!(next(&mut *receivers[0]), multicast(b"all"));
+    receivers.truncate(55);
+    drop(one_more);
+    stage.join();
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn garbage_is_no_ticket() {
+    let stage = Stage::new();
+    let receiver = stage.begin_to_join();
+    let (channel, back) = (stage.sender.ticket().to_vec(), receiver.return_ticket().to_vec());
+    let mut state = 7_u64;
+    for _ in 0..500 {
+        let mut garbage = [channel.as_slice(), &back].concat();
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let (at, len) = ((state >> 33) as usize % garbage.len(), (state >> 45) as usize % 70);
+        garbage[at] ^= (state >> 56) as u8;
+        garbage.truncate(len);
+        if garbage.len() != channel.len() {
+            assert!(stage.near.join_channel(&garbage).is_err());
+        }
+        assert!(stage.sender.send_to(&garbage, b"to nobody").is_err());
+    }
+    // Tickets are for the hosts of their connections only.
+    let mut elsewhere = channel.clone();
+    elsewhere[27] ^= 0x40;
+    let error = stage.near.join_channel(&elsewhere).unwrap_err();
+    assert!(error.to_string().contains("another host"), "{error}");
+    let mut elsewhere = back.clone();
+    elsewhere[23] ^= 0x40;
+    let error = stage.sender.send_to(&elsewhere, b"to a third party").unwrap_err();
+    assert!(error.to_string().contains("another host"), "{error}");
+    assert!(stage.near.join_channel(&back).is_err());
+    assert!(stage.sender.send_to(&channel, b"to nobody").is_err());
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_process_has_one_channel_of_a_local_address() {
+    let mut stage = Stage::new();
+    let (_near, far) = connected(&mut stage.world);
+    assert!(Arc::ptr_eq(&stage.sender, &far.channel_sender().unwrap().unwrap()));
+    let ticket = stage.sender.ticket().to_vec();
+    drop(stage.sender);
+    let sender = far.channel_sender().unwrap().unwrap();
+    assert_ne!(sender.ticket(), ticket);
+
+    let group = Ipv4Addr::new(239, 255, 77, 1);
+    let config = VerbsConfig { notice_group: Some(group), ..VerbsConfig::default() };
+    let devices = VerbsFabric::new(config).unwrap().devices;
+    let own = channel::sender(own_address(), own_address(), &devices).unwrap().unwrap();
+    assert!(own.ticket().ends_with(&group.octets()));
+    let config = VerbsConfig { notice_group: Some(Ipv4Addr::LOCALHOST), ..VerbsConfig::default() };
+    let error = VerbsFabric::new(config).unwrap_err();
+    assert!(matches!(error, FabricError::Verbs(VerbsError::NotAGroup { .. })), "{error}");
+}
+
+/// Sends until something arrives, whatever becomes of it on the way.
+fn recovers(sender: &VerbsChannelSender, receiver: &mut VerbsChannelReceiver) -> Vec<FabricError> {
+    let mut errors = Vec::new();
+    until("a datagram after a failure", || {
+        errors.extend(sender.send(b"again").err());
+        SystemClock.pause(Duration::from_millis(1));
+        match receiver.receive(&mut [0; 64]) {
+            Ok(datagram) => datagram,
+            Err(error) => {
+                errors.push(error);
+                None
+            }
+        }
+    });
+    errors
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn queue_pairs_that_fail_start_again() {
+    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let own = own_address();
+    let sender = channel::sender(own, own, &devices).unwrap().unwrap();
+    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    assert_eq!(recovers(&sender, &mut receiver).len(), 0);
+    for _ in 0..3 {
+        quiet(&mut receiver);
+        receiver.break_down();
+        assert_eq!(recovers(&sender, &mut receiver).len(), 0);
+        quiet(&mut receiver);
+        sender.break_down();
+        let errors = recovers(&sender, &mut receiver);
+        assert!(matches!(errors[..], [FabricError::Verbs(VerbsError::NotSent { .. })]), "{errors:?}");
+    }
+    // With all of its buffers.
+    quiet(&mut receiver);
+    (0..600_u32).for_each(|number| send(&*sender, &number.to_le_bytes()));
+    let mut count = 0;
+    while take(&mut receiver).is_some() {
+        count += 1;
+    }
+    assert!((limits::CHANNEL_RECEIVES - 16..600).contains(&count), "{count}");
+}

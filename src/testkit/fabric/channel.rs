@@ -1,0 +1,546 @@
+//! Channels of a simulated network, and what happens to datagrams on their way.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Weak};
+
+use super::Network;
+use super::state::State;
+use crate::fabric::{ChannelReceiver, ChannelSender, Datagram, DatagramReach, FabricError, Sent};
+use crate::limits;
+
+/// Longest datagram, bytes: what RoCE carries over Ethernet of the usual frame length.
+const DATAGRAM_LEN_MAX: usize = 1024;
+/// How many times the time of a message a datagram takes that is overtaken.
+const OVERTAKEN_LATENCIES: u64 = 8;
+/// What the ticket of a channel begins with.
+const CHANNEL_MARK: [u8; 8] = *b"sim-chan";
+/// What the ticket of a receiver begins with.
+const RETURN_MARK: [u8; 8] = *b"sim-back";
+
+/// What happens to datagrams on their way, each to each of its receivers by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct DatagramFaults {
+    /// How many of a thousand are lost.
+    pub(crate) lose_permille: u64,
+    /// How many of a thousand come twice.
+    pub(crate) double_permille: u64,
+    /// How many of a thousand are overtaken by later ones.
+    pub(crate) reorder_permille: u64,
+    /// How much longer than a message any of them may take, ns.
+    pub(crate) delay_ns_max: u64,
+}
+
+/// What a simulated network knows of its channels.
+#[derive(Debug, Default)]
+pub(super) struct Channels {
+    faults: DatagramFaults,
+    multicast_is_cut: bool,
+    unicast_is_cut: bool,
+    /// The channel of each process, while it is used.
+    senders: BTreeMap<u32, Weak<SimChannelSender>>,
+    /// When each channel stands.
+    standing_ns: BTreeMap<u64, u64>,
+    inboxes: BTreeMap<u64, Inbox>,
+}
+
+/// What was sent to one receiver.
+#[derive(Debug)]
+struct Inbox {
+    process: u32,
+    channel: u64,
+    /// When it begins to be sent what all are sent.
+    joined_ns: u64,
+    /// When the last of those arrives that keep their order.
+    arrival_ns: u64,
+    /// By the time of their arrival.
+    waiting: VecDeque<Waiting>,
+    passed_over: u64,
+}
+
+/// A datagram under way.
+#[derive(Clone, Debug)]
+struct Waiting {
+    due_ns: u64,
+    from: u32,
+    channel: u64,
+    reach: DatagramReach,
+    bytes: Vec<u8>,
+}
+
+impl Inbox {
+    /// Puts a datagram where it belongs by its time. One more than there is room for pushes the oldest out.
+    fn push(&mut self, datagram: Waiting) {
+        let place = self.waiting.partition_point(|other| other.due_ns <= datagram.due_ns);
+        self.waiting.insert(place, datagram);
+        if self.waiting.len() > limits::CHANNEL_RECEIVES {
+            self.waiting.pop_front();
+        }
+    }
+}
+
+impl Network {
+    /// What happens to the datagrams that are sent from now on.
+    pub(crate) fn set_datagram_faults(&self, faults: DatagramFaults) {
+        self.state.lock().channels.faults = faults;
+    }
+
+    /// Loses all that is sent from now on to all who have joined a channel; or no longer.
+    pub(crate) fn cut_multicast(&self, is_cut: bool) {
+        self.state.lock().channels.multicast_is_cut = is_cut;
+    }
+
+    /// Loses all datagrams that are sent from now on to one receiver alone; or no longer.
+    pub(crate) fn cut_unicast(&self, is_cut: bool) {
+        self.state.lock().channels.unicast_is_cut = is_cut;
+    }
+
+    /// The channel of a process.
+    pub(super) fn channel_sender(
+        self: &Arc<Self>,
+        process: u32,
+    ) -> Result<Arc<SimChannelSender>, FabricError> {
+        let mut state = self.state.lock();
+        state.check_alive(process)?;
+        if let Some(sender) = state.channels.senders.get(&process).and_then(Weak::upgrade) {
+            return Ok(sender);
+        }
+        let (channel, standing_ns) = (state.serial(), self.now() + state.latency());
+        let ticket = ticket(CHANNEL_MARK, channel);
+        let sender = Arc::new(SimChannelSender { network: Arc::clone(self), process, channel, ticket });
+        state.channels.senders.insert(process, Arc::downgrade(&sender));
+        state.channels.standing_ns.insert(channel, standing_ns);
+        Ok(sender)
+    }
+
+    /// Joins a channel, there may be one or not.
+    pub(super) fn join_channel(
+        self: &Arc<Self>,
+        process: u32,
+        ticket_bytes: &[u8],
+    ) -> Result<SimChannelReceiver, FabricError> {
+        let channel = parse_ticket(CHANNEL_MARK, ticket_bytes)?;
+        let mut state = self.state.lock();
+        state.check_alive(process)?;
+        let (serial, joined_ns) = (state.serial(), self.now() + state.latency());
+        let waiting = VecDeque::new();
+        let inbox = Inbox { process, channel, joined_ns, arrival_ns: 0, waiting, passed_over: 0 };
+        state.channels.inboxes.insert(serial, inbox);
+        Ok(SimChannelReceiver { network: Arc::clone(self), serial, ticket: ticket(RETURN_MARK, serial) })
+    }
+}
+
+/// The sending end of a channel.
+#[derive(Debug)]
+pub(super) struct SimChannelSender {
+    network: Arc<Network>,
+    process: u32,
+    channel: u64,
+    ticket: [u8; 16],
+}
+
+impl SimChannelSender {
+    fn send_as(&self, reach: DatagramReach, to: Option<u64>, bytes: &[u8]) -> Result<Sent, FabricError> {
+        let (len, max) = (bytes.len(), DATAGRAM_LEN_MAX);
+        if len > max {
+            return Err(FabricError::MessageTooLong { len, max });
+        }
+        let now = self.network.now();
+        let mut state = self.network.state.lock();
+        state.check_alive(self.process)?;
+        if state.channels.standing_ns.get(&self.channel).is_none_or(|standing_ns| *standing_ns > now) {
+            return Ok(Sent::Full);
+        }
+        let (from, channel, bytes) = (self.process, self.channel, bytes.to_vec());
+        let datagram = Waiting { due_ns: now, from, channel, reach, bytes };
+        state.send_datagram(&datagram, to);
+        Ok(Sent::Done)
+    }
+}
+
+impl ChannelSender for SimChannelSender {
+    fn ticket(&self) -> &[u8] {
+        &self.ticket
+    }
+
+    fn datagram_len_max(&self) -> usize {
+        DATAGRAM_LEN_MAX
+    }
+
+    fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError> {
+        self.send_as(DatagramReach::Multicast, None, datagram)
+    }
+
+    fn send_to(&self, return_ticket: &[u8], datagram: &[u8]) -> Result<Sent, FabricError> {
+        let inbox = parse_ticket(RETURN_MARK, return_ticket)?;
+        self.send_as(DatagramReach::Unicast, Some(inbox), datagram)
+    }
+}
+
+/// The receiving end of a channel.
+#[derive(Debug)]
+pub(super) struct SimChannelReceiver {
+    network: Arc<Network>,
+    serial: u64,
+    ticket: [u8; 16],
+}
+
+impl ChannelReceiver for SimChannelReceiver {
+    fn return_ticket(&self) -> &[u8] {
+        &self.ticket
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> Result<Option<Datagram>, FabricError> {
+        self.network.state.lock().receive_datagram(self.serial, into, self.network.now())
+    }
+
+    fn passed_over(&self) -> u64 {
+        let state = self.network.state.lock();
+        state.channels.inboxes.get(&self.serial).map_or(0, |inbox| inbox.passed_over)
+    }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        Ok(None)
+    }
+}
+
+impl Drop for SimChannelReceiver {
+    fn drop(&mut self) {
+        self.network.state.lock().channels.inboxes.remove(&self.serial);
+    }
+}
+
+impl State {
+    /// Sends a datagram to all who have joined its channel, or to one receiver.
+    fn send_datagram(&mut self, datagram: &Waiting, to: Option<u64>) {
+        let now = datagram.due_ns;
+        let channels = &self.channels;
+        let (is_cut, serials) = match to {
+            Some(serial) => (channels.unicast_is_cut, vec![serial]),
+            None => {
+                let has_joined =
+                    |(_, inbox): &(&u64, &Inbox)| inbox.channel == datagram.channel && inbox.joined_ns <= now;
+                let joined = channels.inboxes.iter().filter(has_joined);
+                (channels.multicast_is_cut, joined.map(|(serial, _)| *serial).collect())
+            }
+        };
+        for serial in serials {
+            if is_cut || self.happens(self.channels.faults.lose_permille) {
+                continue;
+            }
+            let times = 1 + u32::from(self.happens(self.channels.faults.double_permille));
+            (0..times).for_each(|_| self.put_datagram(serial, datagram));
+        }
+    }
+
+    fn put_datagram(&mut self, serial: u64, datagram: &Waiting) {
+        let faults = self.channels.faults;
+        let latency = self.latency() + self.random.below(faults.delay_ns_max + 1);
+        let is_overtaken = self.happens(faults.reorder_permille);
+        let Some(inbox) = self.channels.inboxes.get_mut(&serial) else { return };
+        if inbox.channel != datagram.channel {
+            inbox.passed_over += 1;
+            return;
+        }
+        let due_ns = if is_overtaken {
+            inbox.arrival_ns.max(datagram.due_ns) + latency * OVERTAKEN_LATENCIES
+        } else {
+            inbox.arrival_ns = inbox.arrival_ns.max(datagram.due_ns + latency);
+            inbox.arrival_ns
+        };
+        inbox.push(Waiting { due_ns, ..datagram.clone() });
+    }
+
+    /// True so many times of a thousand.
+    fn happens(&mut self, permille: u64) -> bool {
+        self.random.below(1000) < permille
+    }
+
+    fn receive_datagram(
+        &mut self,
+        serial: u64,
+        into: &mut [u8],
+        now: u64,
+    ) -> Result<Option<Datagram>, FabricError> {
+        while let Some(datagram) = self.take_datagram(serial, now)? {
+            let len = datagram.bytes.len();
+            if let Some(room) = into.get_mut(..len) {
+                room.copy_from_slice(&datagram.bytes);
+                return Ok(Some(Datagram { len, reach: datagram.reach }));
+            }
+            self.channels.inboxes.entry(serial).and_modify(|inbox| inbox.passed_over += 1);
+        }
+        Ok(None)
+    }
+
+    fn take_datagram(&mut self, serial: u64, now: u64) -> Result<Option<Waiting>, FabricError> {
+        let inbox = self.channels.inboxes.get(&serial).ok_or(FabricError::Closed)?;
+        self.check_alive(inbox.process)?;
+        let has_left = |datagram: &Waiting| datagram.due_ns <= now && self.runs(datagram.from);
+        if !self.runs(inbox.process) || !inbox.waiting.front().is_some_and(has_left) {
+            return Ok(None);
+        }
+        Ok(self.channels.inboxes.get_mut(&serial).and_then(|inbox| inbox.waiting.pop_front()))
+    }
+
+    /// When the next datagram arrives, or the next channel stands or is joined.
+    pub(super) fn datagrams_due(&self) -> impl Iterator<Item = u64> {
+        let channels = &self.channels;
+        let running = channels.inboxes.values().filter(|inbox| self.runs(inbox.process));
+        let arriving = running.flat_map(|inbox| {
+            let waiting = inbox.waiting.iter().filter(|datagram| self.runs(datagram.from));
+            waiting.map(|datagram| datagram.due_ns).chain([inbox.joined_ns])
+        });
+        arriving.chain(channels.standing_ns.values().copied())
+    }
+}
+
+/// What a peer has to know of the channel, or the receiver, of this number.
+fn ticket(mark: [u8; 8], serial: u64) -> [u8; 16] {
+    let mut ticket = [0; 16];
+    let (first, second) = ticket.split_at_mut(mark.len());
+    first.copy_from_slice(&mark);
+    second.copy_from_slice(&serial.to_le_bytes());
+    ticket
+}
+
+fn parse_ticket(mark: [u8; 8], bytes: &[u8]) -> Result<u64, FabricError> {
+    let parsed = bytes.strip_prefix(&mark).and_then(|number| number.try_into().ok());
+    parsed.map(u64::from_le_bytes).ok_or(FabricError::Access { why: "the ticket is none of a channel" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::{Address, Connection, Fabric, Listener};
+    use crate::id::NodeName;
+    use crate::testkit::fabric::{DatagramFaults, Reach, SimFabric};
+    use crate::testkit::random::each_seed;
+
+    fn name(text: &str) -> NodeName {
+        text.parse().unwrap()
+    }
+
+    /// A process that has a channel, the connections of others to it, and its ends of those.
+    struct Setup {
+        network: Arc<Network>,
+        near: Vec<Box<dyn Connection>>,
+        far: Vec<Box<dyn Connection>>,
+        _listener: Box<dyn Listener>,
+        _fabrics: Vec<SimFabric>,
+    }
+
+    fn setup(seed: u64, count: usize) -> Setup {
+        let network = Network::new(seed, Reach::Fetched);
+        let listening = network.fabric(&name("far"));
+        let mut listener = listening.listen(&name("far")).unwrap();
+        let mut fabrics = vec![listening];
+        fabrics.extend((0..count).map(|number| network.fabric(&name(&format!("near-{number}")))));
+        let dial = |fabric: &SimFabric| fabric.dial(&Address::Shm(name("far"))).unwrap();
+        let near = fabrics.iter().skip(1).map(dial).collect();
+        let mut far = Vec::new();
+        while far.len() < count {
+            network.step();
+            far.extend(listener.accept().unwrap());
+        }
+        Setup { network, near, far, _listener: listener, _fabrics: fabrics }
+    }
+
+    impl Setup {
+        fn sender(&self) -> Arc<dyn ChannelSender> {
+            let sender = self.far[0].channel_sender().unwrap().unwrap();
+            settle(&self.network);
+            sender
+        }
+
+        fn join(&self, number: usize, sender: &Arc<dyn ChannelSender>) -> Box<dyn ChannelReceiver> {
+            let receiver = self.near[number].join_channel(sender.ticket()).unwrap();
+            settle(&self.network);
+            receiver
+        }
+    }
+
+    fn settle(network: &Network) {
+        while network.step() {}
+    }
+
+    /// The first words of all datagrams that have come.
+    fn take(receiver: &mut dyn ChannelReceiver) -> Vec<u64> {
+        let mut buffer = [0; DATAGRAM_LEN_MAX];
+        let mut taken = Vec::new();
+        while let Some(datagram) = receiver.receive(&mut buffer).unwrap() {
+            assert!(datagram.len >= 8);
+            taken.push(u64::from_le_bytes(buffer[..8].try_into().unwrap()));
+        }
+        taken
+    }
+
+    fn send(sender: &dyn ChannelSender, numbers: std::ops::Range<u64>) {
+        for number in numbers {
+            assert_eq!(sender.send(&number.to_le_bytes()).unwrap(), Sent::Done);
+        }
+    }
+
+    #[test]
+    fn a_datagram_comes_to_all_who_have_joined_and_nobody_else() {
+        let setup = setup(1, 3);
+        let sender = setup.sender();
+        assert!(Arc::ptr_eq(&sender, &setup.far[1].channel_sender().unwrap().unwrap()));
+        let mut receivers = [setup.join(0, &sender), setup.join(1, &sender)];
+        let mut own = setup.far[2].join_channel(sender.ticket()).unwrap();
+        settle(&setup.network);
+        send(&*sender, 0..3);
+        let mut late = setup.join(2, &sender);
+        for receiver in &mut receivers {
+            assert_eq!(take(&mut **receiver), [0, 1, 2]);
+        }
+        assert_eq!(take(&mut *own), [0, 1, 2]);
+        assert_eq!(take(&mut *late), [0; 0]);
+        let [first, mut second] = receivers;
+        drop(first);
+        send(&*sender, 3..4);
+        settle(&setup.network);
+        assert_eq!((take(&mut *second), take(&mut *late)), (vec![3], vec![3]));
+    }
+
+    #[test]
+    fn a_channel_stands_after_a_while() {
+        let setup = setup(2, 1);
+        let sender = setup.far[0].channel_sender().unwrap().unwrap();
+        assert_eq!(sender.send(b"too soon").unwrap(), Sent::Full);
+        settle(&setup.network);
+        assert_eq!(sender.send(b"in time!").unwrap(), Sent::Done);
+    }
+
+    #[test]
+    fn one_receiver_is_reached_alone() {
+        let setup = setup(3, 3);
+        let sender = setup.sender();
+        let [mut first, mut second] = [setup.join(0, &sender), setup.join(1, &sender)];
+        assert_eq!(sender.send_to(first.return_ticket(), &[1; 9]).unwrap(), Sent::Done);
+        settle(&setup.network);
+        let datagram = first.receive(&mut [0; 9]).unwrap();
+        assert_eq!(datagram, Some(Datagram { len: 9, reach: DatagramReach::Unicast }));
+        assert_eq!(second.receive(&mut [0; 9]).unwrap(), None);
+
+        let other = setup.near[2].channel_sender().unwrap().unwrap();
+        settle(&setup.network);
+        assert_eq!(other.send_to(first.return_ticket(), &[1; 9]).unwrap(), Sent::Done);
+        settle(&setup.network);
+        assert_eq!((first.receive(&mut [0; 9]).unwrap(), first.passed_over()), (None, 1));
+        let gone = second.return_ticket().to_vec();
+        drop(second);
+        assert_eq!(sender.send_to(&gone, &[1; 9]).unwrap(), Sent::Done);
+    }
+
+    #[test]
+    fn what_is_too_long_or_no_ticket_is_refused() {
+        let setup = setup(4, 1);
+        let sender = setup.sender();
+        let mut receiver = setup.join(0, &sender);
+        assert!(receiver.wait_handle().unwrap().is_none());
+        let longest = vec![0; sender.datagram_len_max()];
+        let error = sender.send(&[&*longest, &[0]].concat()).unwrap_err();
+        assert!(matches!(error, FabricError::MessageTooLong { .. }), "{error}");
+        assert_eq!(sender.send(&longest).unwrap(), Sent::Done);
+        settle(&setup.network);
+        assert_eq!(receiver.receive(&mut [0; 8]).unwrap(), None);
+        assert_eq!(receiver.passed_over(), 1);
+        for len in 0..20 {
+            let tickets =
+                [vec![0; len], [sender.ticket(), receiver.return_ticket()].concat()[..len].to_vec()];
+            for ticket in tickets.iter().filter(|ticket| ***ticket != *sender.ticket()) {
+                assert!(setup.near[0].join_channel(ticket).is_err(), "{ticket:?}");
+                assert!(sender.send_to(ticket, b"8 bytes!").is_err(), "{ticket:?}");
+            }
+        }
+        assert!(setup.near[0].join_channel(receiver.return_ticket()).is_err());
+    }
+
+    #[test]
+    fn a_receiver_that_does_not_look_loses_the_oldest() {
+        let setup = setup(5, 1);
+        let sender = setup.sender();
+        let mut receiver = setup.join(0, &sender);
+        let len = limits::CHANNEL_RECEIVES as u64;
+        send(&*sender, 0..len + 10);
+        settle(&setup.network);
+        assert_eq!(take(&mut *receiver), (10..len + 10).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_seed_gives_the_same_faults_again() {
+        let all = DatagramFaults {
+            lose_permille: 100,
+            double_permille: 100,
+            reorder_permille: 100,
+            delay_ns_max: 50_000,
+        };
+        let run = |seed, faults| {
+            let setup = setup(seed, 2);
+            let sender = setup.sender();
+            let mut receivers = [setup.join(0, &sender), setup.join(1, &sender)];
+            setup.network.set_datagram_faults(faults);
+            send(&*sender, 0..200);
+            settle(&setup.network);
+            receivers.each_mut().map(|receiver| take(&mut **receiver))
+        };
+        each_seed(6, |seed| {
+            let [first, second] = run(seed, all);
+            assert_eq!([first.clone(), second.clone()], run(seed, all));
+            assert_ne!(first, second);
+
+            let [lossy, _] = run(seed, DatagramFaults { lose_permille: 100, ..DatagramFaults::default() });
+            assert!(lossy.is_sorted() && (120..200).contains(&lossy.len()), "{lossy:?}");
+            let [doubled, _] =
+                run(seed, DatagramFaults { double_permille: 100, ..DatagramFaults::default() });
+            assert!(doubled.is_sorted() && doubled.len() > 200, "{doubled:?}");
+            let [mut mixed, _] =
+                run(seed, DatagramFaults { reorder_permille: 100, ..DatagramFaults::default() });
+            assert!(!mixed.is_sorted(), "{mixed:?}");
+            mixed.sort_unstable();
+            assert_eq!(mixed, (0..200).collect::<Vec<_>>());
+        });
+    }
+
+    #[test]
+    fn both_ways_are_cut_by_themselves() {
+        let setup = setup(6, 1);
+        let sender = setup.sender();
+        let mut receiver = setup.join(0, &sender);
+        for (multicast, unicast, expected) in
+            [(false, false, vec![1, 2]), (true, false, vec![2]), (false, true, vec![1]), (true, true, vec![])]
+        {
+            setup.network.cut_multicast(multicast);
+            setup.network.cut_unicast(unicast);
+            send(&*sender, 1..2);
+            sender.send_to(receiver.return_ticket(), &2_u64.to_le_bytes()).unwrap();
+            settle(&setup.network);
+            assert_eq!(take(&mut *receiver), expected);
+        }
+    }
+
+    #[test]
+    fn a_paused_process_gets_and_gives_nothing_and_a_dead_one_never_again() {
+        let setup = setup(7, 1);
+        let sender = setup.sender();
+        let mut receiver = setup.join(0, &sender);
+        for paused in ["near-0", "far"] {
+            send(&*sender, 1..3);
+            setup.network.pause(&name(paused));
+            settle(&setup.network);
+            setup.network.clock().advance(1_000_000);
+            assert_eq!(take(&mut *receiver), [0; 0]);
+            setup.network.resume(&name(paused));
+            assert_eq!(take(&mut *receiver), [1, 2]);
+        }
+        send(&*sender, 1..2);
+        setup.network.kill(&name("far"));
+        settle(&setup.network);
+        assert_eq!(take(&mut *receiver), [1]);
+        assert!(matches!(sender.send(b"too late"), Err(FabricError::Closed)));
+        setup.network.kill(&name("near-0"));
+        assert!(matches!(receiver.receive(&mut [0; 8]), Err(FabricError::Closed)));
+        assert!(setup.near[0].join_channel(sender.ticket()).is_err());
+    }
+}

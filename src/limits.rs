@@ -57,6 +57,17 @@ pub const REASON_LEN_MAX: usize = 512;
 /// What a peer has to know to join a channel of datagrams, bytes.
 pub const CHANNEL_TICKET_LEN_MAX: usize = 64;
 
+/// Largest datagram of notices, bytes: what a network of long packets carries in one.
+pub const NOTICE_DATAGRAM_LEN_MAX: usize = 4096;
+/// Receivers of one channel that get every datagram alone beside the others, because the multicast does not reach them.
+pub const UNICAST_RECEIVERS_MAX: usize = 64;
+/// Datagrams of one channel that are taken in one turn, so that a chatty publisher does not hold up the thread.
+pub const NOTICES_PER_TURN_MAX: u32 = 256;
+/// Bytes that came with notices and that are kept for one subscriber until it takes them.
+pub const NOTICE_INLINE_HELD_LEN: usize = 64 * 1024;
+/// A channel on which no notice was heard for this long does not tell of news, nanoseconds.
+pub const NOTICE_SILENCE_NS: u64 = 500_000_000;
+
 /// Fragments of control messages that a peer may have under way over RDMA verbs.
 pub const VERBS_RECEIVES: u16 = 8;
 /// Frames without a fragment that a peer may have under way beside them: two that give back room, a question whether
@@ -139,3 +150,5 @@ const _: () = assert!(SLOT_COUNT_DEFAULT >= SLOT_COUNT_MIN && SLOT_COUNT_DEFAULT
 const _: () = assert!(VERBS_RECEIVES >= 2 && VERBS_RECEIVES.is_multiple_of(2) && VERBS_SIGNAL_RECEIVES >= 4);
 const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);
 const _: () = assert!(TORN_RETRIES_AT_ONCE < TORN_RETRIES_MAX);
+const _: () = assert!(NOTICE_INLINE_HELD_LEN >= 2 * NOTICE_DATAGRAM_LEN_MAX);
+const _: () = assert!(NOTICE_SILENCE_NS >= 2 * HEARTBEAT_INTERVAL_NS);

@@ -244,9 +244,9 @@ impl DatagramDraft {
         self.entries.is_empty()
     }
 
-    /// The notices in it.
-    pub(crate) fn notices(&self) -> impl Iterator<Item = &Notice> {
-        self.entries.iter().map(|(notice, _)| notice)
+    /// The notices in it, with their keys.
+    pub(crate) fn notices(&self) -> &[(Notice, NoticeKey)] {
+        &self.entries
     }
 
     /// Whether another entry fits, without inline bytes.
@@ -591,7 +591,7 @@ mod tests {
         let words: Vec<u64> = bytemuck::cast_slice(draft.seal(&HEADER)).to_vec();
         let entries = parse(&words, words.len() * WORD).unwrap().1;
         let inline: Vec<usize> = entries.map(|entry| entry.unwrap().inline.len()).collect();
-        assert_eq!((inline, draft.notices().count()), (vec![0, 2], 2));
+        assert_eq!((inline, draft.notices().len()), (vec![0, 2], 2));
         draft.clear();
         assert!(draft.is_empty() && draft.has_room());
     }

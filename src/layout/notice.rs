@@ -184,7 +184,7 @@ pub(crate) struct DatagramHeader {
 impl DatagramHeader {
     /// The header as words.
     fn emit(&self, entries: u8) -> [u64; HEADER_WORDS] {
-        let flags = u8::from(self.is_beacon) * BEACON | u8::from(self.is_alone) * ALONE;
+        let flags = (u8::from(self.is_beacon) * BEACON) | (u8::from(self.is_alone) * ALONE);
         let counts = u32::from(NOTICE_VERSION) | u32::from(entries) << 16 | u32::from(flags) << 24;
         [joined(MAGIC, counts), self.channel, self.number]
     }
@@ -452,7 +452,7 @@ mod tests {
         let bytes: &[u8] = bytemuck::cast_slice(&words);
         assert_eq!(&bytes[..8], b"FBN1\x01\0\x02\x01");
         assert_eq!(words[1..3], [0x1122_3344_5566_7788, 9]);
-        assert_eq!(words[3..9], [0x99, 0xabcd, 7, 0x40, 5, 2 << 32 | 24]);
+        assert_eq!(words[3..9], [0x99, 0xabcd, 7, 0x40, 5, joined(24, 2)]);
         assert_eq!(
             words[9..11],
             [0x2da7_6470_57cb_41e2, 0x39ac_4831_67f2_e3b8],
@@ -546,7 +546,7 @@ mod tests {
                 && random.once_in(2)
             {
                 let entries = u32::try_from(random.below(8)).unwrap();
-                *identity = joined(MAGIC, 1 | entries << 16);
+                *identity = joined(MAGIC, 1 | (entries << 16));
                 // And some past an entry.
                 let lens = words.iter_mut().skip(HEADER_WORDS + 5).step_by(ENTRY_WORDS);
                 lens.for_each(|sizes| *sizes = 0);
@@ -571,12 +571,12 @@ mod tests {
             }
         };
         assert_eq!(field_of(0, joined(MAGIC, 1)), "number of entries");
-        assert_eq!(field_of(0, joined(MAGIC, 1 | 1 << 16 | 4 << 24)), "set of flags");
+        assert_eq!(field_of(0, joined(MAGIC, 0x0401_0001)), "set of flags");
         assert_eq!((field_of(1, 0), field_of(2, 0), field_of(4, 0)), ("channel", "number", "epoch"));
         assert_eq!(field_of(6, 16), "position");
-        assert_eq!(field_of(8, 2 << 32 | 25), "inline length");
+        assert_eq!(field_of(8, joined(25, 2)), "inline length");
         assert_eq!(field_of(8, 24), "number of inline records");
-        assert_eq!(field_of(8, 8 << 32 | 24), "number of inline records");
+        assert_eq!(field_of(8, joined(24, 8)), "number of inline records");
     }
 
     #[test]

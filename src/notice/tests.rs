@@ -34,9 +34,11 @@ struct Wire {
     is_broken: Mutex<bool>,
 }
 
-/// Datagrams that wait to be received.
+/// Datagrams that wait to be received, and how each came.
 #[derive(Clone, Debug, Default)]
-struct Inbox(Arc<Mutex<VecDeque<(Vec<u8>, DatagramReach)>>>);
+struct Inbox(Arc<Mutex<Arrived>>);
+
+type Arrived = VecDeque<(Vec<u8>, DatagramReach)>;
 
 impl ChannelSender for Wire {
     fn ticket(&self) -> &[u8] {
@@ -172,6 +174,7 @@ fn a_notice_comes_to_every_mailbox_of_its_topic_with_its_bytes() {
     let second = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
     let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, KEY);
     assert!(!first.has_news(Sequence::NONE));
+    assert_eq!((pair.sender.ticket(), pair.receiver.return_ticket()), (&b"there"[..], TICKET));
     assert!(!pair.sender.announce(&notice(T, 3), pair.inline(100, 5)).unwrap());
     let counts = pair.deliver(1);
     let mut words = Vec::with_capacity(limits::NOTICE_DATAGRAM_LEN_MAX / WORD);

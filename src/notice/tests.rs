@@ -30,6 +30,8 @@ struct Wire {
     sent: Mutex<Vec<Parcel>>,
     /// Datagrams to all that it still takes; `None` for any number.
     room: Mutex<Option<usize>>,
+    /// How often it had no room.
+    refused: Mutex<usize>,
     /// It takes nothing from anybody, and says so by an error.
     is_broken: Mutex<bool>,
 }
@@ -54,7 +56,10 @@ impl ChannelSender for Wire {
             return Err(FabricError::Access { why: "it is broken" });
         }
         if let Some(room) = &mut *self.room.lock() {
-            let Some(left) = room.checked_sub(1) else { return Ok(Sent::Full) };
+            let Some(left) = room.checked_sub(1) else {
+                *self.refused.lock() += 1;
+                return Ok(Sent::Full);
+            };
             *room = left;
         }
         assert!(datagram.len() <= MTU);
@@ -282,6 +287,26 @@ fn what_a_heartbeat_has_no_room_for_waits() {
     assert!(!pair.sender.flush().unwrap());
     assert_eq!(entries(&pair.wire.take()), [15, 15, 10]);
     assert_eq!(pair.sender.counts().deferred, 25);
+    assert_eq!(*pair.wire.refused.lock(), 1, "it was not asked again for each datagram");
+}
+
+/// A heartbeat is put together beside the publishers, and may be behind them.
+#[test]
+fn a_hint_never_goes_back() {
+    let (pair, mailbox) = Pair::with_topic();
+    pair.announce(5);
+    pair.sender.heartbeat([notice(T, 3)]).unwrap();
+    assert_eq!(pair.deliver(1).entries, 2);
+    let hint = Hint { sequence: Sequence::new(5), position: 5 * 4096, published_ns: 6 };
+    assert_eq!(mailbox.hint(), hint);
+    assert!(mailbox.has_news(Sequence::new(4)));
+
+    *pair.wire.room.lock() = Some(0);
+    assert!(pair.announce(7) && pair.sender.heartbeat([notice(T, 6)]).unwrap());
+    *pair.wire.room.lock() = None;
+    assert!(!pair.sender.flush().unwrap());
+    pair.deliver(1);
+    assert_eq!(mailbox.hint().sequence.get(), 7, "the newest of those that waited was sent");
 }
 
 #[test]
@@ -320,12 +345,15 @@ fn a_receiver_that_hears_only_what_comes_alone_says_so() {
     assert_eq!(pair.receiver.reach(last - 1), NoticeReach::Unicast { heard_ns: 1000 });
     assert_eq!(pair.receiver.reach(last), NoticeReach::Timer);
 
-    // What somebody else sends on to this receiver alone tells nothing of the multicast.
-    pair.announce(2);
-    let (_, bytes) = pair.wire.take().remove(0);
-    pair.inbox.put(&(Some(TICKET.to_vec()), bytes));
-    pair.deliver(last);
-    assert!(mailbox.has_news(Sequence::new(1)) && pair.receiver.reach(last) == NoticeReach::Timer);
+    // What somebody else sends on, in another way than it was sent, tells nothing of either.
+    for (sequence, pick, receiver) in [(2, 0, Some(TICKET.to_vec())), (3, 1, None)] {
+        pair.announce(sequence);
+        let (_, bytes) = pair.wire.take().swap_remove(pick);
+        pair.inbox.put(&(receiver, bytes));
+        pair.deliver(last);
+        assert_eq!(mailbox.hint().sequence.get(), sequence);
+        assert_eq!(pair.receiver.reach(last), NoticeReach::Timer);
+    }
 }
 
 #[test]

@@ -83,7 +83,13 @@ impl World {
     fn step(&mut self) {
         match self.random.below(12) {
             0..=4 => self.announce(),
-            5 => _ = self.pair.sender.heartbeat(self.heartbeat()).unwrap(),
+            5 => {
+                // It may be behind the publishers.
+                let behind = self.random.below(3);
+                let mut notices = self.heartbeat(behind);
+                self.random.shuffle(&mut notices);
+                self.pair.sender.heartbeat(notices).unwrap();
+            }
             6 => _ = self.pair.sender.flush().unwrap(),
             7 => {
                 let room = self.random.index(4);
@@ -121,8 +127,8 @@ impl World {
         }
     }
 
-    fn heartbeat(&self) -> Vec<Notice> {
-        (0..TOPICS).map(|index| notice(topic(index), self.newest[index])).collect()
+    fn heartbeat(&self, behind: u64) -> Vec<Notice> {
+        (0..TOPICS).map(|index| notice(topic(index), self.newest[index].saturating_sub(behind))).collect()
     }
 
     /// Has the network do what it does to all that was sent.
@@ -223,7 +229,7 @@ fn whatever_the_network_does_what_is_heard_was_announced() {
         // What was lost is found by the next heartbeat that is not.
         *world.pair.wire.room.lock() = None;
         world.carry();
-        world.pair.sender.heartbeat(world.heartbeat()).unwrap();
+        world.pair.sender.heartbeat(world.heartbeat(0)).unwrap();
         world.pair.wire.take().iter().for_each(|parcel| world.put_entries(parcel));
         world.receive();
         for reader in &world.readers {

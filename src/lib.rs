@@ -77,6 +77,7 @@ pub mod measure;
 mod memory;
 mod metrics;
 mod node;
+mod notice;
 mod payload;
 mod publisher;
 mod random;

@@ -1,4 +1,5 @@
-//! Byte formats of repository regions: where each field stands, and how a header or a slot is read and written.
+//! Byte formats of repository regions, and of datagrams that tell of news there: where each field stands, and how a
+//! header or a slot is read and written.
 //!
 //! Knows bytes and no transport. Everything is little-endian, made of 64-bit words, and parsed from a private
 //! copy. A region begins with a static line, a hot line and the counters; what follows depends on the kind of
@@ -15,6 +16,7 @@
 mod geometry;
 pub(crate) mod header;
 pub(crate) mod log;
+pub(crate) mod notice;
 pub(crate) mod state;
 
 pub(crate) use crate::memory::{ByteRange, LINE, WORD};

@@ -19,9 +19,14 @@ use std::io;
 
 pub(crate) use crate::layout::notice::{Inline, Notice, NoticeKey};
 pub(crate) use bell::{BELL_LEN, Bell};
-pub(crate) use mailbox::{Hint, Mailbox, Piece};
-pub(crate) use receiver::{NoticeCounts, NoticeReach, NoticeReceiver};
-pub(crate) use sender::{NoticeSender, NoticeSenderCounts, RegisterError};
+#[cfg(test)]
+pub(crate) use mailbox::Hint;
+pub(crate) use mailbox::{Mailbox, Piece};
+pub use receiver::NoticeCounts;
+pub(crate) use receiver::{NoticeReach, NoticeReceiver};
+#[cfg(test)]
+pub(crate) use sender::NoticeSenderCounts;
+pub(crate) use sender::{NoticeSender, RegisterError};
 
 use crate::random;
 

@@ -15,7 +15,7 @@ pub use error::{PublishError, PublisherError};
 pub use loan::Loan;
 pub(crate) use log::LogParts;
 pub use log::LogPublisher;
-pub(crate) use notices::{Listener, TopicNotices};
+pub(crate) use notices::Listener;
 pub(crate) use opening::TopicParts;
 pub(crate) use state::StateParts;
 pub use state::StatePublisher;

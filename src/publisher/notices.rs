@@ -99,13 +99,6 @@ impl TopicNotices {
         Ok(registration)
     }
 
-    /// Rings the bell, if there is one: something has happened that is not told by a publish.
-    pub(crate) fn ring(&self) {
-        if let Some((bell, _)) = &self.audience.lock().bell {
-            bell.ring();
-        }
-    }
-
     /// The channels on which somebody listens.
     pub(crate) fn channels(&self) -> Vec<Arc<NoticeSender>> {
         self.audience.lock().channels.iter().map(|(sender, _)| Arc::clone(sender)).collect()

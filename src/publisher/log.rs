@@ -174,7 +174,7 @@ impl<T: Payload> LogPublisher<T> {
         let writer = LogWriter::new(Arc::clone(opening.registration.region()), geometry, &opening.line);
         let TopicParts { clock, waker, node, payload_len_max, .. } = parts;
         let notifier = opening.notifier(&waker);
-        let (topic, counts) = opening.finish(Arc::new(LogLandings::default()));
+        let (topic, counts) = opening.finish(Arc::new(LogLandings));
         let output = Output { topic: Arc::clone(&topic), waker, clock, notifier, counts };
         let scratch = vec![0; payload_len_max].into();
         Ok((Self { writer, output, scratch, _node: node, payload: PhantomData }, topic))

@@ -1,8 +1,10 @@
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::thread::futex;
 
+use crate::clock::{Clock, SystemClock, saturate};
 use crate::layout::{LINE, WORD};
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, fence};
@@ -21,7 +23,7 @@ const WOKEN_NEXT: u32 = 2;
 const _: () = assert!(RINGS + WORD <= BELL_LEN);
 
 /// Wakes subscribers of one host that sleep, at a cost to the publisher that does not depend on how many they are: it wakes a
-/// few, and each of these some more.
+/// few, and each of these some more of those that slept when it rang.
 ///
 /// It is memory that all of them write. Who writes nonsense there costs the others a wake-up, so that they look when their time is
 /// over, and the publisher a system call for each publish.
@@ -65,10 +67,16 @@ impl Bell {
         if has_news() {
             return;
         }
-        let timeout = futex::Timespec::try_from(timeout).ok();
+        let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(timeout));
+        let deadline = futex::Timespec::try_from(Duration::from_nanos(deadline_ns)).ok();
         // An error is a ring that came first, a signal, or the end of the time: the caller looks again in any case.
-        if futex::wait(rings, futex::Flags::empty(), seen, timeout.as_ref()).is_ok() {
-            let _ = futex::wake(rings, futex::Flags::empty(), WOKEN_NEXT);
+        let woken = futex::wait_bitset(rings, futex::Flags::empty(), seen, deadline.as_ref(), mark(seen));
+        // Relaxed: a number to be compared.
+        let now = rings.load(Ordering::Relaxed);
+        if woken.is_ok() && now != seen {
+            // Only those who sleep since before that ring, or who sleep again would be woken by one another for ever.
+            let older = NonZeroU32::new(!mark(now).get()).unwrap_or(NonZeroU32::MAX);
+            let _ = futex::wake_bitset(rings, futex::Flags::empty(), WOKEN_NEXT, older);
         }
     }
 
@@ -83,10 +91,14 @@ impl Bell {
     }
 }
 
+/// What sleepers who have seen this many rings are marked with: those of 32 rings in a row are told from one another.
+fn mark(seen: u32) -> NonZeroU32 {
+    NonZeroU32::new(1_u32.rotate_left(seen % u32::BITS)).unwrap_or(NonZeroU32::MIN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::{Clock, SystemClock};
     use crate::memory::{Access, Protection};
     use crate::sync::atomic::AtomicU64;
 
@@ -159,6 +171,38 @@ mod tests {
             thread.join().unwrap();
         }
         assert!(elapsed(began_ns) < Duration::from_secs(15));
+    }
+
+    /// Who was woken, and sleeps again, is woken by the next ring and by nobody else: otherwise those who sleep would wake one
+    /// another for ever.
+    #[test]
+    fn who_sleeps_again_stays_asleep() {
+        let (ringing, news, looks) = (bell(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (sleepers, rounds) = (16, 20);
+        let threads: Vec<_> = (0..sleepers)
+            .map(|_| {
+                let (bell, news, looks) = (mapped_again(&ringing), Arc::clone(&news), Arc::clone(&looks));
+                std::thread::spawn(move || {
+                    let mut seen = 0;
+                    while seen <= rounds {
+                        looks.fetch_add(1, Ordering::Relaxed);
+                        bell.sleep(Duration::from_secs(30), || news.load(Ordering::Acquire) > seen);
+                        seen = news.load(Ordering::Acquire);
+                    }
+                })
+            })
+            .collect();
+        for round in 1..=rounds + 1 {
+            // Nobody wakes this one.
+            bell().sleep(Duration::from_millis(10), || false);
+            news.store(round, Ordering::Release);
+            ringing.ring();
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let (looks, needed) = (looks.load(Ordering::Relaxed), sleepers * (rounds + 1));
+        assert!(looks <= 2 * needed, "{looks} looks instead of {needed}");
     }
 
     #[test]

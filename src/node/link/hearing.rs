@@ -10,8 +10,10 @@ use crate::notice::NoticeReceiver;
 pub(super) struct Hearing {
     channel: u64,
     receiver: Arc<NoticeReceiver>,
-    /// When the peer was last told what is heard, ns; `None` before the first time.
-    told_ns: Option<u64>,
+    /// The peer was told that the channel is joined.
+    is_told: bool,
+    /// When there may be something to tell, ns.
+    due_ns: u64,
 }
 
 impl Hearing {
@@ -19,7 +21,7 @@ impl Hearing {
     pub(super) fn join(connection: &dyn Connection, channel: &NoticeChannel) -> Result<Self, FabricError> {
         let receiver = connection.join_channel(channel.ticket.as_bytes())?;
         let receiver = Arc::new(NoticeReceiver::new(receiver, channel.channel));
-        Ok(Self { channel: channel.channel, receiver, told_ns: None })
+        Ok(Self { channel: channel.channel, receiver, is_told: false, due_ns: 0 })
     }
 
     /// Whether it is this channel.
@@ -38,20 +40,22 @@ impl Hearing {
         if let Err(error) = self.receiver.turn(now_ns) {
             tracing::warn!(target: "fabricast", %error, "notices cannot be received; looking goes on by a timer");
         }
-        if self.due_ns() > now_ns {
+        if self.due_ns > now_ns {
             return None;
         }
         let reach = self.receiver.beacon();
-        if self.told_ns.is_some() && reach.is_none() {
+        if self.is_told && reach.is_none() {
+            self.due_ns = now_ns.saturating_add(limits::HEARTBEAT_INTERVAL_NS);
             return None;
         }
-        self.told_ns = Some(now_ns);
+        self.is_told = true;
+        self.due_ns = now_ns.saturating_add(limits::NOTICE_HEARD_INTERVAL_NS);
         let is_multicast_heard = reach == Some(DatagramReach::Multicast);
         Some(Heard { return_ticket: Ticket::new(self.receiver.return_ticket()), is_multicast_heard })
     }
 
     /// When there may be something to tell.
     pub(super) fn due_ns(&self) -> u64 {
-        self.told_ns.map_or(0, |told_ns| told_ns.saturating_add(limits::NOTICE_HEARD_INTERVAL_NS))
+        self.due_ns
     }
 }

@@ -173,3 +173,24 @@ fn state_topics_are_told_too() {
         }
     });
 }
+
+/// What a node's thread has to do about notices comes up now and then, and not at once for ever.
+#[test]
+fn a_node_that_hears_nothing_is_idle() {
+    each_seed(SEEDS / 10, |seed| {
+        let (world, _publishing, _publisher, subscribing) = a_world(seed);
+        let mut subscriber = listen(&subscribing, LogStart::Newest);
+        await_path(&world, &mut subscriber, NoticePath::Multicast);
+        world.network.cut_multicast(true);
+        world.network.cut_unicast(true);
+        await_path(&world, &mut subscriber, NoticePath::Timer);
+        for _ in 0..200 {
+            world.turn();
+            for link in subscribing.core().links().lock().iter() {
+                let now_ns = world.network.clock().monotonic_ns();
+                assert!(link.deadline_ns().is_none_or(|deadline_ns| deadline_ns > now_ns), "a turn is due at once");
+            }
+            world.network.clock().advance(7_000_000);
+        }
+    });
+}

@@ -14,6 +14,7 @@ use crate::memory::{Protection, Region};
 use crate::testkit::random::{Random, each_seed};
 
 mod oracle;
+mod waiting;
 
 /// Datagrams of this length hold fifteen entries without inline bytes.
 const MTU: usize = 1024;

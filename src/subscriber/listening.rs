@@ -79,10 +79,19 @@ impl Ear {
         Some((piece, &self.piece))
     }
 
+    /// Takes all that came inline, and gives the newest.
+    pub(super) fn take_newest_piece(&mut self) -> Option<(Piece, &[u64])> {
+        let mut newest = None;
+        while let Some(piece) = self.mailbox.take(&mut self.piece) {
+            newest = Some(piece);
+        }
+        newest.map(|piece| (piece, self.piece.as_slice()))
+    }
+
     /// Whether a subscriber whose last sequence is this one should look in the repository: because it was told of a later one,
     /// because datagrams are missing, or because its time has come. It is taken to do so then.
     pub(super) fn is_due(&mut self, last: Sequence, now_ns: u64) -> bool {
-        let has_news = self.mailbox.has_news(last.max(self.followed));
+        let has_news = self.has_news(last);
         let is_due = has_news || self.mailbox.take_gap() || now_ns >= self.due_ns(now_ns);
         if is_due {
             self.looked_ns = now_ns;
@@ -94,7 +103,12 @@ impl Ear {
         is_due
     }
 
-    /// Has the next look come as soon as it is asked for.
+    /// Whether it was told of something later than this, and has not looked for that.
+    fn has_news(&self, last: Sequence) -> bool {
+        self.mailbox.has_news(last.max(self.followed))
+    }
+
+    /// Has the next look come as soon as it is asked for: the last one has not shown what is there.
     pub(super) fn forget(&mut self) {
         self.looked_ns = 0;
     }
@@ -108,17 +122,20 @@ impl Ear {
         self.looked_ns.saturating_add(interval_ns)
     }
 
-    /// Waits for a datagram, or until it is time to look, no longer than `left`.
-    pub(super) fn wait(&self, clock: &dyn Clock, left: Duration) -> Result<(), FabricError> {
+    /// Waits for news of something later than this sequence, or until it is time to look, no longer than `left`.
+    pub(super) fn wait(&self, clock: &dyn Clock, last: Sequence, left: Duration) -> Result<(), FabricError> {
         let now_ns = clock.monotonic_ns();
-        let due = Duration::from_nanos(self.due_ns(now_ns).saturating_sub(now_ns));
-        match self.receiver.wait_handle()? {
-            Some(handle) => wait(&[handle.as_fd()], &[], due.min(left)),
-            None => {
-                clock.pause(due.min(left).min(Duration::from_micros(100)));
-                Ok(())
-            }
-        }
+        let due = Duration::from_nanos(self.due_ns(now_ns).saturating_sub(now_ns)).min(left);
+        let Some(datagrams) = self.receiver.wait_handle()? else {
+            clock.pause(due.min(Duration::from_micros(100)));
+            return Ok(());
+        };
+        // Other threads take datagrams for this subscription, too, at any moment.
+        let taken = self.mailbox.begin_wait()?;
+        let waited =
+            if self.has_news(last) { Ok(()) } else { wait(&[datagrams.as_fd(), taken], &[], due) };
+        self.mailbox.end_wait();
+        waited
     }
 
     /// How it is told, at this moment.

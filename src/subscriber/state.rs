@@ -171,10 +171,7 @@ impl<T: Payload> StateSubscriber<T> {
             }
             Ok(None) => Ok(None),
             Err(failure) => {
-                if let Some(Listening::Channel(ear)) = &mut subscription.listening {
-                    // It is there, but was not read: no notice will tell of it again.
-                    ear.forget();
-                }
+                subscription.look_again();
                 Err(explain(failure, epoch, max))
             }
         }
@@ -294,10 +291,8 @@ impl<T: Payload> fmt::Debug for StateSubscriber<T> {
 /// Takes what has come by notices.
 fn hear(reader: &mut StateReader, ear: &mut Ear, has_ended: bool, now_ns: u64) -> Heard {
     ear.hear(now_ns);
-    let mut newest = None;
-    while let Some((piece, slot)) = ear.take_piece() {
-        newest = reader.take_inline(slot, piece.notice.sequence).or(newest);
-    }
+    // Of those that came meanwhile only the newest is accepted: each one that is counts as received.
+    let newest = ear.take_newest_piece().and_then(|(piece, slot)| reader.take_inline(slot, piece.notice.sequence));
     match newest {
         Some(accepted) => Heard::Value(accepted),
         None if has_ended || ear.is_due(reader.last(), now_ns) => Heard::Due,

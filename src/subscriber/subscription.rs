@@ -196,6 +196,7 @@ impl Subscription {
             return self.conclude();
         }
         if !error.ends_connection() {
+            self.look_again();
             return Err(error.into());
         }
         let since_ns = *self.conclusion.lost_since_ns.get_or_insert(now_ns);
@@ -203,6 +204,14 @@ impl Subscription {
             return Ok(None);
         }
         self.tell(Some(End::Gone { error: ControlError::Broken { why: error.to_string() } }))
+    }
+
+    /// Has it look as soon as it is asked to, because the last look has not shown what is there: no notice will tell of that
+    /// again.
+    pub(super) fn look_again(&mut self) {
+        if let Some(Listening::Channel(ear)) = &mut self.listening {
+            ear.forget();
+        }
     }
 
     /// Waits for what is being fetched, for a notice of something later than `last`, or, where neither can be waited for, a
@@ -221,7 +230,8 @@ impl Subscription {
         }
         match (&self.listening, &self.source) {
             (Some(Listening::Channel(ear)), Source::Remote(_)) if !is_fetching => {
-                return ear.wait(self.clock.as_ref(), left.min(Duration::from_nanos(limits::BELL_SLEEP_NS)));
+                let left = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
+                return ear.wait(self.clock.as_ref(), last, left);
             }
             (Some(Listening::Bell(bell)), Source::Mapped(memory) | Source::Landing(memory)) => {
                 let timeout = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));

@@ -194,3 +194,35 @@ fn a_node_that_hears_nothing_is_idle() {
         }
     });
 }
+
+/// Values that come inline while nobody looks are conflated, as they would be in the repository.
+#[test]
+fn what_comes_inline_is_counted_as_what_is_read() {
+    each_seed(SEEDS / 10, |seed| {
+        let world = World::new(seed, Reach::Fetched);
+        let publishing = world.node("publishing", true);
+        let mut publisher = publisher(&publishing);
+        let subscribing = world.node("subscribing", false);
+        let builder = subscribing.state_subscriber::<Value>("shm:publishing/topic");
+        let mut observed = Observed::new(builder.notices().open().unwrap());
+        let mut random = Random::new(seed);
+        for _ in 0..60 {
+            publish(&mut publisher, random.below(6));
+            (0..random.below(12)).for_each(|_| world.turn());
+            world.network.clock().advance(random.below(40) * 1_000_000);
+            observed.receive().unwrap();
+        }
+        for _ in 0..TURNS {
+            if observed.last == publisher.newest().get() {
+                break;
+            }
+            world.turn();
+            world.network.clock().advance(1_000_000);
+            observed.receive().unwrap();
+        }
+        assert_eq!(observed.last, publisher.newest().get());
+        let stats = observed.subscriber.stats();
+        assert_eq!((stats.received, stats.conflated), (observed.received, observed.conflated));
+        assert!(observed.subscriber.notice_counts().inline_taken > 0);
+    });
+}

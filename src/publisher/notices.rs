@@ -124,7 +124,7 @@ impl Drop for Listener {
         *count -= 1;
         if *count == 0 {
             audience.channels.swap_remove(index);
-            self.sender.forget(self.notices.topic);
+            self.sender.forget(self.notices.topic, self.notices.key);
             self.notices.change();
         }
     }

@@ -39,6 +39,10 @@ impl Audience {
         connection: &dyn Connection,
         attachment: &mut ServedAttachment,
     ) -> Result<NoticesBy, NoticeError> {
+        if attachment.topic.has_ended() {
+            // The next incarnation may have its listeners on the channel already.
+            return Ok(NoticesBy::Nothing);
+        }
         let notices = attachment.topic.notices();
         if connection.shares_memory() {
             let bell = notices.bell(|| {

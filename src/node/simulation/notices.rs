@@ -226,3 +226,30 @@ fn what_comes_inline_is_counted_as_what_is_read() {
         assert!(observed.subscriber.notice_counts().inline_taken > 0);
     });
 }
+
+/// The subscribers of a topic that has ended may keep their handles while those of its next incarnation come.
+#[test]
+fn the_next_incarnation_of_a_topic_is_told_of_too() {
+    each_seed(SEEDS / 10, |seed| {
+        let (world, publishing, mut publisher, subscribing) = a_world(seed);
+        let mut old = listen(&subscribing, LogStart::Newest);
+        await_path(&world, &mut old, NoticePath::Multicast);
+        publish_record(&mut publisher);
+        catch_up(&world, &mut old, 1);
+        drop(publisher);
+        let mut publisher = publishing.log_publisher("log").open().unwrap();
+        let mut new = listen(&subscribing, LogStart::Newest);
+        await_path(&world, &mut new, NoticePath::Multicast);
+        drop(old);
+        for _ in 0..60 {
+            world.turn();
+            world.network.clock().advance(20_000_000);
+        }
+        await_path(&world, &mut new, NoticePath::Multicast);
+        let heard = new.notice_counts().entries;
+        publish_record(&mut publisher);
+        catch_up(&world, &mut new, 1);
+        let counts = new.notice_counts();
+        assert!(counts.entries > heard && counts.forged == 0, "{counts:?}");
+    });
+}

@@ -16,7 +16,7 @@
 
 mod step;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU64;
 
 use self::step::Step;
@@ -40,6 +40,8 @@ pub(crate) struct ServerSession {
     /// Whether the peer waits for a page of the directory.
     listing: bool,
     attachments: BTreeMap<AttachmentId, Step>,
+    /// Those of them that have asked for notices.
+    listening: BTreeSet<AttachmentId>,
     actions: VecDeque<ServerAction>,
 }
 
@@ -124,6 +126,7 @@ impl ServerSession {
             state: State::AwaitHello { deadline_ns: now_ns.saturating_add(limits::HELLO_DEADLINE_NS) },
             listing: false,
             attachments: BTreeMap::new(),
+            listening: BTreeSet::new(),
             actions: VecDeque::new(),
         }
     }
@@ -280,7 +283,7 @@ impl ServerSession {
             Step::Detaching => {}
             step => return Err(step.not_possible(attachment)),
         }
-        self.attachments.remove(&attachment);
+        self.remove(attachment);
         self.send(&Message::Detached(Detached { attachment, published }));
         Ok(())
     }
@@ -435,6 +438,12 @@ impl ServerSession {
 
     fn take_listen(&mut self, Listen { attachment }: Listen) -> Result<(), ControlError> {
         match self.attachments.get(&attachment) {
+            Some(Step::Granted(_) | Step::Lent | Step::TopicEnded { .. })
+                if !self.listening.insert(attachment) =>
+            {
+                let state = "told of its topic already";
+                Err(ControlError::WrongAttachment { message: "Listen", attachment: attachment.get(), state })
+            }
             Some(Step::Granted(_) | Step::Lent) => {
                 self.actions.push_back(ServerAction::Listen { attachment });
                 Ok(())
@@ -449,6 +458,11 @@ impl ServerSession {
         }
     }
 
+    fn remove(&mut self, attachment: AttachmentId) {
+        self.attachments.remove(&attachment);
+        self.listening.remove(&attachment);
+    }
+
     fn take_detach(&mut self, Detach { attachment, counts }: Detach) -> Result<(), ControlError> {
         match self.attachments.get_mut(&attachment) {
             Some(step @ (Step::Granted(_) | Step::Lent)) => {
@@ -457,7 +471,7 @@ impl ServerSession {
             }
             Some(Step::TopicEnded { published }) => {
                 let published = *published;
-                self.attachments.remove(&attachment);
+                self.remove(attachment);
                 self.send(&Message::Detached(Detached { attachment, published }));
                 self.actions.push_back(ServerAction::FinalCounts { attachment, counts });
             }
@@ -491,6 +505,7 @@ impl ServerSession {
             self.state = State::Ended;
             self.listing = false;
             self.attachments.clear();
+            self.listening.clear();
             self.actions.push_back(ServerAction::Close { result });
         }
     }

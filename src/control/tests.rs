@@ -1,5 +1,6 @@
 //! Whole conversations between the two ends of a session, which meet over lists of bytes.
 
+mod notices;
 mod random;
 pub(crate) mod sample;
 

@@ -132,8 +132,7 @@ impl Ear {
         };
         // Other threads take datagrams for this subscription, too, at any moment.
         let taken = self.mailbox.begin_wait()?;
-        let waited =
-            if self.has_news(last) { Ok(()) } else { wait(&[datagrams.as_fd(), taken], &[], due) };
+        let waited = if self.has_news(last) { Ok(()) } else { wait(&[datagrams.as_fd(), taken], &[], due) };
         self.mailbox.end_wait();
         waited
     }

@@ -292,7 +292,8 @@ impl<T: Payload> fmt::Debug for StateSubscriber<T> {
 fn hear(reader: &mut StateReader, ear: &mut Ear, has_ended: bool, now_ns: u64) -> Heard {
     ear.hear(now_ns);
     // Of those that came meanwhile only the newest is accepted: each one that is counts as received.
-    let newest = ear.take_newest_piece().and_then(|(piece, slot)| reader.take_inline(slot, piece.notice.sequence));
+    let newest =
+        ear.take_newest_piece().and_then(|(piece, slot)| reader.take_inline(slot, piece.notice.sequence));
     match newest {
         Some(accepted) => Heard::Value(accepted),
         None if has_ended || ear.is_due(reader.last(), now_ns) => Heard::Due,

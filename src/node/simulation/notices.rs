@@ -188,7 +188,10 @@ fn a_node_that_hears_nothing_is_idle() {
             world.turn();
             for link in subscribing.core().links().lock().iter() {
                 let now_ns = world.network.clock().monotonic_ns();
-                assert!(link.deadline_ns().is_none_or(|deadline_ns| deadline_ns > now_ns), "a turn is due at once");
+                assert!(
+                    link.deadline_ns().is_none_or(|deadline_ns| deadline_ns > now_ns),
+                    "a turn is due at once"
+                );
             }
             world.network.clock().advance(7_000_000);
         }

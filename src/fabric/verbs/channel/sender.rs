@@ -170,7 +170,7 @@ impl VerbsChannelSender {
             }
         };
         // One of half a queue tells of all before it, so that a full queue always has one that will be told of.
-        let signaled = state.serial % (state.depth as u64 / 2) == 0;
+        let signaled = state.serial.is_multiple_of(state.depth as u64 / 2);
         let mut chain = SendChain::new();
         chain.push(&SendRequest { wr_id: state.serial, operation, signaled });
         if let Err(refused) = state.queue_pair.post_send(&mut chain) {

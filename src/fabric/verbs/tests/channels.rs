@@ -145,7 +145,7 @@ fn a_datagram_of_every_length_up_to_the_longest_arrives() {
     let mut receiver = stage.join();
     let max = stage.sender.datagram_len_max();
     assert!(max >= 1024, "{max}");
-    let bytes: Vec<u8> = (0..max).map(|number| (number % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..251).cycle().take(max).collect();
     for len in [0, 1, 7, 8, 64, 191, 192, 193, 1000, max - 1, max] {
         send(&*stage.sender, &bytes[..len]);
         assert_eq!(next(&mut *receiver), multicast(&bytes[..len]));
@@ -201,9 +201,9 @@ fn one_receiver_is_reached_alone() {
     let stage = Stage::new();
     // At once: this needs no group.
     let mut receivers = [stage.begin_to_join(), stage.begin_to_join()];
-    for (number, receiver) in receivers.iter_mut().enumerate() {
-        send_to(&*stage.sender, &**receiver, &[number as u8]);
-        assert_eq!(next(&mut **receiver), unicast(&[number as u8]));
+    for (number, receiver) in (0_u8..).zip(&mut receivers) {
+        send_to(&*stage.sender, &**receiver, &[number]);
+        assert_eq!(next(&mut **receiver), unicast(&[number]));
     }
     receivers.iter_mut().for_each(|receiver| assert_eq!(take(&mut **receiver), None));
     let [first, mut second] = receivers;

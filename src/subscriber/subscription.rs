@@ -29,6 +29,8 @@ pub(crate) struct Subscription {
     pub(super) granted: Granted,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) listening: Option<Listening>,
+    /// What the hot line said was there when it last kept the subscriber from sleeping, and what had been received then.
+    claim: Option<(u64, Sequence)>,
     attachment: Arc<dyn Attachment>,
     conclusion: Conclusion,
     /// The heartbeat that was seen last on another host, and when it was seen first, by the monotonic clock.
@@ -124,8 +126,8 @@ impl Subscription {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (conclusion, heartbeat) = (Conclusion::default(), None);
-        let (listening, has_left) = (None, false);
-        Self { source, granted, clock, listening, attachment, conclusion, heartbeat, has_left }
+        let (listening, claim, has_left) = (None, None, false);
+        Self { source, granted, clock, listening, claim, attachment, conclusion, heartbeat, has_left }
     }
 
     /// Has it told from now on that there is something new.
@@ -235,7 +237,17 @@ impl Subscription {
             }
             (Some(Listening::Bell(bell)), Source::Mapped(memory) | Source::Landing(memory)) => {
                 let timeout = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
-                bell.sleep(timeout, || memory.load_acquire(HOT_SEQUENCE) > last.get());
+                let mut newest = None;
+                bell.sleep(timeout, || {
+                    newest = Some(memory.load_acquire(HOT_SEQUENCE)).filter(|newest| *newest > last.get());
+                    newest.is_some()
+                });
+                let claim = newest.map(|newest| (newest, last));
+                if claim.is_some() && claim == self.claim {
+                    // It was looked for, and is not there: whoever says so must not keep the processor busy.
+                    self.clock.pause(PAUSE.min(left));
+                }
+                self.claim = claim;
             }
             _ => self.clock.pause(PAUSE.min(left)),
         }

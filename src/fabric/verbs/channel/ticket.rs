@@ -11,7 +11,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::is_group;
+use crate::fabric::is_group;
 use crate::fabric::verbs::error::VerbsError;
 use crate::limits;
 

@@ -233,11 +233,14 @@ fn bells_that_are_none_and_channels_that_cannot_be_joined_cost_the_notices_only(
     assert!(subscriber.receive_timeout(Duration::from_millis(5)).expect("a receive").is_none());
 }
 
+/// An answer to a question for notices.
+type Answer = Box<dyn FnOnce(&RawPeer) + Send>;
+
 #[test]
 fn answers_about_notices_that_break_the_rules_end_the_session() {
     let file = raw::memory_file(4096, SEALS);
     let long = notices(CHANNEL).long(7).long(1).long(2).bytes(&[7; 65]).message(raw::NOTICES);
-    let broken: [Box<dyn FnOnce(&RawPeer) + Send>; 4] = [
+    let broken: [Answer; 4] = [
         Box::new(|peer| peer.send(&notices(BELL).message(raw::NOTICES))),
         Box::new(move |peer| peer.send_with(&notices(NOTHING).message(raw::NOTICES), &[file.as_fd()])),
         Box::new(move |peer| peer.send(&long)),

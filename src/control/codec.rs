@@ -291,7 +291,8 @@ mod tests {
     #[test]
     fn tickets_are_bounded() {
         let heard = |len: usize| {
-            let parts = [&(len as u64).to_be_bytes()[..], &vec![7; len], &[0]];
+            let len_in_hex = format!("{len:016x}");
+            let parts = [body(&len_in_hex), vec![7; len], vec![0]];
             decode(&framed(MessageKind::Heard, &parts.concat()))
         };
         for len in [0, limits::CHANNEL_TICKET_LEN_MAX] {

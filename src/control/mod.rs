@@ -16,6 +16,9 @@
 //!         <------------------------------- Granted                  + 1 region for pull; or Refused
 //!   Lend + 1 region --------------------->                          push only
 //!         <------------------------------- Lent                     or Refused; may lend another region
+//!   Listen ------------------------------>                          who wants notices
+//!         <------------------------------- Notices                  + 1 region for a bell
+//!   Heard ------------------------------->                          with a channel: now and then
 //!         <------------------------------- TopicEnded               the publisher of the topic was dropped
 //!   Detach ------------------------------>                          with final counts; also after TopicEnded
 //!         <------------------------------- Detached
@@ -45,6 +48,7 @@ mod error;
 mod frame;
 mod message;
 mod notices;
+mod schema;
 mod server;
 mod text;
 

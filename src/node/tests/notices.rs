@@ -92,8 +92,11 @@ fn who_does_not_ask_for_notices_gets_none() {
     assert_eq!((state.notice_path(), log.notice_path()), (NoticePath::None, NoticePath::None));
 }
 
+/// What a sleeper received, and when, nanoseconds.
+type Woken = (Result<u64, String>, u64);
+
 /// Sleepers of one topic, which say in turn what they have received.
-fn asleep(node: &Node, count: usize) -> Vec<std::thread::JoinHandle<Vec<(Result<u64, String>, u64)>>> {
+fn asleep(node: &Node, count: usize) -> Vec<std::thread::JoinHandle<Vec<Woken>>> {
     let subscribers = (0..count).map(|_| node.state_subscriber::<u64>("shm:p/t").notices().open().unwrap());
     subscribers
         .map(|mut subscriber| {

@@ -77,6 +77,7 @@ pub mod measure;
 mod memory;
 mod metrics;
 mod node;
+mod notice;
 mod payload;
 mod publisher;
 mod random;
@@ -99,14 +100,16 @@ pub use layout::state::GeometryError;
 pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
-    DialError, Directory, DirectoryError, Node, NodeBuilder, NodeError, NodeListing, StateListener,
-    StateListenerBuilder, StatePublisherBuilder, StateSubscriberBuilder, TopicListing,
+    DialError, Directory, DirectoryError, LogPublisherBuilder, LogSubscriberBuilder, Node, NodeBuilder,
+    NodeError, NodeListing, StateListener, StateListenerBuilder, StatePublisherBuilder,
+    StateSubscriberBuilder, TopicListing,
 };
 pub use payload::{DecodeError, Decoded, EncodeError, Encoding, Payload, Pod, Raw, Schema, SchemaError};
-pub use publisher::{Loan, PublishError, PublisherError, StatePublisher};
+pub use publisher::{Loan, LogPublisher, PublishError, PublisherError, StatePublisher};
+pub use repository::log::LogStart;
 pub use subscriber::{
-    AttachError, GrantError, ReceiveError, Sample, SampleRef, StateSubscriber, SubscriberError,
-    SubscriberStats,
+    AttachError, GrantError, LogSubscriber, LogSubscriberStats, ReceiveError, Record, RecordRef, Records,
+    Sample, SampleRef, StateSubscriber, Subscribed, SubscriberError, SubscriberStats,
 };
 
 /// Holds the examples of README.md to the code.

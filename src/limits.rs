@@ -63,6 +63,17 @@ pub const CHANNEL_SENDS: u32 = 128;
 /// Hosts to which the sender of a channel keeps the way; the one that was not used for longest is forgotten.
 pub const CHANNEL_HOSTS_MAX: usize = 64;
 
+/// Largest datagram of notices, bytes: what a network of long packets carries in one.
+pub const NOTICE_DATAGRAM_LEN_MAX: usize = 4096;
+/// Receivers of one channel that get every datagram alone beside the others, because the multicast does not reach them.
+pub const UNICAST_RECEIVERS_MAX: usize = 64;
+/// Datagrams of one channel that are taken in one turn, so that a chatty publisher does not hold up the thread.
+pub const NOTICES_PER_TURN_MAX: u32 = 256;
+/// Bytes that came with notices and that are kept for one subscriber until it takes them.
+pub const NOTICE_INLINE_HELD_LEN: usize = 64 * 1024;
+/// A channel on which no notice was heard for this long does not tell of news, nanoseconds.
+pub const NOTICE_SILENCE_NS: u64 = 500_000_000;
+
 /// Fragments of control messages that a peer may have under way over RDMA verbs.
 pub const VERBS_RECEIVES: u16 = 8;
 /// Frames without a fragment that a peer may have under way beside them: two that give back room, a question whether
@@ -112,6 +123,9 @@ pub const DAMAGE_SETTLED_NS: u64 = 20_000_000;
 /// to this length that costs less than a second round trip.
 pub const PREDICTED_LEN_MAX: usize = 8 * 1024;
 
+/// Bytes of the ring of a log unless the publisher says otherwise (1 MiB).
+pub const LOG_CAPACITY_DEFAULT: usize = 1 << 20;
+
 /// Bytes of a log that a reader copies at a time, if there are as many; more where a record is longer.
 pub const LOG_FETCH_LEN: usize = 64 * 1024;
 
@@ -146,3 +160,5 @@ const _: () = assert!(VERBS_RECEIVES >= 2 && VERBS_RECEIVES.is_multiple_of(2) &&
 const _: () = assert!(CHANNEL_SENDS >= 2 && CHANNEL_RECEIVES <= u16::MAX as usize);
 const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);
 const _: () = assert!(TORN_RETRIES_AT_ONCE < TORN_RETRIES_MAX);
+const _: () = assert!(NOTICE_INLINE_HELD_LEN >= 2 * NOTICE_DATAGRAM_LEN_MAX);
+const _: () = assert!(NOTICE_SILENCE_NS >= 2 * HEARTBEAT_INTERVAL_NS);

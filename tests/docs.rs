@@ -13,6 +13,7 @@ const PROTOCOL: &str = include_str!("../docs/protocol.md");
 const README: &str = include_str!("../README.md");
 const RDMA: &str = include_str!("../docs/rdma.md");
 const BUILD_SCRIPT: &str = include_str!("../build.rs");
+const NOTICE: &str = include_str!("../src/layout/notice.rs");
 const EXCHANGE: &str = include_str!("../src/fabric/verbs/exchange.rs");
 const SOFT_ROCE: &str = include_str!("../tools/soft-roce");
 
@@ -87,6 +88,25 @@ fn the_rdma_page_describes_the_exchange_as_its_source_does() {
     // The magic is a number there, and text here.
     assert_eq!(rows.get(1..), fields.get(1..));
     assert!(page.contains("`FBCX`") && EXCHANGE.contains("magic \"FBCX\""));
+}
+
+/// Where the fields of notices stand, in the words of their source.
+#[test]
+fn the_layouts_page_describes_notices_as_their_source_does() {
+    let row = |line: &'static str| {
+        let mut words = line.split_whitespace();
+        let offset = u32::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok()?;
+        let kind = words.find(|word| *word != "|").filter(|kind| kind.starts_with('u'))?;
+        Some((offset, kind))
+    };
+    let of_source: Vec<_> =
+        NOTICE.lines().filter_map(|line| line.strip_prefix("//! ")).filter_map(row).collect();
+    let (_, page) = LAYOUTS.split_once("## Notice datagram").expect("the section");
+    let (page, _) = page.split_once("## Payloads").expect("the next one");
+    let of_page: Vec<_> = page.lines().filter_map(|line| line.strip_prefix("| ")).filter_map(row).collect();
+    assert_eq!((of_source.len(), &of_source), (15, &of_page));
+    let len = limits::NOTICE_DATAGRAM_LEN_MAX;
+    assert!(LAYOUTS.contains(&format!("A datagram has at most {},{:03} bytes", len / 1000, len % 1000)));
 }
 
 #[test]
@@ -190,10 +210,11 @@ fn the_protocol_page_knows_the_reasons_of_refusals() {
 #[test]
 fn the_changelog_names_the_formats_that_the_pages_describe() {
     let format = CHANGELOG.lines().find(|line| line.starts_with("Format:"));
-    assert_eq!(format, Some("Format: region layout 1, control protocol 1, node entry 1."));
+    assert_eq!(format, Some("Format: region layout 1, control protocol 1, node entry 1, notice 1."));
     for (page, version) in [
         (LAYOUTS, "| 0x08 | u16 | layout version: 1 |"),
         (LAYOUTS, "| 0x08 | u32 | entry version: 1 |"),
+        (LAYOUTS, "| 0x04 | u16 | version: 1 |"),
         (PROTOCOL, "Version 1."),
     ] {
         assert!(page.contains(version), "no {version:?}");

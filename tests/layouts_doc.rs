@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use fabricast::{Node, Payload, StatePublisher, TopicId};
+use fabricast::{Node, Payload, Raw, StatePublisher, TopicId};
 
 const PAGE: &str = include_str!("../docs/layouts.md");
 const SLOT_COUNT: u64 = 4;
@@ -156,7 +156,7 @@ fn assert_static_line(line: &Part<'_>, publisher: &StatePublisher<Value>) {
         ("epoch", publisher.epoch().get()),
         ("topic", topic),
         ("schema hash", (json.len() as u64) << 32 | crc(&[&json])),
-        ("region length", region.place("slots").0 + SLOT_COUNT * stride_lines * LINE),
+        ("region length", region.place("slots of a state topic").0 + SLOT_COUNT * stride_lines * LINE),
         ("CRC-32", crc(&[&line.range(0, 0x38)])),
     ];
     line.table.assert_covers(LINE, &numbers.map(|(name, _)| name));
@@ -269,10 +269,93 @@ fn the_page_describes_the_memory_of_a_publisher_and_the_entry_of_its_node() {
     let trailer = Table::of("Slot trailer");
     for (value, sequence) in values.iter().zip(1..).skip(2) {
         let stride = line.number("slot stride") * LINE;
-        let offset = region.place("slots").0 + sequence % SLOT_COUNT * stride;
+        let offset = region.place("slots of a state topic").0 + sequence % SLOT_COUNT * stride;
         let slot = Part { file: &file, offset, table: &slots };
         assert_slot(&slot, &trailer, sequence, value, &line);
         assert!(slot.number("time of publishing") <= hot.number("time of the newest value"));
     }
     assert_entry(&File::open(dir.path().join("layouts.node")).unwrap());
+}
+
+/// The frames of a log, from a position up to the end: sequence, time of publishing and payload of each.
+fn frames(log: &Log<'_>, from: u64, end: u64) -> Vec<(u64, u64, Vec<u8>)> {
+    let table = Table::of("Frame");
+    let payload = table.place("payload").0;
+    table.assert_covers(payload, &["sequence", "payload length", "CRC-32", "time of publishing", "payload"]);
+    let (mut position, mut frames) = (from, Vec::new());
+    while position < end {
+        let frame = Part { file: log.file, offset: log.ring + position % log.capacity, table: &table };
+        if frame.number("sequence") == u64::MAX {
+            position = position.next_multiple_of(log.capacity);
+            continue;
+        }
+        let (sequence, len) = (frame.number("sequence"), frame.number("payload length"));
+        let bytes = frame.range(payload, payload + len.next_multiple_of(8));
+        let (bytes, padding) = bytes.split_at(usize::try_from(len).unwrap());
+        assert!(padding.iter().all(|byte| *byte == 0));
+        let head = [frame.range(0, 0x0c), vec![0; 4], frame.range(0x10, 0x18)].concat();
+        let check = crc(&[&log.line.bytes("topic"), &log.line.bytes("epoch"), &head, bytes]);
+        assert_eq!(frame.number("CRC-32"), check, "record {sequence}");
+        frames.push((sequence, frame.number("time of publishing"), bytes.to_vec()));
+        position += payload + len.next_multiple_of(8);
+    }
+    frames
+}
+
+/// A log in a file.
+struct Log<'a> {
+    file: &'a File,
+    line: &'a Part<'a>,
+    ring: u64,
+    capacity: u64,
+}
+
+#[test]
+fn the_page_describes_the_memory_of_a_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = Node::builder().name("logs").unwrap().runtime_dir(dir.path()).open().unwrap();
+    let mut publisher = node.log_publisher::<Raw>("a/b").capacity(4096).payload_len_max(100).open().unwrap();
+    let record = |sequence: u64| vec![sequence.to_le_bytes()[0]; usize::try_from(sequence % 91).unwrap()];
+    for sequence in 1..=500 {
+        publisher.append(&record(sequence)).unwrap();
+        if sequence % 7 == 0 || sequence == 500 {
+            publisher.commit();
+        }
+    }
+    let (file, region) = (repository(), Table::of("Region"));
+    let (static_line, hot_line, entries) =
+        (Table::of("Static line"), Table::of("Log hot line"), Table::of("Index entry"));
+    let line = Part { file: &file, offset: region.place("static line").0, table: &static_line };
+    let capacity = line.number("slot stride") * LINE * line.number("slot count");
+    let ring = region.place("ring of a log topic").0;
+    assert_eq!((line.number("kind of topic"), line.number("slot count")), (3, 64));
+    assert_eq!((line.number("region length"), capacity), (ring + capacity, publisher.capacity() as u64));
+
+    let hot = Part { file: &file, offset: region.place("hot line").0, table: &hot_line };
+    let names =
+        ["newest sequence that was committed", "end", "heartbeat", "epoch", "time of the last commit", "start", "start sequence"];
+    hot_line.assert_covers(LINE, &names);
+    hot.assert_numbers(LINE, &[("newest sequence that was committed", 500), ("epoch", line.number("epoch"))]);
+    let (start, end) = (hot.number("start"), hot.number("end"));
+    assert!(end - start > capacity * 9 / 10 - 200 && end - start <= capacity, "{start} to {end} of {capacity}");
+
+    let log = Log { file: &file, line: &line, ring, capacity };
+    let found = frames(&log, start, end);
+    let first = hot.number("start sequence");
+    assert_eq!((found[0].0, found.last().unwrap().0), (first, 500));
+    for (index, (sequence, published_ns, bytes)) in found.iter().enumerate() {
+        assert_eq!((*sequence, bytes), (first + index as u64, &record(*sequence)));
+        assert!(*published_ns <= hot.number("time of the last commit"));
+    }
+    entries.assert_covers(16, &["position of the first frame", "sequence of the first frame"]);
+    let segment = capacity / 64;
+    for number in start.div_ceil(segment)..=end / segment {
+        let offset = region.place("index of a log topic").0 + number % 64 * 16;
+        let entry = Part { file: &file, offset, table: &entries };
+        let (position, sequence) =
+            (entry.number("position of the first frame"), entry.number("sequence of the first frame"));
+        assert!(position >= number * segment && position <= end, "segment {number}: {position}");
+        let behind = frames(&log, position, end);
+        assert_eq!(behind.first().map_or(501, |frame| frame.0), sequence, "segment {number}");
+    }
 }

@@ -11,6 +11,7 @@ use super::error::{ControlError, RefuseReason};
 use super::frame;
 use super::text::Text;
 use crate::id::{Delivery, Epoch, Kind, NodeName, TopicId, TopicName};
+use crate::layout::GeometryNumbers;
 use crate::limits;
 
 /// One message of the control channel.
@@ -395,6 +396,20 @@ pub(crate) struct GeometryWire {
     pub(crate) payload_len_max: u64,
     /// The whole region, bytes.
     pub(crate) region_len: u64,
+}
+
+impl From<GeometryNumbers> for GeometryWire {
+    fn from(numbers: GeometryNumbers) -> Self {
+        let GeometryNumbers { slot_count, slot_stride, payload_len_max, region_len } = numbers;
+        Self { slot_count, slot_stride, payload_len_max, region_len }
+    }
+}
+
+impl From<GeometryWire> for GeometryNumbers {
+    fn from(wire: GeometryWire) -> Self {
+        let GeometryWire { slot_count, slot_stride, payload_len_max, region_len } = wire;
+        Self { slot_count, slot_stride, payload_len_max, region_len }
+    }
 }
 
 /// A schema in its JSON form, at most [`SCHEMA_LEN_MAX`](limits::SCHEMA_LEN_MAX) bytes; not looked into here.

@@ -51,8 +51,8 @@ pub use error::{ControlError, RefuseReason};
 
 pub(crate) use client::{ClientEvent, ClientSession};
 pub(crate) use message::{
-    Attach, AttachmentId, EndReason, Farewell, GeometryWire, Grant, Identity, Invite, SchemaJson,
-    SubscriberCounts, TopicEntry,
+    Attach, AttachmentId, EndReason, Farewell, Grant, Identity, Invite, SchemaJson, SubscriberCounts,
+    TopicEntry,
 };
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;

@@ -15,8 +15,8 @@ use crate::layout::header::{
 };
 use crate::limits;
 use crate::metrics::{self, Counter, Unit};
-use crate::payload::{Encoding, Payload, Schema};
-use crate::subscriber::StateSubscriber;
+use crate::payload::{Encoding, Schema};
+use crate::subscriber::Subscribed;
 
 /// What precedes the host in the counter that names it.
 const HOST_PREFIX: &str = "host: ";
@@ -145,22 +145,23 @@ impl TopicReport {
     /// # Errors
     ///
     /// [`InspectError`] when the subscriber does not see the repository, or its header is damaged.
-    pub fn of<T: Payload>(subscriber: &mut StateSubscriber<T>) -> Result<Self, InspectError> {
+    pub fn of(subscriber: &mut impl Subscribed) -> Result<Self, InspectError> {
         let region = &*subscriber.headers()?.ok_or(InspectError::Landing)?;
         let mut words = [0; StaticLine::WORDS];
         region.copy_out(STATIC_OFFSET, &mut words);
         let line = StaticLine::parse(&words)?;
         let heartbeat_ns = region.load(HOT_HEARTBEAT);
-        let state = match subscriber.end() {
+        let subscription = subscriber.subscription();
+        let state = match subscription.end() {
             Some(_) => Liveness::Gone,
-            None => of_heartbeat(subscriber.heart_stands_ns(heartbeat_ns)),
+            None => of_heartbeat(subscription.heart_stands_ns(heartbeat_ns)),
         };
-        let granted = subscriber.granted();
-        let geometry = granted.geometry;
+        let granted = subscription.granted();
+        let geometry = granted.geometry.numbers();
         // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
         let sequence = Sequence::new(region.load_acquire(HOT_SEQUENCE));
         let published_ns = Some(region.load(HOT_PUBLISHED)).filter(|published_ns| *published_ns != 0);
-        let now_ns = subscriber.clock().realtime_ns();
+        let now_ns = subscription.clock().realtime_ns();
         let heartbeat_age_ns = now_ns.saturating_sub(heartbeat_ns);
         let counters = metrics::read(region, COUNTERS_OFFSET, COUNTERS_LEN);
         let valued = |unit| counters.iter().find(|counter| counter.unit == unit).map(|counter| counter.value);
@@ -189,10 +190,10 @@ impl TopicReport {
             started_ns,
             geometry: GeometryReport {
                 layout_version: LAYOUT_VERSION,
-                slot_count: geometry.slot_count(),
-                slot_stride: geometry.slot_stride(),
-                payload_len_max: geometry.payload_len_max(),
-                region_len: geometry.region_len(),
+                slot_count: geometry.slot_count,
+                slot_stride: usize::try_from(geometry.slot_stride).unwrap_or(usize::MAX),
+                payload_len_max: granted.geometry.payload_len_max(),
+                region_len: granted.geometry.region_len(),
             },
             rkey: None,
             address: None,
@@ -207,8 +208,9 @@ impl TopicReport {
     /// # Errors
     ///
     /// As [`Self::of`].
-    pub fn with_keys<T: Payload>(subscriber: &mut StateSubscriber<T>) -> Result<Self, InspectError> {
-        let (rkey, address) = (Some(subscriber.granted().key), Some(subscriber.granted().address));
+    pub fn with_keys(subscriber: &mut impl Subscribed) -> Result<Self, InspectError> {
+        let granted = subscriber.subscription().granted();
+        let (rkey, address) = (Some(granted.key), Some(granted.address));
         Ok(Self { rkey, address, ..Self::of(subscriber)? })
     }
 }
@@ -220,12 +222,12 @@ impl Liveness {
     ///
     /// On another host nothing is asked of its clock: its heart has stopped when it has not beaten between looks that are
     /// [`limits::HEARTBEAT_STALE_NS`] apart, and so the first look always finds it live.
-    pub fn of<T: Payload>(subscriber: &mut StateSubscriber<T>) -> Option<Self> {
-        if subscriber.end().is_some() {
+    pub fn of(subscriber: &mut impl Subscribed) -> Option<Self> {
+        if subscriber.subscription().end().is_some() {
             return Some(Self::Gone);
         }
         let heartbeat_ns = subscriber.headers().ok()??.load(HOT_HEARTBEAT);
-        Some(of_heartbeat(subscriber.heart_stands_ns(heartbeat_ns)))
+        Some(of_heartbeat(subscriber.subscription().heart_stands_ns(heartbeat_ns)))
     }
 }
 
@@ -258,6 +260,7 @@ fn as_optional_hex<S: Serializer>(value: &Option<u64>, serializer: S) -> Result<
 mod tests {
     use super::*;
     use crate::node::Node;
+    use crate::subscriber::Observed;
 
     fn node(dir: &tempfile::TempDir) -> Node {
         Node::builder().name("p").unwrap().runtime_dir(dir.path()).open().unwrap()
@@ -317,7 +320,7 @@ mod tests {
         assert!(matches!(TopicReport::of(&mut push), Err(InspectError::Landing)));
         assert_eq!((Liveness::of(&mut push), Liveness::of(&mut pull)), (None, Some(Liveness::Live)));
         drop(publisher);
-        while pull.end().is_none() {
+        while pull.subscription().end().is_none() {
             std::thread::yield_now();
         }
         assert_eq!(Liveness::of(&mut pull), Some(Liveness::Gone));

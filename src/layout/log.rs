@@ -35,10 +35,10 @@
 //! looks at the start: what it copied from behind the start was not touched. Over a wire that only holds as far as the
 //! device reads in order; the checksum is what decides.
 
-use super::header::{BODY_OFFSET, HOT_LEN, HOT_PUBLISHED, StaticLine};
+use super::header::{BODY_OFFSET, HOT_LEN, HOT_PUBLISHED};
 use super::{LINE, WORD, halves, joined};
 use crate::checksum::{Crc32, crc32};
-use crate::id::{Epoch, Kind, Sequence, TopicId};
+use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::state::GeometryError;
 use crate::limits;
 
@@ -49,7 +49,8 @@ pub(crate) const HOT_START: usize = HOT_PUBLISHED + WORD;
 /// The sequence of the first of them, in the hot line.
 pub(crate) const HOT_START_SEQUENCE: usize = HOT_START + WORD;
 /// Parts of the ring. It is given up one at a time.
-pub(crate) const SEGMENT_COUNT: usize = 64;
+pub(crate) const SEGMENT_COUNT: usize = SEGMENT_COUNT_U32 as usize;
+const SEGMENT_COUNT_U32: u32 = 64;
 /// Where the index begins.
 pub(crate) const INDEX_OFFSET: usize = BODY_OFFSET;
 /// Bytes of an entry of the index.
@@ -81,6 +82,10 @@ impl LogGeometry {
             return Err(GeometryError::PayloadLen { found: payload_len_max });
         }
         let capacity = capacity.max(frame_len(payload_len_max) * FRAMES_MIN);
+        // Looked at before anything is computed from it that could go round.
+        if capacity > limits::REGION_LEN_MAX {
+            return Err(GeometryError::Capacity { capacity });
+        }
         let segment_len = capacity.div_ceil(SEGMENT_COUNT).next_multiple_of(LINE);
         let geometry = Self { segment_len, payload_len_max };
         if geometry.region_len() > limits::REGION_LEN_MAX {
@@ -89,39 +94,22 @@ impl LogGeometry {
         Ok(geometry)
     }
 
-    /// The geometry that a static line describes.
-    pub(crate) fn of(line: &StaticLine) -> Result<Self, GeometryError> {
-        let mismatch = |field| Err(GeometryError::Mismatch { field });
-        if line.kind != Kind::Log {
-            return mismatch("kind");
+    /// The geometry of a ring of so many segments of this length. Both come from a header or a grant, and may be anything.
+    pub(crate) fn of_segments(
+        segment_count: u32,
+        segment_len: u64,
+        payload_len_max: usize,
+    ) -> Result<Self, GeometryError> {
+        if segment_count as usize != SEGMENT_COUNT {
+            return Err(GeometryError::Mismatch { field: "number of segments" });
         }
-        if line.slot_count as usize != SEGMENT_COUNT {
-            return mismatch("number of segments");
-        }
-        let capacity = line.slot_stride_lines as usize * LINE * SEGMENT_COUNT;
-        let geometry = Self::new(capacity, line.payload_len_max as usize)?;
-        if geometry.segment_len != line.slot_stride_lines as usize * LINE {
-            return mismatch("segment length");
-        }
-        if line.region_len < geometry.region_len() as u64 {
-            return mismatch("region length");
-        }
-        Ok(geometry)
+        let capacity = usize::try_from(segment_len).unwrap_or(usize::MAX).saturating_mul(SEGMENT_COUNT);
+        Self::new(capacity, payload_len_max)
     }
 
-    /// The static line of a region of this geometry.
-    pub(crate) fn static_line(&self, epoch: Epoch, topic: TopicId, schema_hash: u64) -> StaticLine {
-        let fits = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        StaticLine {
-            kind: Kind::Log,
-            slot_count: fits(SEGMENT_COUNT),
-            slot_stride_lines: fits(self.segment_len / LINE),
-            payload_len_max: fits(self.payload_len_max),
-            epoch,
-            topic,
-            schema_hash,
-            region_len: self.region_len() as u64,
-        }
+    /// Segments.
+    pub(crate) fn segment_count(&self) -> u32 {
+        SEGMENT_COUNT_U32
     }
 
     /// Bytes of the ring.
@@ -268,25 +256,8 @@ mod tests {
             let geometry = LogGeometry::new(capacity, payload_len_max).unwrap();
             assert!(geometry.capacity() >= capacity.max(4 * frame_len(payload_len_max)));
             assert!(geometry.segment_len().is_multiple_of(LINE));
-            let line = geometry.static_line(Epoch::FIRST, TopicId::new(1), 2);
-            assert_eq!(LogGeometry::of(&line), Ok(geometry));
             assert_eq!(geometry.offset(geometry.capacity() as u64 * 3 + 8), RING_OFFSET + 8);
             assert_eq!(geometry.rest(geometry.capacity() as u64 - 8), 8);
         }
-    }
-
-    #[test]
-    fn other_numbers_are_no_log() {
-        let geometry = LogGeometry::new(1 << 16, 100).unwrap();
-        let line = geometry.static_line(Epoch::FIRST, TopicId::new(1), 2);
-        let wrong = [
-            StaticLine { kind: Kind::State, ..line },
-            StaticLine { slot_count: 32, ..line },
-            StaticLine { slot_stride_lines: 0, ..line },
-            StaticLine { region_len: line.region_len - 1, ..line },
-            StaticLine { payload_len_max: u32::MAX, ..line },
-            StaticLine { slot_stride_lines: u32::MAX, ..line },
-        ];
-        assert!(wrong.iter().all(|line| LogGeometry::of(line).is_err()));
     }
 }

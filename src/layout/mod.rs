@@ -1,4 +1,5 @@
-//! Byte formats of repository regions: where each field stands, and how a header or a slot is read and written.
+//! Byte formats of repository regions, and of datagrams that tell of news there: where each field stands, and how a
+//! header or a slot is read and written.
 //!
 //! Knows bytes and no transport. Everything is little-endian, made of 64-bit words, and parsed from a private
 //! copy. A region begins with a static line, a hot line and the counters; what follows depends on the kind of
@@ -12,11 +13,14 @@
 //!        records       log: an index, then a ring of framed records (log)
 //! ```
 
+mod geometry;
 pub(crate) mod header;
 pub(crate) mod log;
+pub(crate) mod notice;
 pub(crate) mod state;
 
 pub(crate) use crate::memory::{ByteRange, LINE, WORD};
+pub(crate) use geometry::{Geometry, GeometryNumbers};
 
 /// The low and the high half of a word.
 pub(crate) fn halves(word: u64) -> (u32, u32) {

@@ -29,10 +29,10 @@
 //! A one-sided read over a wire promises no order, there the stamps only find most torn reads sooner, and the
 //! CRC decides. Both are always checked.
 
-use super::header::{BODY_OFFSET, StaticLine};
+use super::header::BODY_OFFSET;
 use super::{ByteRange, LINE, WORD, halves, joined};
 use crate::checksum::{Crc32, crc32};
-use crate::id::{Epoch, Kind, Sequence, TopicId};
+use crate::id::{Sequence, TopicId};
 use crate::limits;
 
 /// Words of a slot's header.
@@ -119,37 +119,6 @@ impl StateGeometry {
             return Err(GeometryError::RegionLen { slot_count, payload_len_max });
         }
         Ok(geometry)
-    }
-
-    /// The geometry that a static line describes.
-    pub(crate) fn of(line: &StaticLine) -> Result<Self, GeometryError> {
-        let mismatch = |field| Err(GeometryError::Mismatch { field });
-        if line.kind != Kind::State {
-            return mismatch("kind");
-        }
-        let geometry = Self::new(line.slot_count, line.payload_len_max as usize)?;
-        if line.slot_stride_lines as usize != geometry.slot_stride / LINE {
-            return mismatch("slot stride");
-        }
-        if line.region_len < geometry.region_len() as u64 {
-            return mismatch("region length");
-        }
-        Ok(geometry)
-    }
-
-    /// The static line of a region of this geometry.
-    pub(crate) fn static_line(&self, epoch: Epoch, topic: TopicId, schema_hash: u64) -> StaticLine {
-        let fits = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        StaticLine {
-            kind: Kind::State,
-            slot_count: self.slot_count,
-            slot_stride_lines: fits(self.slot_stride / LINE),
-            payload_len_max: fits(self.payload_len_max),
-            epoch,
-            topic,
-            schema_hash,
-            region_len: self.region_len() as u64,
-        }
     }
 
     /// Slots.
@@ -315,17 +284,6 @@ mod tests {
         }
         assert!(matches!(StateGeometry::new(2, usize::MAX), Err(GeometryError::PayloadLen { .. })));
         assert!(matches!(StateGeometry::new(1 << 16, 1 << 30), Err(GeometryError::RegionLen { .. })));
-    }
-
-    #[test]
-    fn a_geometry_survives_its_static_line() {
-        let geometry = StateGeometry::new(32, 1000).unwrap();
-        let line = geometry.static_line(Epoch::new(7).unwrap(), TopicId::new(8), 9);
-        assert_eq!(StateGeometry::of(&line), Ok(geometry));
-        let longer = StaticLine { slot_stride_lines: line.slot_stride_lines + 2, ..line };
-        assert_eq!(StateGeometry::of(&longer), Err(GeometryError::Mismatch { field: "slot stride" }));
-        let shorter = StaticLine { region_len: line.region_len - 1, ..line };
-        assert_eq!(StateGeometry::of(&shorter), Err(GeometryError::Mismatch { field: "region length" }));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::Geometry;
 use crate::layout::header::{HeaderError, STATIC_OFFSET, StaticLine};
 use crate::layout::log::LogGeometry;
 use crate::layout::state::{GeometryError, StateGeometry};
@@ -42,7 +43,11 @@ impl RepositoryParts {
         let geometry = StateGeometry::new(slot_count, payload_len_max)?;
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
         let (epoch, topic) = (Epoch::FIRST, TopicId::new(1));
-        let writer = StateWriter::new(Arc::clone(&region), geometry, &geometry.static_line(epoch, topic, 0));
+        let writer = StateWriter::new(
+            Arc::clone(&region),
+            geometry,
+            &Geometry::from(geometry).static_line(epoch, topic, 0),
+        );
         Ok(Self { region, writer, reader: StateReader::new(geometry, epoch, topic) })
     }
 
@@ -85,7 +90,7 @@ impl LogParts {
         let geometry = LogGeometry::new(capacity, payload_len_max)?;
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
         let (epoch, topic) = (Epoch::FIRST, TopicId::new(1));
-        let writer = LogWriter::new(region, geometry, &geometry.static_line(epoch, topic, 0));
+        let writer = LogWriter::new(region, geometry, &Geometry::from(geometry).static_line(epoch, topic, 0));
         Ok(Self { writer, reader: LogReader::new(geometry, epoch, topic, LogStart::Earliest) })
     }
 
@@ -111,7 +116,9 @@ impl LogParts {
         let mut words = [0; StaticLine::WORDS];
         self.writer.region().copy_out(STATIC_OFFSET, &mut words);
         let line = StaticLine::parse(&words)?;
-        self.reader = LogReader::new(LogGeometry::of(&line)?, line.epoch, line.topic, start);
+        let mismatch = GeometryError::Mismatch { field: "kind" };
+        let geometry = Geometry::of(&line)?.log().ok_or(mismatch)?;
+        self.reader = LogReader::new(geometry, line.epoch, line.topic, start);
         Ok(())
     }
 
@@ -119,9 +126,10 @@ impl LogParts {
     /// before it; [`Self::counts`] tells which.
     #[inline]
     pub fn check(&mut self) -> Option<(Sequence, &[u8])> {
-        match self.reader.poll(self.writer.region())? {
+        let taken = self.reader.poll(self.writer.region())?;
+        match self.reader.taken(taken) {
             Next::Record(record) => Some((record.sequence, record.payload)),
-            Next::Lost { .. } => None,
+            Next::Lost(_) => None,
         }
     }
 

@@ -191,7 +191,7 @@ impl Driver {
             if beat {
                 topic.beat(realtime_ns);
             }
-            self.tend_soon |= topic.tend();
+            self.tend_soon |= topic.landings().tend();
         }
     }
 

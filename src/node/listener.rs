@@ -106,7 +106,7 @@ pub(super) struct Place(#[expect(dead_code, reason = "it is counted while it is 
 
 impl<'a, T: Payload> StateListenerBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, topic: String) -> Self {
-        Self { node, topic, terms: Terms::default(), payload: PhantomData }
+        Self { node, topic, terms: Terms::of(StateSubscriber::<T>::KIND), payload: PhantomData }
     }
 
     /// Reads the publishers' repositories one-sidedly. This is the default; it costs the publishers nothing.
@@ -191,6 +191,7 @@ impl<T: Payload> StateListener<T> {
     fn attach(&self, link: Arc<Link>) -> Result<StateSubscriber<T>, SubscriberError> {
         let Listening { topic, node, .. } = &self.listening;
         let attached = self.terms.attach(node, &link, topic, self.schema_hash);
+        let attached = attached.and_then(|subscription| Ok(StateSubscriber::new(subscription)?));
         let Some(peer) = link.peer() else { unreachable!("only who has said hello is taken from a backlog") };
         attached.map_err(|source: AttachError| {
             // Nobody uses the session any more: the node's thread ends it.

@@ -9,12 +9,12 @@ mod driver;
 mod link;
 mod listener;
 mod outbox;
+mod publish;
 mod served;
 mod subscribe;
 
 use std::any::Any;
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,8 @@ pub use builder::{NodeBuilder, NodeError};
 pub use dial::DialError;
 pub use directory::{Directory, DirectoryError, NodeListing, TopicListing};
 pub use listener::{StateListener, StateListenerBuilder};
-pub use subscribe::StateSubscriberBuilder;
+pub use publish::{LogPublisherBuilder, StatePublisherBuilder};
+pub use subscribe::{LogSubscriberBuilder, StateSubscriberBuilder};
 
 use self::core::NodeCore;
 use self::driver::DriverThread;
@@ -31,10 +32,6 @@ use crate::fabric::Address;
 use crate::id::NodeName;
 use crate::limits;
 use crate::payload::Payload;
-use crate::publisher::{PublisherError, StateParts, StatePublisher};
-
-/// What a node without an explicit maximum reserves for each value of a type without a fixed length, bytes.
-const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
@@ -42,10 +39,9 @@ const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 /// [dials](Self::dial_subscriber) subscribers that [listen](Self::state_listener) for its topics. Publishers, subscribers
 /// and listeners keep their node going, so that it may be dropped before them. Cheap to clone.
 ///
-/// Whichever goes last of its handles ([`Node`]s, [`StatePublisher`]s, [`StateSubscriber`](crate::StateSubscriber)s,
-/// [`StateListener`]s) stops the node: that drop joins the node's thread, and may block for up to 250 ms, the time that
-/// peers have to take part in the end of their sessions. Over RDMA it may take a second more, where a peer does not take what
-/// was sent.
+/// Whichever goes last of its handles ([`Node`]s, publishers, subscribers, [`StateListener`]s) stops the node: that drop
+/// joins the node's thread, and may block for up to 250 ms, the time that peers have to take part in the end of their
+/// sessions. Over RDMA it may take a second more, where a peer does not take what was sent.
 ///
 /// ```
 /// use fabricast::Node;
@@ -96,18 +92,22 @@ impl Node {
 
     /// Begins to set up a publisher of a state topic of this name.
     pub fn state_publisher<T: Payload>(&self, topic: &str) -> StatePublisherBuilder<'_, T> {
-        StatePublisherBuilder {
-            node: self,
-            topic: topic.to_owned(),
-            slot_count: limits::SLOT_COUNT_DEFAULT,
-            payload_len_max: T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT),
-            payload: PhantomData,
-        }
+        StatePublisherBuilder::new(self, topic)
+    }
+
+    /// Begins to set up a publisher of a log topic of this name.
+    pub fn log_publisher<T: Payload>(&self, topic: &str) -> LogPublisherBuilder<'_, T> {
+        LogPublisherBuilder::new(self, topic)
     }
 
     /// Begins to set up a subscriber of the state topic at this address, for example `shm:NODE/TOPIC`.
     pub fn state_subscriber<T: Payload>(&self, target: &str) -> StateSubscriberBuilder<'_, T> {
         StateSubscriberBuilder::new(self, target.to_owned())
+    }
+
+    /// Begins to set up a subscriber of the log topic at this address, for example `shm:NODE/TOPIC`.
+    pub fn log_subscriber<T: Payload>(&self, target: &str) -> LogSubscriberBuilder<'_, T> {
+        LogSubscriberBuilder::new(self, target.to_owned())
     }
 
     /// Begins to set up a listener for publishers of this topic, whose nodes dial this one. The node needs a name.
@@ -211,55 +211,6 @@ impl Node {
 impl fmt::Debug for Node {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Node").field("name", self.name()).finish_non_exhaustive()
-    }
-}
-
-/// Sets up a publisher of a state topic.
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it is opened"]
-pub struct StatePublisherBuilder<'a, T> {
-    node: &'a Node,
-    topic: String,
-    slot_count: u32,
-    payload_len_max: usize,
-    payload: PhantomData<fn(&T)>,
-}
-
-impl<T: Payload> StatePublisherBuilder<'_, T> {
-    /// Slots of the repository: a power of two from 2 to 65,536, by default 8. A reader has as long to copy a
-    /// value as the publisher takes for this many less one; more slots help large and hot topics.
-    pub fn slots(self, slot_count: u32) -> Self {
-        Self { slot_count, ..self }
-    }
-
-    /// The longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`]. By default the
-    /// length of the type if it has only one, otherwise 4 KiB. Each slot has room for it.
-    pub fn payload_len_max(self, payload_len_max: usize) -> Self {
-        Self { payload_len_max, ..self }
-    }
-
-    /// Makes the repository and opens the topic to subscribers. Allocates; does not block.
-    ///
-    /// # Errors
-    ///
-    /// [`PublisherError`] when the name is taken or malformed, sizes do not fit, the type cannot be described, or
-    /// memory cannot be had.
-    pub fn open(self) -> Result<StatePublisher<T>, PublisherError> {
-        let core = self.node.core();
-        let name = self.topic.parse()?;
-        let reserved = core.reserve(&name)?;
-        let (publisher, topic) = StatePublisher::open(StateParts {
-            fabric: core.fabric(),
-            clock: Arc::clone(core.clock()),
-            waker: Arc::clone(core.waker()),
-            node: self.node.hold(),
-            host: core.identity().host.as_str(),
-            name,
-            slot_count: self.slot_count,
-            payload_len_max: self.payload_len_max,
-        })?;
-        reserved.fill(topic);
-        Ok(publisher)
     }
 }
 

@@ -9,14 +9,14 @@ use super::directory::entry;
 use super::listener::{Backlog, Place};
 use super::outbox::Outbox;
 use crate::control::{
-    Attach, AttachmentId, ControlError, Farewell, GeometryWire, Grant, Identity, Invite, RefuseReason,
-    SchemaJson, ServerAction, ServerSession, SubscriberCounts,
+    Attach, AttachmentId, ControlError, Farewell, Grant, Identity, Invite, RefuseReason, SchemaJson,
+    ServerAction, ServerSession, SubscriberCounts,
 };
 use crate::event::Event;
 use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Received, RemoteKey};
 use crate::id::{Delivery, NodeName, TopicName};
 use crate::limits;
-use crate::publisher::{Landing, PublishedTopic};
+use crate::publisher::PublishedTopic;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 mod attachment;
@@ -373,19 +373,13 @@ impl Served {
         Admitted { topic, schema, remote_key: RemoteKey { key, address } }: Admitted,
     ) -> Result<(), ControlError> {
         let Attach { attachment, delivery, .. } = *attach;
-        let geometry = topic.geometry();
         assert_eq!(topic.registration().exposure(), Exposure::Read, "peers can only read a repository");
         let grant = Grant {
             attachment,
             topic_id: topic.topic_id(),
             kind: topic.kind(),
             epoch: topic.epoch(),
-            geometry: GeometryWire {
-                slot_count: geometry.slot_count(),
-                slot_stride: geometry.slot_stride() as u64,
-                payload_len_max: geometry.payload_len_max() as u64,
-                region_len: geometry.region_len() as u64,
-            },
+            geometry: topic.geometry().numbers().into(),
             schema,
             key,
             address,
@@ -441,15 +435,13 @@ impl Served {
         attachment.revocation = Some(remote.revocation());
         // One that was refused before is closed, and stays so.
         attachment.closed = Arc::default();
-        let closed = Arc::clone(&attachment.closed);
-        let mut landing = Landing::new(remote, topic.geometry(), topic.epoch(), closed);
-        if !topic.fill(&mut landing) {
+        if !topic.landings().lend(remote, &attachment.closed) {
             return Err(unfit("it cannot be written"));
         }
         if !is_awaited(&mut self.invitation, topic.name()) {
+            attachment.closed.store(true, Ordering::Relaxed);
             return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
         }
-        topic.hand_over(landing);
         attachment.count(core, self.peer.as_ref());
         Ok(())
     }
@@ -511,8 +503,8 @@ impl Served {
                 if attachment.delivery == Delivery::Push {
                     // The last value may have come between the handover of its landing region and the publisher's
                     // end, or be on its way.
-                    attachment.topic.tend();
-                    if attachment.topic.owes_values(&attachment.closed) {
+                    attachment.topic.landings().tend();
+                    if attachment.topic.landings().owe(&attachment.closed) {
                         continue;
                     }
                 }

@@ -6,17 +6,20 @@ use super::Node;
 use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError};
 use crate::clock::saturate;
-use crate::control::{ControlError, GeometryWire, Grant};
+use crate::control::{ControlError, Grant};
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
-use crate::id::{Delivery, TopicName};
+use crate::id::{Delivery, Kind, Sequence, TopicName};
+use crate::layout::Geometry;
 use crate::layout::header::{STATIC_OFFSET, StaticLine};
-use crate::layout::state::{GeometryError, StateGeometry};
+use crate::layout::state::GeometryError;
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::payload::{Encoding, Payload, Schema, SchemaError};
+use crate::repository::log::LogStart;
 use crate::repository::state::ReadCounts;
 use crate::subscriber::{
-    AttachError, Attachment, GrantError, Granted, Source, StateSubscriber, SubscriberError,
+    AttachError, Attachment, GrantError, Granted, LogSubscriber, Source, StateSubscriber, SubscriberError,
+    Subscription,
 };
 
 /// Sets up a subscriber of a state topic.
@@ -29,9 +32,22 @@ pub struct StateSubscriberBuilder<'a, T> {
     payload: PhantomData<fn() -> T>,
 }
 
+/// Sets up a subscriber of a log topic.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct LogSubscriberBuilder<'a, T> {
+    node: &'a Node,
+    target: String,
+    terms: Terms,
+    start: LogStart,
+    payload: PhantomData<fn() -> T>,
+}
+
 /// What a subscriber asks for, whichever side has dialled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
+    /// What the topic has to be.
+    kind: Kind,
     pub(super) delivery: Delivery,
     /// How long each answer may take.
     pub(super) patience: Duration,
@@ -40,7 +56,7 @@ pub(super) struct Terms {
 
 impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
-        Self { node, target, terms: Terms::default(), payload: PhantomData }
+        Self { node, target, terms: Terms::of(StateSubscriber::<T>::KIND), payload: PhantomData }
     }
 
     /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
@@ -84,15 +100,117 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     /// or what it grants cannot be used.
     pub fn open(self) -> Result<StateSubscriber<T>, SubscriberError> {
         let target: Target = self.target.parse()?;
-        let core = self.node.core();
-        let schema_hash = schema_hash::<T>()?;
+        let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
+        StateSubscriber::new(subscription).map_err(|source| SubscriberError::Unfit { target, source })
+    }
+}
+
+impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
+    pub(super) fn new(node: &'a Node, target: String) -> Self {
+        let (terms, start) = (Terms::of(LogSubscriber::<T>::KIND), LogStart::Newest);
+        Self { node, target, terms, start, payload: PhantomData }
+    }
+
+    /// Begins with the oldest record that the publisher's ring still holds.
+    pub fn earliest(self) -> Self {
+        self.start(LogStart::Earliest)
+    }
+
+    /// Begins with the next record that is published. This is the default.
+    pub fn newest(self) -> Self {
+        self.start(LogStart::Newest)
+    }
+
+    /// Begins with this record. Those from it on that are overwritten already are told as lost.
+    pub fn at(self, sequence: Sequence) -> Self {
+        self.start(LogStart::At(sequence))
+    }
+
+    /// Begins so many records before the next one, or with the oldest one that is left.
+    pub fn back(self, count: u64) -> Self {
+        self.start(LogStart::Back(count))
+    }
+
+    /// Where to begin. It is settled when [`Self::open`] returns: what is published afterwards is not before it.
+    pub fn start(self, start: LogStart) -> Self {
+        Self { start, ..self }
+    }
+
+    /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
+    pub fn pull(self) -> Self {
+        self.delivery(Delivery::Pull)
+    }
+
+    /// Lends the publisher a landing region of the repository's size, and has records written to it.
+    pub fn push(self) -> Self {
+        self.delivery(Delivery::Push)
+    }
+
+    /// How records travel.
+    pub fn delivery(mut self, delivery: Delivery) -> Self {
+        self.terms.delivery = delivery;
+        self
+    }
+
+    /// How long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. A session
+    /// that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
+    pub fn timeout(mut self, patience: Duration) -> Self {
+        self.terms.patience = patience;
+        self
+    }
+
+    /// The largest repository to map, and landing region to make, bytes; by default
+    /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. The publisher's capacity says how large they are.
+    pub fn region_len_max(mut self, region_len_max: usize) -> Self {
+        self.terms.region_len_max = region_len_max;
+        self
+    }
+
+    /// Attaches to the topic. Blocks for two round trips, three for push and for a topic on another host, and allocates.
+    ///
+    /// The payload type must be that of the topic, by name and fields. A subscriber of [`Raw`](crate::Raw) gets the
+    /// bytes of any topic, to be decoded by its [`schema`](LogSubscriber::schema).
+    ///
+    /// # Errors
+    ///
+    /// [`SubscriberError`] when the address is malformed, the node or topic is not there, the topic is no log, the publisher
+    /// refuses, or what it grants cannot be used.
+    pub fn open(self) -> Result<LogSubscriber<T>, SubscriberError> {
+        let target: Target = self.target.parse()?;
+        let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
+        LogSubscriber::open(subscription, self.start)
+            .map_err(|source| SubscriberError::Unfit { target, source })
+    }
+}
+
+impl Terms {
+    /// What is asked of a topic of this kind unless more is said.
+    pub(super) fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            delivery: Delivery::Pull,
+            patience: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
+            region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
+        }
+    }
+}
+
+impl Terms {
+    /// Attaches to a topic of the node at this address: by the session that there is with it, or a new one.
+    pub(super) fn subscribe(
+        self,
+        node: &Node,
+        target: &Target,
+        schema_hash: Option<u64>,
+    ) -> Result<Subscription, SubscriberError> {
+        let core = node.core();
         let dial = || {
-            let link = Link::dial(core, &target.address, saturate(self.terms.patience));
-            link.map_err(|error| undialled(&target, error))
+            let link = Link::dial(core, &target.address, saturate(self.patience));
+            link.map_err(|error| undialled(target, error))
         };
         let attach = |link: &Arc<Link>| {
-            let attached = self.terms.attach(self.node, link, &target.topic, schema_hash);
-            attached.map_err(|error| unattached(&target, error))
+            let attached = self.attach(node, link, &target.topic, schema_hash);
+            attached.map_err(|error| unattached(target, error))
         };
         match Link::known(core, &target.address) {
             None => attach(&dial()?),
@@ -103,34 +221,22 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
             },
         }
     }
-}
 
-impl Default for Terms {
-    fn default() -> Self {
-        Self {
-            delivery: Delivery::Pull,
-            patience: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
-            region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
-        }
-    }
-}
-
-impl Terms {
     /// Attaches to a topic of the node at the other end of this session.
-    pub(super) fn attach<T: Payload>(
+    pub(super) fn attach(
         self,
         node: &Node,
         link: &Arc<Link>,
         topic: &TopicName,
         schema_hash: Option<u64>,
-    ) -> Result<StateSubscriber<T>, AttachError> {
+    ) -> Result<Subscription, AttachError> {
         let core = node.core();
         let request = (topic.clone(), self.delivery, schema_hash);
         let attachment = link.attach(core, node.hold(), request)?;
         match self.take_grant(core, topic, &attachment) {
             Ok((granted, source)) => {
                 let clock = Arc::clone(core.clock());
-                Ok(StateSubscriber::new(granted, source, Arc::new(attachment), clock))
+                Ok(Subscription::new(granted, source, Arc::new(attachment), clock))
             }
             Err(error) => {
                 attachment.leave(ReadCounts::default());
@@ -151,7 +257,7 @@ impl Terms {
             Answer::Refused { reason, text } => return Err(AttachError::Refused { reason, text }),
             Answer::Lent => return Err(GrantError::NoRegion.into()),
         };
-        let granted = check(topic, self.delivery, &grant)?;
+        let granted = self.check(topic, &grant)?;
         let (len, max) = (granted.geometry.region_len(), self.region_len_max);
         if len > max {
             return Err(GrantError::RegionLen { len, max }.into());
@@ -175,6 +281,25 @@ impl Terms {
             }
         }
     }
+
+    /// Checks that the numbers of a grant fit together: addresses are computed from nothing else.
+    fn check(self, topic: &TopicName, grant: &Grant) -> Result<Granted, GrantError> {
+        let (expected, found) = (self.kind, grant.kind);
+        if expected != found {
+            return Err(GrantError::Kind { expected, found });
+        }
+        let geometry = Geometry::new(grant.kind, &grant.geometry.into())?;
+        Ok(Granted {
+            topic: topic.clone(),
+            topic_id: grant.topic_id,
+            delivery: self.delivery,
+            epoch: grant.epoch,
+            geometry,
+            schema: Schema::from_json(grant.schema.as_bytes())?,
+            key: grant.key,
+            address: grant.address,
+        })
+    }
 }
 
 /// What tells the values of this type from others; `None` for one that takes any.
@@ -194,29 +319,6 @@ fn is_over(error: &SubscriberError) -> bool {
     matches!(error, SubscriberError::Session { source, .. } if over(source))
 }
 
-/// Checks that the numbers of a grant fit together: addresses are computed from nothing else.
-fn check(topic: &TopicName, delivery: Delivery, grant: &Grant) -> Result<Granted, GrantError> {
-    let GeometryWire { slot_count, slot_stride, payload_len_max, region_len } = grant.geometry;
-    let payload_len_max = usize::try_from(payload_len_max).unwrap_or(usize::MAX);
-    let geometry = StateGeometry::new(slot_count, payload_len_max)?;
-    if slot_stride != geometry.slot_stride() as u64 {
-        return Err(GeometryError::Mismatch { field: "slot stride" }.into());
-    }
-    if region_len != geometry.region_len() as u64 {
-        return Err(GeometryError::Mismatch { field: "region length" }.into());
-    }
-    Ok(Granted {
-        topic: topic.clone(),
-        topic_id: grant.topic_id,
-        delivery,
-        epoch: grant.epoch,
-        geometry,
-        schema: Schema::from_json(grant.schema.as_bytes())?,
-        key: grant.key,
-        address: grant.address,
-    })
-}
-
 /// Opens the repository that came with a grant, and checks that it is the one that was granted.
 fn open_repository(
     core: &NodeCore,
@@ -234,7 +336,7 @@ fn open_repository(
     remote.mirror().copy_out(STATIC_OFFSET, &mut words);
     let line = StaticLine::parse(&words)?;
     let mismatch = |field| Err(GeometryError::Mismatch { field }.into());
-    if StateGeometry::of(&line)? != granted.geometry {
+    if Geometry::of(&line)? != granted.geometry {
         return mismatch("geometry");
     }
     if line.epoch != granted.epoch {

@@ -16,6 +16,7 @@ use crate::control::{ControlError, RefuseReason};
 use crate::event::{Event, EventSink};
 use crate::id::{Delivery, Sequence};
 use crate::payload::Raw;
+use crate::publisher::PublisherError;
 use crate::subscriber::{ReceiveError, Sample, StateSubscriber, SubscriberError};
 
 /// How long a test waits for what must come.
@@ -383,3 +384,4 @@ fn errors_read_as_sentences() {
 }
 
 mod dialling;
+mod log;

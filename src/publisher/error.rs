@@ -4,6 +4,7 @@ use crate::layout::state::GeometryError;
 use crate::limits;
 use crate::memory::MemoryError;
 use crate::payload::{EncodeError, SchemaError};
+use crate::repository::log::RecordTooLong;
 use crate::repository::state::ValueTooLong;
 
 /// Why a value was not published. The newest value of the topic stays what it was.
@@ -21,6 +22,22 @@ pub enum PublishError {
     /// The value could not be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
+}
+
+impl PublishError {
+    /// What it is counted as.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::TooLong { .. } => "value too long",
+            Self::Encode(_) => "value not encodable",
+        }
+    }
+}
+
+impl From<RecordTooLong> for PublishError {
+    fn from(RecordTooLong { len, max }: RecordTooLong) -> Self {
+        Self::TooLong { len, max }
+    }
 }
 
 impl From<ValueTooLong> for PublishError {

@@ -2,13 +2,19 @@
 
 mod error;
 mod landing;
+mod landings;
 mod loan;
+mod log;
+mod log_landings;
+mod opening;
 mod state;
 mod topic;
 
 pub use error::{PublishError, PublisherError};
-pub(crate) use landing::Landing;
 pub use loan::Loan;
+pub(crate) use log::LogParts;
+pub use log::LogPublisher;
+pub(crate) use opening::TopicParts;
 pub(crate) use state::StateParts;
 pub use state::StatePublisher;
 pub(crate) use topic::PublishedTopic;

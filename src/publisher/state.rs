@@ -3,26 +3,23 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use super::landing::Landing;
+use super::landings::StateLandings;
 use super::loan::Loan;
+use super::opening::{Opening, TopicCounts, TopicParts, fresh_epoch};
 use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::clock::Clock;
-use crate::fabric::{Exposure, Fabric, Waker};
-use crate::id::{Epoch, Sequence, TopicId, TopicName};
-use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
+use crate::fabric::Waker;
+use crate::id::{Epoch, Sequence, TopicName};
 use crate::layout::state::StateGeometry;
 use crate::limits;
-use crate::memory::{Protection, Region};
-use crate::metrics::{Counters, Handle, Unit};
 use crate::payload::{Payload, Raw};
 use crate::repository::state::{Committed, StateWriter};
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::Ordering;
 
 /// One publish in this many has its duration measured.
-const MEASURED_ONE_IN: u64 = 64;
+pub(super) const MEASURED_ONE_IN: u64 = 64;
 
 /// Publishes the values of a state topic: subscribers see the newest one.
 ///
@@ -57,24 +54,19 @@ pub struct StatePublisher<T: Payload> {
 #[derive(Debug)]
 pub(super) struct Output {
     topic: Arc<PublishedTopic>,
+    waker: Arc<Waker>,
+    /// What the node hands over, and takes back.
+    handover: Arc<StateLandings>,
     landings: Vec<Landing>,
     clock: Arc<dyn Clock>,
-    counters: Counters,
-    bytes: Option<Handle>,
-    duration: Option<Handle>,
+    counts: TopicCounts,
 }
 
 /// What a node brings to a new state topic.
 #[derive(Debug)]
 pub(crate) struct StateParts<'a> {
-    pub(crate) fabric: &'a dyn Fabric,
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) waker: Arc<Waker>,
-    pub(crate) node: Arc<dyn Any + Send + Sync>,
-    pub(crate) host: &'a str,
-    pub(crate) name: TopicName,
+    pub(crate) topic: TopicParts<'a>,
     pub(crate) slot_count: u32,
-    pub(crate) payload_len_max: usize,
 }
 
 impl<T: Payload> StatePublisher<T> {
@@ -136,65 +128,26 @@ impl<T: Payload> StatePublisher<T> {
 
     /// Makes the repository of a new topic, and its publisher.
     pub(crate) fn open(parts: StateParts<'_>) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        let number = crate::random::number().map_err(PublisherError::Random)?;
-        let epoch =
-            Epoch::new(number).ok_or_else(|| PublisherError::Random(std::io::ErrorKind::Other.into()))?;
-        Self::open_as(parts, epoch)
+        Self::open_as(parts, fresh_epoch()?)
     }
 
     /// The same for an epoch that nobody else has.
     pub(crate) fn open_as(
-        parts: StateParts<'_>,
+        StateParts { topic: parts, slot_count }: StateParts<'_>,
         epoch: Epoch,
     ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        let max = parts.payload_len_max;
-        if let Some(len) = T::fixed_len()
-            && len > max
-        {
-            return Err(PublisherError::PayloadLenMax { len, max });
-        }
-        let schema = T::schema()?;
-        let geometry = StateGeometry::new(parts.slot_count, max)?;
-        let topic_id = TopicId::of(&parts.name);
-        let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
-        let line = geometry.static_line(epoch, topic_id, schema.hash());
-        let writer = StateWriter::new(Arc::clone(&region), geometry, &line);
-        let registration = Arc::new(parts.fabric.register(&region, Exposure::Read)?);
-
-        let mut counters = Counters::new(region, COUNTERS_OFFSET, COUNTERS_LEN);
-        let now_ns = parts.clock.realtime_ns();
-        counters.add("process", Unit::Process, std::process::id().into());
-        counters.add("started", Unit::Time, now_ns);
-        counters.add(&format!("host: {}", parts.host), Unit::Text, 0);
-        let bytes = counters.add("bytes", Unit::Bytes, 0);
-        let duration = counters.add("publish duration", Unit::Ns, 0);
-        let pull = counters.add("pull subscribers", Unit::Count, 0);
-        let push = counters.add("push subscribers", Unit::Count, 0);
-        let gauge = |handle: Option<Handle>| handle.map(|handle| counters.gauge(handle));
-        let (Some(pull_subscribers), Some(push_subscribers)) = (gauge(pull), gauge(push)) else {
-            unreachable!("the counters have room for those that every topic has")
-        };
-        let topic = Arc::new(PublishedTopic {
-            name: parts.name,
-            topic_id,
-            epoch,
-            geometry,
-            schema,
-            registration,
-            pull_subscribers,
-            push_subscribers,
-            waker: parts.waker,
-            waiting: Mutex::default(),
-            has_waiting: AtomicBool::new(false),
-            released: Mutex::default(),
-            ended: AtomicBool::new(false),
-        });
-        topic.beat(now_ns);
+        parts.check_len::<T>()?;
+        let geometry = StateGeometry::new(slot_count, parts.payload_len_max)?;
+        let opening = Opening::new::<T>(&parts, geometry.into(), epoch)?;
+        let registration = Arc::clone(&opening.registration);
+        let writer = StateWriter::new(Arc::clone(registration.region()), geometry, &opening.line);
+        let handover = Arc::new(StateLandings::new(registration, geometry, epoch));
+        let (topic, counts) = opening.finish(Arc::<StateLandings>::clone(&handover));
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
-        let output =
-            Output { topic: Arc::clone(&topic), landings, clock: parts.clock, counters, bytes, duration };
+        let TopicParts { clock, waker, node, .. } = parts;
+        let output = Output { topic: Arc::clone(&topic), waker, handover, landings, clock, counts };
         let encoding = T::ENCODING.number();
-        Ok((Self { writer, output, encoding, _node: parts.node, payload: PhantomData }, topic))
+        Ok((Self { writer, output, encoding, _node: node, payload: PhantomData }, topic))
     }
 }
 
@@ -230,12 +183,9 @@ impl Output {
     /// Brings a committed value to the push subscribers, and counts it.
     #[inline]
     pub(super) fn deliver(&mut self, committed: &Committed) {
-        if let Some(bytes) = self.bytes {
-            self.counters.increase(bytes, committed.payload_len as u64);
-        }
-        // Acquire: pairs with the Release in `PublishedTopic::hand_over`.
-        if self.topic.has_waiting.load(Ordering::Acquire) {
-            self.landings.append(&mut self.topic.take_waiting());
+        self.counts.add_bytes(committed.payload_len as u64);
+        if self.handover.has_waiting() {
+            self.landings.append(&mut self.handover.take_waiting());
         }
         if self.landings.is_empty() {
             return;
@@ -243,7 +193,7 @@ impl Output {
         let mut leaving = false;
         for landing in &mut self.landings {
             if !landing.is_closed() {
-                landing.write(&self.topic.registration, committed);
+                landing.write(self.handover.registration(), committed);
             }
             leaving |= landing.is_closed() || landing.is_behind();
         }
@@ -257,28 +207,22 @@ impl Output {
     #[cold]
     fn release(&mut self) {
         let closed = self.landings.extract_if(.., |landing| landing.is_closed());
-        self.topic.released.lock().extend(closed);
+        self.handover.release(closed);
         let behind = self.landings.extract_if(.., |landing| landing.is_behind());
-        self.topic.give_back(behind);
-        self.topic.waker.wake();
+        self.handover.give_back(behind);
+        self.waker.wake();
     }
 
     #[inline]
     fn measure(&self, sequence: Sequence, began_ns: u64) {
-        if sequence.get().is_multiple_of(MEASURED_ONE_IN)
-            && let Some(duration) = self.duration
-        {
-            self.counters.set(duration, self.clock.realtime_ns().saturating_sub(began_ns));
+        if sequence.get().is_multiple_of(MEASURED_ONE_IN) {
+            self.counts.show_duration(self.clock.realtime_ns().saturating_sub(began_ns));
         }
     }
 
     #[cold]
     fn failed(&mut self, error: PublishError, now_ns: u64) -> PublishError {
-        let name = match &error {
-            PublishError::TooLong { .. } => "value too long",
-            PublishError::Encode(_) => "value not encodable",
-        };
-        self.counters.error(name, now_ns);
+        self.counts.add_error(error.name(), now_ns);
         error
     }
 }
@@ -286,10 +230,10 @@ impl Output {
 impl<T: Payload> Drop for StatePublisher<T> {
     fn drop(&mut self) {
         // The last values may be on their way: the node waits for them before it tells of the end.
-        self.output.topic.give_back(std::mem::take(&mut self.output.landings));
+        self.output.handover.give_back(std::mem::take(&mut self.output.landings));
         // Release: the last value is in place before the node tells that it was the last.
         self.output.topic.ended.store(true, Ordering::Release);
-        self.output.topic.waker.wake();
+        self.output.waker.wake();
     }
 }
 

@@ -1,6 +1,6 @@
 use crate::control::{ControlError, RefuseReason};
 use crate::fabric::{AddressError, FabricError, Target};
-use crate::id::{Epoch, NameError, NodeName, Sequence, TopicName};
+use crate::id::{Epoch, Kind, NameError, NodeName, Sequence, TopicName};
 use crate::layout::header::HeaderError;
 use crate::layout::state::GeometryError;
 use crate::memory::MemoryError;
@@ -68,6 +68,26 @@ pub enum ReceiveError {
         /// What is wrong with it.
         #[source]
         source: DecodeError,
+    },
+    /// Records of a log that the publisher overwrote before this subscriber came to them. The next call goes on behind them.
+    #[error(
+        "{count} records from {first_lost} on were overwritten before they were read: read faster, or publish with a larger capacity"
+    )]
+    Lapped {
+        /// The first of them.
+        first_lost: Sequence,
+        /// How many they are.
+        count: u64,
+    },
+    /// Records of a log that do not match their checksums, and that nobody is writing. The next call goes on behind them.
+    #[error(
+        "{count} records from {first_lost} on are damaged; if this happens again, check the publisher's program and its host's memory"
+    )]
+    DamagedRecords {
+        /// The first of them.
+        first_lost: Sequence,
+        /// How many they are.
+        count: u64,
     },
     /// The publisher of the topic was dropped, and every value was received that it left behind.
     #[error("the topic has ended after {published} values")]
@@ -204,6 +224,16 @@ pub enum GrantError {
     /// The shape of the repository is impossible.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// The topic is of another kind.
+    #[error(
+        "the topic is a {found}: subscribe to it with Node::{found}_subscriber, not with Node::{expected}_subscriber"
+    )]
+    Kind {
+        /// The kind of the subscriber.
+        expected: Kind,
+        /// The kind of the topic.
+        found: Kind,
+    },
     /// The header of the repository is damaged or of another version.
     #[error(transparent)]
     Header(#[from] HeaderError),

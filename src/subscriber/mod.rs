@@ -1,10 +1,16 @@
 //! The subscriber's public handles.
 
 mod error;
+mod log;
 mod sample;
 mod state;
+mod subscription;
 
 pub use error::{AttachError, GrantError, ReceiveError, SubscriberError};
-pub use sample::{Sample, SampleRef};
-pub(crate) use state::{Attachment, End, Granted, Source};
+pub use log::{LogSubscriber, LogSubscriberStats, Records};
+pub use sample::{Record, RecordRef, Sample, SampleRef};
 pub use state::{StateSubscriber, SubscriberStats};
+#[cfg(test)]
+pub(crate) use subscription::Observed;
+pub use subscription::Subscribed;
+pub(crate) use subscription::{Attachment, End, Granted, Source, Subscription};

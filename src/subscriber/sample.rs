@@ -39,6 +39,62 @@ pub struct SampleRef<'a, T> {
     pub(super) payload: PhantomData<fn() -> T>,
 }
 
+/// A record of a log that was received, with where and when it was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Record<V> {
+    /// The value.
+    pub value: V,
+    /// Its position in the topic.
+    pub sequence: Sequence,
+    /// The incarnation of the topic.
+    pub epoch: Epoch,
+    /// When it was published by the publisher's clock, nanoseconds since the Unix epoch.
+    pub published_ns: u64,
+}
+
+/// A record of a log that was received and checked, still as bytes, in the subscriber's private memory. Gone at the next
+/// receive.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct RecordRef<'a, T> {
+    /// Its bytes, aligned to 8.
+    pub bytes: &'a [u8],
+    /// Its position in the topic.
+    pub sequence: Sequence,
+    /// The incarnation of the topic.
+    pub epoch: Epoch,
+    /// When it was published by the publisher's clock, nanoseconds since the Unix epoch.
+    pub published_ns: u64,
+    pub(super) payload: PhantomData<fn() -> T>,
+}
+
+impl<T: Payload> RecordRef<'_, T> {
+    /// The value, decoded.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`] when the bytes are not a value of the type, which a publisher of the same type never sends.
+    pub fn decode(&self) -> Result<T::Owned, DecodeError> {
+        T::decode(self.bytes)
+    }
+}
+
+impl<'a, V> RecordRef<'a, Pod<V>>
+where
+    Pod<V>: Payload,
+    V: bytemuck::Pod,
+{
+    /// The value in place.
+    ///
+    /// # Errors
+    ///
+    /// [`DecodeError`] when the bytes do not have the length of the type, or the type is aligned to more than 8.
+    pub fn value(&self) -> Result<&'a V, DecodeError> {
+        Pod::<V>::view(self.bytes)
+    }
+}
+
 impl<T: Payload> SampleRef<'_, T> {
     /// The value, decoded.
     ///

@@ -11,7 +11,7 @@ use crate::id::NodeName;
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY};
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
-use crate::publisher::{PublishedTopic, StateParts, StatePublisher};
+use crate::publisher::{PublishedTopic, StateParts, StatePublisher, TopicParts};
 use crate::repository::state::{ReadCounts, ReadFailure, StateReader};
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
@@ -201,22 +201,23 @@ impl World {
         let name: NodeName = "publishing".parse().unwrap();
         let fabric = Network::new(seed, Reach::Mapped).fabric(&name);
         let (publisher, topic) = StatePublisher::<Raw>::open(StateParts {
-            fabric: &fabric,
-            clock: Arc::new(VirtualClock::default()),
-            waker: Arc::new(Waker::new().unwrap()),
-            node: Arc::new(()),
-            host: "host",
-            name: "topic".parse().unwrap(),
+            topic: TopicParts {
+                fabric: &fabric,
+                clock: Arc::new(VirtualClock::default()),
+                waker: Arc::new(Waker::new().unwrap()),
+                node: Arc::new(()),
+                host: "host",
+                name: "topic".parse().unwrap(),
+                payload_len_max: LEN_MAX,
+            },
             slot_count,
-            payload_len_max: LEN_MAX,
         })
         .unwrap();
-        let geometry = topic.geometry();
+        let geometry = topic.geometry().state().unwrap();
         let wire = wire(geometry.region_len());
         let target = Arc::clone(&wire.0.lock().target);
         let closed = Arc::default();
-        let landing = Landing::new(Box::new(wire.clone()), geometry, topic.epoch(), Arc::clone(&closed));
-        topic.hand_over(landing);
+        assert!(topic.landings().lend(Box::new(wire.clone()), &closed));
         let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
         let expected = ReadCounts::default();
         Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
@@ -263,10 +264,10 @@ impl World {
     /// Publishes no more; everything arrives.
     fn settle(&mut self, len: impl Fn(u64) -> usize) {
         for _ in 0..10 {
-            self.topic.tend();
+            self.topic.landings().tend();
             self.wire.complete();
         }
-        assert!(!self.topic.owes_values(&self.closed));
+        assert!(!self.topic.landings().owe(&self.closed));
         while self.receive(&len) {}
         assert_eq!(self.last, self.publisher.newest().get(), "the newest value is received");
         let counted = self.reader.counts();
@@ -279,16 +280,14 @@ impl World {
 fn a_slow_subscriber_keeps_nobody_else_waiting_for_the_end() {
     let World { mut publisher, topic, closed, wire, .. } = World::new(8, false, 1);
     let (slow, slow_closed) = (Wire::new(false, topic.geometry().region_len(), 2), Arc::default());
-    let landing =
-        Landing::new(Box::new(slow.clone()), topic.geometry(), topic.epoch(), Arc::clone(&slow_closed));
-    topic.hand_over(landing);
+    assert!(topic.landings().lend(Box::new(slow.clone()), &slow_closed));
     publisher.publish(b"last").unwrap();
     drop(publisher);
     wire.complete();
-    assert!(!topic.owes_values(&closed));
-    assert!(topic.owes_values(&slow_closed));
+    assert!(!topic.landings().owe(&closed));
+    assert!(topic.landings().owe(&slow_closed));
     slow.complete();
-    assert!(!topic.owes_values(&slow_closed));
+    assert!(!topic.landings().owe(&slow_closed));
 }
 
 #[test]
@@ -403,16 +402,16 @@ fn the_node_brings_what_the_publisher_passed_over() {
     world.wire.place(usize::MAX);
     (0..4).for_each(|_| world.publish(LEN_MAX));
     assert_eq!(world.wire.posted(), ["slot"; 3]);
-    world.topic.tend();
+    world.topic.landings().tend();
     assert_eq!(world.wire.posted(), [""; 0], "values are under way");
     world.wire.acknowledge();
     assert!(world.receive(|_| LEN_MAX));
     assert_eq!(world.last, 67);
-    world.topic.tend();
+    world.topic.landings().tend();
     assert_eq!(world.wire.posted(), ["tail body"]);
     world.wire.complete();
     assert!(!world.receive(|_| LEN_MAX), "it is hidden");
-    world.topic.tend();
+    world.topic.landings().tend();
     assert_eq!(world.wire.posted(), ["head hot head"]);
     world.settle(|_| LEN_MAX);
     assert_eq!(world.last, 71);
@@ -440,7 +439,7 @@ fn every_order_of_events_gives_whole_values_and_exact_counts() {
                     }
                     2..=3 => drop(world.wire.place(1 + random.index(speed))),
                     4 => world.wire.acknowledge(),
-                    5 => drop(world.topic.tend()),
+                    5 => drop(world.topic.landings().tend()),
                     _ => drop(world.receive(len)),
                 }
             }
@@ -520,7 +519,7 @@ fn whatever_is_lost_only_whole_values_are_received_and_the_next_that_arrives_is(
                     }
                     2 => drop(world.wire.place(1 + random.index(40))),
                     3 => world.wire.complete(),
-                    4 => drop(world.topic.tend()),
+                    4 => drop(world.topic.landings().tend()),
                     _ => drop(world.receive(len)),
                 }
             }

@@ -8,5 +8,5 @@ mod tests;
 
 pub use reader::{LogCounts, LogStart};
 
-pub(crate) use reader::{LogReader, Next};
-pub(crate) use writer::LogWriter;
+pub(crate) use reader::{Brought, LogFetch, LogReader, LossReason, Lost, Next, Taken};
+pub(crate) use writer::{Appended, LogWriter, RecordTooLong};

@@ -1,3 +1,7 @@
+mod fetched;
+
+use self::fetched::Fetching;
+pub(crate) use self::fetched::{Brought, LogFetch};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::WORD;
 use crate::layout::header::HOT_SEQUENCE;
@@ -33,8 +37,13 @@ pub(crate) struct LogReader {
     doubts: bool,
     /// Frames in private memory. The next one begins at `from`.
     buffer: Box<[u64]>,
+    /// Bytes that are copied at a time.
+    fetch_len: usize,
+    /// Bytes of the last record's frame.
+    last_frame_len: usize,
     from: usize,
     until: usize,
+    fetching: Fetching,
     counts: LogCounts,
 }
 
@@ -58,14 +67,35 @@ pub(crate) enum Next<'a> {
     /// A record.
     Record(Record<'a>),
     /// Records that are missing before the next one.
-    Lost {
-        /// The first of them.
-        first: Sequence,
-        /// How many they are.
-        count: u64,
-        /// Why.
-        reason: LossReason,
-    },
+    Lost(Lost),
+}
+
+/// Records that are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lost {
+    /// The first of them.
+    pub(crate) first: Sequence,
+    /// How many they are.
+    pub(crate) count: u64,
+    /// Why.
+    pub(crate) reason: LossReason,
+}
+
+/// What a reader has taken and holds: see [`LogReader::taken`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Taken {
+    /// A record.
+    Record(TakenRecord),
+    /// Records that are missing before the next one.
+    Lost(Lost),
+}
+
+/// A record that a reader has checked and holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TakenRecord {
+    header: FrameHeader,
+    /// Where its payload begins in the buffer, words.
+    begin: usize,
 }
 
 /// A record that passed every check, in private memory.
@@ -100,6 +130,18 @@ pub struct LogCounts {
     pub damaged: u64,
 }
 
+/// What became of an attempt to take a record from private memory.
+enum Parsed {
+    /// A record, or what is missing before it.
+    Taken(Taken),
+    /// There is none, or not all of it.
+    Empty,
+    /// A record that is not what it was, with so many words.
+    Damaged(usize),
+    /// Something that is no frame.
+    Wrong,
+}
+
 /// What stands in the buffer where the next frame begins.
 enum Found {
     /// A record: its header, and how many words its frame has.
@@ -117,7 +159,8 @@ enum Found {
 impl LogReader {
     /// A reader that has seen nothing yet.
     pub(crate) fn new(geometry: LogGeometry, epoch: Epoch, topic: TopicId, start: LogStart) -> Self {
-        let len = frame_len(geometry.payload_len_max()).max(limits::LOG_FETCH_LEN).min(geometry.capacity());
+        let fetch_len =
+            frame_len(geometry.payload_len_max()).max(limits::LOG_FETCH_LEN).min(geometry.capacity());
         Self {
             geometry,
             check: FrameCheck::new(topic, epoch),
@@ -128,9 +171,12 @@ impl LogReader {
             at: None,
             reason: LossReason::Lapped,
             doubts: false,
-            buffer: vec![0; len / WORD].into(),
+            buffer: vec![0; (fetch_len + limits::LOG_FETCH_LEN) / WORD].into(),
+            fetch_len,
+            last_frame_len: 0,
             from: 0,
             until: 0,
+            fetching: Fetching::default(),
             counts: LogCounts::default(),
         }
     }
@@ -140,43 +186,76 @@ impl LogReader {
         self.counts
     }
 
+    /// Finds where to begin, so that what is published from now on is not before that.
+    pub(crate) fn settle(&mut self, memory: &Region) {
+        if let Some(start) = self.start.take() {
+            self.begin(memory, start);
+        }
+    }
+
     /// The sequence of the record that comes next.
-    #[cfg(test)]
     pub(crate) fn next_sequence(&self) -> Sequence {
         self.next
     }
 
     /// The next record in mapped memory, or what is missing before it; `None` when there is none yet.
     #[inline]
-    pub(crate) fn poll(&mut self, memory: &Region) -> Option<Next<'_>> {
+    pub(crate) fn poll(&mut self, memory: &Region) -> Option<Taken> {
         let mut refills = 0;
+        loop {
+            match self.parse() {
+                Parsed::Taken(taken) => return Some(taken),
+                // Whatever stands in memory, this comes to an end.
+                Parsed::Empty if refills < limits::LOG_REFILLS_MAX && self.refill(memory) => refills += 1,
+                Parsed::Empty => return None,
+                Parsed::Damaged(words) if !self.doubts => self.pass_damaged(words),
+                Parsed::Damaged(_) | Parsed::Wrong => self.resume(memory, LossReason::Damaged),
+            }
+        }
+    }
+
+    /// What was taken last.
+    #[inline]
+    pub(crate) fn taken(&self, taken: Taken) -> Next<'_> {
+        match taken {
+            Taken::Lost(lost) => Next::Lost(lost),
+            Taken::Record(TakenRecord { header, begin }) => {
+                let words = self.buffer.get(begin..).unwrap_or_default();
+                let bytes: &[u8] = bytemuck::cast_slice(words);
+                let payload = bytes.get(..header.payload_len as usize).unwrap_or_default();
+                Next::Record(Record { sequence: header.sequence, published_ns: header.published_ns, payload })
+            }
+        }
+    }
+
+    /// Takes the next record, or what is missing before it, from what is in private memory.
+    #[inline]
+    fn parse(&mut self) -> Parsed {
         loop {
             match self.find() {
                 Found::Frame(header, words) => {
                     if header.sequence > self.next
                         && let Some(lost) = self.miss(header.sequence)
                     {
-                        return Some(lost);
+                        return Parsed::Taken(Taken::Lost(lost));
                     }
                     let begin = self.from + HEADER_WORDS;
                     self.pass(words, Some(header.sequence.next()));
                     if header.sequence == self.next {
-                        return Some(Next::Record(self.accept(&header, begin)));
+                        self.next = header.sequence.next();
+                        (self.is_floating, self.doubts) = (false, false);
+                        self.counts.received += 1;
+                        self.last_frame_len = words * WORD;
+                        return Parsed::Taken(Taken::Record(TakenRecord { header, begin }));
                     }
                 }
                 Found::Filler => {
                     let rest = self.geometry.rest(self.position) as u64;
                     self.move_to(self.position.wrapping_add(rest), self.at);
                 }
-                // Whatever stands in memory, this comes to an end.
-                Found::Part if refills < limits::LOG_REFILLS_MAX && self.refill(memory) => refills += 1,
-                Found::Part => return None,
-                // What comes behind it tells how many records it was.
-                Found::Damaged(words) if !self.doubts => {
-                    (self.reason, self.doubts) = (LossReason::Damaged, true);
-                    self.pass(words, None);
-                }
-                Found::Damaged(_) | Found::Wrong => self.resume(memory, LossReason::Damaged),
+                Found::Part => return Parsed::Empty,
+                Found::Damaged(words) => return Parsed::Damaged(words),
+                Found::Wrong => return Parsed::Wrong,
             }
         }
     }
@@ -212,7 +291,7 @@ impl LogReader {
 
     /// Takes note that the next record there is, is this one. What is missing before it, if that was promised.
     #[cold]
-    fn miss(&mut self, found: Sequence) -> Option<Next<'static>> {
+    fn miss(&mut self, found: Sequence) -> Option<Lost> {
         let first = std::mem::replace(&mut self.next, found);
         if std::mem::take(&mut self.is_floating) {
             return None;
@@ -222,7 +301,7 @@ impl LogReader {
             LossReason::Lapped => self.counts.lapped += count,
             LossReason::Damaged => self.counts.damaged += count,
         }
-        Some(Next::Lost { first, count, reason })
+        Some(Lost { first, count, reason })
     }
 
     /// Goes on behind a frame of so many words.
@@ -239,26 +318,20 @@ impl LogReader {
         (self.from, self.until) = (0, 0);
     }
 
-    #[inline]
-    fn accept(&mut self, header: &FrameHeader, begin: usize) -> Record<'_> {
-        self.next = header.sequence.next();
-        (self.is_floating, self.doubts) = (false, false);
-        self.counts.received += 1;
-        let words = self.buffer.get(begin..).unwrap_or_default();
-        let bytes: &[u8] = bytemuck::cast_slice(words);
-        let payload = bytes.get(..header.payload_len as usize).unwrap_or_default();
-        Record { sequence: header.sequence, published_ns: header.published_ns, payload }
+    /// Goes on behind a frame that is not what it was: what comes behind it tells how many records that was.
+    #[cold]
+    fn pass_damaged(&mut self, words: usize) {
+        (self.reason, self.doubts) = (LossReason::Damaged, true);
+        self.pass(words, None);
     }
 
     /// Copies frames to private memory, from the next one on. False when there is none, or not all of it.
     fn refill(&mut self, memory: &Region) -> bool {
-        if let Some(start) = self.start.take() {
-            self.begin(memory, start);
-        }
+        self.settle(memory);
         // Acquire: pairs with the Release store of the end in `LogWriter`.
         let end = memory.load_acquire(HOT_END);
         let left = usize::try_from(end.saturating_sub(self.position)).unwrap_or(usize::MAX);
-        let len = left.min(self.geometry.rest(self.position)).min(self.buffer.len() * WORD) / WORD * WORD;
+        let len = left.min(self.geometry.rest(self.position)).min(self.fetch_len) / WORD * WORD;
         let held = (self.until - self.from) * WORD;
         if len == 0 || len <= held {
             return false;

@@ -1,12 +1,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+mod fetched;
+
 use super::*;
 use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::Geometry;
 use crate::layout::log::{LogGeometry, RING_OFFSET};
 use crate::memory::{Access, Protection, Region};
-use crate::repository::log::reader::LossReason;
-use crate::repository::log::writer::RecordTooLong;
 use crate::testkit::random::{Random, each_seed};
 
 const TOPIC: TopicId = TopicId::new(7);
@@ -14,11 +15,17 @@ const TOPIC: TopicId = TopicId::new(7);
 fn writer(capacity: usize, payload_len_max: usize) -> LogWriter {
     let geometry = LogGeometry::new(capacity, payload_len_max).unwrap();
     let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
-    LogWriter::new(region, geometry, &geometry.static_line(Epoch::FIRST, TOPIC, 0))
+    LogWriter::new(region, geometry, &Geometry::from(geometry).static_line(Epoch::FIRST, TOPIC, 0))
 }
 
 fn reader(writer: &LogWriter, start: LogStart) -> LogReader {
     LogReader::new(writer.geometry(), Epoch::FIRST, TOPIC, start)
+}
+
+/// The next record in mapped memory, or what is missing before it.
+fn poll<'a>(reader: &'a mut LogReader, memory: &Region) -> Option<Next<'a>> {
+    let taken = reader.poll(memory)?;
+    Some(reader.taken(taken))
 }
 
 /// The payload of a record, of a length that changes from one to the next.
@@ -32,7 +39,7 @@ fn drain(reader: &mut LogReader, memory: &Region, len_max: usize) -> (u64, u64) 
     let (mut received, mut lost) = (0, 0);
     loop {
         let next = reader.next_sequence();
-        match reader.poll(memory) {
+        match poll(reader, memory) {
             None => return (received, lost),
             Some(Next::Record(record)) => {
                 assert!(
@@ -44,7 +51,7 @@ fn drain(reader: &mut LogReader, memory: &Region, len_max: usize) -> (u64, u64) 
                 assert_eq!(record.published_ns, record.sequence.get());
                 received += 1;
             }
-            Some(Next::Lost { first, count, .. }) => {
+            Some(Next::Lost(Lost { first, count, .. })) => {
                 assert!((first, true) == (next, count > 0) || received + lost == 0);
                 lost += count;
             }
@@ -132,12 +139,14 @@ fn a_lapped_reader_goes_on_with_a_margin() {
     let mut writer = writer(64 << 10, 40);
     let mut reader = reader(&writer, LogStart::At(Sequence::new(1)));
     append(&mut writer, 5000, 40);
-    assert!(matches!(reader.poll(writer.region()), Some(Next::Lost { .. })));
+    assert!(matches!(poll(&mut reader, writer.region()), Some(Next::Lost(_))));
     let next = reader.next_sequence();
     // As much as the margin, less a segment, is written before it looks again.
     let frames = (64 << 10) / 8 / 64;
     append(&mut writer, frames - frames / 8 - 1, 40);
-    assert!(matches!(reader.poll(writer.region()), Some(Next::Record(record)) if record.sequence == next));
+    assert!(
+        matches!(poll(&mut reader, writer.region()), Some(Next::Record(record)) if record.sequence == next)
+    );
 }
 
 #[test]
@@ -146,9 +155,9 @@ fn a_reader_begins_where_it_was_asked_to() {
     append(&mut writer, 5000, 40);
     let first = |start| {
         let mut reader = reader(&writer, start);
-        match reader.poll(writer.region()) {
+        match poll(&mut reader, writer.region()) {
             Some(Next::Record(record)) => Some((record.sequence.get(), 0)),
-            Some(Next::Lost { first, count, .. }) => Some((first.get(), count)),
+            Some(Next::Lost(Lost { first, count, .. })) => Some((first.get(), count)),
             None => None,
         }
     };
@@ -182,13 +191,13 @@ fn each_flipped_bit_is_told_and_costs_no_other_record() {
             writer.region().store(offset, word ^ 1 << bit);
             let mut reader = reader(&writer, LogStart::At(Sequence::new(1)));
             let (mut received, mut lost, mut sum) = (0, 0, 0);
-            while let Some(next) = reader.poll(writer.region()) {
+            while let Some(next) = poll(&mut reader, writer.region()) {
                 match next {
                     Next::Record(record) => {
                         assert_eq!(record.payload, payload(record.sequence.get(), 24));
                         (received, sum) = (received + 1, sum + record.sequence.get());
                     }
-                    Next::Lost { count, reason, .. } => {
+                    Next::Lost(Lost { count, reason, .. }) => {
                         assert_eq!(reason, LossReason::Damaged);
                         lost += count;
                     }
@@ -219,7 +228,7 @@ fn random_memory_ends_every_call_and_gives_no_record() {
         {
             let mut reader = reader(&writer, start);
             for _ in 0..8 {
-                assert!(!matches!(reader.poll(writer.region()), Some(Next::Record(_))));
+                assert!(!matches!(poll(&mut reader, writer.region()), Some(Next::Record(_))));
             }
         }
     });

@@ -89,7 +89,6 @@ impl LogWriter {
     }
 
     /// Where things stand in it.
-    #[cfg(test)]
     pub(crate) fn geometry(&self) -> LogGeometry {
         self.geometry
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::*;
 use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::Geometry;
 use crate::layout::header::StaticLine;
 use crate::layout::state::StateGeometry;
 use crate::memory::{Access, Protection, Region};
@@ -24,7 +25,7 @@ fn epoch() -> Epoch {
 fn writer(slot_count: u32, payload_len_max: usize) -> StateWriter {
     let geometry = StateGeometry::new(slot_count, payload_len_max).unwrap();
     let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
-    StateWriter::new(region, geometry, &geometry.static_line(epoch(), TOPIC, 0))
+    StateWriter::new(region, geometry, &Geometry::from(geometry).static_line(epoch(), TOPIC, 0))
 }
 
 fn reader(writer: &StateWriter) -> StateReader {

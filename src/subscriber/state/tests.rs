@@ -5,12 +5,17 @@ use std::os::fd::BorrowedFd;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::fabric::Waker;
+use crate::clock::Clock;
+use crate::control::ControlError;
+use crate::fabric::{ByteRange, Waker};
+use crate::id::TopicId;
 use crate::layout::header::HOT_OFFSET;
-use crate::layout::{ByteRange, LINE, WORD};
+use crate::layout::state::StateGeometry;
+use crate::layout::{Geometry, LINE, WORD};
 use crate::memory::Protection;
 use crate::payload::Raw;
 use crate::repository::state::StateWriter;
+use crate::subscriber::subscription::{Attachment, End, Granted};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const LEN_MAX: usize = 100_000;
@@ -153,10 +158,10 @@ fn a_heart_on_another_host_is_judged_by_its_beats() {
     let Setup { clock, mut subscriber, .. } = setup(false);
     let stale = Duration::from_nanos(limits::HEARTBEAT_STALE_NS);
     for heartbeat_ns in [1, u64::MAX / 2] {
-        assert_eq!(subscriber.heart_stands_ns(heartbeat_ns), 0, "the first look");
+        assert_eq!(subscriber.subscription.heart_stands_ns(heartbeat_ns), 0, "the first look");
         clock.pause(stale);
-        assert!(subscriber.heart_stands_ns(heartbeat_ns) >= limits::HEARTBEAT_STALE_NS);
-        assert_eq!(subscriber.heart_stands_ns(heartbeat_ns + 1), 0, "it beats again");
+        assert!(subscriber.subscription.heart_stands_ns(heartbeat_ns) >= limits::HEARTBEAT_STALE_NS);
+        assert_eq!(subscriber.subscription.heart_stands_ns(heartbeat_ns + 1), 0, "it beats again");
     }
 }
 
@@ -165,7 +170,8 @@ fn setup(can_wait: bool) -> Setup {
     let topic: TopicName = "topic".parse().unwrap();
     let (topic_id, epoch) = (TopicId::of(&topic), Epoch::new(7).unwrap());
     let allocate = || Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
-    let writer = StateWriter::new(allocate(), geometry, &geometry.static_line(epoch, topic_id, 0));
+    let writer =
+        StateWriter::new(allocate(), geometry, &Geometry::from(geometry).static_line(epoch, topic_id, 0));
     let remote =
         Remote { writer, posted: Vec::new(), handles: 0, meanwhile: 0, stalled: false, failing: None };
     let remote = Arc::new(Mutex::new(remote));
@@ -176,7 +182,7 @@ fn setup(can_wait: bool) -> Setup {
         topic_id,
         delivery: Delivery::Pull,
         epoch,
-        geometry,
+        geometry: geometry.into(),
         schema: Raw::schema().unwrap(),
         key: 0,
         address: 0,
@@ -184,8 +190,9 @@ fn setup(can_wait: bool) -> Setup {
     let clock = Arc::new(BusyClock::default());
     let source = Source::Remote(Box::new(wire));
     let attached = Arc::new(Attached::default());
-    let subscriber =
-        StateSubscriber::new(granted, source, Arc::clone(&attached) as _, Arc::clone(&clock) as _);
+    let subscription =
+        Subscription::new(granted, source, Arc::clone(&attached) as _, Arc::clone(&clock) as _);
+    let subscriber = StateSubscriber::new(subscription).unwrap();
     Setup { remote, clock, attached, subscriber }
 }
 

@@ -12,7 +12,7 @@ use crate::fabric::{Address, Connection, Fabric, FabricError, Listener, Received
 use crate::id::{Epoch, TopicName};
 use crate::layout::state::StateGeometry;
 use crate::payload::Raw;
-use crate::publisher::{Landing, PublishedTopic, StateParts, StatePublisher};
+use crate::publisher::{PublishedTopic, StateParts, StatePublisher, TopicParts};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a subscriber sends to pull.
@@ -56,16 +56,16 @@ impl Publisher {
 
     pub(super) fn new(fabric: &dyn Fabric, geometry: StateGeometry, epoch: Epoch) -> Self {
         let clock = Arc::new(PublishingClock::default());
-        let parts = StateParts {
+        let parts = TopicParts {
             fabric,
             clock: Arc::clone(&clock) as _,
             waker: Arc::new(Waker::new().expect("an event can be had")),
             node: Arc::new(()),
             host: "host",
             name: topic(),
-            slot_count: geometry.slot_count(),
             payload_len_max: geometry.payload_len_max(),
         };
+        let parts = StateParts { topic: parts, slot_count: geometry.slot_count() };
         let (publisher, topic) = StatePublisher::open_as(parts, epoch).expect("a small topic");
         let listener = fabric.listen(&name("publisher")).expect("the name is free");
         Self { sessions: Vec::new(), listener, publisher, topic, clock }
@@ -91,7 +91,7 @@ impl Publisher {
         }
         let Self { sessions, topic, .. } = self;
         sessions.retain_mut(|session| session.turn(topic).is_ok());
-        topic.tend();
+        topic.landings().tend();
     }
 }
 
@@ -107,7 +107,8 @@ impl Session {
                 if let Some(offer) = offer {
                     let remote = offer.open_write(geometry.region_len())?;
                     let closed = self.closed.insert(Arc::default());
-                    topic.hand_over(Landing::new(remote, geometry, topic.epoch(), Arc::clone(closed)));
+                    // One that cannot be written is closed: the session notices that.
+                    topic.landings().lend(remote, closed);
                 }
                 self.owes_answer = true;
             }

@@ -1,0 +1,141 @@
+//! Log topics between nodes of one host.
+
+use super::*;
+use crate::repository::log::LogStart;
+use crate::subscriber::{GrantError, LogSubscriber};
+
+fn values<T: Payload>(subscriber: &mut LogSubscriber<T>, count: usize) -> Vec<T::Owned> {
+    subscriber.records().take(count).map(|record| record.unwrap().value).collect()
+}
+
+#[test]
+fn every_record_is_received_in_order_from_where_one_asked_to_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publishing.log_publisher::<(u64, String)>("a/b").open().unwrap();
+    let value = |number: u64| (number, "x".repeat(number as usize % 50));
+    for number in 1..=100 {
+        assert_eq!(publisher.publish(&value(number)).unwrap().get(), number);
+    }
+    let starts = [
+        (LogStart::Earliest, 1),
+        (LogStart::Newest, 101),
+        (LogStart::At(Sequence::new(40)), 40),
+        (LogStart::Back(7), 94),
+    ];
+    let open = |start| subscribing.log_subscriber::<(u64, String)>("shm:p/a/b").start(start).open().unwrap();
+    let mut subscribers = starts.map(|(start, first)| (open(start), first));
+    // What is published after they were opened is not before any of them.
+    let batch: Vec<_> = (101..=300).map(value).collect();
+    assert_eq!(publisher.publish_batch(&batch).unwrap().get(), 300);
+    for (subscriber, first) in &mut subscribers {
+        assert_eq!(subscriber.next_sequence().get(), *first);
+        for number in *first..=300 {
+            let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
+            assert_eq!((record.sequence.get(), record.value), (number, value(number)));
+            assert_eq!(record.epoch, publisher.epoch());
+        }
+        assert!(subscriber.try_receive().unwrap().is_none());
+        assert_eq!(subscriber.stats().received, 301 - *first);
+    }
+}
+
+#[test]
+fn appended_records_are_seen_when_they_are_committed() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").open().unwrap();
+    for number in 1..=10 {
+        assert_eq!(publisher.append(&number).unwrap().get(), number);
+    }
+    assert!(subscriber.try_receive().unwrap().is_none());
+    assert_eq!(publisher.newest(), Sequence::NONE);
+    assert_eq!(publisher.commit().get(), 10);
+    assert_eq!(values(&mut subscriber, 10), (1..=10).collect::<Vec<_>>());
+}
+
+#[test]
+fn who_is_too_slow_is_told_how_many_records_it_missed_and_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.log_publisher::<u64>("t").capacity(4096).open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").open().unwrap();
+    for number in 1..=10_000 {
+        publisher.publish(&number).unwrap();
+    }
+    let ReceiveError::Lapped { first_lost, count } = subscriber.try_receive().unwrap_err() else {
+        panic!("records must be missing");
+    };
+    assert_eq!(first_lost.get(), 1);
+    let record = subscriber.try_receive().unwrap().expect("a record is left");
+    assert_eq!((record.sequence.get(), record.value), (count + 1, count + 1));
+    let rest = values(&mut subscriber, (10_000 - count - 1) as usize);
+    assert_eq!(rest.last(), Some(&10_000));
+    let stats = subscriber.stats();
+    assert_eq!((stats.lapped, stats.received, stats.rejected), (count, 10_000 - count, 0));
+}
+
+#[test]
+fn the_last_records_come_before_the_end_of_the_topic() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").open().unwrap();
+    publisher.publish_batch(&[1, 2]).unwrap();
+    publisher.append(&3).unwrap();
+    drop(publisher);
+    let received: Vec<_> = subscriber.records().map(|record| record.unwrap().value).collect();
+    assert_eq!(received, [1, 2, 3]);
+    let end = subscriber.try_receive().unwrap_err();
+    assert!(matches!(end, ReceiveError::Ended { published } if published.get() == 3), "{end}");
+}
+
+#[test]
+fn records_beyond_the_declared_maximum_are_refused_one_by_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.log_publisher::<String>("t").payload_len_max(16).open().unwrap();
+    let long = "x".repeat(40);
+    let error = publisher.publish(&long).unwrap_err();
+    assert!(error.to_string().contains("declare a larger payload"), "{error}");
+    let batch = ["a".to_owned(), "b".to_owned(), long, "c".to_owned()];
+    publisher.publish_batch(&batch).unwrap_err();
+    // What came before the one that failed is published.
+    assert_eq!(publisher.newest().get(), 2);
+    let mut subscriber = node.log_subscriber::<String>("shm:p/t").earliest().open().unwrap();
+    assert_eq!(values(&mut subscriber, 2), ["a", "b"]);
+}
+
+#[test]
+fn a_topic_of_another_kind_is_refused_with_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let _state = node.state_publisher::<u64>("state").open().unwrap();
+    let _log = node.log_publisher::<u64>("log").open().unwrap();
+    let error = node.log_subscriber::<u64>("shm:p/state").open().unwrap_err();
+    assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Kind { .. }, .. }), "{error}");
+    assert!(
+        error.to_string().contains("the topic is a state: subscribe to it with Node::state_subscriber"),
+        "{error}"
+    );
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let error = node.state_subscriber::<u64>("shm:p/log").delivery(delivery).open().unwrap_err();
+        assert!(error.to_string().contains("the topic is a log"), "{error}");
+    }
+    let listed = node.directory(&"shm:p".parse().unwrap()).unwrap().topics;
+    let kinds: Vec<_> = listed.iter().map(|topic| (topic.topic.as_str(), topic.kind.to_string())).collect();
+    assert_eq!(kinds, [("log", "log".to_owned()), ("state", "state".to_owned())]);
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    for capacity in [usize::MAX, limits::REGION_LEN_MAX + 1, limits::REGION_LEN_MAX] {
+        let error = node.log_publisher::<u64>("t").capacity(capacity).open().unwrap_err();
+        assert!(matches!(error, PublisherError::Geometry(_)), "{error}");
+    }
+    let tiny = node.log_publisher::<u64>("t").capacity(0).open().unwrap();
+    assert!(tiny.capacity() >= 4 * 32);
+}

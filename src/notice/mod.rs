@@ -1,0 +1,30 @@
+//! Notices: datagrams that tell subscribers when to look.
+//!
+//! A node's [`NoticeSender`] tells all who have joined its channel what its topics have reached (see
+//! [`crate::layout::notice`] for the bytes). A [`NoticeReceiver`] listens to the channel of one peer on behalf of all
+//! subscriptions of its process, and puts what it believes into their [`Mailbox`]es.
+//!
+//! Losing notices costs time, and nothing else: the next one, the next heartbeat or the subscriber's own timer finds what
+//! was missed. A forged one costs a look in vain.
+
+mod mailbox;
+mod receiver;
+mod sender;
+
+#[cfg(test)]
+mod tests;
+
+use std::io;
+
+pub(crate) use crate::layout::notice::{Inline, Notice, NoticeKey};
+pub(crate) use mailbox::{Hint, Mailbox, Piece};
+pub(crate) use receiver::{NoticeCounts, NoticeReach, NoticeReceiver};
+pub(crate) use sender::{NoticeSender, NoticeSenderCounts, RegisterError};
+
+use crate::random;
+
+/// A key by chance, for the notices of one incarnation of a topic.
+pub(crate) fn draw_key() -> io::Result<NoticeKey> {
+    let words = [random::number()?, random::number()?];
+    Ok(NoticeKey::new(bytemuck::cast(words)))
+}

@@ -1,0 +1,595 @@
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::fabric::{ByteRange, ChannelReceiver, ChannelSender, Datagram, DatagramReach, FabricError, Sent};
+use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::WORD;
+use crate::layout::notice::{DatagramDraft, DatagramHeader, ENTRY_LEN, HEADER_LEN};
+use crate::limits;
+use crate::memory::{Protection, Region};
+use crate::testkit::random::{Random, each_seed};
+
+mod oracle;
+
+/// Datagrams of this length hold fifteen entries without inline bytes.
+const MTU: usize = 1024;
+const TICKET: &[u8] = b"here";
+const T: TopicId = TopicId::new(7);
+const KEY: NoticeKey = NoticeKey::new([1; 16]);
+
+/// What was sent: to whom, if to one alone, and the bytes.
+type Parcel = (Option<Vec<u8>>, Vec<u8>);
+
+/// A channel in memory. What is sent stays with it until somebody puts it into an inbox.
+#[derive(Debug, Default)]
+struct Wire {
+    sent: Mutex<Vec<Parcel>>,
+    /// Datagrams to all that it still takes; `None` for any number.
+    room: Mutex<Option<usize>>,
+    /// How often it had no room.
+    refused: Mutex<usize>,
+    /// It takes nothing from anybody, and says so by an error.
+    is_broken: Mutex<bool>,
+}
+
+/// Datagrams that wait to be received, and how each came.
+#[derive(Clone, Debug, Default)]
+struct Inbox(Arc<Mutex<Arrived>>);
+
+type Arrived = VecDeque<(Vec<u8>, DatagramReach)>;
+
+impl ChannelSender for Wire {
+    fn ticket(&self) -> &[u8] {
+        b"there"
+    }
+
+    fn datagram_len_max(&self) -> usize {
+        MTU
+    }
+
+    fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError> {
+        if *self.is_broken.lock() {
+            return Err(FabricError::Access { why: "it is broken" });
+        }
+        if let Some(room) = &mut *self.room.lock() {
+            let Some(left) = room.checked_sub(1) else {
+                *self.refused.lock() += 1;
+                return Ok(Sent::Full);
+            };
+            *room = left;
+        }
+        assert!(datagram.len() <= MTU);
+        self.sent.lock().push((None, datagram.to_vec()));
+        Ok(Sent::Done)
+    }
+
+    fn send_to(&self, return_ticket: &[u8], datagram: &[u8]) -> Result<Sent, FabricError> {
+        if return_ticket == b"nobody" {
+            return Err(FabricError::Access { why: "nobody is there" });
+        }
+        self.sent.lock().push((Some(return_ticket.to_vec()), datagram.to_vec()));
+        Ok(Sent::Done)
+    }
+}
+
+impl ChannelReceiver for Inbox {
+    fn return_ticket(&self) -> &[u8] {
+        TICKET
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> Result<Option<Datagram>, FabricError> {
+        let Some((bytes, reach)) = self.0.lock().pop_front() else { return Ok(None) };
+        into[..bytes.len()].copy_from_slice(&bytes);
+        Ok(Some(Datagram { len: bytes.len(), reach }))
+    }
+
+    fn passed_over(&self) -> u64 {
+        3
+    }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        Ok(None)
+    }
+}
+
+impl Wire {
+    fn take(&self) -> Vec<Parcel> {
+        std::mem::take(&mut *self.sent.lock())
+    }
+}
+
+impl Inbox {
+    /// Puts a datagram in as the medium would.
+    fn put(&self, (receiver, bytes): &Parcel) {
+        let reach = if receiver.is_some() { DatagramReach::Unicast } else { DatagramReach::Multicast };
+        self.0.lock().push_back((bytes.clone(), reach));
+    }
+}
+
+/// A sender, a receiver, and what is between them.
+#[derive(Debug)]
+struct Pair {
+    wire: Arc<Wire>,
+    sender: NoticeSender,
+    inbox: Inbox,
+    receiver: NoticeReceiver,
+    memory: Region,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let wire = Arc::new(Wire::default());
+        let sender = NoticeSender::new(Arc::clone(&wire) as Arc<dyn ChannelSender>).unwrap();
+        let inbox = Inbox::default();
+        let receiver = NoticeReceiver::new(Box::new(inbox.clone()), sender.identity());
+        let memory = Region::allocate(1 << 16, Protection::PeersRead).unwrap();
+        (0..memory.len() / WORD).for_each(|word| memory.store(word * WORD, word as u64));
+        Self { wire, sender, inbox, receiver, memory }
+    }
+
+    /// A pair, and a mailbox of the topic [`T`], which is registered.
+    fn with_topic() -> (Self, Arc<Mailbox>) {
+        let pair = Self::new();
+        pair.sender.register(T, KEY).unwrap();
+        let mailbox = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
+        (pair, mailbox)
+    }
+
+    fn inline(&self, first_word: usize, words: usize) -> Option<Inline<'_>> {
+        let range = ByteRange { offset: first_word * WORD, len: words * WORD };
+        Some(Inline { memory: &self.memory, range, records: 1 })
+    }
+
+    /// Carries over all that was sent; how many datagrams that is.
+    fn carry(&self) -> usize {
+        let parcels = self.wire.take();
+        parcels.iter().for_each(|parcel| self.inbox.put(parcel));
+        parcels.len()
+    }
+
+    /// Carries over all that was sent, and has it received.
+    fn deliver(&self, now_ns: u64) -> NoticeCounts {
+        self.carry();
+        while self.receiver.turn(now_ns).unwrap() {}
+        self.receiver.counts()
+    }
+
+    fn announce(&self, sequence: u64) -> bool {
+        self.sender.announce(&notice(T, sequence), None).unwrap()
+    }
+}
+
+fn notice(topic: TopicId, sequence: u64) -> Notice {
+    let (epoch, sequence) = (Epoch::FIRST, Sequence::new(sequence));
+    Notice { topic, epoch, sequence, position: sequence.get() * 4096, published_ns: sequence.get() + 1 }
+}
+
+/// How many entries there are in datagrams, without inline bytes.
+fn entries(parcels: &[Parcel]) -> Vec<usize> {
+    parcels.iter().map(|(_, bytes)| (bytes.len() - HEADER_LEN) / ENTRY_LEN).collect()
+}
+
+#[test]
+fn a_notice_comes_to_every_mailbox_of_its_topic_with_its_bytes() {
+    let (pair, first) = Pair::with_topic();
+    let second = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
+    let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, KEY);
+    assert!(!first.has_news(Sequence::NONE));
+    assert_eq!((pair.sender.ticket(), pair.receiver.return_ticket()), (&b"there"[..], TICKET));
+    assert!(!pair.sender.announce(&notice(T, 3), pair.inline(100, 5)).unwrap());
+    let counts = pair.deliver(1);
+    let mut words = Vec::with_capacity(limits::NOTICE_DATAGRAM_LEN_MAX / WORD);
+    for mailbox in [first, second] {
+        assert!(mailbox.has_news(Sequence::new(2)) && !mailbox.has_news(Sequence::new(3)));
+        let hint = Hint { sequence: Sequence::new(3), position: 3 * 4096, published_ns: 4 };
+        assert_eq!(mailbox.hint(), hint);
+        assert_eq!(mailbox.take(&mut words), Some(Piece { notice: notice(T, 3), records: 1 }));
+        assert_eq!(words, [100, 101, 102, 103, 104]);
+        assert_eq!(mailbox.take(&mut words), None);
+    }
+    assert!(!other.has_news(Sequence::NONE) && other.take(&mut words).is_none());
+    let expected =
+        NoticeCounts { datagrams: 1, entries: 1, inline_taken: 2, passed_over: 3, ..Default::default() };
+    assert_eq!(counts, expected);
+}
+
+#[test]
+fn what_there_is_no_room_for_waits_and_the_newest_of_a_topic_replaces_the_others() {
+    let (pair, mailbox) = Pair::with_topic();
+    let topics: Vec<TopicId> = (100..120).map(TopicId::new).collect();
+    topics.iter().for_each(|topic| pair.sender.register(*topic, KEY).unwrap());
+    *pair.wire.room.lock() = Some(0);
+    for sequence in 1..=4 {
+        topics
+            .iter()
+            .for_each(|topic| assert!(pair.sender.announce(&notice(*topic, sequence), None).unwrap()));
+    }
+    assert!(pair.sender.flush().unwrap() && pair.wire.take().is_empty());
+    pair.sender.forget(topics[0]);
+
+    // A commit takes along what fits beside it, and the rest goes with a flush.
+    *pair.wire.room.lock() = Some(1);
+    assert!(pair.sender.announce(&notice(T, 1), pair.inline(0, 8)).unwrap());
+    assert!(pair.sender.flush().unwrap());
+    *pair.wire.room.lock() = None;
+    assert_eq!(pair.sender.flush().ok(), Some(false));
+    assert_eq!(pair.sender.flush().ok(), Some(false));
+    let mailboxes: Vec<_> = topics.iter().map(|it| pair.receiver.subscribe(*it, Epoch::FIRST, KEY)).collect();
+    let counts = pair.deliver(1);
+    assert_eq!((counts.datagrams, counts.entries, counts.inline_taken), (2, 1 + 19, 1));
+    assert_eq!(mailbox.hint().sequence, Sequence::new(1));
+    assert_eq!(mailboxes[0].hint(), Hint::default());
+    assert!(mailboxes[1..].iter().all(|mailbox| mailbox.hint().sequence == Sequence::new(4)));
+    let counts = pair.sender.counts();
+    assert_eq!((counts.sent, counts.deferred, counts.coalesced), (2, 80, 60));
+}
+
+#[test]
+fn a_notice_that_waits_is_not_sent_behind_a_newer_one() {
+    let (pair, _mailbox) = Pair::with_topic();
+    *pair.wire.room.lock() = Some(0);
+    assert!(pair.announce(1));
+    *pair.wire.room.lock() = None;
+    assert!(!pair.announce(2));
+    assert_eq!(entries(&pair.wire.take()), [1]);
+    let counts = pair.sender.counts();
+    assert_eq!((counts.sent, counts.deferred, counts.coalesced), (1, 1, 1));
+}
+
+#[test]
+fn inline_bytes_that_do_not_fit_are_left_out() {
+    let (pair, mailbox) = Pair::with_topic();
+    let words_max = (MTU - HEADER_LEN - ENTRY_LEN) / WORD;
+    for (sequence, words) in [(1, words_max), (2, words_max + 1)] {
+        pair.sender.announce(&notice(T, sequence), pair.inline(0, words)).unwrap();
+    }
+    let counts = pair.deliver(1);
+    assert_eq!((counts.entries, counts.inline_taken, mailbox.hint().sequence), (2, 1, Sequence::new(2)));
+}
+
+#[test]
+fn a_heartbeat_finds_what_was_lost_and_asks_for_an_answer() {
+    let pair = Pair::new();
+    let topics: Vec<TopicId> = (0..40).map(TopicId::new).collect();
+    topics.iter().for_each(|topic| pair.sender.register(*topic, KEY).unwrap());
+    let mailboxes: Vec<_> = topics.iter().map(|it| pair.receiver.subscribe(*it, Epoch::FIRST, KEY)).collect();
+    topics.iter().for_each(|topic| assert!(!pair.sender.announce(&notice(*topic, 5), None).unwrap()));
+    assert_eq!(pair.wire.take().len(), 40, "all of them are lost");
+    assert_eq!(pair.receiver.beacon(), None);
+
+    let newest = topics.iter().map(|topic| notice(*topic, 5)).chain([notice(TopicId::new(99), 1)]);
+    assert!(!pair.sender.heartbeat(newest).unwrap());
+    assert_eq!(entries(&pair.wire.sent.lock()), [15, 15, 10], "a topic that nobody registered is left out");
+    let counts = pair.deliver(1);
+    assert_eq!(
+        (counts.entries, counts.lost),
+        (40, 0),
+        "a receiver that hears for the first time missed nothing"
+    );
+    assert!(mailboxes.iter().all(|mailbox| mailbox.hint().sequence == Sequence::new(5)));
+    assert_eq!(pair.receiver.beacon(), Some(DatagramReach::Multicast));
+    assert_eq!(pair.receiver.beacon(), None);
+    assert!(!pair.sender.heartbeat([]).unwrap() && pair.wire.take().is_empty());
+}
+
+#[test]
+fn what_a_heartbeat_has_no_room_for_waits() {
+    let pair = Pair::new();
+    let topics: Vec<TopicId> = (0..40).map(TopicId::new).collect();
+    topics.iter().for_each(|topic| pair.sender.register(*topic, KEY).unwrap());
+    *pair.wire.room.lock() = Some(1);
+    assert!(pair.sender.heartbeat(topics.iter().map(|topic| notice(*topic, 5))).unwrap());
+    *pair.wire.room.lock() = None;
+    assert!(!pair.sender.flush().unwrap());
+    assert_eq!(entries(&pair.wire.take()), [15, 15, 10]);
+    assert_eq!(pair.sender.counts().deferred, 25);
+    assert_eq!(*pair.wire.refused.lock(), 1, "it was not asked again for each datagram");
+}
+
+/// A heartbeat is put together beside the publishers, and may be behind them.
+#[test]
+fn a_hint_never_goes_back() {
+    let (pair, mailbox) = Pair::with_topic();
+    pair.announce(5);
+    pair.sender.heartbeat([notice(T, 3)]).unwrap();
+    assert_eq!(pair.deliver(1).entries, 2);
+    let hint = Hint { sequence: Sequence::new(5), position: 5 * 4096, published_ns: 6 };
+    assert_eq!(mailbox.hint(), hint);
+    assert!(mailbox.has_news(Sequence::new(4)));
+
+    *pair.wire.room.lock() = Some(0);
+    assert!(pair.announce(7) && pair.sender.heartbeat([notice(T, 6)]).unwrap());
+    *pair.wire.room.lock() = None;
+    assert!(!pair.sender.flush().unwrap());
+    pair.deliver(1);
+    assert_eq!(mailbox.hint().sequence.get(), 7, "the newest of those that waited was sent");
+}
+
+#[test]
+fn what_comes_to_all_and_alone_counts_once_and_both_ways_are_heard() {
+    for order in [[0, 1], [1, 0]] {
+        let (pair, mailbox) = Pair::with_topic();
+        pair.sender.add_unicast(TICKET).unwrap();
+        pair.sender.announce(&notice(T, 1), pair.inline(0, 2)).unwrap();
+        pair.sender.heartbeat([notice(T, 1)]).unwrap();
+        let parcels = pair.wire.take();
+        assert_eq!(parcels.iter().filter(|(receiver, _)| receiver.as_deref() == Some(TICKET)).count(), 2);
+        for pick in order.into_iter().chain(order.map(|at| at + 2)) {
+            pair.inbox.put(&parcels[pick]);
+        }
+        let counts = pair.deliver(9);
+        assert_eq!((counts.entries, counts.stale, counts.inline_taken, counts.lost), (2, 2, 1, 0));
+        assert_eq!(mailbox.hint().sequence, Sequence::new(1));
+        assert_eq!(pair.receiver.beacon(), Some(DatagramReach::Multicast));
+        assert_eq!(pair.receiver.reach(9), NoticeReach::Multicast { heard_ns: 9 });
+        assert_eq!(pair.sender.counts().unicast_sent, 2);
+    }
+}
+
+#[test]
+fn a_receiver_that_hears_only_what_comes_alone_says_so() {
+    let (pair, mailbox) = Pair::with_topic();
+    assert_eq!(pair.receiver.reach(1), NoticeReach::Timer);
+    pair.sender.add_unicast(pair.receiver.return_ticket()).unwrap();
+    pair.sender.heartbeat([notice(T, 1)]).unwrap();
+    let parcels = pair.wire.take();
+    pair.inbox.put(&parcels[1]);
+    pair.deliver(1000);
+    assert!(mailbox.has_news(Sequence::NONE));
+    assert_eq!(pair.receiver.beacon(), Some(DatagramReach::Unicast));
+    let last = 1000 + limits::NOTICE_SILENCE_NS;
+    assert_eq!(pair.receiver.reach(last - 1), NoticeReach::Unicast { heard_ns: 1000 });
+    assert_eq!(pair.receiver.reach(last), NoticeReach::Timer);
+
+    // What somebody else sends on, in another way than it was sent, tells nothing of either.
+    for (sequence, pick, receiver) in [(2, 0, Some(TICKET.to_vec())), (3, 1, None)] {
+        pair.announce(sequence);
+        let (_, bytes) = pair.wire.take().swap_remove(pick);
+        pair.inbox.put(&(receiver, bytes));
+        pair.deliver(last);
+        assert_eq!(mailbox.hint().sequence.get(), sequence);
+        assert_eq!(pair.receiver.reach(last), NoticeReach::Timer);
+    }
+}
+
+#[test]
+fn receivers_that_are_reached_alone_are_bounded_and_independent() {
+    let (pair, _mailbox) = Pair::with_topic();
+    for bad in [&[][..], &[0; limits::CHANNEL_TICKET_LEN_MAX + 1]] {
+        assert_eq!(pair.sender.add_unicast(bad), Err(RegisterError::Ticket { len: bad.len() }));
+    }
+    pair.sender.add_unicast(b"nobody").unwrap();
+    for number in 1..limits::UNICAST_RECEIVERS_MAX as u64 {
+        pair.sender.add_unicast(&number.to_le_bytes()).unwrap();
+    }
+    assert_eq!(pair.sender.add_unicast(TICKET), Err(RegisterError::Receivers));
+    pair.sender.add_unicast(b"nobody").unwrap();
+    pair.announce(1);
+    assert_eq!(pair.wire.take().len(), limits::UNICAST_RECEIVERS_MAX);
+    assert_eq!((pair.sender.counts().unicast_sent, pair.sender.counts().unicast_failed), (63, 1));
+    // Added twice, removed twice.
+    pair.sender.remove_unicast(b"nobody");
+    assert_eq!(pair.sender.add_unicast(TICKET), Err(RegisterError::Receivers));
+    pair.sender.remove_unicast(b"nobody");
+    pair.sender.remove_unicast(b"nobody");
+    pair.sender.add_unicast(TICKET).unwrap();
+}
+
+#[test]
+fn a_broken_channel_keeps_nothing_waiting_and_still_reaches_those_alone() {
+    let (pair, mailbox) = Pair::with_topic();
+    pair.sender.add_unicast(TICKET).unwrap();
+    *pair.wire.room.lock() = Some(0);
+    assert!(pair.announce(1));
+    *pair.wire.is_broken.lock() = true;
+    assert!(pair.sender.flush().is_err() && !pair.sender.flush().unwrap());
+    assert!(pair.sender.announce(&notice(T, 2), None).is_err());
+    assert!(pair.sender.heartbeat([notice(T, 2)]).is_err());
+    assert!(!pair.sender.flush().unwrap());
+    assert_eq!(pair.deliver(1).entries, 3);
+    assert_eq!(mailbox.hint().sequence, Sequence::new(2));
+}
+
+#[test]
+fn topics_are_bounded() {
+    let pair = Pair::new();
+    for number in 0..limits::TOPICS_MAX as u64 {
+        pair.sender.register(TopicId::new(number), KEY).unwrap();
+    }
+    assert_eq!(pair.sender.register(TopicId::new(u64::MAX), KEY), Err(RegisterError::Topics));
+    pair.sender.register(TopicId::new(3), KEY).unwrap();
+    pair.sender.forget(TopicId::new(4));
+    pair.sender.register(TopicId::new(u64::MAX), KEY).unwrap();
+}
+
+#[test]
+fn replayed_and_overtaken_datagrams_change_nothing_but_a_counter() {
+    let (pair, mailbox) = Pair::with_topic();
+    (1..=3).for_each(|sequence| assert!(!pair.announce(sequence)));
+    let parcels = pair.wire.take();
+    for pick in [2, 0, 1, 2, 2] {
+        pair.inbox.put(&parcels[pick]);
+    }
+    let counts = pair.deliver(1);
+    assert_eq!((counts.datagrams, counts.entries, counts.stale), (5, 1, 4));
+    assert_eq!(mailbox.hint().sequence, Sequence::new(3));
+    pair.inbox.put(&parcels[2]);
+    pair.deliver(1000);
+    assert_eq!(pair.receiver.reach(1000), NoticeReach::Multicast { heard_ns: 1 }, "it is not heard again");
+}
+
+#[test]
+fn what_is_not_for_this_receiver_is_counted_and_no_more() {
+    let (pair, mailbox) = Pair::with_topic();
+    let stranger = TopicId::new(8);
+    pair.sender.register(stranger, KEY).unwrap();
+    pair.sender.announce(&notice(stranger, 1), None).unwrap();
+    let other_epoch = Notice { epoch: Epoch::new(2).unwrap(), ..notice(T, 1) };
+    pair.sender.announce(&other_epoch, None).unwrap();
+    pair.sender.register(T, NoticeKey::new([2; 16])).unwrap();
+    pair.announce(1);
+    let second = Pair::new();
+    second.sender.register(T, KEY).unwrap();
+    second.announce(1);
+    pair.inbox.put(&second.wire.take()[0]);
+    pair.inbox.put(&(None, b"FBN1 and something else.".to_vec()));
+    let counts = pair.deliver(1);
+    let expected = NoticeCounts {
+        datagrams: 5,
+        malformed: 1,
+        other_channel: 1,
+        foreign: 1,
+        other_epoch: 1,
+        forged: 1,
+        passed_over: 3,
+        ..Default::default()
+    };
+    assert_eq!(counts, expected);
+    assert_eq!((mailbox.hint(), pair.receiver.reach(1)), (Hint::default(), NoticeReach::Timer));
+    assert!(!mailbox.take_gap());
+}
+
+/// Whoever does not have the key cannot make a receiver deaf by a high number, nor one topic's key holder for another topic.
+#[test]
+fn a_high_number_deafens_nobody_but_the_readers_of_its_topic() {
+    let (pair, mailbox) = Pair::with_topic();
+    let (other, other_key) = (TopicId::new(8), NoticeKey::new([3; 16]));
+    let other_mailbox = pair.receiver.subscribe(other, Epoch::FIRST, other_key);
+    let channel = pair.sender.identity();
+    for (topic, key) in [(T, NoticeKey::new([9; 16])), (other, other_key)] {
+        let mut draft = DatagramDraft::new(MTU).unwrap();
+        draft.push(&notice(topic, 77), &key, None);
+        let header = DatagramHeader { is_beacon: false, is_alone: false, channel, number: u64::MAX };
+        pair.inbox.put(&(None, draft.seal(&header).to_vec()));
+    }
+    pair.announce(1);
+    let counts = pair.deliver(1);
+    assert_eq!((counts.forged, counts.entries), (1, 2));
+    assert_eq!((mailbox.hint().sequence.get(), other_mailbox.hint().sequence.get()), (1, 77));
+}
+
+#[test]
+fn missing_datagrams_are_counted_and_mark_every_mailbox_once() {
+    let (pair, mailbox) = Pair::with_topic();
+    let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, KEY);
+    let stranger = TopicId::new(9);
+    pair.sender.register(stranger, KEY).unwrap();
+    (1..=6).for_each(|sequence| assert!(!pair.announce(sequence)));
+    // Those of others are not missing, if they come.
+    (1..=5).for_each(|sequence| _ = pair.sender.announce(&notice(stranger, sequence), None).unwrap());
+    pair.announce(7);
+    let parcels = pair.wire.take();
+    [1, 2].iter().for_each(|pick| pair.inbox.put(&parcels[*pick]));
+    assert_eq!((pair.deliver(1).lost, mailbox.take_gap()), (0, false), "the first one that is heard begins");
+    [5].iter().for_each(|pick| pair.inbox.put(&parcels[*pick]));
+    assert_eq!(pair.deliver(1).lost, 2);
+    assert!(mailbox.take_gap() && !mailbox.take_gap() && other.take_gap());
+    [6, 7, 7, 9, 11].iter().for_each(|pick| pair.inbox.put(&parcels[*pick]));
+    let counts = pair.deliver(1);
+    assert_eq!((counts.lost, counts.foreign), (2 + 2, 4));
+    let late = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
+    assert!(mailbox.take_gap() && !late.take_gap());
+}
+
+#[test]
+fn pieces_beyond_what_can_be_kept_are_dropped_and_the_hint_is_not() {
+    let (pair, mailbox) = Pair::with_topic();
+    let words = 100;
+    let fitting = limits::NOTICE_INLINE_HELD_LEN / WORD / (words + 4);
+    for sequence in 1..=fitting as u64 + 2 {
+        pair.sender.announce(&notice(T, sequence), pair.inline(sequence.try_into().unwrap(), words)).unwrap();
+        pair.deliver(1);
+    }
+    let counts = pair.receiver.counts();
+    assert_eq!((counts.inline_taken, counts.inline_dropped), (fitting as u64 + 2, fitting as u64));
+    assert_eq!(mailbox.hint().sequence.get(), fitting as u64 + 2);
+    let mut into = vec![5; 7];
+    for sequence in [fitting as u64 + 1, fitting as u64 + 2] {
+        assert_eq!(mailbox.take(&mut into).unwrap().notice, notice(T, sequence));
+        assert_eq!((into.len(), into[0], into[99]), (100, sequence, sequence + 99));
+    }
+    assert_eq!(mailbox.take(&mut into), None);
+}
+
+#[test]
+fn a_dropped_mailbox_is_forgotten() {
+    let (pair, mailbox) = Pair::with_topic();
+    let second = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
+    drop(mailbox);
+    pair.announce(1);
+    assert_eq!(pair.deliver(1).entries, 1);
+    assert!(second.has_news(Sequence::NONE));
+    drop(second);
+    pair.announce(2);
+    pair.announce(3);
+    let counts = pair.deliver(1);
+    assert_eq!((counts.entries, counts.foreign), (2, 1));
+}
+
+#[test]
+fn a_turn_ends_however_much_has_come() {
+    let (pair, mailbox) = Pair::with_topic();
+    let max = u64::from(limits::NOTICES_PER_TURN_MAX);
+    (1..=max + 1).for_each(|sequence| assert!(!pair.announce(sequence)));
+    pair.carry();
+    assert!(pair.receiver.turn(1).unwrap());
+    assert_eq!(mailbox.hint().sequence.get(), max);
+    assert!(!pair.receiver.turn(1).unwrap());
+    assert_eq!(mailbox.hint().sequence.get(), max + 1);
+    assert!(pair.receiver.wait_handle().unwrap().is_none());
+}
+
+#[test]
+fn publishers_and_subscribers_share_both_ends() {
+    const ROUNDS: u64 = 2000;
+    let pair = Pair::new();
+    let topics: Vec<TopicId> = (0..3).map(TopicId::new).collect();
+    topics.iter().for_each(|topic| pair.sender.register(*topic, KEY).unwrap());
+    let mailboxes: Vec<_> = topics.iter().map(|it| pair.receiver.subscribe(*it, Epoch::FIRST, KEY)).collect();
+    std::thread::scope(|scope| {
+        for (topic, mailbox) in topics.iter().zip(&mailboxes) {
+            let pair = &pair;
+            scope.spawn(move || {
+                for sequence in 1..=ROUNDS {
+                    pair.sender.announce(&notice(*topic, sequence), None).unwrap();
+                }
+            });
+            scope.spawn(move || {
+                let mut last = Sequence::NONE;
+                while last.get() < ROUNDS {
+                    pair.receiver.turn(1).unwrap();
+                    if mailbox.has_news(last) {
+                        let hint = mailbox.hint();
+                        assert!(hint.sequence > last);
+                        let Notice { position, published_ns, .. } = notice(*topic, hint.sequence.get());
+                        assert_eq!((hint.position, hint.published_ns), (position, published_ns));
+                        last = hint.sequence;
+                    }
+                    std::thread::yield_now();
+                }
+            });
+        }
+        scope.spawn(|| {
+            while mailboxes.iter().any(|mailbox| mailbox.hint().sequence.get() < ROUNDS) {
+                let mut sent = pair.wire.sent.lock();
+                sent.drain(..).for_each(|parcel| pair.inbox.put(&parcel));
+                drop(sent);
+                std::thread::yield_now();
+            }
+        });
+    });
+    let counts = pair.receiver.counts();
+    assert_eq!((counts.datagrams, counts.entries, counts.lost), (3 * ROUNDS, 3 * ROUNDS, 0));
+}
+
+#[test]
+fn keys_differ_and_do_not_show_themselves() {
+    let (first, second) = (draw_key().unwrap(), draw_key().unwrap());
+    assert_ne!(first, second);
+    assert_eq!(format!("{first:?}"), "NoticeKey");
+    assert_eq!(NoticeKey::new(first.bytes()), first);
+}

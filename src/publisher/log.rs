@@ -1,0 +1,243 @@
+use std::any::Any;
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use super::log_landings::LogLandings;
+use super::opening::{Opening, TopicCounts, TopicParts, fresh_epoch};
+use super::state::MEASURED_ONE_IN;
+use super::topic::PublishedTopic;
+use super::{PublishError, PublisherError};
+use crate::clock::Clock;
+use crate::fabric::Waker;
+use crate::id::{Epoch, Sequence, TopicName};
+use crate::layout::log::LogGeometry;
+use crate::payload::Payload;
+use crate::repository::log::{Appended, LogWriter};
+use crate::sync::atomic::Ordering;
+
+/// Publishes the records of a log topic: subscribers get them all, in order, as far back as the repository's ring holds them.
+///
+/// Records become visible by a commit. [`Self::publish`] appends one and commits it; [`Self::publish_batch`] commits many at
+/// once, which costs less for each; [`Self::append`] and [`Self::commit`] leave that to the caller. Each record gets the next
+/// sequence, from 1. The oldest ones are given up as new ones need their place: a subscriber that was too slow for them is told
+/// which, and how many.
+///
+/// Publishing neither allocates, nor locks, nor calls the operating system on the `shm` fabric, and costs nothing
+/// for subscribers that pull, however many they are. It locks for a moment after a push subscriber has joined.
+///
+/// Dropping the publisher commits what was appended, and ends the topic: subscribers are told, and its name is free again. That
+/// does not block, unless the publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which
+/// may take up to 250 ms (over RDMA a second more, where a peer does not take what was sent).
+///
+/// ```
+/// use fabricast::Node;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let node = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+/// let mut trades = node.log_publisher::<(f64, u32)>("EURUSD").capacity(1 << 20).open()?;
+/// assert_eq!(trades.publish(&(1.0841, 100))?.get(), 1);
+/// assert_eq!(trades.publish_batch(&[(1.0842, 50), (1.0843, 70)])?.get(), 3);
+/// # Ok(())
+/// # }
+/// ```
+pub struct LogPublisher<T: Payload> {
+    writer: LogWriter,
+    output: Output,
+    /// Room to encode a value in.
+    scratch: Box<[u8]>,
+    /// Keeps the node going for as long as this exists.
+    _node: Arc<dyn Any + Send + Sync>,
+    payload: PhantomData<fn(&T)>,
+}
+
+/// Where committed records go besides the repository.
+#[derive(Debug)]
+struct Output {
+    topic: Arc<PublishedTopic>,
+    waker: Arc<Waker>,
+    clock: Arc<dyn Clock>,
+    counts: TopicCounts,
+}
+
+/// What a node brings to a new log topic.
+#[derive(Debug)]
+pub(crate) struct LogParts<'a> {
+    pub(crate) topic: TopicParts<'a>,
+    pub(crate) capacity: usize,
+}
+
+impl<T: Payload> LogPublisher<T> {
+    /// Publishes a record, and returns its sequence: appends it, and commits it with all that was appended before.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`]
+    /// when its type refuses to be encoded. Nothing is published then.
+    #[inline]
+    pub fn publish(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
+        let began_ns = self.output.clock.realtime_ns();
+        let sequence = self.append_at(value, began_ns)?;
+        self.commit_at(began_ns);
+        Ok(sequence)
+    }
+
+    /// Publishes records with one commit, and returns the sequence of the last one; of the newest record if there are none. A
+    /// batch that would take more than half of the ring is committed in parts.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::publish`]. The records before the one that failed are published, and it and those behind it are not.
+    #[inline]
+    pub fn publish_batch<'v, I>(&mut self, values: I) -> Result<Sequence, PublishError>
+    where
+        I: IntoIterator<Item = &'v T::Borrowed>,
+        T::Borrowed: 'v,
+    {
+        let began_ns = self.output.clock.realtime_ns();
+        let appended = values.into_iter().try_for_each(|value| self.append_at(value, began_ns).map(drop));
+        self.commit_at(began_ns);
+        appended.map(|()| self.newest())
+    }
+
+    /// Appends a record to the next commit, and returns its sequence. No subscriber sees it before; but what would take more
+    /// than half of the ring is committed in parts.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::publish`]. Nothing is appended then, and what was before stays.
+    #[inline]
+    pub fn append(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
+        let now_ns = self.output.clock.realtime_ns();
+        self.append_at(value, now_ns)
+    }
+
+    /// Lets subscribers see all that was appended. Returns the newest sequence.
+    #[inline]
+    pub fn commit(&mut self) -> Sequence {
+        let now_ns = self.output.clock.realtime_ns();
+        self.commit_at(now_ns);
+        self.newest()
+    }
+
+    /// The topic's name.
+    pub fn topic(&self) -> &TopicName {
+        self.output.topic.name()
+    }
+
+    /// This incarnation of the topic.
+    pub fn epoch(&self) -> Epoch {
+        self.output.topic.epoch()
+    }
+
+    /// The sequence of the newest record that was committed; [`Sequence::NONE`] before the first.
+    pub fn newest(&self) -> Sequence {
+        self.writer.last()
+    }
+
+    /// The declared maximum of a payload, bytes.
+    pub fn payload_len_max(&self) -> usize {
+        self.writer.geometry().payload_len_max()
+    }
+
+    /// Bytes of the ring: each record takes those of its payload, rounded up to 8, and 24 more.
+    pub fn capacity(&self) -> usize {
+        self.writer.geometry().capacity()
+    }
+
+    /// How many subscribers read the topic.
+    pub fn pull_subscribers(&self) -> u64 {
+        self.output.topic.pull_subscribers().value()
+    }
+
+    /// How many subscribers the topic is written to.
+    pub fn push_subscribers(&self) -> u64 {
+        self.output.topic.push_subscribers().value()
+    }
+
+    /// Makes the repository of a new topic, and its publisher.
+    pub(crate) fn open(parts: LogParts<'_>) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
+        Self::open_as(parts, fresh_epoch()?)
+    }
+
+    /// The same for an epoch that nobody else has.
+    pub(crate) fn open_as(
+        LogParts { topic: parts, capacity }: LogParts<'_>,
+        epoch: Epoch,
+    ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
+        parts.check_len::<T>()?;
+        let geometry = LogGeometry::new(capacity, parts.payload_len_max)?;
+        let opening = Opening::new::<T>(&parts, geometry.into(), epoch)?;
+        let writer = LogWriter::new(Arc::clone(opening.registration.region()), geometry, &opening.line);
+        let (topic, counts) = opening.finish(Arc::new(LogLandings::default()));
+        let TopicParts { clock, waker, node, payload_len_max, .. } = parts;
+        let output = Output { topic: Arc::clone(&topic), waker, clock, counts };
+        let scratch = vec![0; payload_len_max].into();
+        Ok((Self { writer, output, scratch, _node: node, payload: PhantomData }, topic))
+    }
+
+    #[inline]
+    fn append_at(&mut self, value: &T::Borrowed, now_ns: u64) -> Result<Sequence, PublishError> {
+        let appended = match T::as_bytes(value) {
+            Some(bytes) => self.append_bytes(bytes.len(), now_ns, |_| bytes),
+            None => match T::encode(value, &mut self.scratch) {
+                Ok(len) => self.append_bytes(len, now_ns, |scratch| scratch.get(..len).unwrap_or_default()),
+                Err(error) => Err(error.into()),
+            },
+        };
+        appended.map_err(|error| self.output.failed(error, now_ns))
+    }
+
+    #[inline]
+    fn append_bytes<'b>(
+        &'b mut self,
+        len: usize,
+        now_ns: u64,
+        bytes: impl FnOnce(&'b [u8]) -> &'b [u8],
+    ) -> Result<Sequence, PublishError> {
+        let sequence = self.writer.append(bytes(&self.scratch), now_ns)?;
+        self.output.counts.add_bytes(len as u64);
+        Ok(sequence)
+    }
+
+    #[inline]
+    fn commit_at(&mut self, began_ns: u64) {
+        if let Some(appended) = self.writer.commit(began_ns) {
+            self.output.deliver(&appended, began_ns);
+        }
+    }
+}
+
+impl Output {
+    /// Brings committed records to the push subscribers, and shows now and then how long that took.
+    #[inline]
+    fn deliver(&mut self, appended: &Appended, began_ns: u64) {
+        if appended.newest.get().is_multiple_of(MEASURED_ONE_IN) {
+            self.counts.show_duration(self.clock.realtime_ns().saturating_sub(began_ns));
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, error: PublishError, now_ns: u64) -> PublishError {
+        self.counts.add_error(error.name(), now_ns);
+        error
+    }
+}
+
+impl<T: Payload> Drop for LogPublisher<T> {
+    fn drop(&mut self) {
+        self.commit();
+        // Release: the last record is in place before the node tells that it was the last.
+        self.output.topic.ended.store(true, Ordering::Release);
+        self.output.waker.wake();
+    }
+}
+
+impl<T: Payload> fmt::Debug for LogPublisher<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("LogPublisher")
+            .field("topic", self.topic())
+            .field("newest", &self.newest())
+            .finish_non_exhaustive()
+    }
+}

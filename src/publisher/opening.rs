@@ -1,0 +1,148 @@
+use std::any::Any;
+use std::sync::Arc;
+
+use super::PublisherError;
+use super::topic::{Landings, PublishedTopic};
+use crate::clock::Clock;
+use crate::fabric::{Exposure, Fabric, Registration, Waker};
+use crate::id::{Epoch, TopicId, TopicName};
+use crate::layout::Geometry;
+use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET, StaticLine};
+use crate::memory::{Protection, Region};
+use crate::metrics::{Counters, Gauge, Handle, Unit};
+use crate::payload::{Payload, Schema};
+use crate::sync::atomic::AtomicBool;
+
+/// What a node brings to a new topic of any kind.
+#[derive(Debug)]
+pub(crate) struct TopicParts<'a> {
+    pub(crate) fabric: &'a dyn Fabric,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) waker: Arc<Waker>,
+    pub(crate) node: Arc<dyn Any + Send + Sync>,
+    pub(crate) host: &'a str,
+    pub(crate) name: TopicName,
+    pub(crate) payload_len_max: usize,
+}
+
+/// The repository of a new topic, which nobody else knows yet.
+#[derive(Debug)]
+pub(super) struct Opening {
+    name: TopicName,
+    geometry: Geometry,
+    schema: Schema,
+    pull_subscribers: Gauge,
+    push_subscribers: Gauge,
+    started_ns: u64,
+    /// Its header, for the writer to place.
+    pub(super) line: StaticLine,
+    pub(super) registration: Arc<Registration>,
+    pub(super) counts: TopicCounts,
+}
+
+/// What is counted in every repository while it is published.
+#[derive(Debug)]
+pub(super) struct TopicCounts {
+    counters: Counters,
+    bytes: Option<Handle>,
+    duration: Option<Handle>,
+}
+
+/// An epoch that nobody else has.
+pub(super) fn fresh_epoch() -> Result<Epoch, PublisherError> {
+    let number = crate::random::number().map_err(PublisherError::Random)?;
+    Epoch::new(number).ok_or_else(|| PublisherError::Random(std::io::ErrorKind::Other.into()))
+}
+
+impl TopicParts<'_> {
+    /// Whether values of this type fit.
+    pub(super) fn check_len<T: Payload>(&self) -> Result<(), PublisherError> {
+        let max = self.payload_len_max;
+        match T::fixed_len() {
+            Some(len) if len > max => Err(PublisherError::PayloadLenMax { len, max }),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Opening {
+    /// Makes a repository of this geometry, and registers it.
+    pub(super) fn new<T: Payload>(
+        parts: &TopicParts<'_>,
+        geometry: Geometry,
+        epoch: Epoch,
+    ) -> Result<Self, PublisherError> {
+        let schema = T::schema()?;
+        let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
+        let line = geometry.static_line(epoch, TopicId::of(&parts.name), schema.hash());
+        let registration = Arc::new(parts.fabric.register(&region, Exposure::Read)?);
+
+        let mut counters = Counters::new(region, COUNTERS_OFFSET, COUNTERS_LEN);
+        let started_ns = parts.clock.realtime_ns();
+        counters.add("process", Unit::Process, std::process::id().into());
+        counters.add("started", Unit::Time, started_ns);
+        counters.add(&format!("host: {}", parts.host), Unit::Text, 0);
+        let bytes = counters.add("bytes", Unit::Bytes, 0);
+        let duration = counters.add("publish duration", Unit::Ns, 0);
+        let pull = counters.add("pull subscribers", Unit::Count, 0);
+        let push = counters.add("push subscribers", Unit::Count, 0);
+        let gauge = |handle: Option<Handle>| handle.map(|handle| counters.gauge(handle));
+        let (Some(pull_subscribers), Some(push_subscribers)) = (gauge(pull), gauge(push)) else {
+            unreachable!("the counters have room for those that every topic has")
+        };
+        let (name, counts) = (parts.name.clone(), TopicCounts { counters, bytes, duration });
+        Ok(Self {
+            name,
+            geometry,
+            schema,
+            pull_subscribers,
+            push_subscribers,
+            started_ns,
+            line,
+            registration,
+            counts,
+        })
+    }
+
+    /// The topic, as its node has it, once its writer has placed the header; and what is counted of it.
+    pub(super) fn finish(self, landings: Arc<dyn Landings>) -> (Arc<PublishedTopic>, TopicCounts) {
+        let topic = PublishedTopic {
+            name: self.name,
+            topic_id: self.line.topic,
+            epoch: self.line.epoch,
+            geometry: self.geometry,
+            schema: self.schema,
+            registration: self.registration,
+            pull_subscribers: self.pull_subscribers,
+            push_subscribers: self.push_subscribers,
+            landings,
+            ended: AtomicBool::new(false),
+        };
+        topic.beat(self.started_ns);
+        (Arc::new(topic), self.counts)
+    }
+}
+
+impl TopicCounts {
+    /// Counts payload bytes that were published.
+    #[inline]
+    pub(super) fn add_bytes(&mut self, count: u64) {
+        if let Some(bytes) = self.bytes {
+            self.counters.increase(bytes, count);
+        }
+    }
+
+    /// Shows how long a publish took, nanoseconds.
+    #[inline]
+    pub(super) fn show_duration(&self, duration_ns: u64) {
+        if let Some(duration) = self.duration {
+            self.counters.set(duration, duration_ns);
+        }
+    }
+
+    /// Counts a distinct error.
+    #[cold]
+    pub(super) fn add_error(&mut self, name: &'static str, now_ns: u64) {
+        self.counters.error(name, now_ns);
+    }
+}

@@ -1,0 +1,212 @@
+//! Logs that have to be fetched over a wire.
+//!
+//! A reader asks for [`LogReader::plan`], has those ranges fetched into a mirror of the repository, hands that to
+//! [`LogReader::check`], and takes records with [`LogReader::take`] until there are none. While it takes what it holds, the
+//! next batch may be under way.
+//!
+//! Where the end of the log is known, frames before it are whole, and one that is not was given up meanwhile or is damaged.
+//! Behind it a reader that keeps up fetches what the next record would take, with the hot line in the same batch: if the
+//! record is there that was one round trip, and if not, nothing is wrong.
+
+use super::{LogReader, LossReason, Parsed, Taken};
+use crate::layout::header::HOT_OFFSET;
+use crate::layout::log::{HOT_END, HOT_START, RING_OFFSET};
+use crate::layout::{ByteRange, LINE, WORD};
+use crate::limits;
+use crate::memory::Region;
+
+/// What to fetch before the next check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogFetch {
+    /// Those that are not empty, the first ones.
+    ranges: [ByteRange; 2],
+    /// What they are.
+    purpose: Purpose,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// The hot line and the index, to find where to go on.
+    Orientation,
+    /// Frames from this position on, and perhaps the hot line. Those before `end` are whole.
+    Frames { from: u64, end: u64, has_hot_line: bool },
+}
+
+/// What a fetch has brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Brought {
+    /// Records, or knowledge of where they are.
+    Something,
+    /// The reader has taken, or holds, all that there is.
+    Nothing,
+}
+
+/// What a reader knows of a log that it fetches.
+#[derive(Debug, Default)]
+pub(super) struct Fetching {
+    /// All frames before this are whole.
+    end: u64,
+    /// Frames in the buffer that begin before this were whole when they were fetched.
+    sure: u64,
+    /// How much more the log has when it goes on, as far as one can guess, bytes.
+    predicted: usize,
+    /// What was fetched last is not what it should be: it has to be found out where to go on.
+    is_astray: bool,
+    suspicion: Option<Suspicion>,
+}
+
+/// A frame that is not what it should be, and that was not given up.
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    position: u64,
+    /// When that was found first, ns of the caller's clock.
+    since_ns: u64,
+    /// It has stayed so for so long that it will not change.
+    is_settled: bool,
+}
+
+/// The line that tells the end.
+const HOT_LINE: ByteRange = ByteRange { offset: HOT_OFFSET, len: LINE };
+/// Everything that tells where records are.
+const ORIENTATION: ByteRange = ByteRange { offset: HOT_OFFSET, len: RING_OFFSET - HOT_OFFSET };
+/// What is not fetched.
+const NOTHING: ByteRange = ByteRange { offset: 0, len: 0 };
+
+impl LogReader {
+    /// What to fetch next.
+    pub(crate) fn plan(&self) -> LogFetch {
+        if self.start.is_some() || self.fetching.is_astray {
+            return LogFetch { ranges: [ORIENTATION, NOTHING], purpose: Purpose::Orientation };
+        }
+        let (from, end) = (self.held_until(), self.fetching.end);
+        let known = usize::try_from(end.saturating_sub(from)).unwrap_or(usize::MAX);
+        // Whatever stands in memory of which one does not know that it is whole tells nothing without a sequence.
+        let wanted = if known > 0 || self.at.is_none() { known } else { self.fetching.predicted };
+        let room = (self.buffer.len() - (self.until - self.from)) * WORD;
+        let len = wanted.min(limits::LOG_FETCH_LEN).min(room).min(self.geometry.rest(from));
+        let frames = ByteRange { offset: self.geometry.offset(from), len: len / WORD * WORD };
+        let has_hot_line = known <= len;
+        let ranges = match (frames.len > 0, has_hot_line) {
+            (true, true) => [frames, HOT_LINE],
+            (true, false) => [frames, NOTHING],
+            (false, _) => [HOT_LINE, NOTHING],
+        };
+        let has_hot_line = has_hot_line || frames.len == 0;
+        LogFetch { ranges, purpose: Purpose::Frames { from, end, has_hot_line } }
+    }
+
+    /// Whether more is known to be there than is held: it may be fetched while that is taken.
+    pub(crate) fn is_behind(&self) -> bool {
+        let has_room = (self.until - self.from) * WORD <= self.fetch_len;
+        !self.fetching.is_astray && self.start.is_none() && has_room && self.held_until() < self.fetching.end
+    }
+
+    /// Takes over what was fetched into a mirror of the repository.
+    pub(crate) fn check(&mut self, mirror: &Region, fetched: &LogFetch, now_ns: u64) -> Brought {
+        let Purpose::Frames { from, end, has_hot_line } = fetched.purpose else {
+            self.orient(mirror, now_ns);
+            return Brought::Something;
+        };
+        let known = self.fetching.end;
+        if has_hot_line {
+            self.fetching.end = known.max(mirror.load(HOT_END));
+        }
+        let frames = fetched.ranges[0];
+        // A reader that has gone elsewhere meanwhile has no use for it.
+        if frames != HOT_LINE && from == self.held_until() && !self.fetching.is_astray {
+            self.hold(mirror, frames);
+            self.fetching.sure = end;
+        }
+        let has_grown = self.fetching.end > known;
+        if has_hot_line {
+            let grown = usize::try_from(self.fetching.end - known).unwrap_or(usize::MAX);
+            let next = if has_grown { grown } else { self.fetching.predicted.min(self.last_frame_len) };
+            self.fetching.predicted = next.max(self.last_frame_len).min(limits::PREDICTED_LEN_MAX);
+        }
+        let is_all = self.position >= self.fetching.end && !has_grown;
+        if is_all && !self.holds_a_frame() { Brought::Nothing } else { Brought::Something }
+    }
+
+    /// The next record in private memory, or what is missing before it; `None` when more has to be fetched.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Taken> {
+        loop {
+            match self.parse() {
+                Parsed::Taken(taken) => return Some(taken),
+                Parsed::Empty if self.position < self.fetching.sure => return None,
+                // It was not known to be there.
+                Parsed::Empty | Parsed::Damaged(_) | Parsed::Wrong if self.position >= self.fetching.sure => {
+                    self.until = self.from;
+                    return None;
+                }
+                Parsed::Damaged(words) if self.is_settled() && !self.doubts => self.pass_damaged(words),
+                Parsed::Empty | Parsed::Damaged(_) | Parsed::Wrong => {
+                    self.until = self.from;
+                    self.fetching.is_astray = true;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Where what is held ends.
+    fn held_until(&self) -> u64 {
+        self.position.wrapping_add(((self.until - self.from) * WORD) as u64)
+    }
+
+    /// Whether what is held begins with a frame, as far as one can see without checking it.
+    fn holds_a_frame(&self) -> bool {
+        let first = self.buffer.get(self.from..self.until).and_then(<[u64]>::first);
+        first.is_some_and(|first| self.at.is_none_or(|at| at.get() == *first))
+    }
+
+    /// Appends what was fetched to what is held.
+    fn hold(&mut self, mirror: &Region, frames: ByteRange) {
+        self.buffer.copy_within(self.from..self.until, 0);
+        (self.from, self.until) = (0, self.until - self.from);
+        let room = self.buffer.get_mut(self.until..).unwrap_or_default();
+        let words = (frames.len / WORD).min(room.len());
+        let (room, _) = room.split_at_mut(words);
+        mirror.copy_out(frames.offset, room);
+        self.until += words;
+    }
+
+    /// Finds out where to go on: at the beginning, behind what was given up, or behind what is damaged.
+    #[cold]
+    fn orient(&mut self, mirror: &Region, now_ns: u64) {
+        self.fetching.end = self.fetching.end.max(mirror.load(HOT_END));
+        self.fetching.is_astray = false;
+        if let Some(start) = self.start.take() {
+            return self.begin(mirror, start);
+        }
+        if mirror.load(HOT_START) > self.position {
+            self.fetching.suspicion = None;
+            return self.resume(mirror, LossReason::Lapped);
+        }
+        let position = self.position;
+        let first = Suspicion { position, since_ns: now_ns, is_settled: false };
+        let suspicion = self.fetching.suspicion.filter(|suspicion| suspicion.position == position);
+        let mut suspicion = suspicion.unwrap_or(first);
+        if suspicion.is_settled {
+            // It was looked at again, and no record can be told from it.
+            self.fetching.suspicion = None;
+            return self.resume(mirror, LossReason::Damaged);
+        }
+        // The rest of it may be on its way.
+        suspicion.is_settled = now_ns.saturating_sub(suspicion.since_ns) >= limits::DAMAGE_SETTLED_NS;
+        self.fetching.suspicion = Some(suspicion);
+    }
+
+    /// Whether the frame that comes next is known to stay wrong.
+    fn is_settled(&self) -> bool {
+        self.fetching.suspicion.is_some_and(|it| it.is_settled && it.position == self.position)
+    }
+}
+
+impl LogFetch {
+    /// The ranges, in order. A range may be fetched before or while the one before it is.
+    pub(crate) fn ranges(&self) -> &[ByteRange] {
+        let count = self.ranges.iter().take_while(|range| range.len > 0).count();
+        self.ranges.split_at(count).0
+    }
+}

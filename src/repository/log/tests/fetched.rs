@@ -1,0 +1,225 @@
+//! Logs that are read over a wire: ranges are copied to a mirror word by word, in an order of chance, while the writer
+//! goes on.
+
+use super::*;
+use crate::layout::log::{HOT_END, HOT_START, HOT_START_SEQUENCE};
+use crate::layout::{ByteRange, WORD};
+use crate::limits;
+
+/// A reader, the mirror it fetches to, and what is under way.
+struct Remote {
+    reader: LogReader,
+    mirror: Region,
+    fetching: Option<(LogFetch, Vec<usize>)>,
+    random: Random,
+    now_ns: u64,
+    posted: Vec<Vec<ByteRange>>,
+    received: u64,
+    lost: u64,
+    len_max: usize,
+}
+
+impl Remote {
+    fn new(writer: &LogWriter, start: LogStart, seed: u64, len_max: usize) -> Self {
+        let mirror = Region::allocate(writer.region().len(), Protection::PeersRead).unwrap();
+        Self {
+            reader: reader(writer, start),
+            mirror,
+            fetching: None,
+            random: Random::new(seed),
+            now_ns: 0,
+            posted: Vec::new(),
+            received: 0,
+            lost: 0,
+            len_max,
+        }
+    }
+
+    fn post(&mut self) {
+        let plan = self.reader.plan();
+        self.posted.push(plan.ranges().to_vec());
+        let offsets = |range: &ByteRange| (range.offset..range.offset + range.len).step_by(WORD);
+        let mut words: Vec<usize> = plan.ranges().iter().flat_map(offsets).collect();
+        self.random.shuffle(&mut words);
+        self.fetching = Some((plan, words));
+    }
+
+    /// Brings up to so many words. True when the batch is complete.
+    fn bring(&mut self, writer: &LogWriter, count: usize) -> bool {
+        let Some((_, words)) = &mut self.fetching else { return true };
+        let left = words.split_off(words.len().min(count));
+        for offset in std::mem::replace(words, left) {
+            self.mirror.store(offset, writer.region().load(offset));
+        }
+        words.is_empty()
+    }
+
+    /// Takes all that it holds, and what was fetched; says whether there may be more.
+    fn take(&mut self) -> bool {
+        loop {
+            let next = self.reader.next_sequence();
+            let first = self.received + self.lost == 0;
+            let Some(taken) = self.reader.take() else { break };
+            match self.reader.taken(taken) {
+                Next::Record(record) => {
+                    assert!(first || record.sequence == next, "{next} is followed by {}", record.sequence);
+                    assert_eq!(record.payload, payload(record.sequence.get(), self.len_max));
+                    assert_eq!(record.published_ns, record.sequence.get());
+                    self.received += 1;
+                }
+                Next::Lost(Lost { first: missing, count, .. }) => {
+                    assert!(first || (missing, true) == (next, count > 0));
+                    self.lost += count;
+                }
+            }
+        }
+        let complete = self.fetching.take_if(|(_, words)| words.is_empty());
+        let Some((fetched, _)) = complete else { return true };
+        self.now_ns += 1_000_000;
+        self.reader.check(&self.mirror, &fetched, self.now_ns) == Brought::Something
+    }
+
+    /// Reads until it has all there is.
+    fn drain(&mut self, writer: &LogWriter) {
+        for _ in 0..100_000 {
+            if self.fetching.is_none() {
+                self.post();
+            }
+            self.bring(writer, usize::MAX);
+            if !self.take() {
+                return;
+            }
+        }
+        panic!("a reader that does not come to an end");
+    }
+}
+
+#[test]
+fn records_are_fetched_in_order_each_once_round_after_round() {
+    let mut writer = writer(16 << 10, 300);
+    let mut remote = Remote::new(&writer, LogStart::Earliest, 1, 300);
+    for round in 1..600_u64 {
+        append(&mut writer, round % 17, 300);
+        remote.drain(&writer);
+        assert_eq!((remote.received, remote.lost), (writer.last().get(), 0));
+    }
+}
+
+/// Who keeps up learns of the next record, and has it, in one batch; one batch brings many records.
+#[test]
+fn one_batch_brings_the_next_record_and_one_many_of_them() {
+    let mut writer = writer(1 << 20, 64);
+    let mut remote = Remote::new(&writer, LogStart::Earliest, 1, 64);
+    append(&mut writer, 3, 64);
+    remote.drain(&writer);
+    remote.posted.clear();
+    append(&mut writer, 1, 64);
+    remote.post();
+    remote.bring(&writer, usize::MAX);
+    assert!(remote.take());
+    remote.take();
+    assert_eq!((remote.received, remote.posted.len()), (4, 1));
+
+    remote.drain(&writer);
+    remote.posted.clear();
+    append(&mut writer, 2000, 64);
+    remote.drain(&writer);
+    assert_eq!(remote.received, 2004);
+    let bytes: usize = remote.posted.iter().flatten().map(|range| range.len).sum();
+    assert!(remote.posted.len() <= 6, "{:?}", remote.posted);
+    assert!(bytes < 2200 * 100, "{bytes}");
+    // With nothing new a look costs little.
+    remote.posted.clear();
+    remote.drain(&writer);
+    remote.drain(&writer);
+    let last: usize = remote.posted.last().unwrap().iter().map(|range| range.len).sum();
+    assert!(last <= limits::FETCHED_GAP_LEN_MAX, "{last}");
+}
+
+#[test]
+fn what_was_given_up_before_it_was_fetched_is_told_exactly() {
+    each_seed(30, |seed| {
+        let mut random = Random::new(seed);
+        let len_max = 1 + random.index(300);
+        let mut writer = writer(1 << (12 + random.below(5)), len_max);
+        let mut remote = Remote::new(&writer, LogStart::At(Sequence::new(1)), seed, len_max);
+        for _ in 0..3000 {
+            match random.below(6) {
+                0 | 1 => append(&mut writer, random.below(40), len_max),
+                2 if remote.fetching.is_none() => remote.post(),
+                _ => {
+                    let count = random.index(400);
+                    if remote.bring(&writer, count) {
+                        remote.take();
+                    }
+                }
+            }
+            assert!(remote.received + remote.lost <= writer.last().get());
+        }
+        remote.fetching = None;
+        remote.drain(&writer);
+        assert_eq!(remote.received + remote.lost, writer.last().get());
+        assert_eq!(remote.reader.counts().damaged, 0, "seed {seed}");
+        assert!(remote.received > 50, "{} and {}", remote.received, remote.lost);
+    });
+}
+
+#[test]
+fn each_flipped_bit_that_is_fetched_is_told_and_costs_no_other_record() {
+    let end = {
+        let mut writer = writer(1 << 12, 24);
+        append(&mut writer, 12, 24);
+        usize::try_from(writer.region().load(HOT_END)).unwrap()
+    };
+    for offset in (RING_OFFSET..RING_OFFSET + end).step_by(8) {
+        for bit in (0..64).step_by(13) {
+            let mut writer = writer(1 << 12, 24);
+            append(&mut writer, 12, 24);
+            let word = writer.region().load(offset);
+            writer.region().store(offset, word ^ 1 << bit);
+            let mut remote = Remote::new(&writer, LogStart::At(Sequence::new(1)), 1, 24);
+            // Long enough for what is wrong to be taken for damage, more than once.
+            for _ in 0..120 {
+                remote.post();
+                remote.bring(&writer, usize::MAX);
+                remote.take();
+            }
+            writer.region().store(offset, word);
+            let (received, told) = (remote.received, remote.received + remote.lost);
+            // The last record is told by the one after it.
+            let next = remote.reader.next_sequence().get();
+            assert!(received >= 11 || told >= 11 || told == next - 1, "word {offset:#x} bit {bit}: {told}");
+            append(&mut writer, 1, 24);
+            for _ in 0..4 {
+                remote.drain(&writer);
+            }
+            assert_eq!(remote.received + remote.lost, writer.last().get(), "word {offset:#x} bit {bit}");
+            assert!(remote.received >= 10);
+            assert_eq!(remote.reader.counts().lapped, 0);
+        }
+    }
+}
+
+#[test]
+fn random_memory_that_is_fetched_gives_no_record_and_no_range_beyond_the_region() {
+    each_seed(100, |seed| {
+        let mut random = Random::new(seed);
+        let writer = writer(1 << 12, 100);
+        let mut remote = Remote::new(&writer, LogStart::Earliest, seed, 100);
+        for _ in 0..200 {
+            for offset in [HOT_END, HOT_START, HOT_START_SEQUENCE] {
+                let word = random.next();
+                writer.region().store(offset, if word.is_multiple_of(2) { word % 8192 } else { word });
+            }
+            let offset = random.index(writer.region().len() / 8) * 8;
+            writer.region().store(offset, random.next());
+            remote.post();
+            for range in remote.posted.drain(..).flatten() {
+                assert!(range.offset + range.len <= writer.geometry().region_len() && range.len % 8 == 0);
+            }
+            remote.bring(&writer, usize::MAX);
+            remote.take();
+        }
+        assert_eq!(remote.received, 0);
+    });
+}

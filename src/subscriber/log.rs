@@ -1,0 +1,357 @@
+use std::fmt;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::subscription::{Batch, Observed, SPIN_NS, Source, Subscription};
+use super::{GrantError, ReceiveError, Record, RecordRef, Subscribed};
+use crate::clock::{Clock, saturate};
+use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
+use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
+use crate::limits;
+use crate::memory::Region;
+use crate::payload::{Payload, Schema};
+use crate::repository::log::{
+    Brought, LogCounts, LogFetch, LogReader, LogStart, LossReason, Lost, Next, Taken,
+};
+use crate::repository::state::ReadCounts;
+
+/// Receives the records of a log topic: all of them, in order, from where it was asked to begin.
+///
+/// A receive neither allocates (beyond what decoding the record does), nor locks, nor calls the operating system
+/// on the `shm` fabric. What it returns was copied to private memory and checked there: sequence, bounds, topic, epoch,
+/// CRC-32. Records that the publisher has overwritten before this subscriber came to them are an error of their own,
+/// [`ReceiveError::Lapped`], once and with the exact count; the next receive goes on behind them. So what was received and what was
+/// told as lost is always all that was published.
+///
+/// A subscriber that begins with earlier records goes on to live ones without a seam: it is the same ring.
+///
+/// Dropping the subscriber detaches it. If it is the last handle of its [`Node`](crate::Node), the drop joins the node's
+/// thread, and may block for up to 250 ms (over RDMA a second more, where a peer does not take what was sent).
+///
+/// ```
+/// use fabricast::{Node, ReceiveError};
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// let publishing = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+/// let mut trades = publishing.log_publisher::<u64>("trades").open()?;
+/// trades.publish_batch(&[10, 20])?;
+///
+/// let node = Node::builder().runtime_dir(dir.path()).open()?;
+/// let mut subscriber = node.log_subscriber::<u64>("shm:exchange/trades").earliest().open()?;
+/// trades.publish(&30)?;
+/// drop(trades);
+/// let values: Vec<u64> = subscriber.records().map(|record| Ok(record?.value)).collect::<Result<_, ReceiveError>>()?;
+/// assert_eq!(values, [10, 20, 30]);
+/// # Ok(())
+/// # }
+/// ```
+pub struct LogSubscriber<T: Payload> {
+    reader: LogReader,
+    subscription: Subscription,
+    /// What is being fetched.
+    fetching: Option<Batch<LogFetch>>,
+    /// The topic had ended before that was begun: what was published before the end is in it.
+    ended_before: bool,
+    decode_failures: u64,
+    payload: PhantomData<fn() -> T>,
+}
+
+/// The records of a [`LogSubscriber`], one after the other: see [`LogSubscriber::records`].
+#[derive(Debug)]
+pub struct Records<'a, T: Payload> {
+    subscriber: &'a mut LogSubscriber<T>,
+    is_over: bool,
+}
+
+/// What a subscriber of a log has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogSubscriberStats {
+    /// Records received.
+    pub received: u64,
+    /// Records that the publisher had overwritten before they were read.
+    pub lapped: u64,
+    /// Records that were not accepted: damaged, or not of the type.
+    pub rejected: u64,
+}
+
+/// What one look at what is fetched gave.
+enum Look {
+    Taken(Taken),
+    /// Nothing yet.
+    Nothing,
+    /// Everything that there is was received.
+    All,
+}
+
+impl<T: Payload> LogSubscriber<T> {
+    /// What its topic has to be.
+    pub(crate) const KIND: Kind = Kind::Log;
+
+    /// The subscriber of what was granted, which must be a log topic. Where it begins is settled when this returns; a
+    /// repository on another host is read for that, which blocks for a round trip.
+    pub(crate) fn open(mut subscription: Subscription, start: LogStart) -> Result<Self, GrantError> {
+        let granted = subscription.granted();
+        let (expected, found) = (Self::KIND, granted.geometry.kind());
+        let geometry = granted.geometry.log().ok_or(GrantError::Kind { expected, found })?;
+        let mut reader = LogReader::new(geometry, granted.epoch, granted.topic_id, start);
+        let clock = subscription.clock.as_ref();
+        match &mut subscription.source {
+            Source::Mapped(memory) | Source::Landing(memory) => reader.settle(memory),
+            Source::Remote(remote) => settle(&mut reader, remote.as_mut(), clock)?,
+        }
+        let (fetching, payload) = (None, PhantomData);
+        Ok(Self { reader, subscription, fetching, ended_before: false, decode_failures: 0, payload })
+    }
+
+    /// The next record, if there is one. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// [`ReceiveError`]. [`ReceiveError::Lapped`] and [`ReceiveError::DamagedRecords`] tell which records are missing, before
+    /// the next one that is there; [`ReceiveError::Decode`] passes its record over. [`ReceiveError::Ended`] and
+    /// [`ReceiveError::Gone`] come after the last record, and from then on always. A subscriber by pull over a wire cannot read
+    /// what was published just before the publisher's node was gone.
+    #[inline]
+    pub fn try_receive(&mut self) -> Result<Option<Record<T::Owned>>, ReceiveError> {
+        let Some(record) = self.try_receive_ref()? else { return Ok(None) };
+        let RecordRef { sequence, epoch, published_ns, .. } = record;
+        match record.decode() {
+            Ok(value) => Ok(Some(Record { value, sequence, epoch, published_ns })),
+            Err(source) => {
+                self.decode_failures += 1;
+                Err(ReceiveError::Decode { sequence, source })
+            }
+        }
+    }
+
+    /// As [`Self::try_receive`], but the record is left as bytes where it was checked: nothing is decoded, and
+    /// nothing allocated.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::try_receive`], but for [`ReceiveError::Decode`].
+    #[inline]
+    pub fn try_receive_ref(&mut self) -> Result<Option<RecordRef<'_, T>>, ReceiveError> {
+        self.subscription.check_told()?;
+        // Looked at before the records: what was published before the end is still received.
+        let has_ended = self.subscription.has_ended();
+        let look = match &mut self.subscription.source {
+            Source::Mapped(memory) | Source::Landing(memory) => match self.reader.poll(memory) {
+                Some(taken) => Look::Taken(taken),
+                None if has_ended => Look::All,
+                None => Look::Nothing,
+            },
+            Source::Remote(_) => match self.look(has_ended) {
+                Ok(look) => look,
+                Err(error) => {
+                    // What a connection that is over has brought is not all there.
+                    self.fetching = self.fetching.take().filter(|_| !error.ends_connection());
+                    let now_ns = self.subscription.clock.monotonic_ns();
+                    return self.subscription.lose(error, now_ns);
+                }
+            },
+        };
+        let epoch = self.subscription.granted.epoch;
+        match look {
+            Look::Nothing => Ok(None),
+            Look::All => self.subscription.conclude(),
+            Look::Taken(taken) => match self.reader.taken(taken) {
+                Next::Record(record) => Ok(Some(RecordRef {
+                    bytes: record.payload,
+                    sequence: record.sequence,
+                    epoch,
+                    published_ns: record.published_ns,
+                    payload: PhantomData,
+                })),
+                Next::Lost(lost) => Err(lost.into()),
+            },
+        }
+    }
+
+    /// The next record, waiting for it up to `timeout`; `None` when the time is over. Looks for it without
+    /// pause for 20 microseconds, then ten thousand times a second; for what is being fetched over a wire it waits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::try_receive`].
+    pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Record<T::Owned>>, ReceiveError> {
+        // A record that is there costs no look at the clock.
+        if let Some(record) = self.try_receive()? {
+            return Ok(Some(record));
+        }
+        let clock = Arc::clone(&self.subscription.clock);
+        let began_ns = clock.monotonic_ns();
+        loop {
+            let waited_ns = clock.monotonic_ns().saturating_sub(began_ns);
+            match self.try_receive()? {
+                None if waited_ns < saturate(timeout) => {}
+                received => return Ok(received),
+            }
+            if waited_ns < SPIN_NS {
+                std::hint::spin_loop();
+            } else {
+                let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
+                self.subscription.pause(self.fetching.is_some(), left)?;
+            }
+        }
+    }
+
+    /// All records from the next one on, each as [`Self::receive_timeout`] gives it without a limit of time: earlier ones and
+    /// live ones in one row. Losses are errors in it, and it goes on behind them. It is over when the topic has ended, and after
+    /// [`ReceiveError::Gone`].
+    pub fn records(&mut self) -> Records<'_, T> {
+        Records { subscriber: self, is_over: false }
+    }
+
+    /// The topic's name.
+    pub fn topic(&self) -> &TopicName {
+        &self.subscription.granted.topic
+    }
+
+    /// How records travel.
+    pub fn delivery(&self) -> Delivery {
+        self.subscription.granted.delivery
+    }
+
+    /// The incarnation of the topic that this subscribes to.
+    pub fn epoch(&self) -> Epoch {
+        self.subscription.granted.epoch
+    }
+
+    /// The description of the topic's records.
+    pub fn schema(&self) -> &Schema {
+        &self.subscription.granted.schema
+    }
+
+    /// The longest payload that the topic may have, bytes.
+    pub fn payload_len_max(&self) -> usize {
+        self.subscription.granted.geometry.payload_len_max()
+    }
+
+    /// The sequence of the next record to be received or told as lost.
+    pub fn next_sequence(&self) -> Sequence {
+        self.reader.next_sequence()
+    }
+
+    /// What has been counted so far.
+    pub fn stats(&self) -> LogSubscriberStats {
+        let LogCounts { received, lapped, damaged } = self.reader.counts();
+        let failures = self.decode_failures;
+        LogSubscriberStats { received: received - failures, lapped, rejected: damaged + failures }
+    }
+
+    /// Takes the next record of a repository on another host, and fetches as much as can be fetched without waiting.
+    fn look(&mut self, has_ended: bool) -> Result<Look, FabricError> {
+        let Source::Remote(remote) = &mut self.subscription.source else { return Ok(Look::Nothing) };
+        // As long as the provider completes at once, but not for ever.
+        for _ in 0..limits::LOG_REFILLS_MAX {
+            if let Some(taken) = self.reader.take() {
+                return Ok(Look::Taken(taken));
+            }
+            let completion = match self.fetching {
+                Some(_) => remote.poll()?,
+                None => {
+                    self.ended_before = has_ended;
+                    begin(&self.reader, remote.as_mut(), &mut self.fetching)?
+                }
+            };
+            if completion == Completion::Pending {
+                break;
+            }
+            let Some(Batch::Values(fetched)) = self.fetching.take() else { continue };
+            let now_ns = self.subscription.clock.monotonic_ns();
+            if self.reader.check(remote.mirror(), &fetched, now_ns) == Brought::Nothing {
+                return Ok(if self.ended_before { Look::All } else { Look::Nothing });
+            }
+            if self.reader.is_behind() {
+                // More comes while this is taken.
+                self.ended_before = has_ended;
+                begin(&self.reader, remote.as_mut(), &mut self.fetching)?;
+            }
+        }
+        Ok(Look::Nothing)
+    }
+}
+
+/// Begins to fetch what the reader wants next.
+fn begin(
+    reader: &LogReader,
+    remote: &mut dyn RemoteRead,
+    fetching: &mut Option<Batch<LogFetch>>,
+) -> Result<Completion, FabricError> {
+    let fetch = reader.plan();
+    let completion = remote.post(fetch.ranges())?;
+    *fetching = Some(Batch::Values(fetch));
+    Ok(completion)
+}
+
+/// Has a reader find where to begin in a repository on another host.
+fn settle(reader: &mut LogReader, remote: &mut dyn RemoteRead, clock: &dyn Clock) -> Result<(), GrantError> {
+    let fetch = reader.plan();
+    for range in fetch.ranges() {
+        if read_now(remote, *range, clock, limits::ANSWER_DEADLINE_NS)? == Completion::Pending {
+            return Err(GrantError::Unreadable);
+        }
+    }
+    reader.check(remote.mirror(), &fetch, clock.monotonic_ns());
+    Ok(())
+}
+
+impl From<Lost> for ReceiveError {
+    fn from(Lost { first: first_lost, count, reason }: Lost) -> Self {
+        match reason {
+            LossReason::Lapped => Self::Lapped { first_lost, count },
+            LossReason::Damaged => Self::DamagedRecords { first_lost, count },
+        }
+    }
+}
+
+impl<T: Payload> Iterator for Records<'_, T> {
+    type Item = Result<Record<T::Owned>, ReceiveError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.is_over {
+            match self.subscriber.receive_timeout(Duration::MAX) {
+                Ok(None) => {}
+                Ok(Some(record)) => return Some(Ok(record)),
+                Err(ReceiveError::Ended { .. }) => self.is_over = true,
+                Err(error) => {
+                    self.is_over = matches!(error, ReceiveError::Gone { .. });
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+}
+
+impl<T: Payload> Subscribed for LogSubscriber<T> {}
+
+impl<T: Payload> Observed for LogSubscriber<T> {
+    fn subscription(&mut self) -> &mut Subscription {
+        &mut self.subscription
+    }
+
+    fn headers(&mut self) -> Result<Option<Arc<Region>>, FabricError> {
+        self.subscription.headers(&mut self.fetching)
+    }
+}
+
+impl<T: Payload> Drop for LogSubscriber<T> {
+    fn drop(&mut self) {
+        let LogSubscriberStats { received, lapped, rejected } = self.stats();
+        self.subscription.leave(ReadCounts { received, conflated: lapped, torn_retries: 0, rejected });
+    }
+}
+
+impl<T: Payload> fmt::Debug for LogSubscriber<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("LogSubscriber")
+            .field("topic", &self.subscription.granted.topic)
+            .field("delivery", &self.subscription.granted.delivery)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,270 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::ReceiveError;
+use crate::clock::Clock;
+use crate::control::ControlError;
+use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
+use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
+use crate::layout::Geometry;
+use crate::layout::header::BODY_OFFSET;
+use crate::limits;
+use crate::memory::Region;
+use crate::payload::Schema;
+use crate::repository::state::ReadCounts;
+
+/// How long a blocking receive looks for a value without giving the processor away.
+pub(super) const SPIN_NS: u64 = 20_000;
+/// The pause between two looks of a blocking receive after that.
+const PAUSE: Duration = Duration::from_micros(100);
+/// How long a blocking receive waits for what it has begun to fetch before it looks for the end of the topic.
+const FETCH_WAIT: Duration = Duration::from_millis(10);
+
+/// What every subscriber has, whatever its topic holds: where its bytes come from, what was granted, and how it ends.
+pub(crate) struct Subscription {
+    pub(super) source: Source,
+    pub(super) granted: Granted,
+    pub(super) clock: Arc<dyn Clock>,
+    attachment: Arc<dyn Attachment>,
+    conclusion: Conclusion,
+    /// The heartbeat that was seen last on another host, and when it was seen first, by the monotonic clock.
+    heartbeat: Option<(u64, u64)>,
+    has_left: bool,
+}
+
+/// A batch of reads that is under way.
+#[derive(Debug)]
+pub(super) enum Batch<F> {
+    /// What the reader asked for.
+    Values(F),
+    /// The repository's headers, which nobody waits for any more.
+    Headers,
+}
+
+/// What a subscriber knows of its end.
+#[derive(Debug, Default)]
+struct Conclusion {
+    /// What was told, and is from then on.
+    told: Option<End>,
+    /// Since when nothing can be fetched, because the connection is over.
+    lost_since_ns: Option<u64>,
+}
+
+/// Where a subscriber's bytes come from.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Memory that can be read in place, word for word as it was written: the repository itself, or a landing region.
+    Mapped(Arc<Region>),
+    /// A landing region where only whole writes appear in order.
+    Landing(Arc<Region>),
+    /// A repository that has to be fetched.
+    Remote(Box<dyn RemoteRead>),
+}
+
+/// What the publisher granted, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Granted {
+    pub(crate) topic: TopicName,
+    pub(crate) topic_id: TopicId,
+    pub(crate) delivery: Delivery,
+    pub(crate) epoch: Epoch,
+    pub(crate) geometry: Geometry,
+    pub(crate) schema: Schema,
+    pub(crate) key: u64,
+    pub(crate) address: u64,
+}
+
+/// The session side of a subscription. Every method returns at once.
+pub(crate) trait Attachment: fmt::Debug + Send + Sync {
+    /// Whether [`Self::end`] has something to tell. Looked at by every receive: one load.
+    fn has_ended(&self) -> bool;
+
+    /// How the topic ended.
+    fn end(&self) -> Option<End>;
+
+    /// Detaches, with the final counts.
+    fn leave(&self, counts: ReadCounts);
+}
+
+/// A subscriber of any kind of topic.
+///
+/// [`StateSubscriber`](crate::StateSubscriber) and [`LogSubscriber`](crate::LogSubscriber) are; nothing else can be.
+#[expect(private_bounds, reason = "the trait is sealed by it")]
+pub trait Subscribed: Observed {}
+
+/// What an inspector asks of a subscriber of any kind.
+pub(crate) trait Observed {
+    /// Where its bytes come from, what was granted, and how it ended.
+    fn subscription(&mut self) -> &mut Subscription;
+
+    /// The repository's headers: in place, or fetched just now, which blocks for a round trip. `None` for a subscriber
+    /// that has a landing region.
+    fn headers(&mut self) -> Result<Option<Arc<Region>>, FabricError>;
+}
+
+/// How a topic ended for a subscriber.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    /// Its publisher was dropped.
+    Ended { published: Sequence },
+    /// The session with its node is over.
+    Gone { error: ControlError },
+}
+
+impl Subscription {
+    /// The subscription to what was granted.
+    pub(crate) fn new(
+        granted: Granted,
+        source: Source,
+        attachment: Arc<dyn Attachment>,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        let (conclusion, heartbeat) = (Conclusion::default(), None);
+        Self { source, granted, clock, attachment, conclusion, heartbeat, has_left: false }
+    }
+
+    /// What the publisher granted.
+    pub(crate) fn granted(&self) -> &Granted {
+        &self.granted
+    }
+
+    /// Where its time comes from.
+    pub(crate) fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
+    /// How the topic ended, if it has.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.conclusion.told.clone().or_else(|| self.attachment.end())
+    }
+
+    /// The end that was told, which is told from then on.
+    #[inline]
+    pub(super) fn check_told(&self) -> Result<(), ReceiveError> {
+        self.conclusion.told.as_ref().map_or(Ok(()), |end| Err(end.error()))
+    }
+
+    /// Whether the topic has ended. Looked at before a value: what was published before the end is still received.
+    #[inline]
+    pub(super) fn has_ended(&self) -> bool {
+        self.attachment.has_ended()
+    }
+
+    /// Tells the end, if there is one, and remembers that.
+    #[cold]
+    pub(super) fn conclude<R>(&mut self) -> Result<Option<R>, ReceiveError> {
+        self.tell(self.attachment.end())
+    }
+
+    fn tell<R>(&mut self, end: Option<End>) -> Result<Option<R>, ReceiveError> {
+        self.conclusion.told = end;
+        self.check_told().map(|()| None)
+    }
+
+    /// What comes of a fetch that failed. Where the connection is over nothing will ever be fetched again: the session
+    /// tells how it ended, and if it does not in good time, the publisher is gone.
+    #[cold]
+    pub(super) fn lose<R>(&mut self, error: FabricError, now_ns: u64) -> Result<Option<R>, ReceiveError> {
+        if self.attachment.has_ended() {
+            return self.conclude();
+        }
+        if !error.ends_connection() {
+            return Err(error.into());
+        }
+        let since_ns = *self.conclusion.lost_since_ns.get_or_insert(now_ns);
+        if now_ns.saturating_sub(since_ns) < limits::LOSS_TOLD_NS {
+            return Ok(None);
+        }
+        self.tell(Some(End::Gone { error: ControlError::Broken { why: error.to_string() } }))
+    }
+
+    /// Waits for what is being fetched, if that can be waited for, and otherwise a little while; no longer than `left`.
+    pub(super) fn pause(&mut self, is_fetching: bool, left: Duration) -> Result<(), FabricError> {
+        if let Source::Remote(remote) = &mut self.source
+            && is_fetching
+            && let Some(handle) = remote.wait_handle()?
+        {
+            return wait(&[handle], &[], FETCH_WAIT.min(left));
+        }
+        self.clock.pause(PAUSE);
+        Ok(())
+    }
+
+    /// The repository's headers: in place, or fetched just now, which blocks for a round trip. `None` for a subscriber
+    /// that has a landing region.
+    pub(super) fn headers<F>(
+        &mut self,
+        fetching: &mut Option<Batch<F>>,
+    ) -> Result<Option<Arc<Region>>, FabricError> {
+        let remote = match &mut self.source {
+            Source::Mapped(region) if self.granted.delivery == Delivery::Pull => {
+                return Ok(Some(Arc::clone(region)));
+            }
+            Source::Mapped(_) | Source::Landing(_) => return Ok(None),
+            Source::Remote(remote) => remote.as_mut(),
+        };
+        // What is being fetched is fetched again by the next receive.
+        let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };
+        let (clock, patience_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
+        let mut completion = finish(remote, under_way, clock, patience_ns)?;
+        if completion == Completion::Done {
+            let headers = ByteRange { offset: 0, len: BODY_OFFSET };
+            let read = read_now(remote, headers, clock, patience_ns);
+            // One that is not complete stays under way, and is waited for before the next one.
+            *fetching = matches!(read, Ok(Completion::Pending)).then_some(Batch::Headers);
+            completion = read?;
+        }
+        match completion {
+            Completion::Done => Ok(Some(Arc::clone(remote.mirror()))),
+            Completion::Pending => Err(FabricError::ReadOverdue),
+        }
+    }
+
+    /// How long the publisher's heart has stood still that beat last at this moment, as its headers say. The clock of
+    /// another host says nothing here: what counts is whether the heart has beaten between two looks.
+    pub(crate) fn heart_stands_ns(&mut self, heartbeat_ns: u64) -> u64 {
+        if !matches!(self.source, Source::Remote(_)) {
+            return self.clock.realtime_ns().saturating_sub(heartbeat_ns);
+        }
+        let now_ns = self.clock.monotonic_ns();
+        match self.heartbeat {
+            Some((seen, since_ns)) if seen == heartbeat_ns => now_ns.saturating_sub(since_ns),
+            _ => {
+                self.heartbeat = Some((heartbeat_ns, now_ns));
+                0
+            }
+        }
+    }
+
+    /// Detaches, with the final counts. Once.
+    pub(super) fn leave(&mut self, counts: ReadCounts) {
+        if !std::mem::replace(&mut self.has_left, true) {
+            self.attachment.leave(counts);
+        }
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.leave(ReadCounts::default());
+    }
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Subscription")
+            .field("topic", &self.granted.topic)
+            .field("delivery", &self.granted.delivery)
+            .finish_non_exhaustive()
+    }
+}
+
+impl End {
+    fn error(&self) -> ReceiveError {
+        match self {
+            Self::Ended { published } => ReceiveError::Ended { published: *published },
+            Self::Gone { error } => ReceiveError::Gone { source: error.clone() },
+        }
+    }
+}

@@ -34,7 +34,7 @@ struct State {
     queue_pair: QueuePair,
     /// Where the group is, once it is joined.
     group: Option<Target>,
-    /// The ways to other hosts, the one that was used last at the end.
+    /// The ways to other hosts, as many as receivers are reached alone; the one that was used last at the end.
     hosts: VecDeque<(Ipv4Addr, Arc<AddressHandle>)>,
     /// The hosts that the channel was shown to, by their connections; the last one at the end.
     guests: VecDeque<Ipv4Addr>,
@@ -143,7 +143,7 @@ impl VerbsChannelSender {
         let handle = Arc::new(AddressHandle::create(&self.site.domain, &path)?);
         let mut state = self.state.lock();
         state.hosts.push_back((host, Arc::clone(&handle)));
-        let forgotten = (state.hosts.len() > limits::CHANNEL_HOSTS_MAX).then(|| state.hosts.pop_front());
+        let forgotten = (state.hosts.len() > limits::UNICAST_RECEIVERS_MAX).then(|| state.hosts.pop_front());
         drop(state);
         drop(forgotten);
         Ok(handle)
@@ -185,6 +185,7 @@ impl VerbsChannelSender {
     fn take_events(&self, state: &mut State) -> Result<(), FabricError> {
         let joined = state.member.next()?;
         if let Some(failure) = state.member.take_failure() {
+            state.group = None;
             return Err(failure.into());
         }
         if let Some(group) = joined {
@@ -260,7 +261,10 @@ impl ChannelSender for VerbsChannelSender {
         if state.member.is_unsettled() || is_due {
             self.take_events(&mut state)?;
         }
-        let Some(group) = state.group.clone() else { return Ok(Sent::Full) };
+        let Some(group) = state.group.clone() else {
+            // Who was told that there is no group need not wait for it.
+            return Ok(if state.member.is_out() { Sent::Done } else { Sent::Full });
+        };
         self.post(&mut state, &group, datagram)
     }
 
@@ -284,11 +288,16 @@ fn random_key() -> Result<u32, FabricError> {
     }
 }
 
-/// What an interface does that goes down and up again.
+/// What interfaces do that go down and up again, and networks that carry no multicast.
 #[cfg(test)]
 impl VerbsChannelSender {
     /// Has the queue pair fail.
     pub(in crate::fabric::verbs) fn break_down(&self) {
         self.state.lock().queue_pair.to_error().expect("it is there");
+    }
+
+    /// Has the group be lost.
+    pub(in crate::fabric::verbs) fn lose_group(&self) {
+        self.state.lock().member.lose();
     }
 }

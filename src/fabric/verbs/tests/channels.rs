@@ -415,3 +415,22 @@ fn queue_pairs_that_fail_start_again() {
     }
     assert!((limits::CHANNEL_RECEIVES - 16..600).contains(&count), "{count}");
 }
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
+    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let own = own_address();
+    let sender = channel::sender(own, own, &devices).unwrap().unwrap();
+    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    assert_eq!(recovers(&sender, &mut receiver).len(), 0);
+    quiet(&mut receiver);
+    sender.lose_group();
+    let error = sender.send(b"lost").unwrap_err();
+    assert!(matches!(error, FabricError::Verbs(VerbsError::NotJoined { .. })), "{error}");
+    for _ in 0..200 {
+        assert_eq!(sender.send(b"lost").unwrap(), Sent::Done);
+    }
+    send_to(&*sender, &receiver, b"alone");
+    assert_eq!(next(&mut receiver), unicast(b"alone"));
+}

@@ -7,6 +7,7 @@
 //! Losing notices costs time, and nothing else: the next one, the next heartbeat or the subscriber's own timer finds what
 //! was missed. A forged one costs a look in vain.
 
+mod bell;
 mod mailbox;
 mod receiver;
 mod sender;
@@ -17,6 +18,7 @@ mod tests;
 use std::io;
 
 pub(crate) use crate::layout::notice::{Inline, Notice, NoticeKey};
+pub(crate) use bell::{BELL_LEN, Bell};
 pub(crate) use mailbox::{Hint, Mailbox, Piece};
 pub(crate) use receiver::{NoticeCounts, NoticeReach, NoticeReceiver};
 pub(crate) use sender::{NoticeSender, NoticeSenderCounts, RegisterError};

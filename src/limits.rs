@@ -60,8 +60,6 @@ pub const CHANNEL_TICKET_LEN_MAX: usize = 64;
 pub const CHANNEL_RECEIVES: usize = 512;
 /// Datagrams that the sender of a channel has under way.
 pub const CHANNEL_SENDS: u32 = 128;
-/// Hosts to which the sender of a channel keeps the way; the one that was not used for longest is forgotten.
-pub const CHANNEL_HOSTS_MAX: usize = 64;
 
 /// Largest datagram of notices, bytes: what a network of long packets carries in one.
 pub const NOTICE_DATAGRAM_LEN_MAX: usize = 4096;

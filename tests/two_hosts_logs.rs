@@ -31,8 +31,8 @@ const PORT: u16 = 7471;
 const SIZE: usize = 64;
 /// Bytes of the ring: as many records as come in the time that a slow network takes to get over its losses.
 const CAPACITY: usize = 32 << 20;
-/// Records in a commit.
-const BATCH: u64 = 50;
+/// Records in a commit: as many as a datagram of the largest packet carries.
+const BATCH: u64 = 40;
 /// Subscribers, of which the last one joins late.
 const SUBSCRIBERS: usize = 4;
 /// Who has not been seen for so long does not come again.

@@ -46,6 +46,7 @@ mod frame;
 mod message;
 mod server;
 mod text;
+mod topic;
 
 pub use error::{ControlError, RefuseReason};
 
@@ -56,6 +57,7 @@ pub(crate) use message::{
 };
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
+pub(crate) use topic::Start;
 
 #[cfg(test)]
 mod tests;

@@ -3,6 +3,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::log_landing::LogLanding;
 use super::log_landings::LogLandings;
 use super::opening::{Opening, TopicCounts, TopicParts, fresh_epoch};
 use super::state::MEASURED_ONE_IN;
@@ -11,7 +12,8 @@ use super::{PublishError, PublisherError};
 use crate::clock::Clock;
 use crate::fabric::Waker;
 use crate::id::{Epoch, Sequence, TopicName};
-use crate::layout::log::LogGeometry;
+use crate::layout::log::{LogGeometry, LogHead};
+use crate::limits;
 use crate::payload::Payload;
 use crate::repository::log::{Appended, LogWriter};
 use crate::sync::atomic::Ordering;
@@ -51,11 +53,14 @@ pub struct LogPublisher<T: Payload> {
     payload: PhantomData<fn(&T)>,
 }
 
-/// Where committed records go besides the repository.
+/// Where committed records go besides the repository: landing regions and counters.
 #[derive(Debug)]
 struct Output {
     topic: Arc<PublishedTopic>,
     waker: Arc<Waker>,
+    /// What the node hands over, and takes back.
+    handover: Arc<LogLandings>,
+    landings: Vec<LogLanding>,
     clock: Arc<dyn Clock>,
     counts: TopicCounts,
 }
@@ -168,10 +173,13 @@ impl<T: Payload> LogPublisher<T> {
         parts.check_len::<T>()?;
         let geometry = LogGeometry::new(capacity, parts.payload_len_max)?;
         let opening = Opening::new::<T>(&parts, geometry.into(), epoch)?;
-        let writer = LogWriter::new(Arc::clone(opening.registration.region()), geometry, &opening.line);
-        let (topic, counts) = opening.finish(Arc::new(LogLandings::default()));
+        let registration = Arc::clone(&opening.registration);
+        let writer = LogWriter::new(Arc::clone(registration.region()), geometry, &opening.line);
         let TopicParts { clock, waker, node, payload_len_max, .. } = parts;
-        let output = Output { topic: Arc::clone(&topic), waker, clock, counts };
+        let handover = Arc::new(LogLandings::new(registration, geometry, epoch, Arc::clone(&waker)));
+        let (topic, counts) = opening.finish(Arc::<LogLandings>::clone(&handover));
+        let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
+        let output = Output { topic: Arc::clone(&topic), waker, handover, landings, clock, counts };
         let scratch = vec![0; payload_len_max].into();
         Ok((Self { writer, output, scratch, _node: node, payload: PhantomData }, topic))
     }
@@ -195,15 +203,21 @@ impl<T: Payload> LogPublisher<T> {
         now_ns: u64,
         bytes: impl FnOnce(&'b [u8]) -> &'b [u8],
     ) -> Result<Sequence, PublishError> {
+        let committed = self.writer.last();
         let sequence = self.writer.append(bytes(&self.scratch), now_ns)?;
         self.output.counts.add_bytes(len as u64);
+        // A part of what was appended before had to be committed.
+        if self.writer.last() != committed {
+            let head = LogHead { newest: self.writer.last(), end: self.writer.committed_end(), published_ns: now_ns };
+            self.output.deliver(&head, now_ns);
+        }
         Ok(sequence)
     }
 
     #[inline]
     fn commit_at(&mut self, began_ns: u64) {
-        if let Some(appended) = self.writer.commit(began_ns) {
-            self.output.deliver(&appended, began_ns);
+        if let Some(Appended { newest, positions: [_, end] }) = self.writer.commit(began_ns) {
+            self.output.deliver(&LogHead { newest, end, published_ns: began_ns }, began_ns);
         }
     }
 }
@@ -211,8 +225,9 @@ impl<T: Payload> LogPublisher<T> {
 impl Output {
     /// Brings committed records to the push subscribers, and shows now and then how long that took.
     #[inline]
-    fn deliver(&mut self, appended: &Appended, began_ns: u64) {
-        if appended.newest.get().is_multiple_of(MEASURED_ONE_IN) {
+    fn deliver(&mut self, head: &LogHead, began_ns: u64) {
+        self.handover.deliver(&mut self.landings, head);
+        if head.newest.get().is_multiple_of(MEASURED_ONE_IN) {
             self.counts.show_duration(self.clock.realtime_ns().saturating_sub(began_ns));
         }
     }
@@ -227,6 +242,8 @@ impl Output {
 impl<T: Payload> Drop for LogPublisher<T> {
     fn drop(&mut self) {
         self.commit();
+        // The last records may be on their way: the node waits for them before it tells of the end.
+        self.output.handover.leave(std::mem::take(&mut self.output.landings));
         // Release: the last record is in place before the node tells that it was the last.
         self.output.topic.ended.store(true, Ordering::Release);
         self.output.waker.wake();

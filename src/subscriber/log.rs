@@ -3,7 +3,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::subscription::{Batch, Observed, SPIN_NS, Source, Subscription};
+use super::subscription::{Batch, End, Observed, SPIN_NS, Source, Subscription};
 use super::{GrantError, ReceiveError, Record, RecordRef, Subscribed};
 use crate::clock::{Clock, saturate};
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
@@ -137,12 +137,16 @@ impl<T: Payload> LogSubscriber<T> {
         self.subscription.check_told()?;
         // Looked at before the records: what was published before the end is still received.
         let has_ended = self.subscription.has_ended();
+        let is_pushed = self.subscription.granted.delivery == Delivery::Push;
         let look = match &mut self.subscription.source {
-            Source::Mapped(memory) | Source::Landing(memory) => match self.reader.poll(memory) {
-                Some(taken) => Look::Taken(taken),
-                None if has_ended => Look::All,
-                None => Look::Nothing,
-            },
+            Source::Mapped(memory) | Source::Landing(memory) => {
+                let taken = if is_pushed { self.reader.follow(memory) } else { self.reader.poll(memory) };
+                match taken {
+                    Some(taken) => Look::Taken(taken),
+                    None if has_ended => Look::All,
+                    None => Look::Nothing,
+                }
+            }
             Source::Remote(_) => match self.look(has_ended) {
                 Ok(look) => look,
                 Err(error) => {
@@ -156,7 +160,14 @@ impl<T: Payload> LogSubscriber<T> {
         let epoch = self.subscription.granted.epoch;
         match look {
             Look::Nothing => Ok(None),
-            Look::All => self.subscription.conclude(),
+            Look::All => {
+                if let (true, Some(End::Ended { published })) = (is_pushed, self.subscription.end())
+                    && let Some(lost) = self.reader.miss_rest(published)
+                {
+                    return Err(lost.into());
+                }
+                self.subscription.conclude()
+            }
             Look::Taken(taken) => match self.reader.taken(taken) {
                 Next::Record(record) => Ok(Some(RecordRef {
                     bytes: record.payload,

@@ -139,3 +139,44 @@ fn sizes_that_do_not_fit_are_refused() {
     let tiny = node.log_publisher::<u64>("t").capacity(0).open().unwrap();
     assert!(tiny.capacity() >= 4 * 32);
 }
+
+/// A value of a length that follows from its number, up to the largest.
+fn sized(number: u64, len_max: usize) -> Vec<u8> {
+    let len = number.wrapping_mul(7919) as usize % (len_max + 1);
+    (0..len).map(|index| (index as u64 ^ number) as u8).collect()
+}
+
+#[test]
+fn records_are_pushed_in_order_from_where_one_asked_to_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publishing.log_publisher::<u64>("t").capacity(64 << 10).open().unwrap();
+    let open =
+        |start| subscribing.log_subscriber::<u64>("shm:p/t").push().start(start).open().unwrap();
+    let mut empty = [LogStart::Earliest, LogStart::Newest, LogStart::Back(3)].map(open);
+    (1..=1000).for_each(|number| drop(publisher.publish(&number).unwrap()));
+    let starts = [
+        (LogStart::Earliest, 1),
+        (LogStart::Newest, 1001),
+        (LogStart::At(Sequence::new(40)), 40),
+        (LogStart::At(Sequence::new(1100)), 1100),
+        (LogStart::Back(700), 301),
+    ];
+    let mut subscribers = starts.map(|(start, first)| (open(start), first));
+    for (subscriber, first) in &subscribers {
+        assert_eq!((subscriber.next_sequence().get(), subscriber.delivery()), (*first, Delivery::Push));
+    }
+    assert_eq!(publisher.push_subscribers(), 8);
+    for subscriber in &mut empty {
+        assert_eq!(values(subscriber, 1000), (1..=1000).collect::<Vec<_>>());
+    }
+    let batch: Vec<u64> = (1001..=1500).collect();
+    publisher.publish_batch(&batch).unwrap();
+    for (subscriber, first) in &mut subscribers {
+        for number in *first..=1500 {
+            let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
+            assert_eq!((record.sequence.get(), record.value), (number, number));
+        }
+        assert!(subscriber.try_receive().unwrap().is_none());
+    }
+}

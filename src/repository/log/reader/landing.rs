@@ -1,0 +1,37 @@
+//! Logs that a publisher writes into a landing region.
+//!
+//! Such a region is read as a repository that stands in place: all frames before the end are whole, because they were written
+//! before it, and the start is moved before anything behind it is overwritten. It has no index. Its reader says there how far it
+//! has come, and nothing from there on is overwritten unless the publisher has given it up.
+
+use super::{LogReader, LossReason, Lost, Taken};
+use crate::id::Sequence;
+use crate::layout::log::LANDING_TAKEN;
+use crate::limits;
+use crate::memory::Region;
+
+impl LogReader {
+    /// The next record in a landing region, or what is missing before it; `None` when there is none yet.
+    #[inline]
+    pub(crate) fn follow(&mut self, memory: &Region) -> Option<Taken> {
+        let taken = self.poll(memory);
+        let unsaid = self.position.wrapping_sub(self.said);
+        let is_due = unsaid >= self.geometry.capacity() as u64 / limits::LOG_TAKEN_PARTS;
+        if is_due || (unsaid > 0 && taken.is_none()) {
+            self.said = self.position;
+            // Release: what was copied was copied before this is seen, and the publisher writes there again.
+            memory.store_release(LANDING_TAKEN, self.position);
+        }
+        taken
+    }
+
+    /// The records that are missing at the end of a log whose last record was this one, and all of which was taken that there is.
+    #[cold]
+    pub(crate) fn miss_rest(&mut self, published: Sequence) -> Option<Lost> {
+        if self.start.is_some() || self.next > published {
+            return None;
+        }
+        self.reason = LossReason::Lapped;
+        self.miss(published.next())
+    }
+}

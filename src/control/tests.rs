@@ -626,8 +626,15 @@ fn a_hello_that_answers_nobody_is_refused() {
 #[test]
 fn attachments_out_of_turn_are_refused() {
     let attachment = AttachmentId::new(0);
-    let attach =
-        |delivery| Message::Attach(Attach { attachment, topic: topic("pull"), delivery, schema_hash: None, start: Start::Newest });
+    let attach = |delivery| {
+        Message::Attach(Attach {
+            attachment,
+            topic: topic("pull"),
+            delivery,
+            schema_hash: None,
+            start: Start::Newest,
+        })
+    };
     let lend = Message::Lend(Lend { attachment });
     let detach = Message::Detach(Detach { attachment, counts: counts(0) });
     let unknown = "not an attachment of this session";
@@ -724,7 +731,13 @@ fn a_session_has_so_many_attachments() {
 
     // A client without that check is told so, and keeps what it has.
     let attachment = AttachmentId::new(9999);
-    let attach = Attach { attachment, topic: topic("pull"), delivery: Delivery::Pull, schema_hash: None, start: Start::Newest };
+    let attach = Attach {
+        attachment,
+        topic: topic("pull"),
+        delivery: Delivery::Pull,
+        schema_hash: None,
+        start: Start::Newest,
+    };
     pair.server.on_message(&codec::encode(&Message::Attach(attach)), 0);
     let Message::Refused(refused) = sent(pair.server.next_action()) else { panic!() };
     assert_eq!((refused.attachment, refused.reason), (attachment, RefuseReason::TooManyAttachments));
@@ -773,7 +786,13 @@ fn a_session_that_nobody_serves_stays_bounded() {
     server.on_message(&hello(None), 0);
     for number in 0..4 * u32::try_from(ACTIONS_MAX).unwrap() {
         let attachment = AttachmentId::new(number);
-        let attach = Attach { attachment, topic: topic("pull"), delivery: Delivery::Pull, schema_hash: None, start: Start::Newest };
+        let attach = Attach {
+            attachment,
+            topic: topic("pull"),
+            delivery: Delivery::Pull,
+            schema_hash: None,
+            start: Start::Newest,
+        };
         server.on_message(&codec::encode(&Message::Attach(attach)), 0);
     }
     let actions: Vec<_> = std::iter::from_fn(|| server.next_action()).collect();

@@ -108,7 +108,7 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
 
 impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
-        let (terms, start) = (Terms::of(LogSubscriber::<T>::KIND), LogStart::Newest);
+        let terms = Terms::of(LogSubscriber::<T>::KIND);
         Self { node, target, terms, payload: PhantomData }
     }
 

@@ -208,7 +208,11 @@ impl<T: Payload> LogPublisher<T> {
         self.output.counts.add_bytes(len as u64);
         // A part of what was appended before had to be committed.
         if self.writer.last() != committed {
-            let head = LogHead { newest: self.writer.last(), end: self.writer.committed_end(), published_ns: now_ns };
+            let head = LogHead {
+                newest: self.writer.last(),
+                end: self.writer.committed_end(),
+                published_ns: now_ns,
+            };
             self.output.deliver(&head, now_ns);
         }
         Ok(sequence)

@@ -52,7 +52,8 @@ pub(super) struct LogLanding {
     is_begun: bool,
     /// Something was overwritten in the repository while it was copied.
     is_overrun: bool,
-    /// It is left to the node only because too much was under way: the publisher may have it back at any time.
+    /// The publisher may have it back: the node has brought it up to date, or it was left to the node only because too much was
+    /// under way.
     is_free: bool,
     /// How often the node has looked after it since all was written.
     tended: u32,
@@ -119,9 +120,9 @@ impl LogLanding {
         self.written < end || self.is_overrun || self.has_new_start
     }
 
-    /// Whether the publisher may have it, when records up to this end are committed.
-    pub(super) fn is_ready(&self, end: u64) -> bool {
-        self.is_begun && (self.is_free || !self.is_behind(end))
+    /// Whether the publisher may have it.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_begun && self.is_free
     }
 
     /// Whether the subscriber can see where its records begin.
@@ -138,7 +139,9 @@ impl LogLanding {
 
     /// Takes note that the node has looked after it, and returns how often it has since nothing was left to do.
     pub(super) fn tend(&mut self, end: u64) -> u32 {
-        self.tended = if self.is_behind(end) { 0 } else { self.tended.saturating_add(1) };
+        let is_behind = self.is_behind(end);
+        self.tended = if is_behind { 0 } else { self.tended.saturating_add(1) };
+        self.is_free |= !is_behind;
         self.tended
     }
 
@@ -164,7 +167,8 @@ impl LogLanding {
         }
         let from = self.written;
         let start = self.has_new_start.then(|| self.hot(&LogHead { end: self.told, ..*head }));
-        let frames = self.geometry.ranges(from, to).map(|range| (range.len > 0).then_some(Write::Range(range)));
+        let frames =
+            self.geometry.ranges(from, to).map(|range| (range.len > 0).then_some(Write::Range(range)));
         let [first, second] = frames;
         let hot = (to > from).then(|| self.hot(&LogHead { end: to, ..*head }));
         let batch = Batch { from, to };
@@ -203,7 +207,8 @@ impl LogLanding {
                 return false;
             }
         }
-        let parts = if self.has_word_order { limits::LOG_MARGIN_PARTS } else { limits::LOG_WIRE_MARGIN_PARTS };
+        let parts =
+            if self.has_word_order { limits::LOG_MARGIN_PARTS } else { limits::LOG_WIRE_MARGIN_PARTS };
         let behind = oldest.saturating_add(self.geometry.capacity() as u64 / parts).max(self.written);
         self.start = place_behind(&self.geometry, repository, behind);
         self.written = self.start.position;
@@ -310,7 +315,8 @@ impl LogLanding {
     #[inline]
     fn has_flight_left(&mut self, source: &Registration) -> bool {
         let bytes_max = self.geometry.capacity() as u64 / limits::LOG_FLIGHT_PARTS / 2;
-        let has_left = |this: &Self| this.in_flight.len() < limits::LOG_BATCHES_MAX && this.flying() < bytes_max;
+        let has_left =
+            |this: &Self| this.in_flight.len() < limits::LOG_BATCHES_MAX && this.flying() < bytes_max;
         if !has_left(self) {
             self.look(source);
         }

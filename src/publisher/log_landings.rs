@@ -77,10 +77,9 @@ impl LogLandings {
 
     #[cold]
     fn take_waiting(&self, landings: &mut Vec<LogLanding>) {
-        let end = self.end();
         let mut waiting = self.waiting.lock();
         self.has_waiting.store(false, Ordering::Relaxed);
-        landings.extend(waiting.extract_if(.., |landing| landing.is_ready(end)));
+        landings.extend(waiting.extract_if(.., |landing| landing.is_ready()));
     }
 
     #[cold]
@@ -94,10 +93,9 @@ impl LogLandings {
 
     /// Leaves landing regions to the node.
     pub(super) fn leave(&self, landings: impl IntoIterator<Item = LogLanding>) {
-        let end = self.end();
         let mut waiting = self.waiting.lock();
         waiting.extend(landings);
-        if waiting.iter().any(|landing| landing.is_ready(end)) {
+        if waiting.iter().any(LogLanding::is_ready) {
             // Release: whoever sees the flag finds the landing region behind the lock. Pairs with `deliver`.
             self.has_waiting.store(true, Ordering::Release);
         }
@@ -116,7 +114,8 @@ impl LogLandings {
             if landing.is_behind(head.end) {
                 landing.advance(&self.registration, &head);
             }
-            soon |= landing.tend(head.end) < TENDED_CLOSELY || !landing.is_settled(&self.registration);
+            let is_settled = landing.is_settled(&self.registration);
+            soon |= landing.tend(head.end) < TENDED_CLOSELY || !is_settled;
         }
         soon
     }

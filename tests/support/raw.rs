@@ -111,7 +111,13 @@ pub(crate) fn invite(topic: &str) -> Vec<u8> {
 
 /// Asks for a topic, by push or by pull.
 pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
-    Body::default().word(attachment).bytes(topic.as_bytes()).word(push.into()).byte(0).word(NEWEST).message(ATTACH)
+    Body::default()
+        .word(attachment)
+        .bytes(topic.as_bytes())
+        .word(push.into())
+        .byte(0)
+        .word(NEWEST)
+        .message(ATTACH)
 }
 
 /// Lends the landing region that goes with it.

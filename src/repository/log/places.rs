@@ -4,7 +4,9 @@ use super::LogStart;
 use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::{HOT_PUBLISHED, HOT_SEQUENCE};
-use crate::layout::log::{HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry, LogHead, Place, SEGMENT_COUNT};
+use crate::layout::log::{
+    HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry, LogHead, Place, SEGMENT_COUNT,
+};
 use crate::memory::Region;
 
 /// The frames that the index names and that are not given up.
@@ -25,7 +27,11 @@ pub(super) fn entries<'a>(geometry: &'a LogGeometry, memory: &'a Region) -> impl
 pub(crate) fn head(memory: &Region) -> LogHead {
     // Acquire: pairs with the Release store of the end in `LogWriter`.
     let end = memory.load_acquire(HOT_END);
-    LogHead { end, newest: Sequence::new(memory.load(HOT_SEQUENCE)), published_ns: memory.load(HOT_PUBLISHED) }
+    LogHead {
+        end,
+        newest: Sequence::new(memory.load(HOT_SEQUENCE)),
+        published_ns: memory.load(HOT_PUBLISHED),
+    }
 }
 
 /// Where somebody has to begin who wants the records from there on: with that record, or not far before it.

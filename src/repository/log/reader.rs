@@ -2,18 +2,21 @@ mod fetched;
 mod landing;
 
 use self::fetched::Fetching;
-use super::places::entries;
 pub(crate) use self::fetched::{Brought, LogFetch};
+use super::places::entries;
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::WORD;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::{
-    FILLER, FrameCheck, FrameHeader, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry, Place,
-    frame_len,
+    FILLER, FrameCheck, FrameHeader, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
+    Place, frame_len,
 };
 use crate::limits;
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, fence};
+
+/// A record that is behind all others.
+const UNBOUNDED: Sequence = Sequence::new(u64::MAX);
 
 /// A reader of a log repository: copies frames to private memory, many at a time, and accepts each record whose sequence,
 /// bounds, epoch and CRC all agree. Neither allocates nor blocks nor calls the operating system.
@@ -46,6 +49,8 @@ pub(crate) struct LogReader {
     from: usize,
     until: usize,
     fetching: Fetching,
+    /// No record behind this one is taken.
+    bound: Sequence,
     /// What it has said to a publisher that writes where it reads: where it was.
     said: u64,
     counts: LogCounts,
@@ -181,6 +186,7 @@ impl LogReader {
             from: 0,
             until: 0,
             fetching: Fetching::default(),
+            bound: UNBOUNDED,
             said: 0,
             counts: LogCounts::default(),
         }
@@ -238,6 +244,7 @@ impl LogReader {
     fn parse(&mut self) -> Parsed {
         loop {
             match self.find() {
+                Found::Frame(header, _) if header.sequence > self.bound => return Parsed::Empty,
                 Found::Frame(header, words) => {
                     if header.sequence > self.next
                         && let Some(lost) = self.miss(header.sequence)

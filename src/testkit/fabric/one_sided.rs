@@ -73,7 +73,8 @@ impl Offer for SimOffer {
             }
             Held::Known(remote) => {
                 let route = self.route(remote, len_min)?;
-                let (sending, mirror) = (Arc::default(), Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
+                let (sending, mirror) =
+                    (Arc::default(), Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
                 let (len, mirror) = (len_min, Arc::new(mirror));
                 Ok(Box::new(SentWrite { network: self.network, route, len, mirror, sending }))
             }

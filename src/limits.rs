@@ -148,7 +148,7 @@ pub const LOG_FLIGHT_PARTS: u64 = 2;
 pub const LOG_ROOM_PARTS: u64 = 2;
 
 /// Batches of writes of a log that may be in flight to one landing region at a time.
-pub const LOG_BATCHES_MAX: usize = 8;
+pub const LOG_BATCHES_MAX: usize = 4;
 
 /// How often a reader of a log copies in one call, before it says that there is no record yet.
 pub const LOG_REFILLS_MAX: u32 = 8;

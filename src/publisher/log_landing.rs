@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::fabric::{ByteRange, Completion, FabricError, Registration, RemoteWrite, Write};
+use crate::fabric::{ByteRange, Completion, Registration, RemoteWrite, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{HOT_START, LANDING_TAKEN, LogGeometry, LogHead, Place, hot_line};

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::fabric::{NothingToRevoke, Revocation, Waker};
+use crate::fabric::{FabricError, NothingToRevoke, Revocation, Waker};
 use crate::id::{NodeName, Sequence};
 use crate::layout::WORD;
 use crate::memory::Protection;

@@ -204,12 +204,12 @@ fn follow(mut subscriber: LogSubscriber<Raw>, progress: &AtomicU64) -> (u64, u64
     let (mut received, mut lost) = (0, 0);
     loop {
         let next = subscriber.next_sequence().get();
-        match subscriber.try_receive_ref() {
+        match subscriber.receive_timeout(PATIENCE) {
             Ok(Some(found)) => {
-                assert_eq!((found.sequence.get(), found.bytes), (next, &*record(next)));
+                assert_eq!((found.sequence.get(), found.value), (next, record(next)));
                 received += 1;
             }
-            Ok(None) => std::thread::yield_now(),
+            Ok(None) => panic!("neither a record nor the end after {next}"),
             Err(
                 ReceiveError::Lapped { first_lost, count }
                 | ReceiveError::DamagedRecords { first_lost, count },
@@ -235,13 +235,12 @@ fn push_records(connect: RdmaConnect, count: u64, is_paced: bool) -> [(u64, u64)
     let mut publisher = builder.capacity(1 << 20).open().expect("a topic");
     let progress = [AtomicU64::new(0), AtomicU64::new(0)];
     std::thread::scope(|scope| {
-        let following = [0, 1].map(|number| {
+        let following = progress.each_ref().map(|progress| {
             let builder = Node::builder().runtime_dir(dir.path()).rdma_connect(connect);
             let node = builder.open().expect("a node");
             let target = format!("{}/{TOPIC}", rdma(&publishing));
             let builder = node.log_subscriber::<Raw>(&target).push().earliest().timeout(PATIENCE);
             let subscriber = builder.open().expect("a subscription");
-            let progress = &progress[number];
             scope.spawn(move || follow(subscriber, progress))
         });
         let began = now();

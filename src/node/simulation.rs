@@ -13,7 +13,7 @@ use super::driver::Driver;
 use crate::clock::{Clock, saturate};
 use crate::event::TracingSink;
 use crate::fabric::Fabric;
-use crate::id::{Delivery, NodeName};
+use crate::id::{Delivery, NodeName, Sequence};
 use crate::limits;
 use crate::publisher::StatePublisher;
 use crate::subscriber::{ReceiveError, StateSubscriber, SubscriberError};
@@ -469,3 +469,4 @@ fn a_stopped_publisher_is_fetched_from_and_attaching_to_it_takes_no_longer_than_
 }
 
 mod dialling;
+mod logs;

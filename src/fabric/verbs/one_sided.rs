@@ -320,10 +320,7 @@ impl Revocation for VerbsRevocation {
     fn revoke(&self) -> Completion {
         // Without an endpoint there is no queue pair that could write.
         let revoke = |endpoint: Arc<Endpoint>| {
-            self.flights
-                .iter()
-                .map(|flight| endpoint.revoke(flight))
-                .fold(true, |all, is_done| all && is_done)
+            self.flights.each_ref().map(|flight| endpoint.revoke(flight)) == [true; 2]
         };
         let is_done = self.endpoint.upgrade().is_none_or(revoke);
         if is_done { Completion::Done } else { Completion::Pending }

@@ -193,7 +193,7 @@ pub(crate) fn words_of_a_region_that_is_written_are_fetched(harness: &dyn Harnes
     let mut pair = Pair::new(harness);
     let source = registered(&*pair.listening, 4096, Exposure::Read);
     let (landing, mut remote) = landing(harness, &mut pair, 4096);
-    let mut fetched = |remote: &mut Box<dyn RemoteWrite>, offset| {
+    let fetched = |remote: &mut Box<dyn RemoteWrite>, offset| {
         until(harness, "a word", || remote.fetch_word(offset).expect("the peer can be reached"))
     };
     for word in 1..20 {

@@ -47,6 +47,7 @@ mod message;
 mod notices;
 mod server;
 mod text;
+mod topic;
 
 pub use error::{ControlError, RefuseReason};
 
@@ -58,6 +59,7 @@ pub(crate) use message::{
 pub(crate) use notices::{Heard, NoticeChannel, NoticesBy, Ticket};
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
+pub(crate) use topic::Start;
 
 #[cfg(test)]
 mod tests;

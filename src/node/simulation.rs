@@ -13,7 +13,7 @@ use super::driver::Driver;
 use crate::clock::{Clock, saturate};
 use crate::event::TracingSink;
 use crate::fabric::Fabric;
-use crate::id::{Delivery, NodeName};
+use crate::id::{Delivery, NodeName, Sequence};
 use crate::limits;
 use crate::publisher::StatePublisher;
 use crate::subscriber::{ReceiveError, StateSubscriber, SubscriberError};

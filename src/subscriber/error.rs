@@ -89,10 +89,10 @@ pub enum ReceiveError {
         /// How many they are.
         count: u64,
     },
-    /// Records of a log that were published before the topic ended, and that cannot be read any more: the connection was lost
-    /// before this subscriber came to them. The next call tells the end.
+    /// Records of a log that were published before the topic ended, and that will not be received any more: the connection was
+    /// lost before this subscriber came to them, or has lost them. The next call tells the end.
     #[error(
-        "{count} records from {first_lost} on, the last ones of the topic, could not be read: the connection was lost first"
+        "{count} records from {first_lost} on, the last ones of the topic, were lost with the connection"
     )]
     CutOff {
         /// The first of them.

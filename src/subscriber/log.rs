@@ -141,12 +141,16 @@ impl<T: Payload> LogSubscriber<T> {
         self.subscription.check_told()?;
         // Looked at before the records: what was published before the end is still received.
         let has_ended = self.subscription.has_ended();
+        let is_pushed = self.subscription.granted.delivery == Delivery::Push;
         let look = match &mut self.subscription.source {
-            Source::Mapped(memory) | Source::Landing(memory) => match self.reader.poll(memory) {
-                Some(taken) => Look::Taken(taken),
-                None if has_ended => Look::All,
-                None => Look::Nothing,
-            },
+            Source::Mapped(memory) | Source::Landing(memory) => {
+                let taken = if is_pushed { self.reader.follow(memory) } else { self.reader.poll(memory) };
+                match taken {
+                    Some(taken) => Look::Taken(taken),
+                    None if has_ended => Look::All,
+                    None => Look::Nothing,
+                }
+            }
             Source::Remote(_) => match self.look(has_ended) {
                 Ok(look) => look,
                 Err(error) => {

@@ -30,6 +30,9 @@ pub(crate) const DETACH: u16 = 10;
 pub(crate) const END: u16 = 13;
 pub(crate) const INVITE: u16 = 14;
 
+/// A subscriber that begins with what is published next.
+const NEWEST: u32 = 1;
+
 /// More files than any test sends or receives at a time.
 const FILES_MAX: usize = 8;
 
@@ -108,7 +111,13 @@ pub(crate) fn invite(topic: &str) -> Vec<u8> {
 
 /// Asks for a topic, by push or by pull.
 pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
-    Body::default().word(attachment).bytes(topic.as_bytes()).word(push.into()).byte(0).message(ATTACH)
+    Body::default()
+        .word(attachment)
+        .bytes(topic.as_bytes())
+        .word(push.into())
+        .byte(0)
+        .word(NEWEST)
+        .message(ATTACH)
 }
 
 /// Lends the landing region that goes with it.

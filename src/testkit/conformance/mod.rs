@@ -105,6 +105,7 @@ macro_rules! conformance_suite {
                     an_offer_that_is_given_up_harms_nothing,
                     one_region_serves_several_peers,
                     writes_appear_at_the_same_offsets_and_nowhere_else,
+                    words_of_a_region_that_is_written_are_fetched,
                     the_writes_of_a_batch_appear_in_order,
                     several_batches_appear_and_complete_in_order,
                     a_region_outlives_its_connection_as_the_medium_allows,

@@ -60,8 +60,6 @@ pub const CHANNEL_TICKET_LEN_MAX: usize = 64;
 pub const CHANNEL_RECEIVES: usize = 512;
 /// Datagrams that the sender of a channel has under way.
 pub const CHANNEL_SENDS: u32 = 128;
-/// Hosts to which the sender of a channel keeps the way; the one that was not used for longest is forgotten.
-pub const CHANNEL_HOSTS_MAX: usize = 64;
 
 /// Largest datagram of notices, bytes: what a network of long packets carries in one.
 pub const NOTICE_DATAGRAM_LEN_MAX: usize = 4096;
@@ -142,6 +140,23 @@ pub const LOG_FETCH_LEN: usize = 64 * 1024;
 /// A reader of a log that was lapped goes on this part of the ring behind the oldest record, so that a writer that goes on
 /// does not lap it again at once.
 pub const LOG_MARGIN_PARTS: u64 = 8;
+
+/// As [`LOG_MARGIN_PARTS`], for a subscriber by push on a medium where writes take their time: while they are under way, nothing
+/// overwrites what they copy unless the publisher goes half round its ring.
+pub const LOG_WIRE_MARGIN_PARTS: u64 = 2;
+
+/// The part of the ring of a log after which a subscriber by push says how far it has come; it also does when it has taken all
+/// there is.
+pub const LOG_TAKEN_PARTS: u64 = 8;
+
+/// The part of the ring of a log of which writes to one landing region may be under way at a time.
+pub const LOG_FLIGHT_PARTS: u64 = 2;
+
+/// A publisher asks a subscriber by push how far it has come when it knows of less room than this part of the ring.
+pub const LOG_ROOM_PARTS: u64 = 2;
+
+/// Batches of writes of a log that may be in flight to one landing region at a time.
+pub const LOG_BATCHES_MAX: usize = 4;
 
 /// How often a reader of a log copies in one call, before it says that there is no record yet.
 pub const LOG_REFILLS_MAX: u32 = 8;

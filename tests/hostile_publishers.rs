@@ -430,7 +430,7 @@ fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
             "another type, and then the right one at once",
             |peer| {
                 greet(peer);
-                let body = Body::default().word(1).bytes(b"t").word(0).byte(1).long(7);
+                let body = Body::default().word(1).bytes(b"t").word(0).byte(1).long(7).word(1);
                 peer.send(&body.message(raw::ATTACH));
                 // The publisher may have hung up before this.
                 let _ = peer.try_send(&raw::attach(2, "t", false), &[]);

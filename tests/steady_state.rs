@@ -43,6 +43,9 @@ const FREE: &[(&str, usize)] = &[
     ("pod-in-place", 65_536),
     ("struct", 128),
     ("nothing-new", 64),
+    ("log", 64),
+    ("log", 65_536),
+    ("log-batch", 100),
 ];
 
 #[test]
@@ -225,6 +228,8 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         "pod" => place.values::<Pod<_>, _>(|number| [[[number; 32]; 32]; 8], around),
         "pod-in-place" => place.values_in_place(|number| [[[number; 32]; 32]; 8], around),
         "struct" => place.values::<Quote, _>(quote, around),
+        "log" => place.logs(1, around),
+        "log-batch" => place.logs(30, around),
         "clock" => around(&mut || (0..ROUNDS).for_each(|_| _ = std::hint::black_box(now()))),
         "call" => around(&mut || _ = std::hint::black_box(rustix::process::getppid())),
         what => panic!("nobody knows how to {what}"),
@@ -291,6 +296,33 @@ impl Place<'_> {
             |subscriber, number| receive(subscriber, make(number)),
             around,
         );
+    }
+
+    /// Records of a log, which goes round its ring meanwhile: so many by one commit, received one by one.
+    fn logs(self, batch: u64, around: Around<'_>) {
+        let Self { dir, delivery, len } = self;
+        let publishing = Node::builder().name("p").expect("a name").runtime_dir(dir).open().expect("a node");
+        let mut publisher =
+            publishing.log_publisher::<Raw>("t").payload_len_max(len).open().expect("a topic");
+        let subscribing = Node::builder().runtime_dir(dir).open().expect("a node");
+        let builder = subscribing.log_subscriber::<Raw>("shm:p/t").delivery(delivery);
+        let mut subscriber = builder.open().expect("a subscription");
+        let mut pattern = Pattern::new(len);
+        let mut number = 0;
+        let mut round = || {
+            for ahead in 1..=batch {
+                publisher.append(pattern.value(number + ahead)).expect("it fits");
+            }
+            publisher.commit();
+            for _ in 0..batch {
+                number += 1;
+                let record = subscriber.try_receive_ref().expect("a receive").expect("a record");
+                assert!(is_whole(record.bytes, number, len));
+            }
+            assert!(subscriber.try_receive_ref().expect("a receive").is_none());
+        };
+        (0..ROUNDS_BEFORE).for_each(|_| round());
+        around(&mut || (0..ROUNDS).for_each(|_| round()));
     }
 
     fn rounds<T: Payload>(

@@ -8,11 +8,12 @@
 
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fabricast::{
-    Address, Delivery, FabricError, Node, Raw, RdmaConnect, ReceiveError, StateSubscriber, SubscriberError,
-    TopicReport,
+    Address, Delivery, FabricError, LogSubscriber, Node, Raw, RdmaConnect, ReceiveError, StateSubscriber,
+    SubscriberError, TopicReport,
 };
 use tempfile::TempDir;
 
@@ -183,6 +184,100 @@ fn every_way_to_connect_serves_subscribers_that_dial_and_that_are_dialled() {
         drop(publisher);
         for subscriber in &mut subscribers {
             wait_until("the end", || matches!(subscriber.try_receive(), Err(ReceiveError::Ended { .. })));
+        }
+    }
+}
+
+/// Bytes of a record of a log, and the records that a publisher is ahead of its slowest subscriber at the most.
+const RECORD_LEN_MAX: usize = 5000;
+const AHEAD_MAX: u64 = 300;
+
+/// A record of a length and content that follow from its number.
+fn record(number: u64) -> Vec<u8> {
+    let len =
+        number.wrapping_mul(7919) % (RECORD_LEN_MAX as u64 / if number.is_multiple_of(8) { 1 } else { 20 });
+    (0..len).map(|index| (index ^ number.wrapping_mul(31)).to_le_bytes()[0]).collect()
+}
+
+/// Receives records until the topic ends; says how many were received, and how many were told as lost.
+fn follow(mut subscriber: LogSubscriber<Raw>, progress: &AtomicU64) -> (u64, u64) {
+    let (mut received, mut lost) = (0, 0);
+    loop {
+        let next = subscriber.next_sequence().get();
+        match subscriber.receive_timeout(PATIENCE) {
+            Ok(Some(found)) => {
+                assert_eq!((found.sequence.get(), found.value), (next, record(next)));
+                received += 1;
+            }
+            Ok(None) => panic!("neither a record nor the end after {next}"),
+            Err(
+                ReceiveError::Lapped { first_lost, count }
+                | ReceiveError::DamagedRecords { first_lost, count },
+            ) => {
+                assert_eq!(first_lost.get(), next);
+                lost += count;
+            }
+            Err(ReceiveError::Ended { published }) => {
+                assert_eq!(published.get(), received + lost);
+                return (received, lost);
+            }
+            Err(error) => panic!("{error}"),
+        }
+        progress.store(received + lost, Ordering::Relaxed);
+    }
+}
+
+/// Publishes records to two subscribers by push over RDMA, and says what became of them.
+fn push_records(connect: RdmaConnect, count: u64, is_paced: bool) -> [(u64, u64); 2] {
+    let dir = tempfile::tempdir().expect("a directory");
+    let publishing = publishing(dir.path(), "publishing");
+    let builder = publishing.log_publisher::<Raw>(TOPIC).payload_len_max(RECORD_LEN_MAX);
+    let mut publisher = builder.capacity(1 << 20).open().expect("a topic");
+    let progress = [AtomicU64::new(0), AtomicU64::new(0)];
+    std::thread::scope(|scope| {
+        let following = progress.each_ref().map(|progress| {
+            let builder = Node::builder().runtime_dir(dir.path()).rdma_connect(connect);
+            let node = builder.open().expect("a node");
+            let target = format!("{}/{TOPIC}", rdma(&publishing));
+            let builder = node.log_subscriber::<Raw>(&target).push().earliest().timeout(PATIENCE);
+            let subscriber = builder.open().expect("a subscription");
+            scope.spawn(move || follow(subscriber, progress))
+        });
+        let began = now();
+        for number in 1..=count {
+            publisher.append(&record(number)).expect("it fits");
+            if number % 3 == 0 {
+                publisher.commit();
+            }
+            let slowest = || progress.iter().map(|it| it.load(Ordering::Relaxed)).min().unwrap_or(0);
+            while is_paced && slowest() + AHEAD_MAX < number {
+                publisher.commit();
+                std::thread::yield_now();
+            }
+        }
+        drop(publisher);
+        let outcomes = following.map(|thread| thread.join().expect("it ends"));
+        println!("{count} records, {connect:?}, paced: {is_paced}: {outcomes:?} in {:?}", began.elapsed());
+        outcomes
+    })
+}
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn records_of_a_log_are_pushed_to_two_subscribers_whole_and_in_order() {
+    for connect in [RdmaConnect::Manager, RdmaConnect::Tcp] {
+        let outcomes = push_records(connect, 20_000, true);
+        assert_eq!(outcomes, [(20_000, 0); 2], "{connect:?}");
+    }
+}
+
+/// A publisher that waits for nobody: what is received and what is told as lost are all records, in order.
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn records_of_a_log_that_are_pushed_faster_than_the_wire_takes_them_are_accounted_for() {
+    for connect in [RdmaConnect::Manager, RdmaConnect::TcpUnreliable] {
+        for (received, lost) in push_records(connect, 20_000, false) {
+            assert!(received > 100 && received + lost == 20_000, "{received} and {lost}");
         }
     }
 }

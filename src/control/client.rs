@@ -20,7 +20,7 @@ use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Lend, Lent,
-    ListTopics, Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
+    ListTopics, Message, Refuse, Refused, Start, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
 use super::notices::{Heard, Listen, Notices, NoticesBy};
 use crate::id::{Delivery, TopicId, TopicName};
@@ -209,7 +209,7 @@ impl ClientSession {
     }
 
     /// Asks for a topic, and says which number the attachment will have. `schema_hash` is `None` for one who
-    /// decodes by the topic's own schema.
+    /// decodes by the topic's own schema; `start` says where a log begins.
     ///
     /// # Errors
     ///
@@ -219,6 +219,7 @@ impl ClientSession {
         topic: TopicName,
         delivery: Delivery,
         schema_hash: Option<u64>,
+        start: Start,
     ) -> Result<AttachmentId, ControlError> {
         self.ready()?;
         if self.attachments.len() >= limits::ATTACHMENTS_PER_SESSION_MAX {
@@ -234,7 +235,7 @@ impl ClientSession {
         let topic_id = TopicId::of(&topic);
         let (topic_ended, listens) = (false, false);
         self.attachments.insert(attachment, Attachment { topic_id, delivery, step, topic_ended, listens });
-        self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash }));
+        self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash, start }));
         Ok(attachment)
     }
 

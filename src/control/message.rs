@@ -12,8 +12,8 @@ use super::frame;
 use super::notices::{Heard, Listen, Notices};
 pub(crate) use super::schema::SchemaJson;
 use super::text::Text;
+pub(crate) use super::topic::{GeometryWire, Start};
 use crate::id::{Delivery, Epoch, Kind, NodeName, TopicId, TopicName};
-use crate::layout::GeometryNumbers;
 use crate::limits;
 
 /// One message of the control channel.
@@ -381,6 +381,8 @@ pub(crate) struct Attach {
     pub(crate) delivery: Delivery,
     /// The schema that the subscriber was built with; `None` for one that decodes by the topic's own.
     pub(crate) schema_hash: Option<u64>,
+    /// Where it begins, if the topic is a log.
+    pub(crate) start: Start,
 }
 
 /// Everything that a subscriber has to know of a topic. For pull, the repository's region comes with it.
@@ -402,34 +404,6 @@ pub(crate) struct Grant {
     pub(crate) key: u64,
     /// The address of the repository's region; as the key.
     pub(crate) address: u64,
-}
-
-/// The shape of a repository, as the publisher states it. Only carried here: who maps the region checks that
-/// the numbers agree with each other and with the region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct GeometryWire {
-    /// Slots.
-    pub(crate) slot_count: u32,
-    /// From one slot to the next, bytes.
-    pub(crate) slot_stride: u64,
-    /// Largest payload, bytes.
-    pub(crate) payload_len_max: u64,
-    /// The whole region, bytes.
-    pub(crate) region_len: u64,
-}
-
-impl From<GeometryNumbers> for GeometryWire {
-    fn from(numbers: GeometryNumbers) -> Self {
-        let GeometryNumbers { slot_count, slot_stride, payload_len_max, region_len } = numbers;
-        Self { slot_count, slot_stride, payload_len_max, region_len }
-    }
-}
-
-impl From<GeometryWire> for GeometryNumbers {
-    fn from(wire: GeometryWire) -> Self {
-        let GeometryWire { slot_count, slot_stride, payload_len_max, region_len } = wire;
-        Self { slot_count, slot_stride, payload_len_max, region_len }
-    }
 }
 
 /// One attachment, or the landing region lent for it, is refused; the session goes on.

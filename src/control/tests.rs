@@ -132,7 +132,7 @@ impl Pair {
     }
 
     fn attach(&mut self, name: &str, delivery: Delivery) -> AttachmentId {
-        let attachment = self.client.attach(topic(name), delivery, Some(5)).unwrap();
+        let attachment = self.client.attach(topic(name), delivery, Some(5), Start::Newest).unwrap();
         self.pump();
         assert!(
             matches!(self.events.pop(), Some(ClientEvent::Granted { delivery: granted, .. }) if granted == delivery)
@@ -318,7 +318,7 @@ fn a_node_that_stops_takes_no_invitation_any_more() {
 #[test]
 fn attach_for_pull_brings_the_region() {
     let mut pair = Pair::ready();
-    let attachment = pair.client.attach(topic("pull"), Delivery::Pull, None).unwrap();
+    let attachment = pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest).unwrap();
     pair.pump();
     let grant = grant_of(attachment, &topic("pull"));
     assert_eq!(pair.events, [ClientEvent::Granted { grant, delivery: Delivery::Pull }]);
@@ -352,7 +352,7 @@ fn attach_for_push_takes_a_landing_region() {
 #[test]
 fn a_refused_topic_leaves_the_session_as_it_was() {
     let mut pair = Pair::ready();
-    let attachment = pair.client.attach(topic("missing"), Delivery::Pull, None).unwrap();
+    let attachment = pair.client.attach(topic("missing"), Delivery::Pull, None, Start::Newest).unwrap();
     pair.pump();
     let (reason, text) = (RefuseReason::NoSuchTopic, "try another".to_owned());
     assert_eq!(pair.events, [ClientEvent::Refused { attachment, reason, text }]);
@@ -407,7 +407,7 @@ fn a_topic_that_ends_takes_its_counts_with_it() {
 #[test]
 fn a_topic_that_ends_before_the_grant_is_refused() {
     let mut pair = Pair::ready();
-    let attachment = pair.client.attach(topic("pull"), Delivery::Pull, None).unwrap();
+    let attachment = pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest).unwrap();
     pair.server.on_message(&pair.client.next_message().unwrap().bytes, 0);
     assert!(matches!(pair.server.next_action(), Some(ServerAction::Attach(_))));
     pair.server.topic_ended(attachment, 41).unwrap();
@@ -476,7 +476,7 @@ fn both_sides_end_the_session_at_once() {
 #[test]
 fn a_grant_that_crosses_the_end_is_dropped_with_its_region() {
     let mut pair = Pair::ready();
-    pair.client.attach(topic("pull"), Delivery::Pull, None).unwrap();
+    pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest).unwrap();
     pair.client.end(0, EndReason::Done, counts(0)).unwrap();
     pair.pump();
     assert!(matches!(pair.events[..], [ClientEvent::Ended { .. }]));
@@ -508,7 +508,7 @@ fn a_silent_peer_costs_a_deadline() {
 fn a_session_that_waits_for_an_answer_has_no_deadline_and_one_that_ends_has() {
     let mut pair = Pair::ready();
     assert_eq!((pair.client.deadline_ns(), pair.server.deadline_ns()), (None, None), "idle in good order");
-    pair.client.attach(topic("pull"), Delivery::Pull, None).unwrap();
+    pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest).unwrap();
     pair.client.list(None).unwrap();
     assert_eq!(pair.client.deadline_ns(), None);
     assert_eq!(pair.client.on_time(u64::MAX), Ok(()));
@@ -633,8 +633,15 @@ fn a_hello_that_answers_nobody_is_refused() {
 #[test]
 fn attachments_out_of_turn_are_refused() {
     let attachment = AttachmentId::new(0);
-    let attach =
-        |delivery| Message::Attach(Attach { attachment, topic: topic("pull"), delivery, schema_hash: None });
+    let attach = |delivery| {
+        Message::Attach(Attach {
+            attachment,
+            topic: topic("pull"),
+            delivery,
+            schema_hash: None,
+            start: Start::Newest,
+        })
+    };
     let lend = Message::Lend(Lend { attachment });
     let detach = Message::Detach(Detach { attachment, counts: counts(0) });
     let unknown = "not an attachment of this session";
@@ -669,7 +676,7 @@ fn regions_travel_with_the_right_messages_only() {
 
     for (delivery, expected, found) in [(Delivery::Pull, 1, 0), (Delivery::Push, 0, 1)] {
         let mut pair = Pair::ready();
-        let attachment = pair.client.attach(topic("pull"), delivery, None).unwrap();
+        let attachment = pair.client.attach(topic("pull"), delivery, None, Start::Newest).unwrap();
         let granted = Message::Granted(grant_of(attachment, &topic("pull")));
         let error = ControlError::WrongRegions { message: "Granted", expected, found };
         assert_eq!(pair.client.on_message(&codec::encode(&granted), found), Err(error));
@@ -693,7 +700,7 @@ fn answers_that_nobody_asked_for_end_the_session() {
         ));
     }
     let mut pair = Pair::ready();
-    pair.client.attach(topic("pull"), Delivery::Pull, None).unwrap();
+    pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest).unwrap();
     let granted = Message::Granted(grant_of(attachment, &topic("push")));
     let error = pair.client.on_message(&codec::encode(&granted), 1).unwrap_err();
     assert_eq!(
@@ -727,11 +734,17 @@ fn a_session_has_so_many_attachments() {
         pair.attach("pull", Delivery::Pull);
     }
     let too_many = ControlError::TooManyAttachments { max: limits::ATTACHMENTS_PER_SESSION_MAX };
-    assert_eq!(pair.client.attach(topic("pull"), Delivery::Pull, None), Err(too_many));
+    assert_eq!(pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest), Err(too_many));
 
     // A client without that check is told so, and keeps what it has.
     let attachment = AttachmentId::new(9999);
-    let attach = Attach { attachment, topic: topic("pull"), delivery: Delivery::Pull, schema_hash: None };
+    let attach = Attach {
+        attachment,
+        topic: topic("pull"),
+        delivery: Delivery::Pull,
+        schema_hash: None,
+        start: Start::Newest,
+    };
     pair.server.on_message(&codec::encode(&Message::Attach(attach)), 0);
     let Message::Refused(refused) = sent(pair.server.next_action()) else { panic!() };
     assert_eq!((refused.attachment, refused.reason), (attachment, RefuseReason::TooManyAttachments));
@@ -780,7 +793,13 @@ fn a_session_that_nobody_serves_stays_bounded() {
     server.on_message(&hello(None), 0);
     for number in 0..4 * u32::try_from(ACTIONS_MAX).unwrap() {
         let attachment = AttachmentId::new(number);
-        let attach = Attach { attachment, topic: topic("pull"), delivery: Delivery::Pull, schema_hash: None };
+        let attach = Attach {
+            attachment,
+            topic: topic("pull"),
+            delivery: Delivery::Pull,
+            schema_hash: None,
+            start: Start::Newest,
+        };
         server.on_message(&codec::encode(&Message::Attach(attach)), 0);
     }
     let actions: Vec<_> = std::iter::from_fn(|| server.next_action()).collect();

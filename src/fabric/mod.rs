@@ -173,6 +173,10 @@ pub(crate) trait RemoteWrite: Debug + Send {
     /// How many batches are not complete yet, the last ones posted.
     fn in_flight(&mut self) -> Result<usize, FabricError>;
 
+    /// A word of the peer's region, at an offset that is a multiple of 8: asks for it if that is not under way, and gives it when
+    /// it has come. An error where [`Self::writes_may_be_lost`].
+    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError>;
+
     /// Whether the words of one write become visible in order, as [`Connection::writes_words_in_order`] says.
     fn writes_words_in_order(&self) -> bool;
 
@@ -185,8 +189,8 @@ pub(crate) trait RemoteWrite: Debug + Send {
 
 /// Ends one-sided writes, whoever holds them: the peer wants its memory back.
 pub(crate) trait Revocation: Debug + Send + Sync {
-    /// Lets no further batch begin. [`Completion::Done`] when none is under way any more either, so that the peer may
-    /// withdraw its region; otherwise call it again.
+    /// Lets no further batch begin, and no word be asked for. [`Completion::Done`] when nothing is under way any more either, so
+    /// that the peer may withdraw its region; otherwise call it again.
     fn revoke(&self) -> Completion;
 }
 
@@ -205,7 +209,7 @@ impl Revocation for NothingToRevoke {
 pub(crate) enum Exposure {
     /// They may read it.
     Read,
-    /// They may write it.
+    /// They may write it, and read back what stands there.
     Write,
 }
 

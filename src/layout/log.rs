@@ -35,7 +35,7 @@
 //! looks at the start: what it copied from behind the start was not touched. Over a wire that only holds as far as the
 //! device reads in order; the checksum is what decides.
 
-use super::header::{BODY_OFFSET, HOT_LEN, HOT_PUBLISHED};
+use super::header::{BODY_OFFSET, HOT_LEN, HOT_PUBLISHED, STATIC_OFFSET};
 use super::{ByteRange, LINE, WORD, halves, joined};
 use crate::checksum::{Crc32, crc32};
 use crate::id::{Epoch, Sequence, TopicId};
@@ -48,6 +48,9 @@ pub(crate) const HOT_END: usize = HOT_LEN;
 pub(crate) const HOT_START: usize = HOT_PUBLISHED + WORD;
 /// The sequence of the first of them, in the hot line.
 pub(crate) const HOT_START_SEQUENCE: usize = HOT_START + WORD;
+/// Where a subscriber by push says, in its landing region, up to which position it needs nothing any more. A landing region has
+/// no static line; this word is the only one that the subscriber writes, and the publisher reads it.
+pub(crate) const LANDING_TAKEN: usize = STATIC_OFFSET;
 /// Parts of the ring. It is given up one at a time.
 pub(crate) const SEGMENT_COUNT: usize = SEGMENT_COUNT_U32 as usize;
 const SEGMENT_COUNT_U32: u32 = 64;
@@ -170,6 +173,45 @@ impl LogGeometry {
         // The remainder is less than the capacity, which is a `usize`.
         usize::try_from(position % self.capacity() as u64).unwrap_or(0)
     }
+
+    /// Where the frames between two positions stand: in one range, or in two when they go round the end of the ring. The second
+    /// one may be empty.
+    pub(crate) fn ranges(&self, from: u64, to: u64) -> [ByteRange; 2] {
+        let len = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX).min(self.capacity());
+        let first = len.min(self.rest(from));
+        [
+            ByteRange { offset: self.offset(from), len: first },
+            ByteRange { offset: RING_OFFSET, len: len - first },
+        ]
+    }
+}
+
+/// What a commit leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogHead {
+    /// The newest record.
+    pub(crate) newest: Sequence,
+    /// Where its frame ends.
+    pub(crate) end: u64,
+    /// When it was published, ns since the Unix epoch.
+    pub(crate) published_ns: u64,
+}
+
+/// Where a frame begins, and which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Its position.
+    pub(crate) position: u64,
+    /// Its sequence.
+    pub(crate) sequence: Sequence,
+}
+
+/// The hot line as words: after this commit, when frames before this place are given up.
+#[inline]
+pub(crate) fn hot_line(head: &LogHead, start: &Place, epoch: Epoch) -> [u64; LINE / WORD] {
+    let LogHead { newest, end, published_ns } = *head;
+    let Place { position, sequence } = *start;
+    [newest.get(), end, published_ns, epoch.get(), published_ns, position, sequence.get(), 0]
 }
 
 /// Largest records that a ring can hold in any case.
@@ -235,6 +277,7 @@ impl FrameCheck {
 
 #[cfg(test)]
 mod tests {
+    use super::super::header::{HOT_EPOCH, HOT_OFFSET, HOT_SEQUENCE};
     use super::*;
 
     #[test]
@@ -252,6 +295,27 @@ mod tests {
         }
         bytes.extend(b"abc");
         assert_eq!(crc, crc32(&bytes));
+    }
+
+    #[test]
+    fn the_hot_line_stands_where_its_constants_say() {
+        let head = LogHead { newest: Sequence::new(1), end: 2, published_ns: 4 };
+        let start = Place { position: 5, sequence: Sequence::new(6) };
+        let line = hot_line(&head, &start, Epoch::new(3).unwrap());
+        let at = |offset: usize| line[(offset - HOT_OFFSET) / WORD];
+        let words = [HOT_SEQUENCE, HOT_END, HOT_EPOCH, HOT_PUBLISHED, HOT_START, HOT_START_SEQUENCE].map(at);
+        assert_eq!(words, [1, 2, 3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn frames_that_go_round_the_end_of_the_ring_are_two_ranges() {
+        let geometry = LogGeometry::new(4096, 100).unwrap();
+        let lens = |from, to| geometry.ranges(from, to).map(|range| (range.offset - RING_OFFSET, range.len));
+        assert_eq!(lens(4096, 4104), [(0, 8), (0, 0)]);
+        assert_eq!(lens(4000, 4096), [(4000, 96), (0, 0)]);
+        assert_eq!(lens(8000, 8248), [(3904, 192), (0, 56)]);
+        assert_eq!(lens(8, 8), [(8, 0), (0, 0)]);
+        assert_eq!(lens(8, u64::MAX), [(8, 4088), (0, 8)]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::outbox::Outbox;
 use super::served::Invited;
 use crate::control::{
     AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, NoticeChannel,
-    NoticesBy, RefuseReason, SubscriberCounts, TopicEntry,
+    NoticesBy, RefuseReason, Start, SubscriberCounts, TopicEntry,
 };
 use crate::fabric::{Address, Connection, Exposure, FabricError, Offer, Received, Registration, wait};
 use crate::id::{Delivery, Sequence, TopicName};
@@ -87,6 +87,15 @@ struct Inbox {
     landing: Option<Arc<Registration>>,
     /// Its subscriber has left before the answer came: it is to be detached then, with these counts.
     leaving: Option<SubscriberCounts>,
+}
+
+/// What a publisher is asked for.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) topic: TopicName,
+    pub(super) delivery: Delivery,
+    pub(super) schema_hash: Option<u64>,
+    pub(super) start: Start,
 }
 
 /// What a publisher answered.
@@ -262,12 +271,12 @@ impl Link {
         self: &Arc<Self>,
         core: &Arc<NodeCore>,
         node: Arc<dyn std::any::Any + Send + Sync>,
-        request: (TopicName, Delivery, Option<u64>),
+        request: Request,
     ) -> Result<LinkAttachment, LinkError> {
-        let (topic, delivery, schema_hash) = request;
+        let Request { topic, delivery, schema_hash, start } = request;
         let attached = Arc::new(Attached { ended: AtomicBool::new(false), inbox: Mutex::default() });
         let mut state = self.state.lock();
-        let id = state.session.attach(topic, delivery, schema_hash).map_err(LinkError::Session)?;
+        let id = state.session.attach(topic, delivery, schema_hash, start).map_err(LinkError::Session)?;
         state.attachments.insert(id, Arc::clone(&attached));
         drop(state);
         let parting = Parting { core: Arc::clone(core) };

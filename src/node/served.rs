@@ -175,7 +175,8 @@ impl Served {
     /// Whether it waits for one-sided writes to be complete.
     pub(super) fn has_writes_under_way(&self) -> bool {
         let untold = |attachment: &ServedAttachment| !attachment.told && attachment.topic.has_ended();
-        !self.leaving.is_empty() || self.attachments.values().any(untold)
+        let awaits = |attachment: &ServedAttachment| attachment.is_beginning || untold(attachment);
+        !self.leaving.is_empty() || self.attachments.values().any(awaits)
     }
 
     /// Begins the end of the session.
@@ -198,6 +199,7 @@ impl Served {
         self.session.on_time(now_ns);
         self.act(core, None);
         self.audience.tend(now_ns);
+        self.tell_lent();
         self.tell_detached();
         if has_lost {
             self.end_if_unwritable(core);
@@ -383,7 +385,7 @@ impl Served {
         attach: &Attach,
         Admitted { topic, schema, remote_key: RemoteKey { key, address } }: Admitted,
     ) -> Result<(), ControlError> {
-        let Attach { attachment, delivery, .. } = *attach;
+        let Attach { attachment, delivery, start, .. } = *attach;
         assert_eq!(topic.registration().exposure(), Exposure::Read, "peers can only read a repository");
         let grant = Grant {
             attachment,
@@ -396,7 +398,7 @@ impl Served {
             address,
         };
         let closed = Arc::new(AtomicBool::new(false));
-        let mut attached = ServedAttachment::new(topic, delivery, closed);
+        let mut attached = ServedAttachment::new(topic, delivery, start.into(), closed);
         if delivery == Delivery::Pull {
             attached.count(core, self.peer.as_ref());
         }
@@ -414,7 +416,7 @@ impl Served {
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), ControlError> {
         match self.take_landing(core, id, offer) {
-            Ok(()) => self.session.lent(id),
+            Ok(()) => Ok(()),
             Err(Objection { reason, text }) => {
                 if let Some(attachment) = self.attachments.get(&id) {
                     let topic = attachment.topic.name();
@@ -456,7 +458,7 @@ impl Served {
         attachment.revocation = Some(remote.revocation());
         // One that was refused before is closed, and stays so.
         attachment.closed = Arc::default();
-        if !topic.landings().lend(remote, &attachment.closed) {
+        if !topic.landings().lend(remote, &attachment.closed, attachment.start) {
             return Err(unfit("it cannot be written"));
         }
         if !is_awaited(&mut self.invitation, topic.name()) {
@@ -464,7 +466,19 @@ impl Served {
             return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
         }
         attachment.count(core, self.peer.as_ref());
+        attachment.is_beginning = true;
         Ok(())
+    }
+
+    /// Tells the peer of landing regions that were taken, and that it can begin to read.
+    fn tell_lent(&mut self) {
+        for (id, attachment) in &mut self.attachments {
+            if attachment.is_beginning && attachment.topic.landings().is_begun(&attachment.closed) {
+                attachment.is_beginning = false;
+                // It fails when the session, or the topic, has ended meanwhile: then the peer was told that.
+                let _ = self.session.lent(*id);
+            }
+        }
     }
 
     /// Ends an attachment.

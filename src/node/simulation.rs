@@ -13,7 +13,7 @@ use super::driver::Driver;
 use crate::clock::{Clock, saturate};
 use crate::event::TracingSink;
 use crate::fabric::Fabric;
-use crate::id::{Delivery, NodeName};
+use crate::id::{Delivery, NodeName, Sequence};
 use crate::limits;
 use crate::publisher::StatePublisher;
 use crate::subscriber::{ReceiveError, StateSubscriber, SubscriberError};
@@ -23,6 +23,9 @@ use crate::testkit::random::{Random, each_seed};
 const SEEDS: u64 = 60;
 /// Turns of the world within which everything that was begun has ended.
 const TURNS: usize = 3000;
+
+/// How far a pause brings the world's clock at most, ns: a few times as long as a message takes.
+const PAUSE_NS_MAX: u64 = 50_000;
 
 /// All nodes of a simulation.
 #[derive(Debug)]
@@ -114,7 +117,7 @@ impl Clock for WorldClock {
 
     fn pause(&self, duration: Duration) {
         if let Some(world) = self.0.upgrade() {
-            world.network.clock().advance(saturate(duration).min(10_000));
+            world.network.clock().advance(saturate(duration).min(PAUSE_NS_MAX));
             world.turn();
         }
     }
@@ -469,4 +472,5 @@ fn a_stopped_publisher_is_fetched_from_and_attaching_to_it_takes_no_longer_than_
 }
 
 mod dialling;
+mod logs;
 mod notices;

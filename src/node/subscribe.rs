@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::Node;
 use super::core::NodeCore;
-use super::link::{Answer, Link, LinkAttachment, LinkError};
+use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
 use crate::clock::saturate;
-use crate::control::{ControlError, Grant, NoticesBy};
+use crate::control::{ControlError, Grant, NoticesBy, Start};
 use crate::event::Event;
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
 use crate::id::{Delivery, Kind, Sequence, TopicName};
@@ -41,7 +41,6 @@ pub struct LogSubscriberBuilder<'a, T> {
     node: &'a Node,
     target: String,
     terms: Terms,
-    start: LogStart,
     payload: PhantomData<fn() -> T>,
 }
 
@@ -51,6 +50,8 @@ pub(super) struct Terms {
     /// What the topic has to be.
     kind: Kind,
     pub(super) delivery: Delivery,
+    /// Where it begins, if it is a log.
+    pub(super) start: LogStart,
     /// How long each answer may take.
     pub(super) patience: Duration,
     pub(super) region_len_max: usize,
@@ -120,8 +121,8 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
 
 impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
-        let (terms, start) = (Terms::of(LogSubscriber::<T>::KIND), LogStart::Newest);
-        Self { node, target, terms, start, payload: PhantomData }
+        let terms = Terms::of(LogSubscriber::<T>::KIND);
+        Self { node, target, terms, payload: PhantomData }
     }
 
     /// Begins with the oldest record that the publisher's ring still holds.
@@ -145,8 +146,9 @@ impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
     }
 
     /// Where to begin. It is settled when [`Self::open`] returns: what is published afterwards is not before it.
-    pub fn start(self, start: LogStart) -> Self {
-        Self { start, ..self }
+    pub fn start(mut self, start: LogStart) -> Self {
+        self.terms.start = start;
+        self
     }
 
     /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
@@ -200,7 +202,7 @@ impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
     pub fn open(self) -> Result<LogSubscriber<T>, SubscriberError> {
         let target: Target = self.target.parse()?;
         let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
-        LogSubscriber::open(subscription, self.start)
+        LogSubscriber::open(subscription, self.terms.start)
             .map_err(|source| SubscriberError::Unfit { target, source })
     }
 }
@@ -211,6 +213,7 @@ impl Terms {
         Self {
             kind,
             delivery: Delivery::Pull,
+            start: LogStart::Newest,
             patience: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
             region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
             notices: false,
@@ -254,7 +257,8 @@ impl Terms {
         schema_hash: Option<u64>,
     ) -> Result<Subscription, AttachError> {
         let core = node.core();
-        let request = (topic.clone(), self.delivery, schema_hash);
+        let (delivery, start) = (self.delivery, self.start.into());
+        let request = Request { topic: topic.clone(), delivery, schema_hash, start };
         let attachment = link.attach(core, node.hold(), request)?;
         match self.take_grant(core, topic, &attachment) {
             Ok((granted, source)) => {
@@ -414,6 +418,28 @@ fn unattached(target: &Target, error: AttachError) -> SubscriberError {
         AttachError::Unfit(source) => SubscriberError::Unfit { target, source },
         AttachError::Memory(source) => SubscriberError::Memory(source),
         AttachError::Fabric(source) => SubscriberError::Fabric(source),
+    }
+}
+
+impl From<LogStart> for Start {
+    fn from(start: LogStart) -> Self {
+        match start {
+            LogStart::Earliest => Self::Earliest,
+            LogStart::Newest => Self::Newest,
+            LogStart::At(sequence) => Self::At(sequence.get()),
+            LogStart::Back(count) => Self::Back(count),
+        }
+    }
+}
+
+impl From<Start> for LogStart {
+    fn from(start: Start) -> Self {
+        match start {
+            Start::Earliest => Self::Earliest,
+            Start::Newest => Self::Newest,
+            Start::At(sequence) => Self::At(Sequence::new(sequence)),
+            Start::Back(count) => Self::Back(count),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use crate::fabric::{Registration, RemoteWrite};
 use crate::id::{Epoch, Sequence};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::{HEADER_WORDS, SlotHeader, StateGeometry};
+use crate::repository::log::LogStart;
 use crate::repository::state::Committed;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
@@ -110,13 +111,18 @@ impl StateLandings {
 }
 
 impl Landings for StateLandings {
-    fn lend(&self, remote: Box<dyn RemoteWrite>, closed: &Arc<AtomicBool>) -> bool {
+    fn lend(&self, remote: Box<dyn RemoteWrite>, closed: &Arc<AtomicBool>, _: LogStart) -> bool {
         let mut landing = Landing::new(remote, self.geometry, self.epoch, Arc::clone(closed));
         self.bring_up_to_date(&mut landing);
         if landing.is_closed() {
             return false;
         }
         self.give_back([landing]);
+        true
+    }
+
+    /// A value comes when it comes.
+    fn is_begun(&self, _: &Arc<AtomicBool>) -> bool {
         true
     }
 

@@ -3,6 +3,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::log_landing::LogLanding;
 use super::log_landings::LogLandings;
 use super::notices::{News, Notifier};
 use super::opening::{Opening, TopicCounts, TopicParts, fresh_epoch};
@@ -13,7 +14,8 @@ use crate::clock::Clock;
 use crate::fabric::Waker;
 use crate::id::{Epoch, Sequence, TopicName};
 use crate::layout::ByteRange;
-use crate::layout::log::LogGeometry;
+use crate::layout::log::{LogGeometry, LogHead};
+use crate::limits;
 use crate::payload::Payload;
 use crate::repository::log::{Appended, LogWriter};
 use crate::sync::atomic::Ordering;
@@ -53,11 +55,14 @@ pub struct LogPublisher<T: Payload> {
     payload: PhantomData<fn(&T)>,
 }
 
-/// Where committed records go besides the repository.
+/// Where committed records go besides the repository: landing regions and counters.
 #[derive(Debug)]
 struct Output {
     topic: Arc<PublishedTopic>,
     waker: Arc<Waker>,
+    /// What the node hands over, and takes back.
+    handover: Arc<LogLandings>,
+    landings: Vec<LogLanding>,
     clock: Arc<dyn Clock>,
     notifier: Notifier,
     counts: TopicCounts,
@@ -171,11 +176,14 @@ impl<T: Payload> LogPublisher<T> {
         parts.check_len::<T>()?;
         let geometry = LogGeometry::new(capacity, parts.payload_len_max)?;
         let opening = Opening::new::<T>(&parts, geometry.into(), epoch)?;
-        let writer = LogWriter::new(Arc::clone(opening.registration.region()), geometry, &opening.line);
+        let registration = Arc::clone(&opening.registration);
+        let writer = LogWriter::new(Arc::clone(registration.region()), geometry, &opening.line);
         let TopicParts { clock, waker, node, payload_len_max, .. } = parts;
         let notifier = opening.notifier(&waker);
-        let (topic, counts) = opening.finish(Arc::new(LogLandings));
-        let output = Output { topic: Arc::clone(&topic), waker, clock, notifier, counts };
+        let handover = Arc::new(LogLandings::new(registration, geometry, epoch, Arc::clone(&waker)));
+        let (topic, counts) = opening.finish(Arc::<LogLandings>::clone(&handover));
+        let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
+        let output = Output { topic: Arc::clone(&topic), waker, handover, landings, clock, notifier, counts };
         let scratch = vec![0; payload_len_max].into();
         Ok((Self { writer, output, scratch, _node: node, payload: PhantomData }, topic))
     }
@@ -199,14 +207,26 @@ impl<T: Payload> LogPublisher<T> {
         now_ns: u64,
         bytes: impl FnOnce(&'b [u8]) -> &'b [u8],
     ) -> Result<Sequence, PublishError> {
+        let committed = self.writer.last();
         let sequence = self.writer.append(bytes(&self.scratch), now_ns)?;
         self.output.counts.add_bytes(len as u64);
+        // A part of what was appended before had to be committed.
+        if self.writer.last() != committed {
+            let head = LogHead {
+                newest: self.writer.last(),
+                end: self.writer.committed_end(),
+                published_ns: now_ns,
+            };
+            self.output.deliver(&head);
+        }
         Ok(sequence)
     }
 
     #[inline]
     fn commit_at(&mut self, began_ns: u64) {
         if let Some(appended) = self.writer.commit(began_ns) {
+            let Appended { newest, positions: [_, end], .. } = appended;
+            self.output.deliver(&LogHead { newest, end, published_ns: began_ns });
             let inline = self.writer.geometry().range(appended.positions);
             self.output.tell(&appended, inline, began_ns);
             self.output.measure(&appended, began_ns);
@@ -221,6 +241,12 @@ impl Output {
         let Appended { newest: sequence, positions: [_, position], count } = *appended;
         let inline = inline.zip(u32::try_from(count).ok());
         self.notifier.tell(|| News { sequence, position, published_ns, inline });
+    }
+
+    /// Brings committed records to the push subscribers.
+    #[inline]
+    fn deliver(&mut self, head: &LogHead) {
+        self.handover.deliver(&mut self.landings, head);
     }
 
     /// Shows now and then how long a commit took.
@@ -241,6 +267,8 @@ impl Output {
 impl<T: Payload> Drop for LogPublisher<T> {
     fn drop(&mut self) {
         self.commit();
+        // The last records may be on their way: the node waits for them before it tells of the end.
+        self.output.handover.leave(std::mem::take(&mut self.output.landings));
         // Release: the last record is in place before the node tells that it was the last.
         self.output.topic.ended.store(true, Ordering::Release);
         self.output.waker.wake();

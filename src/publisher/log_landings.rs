@@ -1,23 +1,167 @@
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
+use super::log_landing::LogLanding;
 use super::topic::Landings;
-use crate::fabric::RemoteWrite;
-use crate::sync::atomic::AtomicBool;
+use crate::fabric::{Registration, RemoteWrite, Waker};
+use crate::id::Epoch;
+use crate::layout::log::{LogGeometry, LogHead};
+use crate::repository::log::{LogStart, head, place_of};
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// How often the node looks after a landing region that has everything and that the publisher has not taken over, in quick
+/// succession.
+const TENDED_CLOSELY: u32 = 5;
 
 /// The landing regions of a log topic, as its node and its publisher share them.
-#[derive(Debug, Default)]
-pub(super) struct LogLandings;
+///
+/// The publisher has those whose subscribers keep up. One that is behind is left to the node, which brings it up to date a part
+/// at a time, as far as its subscriber makes room, and only then has the publisher take it over again. So a subscriber that is
+/// slow, or stands still, costs the publisher nothing.
+#[derive(Debug)]
+pub(super) struct LogLandings {
+    registration: Arc<Registration>,
+    geometry: LogGeometry,
+    epoch: Epoch,
+    waker: Arc<Waker>,
+    /// Landing regions that the node has.
+    waiting: Mutex<Vec<LogLanding>>,
+    /// Whether there are some among them for the publisher; the only word of this that the data path looks at.
+    has_waiting: AtomicBool,
+    /// The node looks after them soon, without being woken.
+    is_tended_soon: AtomicBool,
+    /// Landing regions that the publisher has given up, to be released by the node.
+    released: Mutex<Vec<LogLanding>>,
+}
+
+impl LogLandings {
+    /// No landing regions yet of this repository.
+    pub(super) fn new(
+        registration: Arc<Registration>,
+        geometry: LogGeometry,
+        epoch: Epoch,
+        waker: Arc<Waker>,
+    ) -> Self {
+        Self {
+            registration,
+            geometry,
+            epoch,
+            waker,
+            waiting: Mutex::default(),
+            has_waiting: AtomicBool::new(false),
+            is_tended_soon: AtomicBool::new(false),
+            released: Mutex::default(),
+        }
+    }
+
+    /// Writes what was committed to these landing regions. Those that are of no more use, or cannot take everything now, are
+    /// left to the node, and those that the node has finished with are taken over.
+    #[inline]
+    pub(super) fn deliver(&self, landings: &mut Vec<LogLanding>, head: &LogHead) {
+        // Acquire: pairs with the Release in `Self::leave`.
+        if self.has_waiting.load(Ordering::Acquire) {
+            self.take_waiting(landings);
+        }
+        let mut leaving = false;
+        for landing in landings.iter_mut() {
+            if !landing.is_closed() {
+                landing.advance(&self.registration, head);
+            }
+            leaving |= landing.is_closed() || landing.is_behind(head.end);
+        }
+        if leaving {
+            self.part(landings, head.end);
+        }
+    }
+
+    #[cold]
+    fn take_waiting(&self, landings: &mut Vec<LogLanding>) {
+        let mut waiting = self.waiting.lock();
+        self.has_waiting.store(false, Ordering::Relaxed);
+        landings.extend(waiting.extract_if(.., |landing| landing.is_ready()));
+    }
+
+    #[cold]
+    fn part(&self, landings: &mut Vec<LogLanding>, end: u64) {
+        self.released.lock().extend(landings.extract_if(.., |landing| landing.is_closed()));
+        self.leave(landings.extract_if(.., |landing| landing.is_behind(end)));
+        if !self.is_tended_soon.swap(true, Ordering::AcqRel) {
+            self.waker.wake();
+        }
+    }
+
+    /// Leaves landing regions to the node.
+    pub(super) fn leave(&self, landings: impl IntoIterator<Item = LogLanding>) {
+        let mut waiting = self.waiting.lock();
+        waiting.extend(landings);
+        if waiting.iter().any(LogLanding::is_ready) {
+            // Release: whoever sees the flag finds the landing region behind the lock. Pairs with `deliver`.
+            self.has_waiting.store(true, Ordering::Release);
+        }
+    }
+
+    fn end(&self) -> u64 {
+        head(self.registration.region()).end
+    }
+
+    /// Brings these up to date as far as that can be done now. Says whether that should be done again soon.
+    fn bring_up_to_date(&self, landings: &mut Vec<LogLanding>) -> bool {
+        landings.retain(|landing| !landing.is_closed());
+        let mut soon = false;
+        for landing in landings.iter_mut() {
+            let head = head(self.registration.region());
+            if landing.is_behind(head.end) {
+                landing.advance(&self.registration, &head);
+            }
+            let is_settled = landing.is_settled(&self.registration);
+            soon |= landing.tend(head.end) < TENDED_CLOSELY || !is_settled;
+        }
+        soon
+    }
+}
 
 impl Landings for LogLandings {
-    fn lend(&self, _remote: Box<dyn RemoteWrite>, _closed: &Arc<AtomicBool>) -> bool {
-        false
+    fn lend(&self, remote: Box<dyn RemoteWrite>, closed: &Arc<AtomicBool>, start: LogStart) -> bool {
+        let place = place_of(&self.geometry, self.registration.region(), start);
+        let of = (self.geometry, self.epoch);
+        let mut landings = vec![LogLanding::new(remote, of, Arc::clone(closed), place)];
+        self.bring_up_to_date(&mut landings);
+        let is_usable = landings.iter().all(|landing| !landing.is_closed());
+        if is_usable {
+            self.leave(landings);
+        }
+        is_usable
+    }
+
+    fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool {
+        let mut waiting = self.waiting.lock();
+        let found = waiting.iter_mut().find(|landing| landing.is_closed_by(closed));
+        found.is_none_or(|landing| landing.is_begun(&self.registration))
     }
 
     fn tend(&self) -> bool {
-        false
+        self.is_tended_soon.store(false, Ordering::Release);
+        // Taken out first, so that the publisher is not kept waiting while memory is unmapped, or copied.
+        let released = std::mem::take(&mut *self.released.lock());
+        drop(released);
+        let mut landings = std::mem::take(&mut *self.waiting.lock());
+        if landings.is_empty() {
+            return false;
+        }
+        let soon = self.bring_up_to_date(&mut landings);
+        self.leave(landings);
+        self.is_tended_soon.store(soon, Ordering::Release);
+        soon
     }
 
-    fn owe(&self, _closed: &Arc<AtomicBool>) -> bool {
-        false
+    fn owe(&self, closed: &Arc<AtomicBool>) -> bool {
+        let end = self.end();
+        let mut waiting = self.waiting.lock();
+        let mut found = waiting.iter_mut().filter(|landing| landing.is_closed_by(closed));
+        found.any(|landing| {
+            let has_arrived = landing.is_settled(&self.registration) && !landing.is_behind(end);
+            !has_arrived && !landing.is_closed()
+        })
     }
 }

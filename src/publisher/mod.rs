@@ -5,6 +5,7 @@ mod landing;
 mod landings;
 mod loan;
 mod log;
+mod log_landing;
 mod log_landings;
 mod notices;
 mod opening;

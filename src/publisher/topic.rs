@@ -9,6 +9,7 @@ use crate::layout::header::{HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::metrics::Gauge;
 use crate::notice::Notice;
 use crate::payload::Schema;
+use crate::repository::log::LogStart;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What a node and a publisher share of a topic: the node grants it to subscribers and hands over their landing
@@ -33,9 +34,12 @@ pub(crate) struct PublishedTopic {
 
 /// The landing regions of one topic, on their way between its node and its publisher.
 pub(crate) trait Landings: Debug + Send + Sync {
-    /// Takes a landing region, and has the publisher write it from now on: what is there is brought to it first. False when
-    /// that failed: then it is of no use. Whoever sets `closed` ends its use.
-    fn lend(&self, remote: Box<dyn RemoteWrite>, closed: &Arc<AtomicBool>) -> bool;
+    /// Takes a landing region, and has the publisher write it from now on: what is there is brought to it first, of a log from
+    /// this start on. False when that failed: then it is of no use. Whoever sets `closed` ends its use.
+    fn lend(&self, remote: Box<dyn RemoteWrite>, closed: &Arc<AtomicBool>, start: LogStart) -> bool;
+
+    /// Whether what has to be in the landing region that `closed` closes has arrived there, so that its subscriber can begin.
+    fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool;
 
     /// Releases what the publisher has given up, and keeps landing regions up to date that it has not taken over
     /// yet, because it has not published since. True when that should be done again soon.

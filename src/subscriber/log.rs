@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::listening::{Ear, Listening, NoticePath};
-use super::subscription::{Batch, Observed, SPIN_NS, Source, Subscription};
+use super::subscription::{Batch, End, Observed, SPIN_NS, Source, Subscription};
 use super::{GrantError, ReceiveError, Record, RecordRef, Subscribed};
 use crate::clock::{Clock, saturate};
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
@@ -76,6 +76,8 @@ pub struct LogSubscriberStats {
     pub lapped: u64,
     /// Records that were not accepted: damaged, or not of the type.
     pub rejected: u64,
+    /// Records that could not be read any more when the topic had ended.
+    pub cut_off: u64,
 }
 
 /// What one look at what is fetched gave.
@@ -112,8 +114,8 @@ impl<T: Payload> LogSubscriber<T> {
     /// # Errors
     ///
     /// [`ReceiveError`]. [`ReceiveError::Lapped`] and [`ReceiveError::DamagedRecords`] tell which records are missing, before
-    /// the next one that is there; [`ReceiveError::Decode`] passes its record over. [`ReceiveError::Ended`] and
-    /// [`ReceiveError::Gone`] come after the last record, and from then on always. A subscriber by pull over a wire cannot read
+    /// the next one that is there, [`ReceiveError::CutOff`] which ones before the end; [`ReceiveError::Decode`] passes its record
+    /// over. [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come after the last record, and from then on always. A subscriber by pull over a wire cannot read
     /// what was published just before the publisher's node was gone.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Record<T::Owned>>, ReceiveError> {
@@ -139,18 +141,25 @@ impl<T: Payload> LogSubscriber<T> {
         self.subscription.check_told()?;
         // Looked at before the records: what was published before the end is still received.
         let has_ended = self.subscription.has_ended();
+        let is_pushed = self.subscription.granted.delivery == Delivery::Push;
         let look = match &mut self.subscription.source {
-            Source::Mapped(memory) | Source::Landing(memory) => match self.reader.poll(memory) {
-                Some(taken) => Look::Taken(taken),
-                None if has_ended => Look::All,
-                None => Look::Nothing,
-            },
+            Source::Mapped(memory) | Source::Landing(memory) => {
+                let taken = if is_pushed { self.reader.follow(memory) } else { self.reader.poll(memory) };
+                match taken {
+                    Some(taken) => Look::Taken(taken),
+                    None if has_ended => Look::All,
+                    None => Look::Nothing,
+                }
+            }
             Source::Remote(_) => match self.look(has_ended) {
                 Ok(look) => look,
                 Err(error) => {
                     // What a connection that is over has brought is not all there.
                     self.fetching = self.fetching.take().filter(|_| !error.ends_connection());
                     let now_ns = self.subscription.clock.monotonic_ns();
+                    if self.subscription.has_ended() {
+                        return self.conclude();
+                    }
                     return self.subscription.lose(error, now_ns);
                 }
             },
@@ -158,7 +167,7 @@ impl<T: Payload> LogSubscriber<T> {
         let epoch = self.subscription.granted.epoch;
         match look {
             Look::Nothing => Ok(None),
-            Look::All => self.subscription.conclude(),
+            Look::All => self.conclude(),
             Look::Taken(taken) => match self.reader.taken(taken) {
                 Next::Record(record) => Ok(Some(RecordRef {
                     bytes: record.payload,
@@ -251,9 +260,20 @@ impl<T: Payload> LogSubscriber<T> {
 
     /// What has been counted so far.
     pub fn stats(&self) -> LogSubscriberStats {
-        let LogCounts { received, lapped, damaged } = self.reader.counts();
+        let LogCounts { received, lapped, damaged, cut_off } = self.reader.counts();
         let failures = self.decode_failures;
-        LogSubscriberStats { received: received - failures, lapped, rejected: damaged + failures }
+        LogSubscriberStats { received: received - failures, lapped, rejected: damaged + failures, cut_off }
+    }
+
+    /// Tells the end of the topic. Records before it that were not received, and never will be, are told first.
+    #[cold]
+    fn conclude<R>(&mut self) -> Result<Option<R>, ReceiveError> {
+        if let Some(End::Ended { published }) = self.subscription.end()
+            && let Some((first_lost, count)) = self.reader.give_up(published)
+        {
+            return Err(ReceiveError::CutOff { first_lost, count });
+        }
+        self.subscription.conclude()
     }
 
     /// Takes the next record of a repository on another host, and fetches as much as can be fetched without waiting.
@@ -394,8 +414,9 @@ impl<T: Payload> Observed for LogSubscriber<T> {
 
 impl<T: Payload> Drop for LogSubscriber<T> {
     fn drop(&mut self) {
-        let LogSubscriberStats { received, lapped, rejected } = self.stats();
-        self.subscription.leave(ReadCounts { received, conflated: lapped, torn_retries: 0, rejected });
+        let LogSubscriberStats { received, lapped, rejected, cut_off } = self.stats();
+        let conflated = lapped + cut_off;
+        self.subscription.leave(ReadCounts { received, conflated, torn_retries: 0, rejected });
     }
 }
 

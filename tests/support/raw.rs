@@ -33,6 +33,9 @@ pub(crate) const LISTEN: u16 = 15;
 pub(crate) const NOTICES: u16 = 16;
 pub(crate) const HEARD: u16 = 17;
 
+/// A subscriber that begins with what is published next.
+const NEWEST: u32 = 1;
+
 /// More files than any test sends or receives at a time.
 const FILES_MAX: usize = 8;
 
@@ -111,7 +114,13 @@ pub(crate) fn invite(topic: &str) -> Vec<u8> {
 
 /// Asks for a topic, by push or by pull.
 pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
-    Body::default().word(attachment).bytes(topic.as_bytes()).word(push.into()).byte(0).message(ATTACH)
+    Body::default()
+        .word(attachment)
+        .bytes(topic.as_bytes())
+        .word(push.into())
+        .byte(0)
+        .word(NEWEST)
+        .message(ATTACH)
 }
 
 /// Lends the landing region that goes with it.

@@ -121,7 +121,7 @@ fn ask_server(server: &mut ServerSession, request: Request) {
 fn ask_client(client: &mut ClientSession, request: Request) {
     let _ = match request {
         Request::List(after) => client.list(after),
-        Request::Attach(topic, delivery) => client.attach(topic, delivery, None).map(drop),
+        Request::Attach(topic, delivery) => client.attach(topic, delivery, None, Start::Newest).map(drop),
         Request::Lend(id) => client.lend(id),
         Request::Detach(id) => client.detach(id, counts(0)),
         Request::Listen(id) => client.listen(id),

@@ -78,6 +78,7 @@ pub(crate) fn every_message() -> Vec<Message> {
             topic: topic.clone(),
             delivery: Delivery::Push,
             schema_hash: Some(0xCAFE_F00D),
+            start: Start::At(5),
         }),
         Message::Granted(grant(9)),
         Message::Refused(Refused {
@@ -124,9 +125,9 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
             let entries = names.iter().map(|name| entry(name)).collect();
             Message::Topics(Topics { page: Page::cut(entries).0, more })
         }),
-        (any_attachment(), any_topic(), any_delivery(), any::<Option<u64>>()).prop_map(
-            |(attachment, topic, delivery, schema_hash)| {
-                Message::Attach(Attach { attachment, topic, delivery, schema_hash })
+        (any_attachment(), any_topic(), any_delivery(), any::<Option<u64>>(), any_start()).prop_map(
+            |(attachment, topic, delivery, schema_hash, start)| {
+                Message::Attach(Attach { attachment, topic, delivery, schema_hash, start })
             }
         ),
         (any_attachment(), any_topic())
@@ -195,6 +196,16 @@ pub(crate) fn any_topic() -> impl Strategy<Value = TopicName> {
 
 pub(crate) fn any_delivery() -> impl Strategy<Value = Delivery> {
     prop_oneof![Just(Delivery::Pull), Just(Delivery::Push)]
+}
+
+fn any_start() -> impl Strategy<Value = Start> {
+    let numbered = any::<u64>();
+    prop_oneof![
+        Just(Start::Earliest),
+        Just(Start::Newest),
+        numbered.prop_map(Start::At),
+        any::<u64>().prop_map(Start::Back)
+    ]
 }
 
 fn any_name() -> impl Strategy<Value = String> {

@@ -172,6 +172,11 @@ impl RemoteWrite for ShmWrite {
     }
 
     #[inline]
+    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
+        Ok(Some(self.region.load_acquire(offset)))
+    }
+
+    #[inline]
     fn writes_words_in_order(&self) -> bool {
         true
     }

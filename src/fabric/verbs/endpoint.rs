@@ -169,7 +169,7 @@ impl Endpoint {
         state.is_open = true;
         // What is unreliable asks for nothing to be sent again.
         let set = if self.is_reliable() { self.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER) } else { Ok(()) };
-        set.and_then(|()| self.queue_pair.set_access(state.lent.flags())).or_else(|error| {
+        set.and_then(|()| self.queue_pair.set_access(state.lent.flags(self.is_reliable()))).or_else(|error| {
             // A queue pair that has failed meanwhile takes no settings, and needs none.
             if state.failure.is_some() { Ok(()) } else { Err(error.into()) }
         })
@@ -280,7 +280,7 @@ impl Endpoint {
         if !is_change || !state.is_open || state.failure.is_some() {
             return Ok(());
         }
-        self.queue_pair.set_access(state.lent.flags())
+        self.queue_pair.set_access(state.lent.flags(self.is_reliable()))
     }
 
     /// Takes what has completed of the sends, and notes what it says.
@@ -346,8 +346,10 @@ impl Lent {
         }
     }
 
-    fn flags(self) -> RemoteFlags {
-        RemoteFlags { read: self.to_read > 0, write: self.to_write > 0 }
+    /// What a queue pair allows for them. Whoever writes a region may read it back, where there are reads.
+    fn flags(self, is_reliable: bool) -> RemoteFlags {
+        let is_read_back = self.to_write > 0 && is_reliable;
+        RemoteFlags { read: self.to_read > 0 || is_read_back, write: self.to_write > 0 }
     }
 }
 

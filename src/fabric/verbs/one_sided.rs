@@ -58,7 +58,8 @@ impl Offer for VerbsOffer {
         let Self { endpoint, remote } = *self;
         let (flight, source, waiting) = (Arc::default(), Weak::new(), VecDeque::new());
         let (is_reliable, endpoint) = (endpoint.is_reliable(), Arc::downgrade(&endpoint));
-        Ok(Box::new(VerbsWrite { endpoint, is_reliable, remote, len: len_min, flight, source, waiting }))
+        let (len, fetching) = (len_min, Fetching::default());
+        Ok(Box::new(VerbsWrite { endpoint, is_reliable, remote, len, flight, source, waiting, fetching }))
     }
 }
 
@@ -140,6 +141,16 @@ struct VerbsWrite {
     source: Weak<MemoryRegion>,
     /// Batches that wait for room in the queue, and where they come from.
     waiting: VecDeque<(Arc<MemoryRegion>, Vec<Write>)>,
+    fetching: Fetching,
+}
+
+/// A word that is brought here from a region that is written.
+#[derive(Debug, Default)]
+struct Fetching {
+    flight: Arc<Flight>,
+    /// Where it appears, from the first time on: its first word.
+    target: Option<Arc<MemoryRegion>>,
+    is_under_way: bool,
 }
 
 impl VerbsWrite {
@@ -220,6 +231,28 @@ impl VerbsWrite {
         Ok(endpoint.under_way(&self.flight)? + self.waiting.len())
     }
 
+    fn fetch_from(&mut self, endpoint: &Endpoint, offset: usize) -> Result<Option<u64>, FabricError> {
+        let Fetching { flight, target, is_under_way } = &mut self.fetching;
+        let target = match target {
+            Some(target) => target,
+            None => {
+                let region = Arc::new(Region::allocate(WORD, Protection::PeersRead)?);
+                let registered = region::register(endpoint.domain(), &region, RemoteAccess::None, true)?;
+                target.insert(Arc::new(registered))
+            }
+        };
+        if *is_under_way {
+            let is_done = endpoint.under_way(flight)? == 0;
+            *is_under_way = !is_done;
+            return Ok(is_done.then(|| target.region().load_acquire(0)));
+        }
+        let len = u32::try_from(WORD).unwrap_or(u32::MAX);
+        let local = Slice { region: target, offset: 0, len };
+        let operation = Operation::Read { local, remote: at(&self.remote, offset) };
+        *is_under_way = endpoint.post(flight, target, std::iter::once(operation))? == Posted::Yes;
+        Ok(None)
+    }
+
     /// Posts batches that wait, as far as there is room.
     fn catch_up(&mut self, endpoint: &Endpoint) -> Result<(), FabricError> {
         while let Some((source, writes)) = self.waiting.front() {
@@ -251,6 +284,17 @@ impl RemoteWrite for VerbsWrite {
         in_flight
     }
 
+    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
+        if !self.is_reliable {
+            return Err(FabricError::Access { why: "an unreliable connection only pushes" });
+        }
+        check_bounds(common_len(self.len, self.remote.len), [ByteRange { offset, len: WORD }].into_iter())?;
+        let endpoint = self.endpoint()?;
+        let fetched = self.fetch_from(&endpoint, offset);
+        let_go(endpoint);
+        fetched
+    }
+
     fn writes_words_in_order(&self) -> bool {
         false
     }
@@ -260,21 +304,25 @@ impl RemoteWrite for VerbsWrite {
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
-        Arc::new(VerbsRevocation { endpoint: Weak::clone(&self.endpoint), flight: Arc::clone(&self.flight) })
+        let flights = [Arc::clone(&self.flight), Arc::clone(&self.fetching.flight)];
+        Arc::new(VerbsRevocation { endpoint: Weak::clone(&self.endpoint), flights })
     }
 }
 
-/// Ends the writes to one region.
+/// Ends the writes to one region, and the reads of its words.
 #[derive(Debug)]
 struct VerbsRevocation {
     endpoint: Weak<Endpoint>,
-    flight: Arc<Flight>,
+    flights: [Arc<Flight>; 2],
 }
 
 impl Revocation for VerbsRevocation {
     fn revoke(&self) -> Completion {
         // Without an endpoint there is no queue pair that could write.
-        let is_done = self.endpoint.upgrade().is_none_or(|endpoint| endpoint.revoke(&self.flight));
+        let revoke = |endpoint: Arc<Endpoint>| {
+            self.flights.each_ref().map(|flight| endpoint.revoke(flight)) == [true; 2]
+        };
+        let is_done = self.endpoint.upgrade().is_none_or(revoke);
         if is_done { Completion::Done } else { Completion::Pending }
     }
 }

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 
 use super::*;
-use crate::control::{ClientEvent, ClientSession, SubscriberCounts};
+use crate::control::{ClientEvent, ClientSession, Start, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
     Completion, Connection, FabricError, Offer, Received, Registration, RemoteKey, RemoteRead, RemoteWrite,
@@ -54,6 +54,10 @@ impl RemoteWrite for Stalled {
         Ok(1)
     }
 
+    fn fetch_word(&mut self, _: usize) -> Result<Option<u64>, FabricError> {
+        Ok(Some(0))
+    }
+
     fn writes_words_in_order(&self) -> bool {
         true
     }
@@ -84,7 +88,7 @@ impl Connection for Peer {
     fn send(&mut self, message: &[u8], _: Option<&Registration>) -> Result<Sent, FabricError> {
         match self.client.on_message(message, 0) {
             Ok(Some(ClientEvent::Ready { .. })) if self.attaches => {
-                self.client.attach("t".parse().unwrap(), Delivery::Push, None).unwrap();
+                self.client.attach("t".parse().unwrap(), Delivery::Push, None, Start::Newest).unwrap();
             }
             Ok(Some(ClientEvent::Granted { grant, .. })) => self.client.lend(grant.attachment).unwrap(),
             Ok(Some(ClientEvent::Lent { attachment })) => {

@@ -6,6 +6,7 @@ use crate::id::{Delivery, NodeName};
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
 use crate::publisher::{Listener, PublishedTopic};
+use crate::repository::log::LogStart;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What a peer has attached to.
@@ -13,6 +14,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub(super) struct ServedAttachment {
     pub(super) topic: Arc<PublishedTopic>,
     pub(super) delivery: Delivery,
+    /// Where it begins, if the topic is a log.
+    pub(super) start: LogStart,
+    /// Its landing region was taken, and the peer is told so as soon as it can begin to read it.
+    pub(super) is_beginning: bool,
     /// Ends the use of the landing region.
     pub(super) closed: Arc<AtomicBool>,
     /// Ends the writes to it. The peer withdraws it as soon as it is told that nothing is written any more.
@@ -29,9 +34,15 @@ pub(super) struct ServedAttachment {
 
 impl ServedAttachment {
     /// A peer's hold on a topic, which `closed` ends.
-    pub(super) fn new(topic: Arc<PublishedTopic>, delivery: Delivery, closed: Arc<AtomicBool>) -> Self {
+    pub(super) fn new(
+        topic: Arc<PublishedTopic>,
+        delivery: Delivery,
+        start: LogStart,
+        closed: Arc<AtomicBool>,
+    ) -> Self {
         let (revocation, bell, listener) = (None, None, None);
-        Self { topic, delivery, closed, revocation, counted: false, bell, listener, told: false }
+        let (is_beginning, counted, told) = (false, false, false);
+        Self { topic, delivery, start, is_beginning, closed, revocation, counted, bell, listener, told }
     }
 
     /// Counts it among the topic's subscribers.

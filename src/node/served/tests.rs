@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::control::{ClientEvent, ClientSession};
+use crate::control::{ClientEvent, ClientSession, Start};
 use crate::event::EventSink;
 use crate::fabric::{NothingToRevoke, Registration, RemoteRead, RemoteWrite, Revocation, Sent, Write};
 use crate::node::Node;
@@ -113,6 +113,10 @@ impl RemoteWrite for Failing {
         Ok(0)
     }
 
+    fn fetch_word(&mut self, _: usize) -> Result<Option<u64>, FabricError> {
+        Ok(Some(0))
+    }
+
     fn writes_words_in_order(&self) -> bool {
         true
     }
@@ -171,7 +175,7 @@ impl Setup {
             publisher.publish(b"value").unwrap();
         }
         self.turn(None);
-        let id = self.client.attach("t".parse().unwrap(), Delivery::Push, None).unwrap();
+        let id = self.client.attach("t".parse().unwrap(), Delivery::Push, None, Start::Newest).unwrap();
         assert!(matches!(self.turn(None)[..], [Ok(ClientEvent::Granted { .. })]));
         self.client.lend(id).unwrap();
         let events = self.turn(Some(Box::new(Failing { posts_left })));

@@ -139,3 +139,165 @@ fn sizes_that_do_not_fit_are_refused() {
     let tiny = node.log_publisher::<u64>("t").capacity(0).open().unwrap();
     assert!(tiny.capacity() >= 4 * 32);
 }
+
+/// A value of a length that follows from its number, up to the largest.
+fn sized(number: u64, len_max: usize) -> Vec<u8> {
+    let len = number.wrapping_mul(7919) as usize % (len_max + 1);
+    (0..len).map(|index| (index as u64 ^ number) as u8).collect()
+}
+
+#[test]
+fn records_are_pushed_in_order_from_where_one_asked_to_begin() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publishing.log_publisher::<u64>("t").capacity(64 << 10).open().unwrap();
+    let open = |start| subscribing.log_subscriber::<u64>("shm:p/t").push().start(start).open().unwrap();
+    let mut empty = [LogStart::Earliest, LogStart::Newest, LogStart::Back(3)].map(open);
+    for number in 1..=1000 {
+        publisher.publish(&number).unwrap();
+    }
+    let starts = [
+        (LogStart::Earliest, 1),
+        (LogStart::Newest, 1001),
+        (LogStart::At(Sequence::new(40)), 40),
+        (LogStart::At(Sequence::new(1100)), 1100),
+        (LogStart::Back(700), 301),
+    ];
+    let mut subscribers = starts.map(|(start, first)| (open(start), first));
+    for (subscriber, first) in &subscribers {
+        assert_eq!((subscriber.next_sequence().get(), subscriber.delivery()), (*first, Delivery::Push));
+    }
+    assert_eq!(publisher.push_subscribers(), 8);
+    for subscriber in &mut empty {
+        assert_eq!(values(subscriber, 1000), (1..=1000).collect::<Vec<_>>());
+    }
+    let batch: Vec<u64> = (1001..=1500).collect();
+    publisher.publish_batch(&batch).unwrap();
+    for (subscriber, first) in &mut subscribers {
+        for number in *first..=1500 {
+            let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
+            assert_eq!((record.sequence.get(), record.value), (number, number));
+        }
+        assert!(subscriber.try_receive().unwrap().is_none());
+    }
+}
+
+#[test]
+fn subscribers_by_push_of_any_speed_account_for_every_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let builder = publishing.log_publisher::<Raw>("t").capacity(64 << 10).payload_len_max(4000);
+    let mut publisher = builder.open().unwrap();
+    let open = || subscribing.log_subscriber::<Raw>("shm:p/t").push().earliest().open().unwrap();
+    let readers: Vec<_> = [0, 20, 400]
+        .map(|pause_us| {
+            let mut subscriber = open();
+            std::thread::spawn(move || {
+                let (mut received, mut lost) = (0, 0);
+                loop {
+                    let next = subscriber.next_sequence().get();
+                    match subscriber.receive_timeout(PATIENCE) {
+                        Ok(Some(record)) => {
+                            assert_eq!(record.sequence.get(), next);
+                            assert_eq!(record.value, sized(next, 4000));
+                            received += 1;
+                        }
+                        Err(ReceiveError::Lapped { first_lost, count }) => {
+                            assert_eq!(first_lost.get(), next);
+                            lost += count;
+                        }
+                        Err(ReceiveError::Ended { published }) => {
+                            assert_eq!(published.get(), received + lost);
+                            return (received, lost);
+                        }
+                        Ok(None) => panic!("neither a record nor the end"),
+                        Err(error) => panic!("{error}"),
+                    }
+                    if next % 8 == 0 && pause_us > 0 {
+                        SystemClock.pause(Duration::from_micros(8 * pause_us));
+                    }
+                }
+            })
+        })
+        .into();
+    for number in 1..=6000 {
+        publisher.append(&sized(number, 4000)).unwrap();
+        if number % 3 == 0 {
+            publisher.commit();
+        }
+        if number % 100 == 0 {
+            SystemClock.pause(Duration::from_millis(1));
+        }
+    }
+    drop(publisher);
+    for reader in readers {
+        let (received, lost) = reader.join().unwrap();
+        assert!(received > 500 && received + lost == 6000, "{received} and {lost}");
+    }
+}
+
+/// A subscriber that does not look costs the publisher and the others nothing, and has its part when it does.
+#[test]
+fn a_subscriber_by_push_that_stands_still_keeps_nobody_waiting() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publishing.log_publisher::<u64>("t").capacity(16 << 10).open().unwrap();
+    let open = || subscribing.log_subscriber::<u64>("shm:p/t").push().open().unwrap();
+    let (mut stands, mut follows, gone) = (open(), open(), open());
+    publisher.publish(&1).unwrap();
+    drop(gone);
+    for number in 2..=50_000 {
+        publisher.publish(&number).unwrap();
+        assert_eq!(values(&mut follows, 1), [number - 1]);
+    }
+    assert_eq!(values(&mut follows, 1), [50_000]);
+    assert_eq!(follows.stats().lapped, 0);
+    wait_until("the one that is gone is gone", || publisher.push_subscribers() == 2);
+    // What its region held, a gap, and what came after.
+    let (mut received, mut lost) = (0, 0);
+    while received + lost < 50_000 {
+        match stands.receive_timeout(PATIENCE) {
+            Ok(Some(record)) => {
+                received += 1;
+                assert_eq!(record.value, received + lost);
+            }
+            Err(ReceiveError::Lapped { first_lost, count }) => {
+                assert_eq!((first_lost.get(), lost), (received + 1, 0));
+                lost = count;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(received > 700 && lost > 40_000, "{received} and {lost}");
+}
+
+#[test]
+fn the_last_records_are_pushed_before_the_end_of_the_topic() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.log_publisher::<u64>("t").capacity(8 << 10).open().unwrap();
+    let open = || node.log_subscriber::<u64>("shm:p/t").push().earliest().open().unwrap();
+    let mut subscribers = [open(), open()];
+    // More than fits into a landing region at once, and the publisher is gone before anybody looks.
+    let all: Vec<u64> = (1..=400).collect();
+    publisher.publish_batch(&all).unwrap();
+    drop(publisher);
+    for subscriber in &mut subscribers {
+        let mut expected = 1;
+        let (mut lost, mut last) = (0, None);
+        while last.is_none() {
+            match subscriber.receive_timeout(PATIENCE) {
+                Ok(Some(record)) => {
+                    assert_eq!(record.value, expected);
+                    expected += 1;
+                }
+                Err(ReceiveError::Lapped { count, .. }) => {
+                    (expected, lost) = (expected + count, lost + count);
+                }
+                Err(ReceiveError::Ended { published }) => last = Some(published.get()),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((expected, last, lost), (401, Some(400), 0));
+    }
+}

@@ -12,6 +12,7 @@ use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY};
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
 use crate::publisher::{PublishedTopic, StateParts, StatePublisher, TopicParts};
+use crate::repository::log::LogStart;
 use crate::repository::state::{ReadCounts, ReadFailure, StateReader};
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
@@ -146,6 +147,10 @@ impl RemoteWrite for Wire {
         Ok(self.0.lock().in_flight)
     }
 
+    fn fetch_word(&mut self, _: usize) -> Result<Option<u64>, FabricError> {
+        Ok(Some(0))
+    }
+
     fn writes_words_in_order(&self) -> bool {
         self.0.lock().has_word_order
     }
@@ -217,7 +222,7 @@ impl World {
         let wire = wire(geometry.region_len());
         let target = Arc::clone(&wire.0.lock().target);
         let closed = Arc::default();
-        assert!(topic.landings().lend(Box::new(wire.clone()), &closed));
+        assert!(topic.landings().lend(Box::new(wire.clone()), &closed, LogStart::Newest));
         let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
         let expected = ReadCounts::default();
         Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
@@ -280,7 +285,7 @@ impl World {
 fn a_slow_subscriber_keeps_nobody_else_waiting_for_the_end() {
     let World { mut publisher, topic, closed, wire, .. } = World::new(8, false, 1);
     let (slow, slow_closed) = (Wire::new(false, topic.geometry().region_len(), 2), Arc::default());
-    assert!(topic.landings().lend(Box::new(slow.clone()), &slow_closed));
+    assert!(topic.landings().lend(Box::new(slow.clone()), &slow_closed, LogStart::Newest));
     publisher.publish(b"last").unwrap();
     drop(publisher);
     wire.complete();

@@ -1,5 +1,6 @@
 //! The repository of a log topic: ordered records in a ring of bytes (see [`crate::layout::log`]).
 
+mod places;
 mod reader;
 mod writer;
 
@@ -8,5 +9,6 @@ mod tests;
 
 pub use reader::{LogCounts, LogStart};
 
+pub(crate) use places::{head, place_behind, place_between, place_of};
 pub(crate) use reader::{Brought, LogFetch, LogReader, LossReason, Lost, Next, Taken};
 pub(crate) use writer::{Appended, LogWriter, RecordTooLong};

@@ -1,17 +1,22 @@
 mod fetched;
+mod landing;
 
 use self::fetched::Fetching;
 pub(crate) use self::fetched::{Brought, LogFetch};
+use super::places::entries;
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::WORD;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
-    SEGMENT_COUNT, frame_len,
+    Place, frame_len,
 };
 use crate::limits;
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, fence};
+
+/// A record that is behind all others.
+const UNBOUNDED: Sequence = Sequence::new(u64::MAX);
 
 /// A reader of a log repository: copies frames to private memory, many at a time, and accepts each record whose sequence,
 /// bounds, epoch and CRC all agree. Neither allocates nor blocks nor calls the operating system.
@@ -44,6 +49,10 @@ pub(crate) struct LogReader {
     from: usize,
     until: usize,
     fetching: Fetching,
+    /// No record behind this one is taken.
+    bound: Sequence,
+    /// What it has said to a publisher that writes where it reads: where it was.
+    said: u64,
     counts: LogCounts,
 }
 
@@ -128,6 +137,8 @@ pub struct LogCounts {
     pub lapped: u64,
     /// Records that were wrong.
     pub damaged: u64,
+    /// Records that were given up because they cannot be read any more.
+    pub cut_off: u64,
 }
 
 /// What became of an attempt to take a record from private memory.
@@ -177,6 +188,8 @@ impl LogReader {
             from: 0,
             until: 0,
             fetching: Fetching::default(),
+            bound: UNBOUNDED,
+            said: 0,
             counts: LogCounts::default(),
         }
     }
@@ -191,6 +204,14 @@ impl LogReader {
         if let Some(start) = self.start.take() {
             self.begin(memory, start);
         }
+    }
+
+    /// Gives up the records up to this one, because they cannot be read any more. Which ones, and how many, if there are any.
+    pub(crate) fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
+        let count = last.get().checked_sub(self.next.get())?.saturating_add(1);
+        let first = std::mem::replace(&mut self.next, last.next());
+        self.counts.cut_off += count;
+        Some((first, count))
     }
 
     /// The sequence of the record that comes next.
@@ -233,6 +254,7 @@ impl LogReader {
     fn parse(&mut self) -> Parsed {
         loop {
             match self.find() {
+                Found::Frame(header, _) if header.sequence > self.bound => return Parsed::Empty,
                 Found::Frame(header, words) => {
                     if header.sequence > self.next
                         && let Some(lost) = self.miss(header.sequence)
@@ -360,8 +382,9 @@ impl LogReader {
             LogStart::Back(count) => (Sequence::new(newest.get().saturating_sub(count)).next(), true),
         };
         let next = self.next;
-        let before = entries(&self.geometry, memory).filter(|(_, sequence)| *sequence <= next);
-        let position = before.max().map_or_else(|| memory.load(HOT_START), |(position, _)| position);
+        let places = entries(&self.geometry, memory).filter(|place| place.sequence <= next);
+        let position = places.map(|place| place.position).max();
+        let position = position.unwrap_or_else(|| memory.load(HOT_START));
         self.move_to(position, None);
     }
 
@@ -378,26 +401,12 @@ impl LogReader {
         };
         // Acquire: pairs with the Release store of the end in `LogWriter`.
         let end = memory.load_acquire(HOT_END);
-        let positions = entries(&self.geometry, memory).map(|(position, _)| position);
+        let positions = entries(&self.geometry, memory).map(|Place { position, .. }| position);
         let position = positions.filter(|position| (behind..=end).contains(position)).min();
         let otherwise = if reason == LossReason::Lapped { start } else { end };
         (self.reason, self.doubts) = (reason, false);
         self.move_to(position.unwrap_or(otherwise), None);
     }
-}
-
-/// Positions and sequences of the frames that the index names and that are not given up.
-fn entries<'a>(geometry: &'a LogGeometry, memory: &'a Region) -> impl Iterator<Item = (u64, Sequence)> + 'a {
-    let (start, end) = (memory.load(HOT_START), memory.load_acquire(HOT_END));
-    (0..SEGMENT_COUNT as u64).filter_map(move |segment| {
-        let offset = geometry.entry_offset(segment);
-        let position = memory.load_acquire(offset);
-        // Acquire: if this is of a later entry, the load below sees its position. Pairs with the Release store in
-        // `LogWriter`.
-        let sequence = Sequence::new(memory.load_acquire(offset + WORD));
-        let is_whole = memory.load(offset) == position && sequence != Sequence::NONE;
-        (is_whole && (start..=end).contains(&position)).then_some((position, sequence))
-    })
 }
 
 /// A position as it can be: frames begin at whole words.

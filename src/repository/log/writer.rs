@@ -100,6 +100,12 @@ impl LogWriter {
         self.committed
     }
 
+    /// Where the first frame begins that was not committed.
+    #[inline]
+    pub(crate) fn committed_end(&self) -> u64 {
+        self.committed_end
+    }
+
     /// Appends a record.
     #[inline]
     pub(crate) fn append(&mut self, payload: &[u8], now_ns: u64) -> Result<Sequence, RecordTooLong> {

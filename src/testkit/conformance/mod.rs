@@ -7,6 +7,7 @@
 //! The second argument is a function that makes a [`Harness`] from a seed. A number of seeds and an attribute of the tests
 //! may follow.
 
+pub(crate) mod channels;
 pub(crate) mod connections;
 pub(crate) mod regions;
 pub(crate) mod state;
@@ -91,6 +92,11 @@ macro_rules! conformance_suite {
                     a_peer_that_does_not_read_fills_up_and_recovers,
                     many_connections_keep_apart,
                     nodes_are_listed_while_they_listen;
+                channels:
+                    datagrams_come_to_all_who_have_joined,
+                    one_receiver_is_reached_alone,
+                    what_is_no_datagram_or_no_ticket_is_refused,
+                    connections_of_one_network_share_a_channel;
                 regions:
                     a_region_arrives_at_its_message,
                     later_stores_are_seen_at_every_size_and_offset,
@@ -99,6 +105,7 @@ macro_rules! conformance_suite {
                     an_offer_that_is_given_up_harms_nothing,
                     one_region_serves_several_peers,
                     writes_appear_at_the_same_offsets_and_nowhere_else,
+                    words_of_a_region_that_is_written_are_fetched,
                     the_writes_of_a_batch_appear_in_order,
                     several_batches_appear_and_complete_in_order,
                     a_region_outlives_its_connection_as_the_medium_allows,

@@ -13,6 +13,7 @@ use crate::id::{Epoch, TopicName};
 use crate::layout::state::StateGeometry;
 use crate::payload::Raw;
 use crate::publisher::{PublishedTopic, StateParts, StatePublisher, TopicParts};
+use crate::repository::log::LogStart;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a subscriber sends to pull.
@@ -108,7 +109,7 @@ impl Session {
                     let remote = offer.open_write(geometry.region_len())?;
                     let closed = self.closed.insert(Arc::default());
                     // One that cannot be written is closed: the session notices that.
-                    topic.landings().lend(remote, closed);
+                    topic.landings().lend(remote, closed, LogStart::Newest);
                 }
                 self.owes_answer = true;
             }

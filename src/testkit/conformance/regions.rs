@@ -188,6 +188,28 @@ pub(crate) fn writes_appear_at_the_same_offsets_and_nowhere_else(harness: &dyn H
     }
 }
 
+/// Who writes a region can ask for a word that its owner has stored there; a revocation ends that, too.
+pub(crate) fn words_of_a_region_that_is_written_are_fetched(harness: &dyn Harness, _: u64) {
+    let mut pair = Pair::new(harness);
+    let source = registered(&*pair.listening, 4096, Exposure::Read);
+    let (landing, mut remote) = landing(harness, &mut pair, 4096);
+    let fetched = |remote: &mut Box<dyn RemoteWrite>, offset| {
+        until(harness, "a word", || remote.fetch_word(offset).expect("the peer can be reached"))
+    };
+    for word in 1..20 {
+        let offset = usize::try_from(word).expect("it is small") * WORD;
+        landing.region().store_release(offset, word);
+        assert_eq!(fetched(&mut remote, offset), word);
+        // Writes go on beside it.
+        write(harness, &mut *remote, &source, &[Write::Word { offset, word: word + 100 }]);
+        assert_eq!(fetched(&mut remote, offset), word + 100);
+    }
+    // Under way, where that takes a while.
+    let _ = remote.fetch_word(0).expect("the peer can be reached");
+    let revocation = remote.revocation();
+    until(harness, "the end of all", || (revocation.revoke() == Completion::Done).then_some(()));
+}
+
 /// Whoever sees a write of a batch sees all that come before it.
 pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed: u64) {
     const WORDS: usize = 50;

@@ -73,8 +73,10 @@ impl Offer for SimOffer {
             }
             Held::Known(remote) => {
                 let route = self.route(remote, len_min)?;
-                let sending = Arc::default();
-                Ok(Box::new(SentWrite { network: self.network, route, len: len_min, sending }))
+                let (sending, mirror) =
+                    (Arc::default(), Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
+                let (len, mirror) = (len_min, Arc::new(mirror));
+                Ok(Box::new(SentWrite { network: self.network, route, len, mirror, sending }))
             }
         }
     }
@@ -135,6 +137,11 @@ impl RemoteWrite for MappedWrite {
 
     fn in_flight(&mut self) -> Result<usize, FabricError> {
         Ok(0)
+    }
+
+    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
+        check_bounds(self.target.len(), [ByteRange { offset, len: WORD }].into_iter())?;
+        Ok(Some(self.target.load_acquire(offset)))
     }
 
     fn writes_words_in_order(&self) -> bool {
@@ -206,6 +213,8 @@ struct SentWrite {
     route: Route,
     /// Bytes that were agreed.
     len: usize,
+    /// Where words that are asked for appear.
+    mirror: Arc<Region>,
     sending: Arc<Mutex<Sending>>,
 }
 
@@ -213,10 +222,20 @@ struct SentWrite {
 #[derive(Debug, Default)]
 struct Sending {
     transfers: VecDeque<u64>,
+    /// The one that brings a word.
+    fetching: Option<u64>,
     revoked: bool,
 }
 
 impl Sending {
+    /// Whether a word is on its way. One that has come after a revocation is nobody's.
+    fn is_fetching(&mut self, network: &Network) -> bool {
+        let Some(fetching) = self.fetching else { return false };
+        let is_pending = matches!(network.state.lock().poll_transfer(fetching), Ok(Completion::Pending));
+        self.fetching = self.fetching.filter(|_| is_pending);
+        is_pending
+    }
+
     /// How many are not complete yet.
     fn in_flight(&mut self, network: &Network) -> Result<usize, FabricError> {
         let mut state = network.state.lock();
@@ -252,6 +271,23 @@ impl RemoteWrite for SentWrite {
         self.sending.lock().in_flight(&self.network)
     }
 
+    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
+        check_bounds(self.len, [ByteRange { offset, len: WORD }].into_iter())?;
+        let mut sending = self.sending.lock();
+        let mut state = self.network.state.lock();
+        if let Some(fetching) = sending.fetching {
+            let polled = state.poll_transfer(fetching);
+            sending.fetching = sending.fetching.filter(|_| matches!(polled, Ok(Completion::Pending)));
+            return Ok((polled? == Completion::Done).then(|| self.mirror.load(offset)));
+        }
+        if sending.revoked || !state.reachable(self.route.owner, self.route.link) {
+            return Err(FabricError::Closed);
+        }
+        let ranges = [ByteRange { offset, len: WORD }];
+        sending.fetching = Some(state.begin_read(self.route.clone(), &self.mirror, &ranges));
+        Ok(None)
+    }
+
     fn writes_words_in_order(&self) -> bool {
         false
     }
@@ -270,7 +306,9 @@ impl Drop for SentWrite {
     fn drop(&mut self) {
         let mut sending = self.sending.lock();
         let mut state = self.network.state.lock();
-        sending.transfers.drain(..).for_each(|transfer| drop(state.transfers.remove(&transfer)));
+        let fetching = sending.fetching.take();
+        let under_way = sending.transfers.drain(..).chain(fetching);
+        under_way.for_each(|transfer| drop(state.transfers.remove(&transfer)));
     }
 }
 
@@ -286,9 +324,10 @@ impl Revocation for SentRevocation {
         let mut sending = self.sending.lock();
         sending.revoked = true;
         // A transfer that failed is over, too.
+        let is_fetching = sending.is_fetching(&self.network);
         match sending.in_flight(&self.network) {
-            Ok(0) | Err(_) => Completion::Done,
-            Ok(_) => Completion::Pending,
+            Ok(0) | Err(_) if !is_fetching => Completion::Done,
+            Ok(_) | Err(_) => Completion::Pending,
         }
     }
 }

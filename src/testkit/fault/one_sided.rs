@@ -190,6 +190,13 @@ impl RemoteWrite for FaultyWrite {
         }
     }
 
+    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
+        if self.session.has_ended() {
+            return Err(FabricError::Closed);
+        }
+        self.inner.fetch_word(offset)
+    }
+
     fn writes_words_in_order(&self) -> bool {
         self.inner.writes_words_in_order()
     }

@@ -17,7 +17,7 @@ pub(in crate::fabric::verbs) enum RemoteAccess {
     None,
     /// Read it.
     Read,
-    /// Write it.
+    /// Write it, and read it back.
     Write,
 }
 
@@ -62,7 +62,9 @@ impl MemoryRegion {
             RemoteAccess::Read => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
             // Devices demand the local right where a peer has the remote one.
             RemoteAccess::Write => {
-                ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+                ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+                    | ibv_access_flags::IBV_ACCESS_REMOTE_READ
+                    | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
             }
         };
         if local_write {

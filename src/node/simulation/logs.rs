@@ -1,0 +1,177 @@
+//! Logs between whole nodes: what was received and what was told as lost is always all that was published.
+
+use super::*;
+use crate::publisher::LogPublisher;
+use crate::repository::log::LogStart;
+use crate::subscriber::LogSubscriber;
+
+/// A subscriber, and the record that comes next.
+struct Follower {
+    subscriber: LogSubscriber<Value>,
+    next: u64,
+    lost: u64,
+}
+
+impl Follower {
+    /// Takes one record. False when there is none.
+    fn take(&mut self) -> Result<bool, ReceiveError> {
+        match self.subscriber.try_receive() {
+            Ok(Some(record)) => {
+                assert_eq!((record.sequence.get(), record.value), (self.next, value(self.next)));
+                self.next += 1;
+                Ok(true)
+            }
+            Ok(None) => Ok(false),
+            Err(
+                ReceiveError::Lapped { first_lost, count }
+                | ReceiveError::DamagedRecords { first_lost, count }
+                | ReceiveError::CutOff { first_lost, count },
+            ) => {
+                assert_eq!(first_lost.get(), self.next);
+                (self.next, self.lost) = (self.next + count, self.lost + count);
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn publish(publisher: &mut LogPublisher<Value>, count: u64) {
+    for _ in 0..count {
+        let next = publisher.newest().next().get();
+        publisher.publish(&value(next)).unwrap();
+    }
+}
+
+fn subscribe(node: &Node, (delivery, start): (Delivery, LogStart), first: u64) -> Follower {
+    let builder = node.log_subscriber::<Value>("shm:publishing/topic").delivery(delivery).start(start);
+    let subscriber = builder.open().expect("a grant");
+    assert_eq!(subscriber.next_sequence().get(), first);
+    Follower { subscriber, next: first, lost: 0 }
+}
+
+fn every_record_is_accounted_for(reach: Reach) {
+    each_seed(SEEDS / 3, |seed| {
+        let mut random = Random::new(seed);
+        let world = World::new(seed, reach);
+        let publishing = world.node("publishing", true);
+        let builder = publishing.log_publisher::<Value>("topic").payload_len_max(200).capacity(4096);
+        let mut publisher = builder.open().unwrap();
+        publish(&mut publisher, 10);
+        let subscribing = world.node("subscribing", false);
+        let mut followers = Vec::new();
+        for delivery in [Delivery::Push, Delivery::Pull] {
+            let starts = [
+                (LogStart::Earliest, 1),
+                (LogStart::Newest, 11),
+                (LogStart::At(Sequence::new(4)), 4),
+                (LogStart::Back(3), 8),
+            ];
+            followers.extend(starts.map(|(start, first)| subscribe(&subscribing, (delivery, start), first)));
+        }
+        // One that never looks is not waited for, and one that leaves is forgotten.
+        let idle = subscribe(&subscribing, (Delivery::Push, LogStart::Newest), 11);
+        let mut leaving = Some(subscribe(&subscribing, (Delivery::Push, LogStart::Earliest), 1));
+        for step in 0..200 {
+            publish(&mut publisher, random.below(4));
+            (0..random.below(20)).for_each(|_| world.turn());
+            for follower in &mut followers {
+                for _ in 0..random.below(6) {
+                    follower.take().expect("no end");
+                }
+            }
+            leaving = leaving.filter(|_| step < 100);
+        }
+        let published = publisher.newest().get();
+        drop((publisher, idle));
+        for follower in &mut followers {
+            let end = (0..100 * TURNS).find_map(|_| {
+                world.turn();
+                follower.take().err()
+            });
+            assert!(
+                matches!(end, Some(ReceiveError::Ended { published: told }) if told.get() == published),
+                "{end:?}"
+            );
+            assert_eq!(follower.next, published + 1);
+        }
+    });
+}
+
+#[test]
+fn every_record_in_place_is_accounted_for() {
+    every_record_is_accounted_for(Reach::Mapped);
+}
+
+#[test]
+fn every_record_over_a_wire_is_accounted_for() {
+    every_record_is_accounted_for(Reach::Fetched);
+}
+
+/// Takes what there is; records and losses are one row without a hole.
+fn take_all(subscriber: &mut LogSubscriber<Value>) -> Result<(), ReceiveError> {
+    loop {
+        let next = subscriber.next_sequence();
+        match subscriber.try_receive() {
+            Ok(None) => return Ok(()),
+            Ok(Some(record)) => {
+                assert_eq!((record.sequence, record.value), (next, value(next.get())));
+            }
+            Err(ReceiveError::Lapped { first_lost, count } | ReceiveError::CutOff { first_lost, count }) => {
+                assert_eq!(first_lost, next);
+                assert_eq!(subscriber.next_sequence().get(), next.get() + count);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Everything that was published is received or told as lost, whatever becomes of the publisher after the end of its topic.
+fn the_end_accounts_for_every_record(reach: Reach) {
+    each_seed(SEEDS, |seed| {
+        let world = World::new(seed, reach);
+        let mut random = Random::new(seed);
+        let publishing = world.node("publishing", true);
+        let builder = publishing.log_publisher::<Value>("log").capacity(2048).payload_len_max(128);
+        let mut publisher: LogPublisher<Value> = builder.open().unwrap();
+        let subscribing = world.node("subscribing", false);
+        let mut subscriber =
+            subscribing.log_subscriber::<Value>("shm:publishing/log").earliest().open().unwrap();
+        for _ in 0..random.below(60) {
+            let number = publisher.newest().get() + 1;
+            publisher.publish(&value(number)).unwrap();
+            (0..random.below(3)).for_each(|_| world.turn());
+            if random.once_in(4) {
+                take_all(&mut subscriber).unwrap();
+            }
+        }
+        let newest = publisher.newest().get();
+        drop(publisher);
+        // Its node has been told of the end when it dies.
+        (0..200).for_each(|_| world.turn());
+        world.kill("publishing");
+        let mut end = Ok(());
+        for _ in 0..TURNS {
+            world.turn();
+            end = take_all(&mut subscriber);
+            if end.is_err() {
+                break;
+            }
+        }
+        let end = end.unwrap_err();
+        assert!(matches!(end, ReceiveError::Ended { published } if published.get() == newest), "{end}");
+        let stats = subscriber.stats();
+        assert_eq!(stats.received + stats.lapped + stats.cut_off, newest, "{stats:?}");
+        assert_eq!(stats.rejected, 0);
+    });
+}
+
+#[test]
+fn the_end_of_a_log_in_place_accounts_for_every_record() {
+    the_end_accounts_for_every_record(Reach::Mapped);
+}
+
+#[test]
+fn the_end_of_a_fetched_log_accounts_for_every_record() {
+    the_end_accounts_for_every_record(Reach::Fetched);
+}

@@ -1,0 +1,345 @@
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::fabric::{ByteRange, Completion, Registration, RemoteWrite, Write};
+use crate::id::Epoch;
+use crate::layout::header::HOT_OFFSET;
+use crate::layout::log::{HOT_START, LANDING_TAKEN, LogGeometry, LogHead, Place, hot_line};
+use crate::limits;
+use crate::memory::Region;
+use crate::repository::log::{place_behind, place_between};
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
+
+#[cfg(test)]
+mod tests;
+
+/// Batches that one call writes at the most: a whole ring, and as much again.
+const STEPS_MAX: u64 = 2 * limits::LOG_FLIGHT_PARTS;
+/// Writes of a batch: the hot line with another start, two ranges of frames, the hot line.
+const WRITES_MAX: usize = 4;
+
+/// A push subscriber's landing region of a log, as the publisher holds it.
+///
+/// The frames stand there where they stand in the repository. Each batch is a range of frames, and the hot line behind it; before
+/// it the hot line with a new start, if frames are given up. Nothing from the later of that start and of what the subscriber has
+/// taken on is overwritten.
+#[derive(Debug)]
+pub(super) struct LogLanding {
+    remote: Box<dyn RemoteWrite>,
+    geometry: LogGeometry,
+    epoch: Epoch,
+    /// Set by the node when the subscriber is gone, and here when writing fails.
+    closed: Arc<AtomicBool>,
+    /// The words of a write become visible in order. Otherwise only whole writes do.
+    has_word_order: bool,
+    /// A write may never arrive. Then nobody can be asked how far the subscriber has come, either.
+    may_lose: bool,
+    /// All frames before this were written, or are given up.
+    written: u64,
+    /// The end that was told last.
+    told: u64,
+    /// Frames before this are given up.
+    start: Place,
+    /// That has yet to be told.
+    has_new_start: bool,
+    /// The subscriber says that it needs nothing before this.
+    taken: u64,
+    /// How much was written when it was last asked for that.
+    asked_at: u64,
+    /// What is under way, oldest first.
+    in_flight: VecDeque<Batch>,
+    /// The first batch has arrived: where the records begin is known there.
+    is_begun: bool,
+    /// Something was overwritten in the repository while it was copied.
+    is_overrun: bool,
+    /// The publisher may have it back: the node has brought it up to date, or it was left to the node only because too much was
+    /// under way.
+    is_free: bool,
+    /// How often the node has looked after it since all was written.
+    tended: u32,
+}
+
+/// Frames that are being written.
+#[derive(Clone, Copy, Debug)]
+struct Batch {
+    from: u64,
+    to: u64,
+}
+
+impl LogLanding {
+    /// The landing region behind `remote`, for this incarnation of a topic: records are written to it from this place on, which is
+    /// told with the head. Whoever sets `closed` ends its use.
+    pub(super) fn new(
+        remote: Box<dyn RemoteWrite>,
+        (geometry, epoch): (LogGeometry, Epoch),
+        closed: Arc<AtomicBool>,
+        start: Place,
+    ) -> Self {
+        let (has_word_order, may_lose) = (remote.writes_words_in_order(), remote.writes_may_be_lost());
+        let position = start.position;
+        let mut landing = Self {
+            remote,
+            geometry,
+            epoch,
+            closed,
+            has_word_order,
+            may_lose,
+            written: position,
+            told: position,
+            start,
+            has_new_start: true,
+            taken: position,
+            asked_at: position,
+            in_flight: VecDeque::with_capacity(limits::LOG_BATCHES_MAX),
+            is_begun: false,
+            is_overrun: false,
+            is_free: false,
+            tended: 0,
+        };
+        // The first time takes longer than all others, on some media.
+        if !may_lose {
+            landing.fetch_taken();
+        }
+        landing
+    }
+
+    /// Whether whoever set this flag up ends its use with it.
+    pub(super) fn is_closed_by(&self, closed: &Arc<AtomicBool>) -> bool {
+        Arc::ptr_eq(&self.closed, closed)
+    }
+
+    /// Whether it is of no more use.
+    #[inline]
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Whether records up to this end have yet to be written.
+    #[inline]
+    pub(super) fn is_behind(&self, end: u64) -> bool {
+        self.written < end || self.is_overrun || self.has_new_start
+    }
+
+    /// Whether the publisher may have it.
+    pub(super) fn is_ready(&self) -> bool {
+        self.is_begun && self.is_free
+    }
+
+    /// Whether the subscriber can see where its records begin.
+    pub(super) fn is_begun(&mut self, source: &Registration) -> bool {
+        self.look(source);
+        self.is_begun
+    }
+
+    /// Whether all that was written has arrived.
+    pub(super) fn is_settled(&mut self, source: &Registration) -> bool {
+        self.look(source);
+        self.in_flight.is_empty() && !self.has_new_start
+    }
+
+    /// Takes note that the node has looked after it, and returns how often it has since nothing was left to do.
+    pub(super) fn tend(&mut self, end: u64) -> u32 {
+        let is_behind = self.is_behind(end);
+        self.tended = if is_behind { 0 } else { self.tended.saturating_add(1) };
+        self.is_free |= !is_behind;
+        self.tended
+    }
+
+    /// Writes what the repository has and this has not, as far as the subscriber and the medium have room. Never waits.
+    #[inline]
+    pub(super) fn advance(&mut self, source: &Registration, head: &LogHead) {
+        self.tended = 0;
+        for _ in 0..STEPS_MAX {
+            if self.is_closed() || !self.is_behind(head.end) || !self.step(source, head) {
+                break;
+            }
+        }
+    }
+
+    /// Writes one batch. False when nothing more can be written now.
+    fn step(&mut self, source: &Registration, head: &LogHead) -> bool {
+        let repository = source.region();
+        let can_go_on = self.has_flight_left(source) && self.skip_overwritten(repository);
+        let to = if can_go_on { self.reach(repository, head) } else { self.written };
+        if !can_go_on || (to == self.written && !self.has_new_start) {
+            self.is_free = !self.in_flight.is_empty();
+            return false;
+        }
+        let from = self.written;
+        let start = self.has_new_start.then(|| self.hot(&LogHead { end: self.told, ..*head }));
+        let frames =
+            self.geometry.ranges(from, to).map(|range| (range.len > 0).then_some(Write::Range(range)));
+        let [first, second] = frames;
+        let hot = (to > from).then(|| self.hot(&LogHead { end: to, ..*head }));
+        let batch = Batch { from, to };
+        self.has_new_start = false;
+        if self.has_word_order {
+            // The end is told when it is known that nothing was overwritten while it was copied.
+            if !self.post(source, [start, first, second, None], batch) {
+                return false;
+            }
+            // Acquire: if a word that was copied is of a later frame, the load below sees that the start has moved on.
+            fence(Ordering::Acquire);
+            if repository.load(HOT_START) > from {
+                return true;
+            }
+            if hot.is_some() && !self.post(source, [hot, None, None, None], batch) {
+                return false;
+            }
+        } else if !self.post(source, [start, first, second, hot], batch) {
+            return false;
+        }
+        (self.written, self.told) = (to, if to > from { to } else { self.told });
+        true
+    }
+
+    /// Goes on behind what was overwritten in the repository before it was written here, or while it was, and behind as much as
+    /// the publisher would overwrite next. What the landing region holds is taken first. False when that is waited for.
+    #[inline]
+    fn skip_overwritten(&mut self, repository: &Region) -> bool {
+        let oldest = repository.load_acquire(HOT_START);
+        if self.written >= oldest && !self.is_overrun {
+            return true;
+        }
+        if !self.is_overrun && !self.may_lose && self.needed() < self.told {
+            self.fetch_taken();
+            if self.needed() < self.told {
+                return false;
+            }
+        }
+        let parts =
+            if self.has_word_order { limits::LOG_MARGIN_PARTS } else { limits::LOG_WIRE_MARGIN_PARTS };
+        let behind = oldest.saturating_add(self.geometry.capacity() as u64 / parts).max(self.written);
+        self.start = place_behind(&self.geometry, repository, behind);
+        self.written = self.start.position;
+        (self.has_new_start, self.is_overrun) = (true, false);
+        true
+    }
+
+    /// Up to where one batch can go: to the head, or to a frame before it.
+    fn reach(&mut self, repository: &Region, head: &LogHead) -> u64 {
+        let capacity = self.geometry.capacity() as u64;
+        let flight = (capacity / limits::LOG_FLIGHT_PARTS).saturating_sub(self.flying());
+        let wanted = head.end.min(self.written.saturating_add(flight));
+        if self.may_lose {
+            self.retreat(repository, wanted);
+        } else {
+            self.ask(wanted);
+        }
+        let limit = wanted.min(self.needed().saturating_add(capacity));
+        if limit == head.end {
+            return limit;
+        }
+        let last = place_between(&self.geometry, repository, self.written, limit);
+        last.map_or(self.written, |place| place.position)
+    }
+
+    /// What the subscriber may still need begins here.
+    #[inline]
+    fn needed(&self) -> u64 {
+        self.taken.max(self.start.position)
+    }
+
+    /// Asks the subscriber how far it has come, if little room is known.
+    #[inline]
+    fn ask(&mut self, wanted: u64) {
+        let capacity = self.geometry.capacity() as u64;
+        let held = wanted.saturating_sub(self.needed());
+        let is_low = held > capacity - capacity / limits::LOG_ROOM_PARTS;
+        let has_written = wanted.saturating_sub(self.asked_at) >= capacity / limits::LOG_TAKEN_PARTS;
+        if held > capacity || (is_low && has_written) {
+            self.asked_at = wanted;
+            self.fetch_taken();
+        }
+    }
+
+    /// Asks the subscriber how far it has come, or takes its answer. What it says counts as far as it can be true.
+    fn fetch_taken(&mut self) {
+        match self.remote.fetch_word(LANDING_TAKEN) {
+            Ok(Some(word)) => self.taken = word.clamp(self.taken, self.told.max(self.taken)),
+            Ok(None) => {}
+            Err(_) => self.closed.store(true, Ordering::Relaxed),
+        }
+    }
+
+    /// Gives up what a subscriber who cannot be asked has not taken in time.
+    fn retreat(&mut self, repository: &Region, wanted: u64) {
+        let capacity = self.geometry.capacity() as u64;
+        if wanted.saturating_sub(self.start.position) <= capacity {
+            return;
+        }
+        let behind = wanted - capacity + capacity / limits::LOG_MARGIN_PARTS;
+        let place = place_behind(&self.geometry, repository, behind);
+        if place.position <= self.written {
+            (self.start, self.has_new_start) = (place, true);
+        }
+    }
+
+    /// The hot line after this commit.
+    #[inline]
+    fn hot(&self, head: &LogHead) -> Write {
+        Write::Line { offset: HOT_OFFSET, words: hot_line(head, &self.start, self.epoch) }
+    }
+
+    /// Posts a batch. False when it failed.
+    #[inline]
+    fn post(&mut self, source: &Registration, batch: [Option<Write>; WRITES_MAX], frames: Batch) -> bool {
+        let mut writes = [Write::Range(ByteRange { offset: 0, len: 0 }); WRITES_MAX];
+        let count = writes.iter_mut().zip(batch.into_iter().flatten()).map(|(to, write)| *to = write).count();
+        match self.remote.post(source, writes.split_at(count).0) {
+            Ok(Completion::Done) => {
+                self.is_begun = true;
+                // Most often there is none.
+                if !self.in_flight.is_empty() {
+                    self.in_flight.clear();
+                }
+                true
+            }
+            Ok(Completion::Pending) => {
+                self.in_flight.push_back(frames);
+                true
+            }
+            Err(_) => {
+                self.closed.store(true, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// Bytes that are under way.
+    fn flying(&self) -> u64 {
+        self.in_flight.iter().map(|batch| batch.to - batch.from).sum()
+    }
+
+    /// Whether more may be under way.
+    #[inline]
+    fn has_flight_left(&mut self, source: &Registration) -> bool {
+        let bytes_max = self.geometry.capacity() as u64 / limits::LOG_FLIGHT_PARTS / 2;
+        let has_left =
+            |this: &Self| this.in_flight.len() < limits::LOG_BATCHES_MAX && this.flying() < bytes_max;
+        if !has_left(self) {
+            self.look(source);
+        }
+        has_left(self)
+    }
+
+    /// Asks how much is under way, and whether what is not was overwritten while it was copied.
+    fn look(&mut self, source: &Registration) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        match self.remote.in_flight() {
+            Ok(count) => {
+                let done = self.in_flight.len().saturating_sub(count);
+                // Acquire: if a word that was copied is of a later frame, the load below sees that the start has moved on.
+                fence(Ordering::Acquire);
+                let oldest = source.region().load(HOT_START);
+                let is_overwritten = |batch: &Batch| batch.to > batch.from && batch.from < oldest;
+                self.is_overrun |= self.in_flight.range(..done).any(is_overwritten);
+                self.in_flight.drain(..done);
+                self.is_begun |= done > 0;
+            }
+            Err(_) => self.closed.store(true, Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,459 @@
+//! What is written to a landing region of a log, and what its reader makes of that: every record is received or told as lost, in
+//! order and once, whatever the order of publishing, placing, acknowledging and reading.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use super::*;
+use crate::fabric::{FabricError, NothingToRevoke, Revocation, Waker};
+use crate::id::{NodeName, Sequence};
+use crate::layout::WORD;
+use crate::memory::Protection;
+use crate::payload::Raw;
+use crate::publisher::{LogParts, LogPublisher, PublishedTopic, TopicParts};
+use crate::repository::log::{LogReader, LogStart, LossReason, Lost, Next};
+use crate::testkit::clock::VirtualClock;
+use crate::testkit::fabric::{Network, Reach};
+use crate::testkit::random::{Random, each_seed};
+
+/// Orders of events that are tried.
+const SEEDS: u64 = 60;
+
+/// How writes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Medium {
+    /// At once.
+    Memory,
+    /// Piece by piece, those of each write in any order.
+    Wire,
+    /// The same, and one write in this many is lost.
+    Lossy(u64),
+}
+
+/// The way to a landing region, on which nothing moves unless it is told to.
+#[derive(Clone, Debug)]
+struct Way(Arc<Mutex<Moving>>);
+
+#[derive(Debug)]
+struct Moving {
+    medium: Medium,
+    random: Random,
+    target: Arc<Region>,
+    /// What has not been placed yet.
+    pieces: VecDeque<Piece>,
+    in_flight: usize,
+    /// Batches that are placed, which the publisher does not know yet.
+    placed: usize,
+    /// The word that was asked for, and what it was.
+    fetching: bool,
+    fetched: Option<u64>,
+}
+
+#[derive(Clone, Debug)]
+enum Piece {
+    Copy { source: Arc<Region>, offset: usize },
+    Word { offset: usize, word: u64 },
+    Fetch { offset: usize },
+    End,
+}
+
+impl Way {
+    fn new(medium: Medium, len: usize, seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(Moving {
+            medium,
+            random: Random::new(seed),
+            target: Arc::new(Region::allocate(len, Protection::PeersWrite).unwrap()),
+            pieces: VecDeque::new(),
+            in_flight: 0,
+            placed: 0,
+            fetching: false,
+            fetched: None,
+        })))
+    }
+
+    /// Places the next words.
+    fn place(&self, count: usize) {
+        let mut moving = self.0.lock();
+        for _ in 0..count {
+            let Some(piece) = moving.pieces.pop_front() else { break };
+            moving.place(&piece);
+        }
+    }
+
+    /// Tells the publisher what is placed.
+    fn acknowledge(&self) {
+        let mut moving = self.0.lock();
+        moving.in_flight -= std::mem::take(&mut moving.placed);
+    }
+
+    fn complete(&self) {
+        self.place(usize::MAX);
+        self.acknowledge();
+    }
+}
+
+impl Moving {
+    fn place(&mut self, piece: &Piece) {
+        match piece {
+            Piece::Copy { source, offset } => self.target.store(*offset, source.load(*offset)),
+            Piece::Word { offset, word } => self.target.store(*offset, *word),
+            Piece::Fetch { offset } => self.fetched = Some(self.target.load(*offset)),
+            Piece::End => self.placed += 1,
+        }
+    }
+
+    /// The pieces of one write: forwards, backwards, or in an order of chance.
+    fn begin(&mut self, mut pieces: Vec<Piece>) {
+        if matches!(self.medium, Medium::Lossy(count) if self.random.once_in(count)) {
+            return;
+        }
+        match self.random.below(3) {
+            0 => {}
+            1 => pieces.reverse(),
+            _ => self.random.shuffle(&mut pieces),
+        }
+        self.pieces.extend(pieces);
+    }
+}
+
+impl RemoteWrite for Way {
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        let mut moving = self.0.lock();
+        let len = moving.target.len();
+        for write in writes {
+            let source = Arc::clone(source.region());
+            let pieces = match *write {
+                Write::Range(range) => {
+                    assert!(
+                        range.offset >= crate::layout::log::RING_OFFSET && range.offset + range.len <= len
+                    );
+                    let offsets = (range.offset..range.offset + range.len).step_by(WORD);
+                    offsets.map(|offset| Piece::Copy { source: Arc::clone(&source), offset }).collect()
+                }
+                Write::Line { offset, words } => {
+                    let words = words.into_iter().enumerate();
+                    words.map(|(index, word)| Piece::Word { offset: offset + index * WORD, word }).collect()
+                }
+                Write::Word { offset, word } => vec![Piece::Word { offset, word }],
+            };
+            moving.begin(pieces);
+        }
+        moving.pieces.push_back(Piece::End);
+        moving.in_flight += 1;
+        if moving.medium != Medium::Memory {
+            return Ok(Completion::Pending);
+        }
+        drop(moving);
+        self.complete();
+        Ok(Completion::Done)
+    }
+
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        Ok(self.0.lock().in_flight)
+    }
+
+    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
+        let mut moving = self.0.lock();
+        match moving.medium {
+            Medium::Memory => return Ok(Some(moving.target.load_acquire(offset))),
+            Medium::Wire => {}
+            Medium::Lossy(_) => return Err(FabricError::Access { why: "nothing can be read" }),
+        }
+        if !moving.fetching {
+            moving.fetching = true;
+            moving.pieces.push_back(Piece::Fetch { offset });
+        }
+        let fetched = moving.fetched.take();
+        moving.fetching = fetched.is_none();
+        Ok(fetched)
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        self.0.lock().medium == Medium::Memory
+    }
+
+    fn writes_may_be_lost(&self) -> bool {
+        matches!(self.0.lock().medium, Medium::Lossy(_))
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(NothingToRevoke)
+    }
+}
+
+/// A subscriber by push, and what it has counted.
+struct Subscriber {
+    way: Way,
+    closed: Arc<AtomicBool>,
+    target: Arc<Region>,
+    reader: LogReader,
+    received: u64,
+    lapped: u64,
+    damaged: u64,
+    /// The record before the first one.
+    before: u64,
+}
+
+impl Subscriber {
+    fn told(&self) -> u64 {
+        self.before + self.received + self.lapped + self.damaged
+    }
+
+    /// Takes up to this many records.
+    fn read(&mut self, count: usize, len_max: usize) -> usize {
+        for number in 0..count {
+            let next = self.reader.next_sequence();
+            assert_eq!(next.get(), self.told() + 1, "each record once, and in order");
+            let Some(taken) = self.reader.follow(&self.target) else { return number };
+            match self.reader.taken(taken) {
+                Next::Record(record) => {
+                    assert_eq!(record.sequence, next);
+                    assert_eq!(record.payload, payload(next.get(), len_max));
+                    self.received += 1;
+                }
+                Next::Lost(Lost { first, count, reason }) => {
+                    assert!(first == next && count > 0);
+                    match reason {
+                        LossReason::Lapped => self.lapped += count,
+                        LossReason::Damaged => self.damaged += count,
+                    }
+                }
+            }
+        }
+        count
+    }
+}
+
+/// A publisher and its subscribers.
+struct World {
+    publisher: LogPublisher<Raw>,
+    topic: Arc<PublishedTopic>,
+    subscribers: Vec<Subscriber>,
+    len_max: usize,
+    appended: u64,
+}
+
+/// A payload that follows from its sequence, of any length.
+fn payload(sequence: u64, len_max: usize) -> Vec<u8> {
+    let len = sequence.wrapping_mul(7919) % (len_max as u64 + 1);
+    (0..len).map(|index| (index ^ sequence.wrapping_mul(31)).to_le_bytes()[0]).collect()
+}
+
+impl World {
+    fn new(capacity: usize, len_max: usize) -> Self {
+        let name: NodeName = "publishing".parse().unwrap();
+        let fabric = Network::new(1, Reach::Mapped).fabric(&name);
+        let (publisher, topic) = LogPublisher::<Raw>::open(LogParts {
+            topic: TopicParts {
+                fabric: &fabric,
+                clock: Arc::new(VirtualClock::default()),
+                waker: Arc::new(Waker::new().unwrap()),
+                node: Arc::new(()),
+                host: "host",
+                name: "topic".parse().unwrap(),
+                payload_len_max: len_max,
+            },
+            capacity,
+        })
+        .unwrap();
+        Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0 }
+    }
+
+    /// One more subscriber, that begins with this record. It has the beginning when this returns.
+    fn subscribe(&mut self, medium: Medium, first: u64, seed: u64) {
+        let geometry = self.topic.geometry().log().unwrap();
+        let way = Way::new(medium, geometry.region_len(), seed);
+        let (target, closed) = (Arc::clone(&way.0.lock().target), Arc::default());
+        let start = LogStart::At(Sequence::new(first));
+        assert!(self.topic.landings().lend(Box::new(way.clone()), &closed, start));
+        assert_eq!(self.topic.landings().is_begun(&closed), medium == Medium::Memory);
+        way.complete();
+        assert!(self.topic.landings().is_begun(&closed));
+        let mut reader = LogReader::new(geometry, self.topic.epoch(), self.topic.topic_id(), start);
+        reader.settle(&target);
+        let (received, lapped, damaged, before) = (0, 0, 0, first - 1);
+        self.subscribers.push(Subscriber { way, closed, target, reader, received, lapped, damaged, before });
+    }
+
+    fn append(&mut self, count: u64) {
+        for _ in 0..count {
+            // What was appended is ahead of what is committed.
+            let next = self.appended + 1;
+            self.publisher.append(&payload(next, self.len_max)).unwrap();
+            self.appended = next;
+        }
+    }
+
+    fn publish(&mut self, count: u64) {
+        self.append(count);
+        self.publisher.commit();
+    }
+
+    /// Publishes no more: everything arrives and is read.
+    fn settle(&mut self) {
+        self.publisher.commit();
+        let newest = self.publisher.newest();
+        for _ in 0..400 {
+            self.topic.landings().tend();
+            for subscriber in &mut self.subscribers {
+                subscriber.way.complete();
+                subscriber.read(usize::MAX, self.len_max);
+            }
+        }
+        for subscriber in &mut self.subscribers {
+            assert!(!self.topic.landings().owe(&subscriber.closed));
+            if let Some((_, count)) = subscriber.reader.give_up(newest) {
+                assert_ne!(subscriber.way.0.lock().medium, Medium::Memory);
+                subscriber.damaged += count;
+            }
+            assert_eq!(subscriber.told(), newest.get().max(subscriber.before));
+        }
+    }
+}
+
+#[test]
+fn any_order_of_events_accounts_for_every_record() {
+    each_seed(SEEDS, |seed| {
+        let mut random = Random::new(seed);
+        let len_max = 1 + random.index(400);
+        let mut world = World::new(1 << (11 + random.below(6)), len_max);
+        let media = [Medium::Memory, Medium::Wire, Medium::Wire, Medium::Lossy(20)];
+        for step in 0..3000_u64 {
+            let (publisher, random) = (&mut world.publisher, &mut random);
+            match random.below(12) {
+                0..3 => world.publish(random.below(20)),
+                3 => world.append(random.below(60)),
+                4 => drop(publisher.commit()),
+                5 => drop(world.topic.landings().tend()),
+                6 if world.subscribers.len() < 5 => {
+                    let first = 1 + random.below(publisher.newest().get() + 9);
+                    let medium = media[random.index(media.len())];
+                    world.subscribe(medium, first, seed ^ step);
+                }
+                _ => {
+                    let count = world.subscribers.len();
+                    let Some(subscriber) = world.subscribers.get_mut(random.index(count)) else { continue };
+                    match random.below(4) {
+                        0 => subscriber.way.place(random.index(3000)),
+                        1 => subscriber.way.acknowledge(),
+                        2 => subscriber.way.complete(),
+                        _ => drop(subscriber.read(random.index(100), len_max)),
+                    }
+                    assert!(subscriber.told() <= world.publisher.newest().get().max(subscriber.before));
+                }
+            }
+        }
+        world.settle();
+        for subscriber in &world.subscribers {
+            let medium = subscriber.way.0.lock().medium;
+            assert!(medium != Medium::Memory || subscriber.damaged == 0, "seed {seed}");
+        }
+    });
+}
+
+/// Between the ring of the repository and that of the landing region nothing is lost.
+#[test]
+fn what_a_subscriber_has_not_taken_is_not_overwritten() {
+    for medium in [Medium::Memory, Medium::Wire] {
+        let mut world = World::new(64 << 10, 100);
+        world.subscribe(medium, 1, 1);
+        while world.appended < 1300 {
+            world.publish(3);
+            world.subscribers[0].way.complete();
+            world.topic.landings().tend();
+        }
+        let end = crate::repository::log::head(world.topic.registration().region()).end;
+        assert!(end > 96 << 10 && end < 120 << 10, "one ring and a half: {end}");
+        world.settle();
+        let Subscriber { received, lapped, damaged, .. } = world.subscribers[0];
+        assert_eq!((received, lapped, damaged), (world.appended, 0, 0), "{medium:?}");
+    }
+}
+
+#[test]
+fn a_subscriber_that_stood_still_gets_what_its_region_holds_then_one_gap_and_what_follows() {
+    for medium in [Medium::Memory, Medium::Wire] {
+        let mut world = World::new(64 << 10, 100);
+        world.subscribe(medium, 1, 1);
+        world.publish(1);
+        for _ in 0..3000 {
+            world.publish(3);
+            world.subscribers[0].way.complete();
+            world.topic.landings().tend();
+        }
+        let subscriber = &mut world.subscribers[0];
+        let held = subscriber.read(usize::MAX, 100) as u64;
+        assert!(held > 600 && subscriber.lapped + subscriber.damaged == 0, "{held}");
+        world.settle();
+        let Subscriber { received, lapped, damaged, .. } = world.subscribers[0];
+        assert!(received > held + 300 && damaged == 0 && lapped > 6000, "{received} and {lapped}");
+        assert_eq!(received + lapped, 9001);
+    }
+}
+
+/// A subscriber that says what cannot be true hurts nobody but itself.
+#[test]
+fn a_progress_that_cannot_be_true_moves_nothing_beyond_what_was_written() {
+    each_seed(8, |seed| {
+        let mut random = Random::new(seed);
+        let mut world = World::new(16 << 10, 100);
+        world.subscribe(Medium::Memory, 1, seed);
+        world.subscribe(Medium::Wire, 1, seed);
+        world.subscribe(Medium::Memory, 1, seed);
+        for _ in 0..800 {
+            world.publish(random.below(9));
+            world.topic.landings().tend();
+            for subscriber in world.subscribers.split_at(2).0 {
+                subscriber.way.complete();
+                let word = random.next() >> random.below(64);
+                subscriber.target.store(LANDING_TAKEN, word);
+            }
+            world.subscribers[2].read(usize::MAX, 100);
+        }
+        world.topic.landings().tend();
+        let subscriber = &mut world.subscribers[2];
+        subscriber.read(usize::MAX, 100);
+        assert_eq!(subscriber.received, world.publisher.newest().get());
+    });
+}
+
+#[test]
+fn records_as_large_as_they_can_be_go_round_the_ring() {
+    for medium in [Medium::Memory, Medium::Wire] {
+        let len_max = 1000;
+        let mut world = World::new(0, len_max);
+        assert_eq!(world.publisher.capacity(), 4096);
+        world.subscribe(medium, 1, 1);
+        for _ in 0..2000 {
+            world.publish(1);
+            world.topic.landings().tend();
+            world.subscribers[0].way.complete();
+            world.subscribers[0].read(usize::MAX, len_max);
+        }
+        world.settle();
+        let Subscriber { received, lapped, damaged, .. } = world.subscribers[0];
+        assert_eq!((received, lapped, damaged), (2000, 0, 0), "{medium:?}");
+    }
+}
+
+/// The publisher does not look at those that are behind: their subscribers are the node's business.
+#[test]
+fn a_subscriber_that_stands_still_is_left_to_the_node_and_taken_over_when_it_goes_on() {
+    let mut world = World::new(16 << 10, 100);
+    world.subscribe(Medium::Memory, 1, 1);
+    for _ in 0..100 {
+        world.publish(30);
+        assert!(world.topic.landings().owe(&world.subscribers[0].closed) || world.appended < 300);
+    }
+    for _ in 0..20 {
+        world.topic.landings().tend();
+        world.subscribers[0].read(usize::MAX, 100);
+    }
+    let told = world.subscribers[0].told();
+    assert_eq!(told, world.appended);
+    // Nobody but the publisher looks now.
+    world.publish(5);
+    world.subscribers[0].read(usize::MAX, 100);
+    assert_eq!(world.subscribers[0].told(), told + 5);
+}

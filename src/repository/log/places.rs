@@ -1,0 +1,72 @@
+//! Places in a log repository: found by its index, to begin or to go on with them.
+
+use super::LogStart;
+use crate::id::Sequence;
+use crate::layout::WORD;
+use crate::layout::header::{HOT_PUBLISHED, HOT_SEQUENCE};
+use crate::layout::log::{
+    HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry, LogHead, Place, SEGMENT_COUNT,
+};
+use crate::memory::Region;
+
+/// The frames that the index names and that are not given up.
+pub(super) fn entries<'a>(geometry: &'a LogGeometry, memory: &'a Region) -> impl Iterator<Item = Place> + 'a {
+    let (start, end) = (memory.load(HOT_START), memory.load_acquire(HOT_END));
+    (0..SEGMENT_COUNT as u64).filter_map(move |segment| {
+        let offset = geometry.entry_offset(segment);
+        let position = memory.load_acquire(offset);
+        // Acquire: if this is of a later entry, the load below sees its position. Pairs with the Release store in
+        // `LogWriter`.
+        let sequence = Sequence::new(memory.load_acquire(offset + WORD));
+        let is_whole = memory.load(offset) == position && sequence != Sequence::NONE;
+        (is_whole && (start..=end).contains(&position)).then_some(Place { position, sequence })
+    })
+}
+
+/// What the last commit left. The sequence may be that of a later one.
+pub(crate) fn head(memory: &Region) -> LogHead {
+    // Acquire: pairs with the Release store of the end in `LogWriter`.
+    let end = memory.load_acquire(HOT_END);
+    LogHead {
+        end,
+        newest: Sequence::new(memory.load(HOT_SEQUENCE)),
+        published_ns: memory.load(HOT_PUBLISHED),
+    }
+}
+
+/// Where somebody has to begin who wants the records from there on: with that record, or not far before it.
+pub(crate) fn place_of(geometry: &LogGeometry, memory: &Region, start: LogStart) -> Place {
+    let head = head(memory);
+    let wanted = match start {
+        LogStart::Earliest => Sequence::NONE,
+        LogStart::Newest => head.newest.next(),
+        LogStart::At(sequence) => sequence,
+        LogStart::Back(count) => Sequence::new(head.newest.get().saturating_sub(count)).next(),
+    };
+    if wanted > head.newest {
+        return next_place(&head);
+    }
+    let places = entries(geometry, memory).filter(|place| place.sequence <= wanted);
+    places.max_by_key(|place| place.position).unwrap_or_else(|| Place {
+        position: memory.load(HOT_START),
+        sequence: Sequence::new(memory.load(HOT_START_SEQUENCE)),
+    })
+}
+
+/// The first frame at or behind this position that the index names; otherwise the next one.
+pub(crate) fn place_behind(geometry: &LogGeometry, memory: &Region, position: u64) -> Place {
+    let head = head(memory);
+    let places = entries(geometry, memory).filter(|place| place.position >= position);
+    places.min_by_key(|place| place.position).unwrap_or_else(|| next_place(&head))
+}
+
+/// The last frame that the index names between these two positions, the first one excepted.
+pub(crate) fn place_between(geometry: &LogGeometry, memory: &Region, from: u64, to: u64) -> Option<Place> {
+    let places = entries(geometry, memory).filter(|place| place.position > from && place.position <= to);
+    places.max_by_key(|place| place.position)
+}
+
+/// The place of the next record.
+fn next_place(head: &LogHead) -> Place {
+    Place { position: head.end, sequence: head.newest.next() }
+}

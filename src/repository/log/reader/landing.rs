@@ -1,0 +1,39 @@
+//! Logs that a publisher writes into a landing region.
+//!
+//! Such a region is read as a repository that stands in place: all frames before the end are whole, because they were written
+//! before it, and the start is moved before anything behind it is overwritten. It has no index. Its reader says there how far it
+//! has come, and nothing from there on is overwritten unless the publisher has given it up.
+//!
+//! A publisher that goes round its ring while a write is under way may have written frames of later rounds, even some that are not
+//! committed. What has the wrong sequence for its place is told as lost; where any sequence will do, one behind the newest record
+//! is waited for.
+
+use super::{LogReader, Taken, UNBOUNDED};
+use crate::id::Sequence;
+use crate::layout::header::HOT_SEQUENCE;
+use crate::layout::log::LANDING_TAKEN;
+use crate::limits;
+use crate::memory::Region;
+
+impl LogReader {
+    /// The next record in a landing region, or what is missing before it; `None` when there is none yet.
+    #[inline]
+    pub(crate) fn follow(&mut self, memory: &Region) -> Option<Taken> {
+        let is_bounded = self.bound != UNBOUNDED;
+        let mut taken = if is_bounded { self.poll(memory) } else { None };
+        if taken.is_none() {
+            let newest = Sequence::new(memory.load(HOT_SEQUENCE));
+            if std::mem::replace(&mut self.bound, newest) != newest {
+                taken = self.poll(memory);
+            }
+        }
+        let unsaid = self.position.wrapping_sub(self.said);
+        let is_due = unsaid >= self.geometry.capacity() as u64 / limits::LOG_TAKEN_PARTS;
+        if is_due || (unsaid > 0 && taken.is_none()) {
+            self.said = self.position;
+            // Release: what was copied was copied before this is seen, and the publisher writes there again.
+            memory.store_release(LANDING_TAKEN, self.position);
+        }
+        taken
+    }
+}

@@ -92,35 +92,6 @@ fn who_does_not_ask_for_notices_gets_none() {
     assert_eq!((state.notice_path(), log.notice_path()), (NoticePath::None, NoticePath::None));
 }
 
-/// Who is behind is brought up to date by the publisher's node, a part at a time, and woken for each part.
-#[test]
-fn who_is_behind_is_woken_for_each_part() {
-    let dir = tempfile::tempdir().unwrap();
-    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
-    let mut publisher = publishing.log_publisher::<Vec<u8>>("log").capacity(1 << 20).open().unwrap();
-    for number in 0..4000_u64 {
-        publisher.publish(&vec![number as u8; 200]).unwrap();
-    }
-    let builder = subscribing.log_subscriber::<Vec<u8>>("shm:p/log").push().earliest();
-    let mut subscriber = builder.notices().open().unwrap();
-    assert_eq!(subscriber.notice_path(), NoticePath::Bell);
-    let (mut waits, mut slow) = (0, 0);
-    for number in 0..4000_u64 {
-        if subscriber.try_receive().unwrap().map(|record| record.value).as_deref()
-            == Some(&[number as u8; 200])
-        {
-            continue;
-        }
-        waits += 1;
-        let began_ns = now_ns();
-        let record = subscriber.receive_timeout(SLEEP).unwrap().expect("a record in time");
-        assert_eq!(record.value, [number as u8; 200]);
-        slow += u64::from(now_ns() - began_ns > limits::BELL_SLEEP_NS * 9 / 10);
-    }
-    println!("{waits} waits, {slow} of them until its own time was over");
-    assert!(waits == 0 || slow * 2 < waits, "{slow} of {waits}");
-}
-
 /// What a sleeper received, and when, nanoseconds.
 type Woken = (Result<u64, String>, u64);
 

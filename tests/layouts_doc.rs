@@ -332,12 +332,22 @@ fn the_page_describes_the_memory_of_a_log() {
     assert_eq!((line.number("region length"), capacity), (ring + capacity, publisher.capacity() as u64));
 
     let hot = Part { file: &file, offset: region.place("hot line").0, table: &hot_line };
-    let names =
-        ["newest sequence that was committed", "end", "heartbeat", "epoch", "time of the last commit", "start", "start sequence"];
+    let names = [
+        "newest sequence that was committed",
+        "end",
+        "heartbeat",
+        "epoch",
+        "time of the last commit",
+        "start",
+        "start sequence",
+    ];
     hot_line.assert_covers(LINE, &names);
     hot.assert_numbers(LINE, &[("newest sequence that was committed", 500), ("epoch", line.number("epoch"))]);
     let (start, end) = (hot.number("start"), hot.number("end"));
-    assert!(end - start > capacity * 9 / 10 - 200 && end - start <= capacity, "{start} to {end} of {capacity}");
+    assert!(
+        end - start > capacity * 9 / 10 - 200 && end - start <= capacity,
+        "{start} to {end} of {capacity}"
+    );
 
     let log = Log { file: &file, line: &line, ring, capacity };
     let found = frames(&log, start, end);

@@ -41,6 +41,7 @@ use crate::checksum::{Crc32, crc32};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::state::GeometryError;
 use crate::limits;
+use crate::memory::Region;
 
 /// Where the next frame will begin, in the hot line.
 pub(crate) const HOT_END: usize = HOT_LEN;
@@ -146,6 +147,14 @@ impl LogGeometry {
         self.capacity() - self.place(position)
     }
 
+    /// What the ring holds, as its hot line says at this moment.
+    pub(crate) fn extent(&self, memory: &Region) -> LogExtent {
+        let first = Sequence::new(memory.load(HOT_START_SEQUENCE));
+        let start = memory.load(HOT_START);
+        let held_len = memory.load(HOT_END).saturating_sub(start).min(self.capacity() as u64);
+        LogExtent { first, held_len }
+    }
+
     /// The number of the segment of this position, counted from the first one of the first round.
     #[inline]
     pub(crate) fn segment(&self, position: u64) -> u64 {
@@ -164,6 +173,15 @@ impl LogGeometry {
         // The remainder is less than the capacity, which is a `usize`.
         usize::try_from(position % self.capacity() as u64).unwrap_or(0)
     }
+}
+
+/// What a ring holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogExtent {
+    /// The sequence of the oldest record; that of the next one when there is none.
+    pub(crate) first: Sequence,
+    /// Bytes of the records, with their headers.
+    pub(crate) held_len: u64,
 }
 
 /// Largest records that a ring can hold in any case.

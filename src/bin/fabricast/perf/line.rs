@@ -1,6 +1,8 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::super::output::count;
+
 /// One line of the outcome.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Line {
@@ -111,10 +113,4 @@ impl Line {
             self.placement.unwrap_or("-"),
         )
     }
-}
-
-/// A count as a number to calculate with; exact up to 2^53.
-#[expect(clippy::cast_precision_loss, reason = "counts of round trips and nanoseconds stay below 2^53")]
-pub(super) fn count(number: u64) -> f64 {
-    number as f64
 }

@@ -8,11 +8,12 @@ use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscribe
 use super::super::clock::{Deadline, now};
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
+use super::super::output::count;
 use super::super::setting::Setting;
 use super::cpus::Cpus;
 use super::echo::Seen;
 use super::follow::Followers;
-use super::line::{Durations, Line, count};
+use super::line::{Durations, Line};
 use super::process::Process;
 use super::{Arguments, FabricName, PONG, Phase, Quiet, Trouble, mark, marked, open_node, wait};
 

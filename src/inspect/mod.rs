@@ -313,7 +313,7 @@ mod tests {
     fn a_report_of_a_log_tells_what_it_holds() {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
-        let mut publisher = node.log_publisher::<u64>("t").capacity(4096).open().unwrap();
+        let mut publisher = node.log_publisher::<u64>("t").capacity(4096).payload_len_max(8).open().unwrap();
         let mut subscriber = node.log_subscriber::<u64>("shm:p/t").open().unwrap();
         let report = TopicReport::of(&mut subscriber).unwrap();
         assert_eq!((report.sequence, report.first_sequence), (Sequence::NONE, Some(Sequence::new(1))));

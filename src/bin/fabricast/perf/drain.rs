@@ -3,7 +3,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use fabricast::measure::Ring;
-use fabricast::{Address, LogSubscriber, LogSubscriberStats, Raw, ReceiveError};
+use fabricast::{Address, LogSubscriber, LogSubscriberStats, Raw, ReceiveError, Sequence};
 use rustix::process::Signal;
 
 use super::super::failure::{Exit, Failure};
@@ -35,8 +35,9 @@ pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) ->
     let ring = Ring::open(std::io::stdin().as_fd().try_clone_to_owned()?, shape.len, shape.capacity)?;
     let node = setting.node(None)?;
     let builder = node.log_subscriber::<Raw>(&format!("{from}/{TOPIC}"));
-    let builder = builder.delivery(arguments.stream.delivery()).region_len_max(usize::MAX).earliest();
-    let subscriber = builder.open().map_err(Failure::from)?;
+    let builder = builder.delivery(arguments.stream.delivery()).region_len_max(usize::MAX);
+    // From the first one on: what is lost of those counts as well.
+    let subscriber = builder.at(Sequence::NONE.next()).open().map_err(Failure::from)?;
     let mut drain = Drain { ring, reader, shape, subscriber, seen: Seen::default() };
     drain.obey()?;
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&drain.seen())?)?;

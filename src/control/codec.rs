@@ -23,12 +23,14 @@ pub(crate) struct Outgoing {
     pub(crate) bytes: Vec<u8>,
     /// The attachment whose region goes with it, if one does.
     pub(crate) region_of: Option<AttachmentId>,
+    /// Whether that is the memory of its bell.
+    pub(crate) is_bell: bool,
 }
 
 impl Outgoing {
     /// This message, without a region.
     pub(crate) fn of(message: &Message) -> Self {
-        Self { bytes: encode(message), region_of: None }
+        Self { bytes: encode(message), region_of: None, is_bell: false }
     }
 }
 
@@ -50,6 +52,9 @@ pub(crate) fn encode(message: &Message) -> Vec<u8> {
         Message::TopicEnded(body) => emit(body),
         Message::End(body) => emit(body),
         Message::Invite(body) => emit(body),
+        Message::Listen(body) => emit(body),
+        Message::Notices(body) => emit(body),
+        Message::Heard(body) => emit(body),
     };
     Frame { version: frame::VERSION, kind: message.kind().number(), body: &body }.emit()
 }
@@ -77,6 +82,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
         MessageKind::TopicEnded => parse(kind, frame.body).map(Message::TopicEnded),
         MessageKind::End => parse(kind, frame.body).map(Message::End),
         MessageKind::Invite => parse(kind, frame.body).map(Message::Invite),
+        MessageKind::Listen => parse(kind, frame.body).map(Message::Listen),
+        MessageKind::Notices => parse(kind, frame.body).map(Message::Notices),
+        MessageKind::Heard => parse(kind, frame.body).map(Message::Heard),
     }
 }
 

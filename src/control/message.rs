@@ -9,6 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::error::{ControlError, RefuseReason};
 use super::frame;
+use super::notices::{Heard, Listen, Notices};
 use super::text::Text;
 use crate::id::{Delivery, Epoch, Kind, NodeName, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
@@ -31,6 +32,9 @@ pub(crate) enum Message {
     TopicEnded(TopicEnded),
     End(End),
     Invite(Invite),
+    Listen(Listen),
+    Notices(Notices),
+    Heard(Heard),
 }
 
 impl Message {
@@ -51,6 +55,9 @@ impl Message {
             Self::TopicEnded(_) => MessageKind::TopicEnded,
             Self::End(_) => MessageKind::End,
             Self::Invite(_) => MessageKind::Invite,
+            Self::Listen(_) => MessageKind::Listen,
+            Self::Notices(_) => MessageKind::Notices,
+            Self::Heard(_) => MessageKind::Heard,
         }
     }
 
@@ -77,6 +84,9 @@ pub(crate) enum MessageKind {
     TopicEnded,
     End,
     Invite,
+    Listen,
+    Notices,
+    Heard,
 }
 
 impl MessageKind {
@@ -97,6 +107,9 @@ impl MessageKind {
             Self::TopicEnded => 12,
             Self::End => 13,
             Self::Invite => 14,
+            Self::Listen => 15,
+            Self::Notices => 16,
+            Self::Heard => 17,
         }
     }
 
@@ -117,6 +130,9 @@ impl MessageKind {
             12 => Self::TopicEnded,
             13 => Self::End,
             14 => Self::Invite,
+            15 => Self::Listen,
+            16 => Self::Notices,
+            17 => Self::Heard,
             _ => return None,
         })
     }
@@ -138,6 +154,9 @@ impl MessageKind {
             Self::TopicEnded => "TopicEnded",
             Self::End => "End",
             Self::Invite => "Invite",
+            Self::Listen => "Listen",
+            Self::Notices => "Notices",
+            Self::Heard => "Heard",
         }
     }
 }
@@ -588,7 +607,7 @@ mod tests {
     #[test]
     fn kinds_and_numbers_go_together() {
         let named = (0..=u16::MAX).filter_map(MessageKind::from_number).collect::<Vec<_>>();
-        assert_eq!(named.len(), 14);
+        assert_eq!(named.len(), 17);
         for kind in named {
             assert_eq!(MessageKind::from_number(kind.number()), Some(kind));
         }

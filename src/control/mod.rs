@@ -44,6 +44,7 @@ mod codec;
 mod error;
 mod frame;
 mod message;
+mod notices;
 mod server;
 mod text;
 
@@ -54,6 +55,7 @@ pub(crate) use message::{
     Attach, AttachmentId, EndReason, Farewell, Grant, Identity, Invite, SchemaJson, SubscriberCounts,
     TopicEntry,
 };
+pub(crate) use notices::{Heard, NoticeChannel, NoticesBy, Ticket};
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
 

@@ -14,15 +14,19 @@
 //! after each call until there are none, and answers those that ask for a decision. The last action of every
 //! session is `Close`.
 
+mod step;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 
+use self::step::Step;
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Invite, Lend,
     Lent, ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
+use super::notices::{Heard, Listen, Notices, NoticesBy};
 use super::text::Text;
 use crate::id::{Delivery, TopicName};
 use crate::limits;
@@ -64,6 +68,13 @@ pub(crate) enum ServerAction {
         /// The attachment; it is delivered by push.
         attachment: AttachmentId,
     },
+    /// Decide how the peer is told of what the topic publishes, and say [`notices`](ServerSession::notices).
+    Listen {
+        /// The attachment.
+        attachment: AttachmentId,
+    },
+    /// Nothing to answer: what the peer hears of the session's channel.
+    Heard(Heard),
     /// Forget the attachment and its landing region, and say [`detached`](ServerSession::detached).
     Detach {
         /// The attachment.
@@ -102,23 +113,6 @@ enum State {
         deadline_ns: u64,
     },
     Ended,
-}
-
-/// Where one attachment is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// The owner decides on the attachment.
-    Attaching(Delivery),
-    /// Granted; for push, without a landing region so far.
-    Granted(Delivery),
-    /// The owner decides on the landing region.
-    Lending,
-    /// Granted, with a landing region.
-    Lent,
-    /// The owner forgets the attachment.
-    Detaching,
-    /// The topic ended with this sequence; the peer has yet to detach.
-    TopicEnded { published: u64 },
 }
 
 impl ServerSession {
@@ -268,6 +262,17 @@ impl ServerSession {
         Ok(())
     }
 
+    /// Answers `Listen`. With a bell, its memory is to be sent with it. Nothing is said to a peer that has detached meanwhile.
+    pub(crate) fn notices(&mut self, attachment: AttachmentId, by: NoticesBy) -> Result<(), ControlError> {
+        self.ready()?;
+        self.step_mut(attachment)?;
+        let region_of = (by == NoticesBy::Bell).then_some(attachment);
+        let is_bell = region_of.is_some();
+        let outgoing = Outgoing::of(&Message::Notices(Notices { attachment, by }));
+        self.actions.push_back(ServerAction::Send(Outgoing { region_of, is_bell, ..outgoing }));
+        Ok(())
+    }
+
     /// Answers `Detach`, with the topic's sequence.
     pub(crate) fn detached(&mut self, attachment: AttachmentId, published: u64) -> Result<(), ControlError> {
         self.ready()?;
@@ -346,6 +351,11 @@ impl ServerSession {
             (State::Ready, Message::ListTopics(list)) => self.take_list(list),
             (State::Ready, Message::Attach(attach)) => self.take_attach(attach),
             (State::Ready, Message::Lend(lend)) => self.take_lend(lend),
+            (State::Ready, Message::Listen(listen)) => self.take_listen(listen),
+            (State::Ready, Message::Heard(heard)) => {
+                self.actions.push_back(ServerAction::Heard(heard));
+                Ok(())
+            }
             (State::Ready, Message::Detach(detach)) => self.take_detach(detach),
             (State::Ready, Message::End(End { farewell })) => {
                 self.send_end(farewell);
@@ -359,7 +369,12 @@ impl ServerSession {
             // The peer said this before it knew that the session ends.
             (
                 State::Ending { .. },
-                Message::ListTopics(_) | Message::Attach(_) | Message::Lend(_) | Message::Detach(_),
+                Message::ListTopics(_)
+                | Message::Attach(_)
+                | Message::Lend(_)
+                | Message::Listen(_)
+                | Message::Heard(_)
+                | Message::Detach(_),
             ) => Ok(()),
             (state, message) => {
                 Err(ControlError::Unexpected { message: message.name(), state: state.name() })
@@ -416,6 +431,22 @@ impl ServerSession {
             None => return Err(unknown("Lend", attachment)),
         }
         Ok(())
+    }
+
+    fn take_listen(&mut self, Listen { attachment }: Listen) -> Result<(), ControlError> {
+        match self.attachments.get(&attachment) {
+            Some(Step::Granted(_) | Step::Lent) => {
+                self.actions.push_back(ServerAction::Listen { attachment });
+                Ok(())
+            }
+            // The two messages crossed.
+            Some(Step::TopicEnded { .. }) => {
+                self.send(&Message::Notices(Notices { attachment, by: NoticesBy::Nothing }));
+                Ok(())
+            }
+            Some(step) => Err(step.wrong("Listen", attachment)),
+            None => Err(unknown("Listen", attachment)),
+        }
     }
 
     fn take_detach(&mut self, Detach { attachment, counts }: Detach) -> Result<(), ControlError> {
@@ -498,37 +529,6 @@ impl State {
             Self::Ending { .. } => "ending",
             Self::Ended => "over",
         }
-    }
-}
-
-impl Step {
-    /// The decision that was open is taken, and the attachment is granted.
-    fn granted(&mut self) {
-        *self = match *self {
-            Self::Attaching(delivery) => Self::Granted(delivery),
-            Self::Lending => Self::Granted(Delivery::Push),
-            other => other,
-        };
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Attaching(_) => "waiting for a grant",
-            Self::Granted(Delivery::Pull) => "granted for pull",
-            Self::Granted(Delivery::Push) => "granted for push",
-            Self::Lending => "waiting for its landing region to be accepted",
-            Self::Lent => "granted, with a landing region",
-            Self::Detaching => "detaching",
-            Self::TopicEnded { .. } => "left over from a topic that ended",
-        }
-    }
-
-    fn wrong(self, message: &'static str, attachment: AttachmentId) -> ControlError {
-        ControlError::WrongAttachment { message, attachment: attachment.get(), state: self.name() }
-    }
-
-    fn not_possible(self, attachment: AttachmentId) -> ControlError {
-        ControlError::NotPossible { attachment: attachment.get(), state: self.name() }
     }
 }
 

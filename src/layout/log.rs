@@ -38,7 +38,7 @@
 use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::header::{BODY_OFFSET, HOT_LEN, HOT_PUBLISHED};
-use super::{LINE, WORD, halves, joined};
+use super::{ByteRange, LINE, WORD, halves, joined};
 use crate::checksum::{Crc32, crc32};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::state::GeometryError;
@@ -141,6 +141,12 @@ impl LogGeometry {
     #[inline]
     pub(crate) fn offset(&self, position: u64) -> usize {
         RING_OFFSET + self.place(position)
+    }
+
+    /// The range from one position to another, if it does not go round the end of the ring.
+    pub(crate) fn range(&self, [from, until]: [u64; 2]) -> Option<ByteRange> {
+        let len = usize::try_from(until.checked_sub(from)?).ok().filter(|len| *len <= self.rest(from))?;
+        Some(ByteRange { offset: self.offset(from), len })
     }
 
     /// Bytes from this position to the end of the ring.

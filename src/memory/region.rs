@@ -8,7 +8,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::{LINE, WORD, copy};
 use crate::limits;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What the file system of memory files with huge pages calls itself (`statfs(2)`).
 const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58F6;
@@ -188,6 +188,19 @@ impl Region {
     #[inline]
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.word(offset).load(Ordering::Relaxed)
+    }
+
+    /// The lower half of a word, for the operating system to wait on. Whoever uses it uses no other part of that word.
+    ///
+    /// # Panics
+    ///
+    /// When the region is only mapped for reading.
+    pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
+        self.assert_writable();
+        let word = self.range(offset, 1).cast();
+        // SAFETY: `range` checked that the word lies in the mapping and is aligned, and so is its lower half; the mapping lives
+        // as long as `self`, whose lifetime the reference takes; all access to it is atomic.
+        unsafe { AtomicU32::from_ptr(word) }
     }
 
     /// One word; what was stored before it by [`Self::store_release`] is seen by loads that follow.

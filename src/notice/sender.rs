@@ -108,6 +108,7 @@ impl NoticeSender {
     }
 
     /// What has been counted so far.
+    #[cfg(test)]
     pub(crate) fn counts(&self) -> NoticeSenderCounts {
         self.state.lock().counts
     }

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::log_landings::LogLandings;
+use super::notices::{News, Notifier};
 use super::opening::{Opening, TopicCounts, TopicParts, fresh_epoch};
 use super::state::MEASURED_ONE_IN;
 use super::topic::PublishedTopic;
@@ -11,6 +12,7 @@ use super::{PublishError, PublisherError};
 use crate::clock::Clock;
 use crate::fabric::Waker;
 use crate::id::{Epoch, Sequence, TopicName};
+use crate::layout::ByteRange;
 use crate::layout::log::LogGeometry;
 use crate::payload::Payload;
 use crate::repository::log::{Appended, LogWriter};
@@ -57,6 +59,7 @@ struct Output {
     topic: Arc<PublishedTopic>,
     waker: Arc<Waker>,
     clock: Arc<dyn Clock>,
+    notifier: Notifier,
     counts: TopicCounts,
 }
 
@@ -169,9 +172,10 @@ impl<T: Payload> LogPublisher<T> {
         let geometry = LogGeometry::new(capacity, parts.payload_len_max)?;
         let opening = Opening::new::<T>(&parts, geometry.into(), epoch)?;
         let writer = LogWriter::new(Arc::clone(opening.registration.region()), geometry, &opening.line);
-        let (topic, counts) = opening.finish(Arc::new(LogLandings::default()));
         let TopicParts { clock, waker, node, payload_len_max, .. } = parts;
-        let output = Output { topic: Arc::clone(&topic), waker, clock, counts };
+        let notifier = opening.notifier(&waker);
+        let (topic, counts) = opening.finish(Arc::new(LogLandings::default()));
+        let output = Output { topic: Arc::clone(&topic), waker, clock, notifier, counts };
         let scratch = vec![0; payload_len_max].into();
         Ok((Self { writer, output, scratch, _node: node, payload: PhantomData }, topic))
     }
@@ -203,15 +207,25 @@ impl<T: Payload> LogPublisher<T> {
     #[inline]
     fn commit_at(&mut self, began_ns: u64) {
         if let Some(appended) = self.writer.commit(began_ns) {
-            self.output.deliver(&appended, began_ns);
+            let inline = self.writer.geometry().range(appended.positions);
+            self.output.tell(&appended, inline, began_ns);
+            self.output.measure(&appended, began_ns);
         }
     }
 }
 
 impl Output {
-    /// Brings committed records to the push subscribers, and shows now and then how long that took.
+    /// Tells of committed records.
     #[inline]
-    fn deliver(&mut self, appended: &Appended, began_ns: u64) {
+    fn tell(&mut self, appended: &Appended, inline: Option<ByteRange>, published_ns: u64) {
+        let Appended { newest: sequence, positions: [_, position], count } = *appended;
+        let inline = inline.zip(u32::try_from(count).ok());
+        self.notifier.tell(|| News { sequence, position, published_ns, inline });
+    }
+
+    /// Shows now and then how long a commit took.
+    #[inline]
+    fn measure(&self, appended: &Appended, began_ns: u64) {
         if appended.newest.get().is_multiple_of(MEASURED_ONE_IN) {
             self.counts.show_duration(self.clock.realtime_ns().saturating_sub(began_ns));
         }

@@ -3,14 +3,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ReceiveError;
+use super::listening::{Listening, NoticePath};
 use crate::clock::Clock;
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
 use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
-use crate::layout::header::BODY_OFFSET;
+use crate::layout::header::{BODY_OFFSET, HOT_SEQUENCE};
 use crate::limits;
 use crate::memory::Region;
+use crate::notice::NoticeCounts;
 use crate::payload::Schema;
 use crate::repository::state::ReadCounts;
 
@@ -26,6 +28,7 @@ pub(crate) struct Subscription {
     pub(super) source: Source,
     pub(super) granted: Granted,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) listening: Option<Listening>,
     attachment: Arc<dyn Attachment>,
     conclusion: Conclusion,
     /// The heartbeat that was seen last on another host, and when it was seen first, by the monotonic clock.
@@ -121,7 +124,30 @@ impl Subscription {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (conclusion, heartbeat) = (Conclusion::default(), None);
-        Self { source, granted, clock, attachment, conclusion, heartbeat, has_left: false }
+        let (listening, has_left) = (None, false);
+        Self { source, granted, clock, listening, attachment, conclusion, heartbeat, has_left }
+    }
+
+    /// Has it told from now on that there is something new.
+    pub(crate) fn listen(&mut self, listening: Listening) {
+        self.listening = Some(listening);
+    }
+
+    /// How it is told that there is something new, at this moment.
+    pub(super) fn notice_path(&self) -> NoticePath {
+        match &self.listening {
+            None => NoticePath::None,
+            Some(Listening::Bell(_)) => NoticePath::Bell,
+            Some(Listening::Channel(ear)) => ear.path(self.clock.monotonic_ns()),
+        }
+    }
+
+    /// What the process has counted on the channel that it listens to.
+    pub(super) fn notice_counts(&self) -> NoticeCounts {
+        match &self.listening {
+            Some(Listening::Channel(ear)) => ear.counts(),
+            None | Some(Listening::Bell(_)) => NoticeCounts::default(),
+        }
     }
 
     /// What the publisher granted.
@@ -179,15 +205,30 @@ impl Subscription {
         self.tell(Some(End::Gone { error: ControlError::Broken { why: error.to_string() } }))
     }
 
-    /// Waits for what is being fetched, if that can be waited for, and otherwise a little while; no longer than `left`.
-    pub(super) fn pause(&mut self, is_fetching: bool, left: Duration) -> Result<(), FabricError> {
+    /// Waits for what is being fetched, for a notice of something later than `last`, or, where neither can be waited for, a
+    /// little while; no longer than `left`.
+    pub(super) fn pause(
+        &mut self,
+        is_fetching: bool,
+        last: Sequence,
+        left: Duration,
+    ) -> Result<(), FabricError> {
         if let Source::Remote(remote) = &mut self.source
             && is_fetching
             && let Some(handle) = remote.wait_handle()?
         {
             return wait(&[handle], &[], FETCH_WAIT.min(left));
         }
-        self.clock.pause(PAUSE);
+        match (&self.listening, &self.source) {
+            (Some(Listening::Channel(ear)), Source::Remote(_)) if !is_fetching => {
+                return ear.wait(self.clock.as_ref(), left.min(Duration::from_nanos(limits::BELL_SLEEP_NS)));
+            }
+            (Some(Listening::Bell(bell)), Source::Mapped(memory) | Source::Landing(memory)) => {
+                let timeout = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
+                bell.sleep(timeout, || memory.load_acquire(HOT_SEQUENCE) > last.get());
+            }
+            _ => self.clock.pause(PAUSE.min(left)),
+        }
         Ok(())
     }
 

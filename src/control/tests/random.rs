@@ -312,12 +312,12 @@ impl Honest {
     fn step(&mut self, step: Step) {
         match step {
             Step::ToServer => {
-                if let Some(Outgoing { bytes, region_of }) = self.to_server.pop_front() {
+                if let Some(Outgoing { bytes, region_of, .. }) = self.to_server.pop_front() {
                     self.server.on_message(&bytes, usize::from(region_of.is_some()));
                 }
             }
             Step::ToClient => {
-                if let Some(Outgoing { bytes, region_of }) = self.to_client.pop_front() {
+                if let Some(Outgoing { bytes, region_of, .. }) = self.to_client.pop_front() {
                     let event = self.client.on_message(&bytes, usize::from(region_of.is_some()));
                     match event.expect("an honest server is not blamed") {
                         Some(ClientEvent::EndAsked { .. }) => self.asked_to_end = true,

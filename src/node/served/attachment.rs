@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use crate::event::Event;
-use crate::fabric::Revocation;
+use crate::fabric::{Registration, Revocation};
 use crate::id::{Delivery, NodeName};
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
-use crate::publisher::PublishedTopic;
+use crate::publisher::{Listener, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What a peer has attached to.
@@ -19,11 +19,21 @@ pub(super) struct ServedAttachment {
     pub(super) revocation: Option<Arc<dyn Revocation>>,
     /// It is counted among the topic's subscribers.
     pub(super) counted: bool,
+    /// What wakes the peer on this host, if it has asked for that.
+    pub(super) bell: Option<Arc<Registration>>,
+    /// Its part in the audience of a channel, if it has asked for that.
+    pub(super) listener: Option<Listener>,
     /// The peer was told that the topic has ended.
     pub(super) told: bool,
 }
 
 impl ServedAttachment {
+    /// A peer's hold on a topic, which `closed` ends.
+    pub(super) fn new(topic: Arc<PublishedTopic>, delivery: Delivery, closed: Arc<AtomicBool>) -> Self {
+        let (revocation, bell, listener) = (None, None, None);
+        Self { topic, delivery, closed, revocation, counted: false, bell, listener, told: false }
+    }
+
     /// Counts it among the topic's subscribers.
     pub(super) fn count(&mut self, core: &NodeCore, peer: Option<&NodeName>) {
         self.counted = true;
@@ -33,6 +43,11 @@ impl ServedAttachment {
             let (peer, topic) = (peer.clone(), self.topic.name().clone());
             core.tell(&Event::Attached { peer, topic, delivery: self.delivery });
         }
+    }
+
+    /// The region that goes to the peer: the memory of its bell, or the repository.
+    pub(super) fn region(&self, is_bell: bool) -> Option<Arc<Registration>> {
+        if is_bell { self.bell.clone() } else { Some(Arc::clone(self.topic.registration())) }
     }
 
     /// Whether its landing region was closed because writing it failed.

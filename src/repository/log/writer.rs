@@ -50,6 +50,8 @@ pub(crate) struct Appended {
     pub(crate) newest: Sequence,
     /// Where the first of the records begins, and the last one ends.
     pub(crate) positions: [u64; 2],
+    /// How many records they are.
+    pub(crate) count: u64,
 }
 
 /// A record that is longer than the topic's declared maximum.
@@ -130,12 +132,13 @@ impl LogWriter {
             return None;
         }
         let positions = [self.committed_end, self.end];
+        let count = self.appended.get() - self.committed.get();
         (self.committed, self.committed_end) = (self.appended, self.end);
         self.region.store(HOT_PUBLISHED, now_ns);
         self.region.store(HOT_SEQUENCE, self.committed.get());
         // Release: whoever sees the end sees the frames before it. Pairs with the Acquire load in `LogReader`.
         self.region.store_release(HOT_END, self.end);
-        Some(Appended { newest: self.committed, positions })
+        Some(Appended { newest: self.committed, positions, count })
     }
 
     #[inline]

@@ -40,9 +40,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("late: joins when {newest} events are published, and begins with {}", late.next_sequence());
     let follower = std::thread::spawn(move || {
         // Earlier events and live ones are one row; it ends with the topic unless one stops before.
-        for record in late.records().take(EVENTS as usize) {
+        for record in late.records() {
             let record = record?;
             println!("late: {} {:?}", record.sequence, record.value);
+            if record.sequence.get() == EVENTS {
+                break;
+            }
         }
         Ok::<(), ReceiveError>(())
     });

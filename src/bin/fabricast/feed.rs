@@ -122,13 +122,14 @@ impl<'a> Feed<'a> {
             | ReceiveError::ImpossibleLen { sequence, .. } => (sequence.get(), 1, "damaged"),
             ReceiveError::Lapped { first_lost, count } => (first_lost.get(), *count, "lapped"),
             ReceiveError::DamagedRecords { first_lost, count } => (first_lost.get(), *count, "damaged"),
+            ReceiveError::CutOff { first_lost, count } => (first_lost.get(), *count, "cut off"),
             ReceiveError::Gone { .. } => {
                 return Err(Failure::new(Exit::Gone, format!("{}: {error}", self.target)));
             }
             _ => return Err(error.into()),
         };
         self.unlooked += 1;
-        let before = self.catch_up(first, first.saturating_add(count - 1));
+        let before = self.catch_up(first, first.saturating_add(count.saturating_sub(1)));
         Ok(Event::Lost(before, Loss { first, count, reason }))
     }
 

@@ -26,7 +26,8 @@ their own that says how many. With --from, that counts records before it that ar
 
 With --json a record is a line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
-{\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is lapped (overwritten), damaged or undecodable.
+{\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is lapped (overwritten), damaged, undecodable or
+cut off (the connection was lost first).
 With --raw the bytes of records follow each other without anything between them, and losses go to
 standard error.
 

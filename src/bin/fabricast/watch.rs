@@ -21,7 +21,7 @@ too. An age is by the clocks of both hosts: of another host's value it is as wro
 With --json a value is a line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
 {\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is conflated (replaced), lapped (overwritten
-in a log), damaged or undecodable.
+in a log), cut off (the connection was lost first), damaged or undecodable.
 
 It ends with 0 after --count values, after --for if any value came, at Ctrl-C, and when the topic
 ends in good order after a value came; with 1 when none came; with 5 when none came in --for and

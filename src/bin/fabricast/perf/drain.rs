@@ -112,8 +112,9 @@ impl Drain {
                 }
                 Err(
                     ReceiveError::Lapped { first_lost, count }
-                    | ReceiveError::DamagedRecords { first_lost, count },
-                ) => newest = first_lost.get() + count - 1,
+                    | ReceiveError::DamagedRecords { first_lost, count }
+                    | ReceiveError::CutOff { first_lost, count },
+                ) => newest = (first_lost.get() + count).saturating_sub(1),
                 Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => return Ok(true),
                 Err(error) => return Err(Failure::from(error).into()),
             }

@@ -42,8 +42,13 @@ fn the_number_of_an_attachment_that_is_no_more_may_listen_again() {
     for ended in [false, true, false] {
         let attachment = AttachmentId::new(7);
         let (topic, delivery) = (topic("pull"), Delivery::Pull);
-        let attach =
-            Message::Attach(Attach { attachment, topic: topic.clone(), delivery, schema_hash: None });
+        let attach = Message::Attach(Attach {
+            attachment,
+            topic: topic.clone(),
+            delivery,
+            schema_hash: None,
+            start: Start::Newest,
+        });
         let detach = Message::Detach(Detach { attachment, counts: counts(0) });
         pair.server.on_message(&codec::encode(&attach), 0);
         assert!(matches!(pair.server.next_action(), Some(ServerAction::Attach(_))));
@@ -75,7 +80,7 @@ fn listening_out_of_turn_is_refused() {
 
     let unanswered = |delivery| {
         let mut pair = Pair::ready();
-        let attachment = pair.client.attach(topic("pull"), delivery, None).unwrap();
+        let attachment = pair.client.attach(topic("pull"), delivery, None, Start::Newest).unwrap();
         (pair, attachment)
     };
     // Before the grant.

@@ -81,6 +81,9 @@ unsafe impl Send for Region {}
 // SAFETY: as for `Send`: methods take `&self` and touch the memory only atomically.
 unsafe impl Sync for Region {}
 
+/// Bytes that processors exchange at a time.
+const CACHE_LINE: usize = 64;
+
 impl Region {
     /// Makes a zeroed region of at least `len` bytes (rounded up to whole pages), its pages present.
     pub(crate) fn allocate(len: usize, protection: Protection) -> Result<Self, MemoryError> {
@@ -259,6 +262,16 @@ impl Region {
             let mut last = [0; WORD];
             last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
             self.store(offset + whole.len() * WORD, u64::from_le_bytes(last));
+        }
+    }
+
+    /// Tells the processor that these bytes will be written soon, as far as they are in the region: it need not wait for
+    /// another one then that has them in its cache.
+    #[inline]
+    pub(crate) fn expect_writes(&self, offset: usize, len: usize) {
+        let end = self.len.min(offset.saturating_add(len));
+        for offset in (offset..end).step_by(CACHE_LINE) {
+            copy::request_line(self.base.as_ptr().wrapping_byte_add(offset));
         }
     }
 

@@ -13,6 +13,10 @@ use crate::sync::atomic::{Ordering, fence};
 /// Payloads up to this many bytes are laid out in private memory first, with their header, and copied in one go.
 const GATHER_LEN_MAX: usize = 1024;
 
+/// Bytes behind a short frame that the processor is told of as those to be written soon: as many as are written while a
+/// line comes from another processor's cache.
+const WRITE_AHEAD: usize = 1024;
+
 /// What part of the ring may hold records that are not committed.
 const UNCOMMITTED_PARTS: u64 = 2;
 
@@ -143,6 +147,7 @@ impl LogWriter {
         Some(Appended { newest: self.committed, positions, count })
     }
 
+    #[inline]
     fn write(&mut self, offset: usize, header: &FrameHeader, payload: &[u8]) {
         if payload.len() > GATHER_LEN_MAX {
             self.region.copy_in(offset, &header.emit());
@@ -158,6 +163,7 @@ impl LogWriter {
         let body: &mut [u8] = bytemuck::cast_slice_mut(body);
         body.iter_mut().zip(payload).for_each(|(to, from)| *to = *from);
         self.region.copy_in(offset, frame);
+        self.region.expect_writes(offset + WRITE_AHEAD, size_of_val(frame));
     }
 
     /// Where a frame of this length can be written. What stands there is given up.

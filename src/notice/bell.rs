@@ -2,17 +2,19 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::thread::futex;
+use rustix::thread::{MembarrierCommand, futex, membarrier};
 
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::layout::{LINE, WORD};
 use crate::memory::Region;
-use crate::sync::atomic::{Ordering, fence};
+use crate::sync::atomic::{Ordering, compiler_fence, fence};
 
 /// Bytes of the memory that a bell needs.
 pub(crate) const BELL_LEN: usize = 2 * LINE;
 /// Not 0 while somebody may be asleep.
 const SLEEPERS: usize = 0;
+/// Not 0 if whoever rings leaves the barrier between its stores and its look at the sleepers to those who go to sleep.
+const DEMANDED: usize = SLEEPERS + WORD;
 /// Goes on with every ring. The operating system compares it with what a sleeper has seen.
 const RINGS: usize = LINE;
 /// Sleepers that are woken by whoever rings.
@@ -30,6 +32,8 @@ const _: () = assert!(RINGS + WORD <= BELL_LEN);
 #[derive(Clone, Debug)]
 pub(crate) struct Bell {
     memory: Arc<Region>,
+    /// Those who go to sleep see to it that this process has a barrier (`membarrier(2)`).
+    has_barriers: bool,
 }
 
 impl Bell {
@@ -40,7 +44,17 @@ impl Bell {
     /// When the memory is shorter than [`BELL_LEN`], which is a mistake of the caller.
     pub(crate) fn new(memory: Arc<Region>) -> Self {
         assert!(memory.len() >= BELL_LEN, "memory that is too short for a bell");
-        Self { memory }
+        Self { memory, has_barriers: false }
+    }
+
+    /// As [`Self::new`], for the one who rings: it costs least there.
+    pub(crate) fn to_ring(memory: Arc<Region>) -> Self {
+        // Who may not ask for that has the barrier at each ring.
+        let has_barriers = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
+        let bell = Self { has_barriers, ..Self::new(memory) };
+        // Release: who sees it knows that the process is registered. Nobody has the memory yet.
+        bell.memory.store_release(DEMANDED, has_barriers.into());
+        bell
     }
 
     /// Wakes who sleeps. Everything that was published before is seen by those who wake. Calls the operating system only if
@@ -48,8 +62,13 @@ impl Bell {
     #[inline]
     pub(crate) fn ring(&self) {
         // SeqCst: either the load below sees that somebody goes to sleep, or that one sees what was published before this.
-        // Pairs with the fence in `sleep`.
-        fence(Ordering::SeqCst);
+        // Pairs with the fence in `sleep`. Where that one has the operating system put a barrier into this process, the order of
+        // the program is all that is needed here.
+        if self.has_barriers {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
         if self.memory.load(SLEEPERS) != 0 {
             self.wake();
         }
@@ -64,6 +83,10 @@ impl Bell {
         self.memory.store(SLEEPERS, 1);
         // SeqCst: pairs with the fence in `ring`.
         fence(Ordering::SeqCst);
+        if self.memory.load_acquire(DEMANDED) != 0 {
+            // It fails where the process may not call it: then a ring may be missed, and the end of the time wakes this one.
+            let _ = membarrier(MembarrierCommand::GlobalExpedited);
+        }
         if has_news() {
             return;
         }
@@ -107,7 +130,7 @@ mod tests {
     }
 
     fn bell() -> Bell {
-        Bell::new(Arc::new(Region::allocate(BELL_LEN, Protection::PeersWrite).unwrap()))
+        Bell::to_ring(Arc::new(Region::allocate(BELL_LEN, Protection::PeersWrite).unwrap()))
     }
 
     /// The same bell as another process has it.

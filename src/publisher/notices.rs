@@ -93,7 +93,7 @@ impl TopicNotices {
             return Ok(Arc::clone(registration));
         }
         let registration = Arc::new(make()?);
-        let bell = Bell::new(Arc::clone(registration.region()));
+        let bell = Bell::to_ring(Arc::clone(registration.region()));
         audience.bell = Some((bell, Arc::clone(&registration)));
         self.change();
         Ok(registration)

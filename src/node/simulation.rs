@@ -17,6 +17,7 @@ use crate::id::{Delivery, NodeName, Sequence};
 use crate::limits;
 use crate::publisher::StatePublisher;
 use crate::subscriber::{ReceiveError, StateSubscriber, SubscriberError};
+use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::testkit::fabric::{Network, Reach};
 use crate::testkit::random::{Random, each_seed};
 
@@ -24,8 +25,9 @@ const SEEDS: u64 = 60;
 /// Turns of the world within which everything that was begun has ended.
 const TURNS: usize = 3000;
 
-/// How far a pause brings the world's clock at most, ns: a few times as long as a message takes.
-const PAUSE_NS_MAX: u64 = 50_000;
+/// How far a pause brings the world's clock at most, ns: as long as a message takes, and where nothing is under way as long as
+/// anybody pauses.
+const PAUSE_NS_MAX: [u64; 2] = [10_000, 1_000_000];
 
 /// All nodes of a simulation.
 #[derive(Debug)]
@@ -33,6 +35,8 @@ struct World {
     network: Arc<Network>,
     drivers: Mutex<Vec<(NodeName, Driver)>>,
     threads: Mutex<Vec<Arc<Mutex<Thread>>>>,
+    /// Nothing was under way in the last turn.
+    is_quiet: AtomicBool,
 }
 
 /// What a process does beside the one that a test looks at; called in each turn until it says that it is over, and then
@@ -51,6 +55,7 @@ impl World {
             network: Network::new(seed, reach),
             drivers: Mutex::default(),
             threads: Mutex::default(),
+            is_quiet: AtomicBool::new(false),
         })
     }
 
@@ -66,7 +71,8 @@ impl World {
 
     /// Everybody gets a turn.
     fn turn(&self) {
-        self.network.step();
+        let moved = self.network.step();
+        self.is_quiet.store(!moved, Ordering::Relaxed);
         // A driver that waits lets the world go on from within its turn.
         let Some(mut drivers) = self.drivers.try_lock() else { return };
         drivers.iter_mut().for_each(|(_, driver)| driver.turn());
@@ -117,7 +123,9 @@ impl Clock for WorldClock {
 
     fn pause(&self, duration: Duration) {
         if let Some(world) = self.0.upgrade() {
-            world.network.clock().advance(saturate(duration).min(PAUSE_NS_MAX));
+            let [busy_ns, quiet_ns] = PAUSE_NS_MAX;
+            let max_ns = if world.is_quiet.load(Ordering::Relaxed) { quiet_ns } else { busy_ns };
+            world.network.clock().advance(saturate(duration).min(max_ns));
             world.turn();
         }
     }

@@ -104,12 +104,13 @@ pub use node::{
     NodeError, NodeListing, StateListener, StateListenerBuilder, StatePublisherBuilder,
     StateSubscriberBuilder, TopicListing,
 };
+pub use notice::NoticeCounts;
 pub use payload::{DecodeError, Decoded, EncodeError, Encoding, Payload, Pod, Raw, Schema, SchemaError};
 pub use publisher::{Loan, LogPublisher, PublishError, PublisherError, StatePublisher};
 pub use repository::log::LogStart;
 pub use subscriber::{
-    AttachError, GrantError, LogSubscriber, LogSubscriberStats, ReceiveError, Record, RecordRef, Records,
-    Sample, SampleRef, StateSubscriber, Subscribed, SubscriberError, SubscriberStats,
+    AttachError, GrantError, LogSubscriber, LogSubscriberStats, NoticePath, ReceiveError, Record, RecordRef,
+    Records, Sample, SampleRef, StateSubscriber, Subscribed, SubscriberError, SubscriberStats,
 };
 
 /// Holds the examples of README.md to the code.

@@ -60,8 +60,6 @@ pub const CHANNEL_TICKET_LEN_MAX: usize = 64;
 pub const CHANNEL_RECEIVES: usize = 512;
 /// Datagrams that the sender of a channel has under way.
 pub const CHANNEL_SENDS: u32 = 128;
-/// Hosts to which the sender of a channel keeps the way; the one that was not used for longest is forgotten.
-pub const CHANNEL_HOSTS_MAX: usize = 64;
 
 /// Largest datagram of notices, bytes: what a network of long packets carries in one.
 pub const NOTICE_DATAGRAM_LEN_MAX: usize = 4096;
@@ -71,6 +69,16 @@ pub const UNICAST_RECEIVERS_MAX: usize = 64;
 pub const NOTICES_PER_TURN_MAX: u32 = 256;
 /// Bytes that came with notices and that are kept for one subscriber until it takes them.
 pub const NOTICE_INLINE_HELD_LEN: usize = 64 * 1024;
+/// How often a subscriber that asked for notices looks in a repository on another host while none arrive, nanoseconds.
+pub const NOTICE_TIMER_NS: u64 = 1_000_000;
+/// How often it looks while they do arrive, and tell of nothing, nanoseconds: the last one may have been lost.
+pub const NOTICE_DOUBT_NS: u64 = 250_000_000;
+/// How long a subscriber that waits on its host sleeps at the most before it looks for the end of the topic, nanoseconds.
+pub const BELL_SLEEP_NS: u64 = 50_000_000;
+/// How often a subscriber tells on its session that it hears the notices, nanoseconds.
+pub const NOTICE_HEARD_INTERVAL_NS: u64 = 500_000_000;
+/// How long a publisher's node waits for that before it sends notices to a subscriber alone, nanoseconds.
+pub const NOTICE_UNHEARD_NS: u64 = 1_500_000_000;
 /// A channel on which no notice was heard for this long does not tell of news, nanoseconds.
 pub const NOTICE_SILENCE_NS: u64 = 500_000_000;
 

@@ -6,6 +6,9 @@
 mod support;
 
 #[cfg(test)]
+#[path = "cli/hz.rs"]
+mod hz;
+#[cfg(test)]
 #[path = "cli/observe.rs"]
 mod observe;
 #[cfg(test)]
@@ -18,6 +21,9 @@ mod publish;
 #[path = "cli/rdma.rs"]
 mod rdma;
 #[cfg(test)]
+#[path = "cli/tail.rs"]
+mod tail;
+#[cfg(test)]
 #[path = "cli/trouble.rs"]
 mod trouble;
 #[cfg(test)]
@@ -29,7 +35,7 @@ use support::Place;
 #[test]
 fn every_help_has_examples() {
     let place = Place::new();
-    for verb in ["", "list", "info", "get", "watch", "pub", "perf"] {
+    for verb in ["", "list", "info", "get", "watch", "tail", "hz", "pub", "perf"] {
         let arguments: Vec<&str> = [verb, "--help"].into_iter().filter(|word| !word.is_empty()).collect();
         let ended = place.run(&arguments);
         assert!(ended.printed().contains("\nExamples:\n  "), "{verb}");
@@ -46,7 +52,7 @@ fn the_version_is_printed() {
 #[test]
 fn wrong_arguments_exit_with_2() {
     let place = Place::new();
-    let wrong: [&[&str]; 10] = [
+    let wrong: [&[&str]; 16] = [
         &[],
         &["nothing"],
         &["get"],
@@ -55,6 +61,12 @@ fn wrong_arguments_exit_with_2() {
         &["watch", "shm:a/b", "--count", "0"],
         &["watch", "shm:a/b", "--for", "-1"],
         &["watch", "shm:a/b", "--delivery", "post"],
+        &["tail", "shm:a/b", "--last", "1", "--earliest"],
+        &["tail", "shm:a/b", "--from", "1", "--last", "1"],
+        &["tail", "shm:a/b", "--raw", "--hex"],
+        &["tail", "shm:a/b", "--count", "0"],
+        &["hz", "shm:a/b", "--for", "x"],
+        &["hz"],
         &["pub", "shm:a/b", "--rate", "0"],
         &["pub", "shm:a/b", "--kind", "queue"],
     ];
@@ -71,16 +83,16 @@ fn malformed_addresses_are_told_in_one_sentence() {
     let sentence = "\"quotes\" is not an address: write shm:NODE or rdma://HOST[:PORT]";
     place.run(&["get", "quotes"]).assert_failure(2, sentence);
     place.run(&["list", "quotes"]).assert_failure(2, sentence);
-    for verb in ["info", "get", "watch", "pub"] {
+    for verb in ["info", "get", "watch", "tail", "hz", "pub"] {
         let sentence = "\"shm:quotes\" names no topic: write shm:quotes/TOPIC";
         place.run(&[verb, "shm:quotes"]).assert_failure(2, sentence);
     }
 }
 
 #[test]
-fn topics_of_kind_state_have_no_keys() {
+fn topics_of_kind_state_or_log_have_no_keys() {
     let place = Place::new();
-    let sentence = "shm:a/b is a state topic, which holds one value and has no keys: leave";
+    let sentence = "shm:a/b has no keys, as no topic of kind state or log has: leave";
     place.run(&["get", "shm:a/b", "key"]).assert_failure(2, &format!("{sentence} KEY out"));
     place.run(&["watch", "shm:a/b", "--key", "*"]).assert_failure(2, &format!("{sentence} --key out"));
 }
@@ -96,7 +108,7 @@ fn addresses_of_fabrics_that_are_not_built_in_are_not_reachable() {
         assert!(ended.error.contains(sentence), "{ended:?}");
     };
     told(&["list", "rdma://host"]);
-    for verb in ["info", "get", "watch", "pub"] {
+    for verb in ["info", "get", "watch", "tail", "hz", "pub"] {
         told(&[verb, "rdma://host/topic"]);
     }
 }

@@ -15,6 +15,7 @@ const RDMA: &str = include_str!("../docs/rdma.md");
 const BUILD_SCRIPT: &str = include_str!("../build.rs");
 const NOTICE: &str = include_str!("../src/layout/notice.rs");
 const EXCHANGE: &str = include_str!("../src/fabric/verbs/exchange.rs");
+const TICKET: &str = include_str!("../src/fabric/verbs/channel/ticket.rs");
 const SOFT_ROCE: &str = include_str!("../tools/soft-roce");
 
 fn root() -> &'static Path {
@@ -66,24 +67,40 @@ fn sections(page: &str) -> impl Iterator<Item = String> {
     headings.map(|line| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-"))
 }
 
-/// What stands at which place of the exchange over TCP, in the words of its source.
-#[test]
-fn the_rdma_page_describes_the_exchange_as_its_source_does() {
-    let (_, page) = RDMA.split_once("### Connections over TCP").expect("the section");
-    let (page, _) = page.split_once("### Messages").expect("the next one");
-    let rows: Vec<[&str; 2]> = page
-        .lines()
-        .filter_map(|line| line.strip_prefix("| `"))
-        .filter_map(|row| row.split_once("` | "))
-        .filter_map(|(offset, rest)| Some([offset, rest.split(" |").next()?]))
-        .collect();
-    let fields = EXCHANGE.lines().filter_map(|line| line.strip_prefix("//! ")).filter_map(|line| {
+/// What a page says stands at which place.
+fn rows_of_page(page: &str) -> Vec<[&str; 2]> {
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    let rows = rows.filter_map(|row| row.split_once("` | "));
+    rows.filter_map(|(offset, rest)| Some([offset, rest.split(" |").next()?])).collect()
+}
+
+/// What the words of a source say.
+fn rows_of_source(source: &str) -> Vec<[&str; 2]> {
+    let fields = source.lines().filter_map(|line| line.strip_prefix("//! ")).filter_map(|line| {
         let mut words = line.split_whitespace();
         let [offset, kind] = [words.next()?, words.next()?];
         let is_offset = offset.len() == 2 && u8::from_str_radix(offset, 16).is_ok();
         is_offset.then_some([offset, kind])
     });
-    let fields: Vec<[&str; 2]> = fields.collect();
+    fields.collect()
+}
+
+/// What stands at which place of the tickets of channels.
+#[test]
+fn the_rdma_page_describes_tickets_as_their_source_does() {
+    let (_, page) = RDMA.split_once("### Tickets of channels").expect("the section");
+    let fields = rows_of_source(TICKET);
+    assert_eq!((fields.len(), rows_of_page(page)), (12, fields));
+    let room = format!("A receiver has room for {} datagrams", limits::CHANNEL_RECEIVES);
+    assert!(RDMA.contains(&room) && RDMA.contains(&format!("| {} datagrams: ", limits::CHANNEL_SENDS)));
+}
+
+/// What stands at which place of the exchange over TCP, in the words of its source.
+#[test]
+fn the_rdma_page_describes_the_exchange_as_its_source_does() {
+    let (_, page) = RDMA.split_once("### Connections over TCP").expect("the section");
+    let (page, _) = page.split_once("### Messages").expect("the next one");
+    let (rows, fields) = (rows_of_page(page), rows_of_source(EXCHANGE));
     assert!(fields.len() > 8, "{fields:?}");
     // The magic is a number there, and text here.
     assert_eq!(rows.get(1..), fields.get(1..));

@@ -216,3 +216,22 @@ fn a_publisher_that_dials_says_when_its_subscriber_cannot_listen() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && error.starts_with("dial_out: a node named desk"), "{error}");
 }
+
+#[test]
+fn an_event_log_gives_earlier_events_live_ones_and_counts_what_was_missed() {
+    let output = example("event_log", &directory()).output().unwrap();
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "late: joins when 5 events are published, and begins with 1");
+    for (line, number) in lines[1..11].iter().zip(1..) {
+        let expected =
+            format!("late: {number} Event {{ number: {number}, what: \"order {} filled\" }}", 7000 + number);
+        assert_eq!(*line, expected);
+    }
+    let [lost, counts] = lines[11..] else { panic!("{text}") };
+    assert!(lost.ends_with(" events from 5 on were overwritten"), "{text}");
+    let numbers: Vec<u64> = counts.split([' ', ':']).filter_map(|word| word.parse().ok()).collect();
+    let [received, missed] = numbers[..] else { panic!("{counts}") };
+    assert_eq!((received + missed, lost.split(' ').nth(1)), (1006, Some(missed.to_string().as_str())));
+}

@@ -119,15 +119,24 @@ fn read(file: &File, offset: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// The memory file of this process that is a repository.
-fn repository() -> File {
+/// The memory file of this process that is the repository of this topic: other tests may have theirs in the same process.
+fn repository(topic: &str) -> File {
+    let topic = TopicId::of(&topic.parse().unwrap()).get();
+    let place = Table::of("Region").place("static line").0 + Table::of("Static line").place("topic").0;
     let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let named = files.filter(|entry| {
         std::fs::read_link(entry.path())
             .is_ok_and(|target| target.to_string_lossy().contains("memfd:fabricast"))
     });
-    let mut opened = named.map(|entry| File::open(entry.path()).unwrap());
-    opened.find(|file| read(file, 0, 8) == b"FBCREPO1").expect("a repository among the open files")
+    // One of another test may be closed meanwhile.
+    let mut opened = named.filter_map(|entry| File::open(entry.path()).ok());
+    let is_sought = |file: &File| {
+        let mut found = [[0; 8]; 2];
+        let [magic, id] = &mut found;
+        let is_read = file.read_exact_at(magic, 0).and_then(|()| file.read_exact_at(id, place));
+        is_read.is_ok() && found == [*b"FBCREPO1", topic.to_le_bytes()]
+    };
+    opened.find(is_sought).expect("the repository among the open files")
 }
 
 fn crc(parts: &[&[u8]]) -> u64 {
@@ -245,7 +254,7 @@ fn the_page_describes_the_memory_of_a_publisher_and_the_entry_of_its_node() {
     }
     let encoded_len = |value: &Value| 16 + value.1.len() as u64;
 
-    let (file, region) = (repository(), Table::of("Region"));
+    let (file, region) = (repository("a/b"), Table::of("Region"));
     let (static_line, hot_line, slots) = (Table::of("Static line"), Table::of("Hot line"), Table::of("Slot"));
     let line = Part { file: &file, offset: region.place("static line").0, table: &static_line };
     assert_static_line(&line, &publisher);
@@ -314,7 +323,8 @@ struct Log<'a> {
 fn the_page_describes_the_memory_of_a_log() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::builder().name("logs").unwrap().runtime_dir(dir.path()).open().unwrap();
-    let mut publisher = node.log_publisher::<Raw>("a/b").capacity(4096).payload_len_max(100).open().unwrap();
+    let mut publisher =
+        node.log_publisher::<Raw>("a/log").capacity(4096).payload_len_max(100).open().unwrap();
     let record = |sequence: u64| vec![sequence.to_le_bytes()[0]; usize::try_from(sequence % 91).unwrap()];
     for sequence in 1..=500 {
         publisher.append(&record(sequence)).unwrap();
@@ -322,7 +332,7 @@ fn the_page_describes_the_memory_of_a_log() {
             publisher.commit();
         }
     }
-    let (file, region) = (repository(), Table::of("Region"));
+    let (file, region) = (repository("a/log"), Table::of("Region"));
     let (static_line, hot_line, entries) =
         (Table::of("Static line"), Table::of("Log hot line"), Table::of("Index entry"));
     let line = Part { file: &file, offset: region.place("static line").0, table: &static_line };

@@ -10,15 +10,19 @@
 //! messages that it has ready after each call, also after one that failed: the peer is told why. An error of
 //! any of those three ends the session; an error of a request leaves it as it was.
 
+mod attachment;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 
+use self::attachment::{Attachment, Step};
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Lend, Lent,
     ListTopics, Message, Refuse, Refused, Start, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
+use super::notices::{Heard, Listen, Notices, NoticesBy};
 use crate::id::{Delivery, TopicId, TopicName};
 use crate::limits;
 
@@ -74,6 +78,13 @@ pub(crate) enum ClientEvent {
         /// Why, in the peer's words; may be empty.
         text: String,
     },
+    /// How the publisher tells of what the topic publishes. With a bell, its memory came with this message.
+    Notices {
+        /// Of which attachment.
+        attachment: AttachmentId,
+        /// How.
+        by: NoticesBy,
+    },
     /// The attachment is no more. A write to its landing region that had begun may still end.
     Detached {
         /// Which attachment.
@@ -117,25 +128,6 @@ struct Listing {
     after: Option<TopicName>,
 }
 
-/// What this side knows of one attachment.
-#[derive(Debug)]
-struct Attachment {
-    topic_id: TopicId,
-    delivery: Delivery,
-    step: Step,
-    topic_ended: bool,
-}
-
-/// Where one attachment is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Attaching,
-    Granted,
-    Lending,
-    Lent,
-    Detaching,
-}
-
 impl ClientSession {
     /// A session with a peer that was just dialled; the first message is ready. `nonce` is a random number,
     /// `patience_ns` how long the peer may take to begin and to end the session. How long a request may take is its
@@ -161,7 +153,7 @@ impl ClientSession {
     }
 
     /// Takes a message of the peer's, with the number of regions that came with it. Unless the event is
-    /// `Granted`, the owner drops those.
+    /// `Granted` or `Notices`, the owner drops those.
     pub(crate) fn on_message(
         &mut self,
         bytes: &[u8],
@@ -241,7 +233,8 @@ impl ClientSession {
         self.attachment_next = attachment.next();
         let step = Step::Attaching;
         let topic_id = TopicId::of(&topic);
-        self.attachments.insert(attachment, Attachment { topic_id, delivery, step, topic_ended: false });
+        let (topic_ended, listens) = (false, false);
+        self.attachments.insert(attachment, Attachment { topic_id, delivery, step, topic_ended, listens });
         self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash, start }));
         Ok(attachment)
     }
@@ -261,6 +254,34 @@ impl ClientSession {
         known.step = Step::Lending;
         let lend = Outgoing::of(&Message::Lend(Lend { attachment }));
         self.outbox.push_back(Outgoing { region_of: Some(attachment), ..lend });
+        Ok(())
+    }
+
+    /// Asks to be told of what the topic publishes.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted, has a landing region if it is for
+    /// push, and has not asked before.
+    pub(crate) fn listen(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
+        self.ready()?;
+        let known = self.attachment_mut(attachment)?;
+        if known.listens || !matches!(known.step, Step::Granted | Step::Lent) || known.topic_ended {
+            return Err(known.not_possible(attachment));
+        }
+        known.listens = true;
+        self.send(&Message::Listen(Listen { attachment }));
+        Ok(())
+    }
+
+    /// Tells what is heard of the session's channel.
+    ///
+    /// # Errors
+    ///
+    /// `Closed` if the session is not ready.
+    pub(crate) fn heard(&mut self, heard: Heard) -> Result<(), ControlError> {
+        self.ready()?;
+        self.send(&Message::Heard(heard));
         Ok(())
     }
 
@@ -324,6 +345,7 @@ impl ClientSession {
             (State::Ready, Message::Granted(grant)) => self.take_granted(grant).map(Some),
             (State::Ready, Message::Refused(refused)) => self.take_refused(refused).map(Some),
             (State::Ready, Message::Lent(lent)) => self.take_lent(lent).map(Some),
+            (State::Ready, Message::Notices(notices)) => self.take_notices(notices),
             (State::Ready, Message::Detached(detached)) => self.take_detached(detached).map(Some),
             (State::Ready, Message::TopicEnded(ended)) => self.take_topic_ended(ended),
             (State::Ready, Message::End(End { farewell })) => {
@@ -341,6 +363,7 @@ impl ClientSession {
                 | Message::Granted(_)
                 | Message::Refused(_)
                 | Message::Lent(_)
+                | Message::Notices(_)
                 | Message::Detached(_)
                 | Message::TopicEnded(_),
             ) => Ok(None),
@@ -415,6 +438,19 @@ impl ClientSession {
         Ok(ClientEvent::Lent { attachment })
     }
 
+    fn take_notices(
+        &mut self,
+        Notices { attachment, by }: Notices,
+    ) -> Result<Option<ClientEvent>, ControlError> {
+        let known = self.asked("Notices", attachment)?;
+        if !std::mem::take(&mut known.listens) {
+            return Err(known.wrong("Notices", attachment));
+        }
+        // It crossed the message that detaches.
+        let leaving = matches!(known.step, Step::Detaching);
+        Ok((!leaving).then_some(ClientEvent::Notices { attachment, by }))
+    }
+
     fn take_detached(&mut self, detached: Detached) -> Result<ClientEvent, ControlError> {
         let Detached { attachment, published } = detached;
         let known = self.asked("Detached", attachment)?;
@@ -445,6 +481,7 @@ impl ClientSession {
                 // Refused, or dropped, for another reason.
                 None => found,
             },
+            Message::Notices(notices) if notices.by == NoticesBy::Bell => limits::MESSAGE_REGIONS_MAX,
             _ => 0,
         };
         if found == expected {
@@ -522,28 +559,6 @@ impl State {
             Self::Ending { .. } => "ending",
             Self::Ended => "over",
         }
-    }
-}
-
-impl Attachment {
-    fn state(&self) -> &'static str {
-        match (self.step, self.delivery) {
-            (Step::Attaching, _) => "waiting for a grant",
-            (Step::Detaching, _) => "detaching",
-            (Step::Lending, _) => "waiting for its landing region to be accepted",
-            _ if self.topic_ended => "left over from a topic that ended",
-            (Step::Granted, Delivery::Pull) => "granted for pull",
-            (Step::Granted, Delivery::Push) => "granted for push",
-            (Step::Lent, _) => "granted, with a landing region",
-        }
-    }
-
-    fn not_possible(&self, attachment: AttachmentId) -> ControlError {
-        ControlError::NotPossible { attachment: attachment.get(), state: self.state() }
-    }
-
-    fn wrong(&self, message: &'static str, attachment: AttachmentId) -> ControlError {
-        ControlError::WrongAttachment { message, attachment: attachment.get(), state: self.state() }
     }
 }
 

@@ -23,12 +23,14 @@ pub(crate) struct Outgoing {
     pub(crate) bytes: Vec<u8>,
     /// The attachment whose region goes with it, if one does.
     pub(crate) region_of: Option<AttachmentId>,
+    /// Whether that is the memory of its bell.
+    pub(crate) is_bell: bool,
 }
 
 impl Outgoing {
     /// This message, without a region.
     pub(crate) fn of(message: &Message) -> Self {
-        Self { bytes: encode(message), region_of: None }
+        Self { bytes: encode(message), region_of: None, is_bell: false }
     }
 }
 
@@ -50,6 +52,9 @@ pub(crate) fn encode(message: &Message) -> Vec<u8> {
         Message::TopicEnded(body) => emit(body),
         Message::End(body) => emit(body),
         Message::Invite(body) => emit(body),
+        Message::Listen(body) => emit(body),
+        Message::Notices(body) => emit(body),
+        Message::Heard(body) => emit(body),
     };
     Frame { version: frame::VERSION, kind: message.kind().number(), body: &body }.emit()
 }
@@ -77,6 +82,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
         MessageKind::TopicEnded => parse(kind, frame.body).map(Message::TopicEnded),
         MessageKind::End => parse(kind, frame.body).map(Message::End),
         MessageKind::Invite => parse(kind, frame.body).map(Message::Invite),
+        MessageKind::Listen => parse(kind, frame.body).map(Message::Listen),
+        MessageKind::Notices => parse(kind, frame.body).map(Message::Notices),
+        MessageKind::Heard => parse(kind, frame.body).map(Message::Heard),
     }
 }
 
@@ -138,6 +146,7 @@ const _: () = assert!(frame::HEADER_LEN + GRANTED_LEN_MAX <= limits::CONTROL_MES
 mod tests {
     use super::*;
     use crate::control::message::{ListTopics, Page, SchemaJson, Topics};
+    use crate::control::notices::{Heard, Notices, NoticesBy, Ticket};
     use crate::control::tests::sample;
 
     /// The body of each sample, worked out by hand from the description at the top of this file: big-endian
@@ -174,6 +183,12 @@ mod tests {
             "0000000000000006 6e6f64652d31 00001092 0000000000000005 686f737441 1787c3e0a6c40000 \
              0000000000000003 612f62",
         ),
+        ("Listen", "00000009"),
+        (
+            "Notices",
+            "00000009 00000002 00000000000000c4 0102030405060708090a0b0c0d0e0f10 0000000000000003 aabbcc",
+        ),
+        ("Heard", "0000000000000003 aabbcc 01"),
     ];
 
     fn body(hex: &str) -> Vec<u8> {
@@ -238,7 +253,7 @@ mod tests {
 
     #[test]
     fn kinds_that_do_not_exist_are_named() {
-        for kind in [0, 15, u16::MAX] {
+        for kind in [0, 18, u16::MAX] {
             let bytes = Frame { version: frame::VERSION, kind, body: &[] }.emit();
             assert_eq!(decode(&bytes), Err(ControlError::UnknownKind { kind }));
         }
@@ -260,6 +275,43 @@ mod tests {
         let identity = body("0000000000000001 61 00000001 0000000000000000 0000000000000000");
         let invite = [&identity[..], &long].concat();
         assert!(decode(&framed(MessageKind::Invite, &invite)).is_err());
+    }
+
+    /// The other ways to be told, which have no fields.
+    #[test]
+    fn golden_bytes_of_notices_without_a_channel() {
+        for (by, hex) in [(NoticesBy::Nothing, "00000009 00000000"), (NoticesBy::Bell, "00000009 00000001")] {
+            let message = Message::Notices(Notices { attachment: AttachmentId::new(9), by });
+            let bytes = framed(MessageKind::Notices, &body(hex));
+            assert_eq!((encode(&message), decode(&bytes)), (bytes, Ok(message)));
+        }
+        assert!(decode(&framed(MessageKind::Notices, &body("00000009 00000003"))).is_err());
+    }
+
+    #[test]
+    fn tickets_are_bounded() {
+        let heard = |len: usize| {
+            let len_in_hex = format!("{len:016x}");
+            let parts = [body(&len_in_hex), vec![7; len], vec![0]];
+            decode(&framed(MessageKind::Heard, &parts.concat()))
+        };
+        for len in [0, limits::CHANNEL_TICKET_LEN_MAX] {
+            let ticket = Ticket::new(&vec![7; len]);
+            let expected = Heard { return_ticket: ticket, is_multicast_heard: false };
+            assert_eq!(heard(len), Ok(Message::Heard(expected)));
+        }
+        let error = heard(limits::CHANNEL_TICKET_LEN_MAX + 1).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the peer's Heard message is malformed: invalid length 65, expected at most 64 bytes of ticket"
+        );
+        let long = body("0000010000000000");
+        assert!(decode(&framed(MessageKind::Heard, &long)).is_err());
+        let notices =
+            [&body("00000009 00000002 00000000000000c4 00000000000000000000000000000000")[..], &long];
+        assert!(decode(&framed(MessageKind::Notices, &notices.concat())).is_err());
+        let longest = Ticket::new(&[7; limits::CHANNEL_TICKET_LEN_MAX + 1]);
+        assert_eq!(longest.as_bytes().len(), limits::CHANNEL_TICKET_LEN_MAX);
     }
 
     #[test]

@@ -5,10 +5,12 @@ use std::fmt;
 use std::num::NonZeroU64;
 
 use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::error::{ControlError, RefuseReason};
 use super::frame;
+use super::notices::{Heard, Listen, Notices};
+pub(crate) use super::schema::SchemaJson;
 use super::text::Text;
 pub(crate) use super::topic::{GeometryWire, Start};
 use crate::id::{Delivery, Epoch, Kind, NodeName, TopicId, TopicName};
@@ -31,6 +33,9 @@ pub(crate) enum Message {
     TopicEnded(TopicEnded),
     End(End),
     Invite(Invite),
+    Listen(Listen),
+    Notices(Notices),
+    Heard(Heard),
 }
 
 impl Message {
@@ -51,6 +56,9 @@ impl Message {
             Self::TopicEnded(_) => MessageKind::TopicEnded,
             Self::End(_) => MessageKind::End,
             Self::Invite(_) => MessageKind::Invite,
+            Self::Listen(_) => MessageKind::Listen,
+            Self::Notices(_) => MessageKind::Notices,
+            Self::Heard(_) => MessageKind::Heard,
         }
     }
 
@@ -77,6 +85,9 @@ pub(crate) enum MessageKind {
     TopicEnded,
     End,
     Invite,
+    Listen,
+    Notices,
+    Heard,
 }
 
 impl MessageKind {
@@ -97,6 +108,9 @@ impl MessageKind {
             Self::TopicEnded => 12,
             Self::End => 13,
             Self::Invite => 14,
+            Self::Listen => 15,
+            Self::Notices => 16,
+            Self::Heard => 17,
         }
     }
 
@@ -117,6 +131,9 @@ impl MessageKind {
             12 => Self::TopicEnded,
             13 => Self::End,
             14 => Self::Invite,
+            15 => Self::Listen,
+            16 => Self::Notices,
+            17 => Self::Heard,
             _ => return None,
         })
     }
@@ -138,6 +155,9 @@ impl MessageKind {
             Self::TopicEnded => "TopicEnded",
             Self::End => "End",
             Self::Invite => "Invite",
+            Self::Listen => "Listen",
+            Self::Notices => "Notices",
+            Self::Heard => "Heard",
         }
     }
 }
@@ -386,61 +406,6 @@ pub(crate) struct Grant {
     pub(crate) address: u64,
 }
 
-/// A schema in its JSON form, at most [`SCHEMA_LEN_MAX`](limits::SCHEMA_LEN_MAX) bytes; not looked into here.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SchemaJson(Vec<u8>);
-
-/// A schema has more bytes than it may.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a schema may have {max} bytes, this one has {len}", max = limits::SCHEMA_LEN_MAX)]
-pub(crate) struct SchemaTooLong {
-    /// Bytes given.
-    pub(crate) len: usize,
-}
-
-impl SchemaJson {
-    /// The schema of these bytes.
-    pub(crate) fn new(json: Vec<u8>) -> Result<Self, SchemaTooLong> {
-        if json.len() > limits::SCHEMA_LEN_MAX {
-            Err(SchemaTooLong { len: json.len() })
-        } else {
-            Ok(Self(json))
-        }
-    }
-
-    /// The bytes.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Serialize for SchemaJson {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for SchemaJson {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_byte_buf(SchemaVisitor)
-    }
-}
-
-/// Reads a schema in one piece, not byte by byte.
-struct SchemaVisitor;
-
-impl Visitor<'_> for SchemaVisitor {
-    type Value = SchemaJson;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "at most {} bytes of schema", limits::SCHEMA_LEN_MAX)
-    }
-
-    fn visit_byte_buf<E: Error>(self, json: Vec<u8>) -> Result<SchemaJson, E> {
-        SchemaJson::new(json).map_err(E::custom)
-    }
-}
-
 /// One attachment, or the landing region lent for it, is refused; the session goes on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refused {
@@ -562,7 +527,7 @@ mod tests {
     #[test]
     fn kinds_and_numbers_go_together() {
         let named = (0..=u16::MAX).filter_map(MessageKind::from_number).collect::<Vec<_>>();
-        assert_eq!(named.len(), 14);
+        assert_eq!(named.len(), 17);
         for kind in named {
             assert_eq!(MessageKind::from_number(kind.number()), Some(kind));
         }

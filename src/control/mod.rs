@@ -16,6 +16,9 @@
 //!         <------------------------------- Granted                  + 1 region for pull; or Refused
 //!   Lend + 1 region --------------------->                          push only
 //!         <------------------------------- Lent                     or Refused; may lend another region
+//!   Listen ------------------------------>                          who wants notices
+//!         <------------------------------- Notices                  + 1 region for a bell
+//!   Heard ------------------------------->                          with a channel: now and then
 //!         <------------------------------- TopicEnded               the publisher of the topic was dropped
 //!   Detach ------------------------------>                          with final counts; also after TopicEnded
 //!         <------------------------------- Detached
@@ -44,6 +47,8 @@ mod codec;
 mod error;
 mod frame;
 mod message;
+mod notices;
+mod schema;
 mod server;
 mod text;
 mod topic;
@@ -55,6 +60,7 @@ pub(crate) use message::{
     Attach, AttachmentId, EndReason, Farewell, Grant, Identity, Invite, SchemaJson, SubscriberCounts,
     TopicEntry,
 };
+pub(crate) use notices::{Heard, NoticeChannel, NoticesBy, Ticket};
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
 pub(crate) use topic::Start;

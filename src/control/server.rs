@@ -14,15 +14,19 @@
 //! after each call until there are none, and answers those that ask for a decision. The last action of every
 //! session is `Close`.
 
-use std::collections::{BTreeMap, VecDeque};
+mod step;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::num::NonZeroU64;
 
+use self::step::Step;
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Invite, Lend,
     Lent, ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
+use super::notices::{Heard, Listen, Notices, NoticesBy};
 use super::text::Text;
 use crate::id::{Delivery, TopicName};
 use crate::limits;
@@ -36,6 +40,8 @@ pub(crate) struct ServerSession {
     /// Whether the peer waits for a page of the directory.
     listing: bool,
     attachments: BTreeMap<AttachmentId, Step>,
+    /// Those of them that have asked for notices.
+    listening: BTreeSet<AttachmentId>,
     actions: VecDeque<ServerAction>,
 }
 
@@ -64,6 +70,13 @@ pub(crate) enum ServerAction {
         /// The attachment; it is delivered by push.
         attachment: AttachmentId,
     },
+    /// Decide how the peer is told of what the topic publishes, and say [`notices`](ServerSession::notices).
+    Listen {
+        /// The attachment.
+        attachment: AttachmentId,
+    },
+    /// Nothing to answer: what the peer hears of the session's channel.
+    Heard(Heard),
     /// Forget the attachment and its landing region, and say [`detached`](ServerSession::detached).
     Detach {
         /// The attachment.
@@ -104,23 +117,6 @@ enum State {
     Ended,
 }
 
-/// Where one attachment is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    /// The owner decides on the attachment.
-    Attaching(Delivery),
-    /// Granted; for push, without a landing region so far.
-    Granted(Delivery),
-    /// The owner decides on the landing region.
-    Lending,
-    /// Granted, with a landing region.
-    Lent,
-    /// The owner forgets the attachment.
-    Detaching,
-    /// The topic ended with this sequence; the peer has yet to detach.
-    TopicEnded { published: u64 },
-}
-
 impl ServerSession {
     /// A session with a peer that has just dialled and has yet to say hello. `nonce` is a random number.
     pub(crate) fn new(now_ns: u64, identity: Identity, nonce: NonZeroU64) -> Self {
@@ -130,6 +126,7 @@ impl ServerSession {
             state: State::AwaitHello { deadline_ns: now_ns.saturating_add(limits::HELLO_DEADLINE_NS) },
             listing: false,
             attachments: BTreeMap::new(),
+            listening: BTreeSet::new(),
             actions: VecDeque::new(),
         }
     }
@@ -268,6 +265,17 @@ impl ServerSession {
         Ok(())
     }
 
+    /// Answers `Listen`. With a bell, its memory is to be sent with it. Nothing is said to a peer that has detached meanwhile.
+    pub(crate) fn notices(&mut self, attachment: AttachmentId, by: NoticesBy) -> Result<(), ControlError> {
+        self.ready()?;
+        self.step_mut(attachment)?;
+        let region_of = (by == NoticesBy::Bell).then_some(attachment);
+        let is_bell = region_of.is_some();
+        let outgoing = Outgoing::of(&Message::Notices(Notices { attachment, by }));
+        self.actions.push_back(ServerAction::Send(Outgoing { region_of, is_bell, ..outgoing }));
+        Ok(())
+    }
+
     /// Answers `Detach`, with the topic's sequence.
     pub(crate) fn detached(&mut self, attachment: AttachmentId, published: u64) -> Result<(), ControlError> {
         self.ready()?;
@@ -275,7 +283,7 @@ impl ServerSession {
             Step::Detaching => {}
             step => return Err(step.not_possible(attachment)),
         }
-        self.attachments.remove(&attachment);
+        self.remove(attachment);
         self.send(&Message::Detached(Detached { attachment, published }));
         Ok(())
     }
@@ -346,6 +354,11 @@ impl ServerSession {
             (State::Ready, Message::ListTopics(list)) => self.take_list(list),
             (State::Ready, Message::Attach(attach)) => self.take_attach(attach),
             (State::Ready, Message::Lend(lend)) => self.take_lend(lend),
+            (State::Ready, Message::Listen(listen)) => self.take_listen(listen),
+            (State::Ready, Message::Heard(heard)) => {
+                self.actions.push_back(ServerAction::Heard(heard));
+                Ok(())
+            }
             (State::Ready, Message::Detach(detach)) => self.take_detach(detach),
             (State::Ready, Message::End(End { farewell })) => {
                 self.send_end(farewell);
@@ -359,7 +372,12 @@ impl ServerSession {
             // The peer said this before it knew that the session ends.
             (
                 State::Ending { .. },
-                Message::ListTopics(_) | Message::Attach(_) | Message::Lend(_) | Message::Detach(_),
+                Message::ListTopics(_)
+                | Message::Attach(_)
+                | Message::Lend(_)
+                | Message::Listen(_)
+                | Message::Heard(_)
+                | Message::Detach(_),
             ) => Ok(()),
             (state, message) => {
                 Err(ControlError::Unexpected { message: message.name(), state: state.name() })
@@ -418,6 +436,33 @@ impl ServerSession {
         Ok(())
     }
 
+    fn take_listen(&mut self, Listen { attachment }: Listen) -> Result<(), ControlError> {
+        match self.attachments.get(&attachment) {
+            Some(Step::Granted(_) | Step::Lent | Step::TopicEnded { .. })
+                if !self.listening.insert(attachment) =>
+            {
+                let state = "told of its topic already";
+                Err(ControlError::WrongAttachment { message: "Listen", attachment: attachment.get(), state })
+            }
+            Some(Step::Granted(_) | Step::Lent) => {
+                self.actions.push_back(ServerAction::Listen { attachment });
+                Ok(())
+            }
+            // The two messages crossed.
+            Some(Step::TopicEnded { .. }) => {
+                self.send(&Message::Notices(Notices { attachment, by: NoticesBy::Nothing }));
+                Ok(())
+            }
+            Some(step) => Err(step.wrong("Listen", attachment)),
+            None => Err(unknown("Listen", attachment)),
+        }
+    }
+
+    fn remove(&mut self, attachment: AttachmentId) {
+        self.attachments.remove(&attachment);
+        self.listening.remove(&attachment);
+    }
+
     fn take_detach(&mut self, Detach { attachment, counts }: Detach) -> Result<(), ControlError> {
         match self.attachments.get_mut(&attachment) {
             Some(step @ (Step::Granted(_) | Step::Lent)) => {
@@ -426,7 +471,7 @@ impl ServerSession {
             }
             Some(Step::TopicEnded { published }) => {
                 let published = *published;
-                self.attachments.remove(&attachment);
+                self.remove(attachment);
                 self.send(&Message::Detached(Detached { attachment, published }));
                 self.actions.push_back(ServerAction::FinalCounts { attachment, counts });
             }
@@ -460,6 +505,7 @@ impl ServerSession {
             self.state = State::Ended;
             self.listing = false;
             self.attachments.clear();
+            self.listening.clear();
             self.actions.push_back(ServerAction::Close { result });
         }
     }
@@ -498,37 +544,6 @@ impl State {
             Self::Ending { .. } => "ending",
             Self::Ended => "over",
         }
-    }
-}
-
-impl Step {
-    /// The decision that was open is taken, and the attachment is granted.
-    fn granted(&mut self) {
-        *self = match *self {
-            Self::Attaching(delivery) => Self::Granted(delivery),
-            Self::Lending => Self::Granted(Delivery::Push),
-            other => other,
-        };
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Attaching(_) => "waiting for a grant",
-            Self::Granted(Delivery::Pull) => "granted for pull",
-            Self::Granted(Delivery::Push) => "granted for push",
-            Self::Lending => "waiting for its landing region to be accepted",
-            Self::Lent => "granted, with a landing region",
-            Self::Detaching => "detaching",
-            Self::TopicEnded { .. } => "left over from a topic that ended",
-        }
-    }
-
-    fn wrong(self, message: &'static str, attachment: AttachmentId) -> ControlError {
-        ControlError::WrongAttachment { message, attachment: attachment.get(), state: self.name() }
-    }
-
-    fn not_possible(self, attachment: AttachmentId) -> ControlError {
-        ControlError::NotPossible { attachment: attachment.get(), state: self.name() }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Whole conversations between the two ends of a session, which meet over lists of bytes.
 
+mod notices;
 mod random;
 pub(crate) mod sample;
 
@@ -9,6 +10,7 @@ use super::client::{ClientEvent, ClientSession};
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::*;
+use super::notices::NoticesBy;
 use super::server::{ACTIONS_MAX, ServerAction, ServerSession};
 use crate::id::{Delivery, TopicName};
 use crate::limits;
@@ -77,7 +79,7 @@ impl Pair {
         loop {
             if let Some(action) = self.server.next_action() {
                 self.act(action);
-            } else if let Some(Outgoing { bytes, region_of }) = self.client.next_message() {
+            } else if let Some(Outgoing { bytes, region_of, .. }) = self.client.next_message() {
                 let regions = usize::from(region_of.is_some());
                 self.regions.1 += regions;
                 self.server.on_message(&bytes, regions);
@@ -89,7 +91,7 @@ impl Pair {
 
     fn act(&mut self, action: ServerAction) {
         match action {
-            ServerAction::Send(Outgoing { bytes, region_of }) => {
+            ServerAction::Send(Outgoing { bytes, region_of, .. }) => {
                 let regions = usize::from(region_of.is_some());
                 self.regions.0 += regions;
                 match self.client.on_message(&bytes, regions) {
@@ -118,8 +120,13 @@ impl Pair {
             },
             ServerAction::Lend { attachment } => self.server.lent(attachment).unwrap(),
             ServerAction::Detach { attachment, .. } => self.server.detached(attachment, 77).unwrap(),
-            ServerAction::PeerIdentified(_) | ServerAction::Invited(_) | ServerAction::FinalCounts { .. } => {
+            ServerAction::Listen { attachment } => {
+                self.server.notices(attachment, NoticesBy::Bell).unwrap();
             }
+            ServerAction::PeerIdentified(_)
+            | ServerAction::Invited(_)
+            | ServerAction::Heard(_)
+            | ServerAction::FinalCounts { .. } => {}
         }
         self.asked.push(action);
     }
@@ -359,7 +366,7 @@ fn a_refused_landing_region_may_be_followed_by_another() {
     let attachment = pair.attach("push", Delivery::Push);
     for fits in [false, true] {
         pair.client.lend(attachment).unwrap();
-        let Outgoing { bytes, region_of } = pair.client.next_message().unwrap();
+        let Outgoing { bytes, region_of, .. } = pair.client.next_message().unwrap();
         assert_eq!(region_of, Some(attachment));
         pair.server.on_message(&bytes, 1);
         assert_eq!(pair.server.next_action(), Some(ServerAction::Lend { attachment }));

@@ -1,6 +1,7 @@
 //! Where a node, or a topic of it, is found: `shm:NODE`, `rdma://HOST[:PORT]`, and either followed by `/TOPIC`.
 
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::str::FromStr;
 
 use crate::id::{NameError, NodeName, TopicName};
@@ -85,9 +86,22 @@ pub enum AddressError {
         /// The text.
         text: String,
     },
+    /// It is none of a multicast group that notices can be sent to.
+    #[error(
+        "{group} is no multicast group that anybody may send to; use one of 239.255.0.0 to 239.255.255.255"
+    )]
+    Group {
+        /// The address.
+        group: Ipv4Addr,
+    },
     /// A name in it is malformed.
     #[error(transparent)]
     Name(#[from] NameError),
+}
+
+/// Whether an address is that of a group which leaves the local network if routers are told so: the others are for routers.
+pub(crate) fn is_group(address: Ipv4Addr) -> bool {
+    address.is_multicast() && !matches!(address.octets(), [224, 0, 0, _])
 }
 
 impl FromStr for Address {

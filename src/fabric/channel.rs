@@ -19,11 +19,13 @@ pub(crate) trait ChannelSender: Debug + Send + Sync {
     fn datagram_len_max(&self) -> usize;
 
     /// Sends a datagram to all who have joined. [`Sent::Full`] when too many are under way, or the channel does not stand
-    /// yet; nothing was sent then.
+    /// yet; nothing was sent then. Where it comes not to stand, or stands no longer, that is an error once, and from then on
+    /// what is sent to all is lost: a datagram to one receiver is not.
     fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError>;
 
     /// Sends a datagram to one receiver, known by its [`ChannelReceiver::return_ticket`]. The ticket comes from a peer, and
-    /// may be anything.
+    /// may be anything, but for a host that [`super::Connection::channel_sender`] was asked for by none of its connections: that
+    /// is an error, so that no peer can have datagrams sent to somebody else.
     fn send_to(&self, return_ticket: &[u8], datagram: &[u8]) -> Result<Sent, FabricError>;
 }
 
@@ -40,7 +42,8 @@ pub(crate) trait ChannelReceiver: Debug + Send {
     /// Datagrams that were passed over so far.
     fn passed_over(&self) -> u64;
 
-    /// Becomes readable when a datagram is waiting, or may be: receive then, until there is none. `None` in a simulation.
+    /// Becomes readable when a datagram is waiting, or may be: receive then, until there is none, and ask for the handle again
+    /// before the next wait. `None` in a simulation.
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError>;
 }
 

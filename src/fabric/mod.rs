@@ -26,10 +26,13 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+pub(crate) use address::is_group;
 pub use address::{Address, AddressError, RdmaConnect, Target};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use bounds::{check_bounds, check_writes};
-pub(crate) use channel::{ChannelReceiver, ChannelSender, Datagram, DatagramReach};
+#[cfg(any(test, feature = "verbs"))]
+pub(crate) use channel::Datagram;
+pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
 pub(crate) use wait::{Waker, finish, read_now, wait};
@@ -102,6 +105,11 @@ pub(crate) trait Connection: Debug + Send {
     /// the same fails. A region that was sent several times is taken back at once.
     fn withdraw(&mut self, registration: &Registration);
 
+    /// Whether regions that go over it are mapped by both ends, so that what one end stores is there for the other.
+    fn shares_memory(&self) -> bool {
+        false
+    }
+
     /// The sending end of a channel that the peer can join. The same one for all connections over the same network of this
     /// host. `None` where the medium has no datagrams.
     fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
@@ -124,6 +132,12 @@ pub(crate) trait Connection: Debug + Send {
 pub(crate) trait Offer: Debug + Send {
     /// Opens it for one-sided reads. It must have at least `len_min` bytes.
     fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError>;
+
+    /// Maps it in place, for memory that both ends write; where [`Connection::shares_memory`].
+    fn open_shared(self: Box<Self>, len_min: usize) -> Result<Arc<Region>, FabricError> {
+        let _ = len_min;
+        Err(FabricError::Access { why: "this medium does not share memory" })
+    }
 
     /// Opens it for one-sided writes. It must have at least `len_min` bytes.
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError>;

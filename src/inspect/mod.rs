@@ -35,7 +35,7 @@ const HOST_PREFIX: &str = "host: ";
 /// publisher.publish(&(1.0841, 1.0843))?;
 ///
 /// let report = TopicReport::of(&mut node.state_subscriber::<Raw>("shm:quotes/EURUSD").open()?)?;
-/// assert_eq!((report.sequence.get(), report.newest_len, report.state), (1, 16, Liveness::Live));
+/// assert_eq!((report.sequence.get(), report.newest_len, report.state), (1, Some(16), Liveness::Live));
 /// assert_eq!(report.process, Some(std::process::id()));
 /// # Ok(())
 /// # }
@@ -56,8 +56,15 @@ pub struct TopicReport {
     pub state: Liveness,
     /// The sequence of its newest value.
     pub sequence: Sequence,
-    /// The length of its newest value, bytes.
-    pub newest_len: u64,
+    /// The length of its newest value, bytes; `None` for a log, whose headers do not say it.
+    pub newest_len: Option<u64>,
+    /// The sequence of the oldest record that a log still holds; `None` for other kinds. One more than the newest when it
+    /// holds none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_sequence: Option<Sequence>,
+    /// Bytes of the records that a log holds, with their headers; `None` for other kinds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_len: Option<u64>,
     /// When its newest value was published, nanoseconds since the Unix epoch; `None` for never.
     pub published_ns: Option<u64>,
     /// How long ago that was, nanoseconds, by this host's clock: over a wire it is as far off as the clocks are apart.
@@ -108,6 +115,9 @@ pub struct GeometryReport {
     pub payload_len_max: usize,
     /// The whole region, bytes.
     pub region_len: usize,
+    /// Bytes of the ring of a log, of which the slots are parts; `None` for other kinds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<usize>,
 }
 
 /// Whether a publisher lives.
@@ -157,7 +167,8 @@ impl TopicReport {
             None => of_heartbeat(subscription.heart_stands_ns(heartbeat_ns)),
         };
         let granted = subscription.granted();
-        let geometry = granted.geometry.numbers();
+        let (geometry, log) = (granted.geometry.numbers(), granted.geometry.log());
+        let extent = log.map(|log| log.extent(region));
         // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
         let sequence = Sequence::new(region.load_acquire(HOT_SEQUENCE));
         let published_ns = Some(region.load(HOT_PUBLISHED)).filter(|published_ns| *published_ns != 0);
@@ -178,7 +189,9 @@ impl TopicReport {
             encoding: granted.schema.encoding(),
             state,
             sequence,
-            newest_len: region.load(HOT_LEN),
+            newest_len: if log.is_none() { Some(region.load(HOT_LEN)) } else { None },
+            first_sequence: extent.map(|extent| extent.first),
+            held_len: extent.map(|extent| extent.held_len),
             published_ns,
             age_ns: published_ns.map(|published_ns| now_ns.saturating_sub(published_ns)),
             heartbeat_ns,
@@ -194,6 +207,7 @@ impl TopicReport {
                 slot_stride: usize::try_from(geometry.slot_stride).unwrap_or(usize::MAX),
                 payload_len_max: granted.geometry.payload_len_max(),
                 region_len: granted.geometry.region_len(),
+                capacity: log.map(|log| log.capacity()),
             },
             rkey: None,
             address: None,
@@ -283,7 +297,7 @@ mod tests {
             (report.topic.as_str(), report.kind, report.type_name.as_str()),
             ("a/b", Kind::State, "String")
         );
-        assert_eq!((report.sequence.get(), report.newest_len, report.state), (1, 13, Liveness::Live));
+        assert_eq!((report.sequence.get(), report.newest_len, report.state), (1, Some(13), Liveness::Live));
         assert_eq!((report.epoch, report.process), (publisher.epoch(), Some(std::process::id())));
         assert!(report.host.is_some() && report.started_ns <= report.published_ns);
         assert_eq!((report.geometry.slot_count, report.geometry.payload_len_max), (16, 100));
@@ -293,6 +307,34 @@ mod tests {
         assert_eq!(bytes.value, 13);
         assert_eq!((report.rkey, report.address), (None, None));
         assert!(TopicReport::with_keys(&mut subscriber).unwrap().rkey.is_some());
+    }
+
+    #[test]
+    fn a_report_of_a_log_tells_what_it_holds() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = node(&dir);
+        let mut publisher = node.log_publisher::<u64>("t").capacity(4096).payload_len_max(8).open().unwrap();
+        let mut subscriber = node.log_subscriber::<u64>("shm:p/t").open().unwrap();
+        let report = TopicReport::of(&mut subscriber).unwrap();
+        assert_eq!((report.sequence, report.first_sequence), (Sequence::NONE, Some(Sequence::new(1))));
+        assert_eq!((report.held_len, report.newest_len), (Some(0), None));
+        publisher.publish_batch(&[1, 2, 3]).unwrap();
+        let report = TopicReport::of(&mut subscriber).unwrap();
+        assert_eq!((report.sequence.get(), report.held_len), (3, Some(96)));
+        for number in 0..1000 {
+            publisher.publish(&number).unwrap();
+        }
+        let report = TopicReport::of(&mut subscriber).unwrap();
+        assert_eq!((report.kind, report.geometry.capacity), (Kind::Log, Some(publisher.capacity())));
+        let (first, held_len) = (report.first_sequence.unwrap(), report.held_len.unwrap());
+        assert!(first.get() > 800 && held_len <= publisher.capacity() as u64, "{report:?}");
+        let mut all = node.log_subscriber::<u64>("shm:p/t").earliest().open().unwrap();
+        assert_eq!(all.try_receive().unwrap().unwrap().sequence, first);
+        let state = node.state_publisher::<u64>("s").open().unwrap();
+        let report = TopicReport::of(&mut node.state_subscriber::<u64>("shm:p/s").open().unwrap()).unwrap();
+        let line = serde_json::to_string(&report).unwrap();
+        assert!(["capacity", "first_sequence", "held_len"].iter().all(|name| !line.contains(name)), "{line}");
+        drop(state);
     }
 
     #[test]

@@ -115,6 +115,14 @@ impl Geometry {
         }
     }
 
+    /// Where the region says how far it is written, if its kind has that: see [`super::log`].
+    pub(crate) fn end_offset(&self) -> Option<usize> {
+        match self {
+            Self::State(_) => None,
+            Self::Log(_) => Some(super::log::HOT_END),
+        }
+    }
+
     /// The geometry of a state region, if it is one.
     pub(crate) fn state(&self) -> Option<StateGeometry> {
         match self {

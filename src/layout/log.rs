@@ -35,12 +35,15 @@
 //! looks at the start: what it copied from behind the start was not touched. Over a wire that only holds as far as the
 //! device reads in order; the checksum is what decides.
 
+use bytemuck::{cast_slice, cast_slice_mut};
+
 use super::header::{BODY_OFFSET, HOT_LEN, HOT_PUBLISHED, STATIC_OFFSET};
 use super::{ByteRange, LINE, WORD, halves, joined};
 use crate::checksum::{Crc32, crc32};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::state::GeometryError;
 use crate::limits;
+use crate::memory::{Region, set_quad};
 
 /// Where the next frame will begin, in the hot line.
 pub(crate) const HOT_END: usize = HOT_LEN;
@@ -143,10 +146,24 @@ impl LogGeometry {
         RING_OFFSET + self.place(position)
     }
 
+    /// The range from one position to another, if it does not go round the end of the ring.
+    pub(crate) fn range(&self, [from, until]: [u64; 2]) -> Option<ByteRange> {
+        let len = usize::try_from(until.checked_sub(from)?).ok().filter(|len| *len <= self.rest(from))?;
+        Some(ByteRange { offset: self.offset(from), len })
+    }
+
     /// Bytes from this position to the end of the ring.
     #[inline]
     pub(crate) fn rest(&self, position: u64) -> usize {
         self.capacity() - self.place(position)
+    }
+
+    /// What the ring holds, as its hot line says at this moment.
+    pub(crate) fn extent(&self, memory: &Region) -> LogExtent {
+        let first = Sequence::new(memory.load(HOT_START_SEQUENCE));
+        let start = memory.load(HOT_START);
+        let held_len = memory.load(HOT_END).saturating_sub(start).min(self.capacity() as u64);
+        LogExtent { first, held_len }
     }
 
     /// The number of the segment of this position, counted from the first one of the first round.
@@ -208,6 +225,15 @@ pub(crate) fn hot_line(head: &LogHead, start: &Place, epoch: Epoch) -> [u64; LIN
     [newest.get(), end, published_ns, epoch.get(), published_ns, position, sequence.get(), 0]
 }
 
+/// What a ring holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LogExtent {
+    /// The sequence of the oldest record; that of the next one when there is none.
+    pub(crate) first: Sequence,
+    /// Bytes of the records, with their headers.
+    pub(crate) held_len: u64,
+}
+
 /// Largest records that a ring can hold in any case.
 const FRAMES_MIN: usize = 4;
 
@@ -249,22 +275,44 @@ impl FrameHeader {
 /// The check of the records of one incarnation of a topic.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FrameCheck {
+    /// The checksum of the topic.
     seed: u32,
+    epoch: Epoch,
 }
+
+/// Words of the epoch and of a header.
+const CHECKED_HEAD_WORDS: usize = 1 + HEADER_WORDS;
+/// Words of a short payload, which is gathered behind them: one pass over all costs less than two over parts.
+const GATHERED_WORDS: usize = 12;
 
 impl FrameCheck {
     /// The check of the records of this topic and epoch.
     pub(crate) fn new(topic: TopicId, epoch: Epoch) -> Self {
-        Self { seed: crc32(bytemuck::cast_slice(&[topic.get().to_le(), epoch.get().to_le()])) }
+        Self { seed: crc32(bytemuck::bytes_of(&topic.get().to_le())), epoch }
     }
 
     /// The checksum of a record: of the header but for the checksum, and of the payload.
     #[inline]
     pub(crate) fn of(self, header: &FrameHeader, payload: &[u8]) -> u32 {
         let [sequence, sizes, published_ns] = FrameHeader { crc: 0, ..*header }.emit();
+        let words = [self.epoch.get().to_le(), sequence, sizes, published_ns];
         let mut crc = Crc32::resume(self.seed);
-        crc.update(bytemuck::cast_slice(&[sequence, sizes, published_ns]));
-        crc.update(payload);
+        let mut gathered = [0; CHECKED_HEAD_WORDS + GATHERED_WORDS];
+        let room = gathered.split_first_chunk_mut();
+        match room.and_then(|(head, room)| Some((head, cast_slice_mut(room).get_mut(..payload.len())?))) {
+            Some((head, room)) => {
+                set_quad(head, words);
+                room.copy_from_slice(payload);
+                let len = size_of_val(head) + payload.len();
+                crc.update(cast_slice(&gathered).split_at(len).0);
+            }
+            None => {
+                let mut head = [0; CHECKED_HEAD_WORDS];
+                set_quad(&mut head, words);
+                crc.update(cast_slice(&head));
+                crc.update(payload);
+            }
+        }
         crc.finish()
     }
 }

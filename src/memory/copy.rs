@@ -105,6 +105,22 @@ pub(crate) fn set_quad(target: &mut [u64; 4], words: [u64; 4]) {
     }
 }
 
+/// Asks the processor for the cache line of this address, to be written soon. Reads and writes nothing.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[inline]
+pub(super) fn request_line(address: *const u64) {
+    // SAFETY: the instruction is a hint: it changes nothing, raises no fault whatever the address is, and is taken for one
+    // that does nothing by x86-64 processors that do not know it.
+    unsafe {
+        core::arch::asm!("prefetchw [{address}]", address = in(reg) address, options(readonly, nostack, preserves_flags));
+    }
+}
+
+/// Does nothing: it would be a hint only.
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
+#[inline]
+pub(super) fn request_line(_address: *const u64) {}
+
 /// Moves as many whole registers as there are in `len` bytes, and returns the bytes moved.
 ///
 /// # Safety

@@ -8,7 +8,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::{LINE, WORD, copy};
 use crate::limits;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// What the file system of memory files with huge pages calls itself (`statfs(2)`).
 const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58F6;
@@ -80,6 +80,9 @@ pub(crate) struct Region {
 unsafe impl Send for Region {}
 // SAFETY: as for `Send`: methods take `&self` and touch the memory only atomically.
 unsafe impl Sync for Region {}
+
+/// Bytes that processors exchange at a time.
+const CACHE_LINE: usize = 64;
 
 impl Region {
     /// Makes a zeroed region of at least `len` bytes (rounded up to whole pages), its pages present.
@@ -187,6 +190,19 @@ impl Region {
         self.word(offset).load(Ordering::Relaxed)
     }
 
+    /// The lower half of a word, for the operating system to wait on. Whoever uses it uses no other part of that word.
+    ///
+    /// # Panics
+    ///
+    /// When the region is only mapped for reading.
+    pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
+        self.assert_writable();
+        let word = self.range(offset, 1).cast();
+        // SAFETY: `range` checked that the word lies in the mapping and is aligned, and so is its lower half; the mapping lives
+        // as long as `self`, whose lifetime the reference takes; all access to it is atomic.
+        unsafe { AtomicU32::from_ptr(word) }
+    }
+
     /// One word; what was stored before it by [`Self::store_release`] is seen by loads that follow.
     #[inline]
     pub(crate) fn load_acquire(&self, offset: usize) -> u64 {
@@ -246,6 +262,16 @@ impl Region {
             let mut last = [0; WORD];
             last.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
             self.store(offset + whole.len() * WORD, u64::from_le_bytes(last));
+        }
+    }
+
+    /// Tells the processor that these bytes will be written soon, as far as they are in the region: it need not wait for
+    /// another one then that has them in its cache.
+    #[inline]
+    pub(crate) fn expect_writes(&self, offset: usize, len: usize) {
+        let end = self.len.min(offset.saturating_add(len));
+        for offset in (offset..end).step_by(CACHE_LINE) {
+            copy::request_line(self.base.as_ptr().wrapping_byte_add(offset));
         }
     }
 

@@ -1,3 +1,4 @@
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,7 +12,9 @@ use crate::fabric::shm::ShmFabric;
 use crate::fabric::shm::directory::RuntimeDirectory;
 #[cfg(feature = "verbs")]
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
-use crate::fabric::{Address, AddressError, Fabric, FabricError, Listener, RdmaConnect, SeveralFabrics};
+use crate::fabric::{
+    Address, AddressError, Fabric, FabricError, Listener, RdmaConnect, SeveralFabrics, is_group,
+};
 use crate::id::{NameError, NodeName};
 
 /// Sets up a [`Node`].
@@ -23,6 +26,7 @@ pub struct NodeBuilder {
     events: Arc<dyn EventSink>,
     rdma: Option<Address>,
     rdma_connect: RdmaConnect,
+    notice_group: Option<Ipv4Addr>,
 }
 
 /// Why a node could not be opened.
@@ -60,6 +64,7 @@ impl NodeBuilder {
             events: Arc::new(TracingSink),
             rdma: None,
             rdma_connect: RdmaConnect::default(),
+            notice_group: None,
         }
     }
 
@@ -98,6 +103,23 @@ impl NodeBuilder {
         Self { rdma_connect, ..self }
     }
 
+    /// The multicast group that the notices of this node's topics go to over RDMA. By default one by chance of
+    /// `239.255.1.0` to `239.255.254.255` for each network that it is dialled over; a fixed one is for networks whose switches
+    /// or firewalls are told which groups there are. Nodes may share a group: each receives the datagrams of the others too, and
+    /// passes them over. Subscribers are told the group by the publisher's node. Without the cargo feature `verbs` nothing is
+    /// sent by multicast, and this has no effect.
+    ///
+    /// # Errors
+    ///
+    /// [`AddressError::Group`] when it is not a group that anybody may send to.
+    pub fn notice_group(self, group: Ipv4Addr) -> Result<Self, AddressError> {
+        if is_group(group) {
+            Ok(Self { notice_group: Some(group), ..self })
+        } else {
+            Err(AddressError::Group { group })
+        }
+    }
+
     /// Where the node's events go. By default they become `tracing` records of the target `fabricast`.
     pub fn events(self, events: Arc<dyn EventSink>) -> Self {
         Self { events, ..self }
@@ -122,7 +144,8 @@ impl NodeBuilder {
         };
         let mut members: Vec<(Arc<dyn Fabric>, bool)> = vec![(Arc::new(ShmFabric::new(directory)), true)];
         let listens = self.rdma.is_some();
-        members.extend(verbs(self.rdma, self.rdma_connect)?.map(|fabric| (fabric, listens)));
+        let fabric = verbs(self.rdma, self.rdma_connect, self.notice_group)?;
+        members.extend(fabric.map(|fabric| (fabric, listens)));
         let fabric: Arc<dyn Fabric> = Arc::new(SeveralFabrics::new(members));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let (core, driver) = assemble(self.name, fabric, clock, self.events)?;
@@ -135,13 +158,21 @@ impl NodeBuilder {
 
 /// The provider for RDMA verbs.
 #[cfg(feature = "verbs")]
-fn verbs(listen: Option<Address>, connect: RdmaConnect) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
-    Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect, ..VerbsConfig::default() })?)))
+fn verbs(
+    listen: Option<Address>,
+    connect: RdmaConnect,
+    notice_group: Option<Ipv4Addr>,
+) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
+    Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect, notice_group })?)))
 }
 
 /// Nothing: this program was built without it.
 #[cfg(not(feature = "verbs"))]
-fn verbs(listen: Option<Address>, _connect: RdmaConnect) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
+fn verbs(
+    listen: Option<Address>,
+    _connect: RdmaConnect,
+    _notice_group: Option<Ipv4Addr>,
+) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
     listen.map_or(Ok(None), |address| Err(FabricError::WithoutVerbs { address }))
 }
 

@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 
 use super::link::Link;
 use super::listener::Backlogs;
+use super::notices::NoticeSenders;
 use super::served::Served;
 use crate::clock::Clock;
 use crate::control::Identity;
@@ -34,6 +35,8 @@ pub(crate) struct NodeCore {
     backlogs: Backlogs,
     /// Sessions with subscribers that it has dialled, until its thread serves them.
     dialled: Mutex<Vec<Served>>,
+    /// The channels on which it tells of its topics.
+    notice_senders: NoticeSenders,
 }
 
 /// A topic's name, taken until its topic is there or opening it has failed.
@@ -54,8 +57,20 @@ impl NodeCore {
     ) -> Result<Self, FabricError> {
         let waker = Arc::new(Waker::new()?);
         let (topics, links, dialled) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let backlogs = Backlogs::default();
-        Ok(Self { fabric, clock, events, identity, addresses, waker, topics, links, backlogs, dialled })
+        let (backlogs, notice_senders) = (Backlogs::default(), NoticeSenders::default());
+        Ok(Self {
+            fabric,
+            clock,
+            events,
+            identity,
+            addresses,
+            waker,
+            topics,
+            links,
+            backlogs,
+            dialled,
+            notice_senders,
+        })
     }
 
     /// What moves this node's bytes.
@@ -139,6 +154,11 @@ impl NodeCore {
     /// Sessions with subscribers that this node has dialled, until its thread serves them.
     pub(super) fn dialled(&self) -> &Mutex<Vec<Served>> {
         &self.dialled
+    }
+
+    /// The channels on which this node tells of its topics.
+    pub(super) fn notice_senders(&self) -> &NoticeSenders {
+        &self.notice_senders
     }
 
     /// The sessions in which this node subscribes.

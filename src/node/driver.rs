@@ -187,12 +187,13 @@ impl Driver {
         }
         self.tend_soon = false;
         let realtime_ns = self.core.clock().realtime_ns();
-        for topic in topics {
+        for topic in &topics {
             if beat {
                 topic.beat(realtime_ns);
             }
             self.tend_soon |= topic.landings().tend();
         }
+        self.tend_soon |= self.core.notice_senders().tend(&topics, beat);
     }
 
     /// How long there is nothing to do unless a peer does something.

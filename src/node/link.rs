@@ -1,3 +1,5 @@
+mod hearing;
+
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -5,19 +7,21 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use self::hearing::Hearing;
 use super::core::NodeCore;
 use super::listener::Place;
 use super::outbox::Outbox;
 use super::served::Invited;
 use crate::control::{
-    AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, RefuseReason, Start,
-    SubscriberCounts, TopicEntry,
+    AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, NoticeChannel,
+    NoticesBy, RefuseReason, Start, SubscriberCounts, TopicEntry,
 };
 use crate::fabric::{Address, Connection, Exposure, FabricError, Offer, Received, Registration, wait};
 use crate::id::{Delivery, Sequence, TopicName};
 use crate::limits;
+use crate::notice::NoticeKey;
 use crate::repository::state::ReadCounts;
-use crate::subscriber::{Attachment, End};
+use crate::subscriber::{Attachment, Ear, End, Granted};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// How long a thread that waits for an answer sleeps at the most: another thread may have taken the answer for it.
@@ -49,6 +53,8 @@ struct LinkState {
     listing: Option<Ticket>,
     ticket_next: Ticket,
     page: Option<(Vec<TopicEntry>, bool)>,
+    /// The channel of notices that it has joined.
+    hearing: Option<Hearing>,
     /// The counts of all attachments that were detached.
     total: SubscriberCounts,
     /// Since when nobody uses the session, though the peer has yet to confirm what was detached.
@@ -97,6 +103,7 @@ pub(super) struct Request {
 pub(super) enum Answer {
     Granted { grant: Grant, offer: Option<Box<dyn Offer>> },
     Lent,
+    Notices { by: NoticesBy, offer: Option<Box<dyn Offer>> },
     Refused { reason: RefuseReason, text: String },
 }
 
@@ -182,6 +189,7 @@ impl Link {
                 listing: None,
                 ticket_next: Ticket(0),
                 page: None,
+                hearing: None,
                 unused_since_ns: None,
                 total: SubscriberCounts::default(),
                 ending: false,
@@ -209,7 +217,9 @@ impl Link {
     pub(super) fn deadline_ns(&self) -> Option<u64> {
         let state = self.state.try_lock().filter(|state| state.failure.is_none())?;
         let unused_ns = state.unused_since_ns.map(|since_ns| since_ns.saturating_add(self.patience_ns));
-        state.session.deadline_ns().or(unused_ns)
+        let hearing_ns = state.hearing.as_ref().map(|hearing| hearing.due_ns().max(1));
+        let deadlines = [state.session.deadline_ns().or(unused_ns), hearing_ns];
+        deadlines.into_iter().flatten().min()
     }
 
     /// Who the peer is.
@@ -366,6 +376,12 @@ impl LinkState {
         {
             self.fail(error);
         }
+        if self.failure.is_none()
+            && let Some(heard) = self.hearing.as_mut().and_then(|hearing| hearing.tell(now_ns))
+        {
+            // It fails when the session ends: then nothing is to be told.
+            let _ = self.session.heard(heard);
+        }
         self.flush();
     }
 
@@ -414,6 +430,7 @@ impl LinkState {
             ClientEvent::Refused { attachment, reason, text } => {
                 self.answer(attachment, Answer::Refused { reason, text });
             }
+            ClientEvent::Notices { attachment, by } => self.answer(attachment, Answer::Notices { by, offer }),
             ClientEvent::Detached { attachment, .. } => drop(self.attachments.remove(&attachment)),
             ClientEvent::TopicEnded { attachment, published } => {
                 if let Some(attached) = self.attachments.get(&attachment) {
@@ -515,6 +532,28 @@ impl LinkAttachment {
     /// Whether the publisher's writes become visible word by word, in order.
     pub(super) fn writes_words_in_order(&self) -> bool {
         self.link.state.lock().connection.writes_words_in_order()
+    }
+
+    /// Asks to be told of what the topic publishes.
+    pub(super) fn listen(&self) -> Result<(), LinkError> {
+        let mut state = self.link.state.lock();
+        state.session.listen(self.id).map_err(LinkError::Session)?;
+        state.flush();
+        Ok(())
+    }
+
+    /// What tells of what the topic publishes, on the channel that the publisher named.
+    pub(super) fn hear(&self, channel: &NoticeChannel, granted: &Granted) -> Result<Ear, FabricError> {
+        let mut state = self.link.state.lock();
+        if !state.hearing.as_ref().is_some_and(|hearing| hearing.is_of(channel)) {
+            state.hearing = Some(Hearing::join(state.connection.as_ref(), channel)?);
+        }
+        let Some(hearing) = &state.hearing else { return Err(FabricError::Closed) };
+        let receiver = Arc::clone(hearing.receiver());
+        let mailbox = receiver.subscribe(granted.topic_id, granted.epoch, NoticeKey::new(channel.key));
+        // The node's thread tells the peer that the channel is joined.
+        self.parting.core.waker().wake();
+        Ok(Ear::new(receiver, mailbox))
     }
 
     /// Lends a landing region to the publisher.

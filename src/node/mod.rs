@@ -8,6 +8,7 @@ mod directory;
 mod driver;
 mod link;
 mod listener;
+mod notices;
 mod outbox;
 mod publish;
 mod served;

@@ -3,14 +3,15 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use self::attachment::ServedAttachment;
+use self::audience::Audience;
 use super::core::NodeCore;
 use super::dial::Pending;
 use super::directory::entry;
 use super::listener::{Backlog, Place};
 use super::outbox::Outbox;
 use crate::control::{
-    Attach, AttachmentId, ControlError, Farewell, Grant, Identity, Invite, RefuseReason, SchemaJson,
-    ServerAction, ServerSession, SubscriberCounts,
+    Attach, AttachmentId, ControlError, Farewell, Grant, Identity, Invite, NoticesBy, RefuseReason,
+    SchemaJson, ServerAction, ServerSession, SubscriberCounts,
 };
 use crate::event::Event;
 use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Received, RemoteKey};
@@ -20,6 +21,7 @@ use crate::publisher::PublishedTopic;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 mod attachment;
+mod audience;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -41,6 +43,8 @@ pub(super) struct Served {
     attachments: BTreeMap<AttachmentId, ServedAttachment>,
     /// What the peer has detached from and may still be written.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
+    /// What the peer hears of what is told to all.
+    audience: Audience,
     peer: Option<NodeName>,
     /// This node has dialled, and the peer is not attached yet.
     invitation: Option<Pending>,
@@ -121,6 +125,7 @@ impl Served {
             outbox: Outbox::default(),
             attachments: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            audience: Audience::default(),
             peer: None,
             invitation: None,
             dialled_for: None,
@@ -193,6 +198,7 @@ impl Served {
         }
         self.session.on_time(now_ns);
         self.act(core, None);
+        self.audience.tend(now_ns);
         self.tell_lent();
         self.tell_detached();
         if has_lost {
@@ -243,7 +249,7 @@ impl Served {
             let _ = match action {
                 ServerAction::Send(outgoing) => {
                     let region = outgoing.region_of.and_then(|id| self.attachments.get(&id));
-                    let region = region.map(|attachment| Arc::clone(attachment.topic.registration()));
+                    let region = region.and_then(|it| it.region(outgoing.is_bell));
                     self.outbox.push(outgoing.bytes, region);
                     Ok(())
                 }
@@ -268,6 +274,11 @@ impl Served {
                 ServerAction::QueryTopics { after } => self.answer_topics(core, after.as_ref()),
                 ServerAction::Attach(attach) => self.attach(core, attach),
                 ServerAction::Lend { attachment } => self.lend(core, attachment, offer.take()),
+                ServerAction::Listen { attachment } => self.listen(core, attachment),
+                ServerAction::Heard(heard) => {
+                    self.audience.hear(heard, core.clock().monotonic_ns());
+                    Ok(())
+                }
                 ServerAction::Detach { attachment, counts } => {
                     if let Some(detached) = self.detach(core, attachment, counts) {
                         self.leaving.insert(attachment, detached);
@@ -387,16 +398,7 @@ impl Served {
             address,
         };
         let closed = Arc::new(AtomicBool::new(false));
-        let mut attached = ServedAttachment {
-            topic,
-            delivery,
-            start: start.into(),
-            is_beginning: false,
-            closed,
-            revocation: None,
-            counted: false,
-            told: false,
-        };
+        let mut attached = ServedAttachment::new(topic, delivery, start.into(), closed);
         if delivery == Delivery::Pull {
             attached.count(core, self.peer.as_ref());
         }
@@ -424,6 +426,17 @@ impl Served {
                 self.session.refuse(id, reason, &text)
             }
         }
+    }
+
+    /// Has the peer told of what a topic publishes. A failure costs it that, and nothing else.
+    fn listen(&mut self, core: &NodeCore, id: AttachmentId) -> Result<(), ControlError> {
+        let attachment = self.attachments.get_mut(&id);
+        let by = attachment.map(|it| self.audience.admit(core, self.connection.as_ref(), it));
+        let by = by.transpose().unwrap_or_else(|error| {
+            core.tell(&Event::Trouble { what: format!("a subscriber gets no notices: {error}") });
+            None
+        });
+        self.session.notices(id, by.unwrap_or(NoticesBy::Nothing))
     }
 
     /// Hands the landing region that was lent over to the publisher, or says why that cannot be.

@@ -24,6 +24,9 @@ const SEEDS: u64 = 60;
 /// Turns of the world within which everything that was begun has ended.
 const TURNS: usize = 3000;
 
+/// How far a pause brings the world's clock at most, ns: a few times as long as a message takes.
+const PAUSE_NS_MAX: u64 = 50_000;
+
 /// All nodes of a simulation.
 #[derive(Debug)]
 struct World {
@@ -114,7 +117,7 @@ impl Clock for WorldClock {
 
     fn pause(&self, duration: Duration) {
         if let Some(world) = self.0.upgrade() {
-            world.network.clock().advance(saturate(duration).min(10_000));
+            world.network.clock().advance(saturate(duration).min(PAUSE_NS_MAX));
             world.turn();
         }
     }
@@ -470,3 +473,4 @@ fn a_stopped_publisher_is_fetched_from_and_attaching_to_it_takes_no_longer_than_
 
 mod dialling;
 mod logs;
+mod notices;

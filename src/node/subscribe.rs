@@ -6,7 +6,8 @@ use super::Node;
 use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
 use crate::clock::saturate;
-use crate::control::{ControlError, Grant, Start};
+use crate::control::{ControlError, Grant, NoticesBy, Start};
+use crate::event::Event;
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
 use crate::id::{Delivery, Kind, Sequence, TopicName};
 use crate::layout::Geometry;
@@ -14,12 +15,13 @@ use crate::layout::header::{STATIC_OFFSET, StaticLine};
 use crate::layout::state::GeometryError;
 use crate::limits;
 use crate::memory::{Protection, Region};
+use crate::notice::{BELL_LEN, Bell};
 use crate::payload::{Encoding, Payload, Schema, SchemaError};
 use crate::repository::log::LogStart;
 use crate::repository::state::ReadCounts;
 use crate::subscriber::{
-    AttachError, Attachment, GrantError, Granted, LogSubscriber, Source, StateSubscriber, SubscriberError,
-    Subscription,
+    AttachError, Attachment, GrantError, Granted, Listening, LogSubscriber, Source, StateSubscriber,
+    SubscriberError, Subscription,
 };
 
 /// Sets up a subscriber of a state topic.
@@ -53,6 +55,8 @@ pub(super) struct Terms {
     /// How long each answer may take.
     pub(super) patience: Duration,
     pub(super) region_len_max: usize,
+    /// Whether the publisher is to tell of what it publishes.
+    pub(super) notices: bool,
 }
 
 impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
@@ -73,6 +77,15 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     /// How values travel.
     pub fn delivery(mut self, delivery: Delivery) -> Self {
         self.terms.delivery = delivery;
+        self
+    }
+
+    /// Has the publisher tell of what it publishes, so that waiting costs little. On one host it wakes this subscriber; over RDMA
+    /// it sends notices by multicast, with small payloads in them, and this subscriber reads the repository only when it was told
+    /// of something, or when its own timer says so ([`limits::NOTICE_DOUBT_NS`], and [`limits::NOTICE_TIMER_NS`] while no notices
+    /// arrive). Losing notices costs time, and nothing else. Without this it reads whenever it looks.
+    pub fn notices(mut self) -> Self {
+        self.terms.notices = true;
         self
     }
 
@@ -154,6 +167,15 @@ impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
         self
     }
 
+    /// Has the publisher tell of what it publishes, so that waiting costs little. On one host it wakes this subscriber; over RDMA
+    /// it sends notices by multicast, with small payloads in them, and this subscriber reads the repository only when it was told
+    /// of something, or when its own timer says so ([`limits::NOTICE_DOUBT_NS`], and [`limits::NOTICE_TIMER_NS`] while no notices
+    /// arrive). Losing notices costs time, and nothing else. Without this it reads whenever it looks.
+    pub fn notices(mut self) -> Self {
+        self.terms.notices = true;
+        self
+    }
+
     /// How long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. A session
     /// that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
     pub fn timeout(mut self, patience: Duration) -> Self {
@@ -194,6 +216,7 @@ impl Terms {
             start: LogStart::Newest,
             patience: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
             region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
+            notices: false,
         }
     }
 }
@@ -239,8 +262,11 @@ impl Terms {
         let attachment = link.attach(core, node.hold(), request)?;
         match self.take_grant(core, topic, &attachment) {
             Ok((granted, source)) => {
+                let listening = if self.notices { listen(core, &attachment, &granted) } else { None };
                 let clock = Arc::clone(core.clock());
-                Ok(Subscription::new(granted, source, Arc::new(attachment), clock))
+                let mut subscription = Subscription::new(granted, source, Arc::new(attachment), clock);
+                listening.into_iter().for_each(|it| subscription.listen(it));
+                Ok(subscription)
             }
             Err(error) => {
                 attachment.leave(ReadCounts::default());
@@ -259,7 +285,7 @@ impl Terms {
         let (grant, offer) = match attachment.answer()? {
             Answer::Granted { grant, offer } => (grant, offer),
             Answer::Refused { reason, text } => return Err(AttachError::Refused { reason, text }),
-            Answer::Lent => return Err(GrantError::NoRegion.into()),
+            Answer::Lent | Answer::Notices { .. } => return Err(GrantError::NoRegion.into()),
         };
         let granted = self.check(topic, &grant)?;
         let (len, max) = (granted.geometry.region_len(), self.region_len_max);
@@ -282,7 +308,7 @@ impl Terms {
                     }
                     Answer::Lent => Ok((granted, Source::Landing(region))),
                     Answer::Refused { reason, text } => Err(AttachError::Refused { reason, text }),
-                    Answer::Granted { .. } => Err(GrantError::NoRegion.into()),
+                    Answer::Granted { .. } | Answer::Notices { .. } => Err(GrantError::NoRegion.into()),
                 }
             }
         }
@@ -323,6 +349,26 @@ fn is_over(error: &SubscriberError) -> bool {
         matches!(source, Broken { .. } | Closed { .. } | Disconnected | TooManyAttachments { .. })
     };
     matches!(error, SubscriberError::Session { source, .. } if over(source))
+}
+
+/// Has the publisher tell of what it publishes. What fails costs that, and nothing else: the subscriber looks by itself.
+fn listen(core: &NodeCore, attachment: &LinkAttachment, granted: &Granted) -> Option<Listening> {
+    let listening = || -> Result<Option<Listening>, AttachError> {
+        attachment.listen()?;
+        let Answer::Notices { by, offer } = attachment.answer()? else { return Ok(None) };
+        Ok(match by {
+            NoticesBy::Nothing => None,
+            NoticesBy::Bell => {
+                let memory = offer.ok_or(GrantError::NoRegion)?.open_shared(BELL_LEN)?;
+                Some(Listening::Bell(Bell::new(memory)))
+            }
+            NoticesBy::Channel(channel) => Some(Listening::Channel(attachment.hear(&channel, granted)?)),
+        })
+    };
+    listening().unwrap_or_else(|error| {
+        core.tell(&Event::Trouble { what: format!("no notices of {}: {error}", granted.topic) });
+        None
+    })
 }
 
 /// Opens the repository that came with a grant, and checks that it is the one that was granted.

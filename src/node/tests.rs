@@ -14,6 +14,7 @@ use super::*;
 use crate::clock::{Clock, SystemClock};
 use crate::control::{ControlError, RefuseReason};
 use crate::event::{Event, EventSink};
+use crate::fabric::AddressError;
 use crate::id::{Delivery, Sequence};
 use crate::payload::Raw;
 use crate::publisher::PublisherError;
@@ -104,6 +105,20 @@ fn a_node_without_a_name_does_not_listen_and_says_so() {
     let error = builder.open().unwrap_err();
     assert!(matches!(error, NodeError::Unnamed { .. }), "{error}");
     assert!(error.to_string().ends_with("NodeBuilder::name to serve rdma://127.0.0.1:7471"), "{error}");
+}
+
+#[test]
+fn notices_go_to_a_group_that_anybody_may_send_to() {
+    for group in [[127, 0, 0, 1], [224, 0, 0, 1], [192, 0, 2, 1], [0, 0, 0, 0], [240, 0, 0, 1]] {
+        let error = Node::builder().notice_group(group.into()).unwrap_err();
+        assert_eq!(error, AddressError::Group { group: group.into() });
+    }
+    for group in [[239, 255, 1, 2], [224, 0, 1, 0], [232, 1, 2, 3]] {
+        assert!(Node::builder().notice_group(group.into()).is_ok());
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Node::builder().notice_group([239, 255, 1, 2].into()).unwrap();
+    builder.name("p").unwrap().runtime_dir(dir.path()).open().unwrap();
 }
 
 /// A publish may fall between the handover of a landing region and the publisher's taking it over.
@@ -385,3 +400,4 @@ fn errors_read_as_sentences() {
 
 mod dialling;
 mod log;
+mod notices;

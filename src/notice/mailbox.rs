@@ -1,13 +1,15 @@
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
+use crate::fabric::{FabricError, Waker};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::notice::{Entry, Notice};
 use crate::layout::{WORD, halves, joined};
 use crate::limits;
-use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Words that can be kept until they are taken.
 const HELD_WORDS: usize = limits::NOTICE_INLINE_HELD_LEN / WORD;
@@ -26,6 +28,10 @@ pub(crate) struct Mailbox {
     gaps: Arc<AtomicU64>,
     /// How often that was when the subscription last asked.
     gaps_told: AtomicU64,
+    /// The subscription may be asleep.
+    is_awaited: AtomicBool,
+    /// Wakes it. Made when it sleeps for the first time.
+    waker: OnceLock<Waker>,
 }
 
 #[derive(Debug)]
@@ -63,7 +69,31 @@ impl Mailbox {
         let words = VecDeque::with_capacity(HELD_WORDS);
         let gaps_told = AtomicU64::new(gaps.load(Ordering::Relaxed));
         let held = Mutex::new(Held { hint: Hint::default(), words, pieces: 0 });
-        Self { topic, epoch, sequence: AtomicU64::new(0), held, gaps, gaps_told }
+        let (sequence, is_awaited, waker) = (AtomicU64::new(0), AtomicBool::new(false), OnceLock::new());
+        Self { topic, epoch, sequence, held, gaps, gaps_told, is_awaited, waker }
+    }
+
+    /// Readable as soon as something is put in, until [`Self::end_wait`]: another thread may take from the channel what this
+    /// subscription waits for. Whether there is news already is to be looked at after this.
+    pub(crate) fn begin_wait(&self) -> Result<BorrowedFd<'_>, FabricError> {
+        let waker = match self.waker.get() {
+            Some(waker) => waker,
+            None => {
+                let made = Waker::new()?;
+                self.waker.get_or_init(|| made)
+            }
+        };
+        waker.reset();
+        self.is_awaited.store(true, Ordering::Relaxed);
+        // SeqCst: either `put` sees that somebody waits, or who waits sees what was put. Pairs with the fence there.
+        fence(Ordering::SeqCst);
+        Ok(waker.wait_handle())
+    }
+
+    /// The subscription is awake.
+    pub(crate) fn end_wait(&self) {
+        // Relaxed: who takes it for asleep wakes it in vain.
+        self.is_awaited.store(false, Ordering::Relaxed);
     }
 
     /// Whether a later sequence than this one was heard of. One load.
@@ -109,6 +139,13 @@ impl Mailbox {
             held.hint = Hint { sequence, position, published_ns };
             // Relaxed: see `has_news`.
             self.sequence.store(sequence.get(), Ordering::Relaxed);
+        }
+        // SeqCst: pairs with the fence in `begin_wait`.
+        fence(Ordering::SeqCst);
+        if self.is_awaited.load(Ordering::Relaxed)
+            && let Some(waker) = self.waker.get()
+        {
+            waker.wake();
         }
         dropped
     }

@@ -7,6 +7,7 @@
 //! Losing notices costs time, and nothing else: the next one, the next heartbeat or the subscriber's own timer finds what
 //! was missed. A forged one costs a look in vain.
 
+mod bell;
 mod mailbox;
 mod receiver;
 mod sender;
@@ -17,9 +18,15 @@ mod tests;
 use std::io;
 
 pub(crate) use crate::layout::notice::{Inline, Notice, NoticeKey};
-pub(crate) use mailbox::{Hint, Mailbox, Piece};
-pub(crate) use receiver::{NoticeCounts, NoticeReach, NoticeReceiver};
-pub(crate) use sender::{NoticeSender, NoticeSenderCounts, RegisterError};
+pub(crate) use bell::{BELL_LEN, Bell};
+#[cfg(test)]
+pub(crate) use mailbox::Hint;
+pub(crate) use mailbox::{Mailbox, Piece};
+pub use receiver::NoticeCounts;
+pub(crate) use receiver::{NoticeReach, NoticeReceiver};
+#[cfg(test)]
+pub(crate) use sender::NoticeSenderCounts;
+pub(crate) use sender::{NoticeSender, RegisterError};
 
 use crate::random;
 

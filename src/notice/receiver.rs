@@ -73,32 +73,32 @@ struct Numbers {
 /// `foreign`, `other_epoch` and `forged`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub(crate) struct NoticeCounts {
+pub struct NoticeCounts {
     /// Datagrams that came.
-    pub(crate) datagrams: u64,
+    pub datagrams: u64,
     /// Datagrams that the medium did not let through: from somebody else than the sender, or too long. They are not among
     /// those that came.
-    pub(crate) passed_over: u64,
+    pub passed_over: u64,
     /// Datagrams that are no notices, or of another version, or not whole. Entries before the damage count.
-    pub(crate) malformed: u64,
+    pub malformed: u64,
     /// Datagrams of another channel.
-    pub(crate) other_channel: u64,
+    pub other_channel: u64,
     /// Datagrams that had not come when a later one did.
-    pub(crate) lost: u64,
+    pub lost: u64,
     /// Entries that were believed, and new.
-    pub(crate) entries: u64,
+    pub entries: u64,
     /// Entries that were no newer than what had come already.
-    pub(crate) stale: u64,
+    pub stale: u64,
     /// Entries of topics that nobody here subscribes to.
-    pub(crate) foreign: u64,
+    pub foreign: u64,
     /// Entries of another incarnation of a topic.
-    pub(crate) other_epoch: u64,
+    pub other_epoch: u64,
     /// Entries with a wrong MAC.
-    pub(crate) forged: u64,
+    pub forged: u64,
     /// Pieces of repositories that came inline, for each subscription.
-    pub(crate) inline_taken: u64,
+    pub inline_taken: u64,
     /// Those of them that a subscription did not take before its room was used up.
-    pub(crate) inline_dropped: u64,
+    pub inline_dropped: u64,
 }
 
 /// What tells a subscriber of news, as it looks at the moment.

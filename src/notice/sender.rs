@@ -108,6 +108,7 @@ impl NoticeSender {
     }
 
     /// What has been counted so far.
+    #[cfg(test)]
     pub(crate) fn counts(&self) -> NoticeSenderCounts {
         self.state.lock().counts
     }
@@ -124,11 +125,14 @@ impl NoticeSender {
         Ok(())
     }
 
-    /// Forgets a topic. Its notices are sent no more.
-    pub(crate) fn forget(&self, topic: TopicId) {
+    /// Forgets a topic whose notices have this key: they are sent no more. Those of a later incarnation of the topic have
+    /// another key, and are.
+    pub(crate) fn forget(&self, topic: TopicId, key: NoticeKey) {
         let mut state = self.state.lock();
-        state.topics.remove(&topic);
-        state.pending.retain(|(waiting, _)| waiting.topic != topic);
+        if state.topics.get(&topic) == Some(&key) {
+            state.topics.remove(&topic);
+        }
+        state.pending.retain(|(waiting, its_key)| waiting.topic != topic || *its_key != key);
     }
 
     /// Sends every datagram to this receiver alone too, until [`Self::remove_unicast`] was called as often as this.

@@ -13,7 +13,9 @@ use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::testkit::random::{Random, each_seed};
 
+mod incarnations;
 mod oracle;
+mod waiting;
 
 /// Datagrams of this length hold fifteen entries without inline bytes.
 const MTU: usize = 1024;
@@ -209,7 +211,7 @@ fn what_there_is_no_room_for_waits_and_the_newest_of_a_topic_replaces_the_others
             .for_each(|topic| assert!(pair.sender.announce(&notice(*topic, sequence), None).unwrap()));
     }
     assert!(pair.sender.flush().unwrap() && pair.wire.take().is_empty());
-    pair.sender.forget(topics[0]);
+    pair.sender.forget(topics[0], KEY);
 
     // A commit takes along what fits beside it, and the rest goes with a flush.
     *pair.wire.room.lock() = Some(1);
@@ -402,7 +404,7 @@ fn topics_are_bounded() {
     }
     assert_eq!(pair.sender.register(TopicId::new(u64::MAX), KEY), Err(RegisterError::Topics));
     pair.sender.register(TopicId::new(3), KEY).unwrap();
-    pair.sender.forget(TopicId::new(4));
+    pair.sender.forget(TopicId::new(4), KEY);
     pair.sender.register(TopicId::new(u64::MAX), KEY).unwrap();
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::log_landing::LogLanding;
 use super::log_landings::LogLandings;
+use super::notices::{News, Notifier};
 use super::opening::{Opening, TopicCounts, TopicParts, fresh_epoch};
 use super::state::MEASURED_ONE_IN;
 use super::topic::PublishedTopic;
@@ -12,6 +13,7 @@ use super::{PublishError, PublisherError};
 use crate::clock::Clock;
 use crate::fabric::Waker;
 use crate::id::{Epoch, Sequence, TopicName};
+use crate::layout::ByteRange;
 use crate::layout::log::{LogGeometry, LogHead};
 use crate::limits;
 use crate::payload::Payload;
@@ -62,6 +64,7 @@ struct Output {
     handover: Arc<LogLandings>,
     landings: Vec<LogLanding>,
     clock: Arc<dyn Clock>,
+    notifier: Notifier,
     counts: TopicCounts,
 }
 
@@ -176,10 +179,11 @@ impl<T: Payload> LogPublisher<T> {
         let registration = Arc::clone(&opening.registration);
         let writer = LogWriter::new(Arc::clone(registration.region()), geometry, &opening.line);
         let TopicParts { clock, waker, node, payload_len_max, .. } = parts;
+        let notifier = opening.notifier(&waker);
         let handover = Arc::new(LogLandings::new(registration, geometry, epoch, Arc::clone(&waker)));
         let (topic, counts) = opening.finish(Arc::<LogLandings>::clone(&handover));
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
-        let output = Output { topic: Arc::clone(&topic), waker, handover, landings, clock, counts };
+        let output = Output { topic: Arc::clone(&topic), waker, handover, landings, clock, notifier, counts };
         let scratch = vec![0; payload_len_max].into();
         Ok((Self { writer, output, scratch, _node: node, payload: PhantomData }, topic))
     }
@@ -213,25 +217,42 @@ impl<T: Payload> LogPublisher<T> {
                 end: self.writer.committed_end(),
                 published_ns: now_ns,
             };
-            self.output.deliver(&head, now_ns);
+            self.output.deliver(&head);
         }
         Ok(sequence)
     }
 
     #[inline]
     fn commit_at(&mut self, began_ns: u64) {
-        if let Some(Appended { newest, positions: [_, end] }) = self.writer.commit(began_ns) {
-            self.output.deliver(&LogHead { newest, end, published_ns: began_ns }, began_ns);
+        if let Some(appended) = self.writer.commit(began_ns) {
+            let Appended { newest, positions: [_, end], .. } = appended;
+            self.output.deliver(&LogHead { newest, end, published_ns: began_ns });
+            let inline = self.writer.geometry().range(appended.positions);
+            self.output.tell(&appended, inline, began_ns);
+            self.output.measure(&appended, began_ns);
         }
     }
 }
 
 impl Output {
-    /// Brings committed records to the push subscribers, and shows now and then how long that took.
+    /// Tells of committed records.
     #[inline]
-    fn deliver(&mut self, head: &LogHead, began_ns: u64) {
+    fn tell(&mut self, appended: &Appended, inline: Option<ByteRange>, published_ns: u64) {
+        let Appended { newest: sequence, positions: [_, position], count } = *appended;
+        let inline = inline.zip(u32::try_from(count).ok());
+        self.notifier.tell(|| News { sequence, position, published_ns, inline });
+    }
+
+    /// Brings committed records to the push subscribers.
+    #[inline]
+    fn deliver(&mut self, head: &LogHead) {
         self.handover.deliver(&mut self.landings, head);
-        if head.newest.get().is_multiple_of(MEASURED_ONE_IN) {
+    }
+
+    /// Shows now and then how long a commit took.
+    #[inline]
+    fn measure(&self, appended: &Appended, began_ns: u64) {
+        if appended.newest.get().is_multiple_of(MEASURED_ONE_IN) {
             self.counts.show_duration(self.clock.realtime_ns().saturating_sub(began_ns));
         }
     }

@@ -2,6 +2,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::PublisherError;
+use super::notices::{Notifier, TopicNotices};
 use super::topic::{Landings, PublishedTopic};
 use crate::clock::Clock;
 use crate::fabric::{Exposure, Fabric, Registration, Waker};
@@ -10,6 +11,7 @@ use crate::layout::Geometry;
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET, StaticLine};
 use crate::memory::{Protection, Region};
 use crate::metrics::{Counters, Gauge, Handle, Unit};
+use crate::notice::draw_key;
 use crate::payload::{Payload, Schema};
 use crate::sync::atomic::AtomicBool;
 
@@ -34,6 +36,7 @@ pub(super) struct Opening {
     pull_subscribers: Gauge,
     push_subscribers: Gauge,
     started_ns: u64,
+    pub(super) notices: Arc<TopicNotices>,
     /// Its header, for the writer to place.
     pub(super) line: StaticLine,
     pub(super) registration: Arc<Registration>,
@@ -90,6 +93,8 @@ impl Opening {
         let (Some(pull_subscribers), Some(push_subscribers)) = (gauge(pull), gauge(push)) else {
             unreachable!("the counters have room for those that every topic has")
         };
+        let key = draw_key().map_err(PublisherError::Random)?;
+        let notices = Arc::new(TopicNotices::new(line.topic, epoch, key));
         let (name, counts) = (parts.name.clone(), TopicCounts { counters, bytes, duration });
         Ok(Self {
             name,
@@ -98,10 +103,17 @@ impl Opening {
             pull_subscribers,
             push_subscribers,
             started_ns,
+            notices,
             line,
             registration,
             counts,
         })
+    }
+
+    /// What tells of the topic's commits.
+    pub(super) fn notifier(&self, waker: &Arc<Waker>) -> Notifier {
+        let memory = Arc::clone(self.registration.region());
+        Notifier::new(Arc::clone(&self.notices), memory, Arc::clone(waker))
     }
 
     /// The topic, as its node has it, once its writer has placed the header; and what is counted of it.
@@ -115,6 +127,7 @@ impl Opening {
             registration: self.registration,
             pull_subscribers: self.pull_subscribers,
             push_subscribers: self.push_subscribers,
+            notices: self.notices,
             landings,
             ended: AtomicBool::new(false),
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::landing::Landing;
 use super::landings::StateLandings;
 use super::loan::Loan;
+use super::notices::{News, Notifier};
 use super::opening::{Opening, TopicCounts, TopicParts, fresh_epoch};
 use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
@@ -59,6 +60,7 @@ pub(super) struct Output {
     handover: Arc<StateLandings>,
     landings: Vec<Landing>,
     clock: Arc<dyn Clock>,
+    notifier: Notifier,
     counts: TopicCounts,
 }
 
@@ -142,10 +144,11 @@ impl<T: Payload> StatePublisher<T> {
         let registration = Arc::clone(&opening.registration);
         let writer = StateWriter::new(Arc::clone(registration.region()), geometry, &opening.line);
         let handover = Arc::new(StateLandings::new(registration, geometry, epoch));
+        let TopicParts { clock, waker, node, .. } = parts;
+        let notifier = opening.notifier(&waker);
         let (topic, counts) = opening.finish(Arc::<StateLandings>::clone(&handover));
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
-        let TopicParts { clock, waker, node, .. } = parts;
-        let output = Output { topic: Arc::clone(&topic), waker, handover, landings, clock, counts };
+        let output = Output { topic: Arc::clone(&topic), waker, handover, landings, clock, notifier, counts };
         let encoding = T::ENCODING.number();
         Ok((Self { writer, output, encoding, _node: node, payload: PhantomData }, topic))
     }
@@ -180,16 +183,23 @@ impl Output {
         self.clock.realtime_ns()
     }
 
-    /// Brings a committed value to the push subscribers, and counts it.
+    /// Brings a committed value to the push subscribers, tells of it, and counts it.
     #[inline]
     pub(super) fn deliver(&mut self, committed: &Committed) {
         self.counts.add_bytes(committed.payload_len as u64);
         if self.handover.has_waiting() {
             self.landings.append(&mut self.handover.take_waiting());
         }
-        if self.landings.is_empty() {
-            return;
+        if !self.landings.is_empty() {
+            self.push(committed);
         }
+        let Committed { sequence, slot, published_ns, .. } = *committed;
+        self.notifier.tell(|| News { sequence, position: 0, published_ns, inline: Some((slot, 1)) });
+    }
+
+    /// Writes a committed value to the push subscribers.
+    #[inline]
+    fn push(&mut self, committed: &Committed) {
         let mut leaving = false;
         for landing in &mut self.landings {
             if !landing.is_closed() {

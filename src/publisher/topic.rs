@@ -1,11 +1,13 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use super::notices::TopicNotices;
 use crate::fabric::{Registration, RemoteWrite};
 use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::metrics::Gauge;
+use crate::notice::Notice;
 use crate::payload::Schema;
 use crate::repository::log::LogStart;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +24,8 @@ pub(crate) struct PublishedTopic {
     pub(super) registration: Arc<Registration>,
     pub(super) pull_subscribers: Gauge,
     pub(super) push_subscribers: Gauge,
+    /// Who is told of what it publishes.
+    pub(super) notices: Arc<TopicNotices>,
     /// What the topic is written to.
     pub(super) landings: Arc<dyn Landings>,
     /// The publisher was dropped.
@@ -114,6 +118,19 @@ impl PublishedTopic {
     /// Whether the publisher was dropped.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Who is told of what it publishes.
+    pub(crate) fn notices(&self) -> &Arc<TopicNotices> {
+        &self.notices
+    }
+
+    /// What it has reached, to be told on a channel.
+    pub(crate) fn notice(&self) -> Notice {
+        let region = self.registration.region();
+        // The position first: what is told is no further than it is written.
+        let position = self.geometry.end_offset().map_or(0, |offset| region.load_acquire(offset));
+        self.notices.notice(self.newest(), position, self.published_ns())
     }
 
     /// What it is written to.

@@ -89,6 +89,17 @@ pub enum ReceiveError {
         /// How many they are.
         count: u64,
     },
+    /// Records of a log that were published before the topic ended, and that will not be received any more: the connection was
+    /// lost before this subscriber came to them, or has lost them. The next call tells the end.
+    #[error(
+        "{count} records from {first_lost} on, the last ones of the topic, were lost with the connection"
+    )]
+    CutOff {
+        /// The first of them.
+        first_lost: Sequence,
+        /// How many they are.
+        count: u64,
+    },
     /// The publisher of the topic was dropped, and every value was received that it left behind.
     #[error("the topic has ended after {published} values")]
     Ended {

@@ -3,6 +3,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::listening::{Ear, Listening, NoticePath};
 use super::subscription::{Batch, End, Observed, PAUSE, SPIN_NS, Source, Subscription};
 use super::{GrantError, ReceiveError, Record, RecordRef, Subscribed};
 use crate::clock::{Clock, saturate};
@@ -11,6 +12,7 @@ use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
 use crate::layout::header::HOT_EPOCH;
 use crate::limits;
 use crate::memory::Region;
+use crate::notice::NoticeCounts;
 use crate::payload::{Payload, Schema};
 use crate::repository::log::{
     Brought, LogCounts, LogFetch, LogReader, LogStart, LossReason, Lost, Next, Taken,
@@ -75,6 +77,8 @@ pub struct LogSubscriberStats {
     pub lapped: u64,
     /// Records that were not accepted: damaged, or not of the type.
     pub rejected: u64,
+    /// Records that could not be read any more when the topic had ended.
+    pub cut_off: u64,
 }
 
 /// What one look at what is fetched gave.
@@ -117,8 +121,8 @@ impl<T: Payload> LogSubscriber<T> {
     /// # Errors
     ///
     /// [`ReceiveError`]. [`ReceiveError::Lapped`] and [`ReceiveError::DamagedRecords`] tell which records are missing, before
-    /// the next one that is there; [`ReceiveError::Decode`] passes its record over. [`ReceiveError::Ended`] and
-    /// [`ReceiveError::Gone`] come after the last record, and from then on always. A subscriber by pull over a wire cannot read
+    /// the next one that is there, [`ReceiveError::CutOff`] which ones before the end; [`ReceiveError::Decode`] passes its record
+    /// over. [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come after the last record, and from then on always. A subscriber by pull over a wire cannot read
     /// what was published just before the publisher's node was gone.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Record<T::Owned>>, ReceiveError> {
@@ -160,6 +164,9 @@ impl<T: Payload> LogSubscriber<T> {
                     // What a connection that is over has brought is not all there.
                     self.fetching = self.fetching.take().filter(|_| !error.ends_connection());
                     let now_ns = self.subscription.clock.monotonic_ns();
+                    if self.subscription.has_ended() {
+                        return self.conclude();
+                    }
                     return self.subscription.lose(error, now_ns);
                 }
             },
@@ -167,14 +174,7 @@ impl<T: Payload> LogSubscriber<T> {
         let epoch = self.subscription.granted.epoch;
         match look {
             Look::Nothing => Ok(None),
-            Look::All => {
-                if let (true, Some(End::Ended { published })) = (is_pushed, self.subscription.end())
-                    && let Some(lost) = self.reader.miss_rest(published)
-                {
-                    return Err(lost.into());
-                }
-                self.subscription.conclude()
-            }
+            Look::All => self.conclude(),
             Look::Taken(taken) => match self.reader.taken(taken) {
                 Next::Record(record) => Ok(Some(RecordRef {
                     bytes: record.payload,
@@ -211,7 +211,8 @@ impl<T: Payload> LogSubscriber<T> {
                 std::hint::spin_loop();
             } else {
                 let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
-                self.subscription.pause(self.fetching.is_some(), left)?;
+                let last = Sequence::new(self.reader.next_sequence().get() - 1);
+                self.subscription.pause(self.fetching.is_some(), last, left)?;
             }
         }
     }
@@ -253,16 +254,39 @@ impl<T: Payload> LogSubscriber<T> {
         self.reader.next_sequence()
     }
 
+    /// How this subscriber is told that there is something new, at this moment.
+    pub fn notice_path(&self) -> NoticePath {
+        self.subscription.notice_path()
+    }
+
+    /// What this process has counted on the channel of notices that this subscriber listens to, for all who do. Locks for a
+    /// moment. All zeros where there is no channel.
+    pub fn notice_counts(&self) -> NoticeCounts {
+        self.subscription.notice_counts()
+    }
+
     /// What has been counted so far.
     pub fn stats(&self) -> LogSubscriberStats {
-        let LogCounts { received, lapped, damaged } = self.reader.counts();
+        let LogCounts { received, lapped, damaged, cut_off } = self.reader.counts();
         let failures = self.decode_failures;
-        LogSubscriberStats { received: received - failures, lapped, rejected: damaged + failures }
+        LogSubscriberStats { received: received - failures, lapped, rejected: damaged + failures, cut_off }
+    }
+
+    /// Tells the end of the topic. Records before it that were not received, and never will be, are told first.
+    #[cold]
+    fn conclude<R>(&mut self) -> Result<Option<R>, ReceiveError> {
+        if let Some(End::Ended { published }) = self.subscription.end()
+            && let Some((first_lost, count)) = self.reader.give_up(published)
+        {
+            return Err(ReceiveError::CutOff { first_lost, count });
+        }
+        self.subscription.conclude()
     }
 
     /// Takes the next record of a repository on another host, and fetches as much as can be fetched without waiting.
     fn look(&mut self, has_ended: bool) -> Result<Look, FabricError> {
-        let Source::Remote(remote) = &mut self.subscription.source else { return Ok(Look::Nothing) };
+        let Subscription { source, clock, listening, .. } = &mut self.subscription;
+        let Source::Remote(remote) = source else { return Ok(Look::Nothing) };
         // As long as the provider completes at once, but not for ever.
         for _ in 0..limits::LOG_REFILLS_MAX {
             if let Some(taken) = self.reader.take() {
@@ -271,6 +295,16 @@ impl<T: Payload> LogSubscriber<T> {
             let completion = match self.fetching {
                 Some(_) => remote.poll()?,
                 None => {
+                    if let Some(Listening::Channel(ear)) = listening
+                        && !has_ended
+                        && !self.reader.wants_more()
+                    {
+                        match hear(&mut self.reader, ear, clock.monotonic_ns()) {
+                            Heard::Records => continue,
+                            Heard::Nothing => break,
+                            Heard::Due => {}
+                        }
+                    }
                     self.ended_before = has_ended;
                     begin(&self.reader, remote.as_mut(), &mut self.fetching)?
                 }
@@ -279,7 +313,7 @@ impl<T: Payload> LogSubscriber<T> {
                 break;
             }
             let Some(Batch::Values(fetched)) = self.fetching.take() else { continue };
-            let now_ns = self.subscription.clock.monotonic_ns();
+            let now_ns = clock.monotonic_ns();
             if self.reader.check(remote.mirror(), &fetched, now_ns) == Brought::Nothing {
                 return Ok(if self.ended_before { Look::All } else { Look::Nothing });
             }
@@ -290,6 +324,34 @@ impl<T: Payload> LogSubscriber<T> {
             }
         }
         Ok(Look::Nothing)
+    }
+}
+
+/// What notices have brought.
+enum Heard {
+    /// Records, for the reader to take.
+    Records,
+    /// No reason to look.
+    Nothing,
+    /// A reason to look in the repository.
+    Due,
+}
+
+/// Takes what has come by notices.
+fn hear(reader: &mut LogReader, ear: &mut Ear, now_ns: u64) -> Heard {
+    ear.hear(now_ns);
+    let mut has_records = false;
+    while let Some((piece, frames)) = ear.take_piece() {
+        let from = piece.notice.position.wrapping_sub(size_of_val(frames) as u64);
+        has_records |= reader.take_inline(frames, from);
+    }
+    let last = Sequence::new(reader.next_sequence().get() - 1);
+    if has_records {
+        Heard::Records
+    } else if ear.is_due(last, now_ns) {
+        Heard::Due
+    } else {
+        Heard::Nothing
     }
 }
 
@@ -372,8 +434,9 @@ impl<T: Payload> Observed for LogSubscriber<T> {
 
 impl<T: Payload> Drop for LogSubscriber<T> {
     fn drop(&mut self) {
-        let LogSubscriberStats { received, lapped, rejected } = self.stats();
-        self.subscription.leave(ReadCounts { received, conflated: lapped, torn_retries: 0, rejected });
+        let LogSubscriberStats { received, lapped, rejected, cut_off } = self.stats();
+        let conflated = lapped + cut_off;
+        self.subscription.leave(ReadCounts { received, conflated, torn_retries: 0, rejected });
     }
 }
 

@@ -1,12 +1,15 @@
 //! The subscriber's public handles.
 
 mod error;
+mod listening;
 mod log;
 mod sample;
 mod state;
 mod subscription;
 
 pub use error::{AttachError, GrantError, ReceiveError, SubscriberError};
+pub use listening::NoticePath;
+pub(crate) use listening::{Ear, Listening};
 pub use log::{LogSubscriber, LogSubscriberStats, Records};
 pub use sample::{Record, RecordRef, Sample, SampleRef};
 pub use state::{StateSubscriber, SubscriberStats};

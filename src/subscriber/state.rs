@@ -3,6 +3,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::listening::{Ear, Listening, NoticePath};
 use super::subscription::{Batch, Observed, SPIN_NS, Source, Subscription};
 use super::{GrantError, ReceiveError, Sample, SampleRef, Subscribed};
 use crate::clock::saturate;
@@ -10,8 +11,9 @@ use crate::fabric::{Completion, FabricError, RemoteRead};
 use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
 use crate::limits;
 use crate::memory::Region;
+use crate::notice::NoticeCounts;
 use crate::payload::{Payload, Schema};
-use crate::repository::state::{Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
+use crate::repository::state::{Accepted, Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
 
 #[cfg(test)]
 mod tests;
@@ -51,6 +53,16 @@ pub struct StateSubscriber<T: Payload> {
     ended_before: bool,
     decode_failures: u64,
     payload: PhantomData<fn() -> T>,
+}
+
+/// What notices have brought.
+enum Heard {
+    /// The newest value.
+    Value(Accepted),
+    /// No reason to look.
+    Nothing,
+    /// A reason to look in the repository.
+    Due,
 }
 
 /// What a subscriber has counted.
@@ -113,17 +125,26 @@ impl<T: Payload> StateSubscriber<T> {
         subscription.check_told()?;
         // Looked at before the value: what was published before the end is still received.
         let mut ended = subscription.has_ended();
-        let clock = &subscription.clock;
-        let verified = match &mut subscription.source {
+        let Subscription { source, clock, listening, .. } = subscription;
+        let verified = match source {
             Source::Mapped(memory) => self.reader.poll(memory),
             Source::Landing(memory) => self.reader.follow(memory, || clock.monotonic_ns()),
             Source::Remote(remote) => {
                 let now_ns = clock.monotonic_ns();
+                let mut heard = Heard::Due;
                 if self.fetching.is_none() {
                     self.ended_before = ended;
+                    if let Some(Listening::Channel(ear)) = listening {
+                        heard = hear(&mut self.reader, ear, ended, now_ns);
+                    }
                 }
                 ended = self.ended_before;
-                match fetch(&mut self.reader, remote.as_mut(), &mut self.fetching, now_ns) {
+                let fetched = match heard {
+                    Heard::Value(accepted) => Ok(Ok(Some(self.reader.verified(accepted)))),
+                    Heard::Nothing => return Ok(None),
+                    Heard::Due => fetch(&mut self.reader, remote.as_mut(), &mut self.fetching, now_ns),
+                };
+                match fetched {
                     Ok(verified) => verified,
                     Err(error) => {
                         // What a connection that is over has brought is not all there.
@@ -149,7 +170,10 @@ impl<T: Payload> StateSubscriber<T> {
                 subscription.conclude()
             }
             Ok(None) => Ok(None),
-            Err(failure) => Err(explain(failure, epoch, max)),
+            Err(failure) => {
+                subscription.look_again();
+                Err(explain(failure, epoch, max))
+            }
         }
     }
 
@@ -173,7 +197,7 @@ impl<T: Payload> StateSubscriber<T> {
                 std::hint::spin_loop();
             } else {
                 let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
-                self.subscription.pause(self.fetching.is_some(), left)?;
+                self.subscription.pause(self.fetching.is_some(), self.reader.last(), left)?;
             }
         }
     }
@@ -201,6 +225,17 @@ impl<T: Payload> StateSubscriber<T> {
     /// The longest payload that the topic may have, bytes.
     pub fn payload_len_max(&self) -> usize {
         self.subscription.granted.geometry.payload_len_max()
+    }
+
+    /// How this subscriber is told that there is something new, at this moment.
+    pub fn notice_path(&self) -> NoticePath {
+        self.subscription.notice_path()
+    }
+
+    /// What this process has counted on the channel of notices that this subscriber listens to, for all who do. Locks for a
+    /// moment. All zeros where there is no channel.
+    pub fn notice_counts(&self) -> NoticeCounts {
+        self.subscription.notice_counts()
     }
 
     /// What has been counted so far.
@@ -250,6 +285,19 @@ impl<T: Payload> fmt::Debug for StateSubscriber<T> {
             .field("delivery", &self.subscription.granted.delivery)
             .field("stats", &self.stats())
             .finish_non_exhaustive()
+    }
+}
+
+/// Takes what has come by notices.
+fn hear(reader: &mut StateReader, ear: &mut Ear, has_ended: bool, now_ns: u64) -> Heard {
+    ear.hear(now_ns);
+    // Of those that came meanwhile only the newest is accepted: each one that is counts as received.
+    let newest =
+        ear.take_newest_piece().and_then(|(piece, slot)| reader.take_inline(slot, piece.notice.sequence));
+    match newest {
+        Some(accepted) => Heard::Value(accepted),
+        None if has_ended || ear.is_due(reader.last(), now_ns) => Heard::Due,
+        None => Heard::Nothing,
     }
 }
 

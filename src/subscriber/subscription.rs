@@ -3,14 +3,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ReceiveError;
+use super::listening::{Listening, NoticePath};
 use crate::clock::Clock;
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
 use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
-use crate::layout::header::BODY_OFFSET;
+use crate::layout::header::{BODY_OFFSET, HOT_SEQUENCE};
 use crate::limits;
 use crate::memory::Region;
+use crate::notice::NoticeCounts;
 use crate::payload::Schema;
 use crate::repository::state::ReadCounts;
 
@@ -26,6 +28,9 @@ pub(crate) struct Subscription {
     pub(super) source: Source,
     pub(super) granted: Granted,
     pub(super) clock: Arc<dyn Clock>,
+    pub(super) listening: Option<Listening>,
+    /// What the hot line said was there when it last kept the subscriber from sleeping, and what had been received then.
+    claim: Option<(u64, Sequence)>,
     attachment: Arc<dyn Attachment>,
     conclusion: Conclusion,
     /// The heartbeat that was seen last on another host, and when it was seen first, by the monotonic clock.
@@ -121,7 +126,30 @@ impl Subscription {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (conclusion, heartbeat) = (Conclusion::default(), None);
-        Self { source, granted, clock, attachment, conclusion, heartbeat, has_left: false }
+        let (listening, claim, has_left) = (None, None, false);
+        Self { source, granted, clock, listening, claim, attachment, conclusion, heartbeat, has_left }
+    }
+
+    /// Has it told from now on that there is something new.
+    pub(crate) fn listen(&mut self, listening: Listening) {
+        self.listening = Some(listening);
+    }
+
+    /// How it is told that there is something new, at this moment.
+    pub(super) fn notice_path(&self) -> NoticePath {
+        match &self.listening {
+            None => NoticePath::None,
+            Some(Listening::Bell(_)) => NoticePath::Bell,
+            Some(Listening::Channel(ear)) => ear.path(self.clock.monotonic_ns()),
+        }
+    }
+
+    /// What the process has counted on the channel that it listens to.
+    pub(super) fn notice_counts(&self) -> NoticeCounts {
+        match &self.listening {
+            Some(Listening::Channel(ear)) => ear.counts(),
+            None | Some(Listening::Bell(_)) => NoticeCounts::default(),
+        }
     }
 
     /// What the publisher granted.
@@ -170,6 +198,7 @@ impl Subscription {
             return self.conclude();
         }
         if !error.ends_connection() {
+            self.look_again();
             return Err(error.into());
         }
         let since_ns = *self.conclusion.lost_since_ns.get_or_insert(now_ns);
@@ -179,15 +208,49 @@ impl Subscription {
         self.tell(Some(End::Gone { error: ControlError::Broken { why: error.to_string() } }))
     }
 
-    /// Waits for what is being fetched, if that can be waited for, and otherwise a little while; no longer than `left`.
-    pub(super) fn pause(&mut self, is_fetching: bool, left: Duration) -> Result<(), FabricError> {
+    /// Has it look as soon as it is asked to, because the last look has not shown what is there: no notice will tell of that
+    /// again.
+    pub(super) fn look_again(&mut self) {
+        if let Some(Listening::Channel(ear)) = &mut self.listening {
+            ear.forget();
+        }
+    }
+
+    /// Waits for what is being fetched, for a notice of something later than `last`, or, where neither can be waited for, a
+    /// little while; no longer than `left`.
+    pub(super) fn pause(
+        &mut self,
+        is_fetching: bool,
+        last: Sequence,
+        left: Duration,
+    ) -> Result<(), FabricError> {
         if let Source::Remote(remote) = &mut self.source
             && is_fetching
             && let Some(handle) = remote.wait_handle()?
         {
             return wait(&[handle], &[], FETCH_WAIT.min(left));
         }
-        self.clock.pause(PAUSE);
+        match (&self.listening, &self.source) {
+            (Some(Listening::Channel(ear)), Source::Remote(_)) if !is_fetching => {
+                let left = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
+                return ear.wait(self.clock.as_ref(), last, left);
+            }
+            (Some(Listening::Bell(bell)), Source::Mapped(memory) | Source::Landing(memory)) => {
+                let timeout = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
+                let mut newest = None;
+                bell.sleep(timeout, || {
+                    newest = Some(memory.load_acquire(HOT_SEQUENCE)).filter(|newest| *newest > last.get());
+                    newest.is_some()
+                });
+                let claim = newest.map(|newest| (newest, last));
+                if claim.is_some() && claim == self.claim {
+                    // It was looked for, and is not there: whoever says so must not keep the processor busy.
+                    self.clock.pause(PAUSE.min(left));
+                }
+                self.claim = claim;
+            }
+            _ => self.clock.pause(PAUSE.min(left)),
+        }
         Ok(())
     }
 

@@ -213,3 +213,55 @@ fn info_tells_of_distinct_errors() {
     assert!(ended.printed().contains("3 times, first "), "{ended:?}");
     assert!(ended.printed().contains("newest value                nothing published yet\n"), "{ended:?}");
 }
+
+#[test]
+fn a_log_is_listed_shown_and_read_as_other_topics_are() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher =
+        node.log_publisher::<Order>("orders").capacity(4096).payload_len_max(100).open().unwrap();
+    let sentence = "nothing has been published to shm:n/orders yet: wait for a value with --wait SECS, or for more \
+                    than one with `fabricast watch`";
+    place.run(&["get", "shm:n/orders"]).assert_failure(1, sentence);
+    let shown = place.run(&["info", "shm:n/orders"]);
+    assert!(has_row(shown.printed(), "records", "none"), "{}", shown.out);
+    for _ in 0..100 {
+        publisher.publish(&order()).unwrap();
+    }
+    let row = &place.list(&["shm:n"])[0];
+    assert_eq!((&row["kind"], &row["sequence"]), (&json!("log"), &json!(100)));
+    assert!(row["age_ns"].as_u64().unwrap() > 0);
+
+    let report = parsed(place.run(&["info", "shm:n/orders", "--json"]).printed());
+    assert_eq!((&report["kind"], &report["sequence"]), (&json!("log"), &json!(100)));
+    assert_eq!(
+        (&report["newest_len"], &report["geometry"]["capacity"]),
+        (&json!(null), &json!(publisher.capacity()))
+    );
+    let (first, held) = (report["first_sequence"].as_u64().unwrap(), report["held_len"].as_u64().unwrap());
+    assert!((2..100).contains(&first) && held <= publisher.capacity() as u64, "{report}");
+    let ended = place.run(&["info", "shm:n/orders"]);
+    let (len, held) = (publisher.capacity(), format!("{first} to 100, {held} bytes"));
+    let ring = format!("{len} bytes in 64 segments of {} bytes", len / 64);
+    assert!(
+        has_row(ended.printed(), "ring", &ring) && has_row(&ended.out, "records", &held),
+        "{}",
+        ended.out
+    );
+
+    let line = parsed(place.run(&["get", "shm:n/orders", "--json"]).printed());
+    assert_eq!((&line["sequence"], &line["value"]["price"]), (&json!(100), &json!(99.5)));
+    let waiting = place.start(&["watch", "shm:n/orders", "--count", "2", "--json"]);
+    wait_until("the reader", || publisher.pull_subscribers() == 1);
+    publisher.publish_batch(&[order(), order(), order()]).unwrap();
+    for sequence in [101, 102] {
+        assert_eq!(parsed(&waiting.line())["sequence"], sequence);
+    }
+    assert_eq!(waiting.end().printed(), "");
+}
+
+/// Whether a row of a table with two columns has this name and this text.
+fn has_row(table: &str, name: &str, text: &str) -> bool {
+    let mut rows = table.lines().filter_map(|line| line.split_once("  "));
+    rows.any(|(first, rest)| first == name && rest.trim() == text)
+}

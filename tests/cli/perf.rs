@@ -63,6 +63,81 @@ fn each_size_has_a_line_with_the_named_fields_beside_its_floor() {
 }
 
 #[test]
+fn a_stream_is_verified_whole_and_loses_nothing() {
+    let _turn = turn();
+    let place = Place::new();
+    let arguments = ["--size", "64,1003,70000", "--iterations", "300", "--json", "--cpus", "any"];
+    for (subscribers, more) in [(1, &["--floor"][..]), (2, &["--batch", "7", "--capacity", "2000000"])] {
+        let number = subscribers.to_string();
+        let stream = ["perf", "stream", "--subscribers", &number];
+        let ended = place.run(&[&stream[..], &arguments, more].concat());
+        let lines: Vec<&str> = ended.printed().lines().collect();
+        for (line, size) in lines.chunks(lines.len() / 3).zip([64, 1003, 70_000]) {
+            for line in line {
+                let mut names = fields(line);
+                names.sort();
+                assert_eq!(names, FIELDS);
+                assert_eq!(
+                    (&json(line)["size"], &json(line)["p50_ns"]),
+                    (&json(&size.to_string()), &json("null"))
+                );
+            }
+            let figures: Vec<_> = line.iter().map(|line| json(line)).collect();
+            let (stream, floors) = figures.split_last().unwrap();
+            assert_eq!((&stream["mode"], &stream["fabric"]), (&json("\"stream\""), &json("\"shm\"")));
+            assert_eq!((&stream["iterations"], &stream["lost"]), (&json("300"), &json("0")));
+            assert_eq!((&stream["verified"], &stream["rejected"]), (&(300 * subscribers).into(), &json("0")));
+            assert!(["near", "far", "mixed"].contains(&stream["placement"].as_str().unwrap()));
+            assert!(stream["gb_per_s"].as_f64().unwrap() > 0.0);
+            let modes: Vec<_> = floors.iter().map(|floor| floor["mode"].as_str().unwrap()).collect();
+            assert_eq!(modes, if subscribers == 1 { vec!["memcpy", "floor"] } else { vec![] });
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_waits_for_nobody_counts_what_was_lost() {
+    let _turn = turn();
+    let arguments = ["perf", "stream", "--lossy", "--capacity", "4096", "--batch", "16", "--size", "64"];
+    let ended =
+        Place::new().run(&[&arguments[..], &["--iterations", "20000", "--json", "--cpus", "any"]].concat());
+    let figures = json(ended.printed().trim_end());
+    let number = |name: &str| figures[name].as_u64().unwrap();
+    assert_eq!((number("iterations"), number("rejected")), (20_000, 0));
+    assert_eq!(number("verified") + number("lost"), 20_000);
+    assert!(number("lost") > 0, "{figures}");
+}
+
+#[test]
+fn what_cannot_be_streamed_is_told() {
+    let place = Place::new();
+    let sentence = "perf stream starts its other processes itself: leave --serve and --connect out";
+    place.run(&["perf", "stream", "--serve"]).assert_failure(2, sentence);
+    place.run(&["perf", "stream", "--connect", "shm:lab"]).assert_failure(2, sentence);
+    let sentence = "--delivery, --batch, --capacity and --lossy are options of `perf stream`: leave them out";
+    place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, sentence);
+    let sentence =
+        "100 records of 1000 bytes take more than half of a ring of 100000 bytes: give a larger --capacity";
+    let sizes = ["perf", "stream", "--size", "1000", "--batch", "100", "--capacity", "100000"];
+    place.run(&sizes).assert_failure(2, sentence);
+}
+
+#[test]
+fn an_interrupt_ends_a_stream_with_all_its_processes() {
+    let _turn = turn();
+    let place = Place::new();
+    let running =
+        place.start(&["perf", "stream", "--for", "600", "--subscribers", "2", "--json", "--cpus", "any"]);
+    let address = format!("shm:perf-{}-0", running.process());
+    wait_until("records", || {
+        place.list(&[&address]).iter().any(|row| row["sequence"].as_u64().is_some_and(|newest| newest > 0))
+    });
+    let others = children(running.process(), 2);
+    ended_quietly(running, Signal::TERM);
+    wait_until("the others to end", || others.iter().all(|process| parent(*process).is_none()));
+}
+
+#[test]
 fn people_get_a_table() {
     let _turn = turn();
     let ended = Place::new().run(&["perf", "pull", "--iterations", "3", "--cpus", "any"]);

@@ -147,3 +147,30 @@ fn one_process_answers_over_rdma_what_another_measures() {
     answering.signal(Signal::INT);
     assert_eq!(answering.end().code, Some(0));
 }
+
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn records_of_a_log_are_shown_and_streamed_over_rdma() {
+    let place = Place::new();
+    let address = rdma(7505);
+    let target = format!("{address}/t");
+    let mut publisher = place.start(&["pub", &target, "--node", "feed", "--kind", "log"]);
+    publisher.write("one\ntwo\nthree");
+    wait_until("the records", || place.list(&[&address]).iter().any(|row| row["sequence"] == 3));
+    let shown = place.run(&["tail", &target, "--last", "2", "--json"]);
+    let values: Vec<_> = shown.printed().lines().map(|line| parsed(line)["value"].clone()).collect();
+    assert_eq!(values, ["two", "three"]);
+    let follow = place.start(&["tail", &target, "--from", "3", "--follow", "--count", "2"]);
+    assert!(follow.line().ends_with("\"three\""));
+    publisher.write("four");
+    assert!(follow.line().ends_with("\"four\""));
+    assert_eq!(follow.end().printed(), "");
+    assert_eq!(place.run(&["get", &target]).printed(), "\"four\"\n");
+    let report = parsed(place.run(&["info", &target, "--json"]).printed());
+    assert_eq!((&report["kind"], &report["first_sequence"]), (&json!("log"), &json!(1)));
+
+    let stream = ["perf", "stream", "--fabric", "verbs", "--iterations", "300", "--json", "--cpus", "any"];
+    let figures = parsed(place.run(&stream).printed().trim_end());
+    assert_eq!((&figures["fabric"], &figures["verified"]), (&json!("verbs"), &json!(300)));
+    assert_eq!((&figures["lost"], &figures["rejected"]), (&json!(0), &json!(0)));
+}

@@ -81,7 +81,12 @@ impl Place {
 
     /// Starts `fabricast pub` in a process of its own, and waits until its topic is there.
     pub(crate) fn publish(&self, target: &str) -> Running {
-        let running = self.start(&["pub", target, "--kind", "state"]);
+        self.publish_as("state", target)
+    }
+
+    /// The same for a topic of this kind.
+    pub(crate) fn publish_as(&self, kind: &str, target: &str) -> Running {
+        let running = self.start(&["pub", target, "--kind", kind]);
         let (address, topic) = target.split_once('/').unwrap();
         wait_until("the topic", || self.list(&[address]).iter().any(|row| row["topic"] == topic));
         running

@@ -11,7 +11,7 @@ use crate::watch::is_stopped;
 fn a_topic_or_node_that_is_not_there_is_told() {
     let place = Place::new();
     let _node = place.node("n");
-    for verb in ["info", "get", "watch"] {
+    for verb in ["info", "get", "watch", "tail", "hz"] {
         let sentence = "cannot subscribe to shm:nobody/t: no node listens at shm:nobody; `fabricast list` shows \
                         the nodes of this host";
         place.run(&[verb, "shm:nobody/t"]).assert_failure(3, sentence);

@@ -29,6 +29,9 @@ pub(crate) const LENT: u16 = 9;
 pub(crate) const DETACH: u16 = 10;
 pub(crate) const END: u16 = 13;
 pub(crate) const INVITE: u16 = 14;
+pub(crate) const LISTEN: u16 = 15;
+pub(crate) const NOTICES: u16 = 16;
+pub(crate) const HEARD: u16 = 17;
 
 /// A subscriber that begins with what is published next.
 const NEWEST: u32 = 1;
@@ -123,6 +126,16 @@ pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
 /// Lends the landing region that goes with it.
 pub(crate) fn lend(attachment: u32) -> Vec<u8> {
     Body::default().word(attachment).message(LEND)
+}
+
+/// Asks for notices.
+pub(crate) fn listen(attachment: u32) -> Vec<u8> {
+    Body::default().word(attachment).message(LISTEN)
+}
+
+/// Tells what is heard of notices, and where one can be reached alone.
+pub(crate) fn heard(ticket: &[u8], is_multicast_heard: bool) -> Vec<u8> {
+    Body::default().bytes(ticket).byte(is_multicast_heard.into()).message(HEARD)
 }
 
 /// Asks for the first page of the directory.

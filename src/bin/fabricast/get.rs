@@ -1,24 +1,24 @@
-//! `fabricast get`: the newest value of a topic.
+//! `fabricast get`: the newest value of a topic, or record of a log.
 
 use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
-use fabricast::{Delivery, Raw, ReceiveError, Sample, Sequence, StateSubscriber, Target, TopicReport};
+use fabricast::{Delivery, LogStart, ReceiveError, Sequence, Target};
 
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::output::{hex_dump, json_line};
 use super::setting::{Setting, check_keyless, seconds};
+use super::subscription::{Subscription, Value, keep};
 use super::value::{ValueLine, text};
-use super::watch::next;
 
 /// How long a value is tried for that is there: it may be overwritten whenever it is read, or come over a wire.
 const CONTENTION: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
-The value is decoded by the schema that the publisher gave to its topic. The exit code is 1 if
-nothing has been published yet.
+The value is decoded by the schema that the publisher gave to its topic. Of a log it is the newest
+record. The exit code is 1 if nothing has been published yet.
 
 With --json the value is a line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}; a value of raw bytes is in
@@ -36,7 +36,7 @@ Examples:
 pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC.
     target: Target,
-    /// The key, for topics that have keys. Those of kind state have none.
+    /// The key, for topics that have keys. Those of kind state or log have none.
     key: Option<String>,
     /// Write the bytes of the value as they are.
     #[arg(long, conflicts_with_all = ["hex", "json"])]
@@ -55,11 +55,16 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
     check_keyless(target, arguments.key.as_deref(), "KEY")?;
-    let mut subscriber = setting.subscribe(target, Delivery::Pull)?;
+    let mut subscriber = setting.subscribe_any(target, Delivery::Pull, LogStart::Back(1))?;
     let interrupt = Interrupt::install()?;
     let Some(sample) = newest(&mut subscriber, arguments.wait, &interrupt)? else {
         if interrupt.came() {
             return Ok(Exit::Done);
+        }
+        let sequence = subscriber.report(false)?.sequence;
+        if sequence != Sequence::NONE {
+            let sentence = format!("value {sequence} of {target} cannot be read: it may be damaged");
+            return Err(Failure::new(Exit::No, sentence));
         }
         let what = "wait for a value with --wait SECS, or for more than one with `fabricast watch`";
         return Err(Failure::new(Exit::No, format!("nothing has been published to {target} yet: {what}")));
@@ -70,10 +75,10 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         Failure::new(Exit::No, format!("{error}; --raw and --hex show its bytes"))
     };
     if arguments.raw {
-        out.write_all(&sample.value)?;
+        out.write_all(&sample.bytes)?;
         out.flush()?;
     } else if arguments.hex {
-        hex_dump(&mut out, &sample.value)?;
+        hex_dump(&mut out, &sample.bytes)?;
     } else if arguments.json {
         let line = ValueLine::new(subscriber.topic(), subscriber.schema(), &sample);
         json_line(&mut out, &line.map_err(undecodable)?)?;
@@ -85,15 +90,15 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 
 /// The newest value. `None` when nothing was published within this time.
 fn newest(
-    subscriber: &mut StateSubscriber<Raw>,
+    subscriber: &mut Subscription,
     wait: Duration,
     interrupt: &Interrupt,
-) -> Result<Option<Sample<Vec<u8>>>, Failure> {
-    match next(subscriber, wait, interrupt) {
-        Err(ReceiveError::Contended { .. }) => Ok(next(subscriber, CONTENTION, interrupt)?),
+) -> Result<Option<Value>, Failure> {
+    match subscriber.take(wait, interrupt, keep) {
+        Err(ReceiveError::Contended { .. }) => Ok(subscriber.take(CONTENTION, interrupt, keep)?),
         // Over a wire a look that gives nothing may have been too short to fetch what is there.
-        Ok(None) if !interrupt.came() && TopicReport::of(subscriber)?.sequence != Sequence::NONE => {
-            Ok(next(subscriber, CONTENTION, interrupt)?)
+        Ok(None) if !interrupt.came() && subscriber.report(false)?.sequence != Sequence::NONE => {
+            Ok(subscriber.take(CONTENTION, interrupt, keep)?)
         }
         outcome => Ok(outcome?),
     }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use fabricast::{Address, Counter, Delivery, NodeName, Target, TopicReport, Unit};
+use fabricast::{Address, Counter, Delivery, GeometryReport, LogStart, NodeName, Target, TopicReport, Unit};
 use serde::Serialize;
 
 use super::clock;
@@ -45,11 +45,8 @@ struct NodeReport<'a> {
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
-    let mut subscriber = setting.subscribe(&arguments.target, Delivery::Pull)?;
-    let report = match arguments.show_keys {
-        true => TopicReport::with_keys(&mut subscriber)?,
-        false => TopicReport::of(&mut subscriber)?,
-    };
+    let mut subscriber = setting.subscribe_any(&arguments.target, Delivery::Pull, LogStart::Newest)?;
+    let report = subscriber.report(arguments.show_keys)?;
     drop(subscriber);
     let mut out = io::stdout().lock();
     if arguments.json {
@@ -70,9 +67,10 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
     let unknown = || "-".to_owned();
     let hidden =
         |number: Option<u64>| number.map_or_else(|| MASK.to_owned(), |number| format!("{number:016x}"));
-    let newest = match report.published_ns {
-        Some(published_ns) => format!("{} bytes, {}", report.newest_len, ago(published_ns)),
-        None => "nothing published yet".to_owned(),
+    let newest = match (report.published_ns, report.newest_len) {
+        (Some(published_ns), Some(len)) => format!("{len} bytes, {}", ago(published_ns)),
+        (Some(published_ns), None) => ago(published_ns),
+        (None, _) => "nothing published yet".to_owned(),
     };
     let geometry = &report.geometry;
     let mut rows = vec![
@@ -88,12 +86,13 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
         ["epoch".to_owned(), report.epoch.to_string()],
         ["topic id".to_owned(), report.topic_id.to_string()],
         ["layout version".to_owned(), geometry.layout_version.to_string()],
-        ["slots".to_owned(), format!("{} of {} bytes", geometry.slot_count, geometry.slot_stride)],
+        ring(geometry),
         ["largest payload".to_owned(), format!("{} bytes", geometry.payload_len_max)],
         ["region".to_owned(), format!("{} bytes", geometry.region_len)],
         ["rkey".to_owned(), hidden(report.rkey)],
         ["address".to_owned(), hidden(report.address)],
     ];
+    rows.extend(held(report));
     rows.extend(report.counters.iter().map(|counter| [printable(&counter.name), amount(counter)]));
     rows.extend(report.errors.iter().map(|error| {
         let name = format!("error: {}", printable(&error.name));
@@ -105,6 +104,28 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
         writeln!(out, "  {}", printable(line))?;
     }
     out.flush()
+}
+
+/// What its values are kept in.
+fn ring(geometry: &GeometryReport) -> [String; 2] {
+    let GeometryReport { slot_count, slot_stride, .. } = geometry;
+    match geometry.capacity {
+        None => ["slots".to_owned(), format!("{slot_count} of {slot_stride} bytes")],
+        Some(capacity) => {
+            let parts = format!("{capacity} bytes in {slot_count} segments of {slot_stride} bytes");
+            ["ring".to_owned(), parts]
+        }
+    }
+}
+
+/// The records that a log holds.
+fn held(report: &TopicReport) -> Option<[String; 2]> {
+    let (first, held_len) = (report.first_sequence?, report.held_len?);
+    let held = match report.sequence {
+        newest if newest < first => "none".to_owned(),
+        newest => format!("{first} to {newest}, {held_len} bytes"),
+    };
+    Some(["records".to_owned(), held])
 }
 
 /// A counter's value with its unit.

@@ -2,14 +2,19 @@
 
 mod clock;
 mod failure;
+mod feed;
 mod get;
+mod hz;
 mod info;
 mod interrupt;
 mod list;
 mod output;
 mod perf;
+mod printer;
 mod publish;
 mod setting;
+mod subscription;
+mod tail;
 mod value;
 mod watch;
 
@@ -41,6 +46,8 @@ Examples:
   fabricast list                                  what is published on this host
   fabricast get shm:quotes/EURUSD                 the newest value
   fabricast watch shm:quotes/EURUSD --json        each new value, one JSON object a line
+  fabricast tail shm:exchange/trades --follow     the last records of a log, and those that come
+  fabricast hz shm:quotes/EURUSD                  how often a topic is published
   date | fabricast pub shm:me/now --linger 60     publish a line for a minute
   fabricast perf push --size 64,65536 --floor     what a round trip costs on this host";
 
@@ -64,6 +71,10 @@ enum Verb {
     Get(get::Arguments),
     /// Print each new value of a topic as it comes.
     Watch(watch::Arguments),
+    /// Print records of a log, earlier ones too.
+    Tail(tail::Arguments),
+    /// Measure how often and how evenly a topic is published.
+    Hz(hz::Arguments),
     /// Publish the lines of standard input.
     Pub(publish::Arguments),
     /// Measure deliveries between two processes.
@@ -93,6 +104,8 @@ fn run(cli: &Cli) -> Result<Exit, Failure> {
         Verb::Info(arguments) => info::run(arguments, setting),
         Verb::Get(arguments) => get::run(arguments, setting),
         Verb::Watch(arguments) => watch::run(arguments, setting),
+        Verb::Tail(arguments) => tail::run(arguments, setting),
+        Verb::Hz(arguments) => hz::run(arguments, setting),
         Verb::Pub(arguments) => publish::run(arguments, setting),
         Verb::Perf(arguments) => perf::run(arguments, setting),
     }

@@ -47,6 +47,12 @@ pub(crate) fn span(ns: u64) -> String {
     }
 }
 
+/// A count as a number to calculate with; exact up to 2^53.
+#[expect(clippy::cast_precision_loss, reason = "counts of values, bytes and nanoseconds stay below 2^53")]
+pub(crate) fn count(number: u64) -> f64 {
+    number as f64
+}
+
 /// Rows in columns as wide as they need, the last one unpadded.
 pub(crate) fn table<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) -> io::Result<()> {
     let mut widths = [0; N];

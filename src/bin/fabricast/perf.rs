@@ -1,11 +1,15 @@
 //! `fabricast perf`: measures deliveries between two processes, beside a floor in the same run.
 
 mod cpus;
+mod drain;
 mod echo;
 mod follow;
 mod line;
+mod pattern;
 mod ping;
+mod probe;
 mod process;
+mod stream;
 
 use std::error::Error;
 use std::io;
@@ -25,14 +29,16 @@ Examples:
   fabricast perf push --size 64,1024,65536 --floor --json     three sizes, each beside the floor, for a script
   fabricast perf pull --size 1048576 --slots 32 --for 5       five seconds of 1 MiB values
   fabricast perf push --subscribers 4                         three more processes read along
+  fabricast perf stream --size 64,65536 --floor               a log at full speed, beside a bare ring and memcpy
+  fabricast perf stream --lossy --subscribers 2 --batch 1     what two get of records that nobody waits for
   fabricast perf push --serve --node lab                      answers in one terminal ...
   fabricast perf push --connect shm:lab                       ... what is measured from another
   fabricast perf pull --fabric verbs --size 64,65536          over the RDMA device of this host
   fabricast perf pull --serve --rdma rdma://10.0.0.2          answers on one host ...
   fabricast perf pull --connect rdma://10.0.0.2               ... what is measured from another
 
-The floor is the same bytes between the same two processes through a bare seqlock in shared memory, without any
-check. Compare ratios of one run, never times of two: the placement tells whether the processors share a cache.";
+The floor is the same bytes between the same two processes through a bare seqlock in shared memory, a bare ring for
+stream, without any check. Compare ratios of one run, never times of two: the placement tells whether the processors share a cache.";
 
 /// Measures deliveries between two processes.
 #[derive(Debug, Args)]
@@ -51,7 +57,7 @@ pub(crate) struct Arguments {
     /// any processor, and what is replaced before they have read it counts as lost
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     subscribers: u32,
-    /// Round trips to measure for each size [default: as many as --for allows]
+    /// Round trips, or records, to measure for each size [default: as many as --for allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     iterations: Option<u64>,
     /// Seconds to measure for each size
@@ -63,6 +69,8 @@ pub(crate) struct Arguments {
     /// Slots of each repository
     #[arg(long, value_name = "N", default_value_t = 8)]
     slots: u32,
+    #[command(flatten)]
+    stream: stream::Options,
     /// Measure the floor too, in turns with the delivery
     #[arg(long)]
     floor: bool,
@@ -99,6 +107,8 @@ enum Mode {
     Pull,
     /// Round trips of a state topic that is written to subscribers
     Push,
+    /// Records of a log at full speed, one way
+    Stream,
 }
 
 /// What moves the bytes.
@@ -135,6 +145,18 @@ struct Quiet(Exit);
 
 /// Runs the measurement.
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
+    if arguments.mode == Mode::Stream {
+        if arguments.serve || arguments.connect.is_some() {
+            let sentence = "perf stream starts its other processes itself: leave --serve and --connect out";
+            return Err(Failure::usage(sentence));
+        }
+        return stream::run(arguments, setting).or_else(told);
+    }
+    if arguments.stream.is_given() {
+        let sentence =
+            "--delivery, --batch, --capacity and --lossy are options of `perf stream`: leave them out";
+        return Err(Failure::usage(sentence));
+    }
     let outcome = match &arguments.follow {
         Some(measuring) => follow::follow(arguments, setting, measuring),
         None if arguments.serve => echo::serve(arguments, setting),
@@ -167,7 +189,7 @@ fn wait(interrupt: &Interrupt, duration: Duration) -> Result<(), Trouble> {
 impl Mode {
     fn delivery(self) -> Delivery {
         match self {
-            Self::Pull => Delivery::Pull,
+            Self::Pull | Self::Stream => Delivery::Pull,
             Self::Push => Delivery::Push,
         }
     }
@@ -176,6 +198,7 @@ impl Mode {
         match self {
             Self::Pull => "pull",
             Self::Push => "push",
+            Self::Stream => "stream",
         }
     }
 }

@@ -5,10 +5,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
-use fabricast::{Address, Delivery, Node, NodeBuilder, NodeName, Raw, RdmaConnect, StateSubscriber, Target};
+use fabricast::{
+    Address, Delivery, GrantError, LogStart, LogSubscriber, Node, NodeBuilder, NodeName, Raw, RdmaConnect,
+    StateSubscriber, SubscriberError, Target,
+};
 use tracing_subscriber::EnvFilter;
 
 use super::failure::Failure;
+use super::subscription::Subscription;
 
 /// How long a node may take to answer before it is called hung.
 const ATTACH_PATIENCE: Duration = Duration::from_secs(3);
@@ -81,15 +85,30 @@ impl Setting {
         Ok(builder)
     }
 
-    /// Attaches to a topic of any type.
+    /// Attaches to a state topic of any type.
     pub(crate) fn subscribe(
         &self,
         target: &Target,
         delivery: Delivery,
     ) -> Result<StateSubscriber<Raw>, Failure> {
+        Ok(state(&self.node(None)?, target, delivery)?)
+    }
+
+    /// Attaches to a topic of any kind and type; where to a log, to begin here. The publisher's grant says which kind it
+    /// is: a second one is asked for where the first was not to be used, on the same session.
+    pub(crate) fn subscribe_any(
+        &self,
+        target: &Target,
+        delivery: Delivery,
+        start: LogStart,
+    ) -> Result<Subscription, Failure> {
         let node = self.node(None)?;
-        let subscriber = node.state_subscriber::<Raw>(&target.to_string()).delivery(delivery);
-        Ok(subscriber.timeout(ATTACH_PATIENCE).open()?)
+        match state(&node, target, delivery) {
+            Err(SubscriberError::Unfit { source: GrantError::Kind { .. }, .. }) => {
+                Ok(Subscription::Log(log(&node, target, delivery, start)?.into()))
+            }
+            state => Ok(Subscription::State(state?.into())),
+        }
     }
 
     /// Starts to write the library's log, if it was asked for.
@@ -105,12 +124,29 @@ impl Setting {
     }
 }
 
+/// Attaches to a state topic of any type.
+fn state(node: &Node, target: &Target, delivery: Delivery) -> Result<StateSubscriber<Raw>, SubscriberError> {
+    let subscriber = node.state_subscriber::<Raw>(&target.to_string()).delivery(delivery);
+    subscriber.timeout(ATTACH_PATIENCE).open()
+}
+
+/// Attaches to a log topic of any type, to begin here.
+pub(crate) fn log(
+    node: &Node,
+    target: &Target,
+    delivery: Delivery,
+    start: LogStart,
+) -> Result<LogSubscriber<Raw>, SubscriberError> {
+    let subscriber = node.log_subscriber::<Raw>(&target.to_string()).delivery(delivery).start(start);
+    subscriber.timeout(ATTACH_PATIENCE).open()
+}
+
 /// A topic's key, or a pattern of keys, that was given for a topic without keys.
 pub(crate) fn check_keyless(target: &Target, key: Option<&str>, argument: &str) -> Result<(), Failure> {
     match key {
         None => Ok(()),
         Some(_) => Err(Failure::usage(format!(
-            "{target} is a state topic, which holds one value and has no keys: leave {argument} out"
+            "{target} has no keys, as no topic of kind state or log has: leave {argument} out"
         ))),
     }
 }

@@ -2,12 +2,12 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fabricast::{DecodeError, Decoded, Epoch, Sample, Schema, TopicName};
+use fabricast::{DecodeError, Decoded, Epoch, Schema, TopicName};
 use serde::Serialize;
-use serde_json::Value;
 
 use super::clock;
 use super::output::readable;
+use super::subscription::Value;
 
 /// Bytes that people are shown of a value without a schema.
 const BYTES_SHOWN: usize = 32;
@@ -21,7 +21,7 @@ pub(crate) struct ValueLine<'a> {
     epoch: String,
     published_ns: u64,
     age_ns: u64,
-    value: Value,
+    value: serde_json::Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     encoding: Option<&'static str>,
 }
@@ -37,15 +37,11 @@ pub(crate) struct LossLine<'a> {
 
 impl<'a> ValueLine<'a> {
     /// The line of a value of this topic.
-    pub(crate) fn new(
-        topic: &'a TopicName,
-        schema: &Schema,
-        sample: &Sample<Vec<u8>>,
-    ) -> Result<Self, DecodeError> {
-        let (value, encoding) = match schema.decode(&sample.value)? {
+    pub(crate) fn new(topic: &'a TopicName, schema: &Schema, sample: &Value) -> Result<Self, DecodeError> {
+        let (value, encoding) = match schema.decode(&sample.bytes)? {
             Decoded::Value(value) => (value, None),
             // Bytes, and what later versions may give.
-            _ => (Value::String(STANDARD.encode(&sample.value)), Some("base64")),
+            _ => (serde_json::Value::String(STANDARD.encode(&sample.bytes)), Some("base64")),
         };
         Ok(Self {
             topic,
@@ -61,20 +57,20 @@ impl<'a> ValueLine<'a> {
 }
 
 /// The value as people read it, on one line.
-pub(crate) fn text(schema: &Schema, sample: &Sample<Vec<u8>>) -> Result<String, DecodeError> {
-    match schema.decode(&sample.value)? {
+pub(crate) fn text(schema: &Schema, sample: &Value) -> Result<String, DecodeError> {
+    match schema.decode(&sample.bytes)? {
         Decoded::Value(value) => Ok(readable(&value)),
         _ => {
-            let shown = sample.value.iter().take(BYTES_SHOWN).map(|byte| format!("{byte:02x}"));
+            let shown = sample.bytes.iter().take(BYTES_SHOWN).map(|byte| format!("{byte:02x}"));
             let shown: Vec<String> = shown.collect();
-            let more = if sample.value.len() > BYTES_SHOWN { " ..." } else { "" };
-            Ok(format!("{} bytes: {}{more}", sample.value.len(), shown.join(" ")))
+            let more = if sample.bytes.len() > BYTES_SHOWN { " ..." } else { "" };
+            Ok(format!("{} bytes: {}{more}", sample.bytes.len(), shown.join(" ")))
         }
     }
 }
 
 /// How long ago it was published, nanoseconds.
-pub(crate) fn age_ns(sample: &Sample<Vec<u8>>) -> u64 {
+pub(crate) fn age_ns(sample: &Value) -> u64 {
     clock::realtime_ns().saturating_sub(sample.published_ns)
 }
 

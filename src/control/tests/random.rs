@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::sample::{
-    any_attachment, any_delivery, any_hello, any_invite, any_message, any_topic, counts, entry, grant_of,
-    identity, nonce,
+    self, any_attachment, any_delivery, any_hello, any_invite, any_message, any_topic, any_way, counts,
+    entry, grant_of, identity, nonce,
 };
 use crate::control::client::{ClientEvent, ClientSession};
 use crate::control::codec::{self, Outgoing};
 use crate::control::error::{ControlError, RefuseReason};
 use crate::control::message::*;
+use crate::control::notices::{Notices, NoticesBy};
 use crate::control::server::{ACTIONS_MAX, ServerAction, ServerSession};
 use crate::id::{Delivery, TopicName};
 use crate::limits;
@@ -44,6 +45,9 @@ enum Request {
     Lent(AttachmentId),
     Detached(AttachmentId),
     TopicEnded(AttachmentId),
+    Listen(AttachmentId),
+    Notices(AttachmentId, NoticesBy),
+    Heard(bool),
 }
 
 fn any_request() -> impl Strategy<Value = Request> {
@@ -59,6 +63,9 @@ fn any_request() -> impl Strategy<Value = Request> {
         any_attachment().prop_map(Request::Lent),
         any_attachment().prop_map(Request::Detached),
         any_attachment().prop_map(Request::TopicEnded),
+        any_attachment().prop_map(Request::Listen),
+        (any_attachment(), any_way()).prop_map(|(id, by)| Request::Notices(id, by)),
+        any::<bool>().prop_map(Request::Heard),
     ]
 }
 
@@ -89,7 +96,8 @@ fn any_operations() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 fn regions_of(message: &Message) -> usize {
-    usize::from(matches!(message, Message::Lend(_) | Message::Granted(_)))
+    let has_bell = matches!(message, Message::Notices(Notices { by: NoticesBy::Bell, .. }));
+    usize::from(has_bell || matches!(message, Message::Lend(_) | Message::Granted(_)))
 }
 
 fn ask_server(server: &mut ServerSession, request: Request) {
@@ -101,6 +109,7 @@ fn ask_server(server: &mut ServerSession, request: Request) {
         Request::Lent(id) => server.lent(id),
         Request::Detached(id) => server.detached(id, 3),
         Request::TopicEnded(id) => server.topic_ended(id, 3),
+        Request::Notices(id, by) => server.notices(id, by),
         Request::End => {
             server.shutdown(0);
             Ok(())
@@ -115,6 +124,8 @@ fn ask_client(client: &mut ClientSession, request: Request) {
         Request::Attach(topic, delivery) => client.attach(topic, delivery, None, Start::Newest).map(drop),
         Request::Lend(id) => client.lend(id),
         Request::Detach(id) => client.detach(id, counts(0)),
+        Request::Listen(id) => client.listen(id),
+        Request::Heard(heard) => client.heard(sample::heard(heard)),
         Request::End => client.end(0, EndReason::Done, counts(0)),
         _ => Ok(()),
     };
@@ -135,7 +146,7 @@ proptest! {
     /// share bytes, and no message has two forms.
     #[test]
     fn random_bodies_have_one_meaning(
-        kind in 0..16_u16,
+        kind in 0..19_u16,
         body in proptest::collection::vec(prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], 0..160),
     ) {
         use crate::control::frame::{Frame, VERSION};
@@ -253,6 +264,8 @@ enum Step {
     Attach(bool),
     Lend(u32),
     Detach(u32),
+    Listen(u32),
+    Heard,
     /// The topic of this attachment ends.
     TopicEnded(u32),
     ClientEnd,
@@ -268,6 +281,8 @@ fn any_step() -> impl Strategy<Value = Step> {
         8 => any::<bool>().prop_map(Step::Attach),
         10 => (0..3_u32).prop_map(Step::Lend),
         10 => (0..3_u32).prop_map(Step::Detach),
+        10 => (0..3_u32).prop_map(Step::Listen),
+        2 => Just(Step::Heard),
         6 => (0..3_u32).prop_map(Step::TopicEnded),
         1 => Just(Step::ClientEnd),
         1 => Just(Step::ServerEnd),
@@ -312,12 +327,12 @@ impl Honest {
     fn step(&mut self, step: Step) {
         match step {
             Step::ToServer => {
-                if let Some(Outgoing { bytes, region_of }) = self.to_server.pop_front() {
+                if let Some(Outgoing { bytes, region_of, .. }) = self.to_server.pop_front() {
                     self.server.on_message(&bytes, usize::from(region_of.is_some()));
                 }
             }
             Step::ToClient => {
-                if let Some(Outgoing { bytes, region_of }) = self.to_client.pop_front() {
+                if let Some(Outgoing { bytes, region_of, .. }) = self.to_client.pop_front() {
                     let event = self.client.on_message(&bytes, usize::from(region_of.is_some()));
                     match event.expect("an honest server is not blamed") {
                         Some(ClientEvent::EndAsked { .. }) => self.asked_to_end = true,
@@ -333,6 +348,8 @@ impl Honest {
                 ask_client(&mut self.client, Request::Attach("a".parse().unwrap(), delivery));
             }
             Step::Lend(id) => ask_client(&mut self.client, Request::Lend(AttachmentId::new(id))),
+            Step::Listen(id) => ask_client(&mut self.client, Request::Listen(AttachmentId::new(id))),
+            Step::Heard => ask_client(&mut self.client, Request::Heard(true)),
             Step::Detach(id) => ask_client(&mut self.client, Request::Detach(AttachmentId::new(id))),
             Step::TopicEnded(id) => {
                 ask_server(&mut self.server, Request::TopicEnded(AttachmentId::new(id)));
@@ -358,7 +375,9 @@ impl Honest {
                     result.expect("an honest client is not blamed");
                     self.server_closed = true;
                 }
-                ServerAction::PeerIdentified(_) | ServerAction::FinalCounts { .. } => {}
+                ServerAction::PeerIdentified(_)
+                | ServerAction::FinalCounts { .. }
+                | ServerAction::Heard(_) => {}
                 question => self.questions.push(question),
             }
         }
@@ -378,6 +397,10 @@ impl Honest {
                 self.server.refuse(attachment, RefuseReason::NotPermitted, "")
             }
             ServerAction::Lend { attachment } => self.server.lent(attachment),
+            ServerAction::Listen { attachment } => {
+                let by = if yes { NoticesBy::Bell } else { NoticesBy::Nothing };
+                self.server.notices(attachment, by)
+            }
             ServerAction::Detach { attachment, .. } => self.server.detached(attachment, 1),
             other => panic!("{other:?} is no question"),
         };

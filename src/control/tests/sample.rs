@@ -6,8 +6,10 @@ use proptest::prelude::*;
 
 use crate::control::error::RefuseReason;
 use crate::control::message::*;
+use crate::control::notices::{Heard, Listen, NoticeChannel, Notices, NoticesBy, Ticket};
 use crate::control::text::Text;
 use crate::id::{Delivery, Epoch, Kind, TopicId, TopicName};
+use crate::limits;
 
 pub(crate) fn nonce(number: u64) -> NonZeroU64 {
     NonZeroU64::new(number).unwrap()
@@ -91,7 +93,19 @@ pub(crate) fn every_message() -> Vec<Message> {
         Message::TopicEnded(TopicEnded { attachment, published: 7 }),
         Message::End(End { farewell: Farewell { reason: EndReason::Done, counts: counts(1) } }),
         Message::Invite(Invite { identity: identity("node-1"), topic }),
+        Message::Listen(Listen { attachment }),
+        Message::Notices(Notices { attachment, by: NoticesBy::Channel(channel()) }),
+        Message::Heard(heard(true)),
     ]
+}
+
+pub(crate) fn channel() -> NoticeChannel {
+    let key = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
+    NoticeChannel { channel: 0xC4, key, ticket: Ticket::new(&[0xAA, 0xBB, 0xCC]) }
+}
+
+pub(crate) fn heard(is_multicast_heard: bool) -> Heard {
+    Heard { return_ticket: Ticket::new(&[0xAA, 0xBB, 0xCC]), is_multicast_heard }
 }
 
 /// Any message. Attachments have few numbers, so that messages meet the attachments of others.
@@ -134,7 +148,28 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
             Message::End(End { farewell })
         }),
         any_invite(),
+        any_attachment().prop_map(|attachment| Message::Listen(Listen { attachment })),
+        (any_attachment(), any_way())
+            .prop_map(|(attachment, by)| Message::Notices(Notices { attachment, by })),
+        (any_ticket(), any::<bool>()).prop_map(|(return_ticket, is_multicast_heard)| {
+            Message::Heard(Heard { return_ticket, is_multicast_heard })
+        }),
     ]
+}
+
+/// Any way to be told of what a topic publishes.
+pub(crate) fn any_way() -> impl Strategy<Value = NoticesBy> {
+    prop_oneof![
+        Just(NoticesBy::Nothing),
+        Just(NoticesBy::Bell),
+        (any::<u64>(), any::<[u8; 16]>(), any_ticket())
+            .prop_map(|(channel, key, ticket)| NoticesBy::Channel(NoticeChannel { channel, key, ticket })),
+    ]
+}
+
+fn any_ticket() -> impl Strategy<Value = Ticket> {
+    proptest::collection::vec(any::<u8>(), 0..=limits::CHANNEL_TICKET_LEN_MAX)
+        .prop_map(|bytes| Ticket::new(&bytes))
 }
 
 /// A hello as a dialling peer says it, or as the tests' server answers it.

@@ -110,6 +110,10 @@ impl Offer for ShmOffer {
         Ok(Box::new(ShmRead { region: Arc::new(self.open(Exposure::Read, len_min)?) }))
     }
 
+    fn open_shared(self: Box<Self>, len_min: usize) -> Result<Arc<Region>, FabricError> {
+        Ok(Arc::new(self.open(Exposure::Write, len_min)?))
+    }
+
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
         Ok(Box::new(ShmWrite { region: self.open(Exposure::Write, len_min)? }))
     }

@@ -141,6 +141,10 @@ impl Connection for ShmConnection {
         true
     }
 
+    fn shares_memory(&self) -> bool {
+        true
+    }
+
     fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
         let entry = registration.entries::<ShmRegistered>().next();
         Ok(entry.map_or_else(RemoteKey::default, |entry| RemoteKey { key: entry.key, address: 0 }))

@@ -27,7 +27,7 @@ use self::site::Site;
 use self::ticket::ChannelTicket;
 use super::error::VerbsError;
 use super::opened::Devices;
-use crate::fabric::FabricError;
+use crate::fabric::{FabricError, is_group};
 
 /// Bytes in front of a received datagram: where it came from, and where it went.
 const HEADER_LEN: usize = 40;
@@ -107,11 +107,6 @@ pub(super) fn join(
     let site = Site::open(address, devices)?;
     let site = site.ok_or(VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" })?;
     VerbsChannelReceiver::open(site, ticket)
-}
-
-/// Whether an address is that of a group which leaves the local network if routers are told so: the others are for routers.
-fn is_group(address: Ipv4Addr) -> bool {
-    address.is_multicast() && !matches!(address.octets(), [224, 0, 0, _])
 }
 
 /// A group of the block for local use (RFC 2365), except for what others use of it.

@@ -7,7 +7,8 @@
 //! [`sys`] is all there is of C: the only module that names the bindings, or holds unsafe code. [`device`] chooses what
 //! to use of this host's devices. An [`endpoint`] is a queue pair and what is under way in it; a [`session`] is that, a
 //! [`link`] (made by the connection [`manager`], or by a [`handshake`] over TCP) and messages; [`connection`] and
-//! [`one_sided`] show them to the seam. A [`channel`] has queue pairs of its own. Where no owner looks the thread of [`service`] goes on.
+//! [`one_sided`] show them to the seam. Where no owner looks the thread of [`service`] goes on. A [`channel`] has queue pairs of
+//! its own, for datagrams.
 
 mod channel;
 mod connection;

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use crate::event::Event;
-use crate::fabric::Revocation;
+use crate::fabric::{Registration, Revocation};
 use crate::id::{Delivery, NodeName};
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
-use crate::publisher::PublishedTopic;
+use crate::publisher::{Listener, PublishedTopic};
 use crate::repository::log::LogStart;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,11 +24,27 @@ pub(super) struct ServedAttachment {
     pub(super) revocation: Option<Arc<dyn Revocation>>,
     /// It is counted among the topic's subscribers.
     pub(super) counted: bool,
+    /// What wakes the peer on this host, if it has asked for that.
+    pub(super) bell: Option<Arc<Registration>>,
+    /// Its part in the audience of a channel, if it has asked for that.
+    pub(super) listener: Option<Listener>,
     /// The peer was told that the topic has ended.
     pub(super) told: bool,
 }
 
 impl ServedAttachment {
+    /// A peer's hold on a topic, which `closed` ends.
+    pub(super) fn new(
+        topic: Arc<PublishedTopic>,
+        delivery: Delivery,
+        start: LogStart,
+        closed: Arc<AtomicBool>,
+    ) -> Self {
+        let (revocation, bell, listener) = (None, None, None);
+        let (is_beginning, counted, told) = (false, false, false);
+        Self { topic, delivery, start, is_beginning, closed, revocation, counted, bell, listener, told }
+    }
+
     /// Counts it among the topic's subscribers.
     pub(super) fn count(&mut self, core: &NodeCore, peer: Option<&NodeName>) {
         self.counted = true;
@@ -38,6 +54,11 @@ impl ServedAttachment {
             let (peer, topic) = (peer.clone(), self.topic.name().clone());
             core.tell(&Event::Attached { peer, topic, delivery: self.delivery });
         }
+    }
+
+    /// The region that goes to the peer: the memory of its bell, or the repository.
+    pub(super) fn region(&self, is_bell: bool) -> Option<Arc<Registration>> {
+        if is_bell { self.bell.clone() } else { Some(Arc::clone(self.topic.registration())) }
     }
 
     /// Whether its landing region was closed because writing it failed.

@@ -303,7 +303,7 @@ impl World {
         }
         for subscriber in &mut self.subscribers {
             assert!(!self.topic.landings().owe(&subscriber.closed));
-            if let Some(Lost { count, .. }) = subscriber.reader.miss_rest(newest) {
+            if let Some((_, count)) = subscriber.reader.give_up(newest) {
                 assert_ne!(subscriber.way.0.lock().medium, Medium::Memory);
                 subscriber.damaged += count;
             }

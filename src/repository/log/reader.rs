@@ -137,6 +137,8 @@ pub struct LogCounts {
     pub lapped: u64,
     /// Records that were wrong.
     pub damaged: u64,
+    /// Records that were given up because they cannot be read any more.
+    pub cut_off: u64,
 }
 
 /// What became of an attempt to take a record from private memory.
@@ -202,6 +204,14 @@ impl LogReader {
         if let Some(start) = self.start.take() {
             self.begin(memory, start);
         }
+    }
+
+    /// Gives up the records up to this one, because they cannot be read any more. Which ones, and how many, if there are any.
+    pub(crate) fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
+        let count = last.get().checked_sub(self.next.get())?.saturating_add(1);
+        let first = std::mem::replace(&mut self.next, last.next());
+        self.counts.cut_off += count;
+        Some((first, count))
     }
 
     /// The sequence of the record that comes next.

@@ -13,6 +13,10 @@ use crate::sync::atomic::{Ordering, fence};
 /// Payloads up to this many bytes are laid out in private memory first, with their header, and copied in one go.
 const GATHER_LEN_MAX: usize = 1024;
 
+/// Bytes behind a short frame that the processor is told of as those to be written soon: as many as are written while a
+/// line comes from another processor's cache.
+const WRITE_AHEAD: usize = 1024;
+
 /// What part of the ring may hold records that are not committed.
 const UNCOMMITTED_PARTS: u64 = 2;
 
@@ -46,6 +50,8 @@ pub(crate) struct Appended {
     pub(crate) newest: Sequence,
     /// Where the first of the records begins, and the last one ends.
     pub(crate) positions: [u64; 2],
+    /// How many records they are.
+    pub(crate) count: u64,
 }
 
 /// A record that is longer than the topic's declared maximum.
@@ -132,14 +138,16 @@ impl LogWriter {
             return None;
         }
         let positions = [self.committed_end, self.end];
+        let count = self.appended.get() - self.committed.get();
         (self.committed, self.committed_end) = (self.appended, self.end);
         self.region.store(HOT_PUBLISHED, now_ns);
         self.region.store(HOT_SEQUENCE, self.committed.get());
         // Release: whoever sees the end sees the frames before it. Pairs with the Acquire load in `LogReader`.
         self.region.store_release(HOT_END, self.end);
-        Some(Appended { newest: self.committed, positions })
+        Some(Appended { newest: self.committed, positions, count })
     }
 
+    #[inline]
     fn write(&mut self, offset: usize, header: &FrameHeader, payload: &[u8]) {
         if payload.len() > GATHER_LEN_MAX {
             self.region.copy_in(offset, &header.emit());
@@ -155,6 +163,7 @@ impl LogWriter {
         let body: &mut [u8] = bytemuck::cast_slice_mut(body);
         body.iter_mut().zip(payload).for_each(|(to, from)| *to = *from);
         self.region.copy_in(offset, frame);
+        self.region.expect_writes(offset + WRITE_AHEAD, size_of_val(frame));
     }
 
     /// Where a frame of this length can be written. What stands there is given up.

@@ -302,6 +302,23 @@ impl StateReader {
         self.verify(sequence, len, tail)
     }
 
+    /// Takes the slot of this sequence from somewhere else than a repository, and checks it as if it had been fetched. Nothing
+    /// happens if it is not newer than the last value, or not whole.
+    pub(crate) fn take_inline(&mut self, slot: &[u64], sequence: Sequence) -> Option<Accepted> {
+        if sequence <= self.last {
+            return None;
+        }
+        let (len, _) = crate::layout::halves(*slot.get(2)?);
+        let len = len as usize;
+        let words = slot_len(len.min(self.geometry.payload_len_max())) / WORD;
+        let (tail, run) = slot.get(..words)?.split_last()?;
+        if len > self.geometry.payload_len_max() {
+            return None;
+        }
+        self.slot.get_mut(..run.len())?.copy_from_slice(run);
+        self.verify(sequence, len, *tail).ok()
+    }
+
     /// The only place where a value is accepted: the private copy in `self.slot` is compared with its stamps, its
     /// bounds, its epoch and its checksum.
     #[inline]

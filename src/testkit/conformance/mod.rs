@@ -7,6 +7,7 @@
 //! The second argument is a function that makes a [`Harness`] from a seed. A number of seeds and an attribute of the tests
 //! may follow.
 
+pub(crate) mod channels;
 pub(crate) mod connections;
 pub(crate) mod regions;
 pub(crate) mod state;
@@ -91,6 +92,11 @@ macro_rules! conformance_suite {
                     a_peer_that_does_not_read_fills_up_and_recovers,
                     many_connections_keep_apart,
                     nodes_are_listed_while_they_listen;
+                channels:
+                    datagrams_come_to_all_who_have_joined,
+                    one_receiver_is_reached_alone,
+                    what_is_no_datagram_or_no_ticket_is_refused,
+                    connections_of_one_network_share_a_channel;
                 regions:
                     a_region_arrives_at_its_message,
                     later_stores_are_seen_at_every_size_and_offset,

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::super::failure::Exit;
 use super::super::interrupt::Interrupt;
 use super::super::setting::Setting;
-use super::{Arguments, Mode, PONG, Phase, Trouble, mark, marked, open_node};
+use super::{Arguments, Mode, PONG, Phase, Trouble, mark, marked, open_node, probe};
 
 /// Empty looks between two looks at what is to be done.
 const LOOKS: u32 = 4096;
@@ -140,12 +140,12 @@ impl Echo {
     fn obey(&mut self, floor: &Floor) -> Result<(), Trouble> {
         let mut stamp = 0;
         loop {
-            match Phase::of(floor.phase()) {
+            match Phase::of(floor.control().phase()) {
                 Phase::Wait => std::hint::spin_loop(),
-                Phase::Probe => answer_probe(floor),
+                Phase::Probe => probe::answer(floor.control()),
                 Phase::Floor => self.answer_floor(floor, &mut stamp),
                 Phase::Deliver => {
-                    if self.deliver(|| Phase::of(floor.phase()) != Phase::Deliver)? {
+                    if self.deliver(|| Phase::of(floor.control().phase()) != Phase::Deliver)? {
                         return Ok(());
                     }
                 }
@@ -160,7 +160,7 @@ impl Echo {
             let mut looks = 0;
             while !floor.try_receive(0, *stamp + 1, &mut value) {
                 looks += 1;
-                if looks % LOOKS == 0 && Phase::of(floor.phase()) != Phase::Floor {
+                if looks % LOOKS == 0 && Phase::of(floor.control().phase()) != Phase::Floor {
                     return;
                 }
             }
@@ -199,21 +199,5 @@ impl Echo {
         let SubscriberStats { torn_retries, conflated, rejected, .. } = self.subscriber.stats();
         let rejected = self.seen.rejected + rejected;
         Seen { verified: self.seen.verified - self.seen.rejected, torn_retries, lost: conflated, rejected }
-    }
-}
-
-fn answer_probe(floor: &Floor) {
-    let mut last = floor.passed(1);
-    let mut looks = 0;
-    loop {
-        let number = floor.passed(0);
-        if number != last {
-            last = number;
-            floor.pass(1, number);
-        }
-        looks += 1;
-        if looks % LOOKS == 0 && Phase::of(floor.phase()) != Phase::Probe {
-            return;
-        }
     }
 }

@@ -3,7 +3,7 @@ use std::os::fd::AsFd;
 use std::process::Command;
 use std::time::Duration;
 
-use fabricast::measure::Floor;
+use fabricast::measure::Control;
 use fabricast::{Address, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
 use rustix::process::Signal;
 
@@ -18,20 +18,18 @@ use super::{Arguments, Phase, Trouble, marked, wait};
 
 /// Looks between two looks at what is to be done.
 const LOOKS: u32 = 4096;
-/// Room for a value in the memory by which followers are told to stop; no value goes through it.
-const CONTROL_LEN: usize = size_of::<u64>();
 
 /// The processes that subscribe besides the one that answers. Ended when dropped.
 pub(super) struct Followers {
     processes: Vec<Process>,
-    control: Floor,
+    control: Control,
 }
 
 /// Subscribes to what the process at this address publishes, which has started this one, until told to stop.
 pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Address) -> Result<Exit, Trouble> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let interrupt = Interrupt::install()?;
-    let control = Floor::open(std::io::stdin().as_fd().try_clone_to_owned()?, CONTROL_LEN)?;
+    let control = Control::open(std::io::stdin().as_fd().try_clone_to_owned()?, 0)?;
     let target = format!("{measuring}/{}", arguments.mode.name()).parse()?;
     let mut subscriber = setting.subscribe(&target, arguments.mode.delivery())?;
     let len = arguments.size.first().map_or(0, |size| *size as usize);
@@ -76,7 +74,7 @@ impl Followers {
         cpus: &Cpus,
         (size, measuring): (u32, &Address),
     ) -> Result<Self, Trouble> {
-        let control = Floor::create(CONTROL_LEN)?;
+        let control = Control::create(0)?;
         let start_one = || {
             let mut command = Command::new(std::env::current_exe()?);
             command.args(setting.as_arguments());

@@ -1,6 +1,8 @@
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
+use super::super::output::count;
+
 /// One line of the outcome.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Line {
@@ -10,10 +12,10 @@ pub(super) struct Line {
     pub(super) size: u32,
     pub(super) subscribers: u32,
     pub(super) iterations: u64,
-    pub(super) p50_ns: u64,
-    pub(super) p99_ns: u64,
-    pub(super) p999_ns: u64,
-    pub(super) max_ns: u64,
+    pub(super) p50_ns: Option<u64>,
+    pub(super) p99_ns: Option<u64>,
+    pub(super) p999_ns: Option<u64>,
+    pub(super) max_ns: Option<u64>,
     pub(super) msgs_per_s: f64,
     pub(super) gb_per_s: f64,
     pub(super) publisher_cpu_ns_per_msg: Option<f64>,
@@ -44,22 +46,40 @@ impl Durations {
         self.total_ns = self.total_ns.saturating_add(duration_ns);
     }
 
+    /// The duration in the middle.
+    pub(super) fn median_ns(&self) -> u64 {
+        self.histogram.value_at_quantile(0.5)
+    }
+
     /// The line of these durations, without the figures that only a delivery has.
     pub(super) fn line(&self, mode: &'static str, size: u32) -> Line {
         let at = |quantile| self.histogram.value_at_quantile(quantile);
         let iterations = self.histogram.len();
         let msgs_per_s = 2.0 * count(iterations) * 1e9 / count(self.total_ns.max(1));
         Line {
+            p50_ns: Some(at(0.5)),
+            p99_ns: Some(at(0.99)),
+            p999_ns: Some(at(0.999)),
+            max_ns: Some(self.histogram.max()),
+            ..Line::of_rate(mode, size, iterations, msgs_per_s)
+        }
+    }
+}
+
+impl Line {
+    /// The line of so many values at this rate, without the figures that only some modes have.
+    pub(super) fn of_rate(mode: &'static str, size: u32, iterations: u64, msgs_per_s: f64) -> Self {
+        Self {
             mode,
             fabric: "shm",
             connect: None,
             size,
             subscribers: 1,
             iterations,
-            p50_ns: at(0.5),
-            p99_ns: at(0.99),
-            p999_ns: at(0.999),
-            max_ns: self.histogram.max(),
+            p50_ns: None,
+            p99_ns: None,
+            p999_ns: None,
+            max_ns: None,
             msgs_per_s,
             gb_per_s: msgs_per_s * f64::from(size) / 1e9,
             publisher_cpu_ns_per_msg: None,
@@ -70,16 +90,14 @@ impl Durations {
             placement: None,
         }
     }
-}
 
-impl Line {
     /// The heading of the lines as people read them.
-    pub(super) fn heading() -> String {
+    pub(super) fn heading(counted: &str) -> String {
         format!(
             "{:<6} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11} {:>7} {:>5} {:>5}  {}",
             "mode",
             "size",
-            "round trips",
+            counted,
             "p50 ns",
             "p99 ns",
             "p99.9 ns",
@@ -100,10 +118,10 @@ impl Line {
             self.mode,
             self.size,
             self.iterations,
-            self.p50_ns,
-            self.p99_ns,
-            self.p999_ns,
-            self.max_ns,
+            figure(self.p50_ns),
+            figure(self.p99_ns),
+            figure(self.p999_ns),
+            figure(self.max_ns),
             self.msgs_per_s,
             self.gb_per_s,
             figure(self.torn_retries),
@@ -111,10 +129,4 @@ impl Line {
             self.placement.unwrap_or("-"),
         )
     }
-}
-
-/// A count as a number to calculate with; exact up to 2^53.
-#[expect(clippy::cast_precision_loss, reason = "counts of round trips and nanoseconds stay below 2^53")]
-pub(super) fn count(number: u64) -> f64 {
-    number as f64
 }

@@ -1,6 +1,6 @@
 use std::io::Write as _;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fabricast::measure::Floor;
 use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
@@ -8,35 +8,26 @@ use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscribe
 use super::super::clock::{Deadline, now};
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
+use super::super::output::count;
 use super::super::setting::Setting;
 use super::cpus::Cpus;
 use super::echo::Seen;
 use super::follow::Followers;
-use super::line::{Durations, Line, count};
+use super::line::{Durations, Line};
+use super::probe::{Patience, Probe, nanoseconds};
 use super::process::Process;
-use super::{Arguments, FabricName, PONG, Phase, Quiet, Trouble, mark, marked, open_node, wait};
+use super::{Arguments, FabricName, PONG, Phase, Trouble, mark, marked, open_node, wait};
 
-/// How long the other process has to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// How long each attempt to subscribe may take: a process that hangs must not keep this one from ending.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// The pause between two attempts.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Empty looks between two looks at the clock.
-const LOOKS: u32 = 1 << 20;
 /// Turns in which floor and delivery are measured, one after the other.
 const TURNS: u64 = 10;
 /// Round trips before each turn that do not count.
 const WARM_UP: u64 = 50;
 /// Round trips between two looks whether the process was asked to end.
 const LOOK_FOR_INTERRUPT: u64 = 256;
-/// Round trips of a probe, if it takes no longer than it may.
-const PROBES: u64 = 20_000;
-/// How long a probe may take: on a busy machine a round trip takes as long as others may run.
-const PROBE: Duration = Duration::from_millis(500);
-/// A line goes to and fro faster than this between processors that share a cache.
-const NEAR_NS: u64 = 250;
-
 /// The two ends that this process holds.
 struct Ping<'a> {
     interrupt: &'a Interrupt,
@@ -55,14 +46,7 @@ struct Answering<'a> {
     process: Process,
     floor: Floor,
     stamp: u64,
-    probe: u64,
-}
-
-/// How often an answer was looked for, and since when.
-#[derive(Debug, Default)]
-struct Patience {
-    looks: u32,
-    began: Option<Instant>,
+    probe: Probe,
 }
 
 /// What all sizes have in common.
@@ -82,7 +66,7 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
     }
     cpus.pin_measuring()?;
     let measurement = Measurement { arguments, setting, cpus, interrupt: Interrupt::install()? };
-    let mut heading = (!arguments.json).then(Line::heading);
+    let mut heading = (!arguments.json).then(|| Line::heading("round trips"));
     let mut right = true;
     for (index, size) in arguments.size.iter().enumerate() {
         let lines = match &arguments.connect {
@@ -153,7 +137,7 @@ impl Measurement<'_> {
     ) -> Result<(Vec<Line>, Seen), Trouble> {
         let address = answering.process.line()?.parse()?;
         let mut ping = self.subscribe(size, &address, published, Some(&mut answering.process))?;
-        let before = answering.probe()?;
+        answering.probe_before()?;
         let followers = self.start_followers(size, self.arguments.fabric, &ping)?;
         let (mut floor, mut delivery) = (Durations::new(), Durations::new());
         let Arguments { iterations, seconds, .. } = *self.arguments;
@@ -163,23 +147,19 @@ impl Measurement<'_> {
             let share = iterations.map(|all| all * (turn + 1) / turns - all * turn / turns);
             let extent = (share, seconds / count(turns));
             if self.arguments.floor {
-                answering.floor.set_phase(Phase::Floor.number());
+                answering.floor.control().set_phase(Phase::Floor.number());
                 let mut answer = vec![0; ping.value.len()];
                 (0..WARM_UP).try_for_each(|_| answering.round_trip(&mut ping.value, &mut answer))?;
                 timed(&mut floor, extent, &self.interrupt, || {
                     answering.round_trip(&mut ping.value, &mut answer)
                 })?;
             }
-            answering.floor.set_phase(Phase::Deliver.number());
+            answering.floor.control().set_phase(Phase::Deliver.number());
             ping.warm_up()?;
             timed(&mut delivery, extent, &self.interrupt, || ping.round_trip())?;
         }
         let seen = followers.end(&self.interrupt)? + ping.seen();
-        let placement = match (before, answering.probe()?) {
-            (true, true) => "near",
-            (false, false) => "far",
-            _ => "mixed",
-        };
+        let placement = answering.probe_after()?;
         let mut lines = vec![delivery.line(self.arguments.mode.name(), size)];
         if self.arguments.floor {
             lines.insert(0, floor.line("floor", size));
@@ -210,8 +190,8 @@ impl Measurement<'_> {
         command.args(["perf", self.arguments.mode.name(), "--serve", "--node", name]);
         command.args(["--floor-len", &size.to_string(), "--slots", &self.arguments.slots.to_string()]);
         command.args(["--cpus", &self.cpus.to_string(), "--fabric", self.arguments.fabric.name()]);
-        let process = Process::start("answering", command, floor.file()?)?;
-        Ok(Answering { interrupt: &self.interrupt, process, floor, stamp: 0, probe: 0 })
+        let process = Process::start("answering", command, floor.control().file()?)?;
+        Ok(Answering { interrupt: &self.interrupt, process, floor, stamp: 0, probe: Probe::default() })
     }
 
     /// Starts the processes that read along, and waits until they do.
@@ -313,25 +293,12 @@ impl Ping<'_> {
 }
 
 impl Answering<'_> {
-    /// Whether the two processors share a cache.
-    fn probe(&mut self) -> Result<bool, Trouble> {
-        self.floor.set_phase(Phase::Probe.number());
-        let mut durations = Durations::new();
-        let end = now() + PROBE;
-        for _ in 0..PROBES {
-            let began = now();
-            if began >= end {
-                break;
-            }
-            self.probe += 1;
-            self.floor.pass(0, self.probe);
-            let mut patience = Patience::default();
-            while self.floor.passed(1) != self.probe {
-                self.look(&mut patience)?;
-            }
-            durations.record(nanoseconds(began));
-        }
-        Ok(durations.line("probe", 0).p50_ns < NEAR_NS)
+    fn probe_before(&mut self) -> Result<(), Trouble> {
+        self.probe.begin(self.floor.control(), (&mut self.process, self.interrupt))
+    }
+
+    fn probe_after(&mut self) -> Result<&'static str, Trouble> {
+        self.probe.end(self.floor.control(), (&mut self.process, self.interrupt))
     }
 
     /// A round trip of the floor.
@@ -342,48 +309,15 @@ impl Answering<'_> {
         self.floor.send(0, self.stamp, value);
         let mut patience = Patience::default();
         while !self.floor.try_receive(1, self.stamp, answer) {
-            self.look(&mut patience)?;
+            patience.look_at(&mut self.process, self.interrupt)?;
         }
         Ok(())
-    }
-
-    /// Looks at the process, too, when it is time to.
-    #[inline]
-    fn look(&mut self, patience: &mut Patience) -> Result<(), Trouble> {
-        patience.look(self.interrupt)?;
-        if patience.is_waiting() { self.process.check() } else { Ok(()) }
     }
 
     /// Ends the process, and takes what it counted.
     fn end(self) -> Result<Seen, Trouble> {
-        self.floor.set_phase(Phase::Stop.number());
+        self.floor.control().set_phase(Phase::Stop.number());
         self.process.end(self.interrupt)
-    }
-}
-
-impl Patience {
-    /// One more look was in vain: an error when that goes on for too long, or the process was asked to end.
-    #[inline]
-    fn look(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
-        self.looks = self.looks.wrapping_add(1);
-        if self.is_waiting() { self.wait(interrupt) } else { Ok(()) }
-    }
-
-    /// Whether it is time to look at more than the answer.
-    #[inline]
-    fn is_waiting(&self) -> bool {
-        self.looks.is_multiple_of(LOOKS)
-    }
-
-    #[cold]
-    fn wait(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
-        if interrupt.came() {
-            return Err(Quiet(Exit::Done).into());
-        }
-        if self.began.get_or_insert_with(now).elapsed() > PATIENCE {
-            return Err("the answering process has stopped answering".into());
-        }
-        Ok(())
     }
 }
 
@@ -405,8 +339,4 @@ fn timed(
         durations.record(nanoseconds(began));
     }
     Ok(())
-}
-
-fn nanoseconds(began: Instant) -> u64 {
-    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }

@@ -55,6 +55,11 @@ impl Member {
         self.phase == Phase::Joining || self.has_failure()
     }
 
+    /// Whether it is none, and never will be.
+    pub(super) fn is_out(&self) -> bool {
+        self.phase == Phase::Out
+    }
+
     /// Whether a failure is to be told.
     pub(super) fn has_failure(&self) -> bool {
         self.failure.is_some()
@@ -117,6 +122,14 @@ impl Member {
         if let Err(error) = self.id.leave(self.group) {
             tracing::trace!(target: "fabricast", group = %self.group, %error, "nothing to be left");
         }
+    }
+}
+
+#[cfg(test)]
+impl Member {
+    /// What a network does that carries no multicast.
+    pub(super) fn lose(&mut self) {
+        self.fail(VerbsError::NotJoined { group: self.group, status: -110 });
     }
 }
 

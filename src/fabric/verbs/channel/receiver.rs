@@ -168,7 +168,7 @@ impl VerbsChannelReceiver {
         }
         self.health = Health::Failing;
         let (status, vendor) = (completion.status, completion.vendor_err);
-        tracing::warn!(target: "fabricast", %status, vendor, "a channel's receiver is started again");
+        tracing::debug!(target: "fabricast", %status, vendor, "a channel's receiver is started again");
         if let Err(error) = self.queue_pair.to_error() {
             tracing::warn!(target: "fabricast", %error, "a queue pair could not be stopped");
         }

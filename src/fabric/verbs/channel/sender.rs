@@ -34,7 +34,7 @@ struct State {
     queue_pair: QueuePair,
     /// Where the group is, once it is joined.
     group: Option<Target>,
-    /// The ways to other hosts, the one that was used last at the end.
+    /// The ways to other hosts, as many as receivers are reached alone; the one that was used last at the end.
     hosts: VecDeque<(Ipv4Addr, Arc<AddressHandle>)>,
     /// The hosts that the channel was shown to, by their connections; the last one at the end.
     guests: VecDeque<Ipv4Addr>,
@@ -143,16 +143,15 @@ impl VerbsChannelSender {
         let handle = Arc::new(AddressHandle::create(&self.site.domain, &path)?);
         let mut state = self.state.lock();
         state.hosts.push_back((host, Arc::clone(&handle)));
-        let forgotten = (state.hosts.len() > limits::CHANNEL_HOSTS_MAX).then(|| state.hosts.pop_front());
+        let forgotten = (state.hosts.len() > limits::UNICAST_RECEIVERS_MAX).then(|| state.hosts.pop_front());
         drop(state);
         drop(forgotten);
         Ok(handle)
     }
 
     fn post(&self, state: &mut State, to: &Target, datagram: &[u8]) -> Result<Sent, FabricError> {
-        if state.under_way.len() >= state.depth / 2 {
-            self.look(state)?;
-        }
+        // Each time: what fails is told at once, also where little is sent.
+        self.take_completions(state)?;
         if state.health != Health::Well || state.under_way.len() >= state.depth {
             return Ok(Sent::Full);
         }
@@ -170,7 +169,7 @@ impl VerbsChannelSender {
             }
         };
         // One of half a queue tells of all before it, so that a full queue always has one that will be told of.
-        let signaled = state.serial % (state.depth as u64 / 2) == 0;
+        let signaled = state.serial.is_multiple_of(state.half_depth());
         let mut chain = SendChain::new();
         chain.push(&SendRequest { wr_id: state.serial, operation, signaled });
         if let Err(refused) = state.queue_pair.post_send(&mut chain) {
@@ -182,16 +181,22 @@ impl VerbsChannelSender {
         Ok(Sent::Done)
     }
 
-    /// Takes what the network and the device have to say.
-    fn look(&self, state: &mut State) -> Result<(), FabricError> {
+    /// Takes what the network has to say.
+    fn take_events(&self, state: &mut State) -> Result<(), FabricError> {
         let joined = state.member.next()?;
         if let Some(failure) = state.member.take_failure() {
+            state.group = None;
             return Err(failure.into());
         }
         if let Some(group) = joined {
             let handle = Arc::new(AddressHandle::create(&self.site.domain, &group.path)?);
             state.group = Some(Target { handle, queue_pair: group.queue_pair });
         }
+        Ok(())
+    }
+
+    /// Takes what the device has to say, and has the queue pair start again if it failed.
+    fn take_completions(&self, state: &mut State) -> Result<(), FabricError> {
         let told = state.take_completions();
         if state.health == Health::Failing && state.under_way.is_empty() {
             state.health = Health::Broken;
@@ -203,6 +208,10 @@ impl VerbsChannelSender {
 }
 
 impl State {
+    fn half_depth(&self) -> u64 {
+        (self.depth as u64 / 2).max(1)
+    }
+
     fn take_completions(&mut self) -> Result<(), FabricError> {
         let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
         loop {
@@ -227,7 +236,7 @@ impl State {
     /// Has the queue pair give back what is under way.
     fn fail(&mut self, completion: &WorkCompletion) -> VerbsError {
         let (status, vendor) = (completion.status.to_string(), completion.vendor_err);
-        tracing::warn!(target: "fabricast", %status, vendor, "a channel could not send a datagram");
+        tracing::debug!(target: "fabricast", %status, vendor, "a channel's sender is started again");
         self.health = Health::Failing;
         if let Err(error) = self.queue_pair.to_error() {
             tracing::warn!(target: "fabricast", %error, "a queue pair could not be stopped");
@@ -248,10 +257,14 @@ impl ChannelSender for VerbsChannelSender {
     fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError> {
         self.check_len(datagram)?;
         let mut state = self.state.lock();
-        if state.member.is_unsettled() || state.health == Health::Failing {
-            self.look(&mut state)?;
+        let is_due = state.serial.is_multiple_of(state.half_depth());
+        if state.member.is_unsettled() || is_due {
+            self.take_events(&mut state)?;
         }
-        let Some(group) = state.group.clone() else { return Ok(Sent::Full) };
+        let Some(group) = state.group.clone() else {
+            // Who was told that there is no group need not wait for it.
+            return Ok(if state.member.is_out() { Sent::Done } else { Sent::Full });
+        };
         self.post(&mut state, &group, datagram)
     }
 
@@ -260,9 +273,6 @@ impl ChannelSender for VerbsChannelSender {
         let ReturnTicket { queue_pair, address } = ReturnTicket::parse(return_ticket)?;
         let target = Target { handle: self.way_to(address)?, queue_pair };
         let mut state = self.state.lock();
-        if state.health == Health::Failing {
-            self.look(&mut state)?;
-        }
         self.post(&mut state, &target, datagram)
     }
 }
@@ -278,11 +288,16 @@ fn random_key() -> Result<u32, FabricError> {
     }
 }
 
-/// What an interface does that goes down and up again.
+/// What interfaces do that go down and up again, and networks that carry no multicast.
 #[cfg(test)]
 impl VerbsChannelSender {
     /// Has the queue pair fail.
     pub(in crate::fabric::verbs) fn break_down(&self) {
         self.state.lock().queue_pair.to_error().expect("it is there");
+    }
+
+    /// Has the group be lost.
+    pub(in crate::fabric::verbs) fn lose_group(&self) {
+        self.state.lock().member.lose();
     }
 }

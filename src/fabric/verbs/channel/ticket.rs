@@ -1,8 +1,21 @@
 //! What peers tell each other of a channel.
 //!
 //! ```text
-//! ticket of a channel   version u8  1 u8  MTU u16  queue pair u32  Q_Key u32  GID of the sender [16]  MGID of the group [16]
-//! ticket of a receiver  version u8  2 u8  0 u16    queue pair u32  GID of the receiver [16]
+//! of a channel
+//! 00  u8    version: 1
+//! 01  u8    1
+//! 02  u16   longest datagram, bytes
+//! 04  u32   number of the queue pair that sends, 24 bits
+//! 08  u32   Q_Key
+//! 0c  [16]  GID of the sender
+//! 1c  [16]  MGID of the group
+//!
+//! of a receiver
+//! 00  u8    version: 1
+//! 01  u8    2
+//! 02  [2]   zero
+//! 04  u32   number of its queue pair, 24 bits
+//! 08  [16]  GID of the receiver
 //! ```
 //!
 //! Numbers are in network byte order, addresses IPv4-mapped IPv6 ones, as devices have them.
@@ -11,7 +24,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::is_group;
+use crate::fabric::is_group;
 use crate::fabric::verbs::error::VerbsError;
 use crate::limits;
 

@@ -145,7 +145,7 @@ fn a_datagram_of_every_length_up_to_the_longest_arrives() {
     let mut receiver = stage.join();
     let max = stage.sender.datagram_len_max();
     assert!(max >= 1024, "{max}");
-    let bytes: Vec<u8> = (0..max).map(|number| (number % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..=250).cycle().take(max).collect();
     for len in [0, 1, 7, 8, 64, 191, 192, 193, 1000, max - 1, max] {
         send(&*stage.sender, &bytes[..len]);
         assert_eq!(next(&mut *receiver), multicast(&bytes[..len]));
@@ -201,9 +201,9 @@ fn one_receiver_is_reached_alone() {
     let stage = Stage::new();
     // At once: this needs no group.
     let mut receivers = [stage.begin_to_join(), stage.begin_to_join()];
-    for (number, receiver) in receivers.iter_mut().enumerate() {
-        send_to(&*stage.sender, &**receiver, &[number as u8]);
-        assert_eq!(next(&mut **receiver), unicast(&[number as u8]));
+    for (number, receiver) in (1..).zip(&mut receivers) {
+        send_to(&*stage.sender, &**receiver, &[number]);
+        assert_eq!(next(&mut **receiver), unicast(&[number]));
     }
     receivers.iter_mut().for_each(|receiver| assert_eq!(take(&mut **receiver), None));
     let [first, mut second] = receivers;
@@ -331,7 +331,7 @@ fn garbage_is_no_ticket() {
         let mut garbage = [channel.as_slice(), &back].concat();
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let (at, len) = ((state >> 33) as usize % garbage.len(), (state >> 45) as usize % 70);
-        garbage[at] ^= (state >> 56) as u8;
+        garbage[at] ^= state.to_le_bytes()[7];
         garbage.truncate(len);
         if garbage.len() != channel.len() {
             assert!(stage.near.join_channel(&garbage).is_err());
@@ -414,4 +414,23 @@ fn queue_pairs_that_fail_start_again() {
         count += 1;
     }
     assert!((limits::CHANNEL_RECEIVES - 16..600).contains(&count), "{count}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
+    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let own = own_address();
+    let sender = channel::sender(own, own, &devices).unwrap().unwrap();
+    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    assert_eq!(recovers(&sender, &mut receiver).len(), 0);
+    quiet(&mut receiver);
+    sender.lose_group();
+    let error = sender.send(b"lost").unwrap_err();
+    assert!(matches!(error, FabricError::Verbs(VerbsError::NotJoined { .. })), "{error}");
+    for _ in 0..200 {
+        assert_eq!(sender.send(b"lost").unwrap(), Sent::Done);
+    }
+    send_to(&*sender, &receiver, b"alone");
+    assert_eq!(next(&mut receiver), unicast(b"alone"));
 }

@@ -101,6 +101,25 @@ impl LogReader {
         !self.fetching.is_astray && self.start.is_none() && has_room && self.held_until() < self.fetching.end
     }
 
+    /// Whether something has to be fetched before this reader can tell whether there is anything new.
+    pub(crate) fn wants_more(&self) -> bool {
+        self.start.is_some() || self.fetching.is_astray || self.held_until() < self.fetching.end
+    }
+
+    /// Takes frames that came from somewhere else than the repository, and that stand at this position there. Whether they
+    /// follow what it holds; they are checked as if they had been fetched, and what they say is not known to be true.
+    pub(crate) fn take_inline(&mut self, frames: &[u64], from: u64) -> bool {
+        if self.wants_more() || self.at.is_none() || from != self.held_until() {
+            return false;
+        }
+        self.buffer.copy_within(self.from..self.until, 0);
+        (self.from, self.until) = (0, self.until - self.from);
+        let Some(room) = self.buffer.get_mut(self.until..self.until + frames.len()) else { return false };
+        room.copy_from_slice(frames);
+        self.until += frames.len();
+        true
+    }
+
     /// Takes over what was fetched into a mirror of the repository.
     pub(crate) fn check(&mut self, mirror: &Region, fetched: &LogFetch, now_ns: u64) -> Brought {
         let Purpose::Frames { from, end, has_hot_line } = fetched.purpose else {

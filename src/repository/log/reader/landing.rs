@@ -8,7 +8,7 @@
 //! committed. What has the wrong sequence for its place is told as lost; where any sequence will do, one behind the newest record
 //! is waited for.
 
-use super::{LogReader, LossReason, Lost, Taken, UNBOUNDED};
+use super::{LogReader, Taken, UNBOUNDED};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::LANDING_TAKEN;
@@ -35,15 +35,5 @@ impl LogReader {
             memory.store_release(LANDING_TAKEN, self.position);
         }
         taken
-    }
-
-    /// The records that are missing at the end of a log whose last record was this one, and all of which was taken that there is.
-    #[cold]
-    pub(crate) fn miss_rest(&mut self, published: Sequence) -> Option<Lost> {
-        if self.start.is_some() || self.next > published {
-            return None;
-        }
-        self.reason = LossReason::Lapped;
-        self.miss(published.next())
     }
 }

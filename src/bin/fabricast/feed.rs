@@ -1,0 +1,155 @@
+//! What comes from a topic: values, losses, and the end, for verbs that go on until one of many reasons.
+
+use std::time::Duration;
+
+use fabricast::{Liveness, ReceiveError, Target};
+
+use super::clock::Deadline;
+use super::failure::{Exit, Failure};
+use super::interrupt::Interrupt;
+use super::subscription::{Subscription, View};
+
+/// How often the publisher's heartbeat is looked at, and how long one call waits for a value.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Values that are there without waiting, between two looks at the time and whether the process was asked to end.
+const LOOK_EVERY: u32 = 64;
+
+/// A subscription that is followed, for some time or until something ends it.
+#[derive(Debug)]
+pub(crate) struct Feed<'a> {
+    pub(crate) subscription: Subscription,
+    pub(crate) interrupt: &'a Interrupt,
+    target: &'a Target,
+    /// What is done, as in "watching goes on".
+    doing: &'static str,
+    deadline: Option<Deadline>,
+    /// The last sequence that a value or a loss was told for.
+    last: Option<u64>,
+    /// Values since the last look at the time. None was waited for.
+    unlooked: u32,
+    /// The user was told that the publisher is hung.
+    hung: bool,
+}
+
+/// What a feed brings.
+#[derive(Debug)]
+pub(crate) enum Event<R> {
+    /// A value, and what is missing before it.
+    Value(R, Option<Loss>),
+    /// What is missing: replaced before the second, which was not accepted or had gone.
+    Lost(Option<Loss>, Loss),
+    /// Nothing for a while.
+    Nothing,
+    /// The end, and why.
+    Over(String),
+    /// The process was asked to end.
+    Interrupted,
+}
+
+/// Values that are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Loss {
+    pub(crate) first: u64,
+    pub(crate) count: u64,
+    pub(crate) reason: &'static str,
+}
+
+impl<'a> Feed<'a> {
+    /// What comes from this subscription within this time.
+    pub(crate) fn new(
+        subscription: Subscription,
+        (target, doing): (&'a Target, &'static str),
+        duration: Option<Duration>,
+        interrupt: &'a Interrupt,
+    ) -> Self {
+        let deadline = duration.map(Deadline::after);
+        Self { subscription, interrupt, target, doing, deadline, last: None, unlooked: 0, hung: false }
+    }
+
+    /// What comes next, with what is made of a value. Waits a while.
+    pub(crate) fn next<R>(&mut self, take: impl Fn(View<'_>) -> R) -> Result<Event<R>, Failure> {
+        if self.unlooked >= LOOK_EVERY {
+            self.unlooked = 0;
+            if let Some(event) = self.ended() {
+                return Ok(event);
+            }
+        }
+        let positioned = |view: View<'_>| (view.sequence.get(), take(view));
+        let received = match self.subscription.try_take(positioned) {
+            Ok(None) | Err(ReceiveError::Contended { .. }) => {
+                self.unlooked = LOOK_EVERY;
+                let left = self.deadline.map_or(LOOK_INTERVAL, |deadline| deadline.left().min(LOOK_INTERVAL));
+                self.subscription.take(left, self.interrupt, positioned)
+            }
+            received => received,
+        };
+        match received {
+            Ok(Some((sequence, value))) => {
+                self.unlooked += 1;
+                Ok(Event::Value(value, self.catch_up(sequence, sequence)))
+            }
+            Ok(None) | Err(ReceiveError::Contended { .. }) => {
+                self.look_after_publisher();
+                Ok(self.ended().unwrap_or(Event::Nothing))
+            }
+            Err(ReceiveError::Ended { .. }) => Ok(Event::Over("it has ended".to_owned())),
+            Err(error) => self.reject(error),
+        }
+    }
+
+    /// The end, because of this, when nothing has come.
+    pub(crate) fn nothing(&self, why: &str) -> Failure {
+        let exit = if self.hung { Exit::Hung } else { Exit::No };
+        let because = if self.hung { ", and its publisher is hung" } else { "" };
+        Failure::new(exit, format!("nothing arrived from {}: {why}{because}", self.target))
+    }
+
+    /// Whether it is over, whatever comes.
+    fn ended<R>(&self) -> Option<Event<R>> {
+        if self.interrupt.came() {
+            return Some(Event::Interrupted);
+        }
+        let deadline = self.deadline.filter(Deadline::is_over)?;
+        Some(Event::Over(format!("the {:?} of --for are over", deadline.whole())))
+    }
+
+    /// What was not accepted is a loss; anything else that goes wrong ends it.
+    fn reject<R>(&mut self, error: ReceiveError) -> Result<Event<R>, Failure> {
+        let (first, count, reason) = match &error {
+            ReceiveError::BrokenStamps { sequence }
+            | ReceiveError::Damaged { sequence, .. }
+            | ReceiveError::ForeignEpoch { sequence, .. }
+            | ReceiveError::ImpossibleLen { sequence, .. } => (sequence.get(), 1, "damaged"),
+            ReceiveError::Lapped { first_lost, count } => (first_lost.get(), *count, "lapped"),
+            ReceiveError::DamagedRecords { first_lost, count } => (first_lost.get(), *count, "damaged"),
+            ReceiveError::CutOff { first_lost, count } => (first_lost.get(), *count, "cut off"),
+            ReceiveError::Gone { .. } => {
+                return Err(Failure::new(Exit::Gone, format!("{}: {error}", self.target)));
+            }
+            _ => return Err(error.into()),
+        };
+        self.unlooked += 1;
+        let before = self.catch_up(first, first.saturating_add(count.saturating_sub(1)));
+        Ok(Event::Lost(before, Loss { first, count, reason }))
+    }
+
+    /// What was replaced before the first of these, which come now, was read.
+    fn catch_up(&mut self, first: u64, last: u64) -> Option<Loss> {
+        let before = self.last.replace(last)?;
+        let count = first.checked_sub(before.checked_add(1)?).filter(|count| *count > 0)?;
+        Some(Loss { first: before + 1, count, reason: "conflated" })
+    }
+
+    /// Says once that the publisher is hung, and again after it has come back.
+    fn look_after_publisher(&mut self) {
+        let hung = self.subscription.liveness() == Some(Liveness::Hung);
+        if hung && !self.hung {
+            let (target, doing) = (self.target, self.doing);
+            let sentence =
+                format!("the publisher of {target} is hung: its heart has stopped; {doing} goes on");
+            // Standard error may be closed; then there is nobody to be told.
+            let _ = Failure::new(Exit::Hung, sentence).tell(&mut std::io::stderr().lock());
+        }
+        self.hung = hung;
+    }
+}

@@ -1,0 +1,301 @@
+//! `fabricast hz`: how often and how evenly a topic is published.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use fabricast::{Delivery, LogStart, Target, TopicName};
+use serde::Serialize;
+
+use super::clock;
+use super::failure::{Exit, Failure};
+use super::feed::{Event, Feed, Loss};
+use super::interrupt::Interrupt;
+use super::output::{count, json_line, span};
+use super::setting::{Setting, seconds};
+use super::subscription::{Subscription, View};
+
+/// Time from one line to the next.
+const TICK: Duration = Duration::from_secs(1);
+/// Values without a pause between two looks at the time.
+const LOOK_EVERY: u32 = 64;
+
+const AFTER_HELP: &str = "\
+A line a second, and one for all of the time at the end: publishes a second, bytes a second that were
+received, the time between publishes by the publisher's clock (mean, its standard deviation, which is
+the jitter, the shortest and the longest), and values that were lost: of a state topic replaced before
+they were read, of a log overwritten or damaged. Records of one batch are published at one moment.
+
+With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"bytes_per_s\",\"interval_ns\",
+\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"}; a time that there is not is null.
+
+It goes on until --for is over, the topic ends, or Ctrl-C. The exit code is 1 if nothing came, 5 if
+the publisher is hung besides, 6 if its process is gone.
+
+Examples:
+  fabricast hz shm:quotes/EURUSD
+  fabricast hz shm:exchange/trades --for 10
+  fabricast hz shm:exchange/trades --for 5 --json | jq 'select(.summary).rate'";
+
+/// Arguments of `hz`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    /// The topic, as in shm:NODE/TOPIC.
+    target: Target,
+    /// End after so many seconds.
+    #[arg(long = "for", value_name = "SECS", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What came in some time.
+#[derive(Clone, Copy, Debug)]
+struct Tally {
+    began: Instant,
+    received: u64,
+    lost: u64,
+    bytes: u64,
+    intervals: Intervals,
+}
+
+/// Times between publishes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Intervals {
+    number: u64,
+    mean_ns: f64,
+    /// The sum of the squares of the distances from the mean.
+    squares: f64,
+    min_ns: u64,
+    max_ns: u64,
+}
+
+/// A tally as a line of JSON.
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    topic: &'a TopicName,
+    seconds: f64,
+    received: u64,
+    lost: u64,
+    rate: f64,
+    bytes_per_s: f64,
+    interval_ns: Option<f64>,
+    jitter_ns: Option<f64>,
+    interval_min_ns: Option<u64>,
+    interval_max_ns: Option<u64>,
+    summary: bool,
+}
+
+/// Where and when the last value was published.
+#[derive(Clone, Copy, Debug)]
+struct Position {
+    sequence: u64,
+    published_ns: u64,
+}
+
+/// What is measured, and how it is printed.
+#[derive(Debug)]
+struct Meter {
+    topic: TopicName,
+    json: bool,
+    second: Tally,
+    whole: Tally,
+    last: Option<Position>,
+    /// Events since the last look at the time.
+    unlooked: u32,
+}
+
+pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
+    let target = &arguments.target;
+    let subscription = setting.subscribe_any(target, Delivery::Pull, LogStart::Newest)?;
+    // Taken only now: until here, Ctrl-C ends the process as it ends any other.
+    let interrupt = Interrupt::install()?;
+    let topic = subscription.topic().clone();
+    // What is there of a state topic was published before; a log begins with what comes.
+    let mut is_old = matches!(subscription, Subscription::State(_));
+    let mut feed = Feed::new(subscription, (target, "measuring"), arguments.duration, &interrupt);
+    let mut meter = Meter::new(topic, arguments.json);
+    if !arguments.json {
+        writeln!(io::stdout(), "{}", Line::HEADING)?;
+    }
+    loop {
+        let position = |view: View<'_>| {
+            (Position { sequence: view.sequence.get(), published_ns: view.published_ns }, view.bytes.len())
+        };
+        match feed.next(position)? {
+            Event::Value((position, _), None) if is_old => meter.last = Some(position),
+            Event::Value((position, len), missed) => meter.value(position, len, missed),
+            Event::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
+            Event::Nothing => meter.unlooked = LOOK_EVERY,
+            Event::Over(why) if meter.whole.is_empty() => return Err(feed.nothing(&why)),
+            Event::Over(_) | Event::Interrupted => break,
+        }
+        is_old = false;
+        meter.tick()?;
+    }
+    meter.end()?;
+    Ok(Exit::Done)
+}
+
+impl Meter {
+    fn new(topic: TopicName, json: bool) -> Self {
+        let tally = Tally::begin();
+        Self { topic, json, second: tally, whole: tally, last: None, unlooked: 0 }
+    }
+
+    fn value(&mut self, position: Position, len: usize, missed: Option<Loss>) {
+        missed.into_iter().for_each(|missed| self.lose(missed));
+        let last = self.last.replace(position);
+        let before = last.filter(|last| last.sequence.wrapping_add(1) == position.sequence);
+        let interval_ns = before.map(|last| position.published_ns.saturating_sub(last.published_ns));
+        for tally in [&mut self.second, &mut self.whole] {
+            tally.received += 1;
+            tally.bytes += len as u64;
+            interval_ns.into_iter().for_each(|interval_ns| tally.intervals.add(interval_ns));
+        }
+    }
+
+    fn lose(&mut self, loss: Loss) {
+        self.second.lost += loss.count;
+        self.whole.lost += loss.count;
+    }
+
+    /// Prints a line when it is time to.
+    fn tick(&mut self) -> Result<(), Failure> {
+        self.unlooked += 1;
+        // Values that come one by one are looked at one by one.
+        if self.unlooked < LOOK_EVERY && self.second.received > u64::from(LOOK_EVERY) {
+            return Ok(());
+        }
+        self.unlooked = 0;
+        if self.second.began.elapsed() < TICK {
+            return Ok(());
+        }
+        let second = std::mem::replace(&mut self.second, Tally::begin());
+        self.print(&second.line(&self.topic, false))
+    }
+
+    /// Prints the line of all of the time.
+    fn end(&self) -> Result<(), Failure> {
+        self.print(&self.whole.line(&self.topic, true))
+    }
+
+    fn print(&self, line: &Line<'_>) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        if self.json {
+            json_line(&mut out, line)?;
+        } else {
+            writeln!(out, "{}", line.text())?;
+            out.flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl Tally {
+    fn begin() -> Self {
+        let began = clock::now();
+        Self { began, received: 0, lost: 0, bytes: 0, intervals: Intervals::default() }
+    }
+
+    /// Whether nothing came.
+    fn is_empty(&self) -> bool {
+        self.received == 0
+    }
+
+    fn line<'a>(&self, topic: &'a TopicName, summary: bool) -> Line<'a> {
+        let seconds = self.began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+        let Self { received, lost, intervals, .. } = *self;
+        let known = intervals.number > 0;
+        Line {
+            topic,
+            seconds,
+            received,
+            lost,
+            rate: count(received + lost) / seconds,
+            bytes_per_s: count(self.bytes) / seconds,
+            interval_ns: known.then_some(intervals.mean_ns),
+            jitter_ns: known.then(|| intervals.deviation_ns()),
+            interval_min_ns: known.then_some(intervals.min_ns),
+            interval_max_ns: known.then_some(intervals.max_ns),
+            summary,
+        }
+    }
+}
+
+impl Intervals {
+    /// Takes one more in: mean and squares are kept up to date by Welford's method.
+    fn add(&mut self, interval_ns: u64) {
+        self.min_ns = if self.number == 0 { interval_ns } else { self.min_ns.min(interval_ns) };
+        self.max_ns = self.max_ns.max(interval_ns);
+        self.number += 1;
+        let distance = count(interval_ns) - self.mean_ns;
+        self.mean_ns += distance / count(self.number);
+        self.squares += distance * (count(interval_ns) - self.mean_ns);
+    }
+
+    /// The standard deviation.
+    fn deviation_ns(&self) -> f64 {
+        (self.squares / count(self.number.max(1))).sqrt()
+    }
+}
+
+impl Line<'_> {
+    const HEADING: &'static str =
+        "   seconds       rate/s        bytes/s   interval     jitter        min        max       lost";
+
+    /// The line as people read it.
+    fn text(&self) -> String {
+        let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), span);
+        let seconds = format!("{:.1}{}", self.seconds, if self.summary { " all" } else { "" });
+        format!(
+            "{seconds:>10} {:>12.1} {:>14.0} {:>10} {:>10} {:>10} {:>10} {:>10}",
+            self.rate,
+            self.bytes_per_s,
+            time(self.interval_ns.map(rounded)),
+            time(self.jitter_ns.map(rounded)),
+            time(self.interval_min_ns),
+            time(self.interval_max_ns),
+            self.lost,
+        )
+    }
+}
+
+/// A time as a whole number.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "it saturates, and is not negative"
+)]
+fn rounded(ns: f64) -> u64 {
+    ns.round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jitter_is_the_standard_deviation_of_the_intervals() {
+        let mut intervals = Intervals::default();
+        [2, 4, 4, 4, 5, 5, 7, 9].into_iter().for_each(|interval_ns| intervals.add(interval_ns));
+        assert_eq!((intervals.mean_ns, intervals.deviation_ns()), (5.0, 2.0));
+        assert_eq!((intervals.min_ns, intervals.max_ns), (2, 9));
+    }
+
+    #[test]
+    fn intervals_are_those_between_neighbours() {
+        let mut meter = Meter::new("t".parse().unwrap(), true);
+        let position = |sequence, published_ns| Position { sequence, published_ns };
+        meter.value(position(1, 1000), 8, None);
+        meter.value(position(2, 1500), 8, None);
+        meter.value(position(5, 9000), 8, Some(Loss { first: 3, count: 2, reason: "conflated" }));
+        meter.value(position(6, 9700), 8, None);
+        let line = meter.whole.line(&meter.topic, true);
+        assert_eq!((line.received, line.lost, line.interval_ns), (4, 2, Some(600.0)));
+        assert_eq!((line.interval_min_ns, line.interval_max_ns), (Some(500), Some(700)));
+        assert!(line.text().contains(" all "));
+    }
+}

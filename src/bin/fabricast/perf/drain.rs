@@ -1,0 +1,130 @@
+use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use fabricast::measure::Ring;
+use fabricast::{Address, LogSubscriber, LogSubscriberStats, Raw, ReceiveError, Sequence};
+use rustix::process::Signal;
+
+use super::super::failure::{Exit, Failure};
+use super::super::setting::Setting;
+use super::echo::Seen;
+use super::stream::{Shape, TOPIC};
+use super::{Arguments, Phase, Trouble, pattern, probe};
+
+/// Empty looks between two looks at what is to be done.
+const LOOKS: u32 = 4096;
+/// How long a process rests that has nothing to do.
+const REST: Duration = Duration::from_millis(1);
+
+/// A process that receives a stream: one of several, of which the first one is probed and measured with the floor.
+struct Drain {
+    ring: Ring,
+    reader: usize,
+    shape: Shape,
+    subscriber: LogSubscriber<Raw>,
+    seen: Seen,
+}
+
+/// Receives and checks what the process at this address streams, which has started this one, until told to stop.
+pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) -> Result<Exit, Trouble> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    arguments.cpus.settled()?.pin_answering()?;
+    let size = arguments.size.first().copied().unwrap_or_default();
+    let (shape, reader) = (Shape::of(arguments, size)?, arguments.stream.reader);
+    let ring = Ring::open(std::io::stdin().as_fd().try_clone_to_owned()?, shape.len, shape.capacity)?;
+    let node = setting.node(None)?;
+    let builder = node.log_subscriber::<Raw>(&format!("{from}/{TOPIC}"));
+    let builder = builder.delivery(arguments.stream.delivery()).region_len_max(usize::MAX);
+    // From the first one on: what is lost of those counts as well.
+    let subscriber = builder.at(Sequence::NONE.next()).open().map_err(Failure::from)?;
+    let mut drain = Drain { ring, reader, shape, subscriber, seen: Seen::default() };
+    drain.obey()?;
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&drain.seen())?)?;
+    Ok(Exit::Done)
+}
+
+impl Drain {
+    /// Does what it is told until it is told to stop.
+    fn obey(&mut self) -> Result<(), Trouble> {
+        loop {
+            match Phase::of(self.ring.control().phase()) {
+                Phase::Probe if self.reader == 0 => probe::answer(self.ring.control()),
+                Phase::Floor if self.reader == 0 => self.receive_floor(),
+                Phase::Deliver => {
+                    if self.receive()? {
+                        return Ok(());
+                    }
+                }
+                Phase::Stop => return Ok(()),
+                // The process that is probed and measured has a processor for itself.
+                _ => std::thread::park_timeout(REST),
+            }
+        }
+    }
+
+    fn receive_floor(&mut self) {
+        let mut value = vec![0; pattern::words(self.shape.len)];
+        let (mut looks, mut unreleased) = (0_u32, 0);
+        loop {
+            if self.ring.try_receive(&mut value) {
+                unreleased += 1;
+                if unreleased < self.shape.batch {
+                    continue;
+                }
+            } else {
+                looks = looks.wrapping_add(1);
+                if looks.is_multiple_of(LOOKS) && Phase::of(self.ring.control().phase()) != Phase::Floor {
+                    return;
+                }
+            }
+            self.ring.release();
+            unreleased = 0;
+        }
+    }
+
+    /// Takes and compares records until told otherwise (false), or the topic ends (true).
+    fn receive(&mut self) -> Result<bool, Trouble> {
+        let Self { ring, reader, shape, subscriber, seen } = self;
+        let show_every = shape.show_every();
+        let (mut looks, mut unshown, mut newest) = (0_u32, 0, 0);
+        loop {
+            match subscriber.try_receive_ref() {
+                Ok(Some(record)) => {
+                    newest = record.sequence.get();
+                    match pattern::is_right(record.bytes, shape.len, newest) {
+                        true => seen.verified += 1,
+                        false => seen.rejected += 1,
+                    }
+                    unshown += 1;
+                    if unshown < show_every {
+                        continue;
+                    }
+                }
+                Ok(None) => {
+                    looks = looks.wrapping_add(1);
+                    if looks.is_multiple_of(LOOKS) && Phase::of(ring.control().phase()) != Phase::Deliver {
+                        return Ok(false);
+                    }
+                    if unshown == 0 {
+                        continue;
+                    }
+                }
+                Err(
+                    ReceiveError::Lapped { first_lost, count }
+                    | ReceiveError::DamagedRecords { first_lost, count }
+                    | ReceiveError::CutOff { first_lost, count },
+                ) => newest = (first_lost.get() + count).saturating_sub(1),
+                Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => return Ok(true),
+                Err(error) => return Err(Failure::from(error).into()),
+            }
+            ring.control().set_progress(*reader, newest);
+            unshown = 0;
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let LogSubscriberStats { lapped, rejected, .. } = self.subscriber.stats();
+        Seen { lost: lapped, rejected: self.seen.rejected + rejected, ..self.seen }
+    }
+}

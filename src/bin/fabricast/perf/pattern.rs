@@ -1,0 +1,52 @@
+//! What the records of a stream hold: every byte follows from the number of the record, and is cheap to write and to check.
+
+/// The first word of a record of this number.
+const fn base(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Words that a record of this length takes.
+pub(super) fn words(len: usize) -> usize {
+    len.div_ceil(size_of::<u64>())
+}
+
+/// Writes the record of this number.
+#[inline]
+pub(super) fn write(record: &mut [u64], number: u64) {
+    let base = base(number);
+    record.iter_mut().zip(0_u64..).for_each(|(word, index)| *word = base.wrapping_add(index).to_le());
+}
+
+/// Whether this is the record of this number and length, byte for byte.
+#[inline]
+pub(super) fn is_right(bytes: &[u8], len: usize, number: u64) -> bool {
+    let (whole, rest) = bytes.split_at(bytes.len() / size_of::<u64>() * size_of::<u64>());
+    let Ok(words) = bytemuck::try_cast_slice::<u8, u64>(whole) else { return false };
+    let base = base(number);
+    // Every word is looked at, whatever those before it are: that can be done several at a time.
+    let differences = words.iter().zip(0_u64..).map(|(word, index)| word ^ base.wrapping_add(index).to_le());
+    let difference = differences.fold(0, |all, difference| all | difference);
+    let last = base.wrapping_add(words.len() as u64).to_le_bytes();
+    difference == 0 && bytes.len() == len && last.starts_with(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_counts() {
+        for len in [8, 9, 64, 71, 1000] {
+            let mut record = vec![0; words(len)];
+            write(&mut record, 7);
+            let right: &[u8] = bytemuck::cast_slice(&record);
+            assert!(is_right(&right[..len], len, 7));
+            assert!(!is_right(&right[..len], len, 8) && !is_right(&right[..len - 1], len, 7));
+            for index in 0..len {
+                let mut wrong = record.clone();
+                bytemuck::cast_slice_mut::<u64, u8>(&mut wrong)[index] ^= 1;
+                assert!(!is_right(&bytemuck::cast_slice(&wrong)[..len], len, 7), "{len} {index}");
+            }
+        }
+    }
+}

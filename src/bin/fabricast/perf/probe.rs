@@ -1,0 +1,143 @@
+use std::time::{Duration, Instant};
+
+use fabricast::measure::Control;
+
+use super::super::clock::now;
+use super::super::failure::Exit;
+use super::super::interrupt::Interrupt;
+use super::line::Durations;
+use super::process::Process;
+use super::{Phase, Quiet, Trouble};
+
+/// How long the other process has to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Empty looks between two looks at the clock.
+const LOOKS: u32 = 1 << 20;
+/// Empty looks of the one that answers between two looks at what is to be done.
+const LOOKS_ANSWERING: u32 = 4096;
+/// Round trips of a probe, if it takes no longer than it may.
+const PROBES: u64 = 20_000;
+/// How long a probe may take: on a busy machine a round trip takes as long as others may run.
+const PROBE: Duration = Duration::from_millis(500);
+/// A line goes to and fro faster than this between processors that share a cache.
+const NEAR_NS: u64 = 250;
+
+/// Finds out whether the processors of two processes share a cache.
+#[derive(Debug, Default)]
+pub(super) struct Probe {
+    number: u64,
+    /// What was found first.
+    before: Option<bool>,
+}
+
+/// How often an answer was looked for, and since when.
+#[derive(Debug, Default)]
+pub(super) struct Patience {
+    looks: u32,
+    began: Option<Instant>,
+}
+
+impl Probe {
+    /// Looks before the measurement.
+    pub(super) fn begin(
+        &mut self,
+        control: &Control,
+        (process, interrupt): (&mut Process, &Interrupt),
+    ) -> Result<(), Trouble> {
+        self.before = Some(self.is_near(control, (process, interrupt))?);
+        Ok(())
+    }
+
+    /// Looks behind the measurement, and tells the placement that it had.
+    pub(super) fn end(
+        &mut self,
+        control: &Control,
+        (process, interrupt): (&mut Process, &Interrupt),
+    ) -> Result<&'static str, Trouble> {
+        let after = self.is_near(control, (process, interrupt))?;
+        Ok(match (self.before.unwrap_or(after), after) {
+            (true, true) => "near",
+            (false, false) => "far",
+            _ => "mixed",
+        })
+    }
+
+    fn is_near(
+        &mut self,
+        control: &Control,
+        (process, interrupt): (&mut Process, &Interrupt),
+    ) -> Result<bool, Trouble> {
+        control.set_phase(Phase::Probe.number());
+        let mut durations = Durations::new();
+        let end = now() + PROBE;
+        for _ in 0..PROBES {
+            let began = now();
+            if began >= end {
+                break;
+            }
+            self.number += 1;
+            control.pass(0, self.number);
+            let mut patience = Patience::default();
+            while control.passed(1) != self.number {
+                patience.look_at(process, interrupt)?;
+            }
+            durations.record(nanoseconds(began));
+        }
+        Ok(durations.median_ns() < NEAR_NS)
+    }
+}
+
+/// Answers a probe until something else is to be done.
+pub(super) fn answer(control: &Control) {
+    let mut last = control.passed(1);
+    let mut looks = 0;
+    loop {
+        let number = control.passed(0);
+        if number != last {
+            last = number;
+            control.pass(1, number);
+        }
+        looks += 1;
+        if looks % LOOKS_ANSWERING == 0 && Phase::of(control.phase()) != Phase::Probe {
+            return;
+        }
+    }
+}
+
+impl Patience {
+    /// One more look was in vain: an error when that goes on for too long, or the process was asked to end.
+    #[inline]
+    pub(super) fn look(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
+        self.looks = self.looks.wrapping_add(1);
+        if self.is_waiting() { self.wait(interrupt) } else { Ok(()) }
+    }
+
+    /// The same, and an error when the process that should answer has ended.
+    #[inline]
+    pub(super) fn look_at(&mut self, process: &mut Process, interrupt: &Interrupt) -> Result<(), Trouble> {
+        self.look(interrupt)?;
+        if self.is_waiting() { process.check() } else { Ok(()) }
+    }
+
+    /// Whether it is time to look at more than the answer.
+    #[inline]
+    fn is_waiting(&self) -> bool {
+        self.looks.is_multiple_of(LOOKS)
+    }
+
+    #[cold]
+    fn wait(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
+        if interrupt.came() {
+            return Err(Quiet(Exit::Done).into());
+        }
+        if self.began.get_or_insert_with(now).elapsed() > PATIENCE {
+            return Err("the answering process has stopped answering".into());
+        }
+        Ok(())
+    }
+}
+
+/// The time since this moment.
+pub(super) fn nanoseconds(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,99 @@
+//! Values and losses as lines of standard output.
+
+use std::io::{StdoutLock, Write};
+
+use fabricast::{Schema, TopicName};
+
+use super::failure::{Exit, Failure};
+use super::feed::Loss;
+use super::output::{hex_dump, json_line, span};
+use super::subscription::{Subscription, Value};
+use super::value::{LossLine, ValueLine, age_ns, text};
+
+/// How values are printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// A line for people.
+    Text,
+    /// A line of JSON.
+    Json,
+    /// The bytes as they are, and nothing else: losses go to standard error.
+    Raw,
+    /// A hex dump below a line for people.
+    Hex,
+}
+
+/// Prints what comes from a topic.
+#[derive(Debug)]
+pub(crate) struct Printer {
+    topic: TopicName,
+    schema: Schema,
+    form: Form,
+    out: StdoutLock<'static>,
+    shown: u64,
+}
+
+impl Printer {
+    /// The printer of the values of this topic.
+    pub(crate) fn new(subscription: &Subscription, form: Form) -> Self {
+        let (topic, schema) = (subscription.topic().clone(), subscription.schema().clone());
+        Self { topic, schema, form, out: std::io::stdout().lock(), shown: 0 }
+    }
+
+    /// Values printed.
+    pub(crate) fn shown(&self) -> u64 {
+        self.shown
+    }
+
+    /// Prints a value; one that is not of its topic's type is a loss.
+    pub(crate) fn value(&mut self, value: &Value) -> Result<(), Failure> {
+        let head = || format!("{:>10}  {:>8}  ", value.sequence, span(age_ns(value)));
+        let line = match self.form {
+            Form::Raw => Ok(value.bytes.clone()),
+            Form::Hex => Ok(format!("{}{} bytes\n", head(), value.bytes.len()).into_bytes()),
+            Form::Text => text(&self.schema, value).map(|text| format!("{}{text}\n", head()).into_bytes()),
+            Form::Json => match ValueLine::new(&self.topic, &self.schema, value) {
+                Ok(line) => {
+                    self.shown += 1;
+                    return Ok(json_line(&mut self.out, &line)?);
+                }
+                Err(error) => Err(error),
+            },
+        };
+        match line {
+            Ok(line) => {
+                self.shown += 1;
+                self.out.write_all(&line)?;
+                if self.form == Form::Hex {
+                    hex_dump(&mut self.out, &value.bytes)?;
+                }
+                Ok(self.out.flush()?)
+            }
+            Err(error) => {
+                let first = value.sequence.get();
+                tracing::debug!(target: "fabricast", sequence = first, %error, "undecodable");
+                self.loss(Loss { first, count: 1, reason: "undecodable" })
+            }
+        }
+    }
+
+    /// Prints what is missing.
+    pub(crate) fn loss(&mut self, Loss { first, count, reason }: Loss) -> Result<(), Failure> {
+        match self.form {
+            Form::Json => {
+                let line = LossLine { topic: &self.topic, lost: count, first_lost: first, reason };
+                json_line(&mut self.out, &line)?;
+            }
+            Form::Raw => {
+                let sentence = format!("{count} lost from {first} on: {reason}");
+                // Standard error may be closed; then there is nobody to be told.
+                let _ = Failure::new(Exit::No, sentence).tell(&mut std::io::stderr().lock());
+            }
+            Form::Text | Form::Hex => {
+                writeln!(self.out, "{first:>10}  {:>8}  {count} lost: {reason}", "-")?;
+                self.out.flush()?;
+            }
+        }
+        Ok(())
+    }
+}

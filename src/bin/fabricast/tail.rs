@@ -1,0 +1,153 @@
+//! `fabricast tail`: records of a log, also from before the command started.
+
+use std::time::Duration;
+
+use clap::Args;
+use fabricast::{
+    Delivery, GrantError, LogStart, LogSubscriber, Node, Raw, Sequence, SubscriberError, Target,
+};
+
+use super::clock::Deadline;
+use super::failure::{Exit, Failure};
+use super::feed::{Event, Feed};
+use super::interrupt::Interrupt;
+use super::printer::{Form, Printer};
+use super::setting::{Setting, log, seconds};
+use super::subscription::{Subscription, keep};
+
+/// How long a record is waited for that is there: it may come over a wire.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+const AFTER_HELP: &str = "\
+A line is the sequence of a record, its age when it was printed, and the record. Without --follow it
+ends with the newest record that was there when it began; with --follow it goes on with those that
+are published from then on. Records that were overwritten before they could be read are a line of
+their own that says how many. With --from, that counts records before it that are gone already.
+
+With --json a record is a line
+{\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
+{\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is lapped (overwritten), damaged, undecodable or
+cut off (the connection was lost first).
+With --raw the bytes of records follow each other without anything between them, and losses go to
+standard error.
+
+It ends with 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in good
+order after a record came; with 1 when none came in --for or before the end of the topic; with 5 when
+none came in --for and the publisher is hung; with 6 when the publisher's process is gone.
+
+Examples:
+  fabricast tail shm:exchange/trades                         the last 10 records
+  fabricast tail shm:exchange/trades --earliest --json       all that are left
+  fabricast tail shm:exchange/trades --from 1000 --count 5   records 1000 to 1004
+  fabricast tail shm:exchange/trades --last 0 --follow       what is published from now on
+  fabricast tail shm:camera/frames --last 1 --raw > frame.bin";
+
+/// Arguments of `tail`.
+#[derive(Debug, Args)]
+#[command(after_help = AFTER_HELP)]
+pub(crate) struct Arguments {
+    /// The topic, a log, as in shm:NODE/TOPIC.
+    target: Target,
+    /// Begin so many records before the next one, or with the oldest that is left.
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    last: u64,
+    /// Begin with the record of this sequence.
+    #[arg(long, value_name = "SEQ", conflicts_with_all = ["last", "earliest"])]
+    from: Option<u64>,
+    /// Begin with the oldest record that is left.
+    #[arg(long, conflicts_with = "last")]
+    earliest: bool,
+    /// Go on with records that are published later.
+    #[arg(long, short)]
+    follow: bool,
+    /// End after so many records.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// End after so many seconds.
+    #[arg(long = "for", value_name = "SECS", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Have the publisher write the records here, instead of reading them there.
+    #[arg(long)]
+    push: bool,
+    /// Write the bytes of the records as they are.
+    #[arg(long, conflicts_with_all = ["hex", "json"])]
+    raw: bool,
+    /// Print the bytes of the records as hex dumps.
+    #[arg(long, conflicts_with = "json")]
+    hex: bool,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
+    let target = &arguments.target;
+    let node = setting.node(None)?;
+    let subscriber = arguments.subscribe(&node)?;
+    // Begun before the end is known, so that nothing is between the two.
+    let until = if arguments.follow { None } else { Some(newest(&node, target)?) };
+    let subscription = Subscription::Log(subscriber.into());
+    // Taken only now: until here, Ctrl-C ends the process as it ends any other.
+    let interrupt = Interrupt::install()?;
+    let mut printer = Printer::new(&subscription, arguments.form());
+    let mut feed = Feed::new(subscription, (target, "following"), arguments.duration, &interrupt);
+    let mut idle = Deadline::after(PATIENCE);
+    let is_done = |feed: &Feed<'_>, printer: &Printer| {
+        let next = feed.subscription.next_sequence();
+        until.is_some_and(|until| next > until) || arguments.count == Some(printer.shown())
+    };
+    while !is_done(&feed, &printer) {
+        match feed.next(keep)? {
+            Event::Value(value, _) => printer.value(&value)?,
+            Event::Lost(_, lost) => printer.loss(lost)?,
+            Event::Nothing if until.is_some() && idle.is_over() => {
+                let next = feed.subscription.next_sequence();
+                let sentence =
+                    format!("records of {target} from {next} on cannot be read: they may be damaged");
+                return Err(Failure::new(Exit::No, sentence));
+            }
+            Event::Nothing => continue,
+            Event::Over(why) if printer.shown() == 0 => return Err(feed.nothing(&why)),
+            Event::Over(_) | Event::Interrupted => break,
+        }
+        idle = Deadline::after(PATIENCE);
+    }
+    Ok(Exit::Done)
+}
+
+/// The newest record that there is.
+fn newest(node: &Node, target: &Target) -> Result<Sequence, Failure> {
+    let directory = node.directory_timeout(&target.address, PATIENCE)?;
+    let listing = directory.topics.into_iter().find(|listing| listing.topic == target.topic);
+    // It has ended since it was subscribed to: all that it left is there, and the end behind it.
+    Ok(listing.map_or(Sequence::new(u64::MAX), |listing| listing.sequence))
+}
+
+impl Arguments {
+    /// Attaches to the topic, which must be a log.
+    fn subscribe(&self, node: &Node) -> Result<LogSubscriber<Raw>, Failure> {
+        let start = match self.from {
+            Some(sequence) => LogStart::At(Sequence::new(sequence)),
+            None if self.earliest => LogStart::Earliest,
+            None => LogStart::Back(self.last),
+        };
+        let delivery = if self.push { Delivery::Push } else { Delivery::Pull };
+        log(node, &self.target, delivery, start).map_err(|error| match error {
+            SubscriberError::Unfit { target, source: GrantError::Kind { found, .. } } => {
+                let instead = "`fabricast get` and `fabricast watch` show its values";
+                Failure::usage(format!("{target} is a {found} topic, which holds no records: {instead}"))
+            }
+            error => error.into(),
+        })
+    }
+
+    /// How records are printed.
+    fn form(&self) -> Form {
+        match (self.raw, self.hex, self.json) {
+            (true, ..) => Form::Raw,
+            (_, true, _) => Form::Hex,
+            (.., true) => Form::Json,
+            _ => Form::Text,
+        }
+    }
+}

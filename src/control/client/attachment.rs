@@ -1,0 +1,46 @@
+use crate::control::error::ControlError;
+use crate::control::message::AttachmentId;
+use crate::id::{Delivery, TopicId};
+
+/// What this side knows of one attachment.
+#[derive(Debug)]
+pub(super) struct Attachment {
+    pub(super) topic_id: TopicId,
+    pub(super) delivery: Delivery,
+    pub(super) step: Step,
+    pub(super) topic_ended: bool,
+    /// It has asked for notices.
+    pub(super) listens: bool,
+}
+
+/// Where one attachment is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Attaching,
+    Granted,
+    Lending,
+    Lent,
+    Detaching,
+}
+
+impl Attachment {
+    fn state(&self) -> &'static str {
+        match (self.step, self.delivery) {
+            (Step::Attaching, _) => "waiting for a grant",
+            (Step::Detaching, _) => "detaching",
+            (Step::Lending, _) => "waiting for its landing region to be accepted",
+            _ if self.topic_ended => "left over from a topic that ended",
+            (Step::Granted, Delivery::Pull) => "granted for pull",
+            (Step::Granted, Delivery::Push) => "granted for push",
+            (Step::Lent, _) => "granted, with a landing region",
+        }
+    }
+
+    pub(super) fn not_possible(&self, attachment: AttachmentId) -> ControlError {
+        ControlError::NotPossible { attachment: attachment.get(), state: self.state() }
+    }
+
+    pub(super) fn wrong(&self, message: &'static str, attachment: AttachmentId) -> ControlError {
+        ControlError::WrongAttachment { message, attachment: attachment.get(), state: self.state() }
+    }
+}

@@ -1,0 +1,100 @@
+use std::sync::Arc;
+
+use crate::control::{Heard, NoticeChannel, NoticesBy, Ticket};
+use crate::fabric::{Connection, Exposure, FabricError};
+use crate::limits;
+use crate::memory::{Protection, Region};
+use crate::node::core::NodeCore;
+use crate::node::served::attachment::ServedAttachment;
+use crate::notice::{BELL_LEN, NoticeSender, RegisterError};
+
+/// What a session's peer hears of the channel of notices.
+#[derive(Debug, Default)]
+pub(super) struct Audience {
+    sender: Option<Arc<NoticeSender>>,
+    /// Where the peer can be reached alone.
+    return_ticket: Ticket,
+    /// When the peer joined, or last told that what is sent to all arrives, ns. `None` before that.
+    heard_ns: Option<u64>,
+    /// Notices are sent to it alone, too.
+    is_alone: bool,
+}
+
+/// Why a peer is not told of what a topic publishes.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoticeError {
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    #[error(transparent)]
+    Register(#[from] RegisterError),
+    #[error("cannot draw a random number: {0}")]
+    Random(#[from] std::io::Error),
+}
+
+impl Audience {
+    /// Has the peer told of what the topic of this attachment publishes, in the way that the medium has.
+    pub(super) fn admit(
+        &mut self,
+        core: &NodeCore,
+        connection: &dyn Connection,
+        attachment: &mut ServedAttachment,
+    ) -> Result<NoticesBy, NoticeError> {
+        if attachment.topic.has_ended() {
+            // The next incarnation may have its listeners on the channel already.
+            return Ok(NoticesBy::Nothing);
+        }
+        let notices = attachment.topic.notices();
+        if connection.shares_memory() {
+            let bell = notices.bell(|| {
+                let region = Arc::new(Region::allocate(BELL_LEN, Protection::PeersWrite)?);
+                core.fabric().register(&region, Exposure::Write)
+            })?;
+            attachment.bell = Some(bell);
+            return Ok(NoticesBy::Bell);
+        }
+        let Some(channel) = connection.channel_sender()? else { return Ok(NoticesBy::Nothing) };
+        let sender = core.notice_senders().of(channel)?;
+        let listener = notices.listen(&sender)?;
+        let (channel, key) = (sender.identity(), notices.key().bytes());
+        let ticket = Ticket::new(sender.ticket());
+        attachment.listener = Some(listener);
+        self.sender = Some(sender);
+        Ok(NoticesBy::Channel(NoticeChannel { channel, key, ticket }))
+    }
+
+    /// Takes note of what the peer hears.
+    pub(super) fn hear(&mut self, heard: Heard, now_ns: u64) {
+        if heard.return_ticket != self.return_ticket {
+            self.leave_alone();
+            self.return_ticket = heard.return_ticket;
+            self.heard_ns = Some(now_ns);
+        }
+        if heard.is_multicast_heard {
+            self.heard_ns = Some(now_ns);
+            self.leave_alone();
+        }
+    }
+
+    /// Sends notices to the peer alone as soon as those that are sent to all have not arrived for a while.
+    pub(super) fn tend(&mut self, now_ns: u64) {
+        let Some((sender, heard_ns)) = self.sender.as_ref().zip(self.heard_ns) else { return };
+        if !self.is_alone && now_ns.saturating_sub(heard_ns) >= limits::NOTICE_UNHEARD_NS {
+            // Without room for one more it looks by its own timer, and it is tried again later.
+            self.is_alone = sender.add_unicast(self.return_ticket.as_bytes()).is_ok();
+            self.heard_ns = Some(now_ns);
+        }
+    }
+
+    fn leave_alone(&mut self) {
+        if let Some(sender) = self.sender.as_ref().filter(|_| self.is_alone) {
+            sender.remove_unicast(self.return_ticket.as_bytes());
+            self.is_alone = false;
+        }
+    }
+}
+
+impl Drop for Audience {
+    fn drop(&mut self) {
+        self.leave_alone();
+    }
+}

@@ -1,0 +1,258 @@
+//! Notices between whole nodes: by multicast, by unicast where that does not arrive, and none at all.
+
+use super::*;
+use crate::publisher::LogPublisher;
+use crate::repository::log::LogStart;
+use crate::subscriber::{LogSubscriber, NoticePath};
+use crate::testkit::fabric::DatagramFaults;
+
+/// Publishes one more record.
+fn publish_record(publisher: &mut LogPublisher<Value>) {
+    let number = publisher.newest().get() + 1;
+    publisher.publish(&value(number)).unwrap();
+}
+
+fn listen(node: &Node, start: LogStart) -> LogSubscriber<Value> {
+    node.log_subscriber("shm:publishing/log").start(start).notices().open().expect("a grant")
+}
+
+/// Takes what has come: each record once and in order.
+fn take(subscriber: &mut LogSubscriber<Value>) {
+    loop {
+        let next = subscriber.next_sequence();
+        let Some(record) = subscriber.try_receive().expect("no loss and no end") else { return };
+        assert_eq!((record.sequence, record.value), (next, value(next.get())));
+    }
+}
+
+/// Lets the world go on until this subscriber has as much, or gives up.
+fn catch_up(world: &Arc<World>, subscriber: &mut LogSubscriber<Value>, newest: u64) {
+    for _ in 0..TURNS {
+        world.turn();
+        take(subscriber);
+        if subscriber.next_sequence().get() == newest + 1 {
+            return;
+        }
+        world.network.clock().advance(1_000_000);
+    }
+    panic!("{} of {newest} after all turns: {:?}", subscriber.next_sequence(), subscriber.notice_counts());
+}
+
+/// Lets time pass until the subscriber says that it is told in this way.
+fn await_path(world: &Arc<World>, subscriber: &mut LogSubscriber<Value>, path: NoticePath) {
+    for _ in 0..TURNS {
+        world.turn();
+        take(subscriber);
+        if subscriber.notice_path() == path {
+            return;
+        }
+        world.network.clock().advance(10_000_000);
+    }
+    panic!("{} instead of {path}: {:?}", subscriber.notice_path(), subscriber.notice_counts());
+}
+
+fn a_world(seed: u64) -> (Arc<World>, Node, LogPublisher<Value>, Node) {
+    let world = World::new(seed, Reach::Fetched);
+    let publishing = world.node("publishing", true);
+    let publisher = publishing.log_publisher("log").open().unwrap();
+    let subscribing = world.node("subscribing", false);
+    (world, publishing, publisher, subscribing)
+}
+
+#[test]
+fn whatever_happens_to_datagrams_every_record_is_received_once_and_in_order() {
+    each_seed(SEEDS / 4, |seed| {
+        let (world, _publishing, mut publisher, subscribing) = a_world(seed);
+        let mut random = Random::new(seed);
+        (0..20).for_each(|_| publish_record(&mut publisher));
+        let mut subscribers =
+            vec![listen(&subscribing, LogStart::Earliest), listen(&subscribing, LogStart::Newest)];
+        for round in 0..60 {
+            if round % 15 == 0 {
+                world.network.set_datagram_faults(DatagramFaults {
+                    lose_permille: random.below(4) * 300,
+                    double_permille: random.below(500),
+                    reorder_permille: random.below(500),
+                    delay_ns_max: random.below(2) * 20_000_000,
+                });
+                world.network.cut_multicast(random.below(4) == 0);
+            }
+            (0..random.below(12)).for_each(|_| publish_record(&mut publisher));
+            (0..random.below(8)).for_each(|_| world.turn());
+            world.network.clock().advance(random.below(3) * 40_000_000);
+            subscribers.iter_mut().for_each(take);
+            if round == 30 {
+                subscribers.push(listen(&subscribing, LogStart::Back(5)));
+            }
+        }
+        for subscriber in &mut subscribers {
+            catch_up(&world, subscriber, publisher.newest().get());
+            assert_eq!(subscriber.stats().lapped, 0);
+        }
+        let counts = subscribers[0].notice_counts();
+        assert!(counts.entries > 0 && counts.forged == 0 && counts.malformed == 0, "{counts:?}");
+    });
+}
+
+#[test]
+fn a_subscriber_says_how_it_is_told_and_is_told_alone_where_the_multicast_does_not_arrive() {
+    each_seed(SEEDS / 10, |seed| {
+        let (world, _publishing, mut publisher, subscribing) = a_world(seed);
+        let mut subscriber = listen(&subscribing, LogStart::Newest);
+        await_path(&world, &mut subscriber, NoticePath::Multicast);
+        publish_record(&mut publisher);
+        catch_up(&world, &mut subscriber, 1);
+
+        world.network.cut_multicast(true);
+        await_path(&world, &mut subscriber, NoticePath::Unicast);
+        publish_record(&mut publisher);
+        catch_up(&world, &mut subscriber, 2);
+
+        world.network.cut_unicast(true);
+        await_path(&world, &mut subscriber, NoticePath::Timer);
+        publish_record(&mut publisher);
+        catch_up(&world, &mut subscriber, 3);
+
+        world.network.cut_multicast(false);
+        await_path(&world, &mut subscriber, NoticePath::Multicast);
+        publish_record(&mut publisher);
+        catch_up(&world, &mut subscriber, 4);
+    });
+}
+
+/// A small record comes with its notice: nothing is read for it.
+#[test]
+fn small_records_come_with_their_notices() {
+    each_seed(SEEDS / 10, |seed| {
+        let (world, _publishing, mut publisher, subscribing) = a_world(seed);
+        let mut subscriber = listen(&subscribing, LogStart::Newest);
+        await_path(&world, &mut subscriber, NoticePath::Multicast);
+        // The first one is read, because one cannot tell what it follows.
+        publish_record(&mut publisher);
+        catch_up(&world, &mut subscriber, 1);
+        for newest in 2..40 {
+            publish_record(&mut publisher);
+            catch_up(&world, &mut subscriber, newest);
+        }
+        let counts = subscriber.notice_counts();
+        assert!(counts.inline_taken >= 38 && counts.inline_dropped == 0, "{counts:?}");
+    });
+}
+
+#[test]
+fn state_topics_are_told_too() {
+    each_seed(SEEDS / 10, |seed| {
+        let world = World::new(seed, Reach::Fetched);
+        let publishing = world.node("publishing", true);
+        let mut publisher = publisher(&publishing);
+        let subscribing = world.node("subscribing", false);
+        let builder = subscribing.state_subscriber::<Value>("shm:publishing/topic");
+        let mut subscriber = builder.notices().open().unwrap();
+        world.network.set_datagram_faults(DatagramFaults {
+            lose_permille: 300,
+            double_permille: 200,
+            reorder_permille: 200,
+            delay_ns_max: 0,
+        });
+        let mut last = 0;
+        for round in 1..=30 {
+            publish(&mut publisher, 1);
+            for _ in 0..TURNS {
+                world.turn();
+                world.network.clock().advance(1_000_000);
+                if let Ok(Some(sample)) = subscriber.try_receive() {
+                    assert!(sample.sequence.get() > last);
+                    assert_eq!(sample.value, value(sample.sequence.get()));
+                    last = sample.sequence.get();
+                }
+                if last == round {
+                    break;
+                }
+            }
+            assert_eq!(last, round, "{:?}", subscriber.notice_counts());
+        }
+    });
+}
+
+/// What a node's thread has to do about notices comes up now and then, and not at once for ever.
+#[test]
+fn a_node_that_hears_nothing_is_idle() {
+    each_seed(SEEDS / 10, |seed| {
+        let (world, _publishing, _publisher, subscribing) = a_world(seed);
+        let mut subscriber = listen(&subscribing, LogStart::Newest);
+        await_path(&world, &mut subscriber, NoticePath::Multicast);
+        world.network.cut_multicast(true);
+        world.network.cut_unicast(true);
+        await_path(&world, &mut subscriber, NoticePath::Timer);
+        for _ in 0..200 {
+            world.turn();
+            for link in subscribing.core().links().lock().iter() {
+                let now_ns = world.network.clock().monotonic_ns();
+                assert!(
+                    link.deadline_ns().is_none_or(|deadline_ns| deadline_ns > now_ns),
+                    "a turn is due at once"
+                );
+            }
+            world.network.clock().advance(7_000_000);
+        }
+    });
+}
+
+/// Values that come inline while nobody looks are conflated, as they would be in the repository.
+#[test]
+fn what_comes_inline_is_counted_as_what_is_read() {
+    each_seed(SEEDS / 10, |seed| {
+        let world = World::new(seed, Reach::Fetched);
+        let publishing = world.node("publishing", true);
+        let mut publisher = publisher(&publishing);
+        let subscribing = world.node("subscribing", false);
+        let builder = subscribing.state_subscriber::<Value>("shm:publishing/topic");
+        let mut observed = Observed::new(builder.notices().open().unwrap());
+        let mut random = Random::new(seed);
+        for _ in 0..60 {
+            publish(&mut publisher, random.below(6));
+            (0..random.below(12)).for_each(|_| world.turn());
+            world.network.clock().advance(random.below(40) * 1_000_000);
+            observed.receive().unwrap();
+        }
+        for _ in 0..TURNS {
+            if observed.last == publisher.newest().get() {
+                break;
+            }
+            world.turn();
+            world.network.clock().advance(1_000_000);
+            observed.receive().unwrap();
+        }
+        assert_eq!(observed.last, publisher.newest().get());
+        let stats = observed.subscriber.stats();
+        assert_eq!((stats.received, stats.conflated), (observed.received, observed.conflated));
+        assert!(observed.subscriber.notice_counts().inline_taken > 0);
+    });
+}
+
+/// The subscribers of a topic that has ended may keep their handles while those of its next incarnation come.
+#[test]
+fn the_next_incarnation_of_a_topic_is_told_of_too() {
+    each_seed(SEEDS / 10, |seed| {
+        let (world, publishing, mut publisher, subscribing) = a_world(seed);
+        let mut old = listen(&subscribing, LogStart::Newest);
+        await_path(&world, &mut old, NoticePath::Multicast);
+        publish_record(&mut publisher);
+        catch_up(&world, &mut old, 1);
+        drop(publisher);
+        let mut publisher = publishing.log_publisher("log").open().unwrap();
+        let mut new = listen(&subscribing, LogStart::Newest);
+        await_path(&world, &mut new, NoticePath::Multicast);
+        drop(old);
+        for _ in 0..60 {
+            world.turn();
+            world.network.clock().advance(20_000_000);
+        }
+        await_path(&world, &mut new, NoticePath::Multicast);
+        let heard = new.notice_counts().entries;
+        publish_record(&mut publisher);
+        catch_up(&world, &mut new, 1);
+        let counts = new.notice_counts();
+        assert!(counts.entries > heard && counts.forged == 0, "{counts:?}");
+    });
+}

@@ -1,0 +1,217 @@
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::thread::futex;
+
+use crate::clock::{Clock, SystemClock, saturate};
+use crate::layout::{LINE, WORD};
+use crate::memory::Region;
+use crate::sync::atomic::{Ordering, fence};
+
+/// Bytes of the memory that a bell needs.
+pub(crate) const BELL_LEN: usize = 2 * LINE;
+/// Not 0 while somebody may be asleep.
+const SLEEPERS: usize = 0;
+/// Goes on with every ring. The operating system compares it with what a sleeper has seen.
+const RINGS: usize = LINE;
+/// Sleepers that are woken by whoever rings.
+const WOKEN_FIRST: u32 = 4;
+/// Sleepers that are woken by each one that wakes.
+const WOKEN_NEXT: u32 = 2;
+
+const _: () = assert!(RINGS + WORD <= BELL_LEN);
+
+/// Wakes subscribers of one host that sleep, at a cost to the publisher that does not depend on how many they are: it wakes a
+/// few, and each of these some more of those that slept when it rang.
+///
+/// It is memory that all of them write. Who writes nonsense there costs the others a wake-up, so that they look when their time is
+/// over, and the publisher a system call for each publish.
+#[derive(Clone, Debug)]
+pub(crate) struct Bell {
+    memory: Arc<Region>,
+}
+
+impl Bell {
+    /// The bell in this memory, which all who use it map for writing. Zeros are a bell that nobody has rung.
+    ///
+    /// # Panics
+    ///
+    /// When the memory is shorter than [`BELL_LEN`], which is a mistake of the caller.
+    pub(crate) fn new(memory: Arc<Region>) -> Self {
+        assert!(memory.len() >= BELL_LEN, "memory that is too short for a bell");
+        Self { memory }
+    }
+
+    /// Wakes who sleeps. Everything that was published before is seen by those who wake. Calls the operating system only if
+    /// somebody may be asleep.
+    #[inline]
+    pub(crate) fn ring(&self) {
+        // SeqCst: either the load below sees that somebody goes to sleep, or that one sees what was published before this.
+        // Pairs with the fence in `sleep`.
+        fence(Ordering::SeqCst);
+        if self.memory.load(SLEEPERS) != 0 {
+            self.wake();
+        }
+    }
+
+    /// Sleeps until the bell is rung, or this time is over; not at all if there is news already. `has_news` must look at what
+    /// the publisher writes before it rings.
+    pub(crate) fn sleep(&self, timeout: Duration, has_news: impl FnOnce() -> bool) {
+        let rings = self.memory.half(RINGS);
+        // Acquire: what is looked at below is not older than this.
+        let seen = rings.load(Ordering::Acquire);
+        self.memory.store(SLEEPERS, 1);
+        // SeqCst: pairs with the fence in `ring`.
+        fence(Ordering::SeqCst);
+        if has_news() {
+            return;
+        }
+        let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(timeout));
+        let deadline = futex::Timespec::try_from(Duration::from_nanos(deadline_ns)).ok();
+        // An error is a ring that came first, a signal, or the end of the time: the caller looks again in any case.
+        let woken = futex::wait_bitset(rings, futex::Flags::empty(), seen, deadline.as_ref(), mark(seen));
+        // Relaxed: a number to be compared.
+        let now = rings.load(Ordering::Relaxed);
+        if woken.is_ok() && now != seen {
+            // Only those who sleep since before that ring, or who sleep again would be woken by one another for ever.
+            let older = NonZeroU32::new(!mark(now).get()).unwrap_or(NonZeroU32::MAX);
+            let _ = futex::wake_bitset(rings, futex::Flags::empty(), WOKEN_NEXT, older);
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        self.memory.store(SLEEPERS, 0);
+        let rings = self.memory.half(RINGS);
+        // Release: who sees the ring sees what was published before.
+        rings.fetch_add(1, Ordering::Release);
+        // It fails only where the memory is no memory.
+        let _ = futex::wake(rings, futex::Flags::empty(), WOKEN_FIRST);
+    }
+}
+
+/// What sleepers who have seen this many rings are marked with: those of 32 rings in a row are told from one another.
+fn mark(seen: u32) -> NonZeroU32 {
+    NonZeroU32::new(1_u32.rotate_left(seen % u32::BITS)).unwrap_or(NonZeroU32::MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Access, Protection};
+    use crate::sync::atomic::AtomicU64;
+
+    fn elapsed(began_ns: u64) -> Duration {
+        Duration::from_nanos(SystemClock.monotonic_ns() - began_ns)
+    }
+
+    fn bell() -> Bell {
+        Bell::new(Arc::new(Region::allocate(BELL_LEN, Protection::PeersWrite).unwrap()))
+    }
+
+    /// The same bell as another process has it.
+    fn mapped_again(bell: &Bell) -> Bell {
+        let file = bell.memory.file().try_clone_to_owned().unwrap();
+        Bell::new(Arc::new(Region::import(file, BELL_LEN, Access::Write).unwrap()))
+    }
+
+    #[test]
+    fn nobody_sleeps_over_what_was_published() {
+        let (ringing, value) = (bell(), Arc::new(AtomicU64::new(0)));
+        let rounds = 20_000;
+        let sleeping: Vec<_> = (0..3)
+            .map(|_| {
+                let (bell, value) = (mapped_again(&ringing), Arc::clone(&value));
+                std::thread::spawn(move || {
+                    let mut seen = 0;
+                    while seen < rounds {
+                        let began_ns = SystemClock.monotonic_ns();
+                        bell.sleep(Duration::from_secs(20), || value.load(Ordering::Acquire) > seen);
+                        assert!(elapsed(began_ns) < Duration::from_secs(10), "slept over it");
+                        seen = value.load(Ordering::Acquire);
+                    }
+                })
+            })
+            .collect();
+        for round in 1..=rounds {
+            value.store(round, Ordering::Release);
+            ringing.ring();
+            if round % 64 == 0 {
+                std::thread::yield_now();
+            }
+        }
+        for thread in sleeping {
+            thread.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn one_ring_wakes_all() {
+        let (ringing, awake) = (bell(), Arc::new(AtomicU64::new(0)));
+        let news = Arc::new(AtomicU64::new(0));
+        let threads: Vec<_> = (0..40)
+            .map(|_| {
+                let (bell, awake, news) = (mapped_again(&ringing), Arc::clone(&awake), Arc::clone(&news));
+                std::thread::spawn(move || {
+                    awake.fetch_add(1, Ordering::SeqCst);
+                    while news.load(Ordering::Acquire) == 0 {
+                        bell.sleep(Duration::from_secs(30), || news.load(Ordering::Acquire) > 0);
+                    }
+                })
+            })
+            .collect();
+        while awake.load(Ordering::SeqCst) < 40 {
+            std::thread::yield_now();
+        }
+        let began_ns = SystemClock.monotonic_ns();
+        news.store(1, Ordering::Release);
+        ringing.ring();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(elapsed(began_ns) < Duration::from_secs(15));
+    }
+
+    /// Who was woken, and sleeps again, is woken by the next ring and by nobody else: otherwise those who sleep would wake one
+    /// another for ever.
+    #[test]
+    fn who_sleeps_again_stays_asleep() {
+        let (ringing, news, looks) = (bell(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let (sleepers, rounds) = (16, 20);
+        let threads: Vec<_> = (0..sleepers)
+            .map(|_| {
+                let (bell, news, looks) = (mapped_again(&ringing), Arc::clone(&news), Arc::clone(&looks));
+                std::thread::spawn(move || {
+                    let mut seen = 0;
+                    while seen <= rounds {
+                        looks.fetch_add(1, Ordering::Relaxed);
+                        bell.sleep(Duration::from_secs(30), || news.load(Ordering::Acquire) > seen);
+                        seen = news.load(Ordering::Acquire);
+                    }
+                })
+            })
+            .collect();
+        for round in 1..=rounds + 1 {
+            // Nobody wakes this one.
+            bell().sleep(Duration::from_millis(10), || false);
+            news.store(round, Ordering::Release);
+            ringing.ring();
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        let (looks, needed) = (looks.load(Ordering::Relaxed), sleepers * (rounds + 1));
+        assert!(looks <= 2 * needed, "{looks} looks instead of {needed}");
+    }
+
+    #[test]
+    fn a_sleep_ends_with_its_time_and_does_not_begin_with_news() {
+        let bell = bell();
+        let began_ns = SystemClock.monotonic_ns();
+        bell.sleep(Duration::from_millis(20), || false);
+        assert!(elapsed(began_ns) >= Duration::from_millis(15));
+        bell.sleep(Duration::from_secs(1000), || true);
+        assert!(elapsed(began_ns) < Duration::from_secs(100));
+    }
+}

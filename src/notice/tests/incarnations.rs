@@ -1,0 +1,23 @@
+//! Notices of a topic that has ended, and of the next one of its name.
+
+use super::*;
+
+/// The subscribers of a topic that has ended may leave after those of its next incarnation have come.
+#[test]
+fn who_forgets_an_incarnation_forgets_no_later_one() {
+    let (pair, _) = Pair::with_topic();
+    let (epoch, key) = (Epoch::new(2).unwrap(), NoticeKey::new([2; 16]));
+    pair.sender.register(T, key).unwrap();
+    let mailbox = pair.receiver.subscribe(T, epoch, key);
+    *pair.wire.room.lock() = Some(0);
+    assert!(pair.sender.announce(&Notice { epoch, ..notice(T, 1) }, None).unwrap());
+    pair.sender.forget(T, KEY);
+    *pair.wire.room.lock() = None;
+    assert_eq!(pair.sender.flush().ok(), Some(false));
+    assert_eq!((pair.deliver(1).entries, mailbox.hint().sequence), (1, Sequence::new(1)));
+    pair.sender.announce(&Notice { epoch, ..notice(T, 2) }, None).unwrap();
+    assert_eq!((pair.deliver(1).entries, mailbox.hint().sequence), (2, Sequence::new(2)));
+    pair.sender.forget(T, key);
+    pair.sender.announce(&Notice { epoch, ..notice(T, 3) }, None).unwrap();
+    assert!(pair.wire.take().is_empty());
+}

@@ -1,0 +1,172 @@
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::fabric::{FabricError, Registration, Waker};
+use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::ByteRange;
+use crate::memory::Region;
+use crate::notice::{Bell, Inline, Notice, NoticeKey, NoticeSender, RegisterError};
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Who has to be told of what a topic publishes, as its node and its publisher share it.
+#[derive(Debug)]
+pub(crate) struct TopicNotices {
+    topic: TopicId,
+    epoch: Epoch,
+    key: NoticeKey,
+    /// Goes on with every change of the audience; the only word of this that the data path looks at.
+    version: AtomicU64,
+    audience: Mutex<Audience>,
+}
+
+/// Where notices go.
+#[derive(Debug, Default)]
+struct Audience {
+    /// Channels on which somebody listens, and how many.
+    channels: Vec<(Arc<NoticeSender>, usize)>,
+    /// What wakes those on this host, once somebody has asked for it.
+    bell: Option<(Bell, Arc<Registration>)>,
+}
+
+/// Somebody who is told of what a topic publishes, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    notices: Arc<TopicNotices>,
+    sender: Arc<NoticeSender>,
+}
+
+/// The publisher's hold on [`TopicNotices`].
+#[derive(Debug)]
+pub(super) struct Notifier {
+    notices: Arc<TopicNotices>,
+    waker: Arc<Waker>,
+    memory: Arc<Region>,
+    version: u64,
+    channels: Vec<Arc<NoticeSender>>,
+    bell: Option<Bell>,
+}
+
+/// What was committed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct News {
+    pub(super) sequence: Sequence,
+    /// Of a log: where it ends. Otherwise 0.
+    pub(super) position: u64,
+    pub(super) published_ns: u64,
+    /// What may go along, and how many records that is.
+    pub(super) inline: Option<(ByteRange, u32)>,
+}
+
+impl TopicNotices {
+    /// Nobody yet. The key is nobody else's.
+    pub(super) fn new(topic: TopicId, epoch: Epoch, key: NoticeKey) -> Self {
+        Self { topic, epoch, key, version: AtomicU64::new(0), audience: Mutex::default() }
+    }
+
+    /// The key of the topic's notices.
+    pub(crate) fn key(&self) -> NoticeKey {
+        self.key
+    }
+
+    /// Has the topic's notices sent on this channel, for as long as the listener is there.
+    pub(crate) fn listen(self: &Arc<Self>, sender: &Arc<NoticeSender>) -> Result<Listener, RegisterError> {
+        let mut audience = self.audience.lock();
+        match audience.channels.iter_mut().find(|(known, _)| Arc::ptr_eq(known, sender)) {
+            Some((_, count)) => *count += 1,
+            None => {
+                sender.register(self.topic, self.key)?;
+                audience.channels.push((Arc::clone(sender), 1));
+                self.change();
+            }
+        }
+        Ok(Listener { notices: Arc::clone(self), sender: Arc::clone(sender) })
+    }
+
+    /// The memory of the bell that the topic's publisher rings from now on. `make` makes it if there is none yet.
+    pub(crate) fn bell(
+        &self,
+        make: impl FnOnce() -> Result<Registration, FabricError>,
+    ) -> Result<Arc<Registration>, FabricError> {
+        let mut audience = self.audience.lock();
+        if let Some((_, registration)) = &audience.bell {
+            return Ok(Arc::clone(registration));
+        }
+        let registration = Arc::new(make()?);
+        let bell = Bell::new(Arc::clone(registration.region()));
+        audience.bell = Some((bell, Arc::clone(&registration)));
+        self.change();
+        Ok(registration)
+    }
+
+    /// The channels on which somebody listens.
+    pub(crate) fn channels(&self) -> Vec<Arc<NoticeSender>> {
+        self.audience.lock().channels.iter().map(|(sender, _)| Arc::clone(sender)).collect()
+    }
+
+    /// A notice of this.
+    pub(crate) fn notice(&self, sequence: Sequence, position: u64, published_ns: u64) -> Notice {
+        Notice { topic: self.topic, epoch: self.epoch, sequence, position, published_ns }
+    }
+
+    fn change(&self) {
+        // Release: whoever sees the number finds the audience behind the lock. Pairs with `Notifier::tell`.
+        self.version.fetch_add(1, Ordering::Release);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut audience = self.notices.audience.lock();
+        let known = |(sender, _): &(Arc<NoticeSender>, usize)| Arc::ptr_eq(sender, &self.sender);
+        let Some(index) = audience.channels.iter().position(known) else { return };
+        let Some((_, count)) = audience.channels.get_mut(index) else { return };
+        *count -= 1;
+        if *count == 0 {
+            audience.channels.swap_remove(index);
+            self.sender.forget(self.notices.topic, self.notices.key);
+            self.notices.change();
+        }
+    }
+}
+
+impl Notifier {
+    /// The publisher's hold on these, for the topic with this repository. The waker is that of its node.
+    pub(super) fn new(notices: Arc<TopicNotices>, memory: Arc<Region>, waker: Arc<Waker>) -> Self {
+        Self { notices, waker, memory, version: 0, channels: Vec::new(), bell: None }
+    }
+
+    /// Tells of a commit whoever has to be told. What cannot be sent at once is left to the node.
+    #[inline]
+    pub(super) fn tell(&mut self, news: impl FnOnce() -> News) {
+        // Acquire: pairs with `TopicNotices::change`.
+        let version = self.notices.version.load(Ordering::Acquire);
+        if version != self.version {
+            self.renew(version);
+        }
+        if !self.channels.is_empty() {
+            self.announce(&news());
+        }
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
+    }
+
+    fn announce(&self, news: &News) {
+        let notice = self.notices.notice(news.sequence, news.position, news.published_ns);
+        let inline = news.inline.map(|(range, records)| Inline { memory: &self.memory, range, records });
+        for channel in &self.channels {
+            // What fails is told by the next heartbeat, or found by a subscriber's own timer.
+            if channel.announce(&notice, inline).unwrap_or(false) {
+                self.waker.wake();
+            }
+        }
+    }
+
+    #[cold]
+    fn renew(&mut self, version: u64) {
+        self.version = version;
+        self.channels = self.notices.channels();
+        self.bell = self.notices.audience.lock().bell.as_ref().map(|(bell, _)| bell.clone());
+    }
+}

@@ -1,0 +1,153 @@
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Clock;
+use crate::fabric::{FabricError, wait};
+use crate::id::Sequence;
+use crate::limits;
+use crate::notice::{Bell, Mailbox, NoticeCounts, NoticeReach, NoticeReceiver, Piece};
+
+/// How a subscriber is told that there is something new, at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NoticePath {
+    /// It has not asked for notices, or there are none on its fabric: it looks when it is asked to.
+    None,
+    /// The publisher wakes it, on the same host.
+    Bell,
+    /// By datagrams to all who listen.
+    Multicast,
+    /// By datagrams to this process alone: the multicast does not arrive.
+    Unicast,
+    /// No datagrams arrive: it looks by its own timer.
+    Timer,
+}
+
+impl fmt::Display for NoticePath {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(match self {
+            Self::None => "none",
+            Self::Bell => "bell",
+            Self::Multicast => "multicast",
+            Self::Unicast => "unicast",
+            Self::Timer => "timer",
+        })
+    }
+}
+
+/// What tells a subscriber that there is something new.
+#[derive(Debug)]
+pub(crate) enum Listening {
+    /// The publisher rings, on this host.
+    Bell(Bell),
+    /// The publisher sends notices.
+    Channel(Ear),
+}
+
+/// A subscriber's part in the notices of a channel.
+#[derive(Debug)]
+pub(crate) struct Ear {
+    receiver: Arc<NoticeReceiver>,
+    mailbox: Arc<Mailbox>,
+    /// The sequence of the newest hint that was followed.
+    followed: Sequence,
+    /// When it was looked last, ns of the monotonic clock.
+    looked_ns: u64,
+    /// What came inline last.
+    piece: Vec<u64>,
+}
+
+impl Ear {
+    /// The part of whoever has this mailbox.
+    pub(crate) fn new(receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>) -> Self {
+        let piece = Vec::with_capacity(limits::NOTICE_DATAGRAM_LEN_MAX / size_of::<u64>());
+        Self { receiver, mailbox, followed: Sequence::NONE, looked_ns: 0, piece }
+    }
+
+    /// Takes what has come for all who listen in this process. What fails here costs time only: the timer goes on.
+    pub(super) fn hear(&self, now_ns: u64) {
+        if let Err(error) = self.receiver.turn(now_ns) {
+            tracing::debug!(target: "fabricast", %error, "notices cannot be received");
+        }
+    }
+
+    /// Takes what came inline, the oldest first.
+    pub(super) fn take_piece(&mut self) -> Option<(Piece, &[u64])> {
+        let piece = self.mailbox.take(&mut self.piece)?;
+        Some((piece, &self.piece))
+    }
+
+    /// Takes all that came inline, and gives the newest.
+    pub(super) fn take_newest_piece(&mut self) -> Option<(Piece, &[u64])> {
+        let mut newest = None;
+        while let Some(piece) = self.mailbox.take(&mut self.piece) {
+            newest = Some(piece);
+        }
+        newest.map(|piece| (piece, self.piece.as_slice()))
+    }
+
+    /// Whether a subscriber whose last sequence is this one should look in the repository: because it was told of a later one,
+    /// because datagrams are missing, or because its time has come. It is taken to do so then.
+    pub(super) fn is_due(&mut self, last: Sequence, now_ns: u64) -> bool {
+        let has_news = self.has_news(last);
+        let is_due = has_news || self.mailbox.take_gap() || now_ns >= self.due_ns(now_ns);
+        if is_due {
+            self.looked_ns = now_ns;
+            if has_news {
+                // One look for each hint: who forges them gets no more.
+                self.followed = self.mailbox.hint().sequence;
+            }
+        }
+        is_due
+    }
+
+    /// Whether it was told of something later than this, and has not looked for that.
+    fn has_news(&self, last: Sequence) -> bool {
+        self.mailbox.has_news(last.max(self.followed))
+    }
+
+    /// Has the next look come as soon as it is asked for: the last one has not shown what is there.
+    pub(super) fn forget(&mut self) {
+        self.looked_ns = 0;
+    }
+
+    /// When it should look even if it is told nothing, ns of the monotonic clock.
+    fn due_ns(&self, now_ns: u64) -> u64 {
+        let interval_ns = match self.receiver.reach(now_ns) {
+            NoticeReach::Timer => limits::NOTICE_TIMER_NS,
+            NoticeReach::Multicast { .. } | NoticeReach::Unicast { .. } => limits::NOTICE_DOUBT_NS,
+        };
+        self.looked_ns.saturating_add(interval_ns)
+    }
+
+    /// Waits for news of something later than this sequence, or until it is time to look, no longer than `left`.
+    pub(super) fn wait(&self, clock: &dyn Clock, last: Sequence, left: Duration) -> Result<(), FabricError> {
+        let now_ns = clock.monotonic_ns();
+        let due = Duration::from_nanos(self.due_ns(now_ns).saturating_sub(now_ns)).min(left);
+        let Some(datagrams) = self.receiver.wait_handle()? else {
+            clock.pause(due.min(Duration::from_micros(100)));
+            return Ok(());
+        };
+        // Other threads take datagrams for this subscription, too, at any moment.
+        let taken = self.mailbox.begin_wait()?;
+        let waited = if self.has_news(last) { Ok(()) } else { wait(&[datagrams.as_fd(), taken], &[], due) };
+        self.mailbox.end_wait();
+        waited
+    }
+
+    /// How it is told, at this moment.
+    pub(super) fn path(&self, now_ns: u64) -> NoticePath {
+        match self.receiver.reach(now_ns) {
+            NoticeReach::Multicast { .. } => NoticePath::Multicast,
+            NoticeReach::Unicast { .. } => NoticePath::Unicast,
+            NoticeReach::Timer => NoticePath::Timer,
+        }
+    }
+
+    /// What the process has counted on the channel.
+    pub(super) fn counts(&self) -> NoticeCounts {
+        self.receiver.counts()
+    }
+}

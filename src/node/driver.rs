@@ -191,7 +191,11 @@ impl Driver {
             if beat {
                 topic.beat(realtime_ns);
             }
-            self.tend_soon |= topic.landings().tend();
+            if topic.landings().tend() {
+                self.tend_soon = true;
+                // What the node has written to them nobody else tells of.
+                topic.notices().ring();
+            }
         }
         self.tend_soon |= self.core.notice_senders().tend(&topics, beat);
     }

@@ -19,7 +19,6 @@ use crate::control::{
 use crate::fabric::{Address, Connection, Exposure, FabricError, Offer, Received, Registration, wait};
 use crate::id::{Delivery, Sequence, TopicName};
 use crate::limits;
-use crate::notice::NoticeKey;
 use crate::repository::state::ReadCounts;
 use crate::subscriber::{Attachment, Ear, End, Granted};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -544,16 +543,11 @@ impl LinkAttachment {
 
     /// What tells of what the topic publishes, on the channel that the publisher named.
     pub(super) fn hear(&self, channel: &NoticeChannel, granted: &Granted) -> Result<Ear, FabricError> {
-        let mut state = self.link.state.lock();
-        if !state.hearing.as_ref().is_some_and(|hearing| hearing.is_of(channel)) {
-            state.hearing = Some(Hearing::join(state.connection.as_ref(), channel)?);
-        }
-        let Some(hearing) = &state.hearing else { return Err(FabricError::Closed) };
-        let receiver = Arc::clone(hearing.receiver());
-        let mailbox = receiver.subscribe(granted.topic_id, granted.epoch, NoticeKey::new(channel.key));
+        let state = &mut *self.link.state.lock();
+        let ear = Hearing::ear(&mut state.hearing, state.connection.as_ref(), channel, granted)?;
         // The node's thread tells the peer that the channel is joined.
         self.parting.core.waker().wake();
-        Ok(Ear::new(receiver, mailbox))
+        Ok(ear)
     }
 
     /// Lends a landing region to the publisher.

@@ -131,6 +131,12 @@ impl<'a, T: Payload> StateListenerBuilder<'a, T> {
         self
     }
 
+    /// Has the publishers tell of what they publish: see [`StateSubscriberBuilder::notices`](super::StateSubscriberBuilder::notices).
+    pub fn notices(mut self) -> Self {
+        self.terms.notices = true;
+        self
+    }
+
     /// The largest repository to map, and landing region to make, bytes; by default
     /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. A publisher's slots and largest payload say how large they are.
     pub fn region_len_max(mut self, region_len_max: usize) -> Self {

@@ -274,7 +274,11 @@ impl Served {
                 ServerAction::QueryTopics { after } => self.answer_topics(core, after.as_ref()),
                 ServerAction::Attach(attach) => self.attach(core, attach),
                 ServerAction::Lend { attachment } => self.lend(core, attachment, offer.take()),
-                ServerAction::Listen { attachment } => self.listen(core, attachment),
+                ServerAction::Listen { attachment } => {
+                    let listening = self.attachments.get_mut(&attachment);
+                    let by = listening.map(|it| self.audience.answer(core, self.connection.as_ref(), it));
+                    self.session.notices(attachment, by.unwrap_or(NoticesBy::Nothing))
+                }
                 ServerAction::Heard(heard) => {
                     self.audience.hear(heard, core.clock().monotonic_ns());
                     Ok(())
@@ -426,17 +430,6 @@ impl Served {
                 self.session.refuse(id, reason, &text)
             }
         }
-    }
-
-    /// Has the peer told of what a topic publishes. A failure costs it that, and nothing else.
-    fn listen(&mut self, core: &NodeCore, id: AttachmentId) -> Result<(), ControlError> {
-        let attachment = self.attachments.get_mut(&id);
-        let by = attachment.map(|it| self.audience.admit(core, self.connection.as_ref(), it));
-        let by = by.transpose().unwrap_or_else(|error| {
-            core.tell(&Event::Trouble { what: format!("a subscriber gets no notices: {error}") });
-            None
-        });
-        self.session.notices(id, by.unwrap_or(NoticesBy::Nothing))
     }
 
     /// Hands the landing region that was lent over to the publisher, or says why that cannot be.

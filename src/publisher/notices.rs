@@ -99,6 +99,13 @@ impl TopicNotices {
         Ok(registration)
     }
 
+    /// Wakes who sleeps on this host: the node has written to landing regions.
+    pub(crate) fn ring(&self) {
+        if let Some((bell, _)) = &self.audience.lock().bell {
+            bell.ring();
+        }
+    }
+
     /// The channels on which somebody listens.
     pub(crate) fn channels(&self) -> Vec<Arc<NoticeSender>> {
         self.audience.lock().channels.iter().map(|(sender, _)| Arc::clone(sender)).collect()

@@ -122,8 +122,8 @@ impl<T: Payload> LogSubscriber<T> {
     ///
     /// [`ReceiveError`]. [`ReceiveError::Lapped`] and [`ReceiveError::DamagedRecords`] tell which records are missing, before
     /// the next one that is there, [`ReceiveError::CutOff`] which ones before the end; [`ReceiveError::Decode`] passes its record
-    /// over. [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come after the last record, and from then on always. A subscriber by pull over a wire cannot read
-    /// what was published just before the publisher's node was gone.
+    /// over. [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come after the last record, and from then on always. A subscriber by
+    /// pull over a wire cannot read what was published just before the publisher's node was gone.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Record<T::Owned>>, ReceiveError> {
         let Some(record) = self.try_receive_ref()? else { return Ok(None) };

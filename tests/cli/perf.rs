@@ -34,7 +34,7 @@ const FIELDS: [&str; 18] = [
 fn each_size_has_a_line_with_the_named_fields_beside_its_floor() {
     let _turn = turn();
     let place = Place::new();
-    for mode in ["pull", "push"] {
+    for mode in ["pull", "push", "notify"] {
         let sizes = ["perf", mode, "--size", "8,1000,70000"];
         let ended =
             place.run(&[&sizes[..], &["--iterations", "3", "--floor", "--json", "--cpus", "any"]].concat());

@@ -28,6 +28,7 @@ Examples:
   fabricast perf pull                                         round trips of 64-byte values, read by the subscriber
   fabricast perf push --size 64,1024,65536 --floor --json     three sizes, each beside the floor, for a script
   fabricast perf pull --size 1048576 --slots 32 --for 5       five seconds of 1 MiB values
+  fabricast perf notify --fabric verbs                        as pull, but told by notices when to read
   fabricast perf push --subscribers 4                         three more processes read along
   fabricast perf stream --size 64,65536 --floor               a log at full speed, beside a bare ring and memcpy
   fabricast perf stream --lossy --subscribers 2 --batch 1     what two get of records that nobody waits for
@@ -107,6 +108,8 @@ enum Mode {
     Pull,
     /// Round trips of a state topic that is written to subscribers
     Push,
+    /// Round trips of a state topic of which notices tell, with small values in them: by multicast over RDMA
+    Notify,
     /// Records of a log at full speed, one way
     Stream,
 }
@@ -189,7 +192,7 @@ fn wait(interrupt: &Interrupt, duration: Duration) -> Result<(), Trouble> {
 impl Mode {
     fn delivery(self) -> Delivery {
         match self {
-            Self::Pull | Self::Stream => Delivery::Pull,
+            Self::Pull | Self::Notify | Self::Stream => Delivery::Pull,
             Self::Push => Delivery::Push,
         }
     }
@@ -198,6 +201,7 @@ impl Mode {
         match self {
             Self::Pull => "pull",
             Self::Push => "push",
+            Self::Notify => "notify",
             Self::Stream => "stream",
         }
     }

@@ -3,7 +3,8 @@ use std::sync::Arc;
 use crate::control::{Heard, NoticeChannel, Ticket};
 use crate::fabric::{Connection, DatagramReach, FabricError};
 use crate::limits;
-use crate::notice::NoticeReceiver;
+use crate::notice::{NoticeKey, NoticeReceiver};
+use crate::subscriber::{Ear, Granted};
 
 /// The channel of notices that a session has joined, shared by all its attachments.
 #[derive(Debug)]
@@ -17,21 +18,27 @@ pub(super) struct Hearing {
 }
 
 impl Hearing {
+    /// A subscriber's part in a channel of the peer's, which the session joins unless it has.
+    pub(super) fn ear(
+        joined: &mut Option<Self>,
+        connection: &dyn Connection,
+        channel: &NoticeChannel,
+        granted: &Granted,
+    ) -> Result<Ear, FabricError> {
+        let hearing = match joined {
+            Some(hearing) if hearing.channel == channel.channel => hearing,
+            other => other.insert(Self::join(connection, channel)?),
+        };
+        let receiver = Arc::clone(&hearing.receiver);
+        let mailbox = receiver.subscribe(granted.topic_id, granted.epoch, NoticeKey::new(channel.key));
+        Ok(Ear::new(receiver, mailbox))
+    }
+
     /// Begins to join a channel of the peer's.
-    pub(super) fn join(connection: &dyn Connection, channel: &NoticeChannel) -> Result<Self, FabricError> {
+    fn join(connection: &dyn Connection, channel: &NoticeChannel) -> Result<Self, FabricError> {
         let receiver = connection.join_channel(channel.ticket.as_bytes())?;
         let receiver = Arc::new(NoticeReceiver::new(receiver, channel.channel));
         Ok(Self { channel: channel.channel, receiver, is_told: false, due_ns: 0 })
-    }
-
-    /// Whether it is this channel.
-    pub(super) fn is_of(&self, channel: &NoticeChannel) -> bool {
-        self.channel == channel.channel
-    }
-
-    /// The receiving end.
-    pub(super) fn receiver(&self) -> &Arc<NoticeReceiver> {
-        &self.receiver
     }
 
     /// What to tell the peer now: that the channel was joined, and then, now and again, what is heard. Takes what has come, too:

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use crate::control::{Heard, NoticeChannel, NoticesBy, Ticket};
+use crate::event::Event;
 use crate::fabric::{Connection, Exposure, FabricError};
 use crate::limits;
 use crate::memory::{Protection, Region};
@@ -22,7 +23,7 @@ pub(super) struct Audience {
 
 /// Why a peer is not told of what a topic publishes.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NoticeError {
+enum NoticeError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     #[error(transparent)]
@@ -32,8 +33,21 @@ pub(super) enum NoticeError {
 }
 
 impl Audience {
-    /// Has the peer told of what the topic of this attachment publishes, in the way that the medium has.
-    pub(super) fn admit(
+    /// Has the peer told of what the topic of this attachment publishes, in the way that the medium has. A failure costs it
+    /// that, and nothing else.
+    pub(super) fn answer(
+        &mut self,
+        core: &NodeCore,
+        connection: &dyn Connection,
+        attachment: &mut ServedAttachment,
+    ) -> NoticesBy {
+        self.admit(core, connection, attachment).unwrap_or_else(|error| {
+            core.tell(&Event::Trouble { what: format!("a subscriber gets no notices: {error}") });
+            NoticesBy::Nothing
+        })
+    }
+
+    fn admit(
         &mut self,
         core: &NodeCore,
         connection: &dyn Connection,

@@ -90,18 +90,17 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     Ok(Exit::Done)
 }
 
-/// What waits for a process that measures: it dials, with values in one of the two deliveries.
-struct Listeners([StateListener<Raw>; 2]);
+/// What waits for a process that measures: it dials, with values of one of the modes.
+struct Listeners([StateListener<Raw>; 3]);
 
 impl Listeners {
     fn open(node: &Node) -> Result<Self, Trouble> {
         let open = |mode: Mode| {
-            node.state_listener::<Raw>(mode.name())
-                .delivery(mode.delivery())
-                .region_len_max(usize::MAX)
-                .open()
+            let listener = node.state_listener::<Raw>(mode.name());
+            let listener = if mode == Mode::Notify { listener.notices() } else { listener };
+            listener.delivery(mode.delivery()).region_len_max(usize::MAX).open()
         };
-        Ok(Self([open(Mode::Pull)?, open(Mode::Push)?]))
+        Ok(Self([open(Mode::Pull)?, open(Mode::Push)?, open(Mode::Notify)?]))
     }
 
     /// A subscription to the values of whoever dials next. `None` when the process was asked to end.

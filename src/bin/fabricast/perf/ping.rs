@@ -249,6 +249,7 @@ impl Measurement<'_> {
             // It has as long to answer as it had to be dialled.
             let to_answer = *to_answer.get_or_insert_with(|| self.deadline());
             let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
+            let builder = if mode == super::Mode::Notify { builder.notices() } else { builder };
             match builder.region_len_max(usize::MAX).timeout(ATTEMPT).open() {
                 Ok(subscriber) => break subscriber,
                 Err(error) => go_on(error.into(), to_answer)?,

@@ -212,7 +212,8 @@ fn follow(mut subscriber: LogSubscriber<Raw>, progress: &AtomicU64) -> (u64, u64
             Ok(None) => panic!("neither a record nor the end after {next}"),
             Err(
                 ReceiveError::Lapped { first_lost, count }
-                | ReceiveError::DamagedRecords { first_lost, count },
+                | ReceiveError::DamagedRecords { first_lost, count }
+                | ReceiveError::CutOff { first_lost, count },
             ) => {
                 assert_eq!(first_lost.get(), next);
                 lost += count;

@@ -174,7 +174,7 @@ pub(crate) trait RemoteWrite: Debug + Send {
     fn in_flight(&mut self) -> Result<usize, FabricError>;
 
     /// A word of the peer's region, at an offset that is a multiple of 8: asks for it if that is not under way, and gives it when
-    /// it has come. An error where [`Self::writes_may_be_lost`].
+    /// it has come. The region must be registered for [`Exposure::Exchange`]. An error where [`Self::writes_may_be_lost`].
     fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError>;
 
     /// Whether the words of one write become visible in order, as [`Connection::writes_words_in_order`] says.
@@ -209,8 +209,10 @@ impl Revocation for NothingToRevoke {
 pub(crate) enum Exposure {
     /// They may read it.
     Read,
-    /// They may write it, and read back what stands there.
+    /// They may write it.
     Write,
+    /// They may write it, and fetch words from it.
+    Exchange,
 }
 
 /// One write of a batch.

@@ -553,7 +553,7 @@ impl LinkAttachment {
     /// Lends a landing region to the publisher.
     pub(super) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
         let mut state = self.link.state.lock();
-        assert_eq!(landing.exposure(), Exposure::Write, "a landing region is written by the peer");
+        assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
         match state.connection.prepare(&landing) {
             // The session knows better why.
             Ok(_) | Err(FabricError::Closed) => {}

@@ -299,7 +299,9 @@ impl Terms {
             }
             Delivery::Push => {
                 let region = Arc::new(Region::allocate(len, Protection::PeersWrite)?);
-                attachment.lend(core.fabric().register(&region, Exposure::Write)?)?;
+                let is_log = granted.geometry.log().is_some();
+                let exposure = if is_log { Exposure::Exchange } else { Exposure::Write };
+                attachment.lend(core.fabric().register(&region, exposure)?)?;
                 match attachment.answer()? {
                     Answer::Lent if attachment.writes_words_in_order() => {
                         Ok((granted, Source::Mapped(region)))

@@ -137,6 +137,15 @@ impl LogLanding {
         self.in_flight.is_empty() && !self.has_new_start
     }
 
+    /// Tells once more what the hot line says, where that may have been lost.
+    pub(super) fn remind(&mut self, source: &Registration, head: &LogHead) {
+        if self.may_lose && !self.is_behind(head.end) && self.has_flight_left(source) {
+            let hot = self.hot(&LogHead { end: self.told, ..*head });
+            let nothing = Batch { from: self.written, to: self.written };
+            self.post(source, [Some(hot), None, None, None], nothing);
+        }
+    }
+
     /// Takes note that the node has looked after it, and returns how often it has since nothing was left to do.
     pub(super) fn tend(&mut self, end: u64) -> u32 {
         let is_behind = self.is_behind(end);

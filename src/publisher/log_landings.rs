@@ -115,7 +115,11 @@ impl LogLandings {
                 landing.advance(&self.registration, &head);
             }
             let is_settled = landing.is_settled(&self.registration);
-            soon |= landing.tend(head.end) < TENDED_CLOSELY || !is_settled;
+            if landing.tend(head.end) < TENDED_CLOSELY {
+                landing.remind(&self.registration, &head);
+                soon = true;
+            }
+            soon |= !is_settled;
         }
         soon
     }

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::listening::{Ear, Listening, NoticePath};
-use super::subscription::{Batch, End, Observed, SPIN_NS, Source, Subscription};
+use super::subscription::{Batch, End, Observed, PAUSE, SPIN_NS, Source, Subscription};
 use super::{GrantError, ReceiveError, Record, RecordRef, Subscribed};
 use crate::clock::{Clock, saturate};
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
 use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
+use crate::layout::header::HOT_EPOCH;
 use crate::limits;
 use crate::memory::Region;
 use crate::notice::NoticeCounts;
@@ -100,9 +101,15 @@ impl<T: Payload> LogSubscriber<T> {
         let (expected, found) = (Self::KIND, granted.geometry.kind());
         let geometry = granted.geometry.log().ok_or(GrantError::Kind { expected, found })?;
         let mut reader = LogReader::new(geometry, granted.epoch, granted.topic_id, start);
+        let (epoch, is_pushed) = (granted.epoch, granted.delivery == Delivery::Push);
         let clock = subscription.clock.as_ref();
         match &mut subscription.source {
-            Source::Mapped(memory) | Source::Landing(memory) => reader.settle(memory),
+            Source::Mapped(memory) | Source::Landing(memory) => {
+                if is_pushed {
+                    await_beginning(memory, epoch, clock)?;
+                }
+                reader.settle(memory);
+            }
             Source::Remote(remote) => settle(&mut reader, remote.as_mut(), clock)?,
         }
         let (fetching, payload) = (None, PhantomData);
@@ -369,6 +376,19 @@ fn settle(reader: &mut LogReader, remote: &mut dyn RemoteRead, clock: &dyn Clock
         }
     }
     reader.check(remote.mirror(), &fetch, clock.monotonic_ns());
+    Ok(())
+}
+
+/// Waits until a landing region says where its records begin. Mostly it does when the publisher has answered, but where writes may
+/// be lost the first one may be, or come later than the answer.
+fn await_beginning(memory: &Region, epoch: Epoch, clock: &dyn Clock) -> Result<(), GrantError> {
+    let began_ns = clock.monotonic_ns();
+    while memory.load_acquire(HOT_EPOCH) != epoch.get() {
+        if clock.monotonic_ns().saturating_sub(began_ns) >= limits::ANSWER_DEADLINE_NS {
+            return Err(GrantError::Unreadable);
+        }
+        clock.pause(PAUSE);
+    }
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use crate::repository::state::ReadCounts;
 /// How long a blocking receive looks for a value without giving the processor away.
 pub(super) const SPIN_NS: u64 = 20_000;
 /// The pause between two looks of a blocking receive after that.
-const PAUSE: Duration = Duration::from_micros(100);
+pub(super) const PAUSE: Duration = Duration::from_micros(100);
 /// How long a blocking receive waits for what it has begun to fetch before it looks for the end of the topic.
 const FETCH_WAIT: Duration = Duration::from_millis(10);
 

@@ -94,9 +94,13 @@ impl ShmOffer {
         let sealed = Region::is_sealed_against_writing(self.file.as_fd())?;
         match (exposure, sealed) {
             (Exposure::Read, true) => Ok(Region::import(self.file, len_min, Access::Read)?),
-            (Exposure::Write, false) => Ok(Region::import(self.file, len_min, Access::Write)?),
+            (Exposure::Write | Exposure::Exchange, false) => {
+                Ok(Region::import(self.file, len_min, Access::Write)?)
+            }
             (Exposure::Read, false) => Err(FabricError::Access { why: "the peer lent it to be written" }),
-            (Exposure::Write, true) => Err(FabricError::Access { why: "the peer lets it only be read" }),
+            (Exposure::Write | Exposure::Exchange, true) => {
+                Err(FabricError::Access { why: "the peer lets it only be read" })
+            }
         }
     }
 }

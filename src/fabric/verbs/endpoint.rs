@@ -91,6 +91,7 @@ struct State {
 struct Lent {
     to_read: u32,
     to_write: u32,
+    to_exchange: u32,
 }
 
 /// What a batch keeps until it is complete.
@@ -343,13 +344,14 @@ impl Lent {
         match exposure {
             Exposure::Read => &mut self.to_read,
             Exposure::Write => &mut self.to_write,
+            Exposure::Exchange => &mut self.to_exchange,
         }
     }
 
-    /// What a queue pair allows for them. Whoever writes a region may read it back, where there are reads.
+    /// What a queue pair allows for them. One that is not reliable has no reads.
     fn flags(self, is_reliable: bool) -> RemoteFlags {
-        let is_read_back = self.to_write > 0 && is_reliable;
-        RemoteFlags { read: self.to_read > 0 || is_read_back, write: self.to_write > 0 }
+        let read = self.to_read > 0 || (self.to_exchange > 0 && is_reliable);
+        RemoteFlags { read, write: self.to_write + self.to_exchange > 0 }
     }
 }
 

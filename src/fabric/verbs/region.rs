@@ -82,7 +82,7 @@ impl VerbsRegistered {
         if endpoint.owns_domain() {
             return self.in_own(&mut held, endpoint);
         }
-        if self.exposure == Exposure::Write {
+        if self.exposure != Exposure::Read {
             let why =
                 "who only reads is lent nothing to be written: it has to be dialled, or to dial to write";
             return Err(FabricError::Access { why });
@@ -151,6 +151,7 @@ impl VerbsRegistered {
         let access = match self.exposure {
             Exposure::Read => RemoteAccess::Read,
             Exposure::Write => RemoteAccess::Write,
+            Exposure::Exchange => RemoteAccess::Exchange,
         };
         Ok(Arc::new(register(domain, &self.region, access, false)?))
     }

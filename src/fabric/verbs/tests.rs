@@ -145,7 +145,7 @@ fn end(of: &mut dyn Connection) -> Result<(), FabricError> {
 fn registered(fabric: &VerbsFabric, len: usize, exposure: Exposure) -> Registration {
     let protection = match exposure {
         Exposure::Read => Protection::PeersRead,
-        Exposure::Write => Protection::PeersWrite,
+        Exposure::Write | Exposure::Exchange => Protection::PeersWrite,
     };
     fabric.register(&Arc::new(Region::allocate(len, protection).unwrap()), exposure).unwrap()
 }

@@ -28,7 +28,16 @@ fn write(harness: &dyn Harness, remote: &mut dyn RemoteWrite, source: &Registrat
 
 /// A landing region of the near process, lent to the far one.
 fn landing(harness: &dyn Harness, pair: &mut Pair, len: usize) -> (Registration, Box<dyn RemoteWrite>) {
-    let registration = registered(&*pair.dialler, len, Exposure::Write);
+    lent(harness, pair, len, Exposure::Write)
+}
+
+fn lent(
+    harness: &dyn Harness,
+    pair: &mut Pair,
+    len: usize,
+    exposure: Exposure,
+) -> (Registration, Box<dyn RemoteWrite>) {
+    let registration = registered(&*pair.dialler, len, exposure);
     send(harness, &mut *pair.near, b"landing", Some(&registration));
     let (_, offer) = message(harness, &mut *pair.far);
     let offer = offer.expect("the region comes with its message");
@@ -192,7 +201,7 @@ pub(crate) fn writes_appear_at_the_same_offsets_and_nowhere_else(harness: &dyn H
 pub(crate) fn words_of_a_region_that_is_written_are_fetched(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let source = registered(&*pair.listening, 4096, Exposure::Read);
-    let (landing, mut remote) = landing(harness, &mut pair, 4096);
+    let (landing, mut remote) = lent(harness, &mut pair, 4096, Exposure::Exchange);
     let fetched = |remote: &mut Box<dyn RemoteWrite>, offset| {
         until(harness, "a word", || remote.fetch_word(offset).expect("the peer can be reached"))
     };

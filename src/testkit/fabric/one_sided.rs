@@ -66,7 +66,10 @@ impl Offer for SimOffer {
     }
 
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
-        self.check(Exposure::Write, "peers may read it, not write it")?;
+        let exchanges = self.capability.exposure == Exposure::Exchange;
+        if !exchanges {
+            self.check(Exposure::Write, "peers may read it, not write it")?;
+        }
         match &self.capability.region {
             Held::Kept(region) => {
                 Ok(Box::new(MappedWrite { target: Self::map(region, len_min, Access::Write)? }))
@@ -76,7 +79,7 @@ impl Offer for SimOffer {
                 let (sending, mirror) =
                     (Arc::default(), Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
                 let (len, mirror) = (len_min, Arc::new(mirror));
-                Ok(Box::new(SentWrite { network: self.network, route, len, mirror, sending }))
+                Ok(Box::new(SentWrite { network: self.network, route, len, exchanges, mirror, sending }))
             }
         }
     }
@@ -213,7 +216,9 @@ struct SentWrite {
     route: Route,
     /// Bytes that were agreed.
     len: usize,
-    /// Where words that are asked for appear.
+    /// Words may be fetched from it.
+    exchanges: bool,
+    /// Where they appear.
     mirror: Arc<Region>,
     sending: Arc<Mutex<Sending>>,
 }
@@ -273,6 +278,9 @@ impl RemoteWrite for SentWrite {
 
     fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
         check_bounds(self.len, [ByteRange { offset, len: WORD }].into_iter())?;
+        if !self.exchanges {
+            return Err(FabricError::Access { why: "peers may write it, not read it" });
+        }
         let mut sending = self.sending.lock();
         let mut state = self.network.state.lock();
         if let Some(fetching) = sending.fetching {

@@ -284,7 +284,7 @@ impl State {
         exposure: Exposure,
     ) -> Result<Registration, FabricError> {
         self.check_alive(process)?;
-        if exposure == Exposure::Write && region.access() == Access::Read {
+        if exposure != Exposure::Read && region.access() == Access::Read {
             return Err(FabricError::Access { why: "it can only be read here" });
         }
         let (key, address) = (self.random.next() | 1, self.random.next() & !0xfff);

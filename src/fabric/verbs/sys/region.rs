@@ -17,8 +17,10 @@ pub(in crate::fabric::verbs) enum RemoteAccess {
     None,
     /// Read it.
     Read,
-    /// Write it, and read it back.
+    /// Write it.
     Write,
+    /// Write it, and read it.
+    Exchange,
 }
 
 /// Bytes that are registered in this process at the moment.
@@ -62,6 +64,9 @@ impl MemoryRegion {
             RemoteAccess::Read => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
             // Devices demand the local right where a peer has the remote one.
             RemoteAccess::Write => {
+                ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+            }
+            RemoteAccess::Exchange => {
                 ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
                     | ibv_access_flags::IBV_ACCESS_REMOTE_READ
                     | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE

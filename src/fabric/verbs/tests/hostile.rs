@@ -163,6 +163,34 @@ fn a_writer_that_dialled_reaches_what_it_was_lent_and_nothing_that_another_was()
     forge(&honest, lent, |_| {}).unwrap();
 }
 
+/// A publisher of a log reads what it was lent for that, and nothing else, be it lent to it or to another.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_writer_reads_only_what_it_was_lent_to_exchange() {
+    let mut world = World::new();
+    let mut publisher = || {
+        let (rogue, mut far) = world.rogue(true);
+        let landings = [Exposure::Exchange, Exposure::Write].map(|exposure| {
+            let landing = registered(&world.far, 4096, exposure);
+            send(&mut *far, b"landing", Some(&landing));
+            (landing, rogue.region())
+        });
+        (rogue, far, landings)
+    };
+    let read = |region: &mut Descriptor| region.exposure = Exposure::Read;
+    let (_other, _other_far, [(_kept, lent_to_other), _]) = publisher();
+    let (rogue, _far, [(_landing, exchanged), _]) = publisher();
+    forge(&rogue, exchanged, |_| {}).unwrap();
+    forge(&rogue, exchanged, read).unwrap();
+    assert_refused(forge(&rogue, lent_to_other, read));
+    let (rogue, _far, [_, (_landing, written)]) = publisher();
+    forge(&rogue, written, |_| {}).unwrap();
+    assert_refused(forge(&rogue, written, read));
+    let (rogue, mut far, [(landing, exchanged), _other]) = publisher();
+    far.withdraw(&landing);
+    assert_refused(forge(&rogue, exchanged, read));
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_peer_that_sends_no_frames_loses_its_session() {

@@ -135,6 +135,10 @@ impl LogReader {
         if frames != HOT_LINE && from == self.held_until() && !self.fetching.is_astray {
             self.hold(mirror, frames);
             self.fetching.sure = end;
+            // A frame may be there before it is committed.
+            let ahead = self.held_until().saturating_sub(self.fetching.end);
+            let words = usize::try_from(ahead / WORD as u64).unwrap_or(usize::MAX);
+            self.until = self.until.saturating_sub(words).max(self.from);
         }
         let has_grown = self.fetching.end > known;
         if has_hot_line {

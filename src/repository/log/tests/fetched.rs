@@ -136,6 +136,23 @@ fn one_batch_brings_the_next_record_and_one_many_of_them() {
     assert!(last <= limits::FETCHED_GAP_LEN_MAX, "{last}");
 }
 
+/// A record that was appended and not committed is there to be fetched, and nobody takes it.
+#[test]
+fn nobody_fetches_a_record_before_its_batch_is_committed() {
+    let mut writer = writer(1 << 16, 40);
+    let mut remote = Remote::new(&writer, LogStart::Earliest, 1, 40);
+    append(&mut writer, 5, 40);
+    remote.drain(&writer);
+    for sequence in 6..=9 {
+        writer.append(&payload(sequence, 40), sequence).unwrap();
+        remote.drain(&writer);
+        assert_eq!(remote.received, 5);
+    }
+    writer.commit(9);
+    remote.drain(&writer);
+    assert_eq!((remote.received, remote.lost), (9, 0));
+}
+
 #[test]
 fn what_was_given_up_before_it_was_fetched_is_told_exactly() {
     each_seed(30, |seed| {

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use crate::control::{Heard, NoticeChannel, NoticesBy, Ticket};
 use crate::event::Event;
 use crate::fabric::{Connection, Exposure, FabricError};
+use crate::id::Delivery;
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::node::core::NodeCore;
@@ -66,7 +67,9 @@ impl Audience {
             attachment.bell = Some(bell);
             return Ok(NoticesBy::Bell);
         }
-        let Some(channel) = connection.channel_sender()? else { return Ok(NoticesBy::Nothing) };
+        // What is written to the peer's own memory it sees there.
+        let channel = if attachment.delivery == Delivery::Pull { connection.channel_sender()? } else { None };
+        let Some(channel) = channel else { return Ok(NoticesBy::Nothing) };
         let sender = core.notice_senders().of(channel)?;
         let listener = notices.listen(&sender)?;
         let (channel, key) = (sender.identity(), notices.key().bytes());

@@ -291,6 +291,27 @@ impl FrameCheck {
         Self { seed: crc32(bytemuck::bytes_of(&topic.get().to_le())), epoch }
     }
 
+    /// Words in front of a frame of which the checksum is made in one run.
+    pub(crate) const LEAD_WORDS: usize = 1;
+
+    /// Writes what a run begins with: the epoch, and the header without its checksum.
+    #[inline]
+    pub(crate) fn lead(self, lead: &mut [u64], header: &FrameHeader) {
+        let [sequence, sizes, published_ns] = FrameHeader { crc: 0, ..*header }.emit();
+        if let Some(lead) = lead.first_chunk_mut() {
+            set_quad(lead, [self.epoch.get().to_le(), sequence, sizes, published_ns]);
+        }
+    }
+
+    /// The checksum of a record that stands behind its lead, with so many bytes of payload.
+    #[inline]
+    pub(crate) fn of_run(self, run: &[u64], payload_len: usize) -> u32 {
+        let bytes: &[u8] = cast_slice(run);
+        let mut crc = Crc32::resume(self.seed);
+        crc.update(bytes.split_at(CHECKED_HEAD_WORDS * WORD + payload_len).0);
+        crc.finish()
+    }
+
     /// The checksum of a record: of the header but for the checksum, and of the payload.
     #[inline]
     pub(crate) fn of(self, header: &FrameHeader, payload: &[u8]) -> u32 {

@@ -146,19 +146,19 @@ impl<T: Payload> LogSubscriber<T> {
     #[inline]
     pub fn try_receive_ref(&mut self) -> Result<Option<RecordRef<'_, T>>, ReceiveError> {
         self.subscription.check_told()?;
-        // Looked at before the records: what was published before the end is still received.
-        let has_ended = self.subscription.has_ended();
-        let is_pushed = self.subscription.granted.delivery == Delivery::Push;
-        let look = match &mut self.subscription.source {
+        let look = match &self.subscription.source {
             Source::Mapped(memory) | Source::Landing(memory) => {
-                let taken = if is_pushed { self.reader.follow(memory) } else { self.reader.poll(memory) };
-                match taken {
+                let is_pushed = self.subscription.granted.delivery == Delivery::Push;
+                let mut poll =
+                    || if is_pushed { self.reader.follow(memory) } else { self.reader.poll(memory) };
+                match poll() {
                     Some(taken) => Look::Taken(taken),
-                    None if has_ended => Look::All,
-                    None => Look::Nothing,
+                    None if !self.subscription.has_ended() => Look::Nothing,
+                    // Looked at once more: what was published before the end is still received.
+                    None => poll().map_or(Look::All, Look::Taken),
                 }
             }
-            Source::Remote(_) => match self.look(has_ended) {
+            Source::Remote(_) => match self.look() {
                 Ok(look) => look,
                 Err(error) => {
                     // What a connection that is over has brought is not all there.
@@ -284,7 +284,9 @@ impl<T: Payload> LogSubscriber<T> {
     }
 
     /// Takes the next record of a repository on another host, and fetches as much as can be fetched without waiting.
-    fn look(&mut self, has_ended: bool) -> Result<Look, FabricError> {
+    fn look(&mut self) -> Result<Look, FabricError> {
+        // Looked at before the records: what was published before the end is still received.
+        let has_ended = self.subscription.has_ended();
         let Subscription { source, clock, listening, .. } = &mut self.subscription;
         let Source::Remote(remote) = source else { return Ok(Look::Nothing) };
         // As long as the provider completes at once, but not for ever.

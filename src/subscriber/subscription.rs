@@ -170,7 +170,10 @@ impl Subscription {
     /// The end that was told, which is told from then on.
     #[inline]
     pub(super) fn check_told(&self) -> Result<(), ReceiveError> {
-        self.conclusion.told.as_ref().map_or(Ok(()), |end| Err(end.error()))
+        match &self.conclusion.told {
+            None => Ok(()),
+            Some(end) => Err(end.error()),
+        }
     }
 
     /// Whether the topic has ended. Looked at before a value: what was published before the end is still received.

@@ -298,11 +298,10 @@ impl LogReader {
             return Found::Wrong;
         }
         let frame_words = frame_len(len) / WORD;
-        if frame_words > self.geometry.rest(self.position) / WORD {
-            return Found::Wrong;
-        }
         let bytes: &[u8] = bytemuck::cast_slice(body);
         match bytes.get(..len) {
+            // What is held ends before the ring does.
+            None if frame_words > self.geometry.rest(self.position) / WORD => Found::Wrong,
             None => Found::Part,
             Some(payload) if self.check.of(&header, payload) == header.crc => {
                 Found::Frame(header, frame_words)

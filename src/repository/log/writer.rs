@@ -5,7 +5,7 @@ use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticLine};
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_LEN, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE,
-    LogGeometry, SEGMENT_COUNT, frame_len,
+    LogGeometry, RING_OFFSET, SEGMENT_COUNT, frame_len,
 };
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, fence};
@@ -39,7 +39,13 @@ pub(crate) struct LogWriter {
     committed_end: u64,
     /// Frames before it are given up.
     start: u64,
-    /// A short frame in private memory.
+    /// Where the end stands in the ring, bytes from its beginning.
+    place: usize,
+    /// Up to where frames can be written without giving up more.
+    free_until: u64,
+    /// Where the next segment begins.
+    segment_end: u64,
+    /// A short frame in private memory, behind what its checksum begins with.
     scratch: Box<[u64]>,
 }
 
@@ -83,7 +89,10 @@ impl LogWriter {
             end: 0,
             committed_end: 0,
             start: 0,
-            scratch: vec![0; HEADER_WORDS + GATHER_LEN_MAX / WORD].into(),
+            place: 0,
+            free_until: 0,
+            segment_end: geometry.segment_len() as u64,
+            scratch: vec![0; FrameCheck::LEAD_WORDS + HEADER_WORDS + GATHER_LEN_MAX / WORD].into(),
         };
         writer.enter(0, 0, Sequence::NONE.next());
         writer
@@ -121,13 +130,11 @@ impl LogWriter {
         if self.end - self.committed_end + len as u64 > self.geometry.capacity() as u64 / UNCOMMITTED_PARTS {
             self.commit(now_ns);
         }
+        self.make_room(len);
         let payload_len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         let header = FrameHeader { sequence, payload_len, crc: 0, published_ns: now_ns };
-        let crc = self.check.of(&header, payload);
-        let position = self.make_room(len, sequence);
-        let offset = self.geometry.offset(position);
-        self.write(offset, &FrameHeader { crc, ..header }, payload);
-        self.advance(position + len as u64, sequence);
+        self.write(RING_OFFSET + self.place, header, payload);
+        self.advance(self.end + len as u64, sequence);
         Ok(sequence)
     }
 
@@ -147,47 +154,59 @@ impl LogWriter {
         Some(Appended { newest: self.committed, positions, count })
     }
 
+    /// Writes a frame, with its checksum.
     #[inline]
-    fn write(&mut self, offset: usize, header: &FrameHeader, payload: &[u8]) {
+    fn write(&mut self, offset: usize, header: FrameHeader, payload: &[u8]) {
         if payload.len() > GATHER_LEN_MAX {
-            self.region.copy_in(offset, &header.emit());
+            let crc = self.check.of(&header, payload);
+            self.region.copy_in(offset, &FrameHeader { crc, ..header }.emit());
             self.region.copy_in_bytes(offset + HEADER_LEN, payload);
             return;
         }
-        let (frame, _) = self.scratch.split_at_mut(frame_len(payload.len()) / WORD);
-        let (head, body) = frame.split_at_mut(HEADER_WORDS);
-        head.copy_from_slice(&header.emit());
+        let words = FrameCheck::LEAD_WORDS + frame_len(payload.len()) / WORD;
+        let (run, _) = self.scratch.split_at_mut(words);
+        let (lead, body) = run.split_at_mut(FrameCheck::LEAD_WORDS + HEADER_WORDS);
         if let Some(last) = body.last_mut() {
             *last = 0;
         }
         let body: &mut [u8] = bytemuck::cast_slice_mut(body);
-        body.iter_mut().zip(payload).for_each(|(to, from)| *to = *from);
+        body.split_at_mut(payload.len()).0.copy_from_slice(payload);
+        self.check.lead(lead, &header);
+        let crc = self.check.of_run(run, payload.len());
+        let (_, frame) = run.split_at_mut(FrameCheck::LEAD_WORDS);
+        frame.split_at_mut(HEADER_WORDS).0.copy_from_slice(&FrameHeader { crc, ..header }.emit());
         self.region.copy_in(offset, frame);
         self.region.expect_writes(offset + WRITE_AHEAD, size_of_val(frame));
     }
 
-    /// Where a frame of this length can be written. What stands there is given up.
+    /// Sees to it that a frame of this length can be written where the last one ends. What stands there is given up.
     #[inline]
-    fn make_room(&mut self, len: usize, sequence: Sequence) -> u64 {
-        let mut position = self.end;
-        let rest = self.geometry.rest(position);
-        if rest < len {
-            self.give_up(position + rest as u64);
-            self.region.store(self.geometry.offset(position), FILLER);
-            position += rest as u64;
-            self.advance(position, self.appended);
+    fn make_room(&mut self, len: usize) {
+        if len > self.geometry.capacity() - self.place {
+            self.leave_rest();
         }
-        debug_assert!(sequence > self.appended, "a frame that was written already");
-        self.give_up(position + len as u64);
-        position
+        let end = self.end + len as u64;
+        if end > self.free_until {
+            self.give_up(end);
+        }
     }
 
-    /// Gives up whole segments until everything up to this position can be written.
-    #[inline]
+    /// Leaves the rest of the ring out: the next frame does not fit there.
+    #[cold]
+    fn leave_rest(&mut self) {
+        let end = self.end + (self.geometry.capacity() - self.place) as u64;
+        self.give_up(end);
+        self.region.store(RING_OFFSET + self.place, FILLER);
+        self.advance(end, self.appended);
+    }
+
+    /// Gives up whole segments until everything up to this position can be written, and the rest of its segment.
+    #[cold]
     fn give_up(&mut self, end: u64) {
-        let last = self.geometry.segment(end - 1);
+        let (last, segment_len) = (self.geometry.segment(end - 1), self.geometry.segment_len() as u64);
+        self.free_until = (last + 1) * segment_len;
         let oldest = (last + 1).saturating_sub(SEGMENT_COUNT as u64);
-        if self.start >= oldest * self.geometry.segment_len() as u64 {
+        if self.start >= oldest * segment_len {
             return;
         }
         let entry = self.geometry.entry_offset(oldest);
@@ -202,11 +221,25 @@ impl LogWriter {
     /// Takes note that everything up to this position is written, up to this record.
     #[inline]
     fn advance(&mut self, end: u64, newest: Sequence) {
+        if end >= self.segment_end {
+            self.index(end, newest);
+        }
+        // It is less than the capacity: a frame does not go round the end of the ring.
+        self.place += usize::try_from(end - self.end).unwrap_or(0);
+        if self.place == self.geometry.capacity() {
+            self.place = 0;
+        }
+        (self.end, self.appended) = (end, newest);
+    }
+
+    /// Enters the segments that begin before this position, or at it.
+    #[cold]
+    fn index(&mut self, end: u64, newest: Sequence) {
         let (first, last) = (self.geometry.segment(self.end) + 1, self.geometry.segment(end));
         for segment in first..=last {
             self.enter(segment, end, newest.next());
         }
-        (self.end, self.appended) = (end, newest);
+        self.segment_end = (last + 1) * self.geometry.segment_len() as u64;
     }
 
     /// Writes an entry of the index.

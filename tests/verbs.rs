@@ -192,6 +192,9 @@ fn every_way_to_connect_serves_subscribers_that_dial_and_that_are_dialled() {
 const RECORD_LEN_MAX: usize = 5000;
 const AHEAD_MAX: u64 = 300;
 
+/// Records that are published to subscribers by push.
+const RECORDS: u64 = 6_000;
+
 /// A record of a length and content that follow from its number.
 fn record(number: u64) -> Vec<u8> {
     let len =
@@ -267,8 +270,8 @@ fn push_records(connect: RdmaConnect, count: u64, is_paced: bool) -> [(u64, u64)
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn records_of_a_log_are_pushed_to_two_subscribers_whole_and_in_order() {
     for connect in [RdmaConnect::Manager, RdmaConnect::Tcp] {
-        let outcomes = push_records(connect, 20_000, true);
-        assert_eq!(outcomes, [(20_000, 0); 2], "{connect:?}");
+        let outcomes = push_records(connect, RECORDS, true);
+        assert_eq!(outcomes, [(RECORDS, 0); 2], "{connect:?}");
     }
 }
 
@@ -277,8 +280,8 @@ fn records_of_a_log_are_pushed_to_two_subscribers_whole_and_in_order() {
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn records_of_a_log_that_are_pushed_faster_than_the_wire_takes_them_are_accounted_for() {
     for connect in [RdmaConnect::Manager, RdmaConnect::TcpUnreliable] {
-        for (received, lost) in push_records(connect, 20_000, false) {
-            assert!(received > 100 && received + lost == 20_000, "{received} and {lost}");
+        for (received, lost) in push_records(connect, RECORDS, false) {
+            assert!(received > 100 && received + lost == RECORDS, "{received} and {lost}");
         }
     }
 }

@@ -211,8 +211,7 @@ impl<T: Payload> LogSubscriber<T> {
                 std::hint::spin_loop();
             } else {
                 let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
-                let last = Sequence::new(self.reader.next_sequence().get() - 1);
-                self.subscription.pause(self.fetching.is_some(), last, left)?;
+                self.subscription.pause(self.fetching.is_some(), self.reader.last(), left)?;
             }
         }
     }
@@ -347,7 +346,7 @@ fn hear(reader: &mut LogReader, ear: &mut Ear, now_ns: u64) -> Heard {
         let from = piece.notice.position.wrapping_sub(size_of_val(frames) as u64);
         has_records |= reader.take_inline(frames, from);
     }
-    let last = Sequence::new(reader.next_sequence().get() - 1);
+    let last = reader.last();
     if has_records {
         Heard::Records
     } else if ear.is_due(last, now_ns) {

@@ -207,16 +207,25 @@ impl LogReader {
     }
 
     /// Gives up the records up to this one, because they cannot be read any more. Which ones, and how many, if there are any.
+    /// Once: a publisher may say any number.
     pub(crate) fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
+        if self.counts.cut_off > 0 {
+            return None;
+        }
         let count = last.get().checked_sub(self.next.get())?.saturating_add(1);
         let first = std::mem::replace(&mut self.next, last.next());
-        self.counts.cut_off += count;
+        self.counts.cut_off = count;
         Some((first, count))
     }
 
     /// The sequence of the record that comes next.
     pub(crate) fn next_sequence(&self) -> Sequence {
         self.next
+    }
+
+    /// The sequence of the last record that was received or told as lost.
+    pub(crate) fn last(&self) -> Sequence {
+        Sequence::new(self.next.get().saturating_sub(1))
     }
 
     /// The next record in mapped memory, or what is missing before it; `None` when there is none yet.
@@ -374,13 +383,15 @@ impl LogReader {
     fn begin(&mut self, memory: &Region, start: LogStart) {
         let newest = Sequence::new(memory.load(HOT_SEQUENCE));
         let oldest = Sequence::new(memory.load(HOT_START_SEQUENCE));
-        (self.next, self.is_floating) = match start {
+        let (next, is_floating) = match start {
             LogStart::Earliest => (oldest, true),
             LogStart::Newest => (newest.next(), false),
-            LogStart::At(sequence) => (sequence.max(Sequence::NONE.next()), false),
+            LogStart::At(sequence) => (sequence, false),
             LogStart::Back(count) => (Sequence::new(newest.get().saturating_sub(count)).next(), true),
         };
-        let next = self.next;
+        // Whatever stands in memory, and whatever was asked for: the first record has the first sequence.
+        let next = next.max(Sequence::NONE.next());
+        (self.next, self.is_floating) = (next, is_floating);
         let places = entries(&self.geometry, memory).filter(|place| place.sequence <= next);
         let position = places.map(|place| place.position).max();
         let position = position.unwrap_or_else(|| memory.load(HOT_START));

@@ -234,6 +234,25 @@ fn random_memory_ends_every_call_and_gives_no_record() {
     });
 }
 
+#[test]
+fn impossible_sequences_are_taken_for_what_they_can_be() {
+    for word in [0, 1, u64::MAX - 1, u64::MAX] {
+        let writer = writer(1 << 12, 100);
+        writer.region().store(crate::layout::header::HOT_SEQUENCE, word);
+        writer.region().store(crate::layout::log::HOT_START_SEQUENCE, word);
+        for start in [LogStart::Earliest, LogStart::Newest, LogStart::Back(0), LogStart::At(Sequence::NONE)] {
+            let mut reader = reader(&writer, start);
+            reader.settle(writer.region());
+            assert!(reader.next_sequence() > Sequence::NONE, "{word:x} {start:?}");
+            assert_eq!(reader.last().get(), reader.next_sequence().get() - 1);
+            // The end that a publisher tells may be any number, too. It is told once.
+            let cut_off = reader.give_up(Sequence::new(u64::MAX)).expect("there are records before it");
+            assert_eq!(cut_off.1, reader.counts().cut_off);
+            assert_eq!(reader.give_up(Sequence::new(u64::MAX)), None);
+        }
+    }
+}
+
 /// An oracle: what the ring must still hold is received, everything else is told.
 #[test]
 fn any_order_of_publishing_and_reading_accounts_for_every_record() {

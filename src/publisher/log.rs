@@ -13,7 +13,6 @@ use super::{PublishError, PublisherError};
 use crate::clock::Clock;
 use crate::fabric::Waker;
 use crate::id::{Epoch, Sequence, TopicName};
-use crate::layout::ByteRange;
 use crate::layout::log::{LogGeometry, LogHead};
 use crate::limits;
 use crate::payload::Payload;
@@ -227,8 +226,7 @@ impl<T: Payload> LogPublisher<T> {
         if let Some(appended) = self.writer.commit(began_ns) {
             let Appended { newest, positions: [_, end], .. } = appended;
             self.output.deliver(&LogHead { newest, end, published_ns: began_ns });
-            let inline = self.writer.geometry().range(appended.positions);
-            self.output.tell(&appended, inline, began_ns);
+            self.output.tell(&appended, self.writer.geometry(), began_ns);
             self.output.measure(&appended, began_ns);
         }
     }
@@ -237,10 +235,13 @@ impl<T: Payload> LogPublisher<T> {
 impl Output {
     /// Tells of committed records.
     #[inline]
-    fn tell(&mut self, appended: &Appended, inline: Option<ByteRange>, published_ns: u64) {
-        let Appended { newest: sequence, positions: [_, position], count } = *appended;
-        let inline = inline.zip(u32::try_from(count).ok());
-        self.notifier.tell(|| News { sequence, position, published_ns, inline });
+    fn tell(&mut self, appended: &Appended, geometry: LogGeometry, published_ns: u64) {
+        let Appended { newest: sequence, positions, count } = *appended;
+        let [_, position] = positions;
+        self.notifier.tell(|| {
+            let inline = geometry.range(positions).zip(u32::try_from(count).ok());
+            News { sequence, position, published_ns, inline }
+        });
     }
 
     /// Brings committed records to the push subscribers.

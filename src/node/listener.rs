@@ -9,12 +9,13 @@ use parking_lot::Mutex;
 use super::Node;
 use super::core::NodeCore;
 use super::link::Link;
-use super::subscribe::{Terms, schema_hash};
+use super::subscribe::schema_hash;
+use super::terms::{Terms, terms_setters};
 use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
 use crate::event::Event;
 use crate::fabric::Waker;
-use crate::id::{Delivery, TopicName};
+use crate::id::TopicName;
 use crate::limits;
 use crate::payload::Payload;
 use crate::subscriber::{AttachError, StateSubscriber, SubscriberError};
@@ -109,39 +110,11 @@ impl<'a, T: Payload> StateListenerBuilder<'a, T> {
         Self { node, topic, terms: Terms::of(StateSubscriber::<T>::KIND), payload: PhantomData }
     }
 
-    /// Reads the publishers' repositories one-sidedly. This is the default; it costs the publishers nothing.
-    pub fn pull(self) -> Self {
-        self.delivery(Delivery::Pull)
-    }
-
-    /// Lends each publisher a landing region of its repository's size, and has each value written to it.
-    pub fn push(self) -> Self {
-        self.delivery(Delivery::Push)
-    }
-
-    /// How values travel.
-    pub fn delivery(mut self, delivery: Delivery) -> Self {
-        self.terms.delivery = delivery;
-        self
-    }
-
-    /// How long each answer of a publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`].
-    pub fn timeout(mut self, patience: Duration) -> Self {
-        self.terms.patience = patience;
-        self
-    }
-
-    /// Has the publishers tell of what they publish: see [`StateSubscriberBuilder::notices`](super::StateSubscriberBuilder::notices).
-    pub fn notices(mut self) -> Self {
-        self.terms.notices = true;
-        self
-    }
-
-    /// The largest repository to map, and landing region to make, bytes; by default
-    /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. A publisher's slots and largest payload say how large they are.
-    pub fn region_len_max(mut self, region_len_max: usize) -> Self {
-        self.terms.region_len_max = region_len_max;
-        self
+    terms_setters! {
+        "values";
+        timeout;
+        /// The publisher's slots and largest payload say how large they are.
+        region_len_max;
     }
 
     /// Begins to listen. Does not block.

@@ -13,6 +13,7 @@ mod outbox;
 mod publish;
 mod served;
 mod subscribe;
+mod terms;
 
 use std::any::Any;
 use std::fmt;

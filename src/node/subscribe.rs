@@ -1,15 +1,15 @@
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::Node;
 use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
+use super::terms::{Terms, start_setters, terms_setters};
 use crate::clock::saturate;
 use crate::control::{ControlError, Grant, NoticesBy, Start};
 use crate::event::Event;
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
-use crate::id::{Delivery, Kind, Sequence, TopicName};
+use crate::id::{Delivery, Sequence, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{STATIC_OFFSET, StaticLine};
 use crate::layout::state::GeometryError;
@@ -44,63 +44,17 @@ pub struct LogSubscriberBuilder<'a, T> {
     payload: PhantomData<fn() -> T>,
 }
 
-/// What a subscriber asks for, whichever side has dialled.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
-    /// What the topic has to be.
-    kind: Kind,
-    pub(super) delivery: Delivery,
-    /// Where it begins, if it is a log.
-    pub(super) start: LogStart,
-    /// How long each answer may take.
-    pub(super) patience: Duration,
-    pub(super) region_len_max: usize,
-    /// Whether the publisher is to tell of what it publishes.
-    pub(super) notices: bool,
-}
-
 impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
         Self { node, target, terms: Terms::of(StateSubscriber::<T>::KIND), payload: PhantomData }
     }
 
-    /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
-    pub fn pull(self) -> Self {
-        self.delivery(Delivery::Pull)
-    }
-
-    /// Lends the publisher a landing region of the repository's size, and has each value written to it.
-    pub fn push(self) -> Self {
-        self.delivery(Delivery::Push)
-    }
-
-    /// How values travel.
-    pub fn delivery(mut self, delivery: Delivery) -> Self {
-        self.terms.delivery = delivery;
-        self
-    }
-
-    /// Has the publisher tell of what it publishes, so that waiting costs little. On one host it wakes this subscriber; over RDMA
-    /// it sends notices by multicast, with small payloads in them, and this subscriber reads the repository only when it was told
-    /// of something, or when its own timer says so ([`limits::NOTICE_DOUBT_NS`], and [`limits::NOTICE_TIMER_NS`] while no notices
-    /// arrive). Losing notices costs time, and nothing else. Without this it reads whenever it looks.
-    pub fn notices(mut self) -> Self {
-        self.terms.notices = true;
-        self
-    }
-
-    /// How long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. A session
-    /// that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
-    pub fn timeout(mut self, patience: Duration) -> Self {
-        self.terms.patience = patience;
-        self
-    }
-
-    /// The largest repository to map, and landing region to make, bytes; by default
-    /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. The publisher's slots and largest payload say how large they are.
-    pub fn region_len_max(mut self, region_len_max: usize) -> Self {
-        self.terms.region_len_max = region_len_max;
-        self
+    terms_setters! {
+        "values";
+        /// A session that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
+        timeout;
+        /// The publisher's slots and largest payload say how large they are.
+        region_len_max;
     }
 
     /// Attaches to the topic. Blocks for two round trips, three for push, and allocates.
@@ -125,69 +79,17 @@ impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
         Self { node, target, terms, payload: PhantomData }
     }
 
-    /// Begins with the oldest record that the publisher's ring still holds.
-    pub fn earliest(self) -> Self {
-        self.start(LogStart::Earliest)
+    start_setters! {
+        /// It is settled when [`Self::open`] returns: what is published afterwards is not before it.
+        start;
     }
 
-    /// Begins with the next record that is published. This is the default.
-    pub fn newest(self) -> Self {
-        self.start(LogStart::Newest)
-    }
-
-    /// Begins with this record. Those from it on that are overwritten already are told as lost.
-    pub fn at(self, sequence: Sequence) -> Self {
-        self.start(LogStart::At(sequence))
-    }
-
-    /// Begins so many records before the next one, or with the oldest one that is left.
-    pub fn back(self, count: u64) -> Self {
-        self.start(LogStart::Back(count))
-    }
-
-    /// Where to begin. It is settled when [`Self::open`] returns: what is published afterwards is not before it.
-    pub fn start(mut self, start: LogStart) -> Self {
-        self.terms.start = start;
-        self
-    }
-
-    /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
-    pub fn pull(self) -> Self {
-        self.delivery(Delivery::Pull)
-    }
-
-    /// Lends the publisher a landing region of the repository's size, and has records written to it.
-    pub fn push(self) -> Self {
-        self.delivery(Delivery::Push)
-    }
-
-    /// How records travel.
-    pub fn delivery(mut self, delivery: Delivery) -> Self {
-        self.terms.delivery = delivery;
-        self
-    }
-
-    /// Has the publisher tell of what it publishes, so that waiting costs little. On one host it wakes this subscriber; over RDMA
-    /// it sends notices by multicast, with small payloads in them, and this subscriber reads the repository only when it was told
-    /// of something, or when its own timer says so ([`limits::NOTICE_DOUBT_NS`], and [`limits::NOTICE_TIMER_NS`] while no notices
-    /// arrive). Losing notices costs time, and nothing else. Without this it reads whenever it looks.
-    pub fn notices(mut self) -> Self {
-        self.terms.notices = true;
-        self
-    }
-
-    /// How long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. A session
-    /// that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
-    pub fn timeout(mut self, patience: Duration) -> Self {
-        self.terms.patience = patience;
-        self
-    }
-
-    /// The largest repository to map, and landing region to make, bytes; by default
-    /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`]. The publisher's capacity says how large they are.
-    pub fn region_len_max(mut self, region_len_max: usize) -> Self {
-        self.terms.region_len_max = region_len_max;
-        self
+    terms_setters! {
+        "records";
+        /// A session that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
+        timeout;
+        /// The publisher's capacity says how large they are.
+        region_len_max;
     }
 
     /// Attaches to the topic. Blocks for two round trips, three for push and for a topic on another host, and allocates.
@@ -204,20 +106,6 @@ impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
         let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
         LogSubscriber::open(subscription, self.terms.start)
             .map_err(|source| SubscriberError::Unfit { target, source })
-    }
-}
-
-impl Terms {
-    /// What is asked of a topic of this kind unless more is said.
-    pub(super) fn of(kind: Kind) -> Self {
-        Self {
-            kind,
-            delivery: Delivery::Pull,
-            start: LogStart::Newest,
-            patience: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
-            region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
-            notices: false,
-        }
     }
 }
 

@@ -1,0 +1,119 @@
+use std::time::Duration;
+
+use crate::id::{Delivery, Kind};
+use crate::limits;
+use crate::repository::log::LogStart;
+
+/// What a subscriber asks for, whichever side has dialled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// What the topic has to be.
+    pub(super) kind: Kind,
+    pub(super) delivery: Delivery,
+    /// Where it begins, if it is a log.
+    pub(super) start: LogStart,
+    /// How long each answer may take.
+    pub(super) patience: Duration,
+    pub(super) region_len_max: usize,
+    /// Whether the publisher is to tell of what it publishes.
+    pub(super) notices: bool,
+}
+
+impl Terms {
+    /// What is asked of a topic of this kind unless more is said.
+    pub(super) fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            delivery: Delivery::Pull,
+            start: LogStart::Newest,
+            patience: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
+            region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
+            notices: false,
+        }
+    }
+}
+
+/// The setters of [`Terms`] that topics of every kind have, for the `impl` block of a builder with a field `terms`. It says what
+/// its topics hold, and what else there is to know of a setter.
+macro_rules! terms_setters {
+    ($values:literal; $(#[$timeout:meta])* timeout; $(#[$region_len_max:meta])* region_len_max;) => {
+        /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
+        pub fn pull(self) -> Self {
+            self.delivery($crate::Delivery::Pull)
+        }
+
+        /// Lends the publisher a landing region of the repository's size, and has
+        #[doc = concat!($values, " written to it.")]
+        pub fn push(self) -> Self {
+            self.delivery($crate::Delivery::Push)
+        }
+
+        #[doc = concat!("How ", $values, " travel.")]
+        pub fn delivery(mut self, delivery: $crate::Delivery) -> Self {
+            self.terms.delivery = delivery;
+            self
+        }
+
+        /// Has the publisher tell of what it publishes, so that waiting costs little. On one host it wakes this subscriber; over
+        /// RDMA it sends notices by multicast, with small payloads in them, and this subscriber reads the repository only when it
+        /// was told of something, or when its own timer says so
+        /// ([`limits::NOTICE_DOUBT_NS`](crate::limits::NOTICE_DOUBT_NS), and
+        /// [`limits::NOTICE_TIMER_NS`](crate::limits::NOTICE_TIMER_NS) while no notices arrive). Losing notices costs time, and
+        /// nothing else. Without this it reads whenever it looks.
+        pub fn notices(mut self) -> Self {
+            self.terms.notices = true;
+            self
+        }
+
+        /// How long each answer of the publisher's node may take; by default
+        /// [`limits::ANSWER_DEADLINE_NS`](crate::limits::ANSWER_DEADLINE_NS).
+        $(#[$timeout])*
+        pub fn timeout(mut self, patience: std::time::Duration) -> Self {
+            self.terms.patience = patience;
+            self
+        }
+
+        /// The largest repository to map, and landing region to make, bytes; by default
+        /// [`limits::SUBSCRIBED_LEN_MAX_DEFAULT`](crate::limits::SUBSCRIBED_LEN_MAX_DEFAULT).
+        $(#[$region_len_max])*
+        pub fn region_len_max(mut self, region_len_max: usize) -> Self {
+            self.terms.region_len_max = region_len_max;
+            self
+        }
+    };
+}
+
+/// The setters of where to begin, for the `impl` block of a builder of log topics with a field `terms`. It says when that is
+/// settled.
+macro_rules! start_setters {
+    ($(#[$start:meta])* start;) => {
+        /// Begins with the oldest record that the publisher's ring still holds.
+        pub fn earliest(self) -> Self {
+            self.start($crate::LogStart::Earliest)
+        }
+
+        /// Begins with the next record that is published. This is the default.
+        pub fn newest(self) -> Self {
+            self.start($crate::LogStart::Newest)
+        }
+
+        /// Begins with this record. Those from it on that are overwritten already are told as lost.
+        pub fn at(self, sequence: $crate::Sequence) -> Self {
+            self.start($crate::LogStart::At(sequence))
+        }
+
+        /// Begins so many records before the next one, or with the oldest one that is left.
+        pub fn back(self, count: u64) -> Self {
+            self.start($crate::LogStart::Back(count))
+        }
+
+        /// Where to begin.
+        $(#[$start])*
+        pub fn start(mut self, start: $crate::LogStart) -> Self {
+            self.terms.start = start;
+            self
+        }
+    };
+}
+
+pub(super) use {start_setters, terms_setters};

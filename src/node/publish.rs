@@ -16,10 +16,8 @@ const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct StatePublisherBuilder<'a, T> {
-    node: &'a Node,
-    topic: String,
+    settings: Settings<'a>,
     slot_count: u32,
-    payload_len_max: usize,
     payload: PhantomData<fn(&T)>,
 }
 
@@ -27,18 +25,23 @@ pub struct StatePublisherBuilder<'a, T> {
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct LogPublisherBuilder<'a, T> {
+    settings: Settings<'a>,
+    capacity: usize,
+    payload: PhantomData<fn(&T)>,
+}
+
+/// What is said of a topic of any kind.
+#[derive(Debug)]
+struct Settings<'a> {
     node: &'a Node,
     topic: String,
-    capacity: usize,
     payload_len_max: usize,
-    payload: PhantomData<fn(&T)>,
 }
 
 impl<'a, T: Payload> StatePublisherBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, topic: &str) -> Self {
-        let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
         let slot_count = limits::SLOT_COUNT_DEFAULT;
-        Self { node, topic: topic.to_owned(), slot_count, payload_len_max, payload: PhantomData }
+        Self { settings: Settings::new::<T>(node, topic), slot_count, payload: PhantomData }
     }
 
     /// Slots of the repository: a power of two from 2 to 65,536, by default 8. A reader has as long to copy a
@@ -49,8 +52,9 @@ impl<'a, T: Payload> StatePublisherBuilder<'a, T> {
 
     /// The longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`]. By default the
     /// length of the type if it has only one, otherwise 4 KiB. Each slot has room for it.
-    pub fn payload_len_max(self, payload_len_max: usize) -> Self {
-        Self { payload_len_max, ..self }
+    pub fn payload_len_max(mut self, payload_len_max: usize) -> Self {
+        self.settings.payload_len_max = payload_len_max;
+        self
     }
 
     /// Makes the repository and opens the topic to subscribers. Allocates; does not block.
@@ -60,18 +64,15 @@ impl<'a, T: Payload> StatePublisherBuilder<'a, T> {
     /// [`PublisherError`] when the name is taken or malformed, sizes do not fit, the type cannot be described, or
     /// memory cannot be had.
     pub fn open(self) -> Result<StatePublisher<T>, PublisherError> {
-        let Self { slot_count, payload_len_max, .. } = self;
-        open(self.node, &self.topic, payload_len_max, |topic| {
-            StatePublisher::open(StateParts { topic, slot_count })
-        })
+        let Self { settings, slot_count, .. } = self;
+        settings.open(|topic| StatePublisher::open(StateParts { topic, slot_count }))
     }
 }
 
 impl<'a, T: Payload> LogPublisherBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, topic: &str) -> Self {
-        let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
         let capacity = limits::LOG_CAPACITY_DEFAULT;
-        Self { node, topic: topic.to_owned(), capacity, payload_len_max, payload: PhantomData }
+        Self { settings: Settings::new::<T>(node, topic), capacity, payload: PhantomData }
     }
 
     /// Bytes of the ring that holds the records, at least; by default [`limits::LOG_CAPACITY_DEFAULT`]. Each record takes those
@@ -83,8 +84,9 @@ impl<'a, T: Payload> LogPublisherBuilder<'a, T> {
 
     /// The longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`]. By default the
     /// length of the type if it has only one, otherwise 4 KiB. A record takes only as much as it has.
-    pub fn payload_len_max(self, payload_len_max: usize) -> Self {
-        Self { payload_len_max, ..self }
+    pub fn payload_len_max(mut self, payload_len_max: usize) -> Self {
+        self.settings.payload_len_max = payload_len_max;
+        self
     }
 
     /// Makes the repository and opens the topic to subscribers. Allocates; does not block.
@@ -94,32 +96,36 @@ impl<'a, T: Payload> LogPublisherBuilder<'a, T> {
     /// [`PublisherError`] when the name is taken or malformed, sizes do not fit, the type cannot be described, or
     /// memory cannot be had.
     pub fn open(self) -> Result<LogPublisher<T>, PublisherError> {
-        let Self { capacity, payload_len_max, .. } = self;
-        open(self.node, &self.topic, payload_len_max, |topic| {
-            LogPublisher::open(LogParts { topic, capacity })
-        })
+        let Self { settings, capacity, .. } = self;
+        settings.open(|topic| LogPublisher::open(LogParts { topic, capacity }))
     }
 }
 
-/// Opens a topic of this node by this name.
-fn open<P>(
-    node: &Node,
-    topic: &str,
-    payload_len_max: usize,
-    open: impl FnOnce(TopicParts<'_>) -> Result<(P, Arc<PublishedTopic>), PublisherError>,
-) -> Result<P, PublisherError> {
-    let core = node.core();
-    let name: TopicName = topic.parse()?;
-    let reserved = core.reserve(&name)?;
-    let (publisher, topic) = open(TopicParts {
-        fabric: core.fabric(),
-        clock: Arc::clone(core.clock()),
-        waker: Arc::clone(core.waker()),
-        node: node.hold(),
-        host: core.identity().host.as_str(),
-        name,
-        payload_len_max,
-    })?;
-    reserved.fill(topic);
-    Ok(publisher)
+impl<'a> Settings<'a> {
+    fn new<T: Payload>(node: &'a Node, topic: &str) -> Self {
+        let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
+        Self { node, topic: topic.to_owned(), payload_len_max }
+    }
+
+    /// Opens the topic under its name.
+    fn open<P>(
+        self,
+        open: impl FnOnce(TopicParts<'_>) -> Result<(P, Arc<PublishedTopic>), PublisherError>,
+    ) -> Result<P, PublisherError> {
+        let Self { node, topic, payload_len_max } = self;
+        let core = node.core();
+        let name: TopicName = topic.parse()?;
+        let reserved = core.reserve(&name)?;
+        let (publisher, topic) = open(TopicParts {
+            fabric: core.fabric(),
+            clock: Arc::clone(core.clock()),
+            waker: Arc::clone(core.waker()),
+            node: node.hold(),
+            host: core.identity().host.as_str(),
+            name,
+            payload_len_max,
+        })?;
+        reserved.fill(topic);
+        Ok(publisher)
+    }
 }

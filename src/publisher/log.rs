@@ -8,11 +8,11 @@ use super::log_landings::LogLandings;
 use super::notices::{News, Notifier};
 use super::opening::{Opening, TopicCounts, TopicParts, fresh_epoch};
 use super::state::MEASURED_ONE_IN;
-use super::topic::PublishedTopic;
+use super::topic::{PublishedTopic, topic_accessors};
 use super::{PublishError, PublisherError};
 use crate::clock::Clock;
 use crate::fabric::Waker;
-use crate::id::{Epoch, Sequence, TopicName};
+use crate::id::{Epoch, Sequence};
 use crate::layout::log::{LogGeometry, LogHead};
 use crate::limits;
 use crate::payload::Payload;
@@ -127,39 +127,16 @@ impl<T: Payload> LogPublisher<T> {
         self.newest()
     }
 
-    /// The topic's name.
-    pub fn topic(&self) -> &TopicName {
-        self.output.topic.name()
-    }
-
-    /// This incarnation of the topic.
-    pub fn epoch(&self) -> Epoch {
-        self.output.topic.epoch()
-    }
+    topic_accessors!();
 
     /// The sequence of the newest record that was committed; [`Sequence::NONE`] before the first.
     pub fn newest(&self) -> Sequence {
         self.writer.last()
     }
 
-    /// The declared maximum of a payload, bytes.
-    pub fn payload_len_max(&self) -> usize {
-        self.writer.geometry().payload_len_max()
-    }
-
     /// Bytes of the ring: each record takes those of its payload, rounded up to 8, and 24 more.
     pub fn capacity(&self) -> usize {
         self.writer.geometry().capacity()
-    }
-
-    /// How many subscribers read the topic.
-    pub fn pull_subscribers(&self) -> u64 {
-        self.output.topic.pull_subscribers().value()
-    }
-
-    /// How many subscribers the topic is written to.
-    pub fn push_subscribers(&self) -> u64 {
-        self.output.topic.push_subscribers().value()
     }
 
     /// Makes the repository of a new topic, and its publisher.

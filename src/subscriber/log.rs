@@ -3,17 +3,18 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::listening::{Ear, Listening, NoticePath};
-use super::subscription::{Batch, End, Observed, PAUSE, SPIN_NS, Source, Subscription};
+use super::listening::{Ear, Listening};
+use super::subscription::{
+    Batch, End, Observed, PAUSE, Source, Subscription, look_until, subscription_accessors,
+};
 use super::{GrantError, ReceiveError, Record, RecordRef, Subscribed};
-use crate::clock::{Clock, saturate};
+use crate::clock::Clock;
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
-use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
+use crate::id::{Delivery, Epoch, Kind, Sequence};
 use crate::layout::header::HOT_EPOCH;
 use crate::limits;
 use crate::memory::Region;
-use crate::notice::NoticeCounts;
-use crate::payload::{Payload, Schema};
+use crate::payload::Payload;
 use crate::repository::log::{
     Brought, LogCounts, LogFetch, LogReader, LogStart, LossReason, Lost, Next, Taken,
 };
@@ -195,25 +196,9 @@ impl<T: Payload> LogSubscriber<T> {
     ///
     /// As [`Self::try_receive`].
     pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Record<T::Owned>>, ReceiveError> {
-        // A record that is there costs no look at the clock.
-        if let Some(record) = self.try_receive()? {
-            return Ok(Some(record));
-        }
-        let clock = Arc::clone(&self.subscription.clock);
-        let began_ns = clock.monotonic_ns();
-        loop {
-            let waited_ns = clock.monotonic_ns().saturating_sub(began_ns);
-            match self.try_receive()? {
-                None if waited_ns < saturate(timeout) => {}
-                received => return Ok(received),
-            }
-            if waited_ns < SPIN_NS {
-                std::hint::spin_loop();
-            } else {
-                let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
-                self.subscription.pause(self.fetching.is_some(), self.reader.last(), left)?;
-            }
-        }
+        look_until(self, timeout, Self::try_receive, |it, left| {
+            it.subscription.pause(it.fetching.is_some(), it.reader.last(), left)
+        })
     }
 
     /// All records from the next one on, each as [`Self::receive_timeout`] gives it without a limit of time: earlier ones and
@@ -223,45 +208,11 @@ impl<T: Payload> LogSubscriber<T> {
         Records { subscriber: self, is_over: false }
     }
 
-    /// The topic's name.
-    pub fn topic(&self) -> &TopicName {
-        &self.subscription.granted.topic
-    }
-
-    /// How records travel.
-    pub fn delivery(&self) -> Delivery {
-        self.subscription.granted.delivery
-    }
-
-    /// The incarnation of the topic that this subscribes to.
-    pub fn epoch(&self) -> Epoch {
-        self.subscription.granted.epoch
-    }
-
-    /// The description of the topic's records.
-    pub fn schema(&self) -> &Schema {
-        &self.subscription.granted.schema
-    }
-
-    /// The longest payload that the topic may have, bytes.
-    pub fn payload_len_max(&self) -> usize {
-        self.subscription.granted.geometry.payload_len_max()
-    }
+    subscription_accessors!("records");
 
     /// The sequence of the next record to be received or told as lost.
     pub fn next_sequence(&self) -> Sequence {
         self.reader.next_sequence()
-    }
-
-    /// How this subscriber is told that there is something new, at this moment.
-    pub fn notice_path(&self) -> NoticePath {
-        self.subscription.notice_path()
-    }
-
-    /// What this process has counted on the channel of notices that this subscriber listens to, for all who do. Locks for a
-    /// moment. All zeros where there is no channel.
-    pub fn notice_counts(&self) -> NoticeCounts {
-        self.subscription.notice_counts()
     }
 
     /// What has been counted so far.

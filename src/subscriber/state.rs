@@ -3,16 +3,14 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::listening::{Ear, Listening, NoticePath};
-use super::subscription::{Batch, Observed, SPIN_NS, Source, Subscription};
+use super::listening::{Ear, Listening};
+use super::subscription::{Batch, Observed, Source, Subscription, look_until, subscription_accessors};
 use super::{GrantError, ReceiveError, Sample, SampleRef, Subscribed};
-use crate::clock::saturate;
 use crate::fabric::{Completion, FabricError, RemoteRead};
-use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
+use crate::id::{Epoch, Kind, Sequence};
 use crate::limits;
 use crate::memory::Region;
-use crate::notice::NoticeCounts;
-use crate::payload::{Payload, Schema};
+use crate::payload::Payload;
 use crate::repository::state::{Accepted, Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
 
 #[cfg(test)]
@@ -184,59 +182,12 @@ impl<T: Payload> StateSubscriber<T> {
     ///
     /// As [`Self::try_receive`]; `Contended` only if it lasts beyond the timeout.
     pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
-        let clock = Arc::clone(&self.subscription.clock);
-        let began_ns = clock.monotonic_ns();
-        loop {
-            let outcome = self.try_receive();
-            let waited_ns = clock.monotonic_ns().saturating_sub(began_ns);
-            match outcome {
-                Ok(None) | Err(ReceiveError::Contended { .. }) if waited_ns < saturate(timeout) => {}
-                outcome => return outcome,
-            }
-            if waited_ns < SPIN_NS {
-                std::hint::spin_loop();
-            } else {
-                let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
-                self.subscription.pause(self.fetching.is_some(), self.reader.last(), left)?;
-            }
-        }
+        look_until(self, timeout, Self::try_receive, |it, left| {
+            it.subscription.pause(it.fetching.is_some(), it.reader.last(), left)
+        })
     }
 
-    /// The topic's name.
-    pub fn topic(&self) -> &TopicName {
-        &self.subscription.granted.topic
-    }
-
-    /// How values travel.
-    pub fn delivery(&self) -> Delivery {
-        self.subscription.granted.delivery
-    }
-
-    /// The incarnation of the topic that this subscribes to.
-    pub fn epoch(&self) -> Epoch {
-        self.subscription.granted.epoch
-    }
-
-    /// The description of the topic's values.
-    pub fn schema(&self) -> &Schema {
-        &self.subscription.granted.schema
-    }
-
-    /// The longest payload that the topic may have, bytes.
-    pub fn payload_len_max(&self) -> usize {
-        self.subscription.granted.geometry.payload_len_max()
-    }
-
-    /// How this subscriber is told that there is something new, at this moment.
-    pub fn notice_path(&self) -> NoticePath {
-        self.subscription.notice_path()
-    }
-
-    /// What this process has counted on the channel of notices that this subscriber listens to, for all who do. Locks for a
-    /// moment. All zeros where there is no channel.
-    pub fn notice_counts(&self) -> NoticeCounts {
-        self.subscription.notice_counts()
-    }
+    subscription_accessors!("values");
 
     /// What has been counted so far.
     pub fn stats(&self) -> SubscriberStats {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ReceiveError;
 use super::listening::{Listening, NoticePath};
-use crate::clock::Clock;
+use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
 use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
@@ -17,7 +17,7 @@ use crate::payload::Schema;
 use crate::repository::state::ReadCounts;
 
 /// How long a blocking receive looks for a value without giving the processor away.
-pub(super) const SPIN_NS: u64 = 20_000;
+const SPIN_NS: u64 = 20_000;
 /// The pause between two looks of a blocking receive after that.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
 /// How long a blocking receive waits for what it has begun to fetch before it looks for the end of the topic.
@@ -311,6 +311,36 @@ impl Subscription {
     }
 }
 
+/// Looks for something new until it is there, up to `timeout`: first without pause, then with one between two looks. `Contended`
+/// is told only if it lasts beyond the timeout.
+pub(super) fn look_until<S: Observed, R>(
+    subscriber: &mut S,
+    timeout: Duration,
+    look: impl Fn(&mut S) -> Result<Option<R>, ReceiveError>,
+    pause: impl Fn(&mut S, Duration) -> Result<(), FabricError>,
+) -> Result<Option<R>, ReceiveError> {
+    let is_nothing = |outcome: &_| matches!(outcome, Ok(None) | Err(ReceiveError::Contended { .. }));
+    let mut outcome = look(subscriber);
+    // What is there costs no look at the clock.
+    if !is_nothing(&outcome) {
+        return outcome;
+    }
+    let clock = Arc::clone(&subscriber.subscription().clock);
+    let began_ns = clock.monotonic_ns();
+    loop {
+        let waited_ns = clock.monotonic_ns().saturating_sub(began_ns);
+        if !is_nothing(&outcome) || waited_ns >= saturate(timeout) {
+            return outcome;
+        }
+        if waited_ns < SPIN_NS {
+            std::hint::spin_loop();
+        } else {
+            pause(subscriber, timeout.saturating_sub(Duration::from_nanos(waited_ns)))?;
+        }
+        outcome = look(subscriber);
+    }
+}
+
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.leave(ReadCounts::default());
@@ -334,3 +364,47 @@ impl End {
         }
     }
 }
+
+/// What every subscriber says of its subscription, for the `impl` block of one that has it in a field of that name. It says what
+/// its topics hold.
+macro_rules! subscription_accessors {
+    ($values:literal) => {
+        /// The topic's name.
+        pub fn topic(&self) -> &$crate::TopicName {
+            &self.subscription.granted.topic
+        }
+
+        #[doc = concat!("How ", $values, " travel.")]
+        pub fn delivery(&self) -> $crate::Delivery {
+            self.subscription.granted.delivery
+        }
+
+        /// The incarnation of the topic that this subscribes to.
+        pub fn epoch(&self) -> $crate::Epoch {
+            self.subscription.granted.epoch
+        }
+
+        #[doc = concat!("The description of the topic's ", $values, ".")]
+        pub fn schema(&self) -> &$crate::Schema {
+            &self.subscription.granted.schema
+        }
+
+        /// The longest payload that the topic may have, bytes.
+        pub fn payload_len_max(&self) -> usize {
+            self.subscription.granted.geometry.payload_len_max()
+        }
+
+        /// How this subscriber is told that there is something new, at this moment.
+        pub fn notice_path(&self) -> $crate::NoticePath {
+            self.subscription.notice_path()
+        }
+
+        /// What this process has counted on the channel of notices that this subscriber listens to, for all who do. Locks for a
+        /// moment. All zeros where there is no channel.
+        pub fn notice_counts(&self) -> $crate::NoticeCounts {
+            self.subscription.notice_counts()
+        }
+    };
+}
+
+pub(super) use subscription_accessors;

@@ -5,10 +5,10 @@ use std::os::fd::BorrowedFd;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::clock::Clock;
+use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Waker};
-use crate::id::TopicId;
+use crate::id::{Delivery, TopicId, TopicName};
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::state::StateGeometry;
 use crate::layout::{Geometry, LINE, WORD};

@@ -615,7 +615,7 @@ fn grant(slot_stride: u64) -> Vec<u8> {
     let schema = Raw::schema().expect("bytes can be described").to_json();
     let body = Body::default().word(0).long(topic_id()).word(0).long(EPOCH);
     let body = body.word(SLOT_COUNT).long(slot_stride).long(LEN_MAX as u64).long(REGION_LEN);
-    body.bytes(&schema).long(1).long(0).message(raw::GRANTED)
+    body.bytes(&schema).long(1).long(0).long(0).message(raw::GRANTED)
 }
 
 /// What stands for the topic in messages and checksums.

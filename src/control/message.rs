@@ -13,7 +13,7 @@ use super::notices::{Heard, Listen, Notices};
 pub(crate) use super::schema::SchemaJson;
 use super::text::Text;
 pub(crate) use super::topic::{GeometryWire, Start};
-use crate::id::{Delivery, Epoch, Kind, NodeName, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Kind, NodeName, Sequence, TopicId, TopicName};
 use crate::limits;
 
 /// One message of the control channel.
@@ -404,6 +404,8 @@ pub(crate) struct Grant {
     pub(crate) key: u64,
     /// The address of the repository's region; as the key.
     pub(crate) address: u64,
+    /// The newest sequence when it was granted: who begins with the next one misses none of those behind it.
+    pub(crate) newest: Sequence,
 }
 
 /// One attachment, or the landing region lent for it, is refused; the session goes on.

@@ -400,6 +400,7 @@ impl Served {
             schema,
             key,
             address,
+            newest: topic.newest(),
         };
         let closed = Arc::new(AtomicBool::new(false));
         let mut attached = ServedAttachment::new(topic, delivery, start.into(), closed);

@@ -218,6 +218,7 @@ impl Terms {
             schema: Schema::from_json(grant.schema.as_bytes())?,
             key: grant.key,
             address: grant.address,
+            newest: grant.newest,
         })
     }
 }

@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
 use crate::id::{Delivery, Epoch, Kind, Sequence};
 use crate::layout::header::HOT_EPOCH;
+use crate::layout::log::HOT_START_SEQUENCE;
 use crate::limits;
 use crate::memory::Region;
 use crate::payload::Payload;
@@ -19,6 +20,9 @@ use crate::repository::log::{
     Brought, LogCounts, LogFetch, LogReader, LogStart, LossReason, Lost, Next, Taken,
 };
 use crate::repository::state::ReadCounts;
+
+#[cfg(test)]
+mod tests;
 
 /// Receives the records of a log topic: all of them, in order, from where it was asked to begin.
 ///
@@ -101,16 +105,25 @@ impl<T: Payload> LogSubscriber<T> {
         let granted = subscription.granted();
         let (expected, found) = (Self::KIND, granted.geometry.kind());
         let geometry = granted.geometry.log().ok_or(GrantError::Kind { expected, found })?;
-        let mut reader = LogReader::new(geometry, granted.epoch, granted.topic_id, start);
-        let (epoch, is_pushed) = (granted.epoch, granted.delivery == Delivery::Push);
         let clock = subscription.clock.as_ref();
-        match &mut subscription.source {
+        let landing = match &subscription.source {
             Source::Mapped(memory) | Source::Landing(memory) => {
-                if is_pushed {
-                    await_beginning(memory, epoch, clock)?;
-                }
-                reader.settle(memory);
+                Some(memory).filter(|_| granted.delivery == Delivery::Push)
             }
+            Source::Remote(_) => None,
+        };
+        if let Some(memory) = landing {
+            await_beginning(memory, granted.epoch, clock)?;
+        }
+        let start = match (start, landing) {
+            // What was published since the publisher took that up is not passed over.
+            (LogStart::Newest, Some(memory)) => LogStart::At(Sequence::new(memory.load(HOT_START_SEQUENCE))),
+            (LogStart::Newest, None) => LogStart::At(granted.newest.next()),
+            (start, _) => start,
+        };
+        let mut reader = LogReader::new(geometry, granted.epoch, granted.topic_id, start);
+        match &mut subscription.source {
+            Source::Mapped(memory) | Source::Landing(memory) => reader.settle(memory),
             Source::Remote(remote) => settle(&mut reader, remote.as_mut(), clock)?,
         }
         let (fetching, payload) = (None, PhantomData);

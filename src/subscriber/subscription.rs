@@ -78,6 +78,8 @@ pub(crate) struct Granted {
     pub(crate) schema: Schema,
     pub(crate) key: u64,
     pub(crate) address: u64,
+    /// The newest sequence at that moment.
+    pub(crate) newest: Sequence,
 }
 
 /// The session side of a subscription. Every method returns at once.

@@ -8,7 +8,7 @@ use crate::control::error::RefuseReason;
 use crate::control::message::*;
 use crate::control::notices::{Heard, Listen, NoticeChannel, Notices, NoticesBy, Ticket};
 use crate::control::text::Text;
-use crate::id::{Delivery, Epoch, Kind, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Kind, Sequence, TopicId, TopicName};
 use crate::limits;
 
 pub(crate) fn nonce(number: u64) -> NonZeroU64 {
@@ -53,6 +53,7 @@ pub(crate) fn grant(attachment: u32) -> Grant {
         schema: SchemaJson::new(b"{}".to_vec()).unwrap(),
         key: 0xBAD,
         address: 0x7F00_0000_0000,
+        newest: Sequence::new(42),
     }
 }
 

@@ -186,6 +186,7 @@ fn setup(can_wait: bool) -> Setup {
         schema: Raw::schema().unwrap(),
         key: 0,
         address: 0,
+        newest: Sequence::NONE,
     };
     let clock = Arc::new(BusyClock::default());
     let source = Source::Remote(Box::new(wire));

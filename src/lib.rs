@@ -11,7 +11,8 @@
 //! - [`StatePublisher`] publishes the values of a topic; a [`Loan`] lets it write a large one in place.
 //! - [`StateSubscriber`] receives the newest value as a [`Sample`], or as a [`SampleRef`] that is not decoded. It
 //!   counts what it missed ([`SubscriberStats`]).
-//! - [`StateListener`] makes subscribers the other way round: publishers dial it, by [`Node::dial_subscriber`].
+//! - [`StateListener`] and [`LogListener`] make subscribers the other way round: publishers dial them, by
+//!   [`Node::dial_subscriber`].
 //! - [`Payload`] says how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes.
 //!   A [`Schema`] made from the type travels with the topic, so that programs which do not know the type can decode it.
 //! - [`Event`]s tell who came and went. They go to an [`EventSink`], by default to the log.
@@ -100,9 +101,9 @@ pub use layout::state::GeometryError;
 pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
-    DialError, Directory, DirectoryError, LogPublisherBuilder, LogSubscriberBuilder, Node, NodeBuilder,
-    NodeError, NodeListing, StateListener, StateListenerBuilder, StatePublisherBuilder,
-    StateSubscriberBuilder, TopicListing,
+    DialError, Directory, DirectoryError, LogListener, LogListenerBuilder, LogPublisherBuilder,
+    LogSubscriberBuilder, Node, NodeBuilder, NodeError, NodeListing, StateListener, StateListenerBuilder,
+    StatePublisherBuilder, StateSubscriberBuilder, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{DecodeError, Decoded, EncodeError, Encoding, Payload, Pod, Raw, Schema, SchemaError};

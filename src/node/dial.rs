@@ -63,7 +63,7 @@ pub enum DialError {
     /// The subscriber's node listens for the topic, and nobody accepted the session in time.
     #[error(
         "the node at {address} listens for {topic}, and did not attach to it in time: \
-         StateListener::accept_timeout has to be called there"
+         accept_timeout of its listener has to be called there"
     )]
     NotAccepted {
         /// The subscriber's node.

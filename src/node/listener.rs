@@ -10,7 +10,7 @@ use super::Node;
 use super::core::NodeCore;
 use super::link::Link;
 use super::subscribe::schema_hash;
-use super::terms::{Terms, terms_setters};
+use super::terms::{Terms, start_setters, terms_setters};
 use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
 use crate::event::Event;
@@ -18,12 +18,24 @@ use crate::fabric::Waker;
 use crate::id::TopicName;
 use crate::limits;
 use crate::payload::Payload;
-use crate::subscriber::{AttachError, StateSubscriber, SubscriberError};
+use crate::subscriber::{
+    AttachError, GrantError, LogSubscriber, StateSubscriber, SubscriberError, Subscription,
+};
 
 /// Sets up a listener for publishers of a state topic.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct StateListenerBuilder<'a, T> {
+    node: &'a Node,
+    topic: String,
+    terms: Terms,
+    payload: PhantomData<fn() -> T>,
+}
+
+/// Sets up a listener for publishers of a log topic.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct LogListenerBuilder<'a, T> {
     node: &'a Node,
     topic: String,
     terms: Terms,
@@ -69,14 +81,55 @@ pub struct StateListenerBuilder<'a, T> {
 /// ```
 pub struct StateListener<T> {
     listening: Listening,
-    terms: Terms,
-    schema_hash: Option<u64>,
     payload: PhantomData<fn() -> T>,
 }
 
-/// A topic that a node listens for. Its fields are dropped in this order.
+/// Waits for publishers of a log topic to dial: each one that is accepted is a subscriber of its own, with a log of its own.
+///
+/// As [`StateListener`], but for logs. A subscriber that begins with the next record, which is the default, has all records from
+/// the first one on that was published after [`Node::dial_subscriber`] had returned.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use fabricast::Node;
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let runtime_dir = dir.path().to_owned();
+/// let desk = Node::builder().name("desk")?.runtime_dir(dir.path()).open()?;
+/// let listener = desk.log_listener::<u64>("trades").earliest().open()?;
+///
+/// // Usually in another process:
+/// let publishing = std::thread::spawn(move || -> Result<(), fabricast::Error> {
+///     let node = Node::builder();
+/// #   let node = node.runtime_dir(runtime_dir);
+///     let node = node.open()?;
+///     let mut trades = node.log_publisher::<u64>("trades").open()?;
+///     trades.publish(&10)?;
+///     node.dial_subscriber("trades", &"shm:desk".parse()?, Duration::from_secs(5))?;
+///     trades.publish(&20)?;
+///     Ok(())
+/// });
+///
+/// let mut subscriber = listener.accept_timeout(Duration::from_secs(5))?.ok_or("nobody dialled")?;
+/// for expected in [10, 20] {
+///     let record = subscriber.receive_timeout(Duration::from_secs(5))?.ok_or("nothing published")?;
+///     assert_eq!(record.value, expected);
+/// }
+/// # publishing.join().expect("the publisher does not panic")?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct LogListener<T> {
+    listening: Listening,
+    payload: PhantomData<fn() -> T>,
+}
+
+/// A topic that a node listens for, and what it asks of those who publish it. Its fields are dropped in this order.
 #[derive(Debug)]
 struct Listening {
+    terms: Terms,
+    schema_hash: Option<u64>,
     topic: TopicName,
     backlog: Arc<Backlog>,
     node: Node,
@@ -124,15 +177,38 @@ impl<'a, T: Payload> StateListenerBuilder<'a, T> {
     /// [`SubscriberError`] when the node has no name, listens for the topic already, the topic's name is malformed, or
     /// the type cannot be described.
     pub fn open(self) -> Result<StateListener<T>, SubscriberError> {
-        let topic: TopicName = self.topic.parse()?;
-        let core = self.node.core();
-        if core.addresses().is_empty() {
-            return Err(SubscriberError::Unnamed);
-        }
-        let schema_hash = schema_hash::<T>()?;
-        let backlog = core.backlogs().open(&topic, saturate(self.terms.patience))?;
-        let listening = Listening { topic, backlog, node: self.node.clone() };
-        Ok(StateListener { listening, terms: self.terms, schema_hash, payload: PhantomData })
+        let listening = Listening::open::<T>(self.node, &self.topic, self.terms)?;
+        Ok(StateListener { listening, payload: PhantomData })
+    }
+}
+
+impl<'a, T: Payload> LogListenerBuilder<'a, T> {
+    pub(super) fn new(node: &'a Node, topic: String) -> Self {
+        Self { node, topic, terms: Terms::of(LogSubscriber::<T>::KIND), payload: PhantomData }
+    }
+
+    start_setters! {
+        /// The next record is the one after the publisher's [`Node::dial_subscriber`] has returned; the other places are settled
+        /// when [`LogListener::accept_timeout`] returns.
+        start;
+    }
+
+    terms_setters! {
+        "records";
+        timeout;
+        /// The publisher's capacity says how large they are.
+        region_len_max;
+    }
+
+    /// Begins to listen. Does not block.
+    ///
+    /// # Errors
+    ///
+    /// [`SubscriberError`] when the node has no name, listens for the topic already, the topic's name is malformed, or
+    /// the type cannot be described.
+    pub fn open(self) -> Result<LogListener<T>, SubscriberError> {
+        let listening = Listening::open::<T>(self.node, &self.topic, self.terms)?;
+        Ok(LogListener { listening, payload: PhantomData })
     }
 }
 
@@ -148,29 +224,77 @@ impl<T: Payload> StateListener<T> {
     /// [`SubscriberError::Dialled`] when a publisher had dialled that cannot be received from, because its values are of
     /// another type, say; the error names it. The listener goes on: call this again for the next one.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<StateSubscriber<T>>, SubscriberError> {
-        let clock = self.listening.node.core().clock();
-        let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
-        loop {
-            if let Some(link) = self.listening.backlog.take_ready() {
-                return self.attach(link).map(Some);
-            }
-            let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
-            if left_ns == 0 {
-                return Ok(None);
-            }
-            clock.pause_until(self.listening.backlog.ready.wait_handle(), Duration::from_nanos(left_ns));
-        }
+        self.listening.accept_timeout(timeout, StateSubscriber::new)
     }
 
     /// The topic's name.
     pub fn topic(&self) -> &TopicName {
         &self.listening.topic
     }
+}
 
-    fn attach(&self, link: Arc<Link>) -> Result<StateSubscriber<T>, SubscriberError> {
-        let Listening { topic, node, .. } = &self.listening;
-        let attached = self.terms.attach(node, &link, topic, self.schema_hash);
-        let attached = attached.and_then(|subscription| Ok(StateSubscriber::new(subscription)?));
+impl<T: Payload> LogListener<T> {
+    /// A subscriber of the next publisher that has dialled for this topic; `None` when none did in time. Several
+    /// threads may wait at once.
+    ///
+    /// Blocks until then, and for two round trips to the publisher's node besides (three for push, and for one on another
+    /// host), each for as long as [`LogListenerBuilder::timeout`] allows. Allocates.
+    ///
+    /// # Errors
+    ///
+    /// As [`StateListener::accept_timeout`].
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<LogSubscriber<T>>, SubscriberError> {
+        let start = self.listening.terms.start;
+        self.listening.accept_timeout(timeout, |subscription| LogSubscriber::open(subscription, start))
+    }
+
+    /// The topic's name.
+    pub fn topic(&self) -> &TopicName {
+        &self.listening.topic
+    }
+}
+
+impl Listening {
+    /// Begins to listen for values of this type.
+    fn open<T: Payload>(node: &Node, topic: &str, terms: Terms) -> Result<Self, SubscriberError> {
+        let topic: TopicName = topic.parse()?;
+        let core = node.core();
+        if core.addresses().is_empty() {
+            return Err(SubscriberError::Unnamed);
+        }
+        let schema_hash = schema_hash::<T>()?;
+        let backlog = core.backlogs().open(&topic, saturate(terms.patience))?;
+        Ok(Self { terms, schema_hash, topic, backlog, node: node.clone() })
+    }
+
+    /// What is made of the subscription to the next publisher that has dialled; `None` when none did in time.
+    fn accept_timeout<S>(
+        &self,
+        timeout: Duration,
+        open: impl FnOnce(Subscription) -> Result<S, GrantError>,
+    ) -> Result<Option<S>, SubscriberError> {
+        let clock = self.node.core().clock();
+        let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
+        loop {
+            if let Some(link) = self.backlog.take_ready() {
+                return self.attach(link, open).map(Some);
+            }
+            let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
+            if left_ns == 0 {
+                return Ok(None);
+            }
+            clock.pause_until(self.backlog.ready.wait_handle(), Duration::from_nanos(left_ns));
+        }
+    }
+
+    fn attach<S>(
+        &self,
+        link: Arc<Link>,
+        open: impl FnOnce(Subscription) -> Result<S, GrantError>,
+    ) -> Result<S, SubscriberError> {
+        let Self { terms, schema_hash, topic, node, .. } = self;
+        let attached = terms.attach(node, &link, topic, *schema_hash);
+        let attached = attached.and_then(|subscription| Ok(open(subscription)?));
         let Some(peer) = link.peer() else { unreachable!("only who has said hello is taken from a backlog") };
         attached.map_err(|source: AttachError| {
             // Nobody uses the session any more: the node's thread ends it.
@@ -184,6 +308,12 @@ impl<T: Payload> StateListener<T> {
 impl<T> fmt::Debug for StateListener<T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("StateListener").field("topic", &self.listening.topic).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for LogListener<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("LogListener").field("topic", &self.listening.topic).finish_non_exhaustive()
     }
 }
 

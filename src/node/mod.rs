@@ -23,7 +23,7 @@ use std::time::Duration;
 pub use builder::{NodeBuilder, NodeError};
 pub use dial::DialError;
 pub use directory::{Directory, DirectoryError, NodeListing, TopicListing};
-pub use listener::{StateListener, StateListenerBuilder};
+pub use listener::{LogListener, LogListenerBuilder, StateListener, StateListenerBuilder};
 pub use publish::{LogPublisherBuilder, StatePublisherBuilder};
 pub use subscribe::{LogSubscriberBuilder, StateSubscriberBuilder};
 
@@ -38,10 +38,10 @@ use crate::payload::Payload;
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
 /// A node with a name can be found, and subscribed to; one without subscribes to others, and
-/// [dials](Self::dial_subscriber) subscribers that [listen](Self::state_listener) for its topics. Publishers, subscribers
+/// [dials](Self::dial_subscriber) subscribers that listen for its topics ([state](Self::state_listener), [log](Self::log_listener)). Publishers, subscribers
 /// and listeners keep their node going, so that it may be dropped before them. Cheap to clone.
 ///
-/// Whichever goes last of its handles ([`Node`]s, publishers, subscribers, [`StateListener`]s) stops the node: that drop
+/// Whichever goes last of its handles ([`Node`]s, publishers, subscribers, listeners) stops the node: that drop
 /// joins the node's thread, and may block for up to 250 ms, the time that peers have to take part in the end of their
 /// sessions. Over RDMA it may take a second more, where a peer does not take what was sent.
 ///
@@ -112,13 +112,18 @@ impl Node {
         LogSubscriberBuilder::new(self, target.to_owned())
     }
 
-    /// Begins to set up a listener for publishers of this topic, whose nodes dial this one. The node needs a name.
+    /// Begins to set up a listener for publishers of this state topic, whose nodes dial this one. The node needs a name.
     pub fn state_listener<T: Payload>(&self, topic: &str) -> StateListenerBuilder<'_, T> {
         StateListenerBuilder::new(self, topic.to_owned())
     }
 
-    /// Dials the node at this address, at which a [`StateListener`] waits for this topic, one of this node's own. When
-    /// it returns, a subscriber there is attached, so that the next publish reaches it. The node needs no name for that.
+    /// Begins to set up a listener for publishers of this log topic, whose nodes dial this one. The node needs a name.
+    pub fn log_listener<T: Payload>(&self, topic: &str) -> LogListenerBuilder<'_, T> {
+        LogListenerBuilder::new(self, topic.to_owned())
+    }
+
+    /// Dials the node at this address, at which a [`StateListener`] or [`LogListener`] waits for this topic, one of this node's
+    /// own. When it returns, a subscriber there is attached, so that the next publish reaches it. The node needs no name for that.
     ///
     /// Blocks until the listener has accepted, at most for `timeout`; the resolver of host names, if the address has one, is
     /// not bound by this. A subscription that does not come about in that time

@@ -1,6 +1,7 @@
 //! Logs between whole nodes: what was received and what was told as lost is always all that was published.
 
 use super::*;
+use crate::node::LogListener;
 use crate::publisher::LogPublisher;
 use crate::repository::log::LogStart;
 use crate::subscriber::LogSubscriber;
@@ -174,4 +175,60 @@ fn the_end_of_a_log_in_place_accounts_for_every_record() {
 #[test]
 fn the_end_of_a_fetched_log_accounts_for_every_record() {
     the_end_accounts_for_every_record(Reach::Fetched);
+}
+
+/// Who was dialled has every record from where it begins on: the next one is the one that follows the dial.
+fn who_was_dialled_has_every_record(reach: Reach) {
+    each_seed(SEEDS / 3, |seed| {
+        let mut random = Random::new(seed);
+        let world = World::new(seed, reach);
+        let desk = world.node("desk", true);
+        let accepted = Arc::new(Mutex::new(Vec::new()));
+        let starts = [(LogStart::Newest, 11), (LogStart::Earliest, 1), (LogStart::Back(3), 8)];
+        let (start, first) = starts[random.index(3)];
+        let delivery = [Delivery::Pull, Delivery::Push][random.index(2)];
+        let builder = desk.log_listener::<Value>("topic").delivery(delivery).start(start);
+        let (listener, kept): (LogListener<Value>, _) = (builder.open().unwrap(), Arc::clone(&accepted));
+        world.spawn(move || {
+            kept.lock().extend(listener.accept_timeout(Duration::ZERO).transpose());
+            kept.lock().is_empty()
+        });
+        let publishing = world.node("publishing", false);
+        let builder = publishing.log_publisher::<Value>("topic").payload_len_max(200).capacity(4096);
+        let mut publisher = builder.open().unwrap();
+        publish(&mut publisher, 10);
+        publishing.dial_subscriber("topic", &desk.address().unwrap(), Duration::from_millis(20)).unwrap();
+        publish(&mut publisher, random.below(4));
+        while accepted.lock().is_empty() {
+            world.turn();
+        }
+        let subscriber = accepted.lock().remove(0).expect("a subscriber");
+        let mut follower = Follower { subscriber, next: first, lost: 0 };
+        for _ in 0..100 {
+            publish(&mut publisher, random.below(3));
+            (0..random.below(20)).for_each(|_| world.turn());
+            for _ in 0..random.below(6) {
+                follower.take().expect("no end");
+            }
+        }
+        let published = publisher.newest().get();
+        drop(publisher);
+        let end = (0..100 * TURNS).find_map(|_| {
+            world.turn();
+            follower.take().err()
+        });
+        let told = |error: &ReceiveError| matches!(error, ReceiveError::Ended { published: told } if told.get() == published);
+        assert!(end.as_ref().is_some_and(told), "{end:?}");
+        assert_eq!(follower.next, published + 1);
+    });
+}
+
+#[test]
+fn who_was_dialled_has_every_record_in_place() {
+    who_was_dialled_has_every_record(Reach::Mapped);
+}
+
+#[test]
+fn who_was_dialled_has_every_record_over_a_wire() {
+    who_was_dialled_has_every_record(Reach::Fetched);
 }

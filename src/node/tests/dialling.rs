@@ -1,6 +1,8 @@
 //! Publishers that dial: both roles in one process.
 
 use super::*;
+use crate::publisher::LogPublisher;
+use crate::repository::log::LogStart;
 use crate::subscriber::{AttachError, GrantError};
 
 type Value = (u64, String);
@@ -51,6 +53,59 @@ fn a_publisher_that_dials_reaches_the_subscriber_with_its_next_value() {
             assert_eq!(subscriber.stats().received, 199);
         }
     }
+}
+
+#[test]
+fn a_publisher_of_a_log_that_dials_reaches_the_subscriber_with_its_next_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let listening = node(&dir, "l");
+    let starts = [(LogStart::Newest, 4), (LogStart::Earliest, 1), (LogStart::At(Sequence::new(2)), 2)];
+    for (delivery, (start, first)) in
+        [Delivery::Pull, Delivery::Push].into_iter().flat_map(|it| starts.map(|start| (it, start)))
+    {
+        let builder = listening.log_listener::<Value>("a/b").delivery(delivery).start(start);
+        let listener = builder.notices().open().unwrap();
+        assert_eq!(listener.topic().as_str(), "a/b");
+        let publishing = anonymous(&dir);
+        let mut publisher = publishing.log_publisher::<Value>("a/b").open().unwrap();
+        let publish = |publisher: &mut LogPublisher<Value>, number: u64| {
+            publisher.publish(&(number, "y".repeat(number as usize % 50))).unwrap();
+        };
+        (1..=3).for_each(|number| publish(&mut publisher, number));
+        let accepting = std::thread::spawn(move || listener.accept_timeout(PATIENCE));
+        publishing.dial_subscriber("a/b", &address("shm:l"), PATIENCE).unwrap();
+        assert_eq!(publisher.pull_subscribers() + publisher.push_subscribers(), 1);
+        (4..200).for_each(|number| publish(&mut publisher, number));
+        let mut subscriber = accepting.join().unwrap().unwrap().expect("a publisher that dials in time");
+        assert_eq!((subscriber.delivery(), subscriber.epoch()), (delivery, publisher.epoch()));
+        drop(publisher);
+        for number in first..200 {
+            let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record");
+            assert_eq!((record.value.0, record.sequence.get()), (number, number));
+        }
+        let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
+        assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 199), "{error}");
+    }
+}
+
+/// One topic has one listener, and the kind of the topic decides.
+#[test]
+fn a_listener_of_logs_takes_no_publisher_of_states() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
+    let listener = listening.log_listener::<u64>("t").open().unwrap();
+    let error = listening.state_listener::<u64>("t").open().unwrap_err();
+    assert!(matches!(error, SubscriberError::AlreadyListening { .. }), "{error}");
+    let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    let accepting = std::thread::spawn(move || listener.accept_timeout(PATIENCE));
+    let dialled = publishing.dial_subscriber("t", &address("shm:l"), PATIENCE);
+    let error = accepting.join().unwrap().unwrap_err();
+    let SubscriberError::Dialled { source: AttachError::Unfit(source), .. } = error else {
+        panic!("{error}")
+    };
+    assert!(matches!(source, GrantError::Kind { .. }), "{source}");
+    // By pull the publisher has granted what it was asked for before the other end sees that.
+    assert!(matches!(dialled, Ok(()) | Err(DialError::Left { .. })), "{dialled:?}");
 }
 
 #[test]

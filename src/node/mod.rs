@@ -38,8 +38,9 @@ use crate::payload::Payload;
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
 /// A node with a name can be found, and subscribed to; one without subscribes to others, and
-/// [dials](Self::dial_subscriber) subscribers that listen for its topics ([state](Self::state_listener), [log](Self::log_listener)). Publishers, subscribers
-/// and listeners keep their node going, so that it may be dropped before them. Cheap to clone.
+/// [dials](Self::dial_subscriber) subscribers that listen for its topics ([states](Self::state_listener),
+/// [logs](Self::log_listener)). Publishers, subscribers and listeners keep their node going, so that it may be dropped before
+/// them. Cheap to clone.
 ///
 /// Whichever goes last of its handles ([`Node`]s, publishers, subscribers, listeners) stops the node: that drop
 /// joins the node's thread, and may block for up to 250 ms, the time that peers have to take part in the end of their

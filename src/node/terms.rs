@@ -39,17 +39,17 @@ macro_rules! terms_setters {
     ($values:literal; $(#[$timeout:meta])* timeout; $(#[$region_len_max:meta])* region_len_max;) => {
         /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
         pub fn pull(self) -> Self {
-            self.delivery($crate::Delivery::Pull)
+            self.delivery($crate::id::Delivery::Pull)
         }
 
         /// Lends the publisher a landing region of the repository's size, and has
         #[doc = concat!($values, " written to it.")]
         pub fn push(self) -> Self {
-            self.delivery($crate::Delivery::Push)
+            self.delivery($crate::id::Delivery::Push)
         }
 
         #[doc = concat!("How ", $values, " travel.")]
-        pub fn delivery(mut self, delivery: $crate::Delivery) -> Self {
+        pub fn delivery(mut self, delivery: $crate::id::Delivery) -> Self {
             self.terms.delivery = delivery;
             self
         }
@@ -89,27 +89,27 @@ macro_rules! start_setters {
     ($(#[$start:meta])* start;) => {
         /// Begins with the oldest record that the publisher's ring still holds.
         pub fn earliest(self) -> Self {
-            self.start($crate::LogStart::Earliest)
+            self.start($crate::repository::log::LogStart::Earliest)
         }
 
         /// Begins with the next record that is published. This is the default.
         pub fn newest(self) -> Self {
-            self.start($crate::LogStart::Newest)
+            self.start($crate::repository::log::LogStart::Newest)
         }
 
         /// Begins with this record. Those from it on that are overwritten already are told as lost.
-        pub fn at(self, sequence: $crate::Sequence) -> Self {
-            self.start($crate::LogStart::At(sequence))
+        pub fn at(self, sequence: $crate::id::Sequence) -> Self {
+            self.start($crate::repository::log::LogStart::At(sequence))
         }
 
         /// Begins so many records before the next one, or with the oldest one that is left.
         pub fn back(self, count: u64) -> Self {
-            self.start($crate::LogStart::Back(count))
+            self.start($crate::repository::log::LogStart::Back(count))
         }
 
         /// Where to begin.
         $(#[$start])*
-        pub fn start(mut self, start: $crate::LogStart) -> Self {
+        pub fn start(mut self, start: $crate::repository::log::LogStart) -> Self {
             self.terms.start = start;
             self
         }

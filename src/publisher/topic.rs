@@ -143,12 +143,12 @@ impl PublishedTopic {
 macro_rules! topic_accessors {
     () => {
         /// The topic's name.
-        pub fn topic(&self) -> &$crate::TopicName {
+        pub fn topic(&self) -> &$crate::id::TopicName {
             self.output.topic.name()
         }
 
         /// This incarnation of the topic.
-        pub fn epoch(&self) -> $crate::Epoch {
+        pub fn epoch(&self) -> $crate::id::Epoch {
             self.output.topic.epoch()
         }
 

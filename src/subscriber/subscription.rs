@@ -372,22 +372,22 @@ impl End {
 macro_rules! subscription_accessors {
     ($values:literal) => {
         /// The topic's name.
-        pub fn topic(&self) -> &$crate::TopicName {
+        pub fn topic(&self) -> &$crate::id::TopicName {
             &self.subscription.granted.topic
         }
 
         #[doc = concat!("How ", $values, " travel.")]
-        pub fn delivery(&self) -> $crate::Delivery {
+        pub fn delivery(&self) -> $crate::id::Delivery {
             self.subscription.granted.delivery
         }
 
         /// The incarnation of the topic that this subscribes to.
-        pub fn epoch(&self) -> $crate::Epoch {
+        pub fn epoch(&self) -> $crate::id::Epoch {
             self.subscription.granted.epoch
         }
 
         #[doc = concat!("The description of the topic's ", $values, ".")]
-        pub fn schema(&self) -> &$crate::Schema {
+        pub fn schema(&self) -> &$crate::payload::Schema {
             &self.subscription.granted.schema
         }
 
@@ -397,13 +397,13 @@ macro_rules! subscription_accessors {
         }
 
         /// How this subscriber is told that there is something new, at this moment.
-        pub fn notice_path(&self) -> $crate::NoticePath {
+        pub fn notice_path(&self) -> $crate::subscriber::NoticePath {
             self.subscription.notice_path()
         }
 
         /// What this process has counted on the channel of notices that this subscriber listens to, for all who do. Locks for a
         /// moment. All zeros where there is no channel.
-        pub fn notice_counts(&self) -> $crate::NoticeCounts {
+        pub fn notice_counts(&self) -> $crate::notice::NoticeCounts {
             self.subscription.notice_counts()
         }
     };

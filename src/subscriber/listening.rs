@@ -53,8 +53,8 @@ pub(crate) struct Ear {
     mailbox: Arc<Mailbox>,
     /// The sequence of the newest hint that was followed.
     followed: Sequence,
-    /// When it was looked last, ns of the monotonic clock.
-    looked_ns: u64,
+    /// When it was looked last, ns of the monotonic clock; `None` when that has shown nothing.
+    looked_ns: Option<u64>,
     /// What came inline last.
     piece: Vec<u64>,
 }
@@ -63,7 +63,7 @@ impl Ear {
     /// The part of whoever has this mailbox.
     pub(crate) fn new(receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>) -> Self {
         let piece = Vec::with_capacity(limits::NOTICE_DATAGRAM_LEN_MAX / size_of::<u64>());
-        Self { receiver, mailbox, followed: Sequence::NONE, looked_ns: 0, piece }
+        Self { receiver, mailbox, followed: Sequence::NONE, looked_ns: None, piece }
     }
 
     /// Takes what has come for all who listen in this process. What fails here costs time only: the timer goes on.
@@ -94,7 +94,7 @@ impl Ear {
         let has_news = self.has_news(last);
         let is_due = has_news || self.mailbox.take_gap() || now_ns >= self.due_ns(now_ns);
         if is_due {
-            self.looked_ns = now_ns;
+            self.looked_ns = Some(now_ns);
             if has_news {
                 // One look for each hint: who forges them gets no more.
                 self.followed = self.mailbox.hint().sequence;
@@ -110,7 +110,7 @@ impl Ear {
 
     /// Has the next look come as soon as it is asked for: the last one has not shown what is there.
     pub(super) fn forget(&mut self) {
-        self.looked_ns = 0;
+        self.looked_ns = None;
     }
 
     /// When it should look even if it is told nothing, ns of the monotonic clock.
@@ -119,7 +119,7 @@ impl Ear {
             NoticeReach::Timer => limits::NOTICE_TIMER_NS,
             NoticeReach::Multicast { .. } | NoticeReach::Unicast { .. } => limits::NOTICE_DOUBT_NS,
         };
-        self.looked_ns.saturating_add(interval_ns)
+        self.looked_ns.map_or(0, |looked_ns| looked_ns.saturating_add(interval_ns))
     }
 
     /// Waits for news of something later than this sequence, or until it is time to look, no longer than `left`.

@@ -174,6 +174,98 @@ fn state_topics_are_told_too() {
     });
 }
 
+/// Has reads fail after a notice of something that is too long to come with it, and receives until `is_done` says that all of it
+/// is there. Nobody tells of it again.
+fn receive_beside_failures<S>(
+    world: &Arc<World>,
+    (failures, subscriber): (u32, &mut S),
+    mut is_done: impl FnMut(&mut S) -> Result<bool, ReceiveError>,
+) {
+    world.network.fail_reads(failures);
+    let mut failed_ns = None;
+    for _ in 0..TURNS {
+        world.turn();
+        match is_done(subscriber) {
+            Ok(true) => break,
+            Ok(false) => {}
+            Err(ReceiveError::Fabric(_)) => {
+                world.network.cut_multicast(true);
+                failed_ns.get_or_insert(world.network.clock().monotonic_ns());
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(is_done(subscriber).unwrap(), "all of it");
+    // Its own timer is far off.
+    let elapsed_ns = world.network.clock().monotonic_ns() - failed_ns.expect("a read that fails");
+    assert!(elapsed_ns < limits::NOTICE_DOUBT_NS / 4, "{elapsed_ns} ns");
+    world.network.fail_reads(0);
+    world.network.cut_multicast(false);
+    for _ in 0..100 {
+        world.turn();
+        // One that was under way may fail.
+        assert!(matches!(is_done(subscriber), Ok(true) | Err(ReceiveError::Fabric(_))));
+    }
+}
+
+#[test]
+fn records_of_which_a_read_has_failed_are_read_again_at_once() {
+    each_seed(SEEDS / 4, |seed| {
+        let (world, _publishing, mut publisher, subscribing) = a_world(seed);
+        let mut random = Random::new(seed);
+        let mut subscriber = listen(&subscribing, LogStart::Newest);
+        for failures in 1..=4 {
+            await_path(&world, &mut subscriber, NoticePath::Multicast);
+            let first = publisher.newest().get() + 1;
+            let values: Vec<_> = (first..first + 100 + random.below(50)).map(value).collect();
+            publisher.publish_batch(&values).unwrap();
+            let newest = publisher.newest();
+            receive_beside_failures(&world, (failures, &mut subscriber), |subscriber| {
+                let next = subscriber.next_sequence();
+                if let Some(record) = subscriber.try_receive()? {
+                    assert_eq!((record.sequence, record.value), (next, value(next.get())));
+                }
+                Ok(subscriber.next_sequence() == newest.next())
+            });
+        }
+        let stats = subscriber.stats();
+        assert_eq!((stats.received, stats.lapped, stats.rejected), (publisher.newest().get(), 0, 0));
+    });
+}
+
+#[test]
+fn values_of_which_a_read_has_failed_are_read_again_at_once() {
+    each_seed(SEEDS / 4, |seed| {
+        let world = World::new(seed, Reach::Fetched);
+        let publishing = world.node("publishing", true);
+        let builder = publishing.state_publisher::<Vec<u64>>("large").payload_len_max(1 << 15);
+        let mut publisher = builder.open().unwrap();
+        let subscribing = world.node("subscribing", false);
+        let builder = subscribing.state_subscriber::<Vec<u64>>("shm:publishing/large");
+        let mut subscriber = builder.notices().open().unwrap();
+        for failures in 1..=4_u32 {
+            for _ in 0..TURNS {
+                world.turn();
+                assert!(subscriber.try_receive().unwrap().is_none());
+                if subscriber.notice_path() == NoticePath::Multicast {
+                    break;
+                }
+                world.network.clock().advance(10_000_000);
+            }
+            let expected = vec![u64::from(failures); 2000];
+            publisher.publish(&expected).unwrap();
+            receive_beside_failures(&world, (failures, &mut subscriber), |subscriber| {
+                if let Some(sample) = subscriber.try_receive()? {
+                    assert_eq!(sample.value, expected);
+                }
+                Ok(subscriber.newest().get() == u64::from(failures))
+            });
+        }
+        let stats = subscriber.stats();
+        assert_eq!((stats.received, stats.conflated, stats.rejected), (4, 0, 0));
+    });
+}
+
 /// What a node's thread has to do about notices comes up now and then, and not at once for ever.
 #[test]
 fn a_node_that_hears_nothing_is_idle() {

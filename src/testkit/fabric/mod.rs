@@ -101,6 +101,11 @@ impl Network {
         self.state.lock().set_paused(node, false);
     }
 
+    /// Has the next so many batches of reads fail after a part of them, and their connections go on.
+    pub(crate) fn fail_reads(&self, count: u32) {
+        self.state.lock().doomed_reads = count;
+    }
+
     fn now(&self) -> u64 {
         self.clock.monotonic_ns()
     }

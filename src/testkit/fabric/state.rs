@@ -22,6 +22,8 @@ pub(super) struct State {
     pub(super) random: Random,
     pub(super) transfers: BTreeMap<u64, Transfer>,
     pub(super) channels: Channels,
+    /// So many batches of reads fail when a part of them has come.
+    pub(super) doomed_reads: u32,
     processes: Vec<Process>,
     entries: BTreeMap<NodeName, Entry>,
     links: BTreeMap<u64, Link>,
@@ -124,6 +126,7 @@ impl State {
             random: Random::new(seed),
             transfers: BTreeMap::new(),
             channels: Channels::default(),
+            doomed_reads: 0,
             processes: Vec::new(),
             entries: BTreeMap::new(),
             links: BTreeMap::new(),

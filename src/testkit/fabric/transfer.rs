@@ -24,6 +24,8 @@ pub(super) struct Transfer {
     /// The transfer that must be complete before this one begins.
     after: Option<u64>,
     failure: Option<Failure>,
+    /// It fails when nothing is left to do.
+    is_doomed: bool,
 }
 
 /// Between which memories a transfer runs.
@@ -58,6 +60,7 @@ enum Piece {
 enum Failure {
     Closed,
     Withdrawn,
+    Doomed,
 }
 
 impl Transfer {
@@ -98,9 +101,14 @@ impl Transfer {
 impl State {
     /// Begins to read these ranges, all of their pieces in one order of chance.
     pub(super) fn begin_read(&mut self, route: Route, mirror: &Arc<Region>, ranges: &[ByteRange]) -> u64 {
-        let pieces = self.pieces(ranges);
-        let local = Arc::clone(mirror);
-        self.begin(Transfer { route, local, way: Way::Read, pieces, pace: 1, after: None, failure: None })
+        let mut pieces = self.pieces(ranges);
+        let is_doomed = self.doomed_reads > 0;
+        if is_doomed {
+            self.doomed_reads -= 1;
+            pieces.truncate(self.random.index(pieces.len() + 1));
+        }
+        let (local, way) = (Arc::clone(mirror), Way::Read);
+        self.begin(Transfer { route, local, way, pieces, pace: 1, after: None, failure: None, is_doomed })
     }
 
     /// Begins these writes one after the other, the pieces of each in an order of chance.
@@ -124,8 +132,8 @@ impl State {
                 Write::Word { offset, word } => pieces.push_back(Piece::Word { offset, word }),
             }
         }
-        let local = Arc::clone(source);
-        self.begin(Transfer { route, local, way: Way::Write, pieces, pace: 1, after, failure: None })
+        let (local, way, is_doomed) = (Arc::clone(source), Way::Write, false);
+        self.begin(Transfer { route, local, way, pieces, pace: 1, after, failure: None, is_doomed })
     }
 
     fn begin(&mut self, transfer: Transfer) -> u64 {
@@ -143,8 +151,11 @@ impl State {
         if !transfer.is_finished() {
             return Ok(Completion::Pending);
         }
-        match self.transfers.remove(&serial).and_then(|transfer| transfer.failure) {
+        let doom = |transfer: &Transfer| transfer.is_doomed.then_some(Failure::Doomed);
+        let failure = |transfer: Transfer| transfer.failure.or(doom(&transfer));
+        match self.transfers.remove(&serial).and_then(failure) {
             None => Ok(Completion::Done),
+            Some(Failure::Doomed) => Err(FabricError::Access { why: "the world has it fail" }),
             Some(Failure::Closed) => Err(FabricError::Closed),
             Some(Failure::Withdrawn) => Err(FabricError::Access { why: "the peer has withdrawn it" }),
         }

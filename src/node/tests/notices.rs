@@ -92,6 +92,40 @@ fn who_does_not_ask_for_notices_gets_none() {
     assert_eq!((state.notice_path(), log.notice_path()), (NoticePath::None, NoticePath::None));
 }
 
+/// A publisher that stands still has left its node what a slow subscriber had no room for: who sleeps is woken by the node.
+#[test]
+fn sleepers_are_woken_by_what_the_node_writes_for_a_publisher_that_stands_still() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = node(&dir, "p");
+    let mut publisher = node.log_publisher::<u64>("log").capacity(4096).open().unwrap();
+    let builder = node.log_subscriber::<u64>("shm:p/log").push().notices();
+    let mut subscriber = builder.open().unwrap();
+    // Each record takes 32 bytes: the subscriber's ring holds less than this, both rings more.
+    let batch: Vec<u64> = (0..publisher.capacity() as u64 / 32 * 3 / 2).collect();
+    let mut waits = Vec::new();
+    for _ in 0..ROUNDS {
+        publisher.publish_batch(&batch).unwrap();
+        let mut left = batch.len();
+        while left > 0 {
+            while subscriber.try_receive().unwrap().is_some() {
+                left -= 1;
+            }
+            if left > 0 {
+                let began_ns = now_ns();
+                assert!(subscriber.receive_timeout(SLEEP).unwrap().is_some());
+                waits.push(now_ns() - began_ns);
+                left -= 1;
+            }
+        }
+    }
+    assert_eq!(subscriber.stats().received, (batch.len() as u64) * ROUNDS);
+    waits.sort_unstable();
+    assert!(waits.len() as u64 >= ROUNDS / 2, "{} waits: the node had nothing to do", waits.len());
+    let median_ns = waits[waits.len() / 2];
+    println!("log by push: {} waits for the node, {median_ns} ns at the median", waits.len());
+    assert!(median_ns < WAKE_NS_MAX, "{median_ns} ns");
+}
+
 /// What a sleeper received, and when, nanoseconds.
 type Woken = (Result<u64, String>, u64);
 

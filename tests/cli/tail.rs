@@ -83,6 +83,34 @@ fn what_follows_is_shown_without_a_seam() {
     assert_eq!(shown(beyond), [7]);
 }
 
+/// The same records, whichever side moves them.
+#[test]
+fn what_is_written_to_it_is_shown_as_what_it_reads() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher = log(&node, 30);
+    let tail = |arguments: &[&str]| {
+        sequences(place.run(&[&["tail", "shm:n/t", "--json", "--push"], arguments].concat()).printed())
+    };
+    assert_eq!(tail(&[]), (21..=30).collect::<Vec<_>>());
+    assert_eq!(tail(&["--earliest"]), (1..=30).collect::<Vec<_>>());
+    assert_eq!(tail(&["--from", "12", "--count", "3"]), [12, 13, 14]);
+    let begin = |arguments: &[&str]| {
+        place.start(&[&["tail", "shm:n/t", "--push", "--follow", "--json", "--count"], arguments].concat())
+    };
+    let (all, live) = (begin(&["33", "--earliest"]), begin(&["3", "--last", "0"]));
+    wait_until("the subscribers", || publisher.push_subscribers() == 2);
+    assert_eq!(publisher.pull_subscribers(), 0);
+    publisher.publish(&31).unwrap();
+    publisher.publish_batch(&[32, 33]).unwrap();
+    assert_eq!(sequences(all.end().printed()), (1..=33).collect::<Vec<_>>());
+    assert_eq!(sequences(live.end().printed()), [31, 32, 33]);
+    let unlimited = place.start(&["tail", "shm:n/t", "--push", "--follow", "--json", "--last", "1"]);
+    assert_eq!(parsed(&unlimited.line())["sequence"], 33);
+    drop(publisher);
+    assert_eq!(unlimited.end().printed(), "");
+}
+
 #[test]
 fn bytes_are_given_in_every_form() {
     let place = Place::new();

@@ -190,7 +190,7 @@ fn receive_beside_failures<S>(
             Ok(false) => {}
             Err(ReceiveError::Fabric(_)) => {
                 world.network.cut_multicast(true);
-                failed_ns.get_or_insert(world.network.clock().monotonic_ns());
+                failed_ns.get_or_insert_with(|| world.network.clock().monotonic_ns());
             }
             Err(error) => panic!("{error}"),
         }

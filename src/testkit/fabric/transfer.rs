@@ -152,7 +152,7 @@ impl State {
             return Ok(Completion::Pending);
         }
         let doom = |transfer: &Transfer| transfer.is_doomed.then_some(Failure::Doomed);
-        let failure = |transfer: Transfer| transfer.failure.or(doom(&transfer));
+        let failure = |transfer: Transfer| transfer.failure.or_else(|| doom(&transfer));
         match self.transfers.remove(&serial).and_then(failure) {
             None => Ok(Completion::Done),
             Some(Failure::Doomed) => Err(FabricError::Access { why: "the world has it fail" }),

@@ -111,9 +111,13 @@ fn a_stream_that_waits_for_nobody_counts_what_was_lost() {
 #[test]
 fn what_cannot_be_streamed_is_told() {
     let place = Place::new();
-    let sentence = "perf stream starts its other processes itself: leave --serve and --connect out";
-    place.run(&["perf", "stream", "--serve"]).assert_failure(2, sentence);
-    place.run(&["perf", "stream", "--connect", "shm:lab"]).assert_failure(2, sentence);
+    let sentence = "--delivery, --batch, --capacity and --lossy are for the process that measures: leave them out with --serve";
+    place.run(&["perf", "stream", "--serve", "--lossy"]).assert_failure(2, sentence);
+    let sentence = "perf stream --connect measures one subscriber: leave --subscribers out";
+    place.run(&["perf", "stream", "--connect", "shm:lab", "--subscribers", "2"]).assert_failure(2, sentence);
+    let nobody = ["perf", "stream", "--connect", "shm:lab", "--wait", "0.05", "--cpus", "any"];
+    let ended = place.run(&nobody);
+    assert!(ended.code == Some(3) && ended.error.contains("shm:lab"), "{ended:?}");
     let sentence = "--delivery, --batch, --capacity and --lossy are options of `perf stream`: leave them out";
     place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, sentence);
     let sentence =
@@ -163,6 +167,32 @@ fn one_process_answers_what_another_measures_again_and_again() {
     }
     answering.signal(Signal::INT);
     assert_eq!(answering.end().code, Some(0));
+}
+
+#[test]
+fn one_process_takes_what_others_stream_to_it_one_after_the_other() {
+    let _turn = turn();
+    let place = Place::new();
+    let receiving = place.start(&["perf", "stream", "--serve", "--node", "lab", "--cpus", "any"]);
+    assert!(receiving.line().ends_with("measure with `fabricast perf stream --connect shm:lab`"));
+    let stream = ["perf", "stream", "--connect", "shm:lab", "--json", "--cpus", "any"];
+    for delivery in ["pull", "push", "pull"] {
+        let more = ["--size", "64,1003", "--iterations", "5000", "--delivery", delivery];
+        let ended = place.run(&[&stream[..], &more].concat());
+        for (line, size) in ended.printed().lines().zip([64, 1003]) {
+            let figures = json(line);
+            let number = |name: &str| figures[name].as_u64().unwrap();
+            assert_eq!((number("size"), number("iterations"), number("verified")), (size, 5000, 5000));
+            assert_eq!((number("lost"), number("rejected")), (0, 0));
+            assert_eq!((&figures["connect"], &figures["fabric"]), (&json("\"shm:lab\""), &json("\"shm\"")));
+        }
+    }
+    let lossy = ["--lossy", "--capacity", "4096", "--batch", "16", "--iterations", "20000"];
+    let ended = place.run(&[&stream[..], &lossy].concat());
+    let figures = json(ended.printed().trim_end());
+    assert_eq!(figures["verified"].as_u64().unwrap() + figures["lost"].as_u64().unwrap(), 20_000);
+    receiving.signal(Signal::INT);
+    assert_eq!(receiving.end().code, Some(0));
 }
 
 #[test]

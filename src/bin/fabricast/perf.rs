@@ -9,6 +9,7 @@ mod pattern;
 mod ping;
 mod probe;
 mod process;
+mod remote;
 mod stream;
 
 use std::error::Error;
@@ -37,6 +38,8 @@ Examples:
   fabricast perf pull --fabric verbs --size 64,65536          over the RDMA device of this host
   fabricast perf pull --serve --rdma rdma://10.0.0.2          answers on one host ...
   fabricast perf pull --connect rdma://10.0.0.2               ... what is measured from another
+  fabricast perf stream --serve --rdma rdma://10.0.0.2        takes and compares records on one host ...
+  fabricast perf stream --connect rdma://10.0.0.2             ... that come from another
 
 The floor is the same bytes between the same two processes through a bare seqlock in shared memory, a bare ring for
 stream, without any check. Compare ratios of one run, never times of two: the placement tells whether the processors share a cache.";
@@ -78,7 +81,7 @@ pub(crate) struct Arguments {
     /// Print a JSON object a line
     #[arg(long)]
     json: bool,
-    /// Answer the round trips that another process measures with --connect, until interrupted
+    /// Answer the round trips, or take the records, that another process measures with --connect, until interrupted
     #[arg(long, conflicts_with_all = ["connect", "floor", "json", "subscribers"])]
     serve: bool,
     /// The name to answer under with --serve
@@ -149,10 +152,6 @@ struct Quiet(Exit);
 /// Runs the measurement.
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     if arguments.mode == Mode::Stream {
-        if arguments.serve || arguments.connect.is_some() {
-            let sentence = "perf stream starts its other processes itself: leave --serve and --connect out";
-            return Err(Failure::usage(sentence));
-        }
         return stream::run(arguments, setting).or_else(told);
     }
     if arguments.stream.is_given() {

@@ -66,12 +66,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     let node = open_node(&arguments.node, rdma.as_ref(), setting)?;
     let listeners = Listeners::open(&node)?;
     let Some(len) = arguments.floor_len else {
-        let mode = arguments.mode.name();
-        for address in node.addresses() {
-            let hint = format!("measure with `fabricast perf {mode} --connect {address}`");
-            writeln!(std::io::stdout(), "answering at {address}: {hint}")?;
-        }
-        std::io::stdout().flush()?;
+        tell_addresses(&node, arguments.mode)?;
         while let Some(mut echo) = Echo::accept(&node, &listeners, arguments, &interrupt)? {
             if !echo.deliver(|| interrupt.came())? {
                 break;
@@ -88,6 +83,16 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     echo.obey(&floor)?;
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&echo.seen())?)?;
     Ok(Exit::Done)
+}
+
+/// Tells how this process can be measured.
+pub(super) fn tell_addresses(node: &Node, mode: Mode) -> Result<(), Trouble> {
+    let mode = mode.name();
+    for address in node.addresses() {
+        let hint = format!("measure with `fabricast perf {mode} --connect {address}`");
+        writeln!(std::io::stdout(), "answering at {address}: {hint}")?;
+    }
+    Ok(std::io::stdout().flush()?)
 }
 
 /// What waits for a process that measures: it dials, with values of one of the modes.

@@ -17,7 +17,8 @@ use super::echo::Seen;
 use super::line::Line;
 use super::probe::{Patience, Probe};
 use super::process::Process;
-use super::{Arguments, FabricName, Phase, Trouble, drain, mark, open_node, pattern, wait};
+use super::remote::Remote;
+use super::{Arguments, FabricName, Phase, Trouble, drain, mark, open_node, pattern, remote, wait};
 
 /// The topic of the records.
 pub(super) const TOPIC: &str = "stream";
@@ -95,21 +96,43 @@ struct Measurement<'a> {
     interrupt: Interrupt,
 }
 
-/// A stream of one size, and the processes that receive it. They are ended when it is dropped.
+/// A stream of one size, and the processes that receive it.
 struct Stream<'a> {
     measurement: &'a Measurement<'a>,
-    shape: Shape,
-    ring: Ring,
-    publisher: LogPublisher<Raw>,
+    records: Records<'a>,
     probe: Probe,
-    /// The process that is probed, and measured with the floor, and those that receive besides.
-    first: Process,
-    others: Vec<Process>,
+    started: Started<'a>,
+}
+
+/// The records of a stream, and who publishes them.
+struct Records<'a> {
+    interrupt: &'a Interrupt,
+    shape: Shape,
+    is_lossy: bool,
+    publisher: LogPublisher<Raw>,
     /// The records of a batch.
     batch: Vec<u64>,
     number: u64,
-    /// How far all processes are, as far as was looked.
+    /// How far all who receive are, as far as was looked.
     received: u64,
+}
+
+/// Those who receive a stream.
+pub(super) trait Receivers {
+    /// The newest record that all of them have received, or were told that it is lost.
+    fn progress(&mut self) -> Result<u64, Trouble>;
+
+    /// One more look was in vain: an error when that goes on for too long, or nobody is there any more.
+    fn look(&mut self, patience: &mut Patience) -> Result<(), Trouble>;
+}
+
+/// The processes that were started to receive. They are ended when this is dropped.
+struct Started<'a> {
+    interrupt: &'a Interrupt,
+    ring: Ring,
+    /// The process that is probed, and measured with the floor, and those that receive besides.
+    first: Process,
+    others: Vec<Process>,
 }
 
 /// How many values went through in how much time.
@@ -123,6 +146,7 @@ struct Rate {
 pub(super) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     match &arguments.stream.drain {
         Some(from) => drain::drain(arguments, setting, from),
+        None if arguments.serve => remote::serve(arguments, setting),
         None => measure(arguments, setting),
     }
 }
@@ -131,15 +155,24 @@ pub(super) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trou
 fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     let shapes = arguments.size.iter().map(|size| Shape::of(arguments, *size));
     let shapes = shapes.collect::<Result<Vec<_>, _>>()?;
+    if arguments.connect.is_some() && arguments.subscribers > 1 {
+        let sentence = "perf stream --connect measures one subscriber: leave --subscribers out";
+        return Err(Failure::usage(sentence).into());
+    }
     let cpus = arguments.cpus.settled()?;
-    // To see whether the other process will be able to.
-    cpus.pin_answering()?;
+    if arguments.connect.is_none() {
+        // To see whether the other process will be able to.
+        cpus.pin_answering()?;
+    }
     cpus.pin_measuring()?;
     let measurement = Measurement { arguments, setting, cpus, interrupt: Interrupt::install()? };
     let mut heading = (!arguments.json).then(|| Line::heading("records"));
     let mut wrong = false;
     for (index, shape) in shapes.into_iter().enumerate() {
-        let lines = measurement.lines(shape, &format!("perf-{}-{index}", std::process::id()))?;
+        let lines = match &arguments.connect {
+            Some(address) => vec![measurement.connected(shape, address)?],
+            None => measurement.started(shape, &format!("perf-{}-{index}", std::process::id()))?,
+        };
         if measurement.interrupt.came() {
             return Ok(Exit::Done);
         }
@@ -211,6 +244,12 @@ impl Shape {
         (self.window() / 8).max(1)
     }
 
+    /// Whether more is to be measured after so many batches. The time is not looked at after each one.
+    fn goes_on(&self, batches: u64, end: Option<Instant>, interrupt: &Interrupt) -> bool {
+        let is_over = || end.is_some_and(|end| now() >= end) || interrupt.came();
+        !batches.is_multiple_of(self.look_every()) || !is_over()
+    }
+
     /// Batches between two looks at the time.
     fn look_every(&self) -> u64 {
         (LOOK_EVERY_LEN / (self.len * self.batch).max(1)).clamp(1, 64) as u64
@@ -218,8 +257,41 @@ impl Shape {
 }
 
 impl Measurement<'_> {
-    /// Measures one size: its lines, that of the delivery last.
-    fn lines(&self, shape: Shape, name: &str) -> Result<Vec<Line>, Trouble> {
+    /// Measures one size against a process that somebody else has started.
+    fn connected(&self, shape: Shape, address: &Address) -> Result<Line, Trouble> {
+        // So that its name can be told, and is another one for each process that receives.
+        let name = match address {
+            Address::Shm(name) => format!("{name}.stream"),
+            _ => format!("perf-{}.stream", std::process::id()),
+        };
+        let (fabric, delivery) = (FabricName::of(address), self.arguments.stream.delivery());
+        let node = open_node(&name, fabric.rdma().as_ref(), self.setting)?;
+        let mut records = self.publish(shape, &node, remote::topic(delivery))?;
+        let deadline = Deadline::after(Duration::from_secs_f64(self.arguments.wait));
+        let between = (&node, &records.publisher);
+        let mut remote = Remote::dial(between, (address, delivery), deadline, &self.interrupt)?;
+        let Arguments { iterations, seconds, .. } = *self.arguments;
+        let rate = records.deliver((iterations, Duration::from_secs_f64(seconds)), &mut remote)?;
+        let line = rate.line("stream", shape.size);
+        Ok(Line { connect: Some(address.to_string()), ..self.complete(line, fabric, remote.seen()) })
+    }
+
+    /// Adds to the line of a delivery what those have counted who received it.
+    fn complete(&self, line: Line, fabric: FabricName, seen: Seen) -> Line {
+        let Seen { verified, lost, rejected, .. } = seen;
+        Line {
+            fabric: fabric.name(),
+            connect: (fabric == FabricName::Verbs).then(|| self.setting.connect_name()),
+            subscribers: self.arguments.subscribers,
+            verified: Some(verified),
+            lost: Some(lost),
+            rejected: Some(rejected),
+            ..line
+        }
+    }
+
+    /// Measures one size between processes that it starts: its lines, that of the delivery last.
+    fn started(&self, shape: Shape, name: &str) -> Result<Vec<Line>, Trouble> {
         let fabric = self.arguments.fabric;
         let node = open_node(name, fabric.rdma().as_ref(), self.setting)?;
         let mut stream = self.start(shape, &node, &fabric.address(&node)?)?;
@@ -227,14 +299,7 @@ impl Measurement<'_> {
             Ok(turns) => turns,
             Err(trouble) => return Err(stream.explain(trouble)),
         };
-        let mut line = delivered.line("stream", shape.size);
-        let Seen { verified, lost, rejected, .. } = stream.end()?;
-        line.fabric = fabric.name();
-        if fabric == FabricName::Verbs {
-            line.connect = Some(self.setting.connect_name());
-        }
-        line.subscribers = self.arguments.subscribers;
-        (line.verified, line.lost, line.rejected) = (Some(verified), Some(lost), Some(rejected));
+        let line = self.complete(delivered.line("stream", shape.size), fabric, stream.end()?);
         let mut lines = Vec::new();
         if self.arguments.floor {
             lines.extend([memcpy(shape.len).line("memcpy", shape.size), floor.line("floor", shape.size)]);
@@ -247,30 +312,28 @@ impl Measurement<'_> {
     /// Publishes a topic for a stream, and starts the processes that receive it.
     fn start(&self, shape: Shape, node: &Node, address: &Address) -> Result<Stream<'_>, Trouble> {
         let ring = Ring::create(shape.len, shape.capacity)?;
-        let builder = node.log_publisher::<Raw>(TOPIC).capacity(shape.capacity);
-        let publisher = builder.payload_len_max(shape.len).open().map_err(Failure::from)?;
+        let records = self.publish(shape, node, TOPIC)?;
         // A process may run where the one that starts it may.
         self.cpus.unpin()?;
         let start = |reader| self.start_reader(shape, reader, (address, &ring));
         let first = start(0)?;
         let others = (1..self.arguments.subscribers).map(start).collect::<Result<_, _>>()?;
         self.cpus.pin_measuring()?;
-        let mut stream = Stream {
-            measurement: self,
-            shape,
-            ring,
-            publisher,
-            probe: Probe::default(),
-            first,
-            others,
-            batch: vec![0; pattern::words(shape.len) * shape.batch],
-            number: 0,
-            received: 0,
-        };
+        let started = Started { interrupt: &self.interrupt, ring, first, others };
+        let mut stream = Stream { measurement: self, records, probe: Probe::default(), started };
         match stream.join() {
             Ok(()) => Ok(stream),
             Err(trouble) => Err(stream.explain(trouble)),
         }
+    }
+
+    /// Publishes a topic for a stream.
+    fn publish(&self, shape: Shape, node: &Node, topic: &str) -> Result<Records<'_>, Trouble> {
+        let builder = node.log_publisher::<Raw>(topic).capacity(shape.capacity);
+        let publisher = builder.payload_len_max(shape.len).open().map_err(Failure::from)?;
+        let batch = vec![0; pattern::words(shape.len) * shape.batch];
+        let (interrupt, is_lossy) = (&self.interrupt, self.arguments.stream.lossy);
+        Ok(Records { interrupt, shape, is_lossy, publisher, batch, number: 0, received: 0 })
     }
 
     fn start_reader(
@@ -296,12 +359,13 @@ impl Stream<'_> {
         let Measurement { arguments, interrupt, .. } = self.measurement;
         let deadline = Deadline::after(Duration::from_secs_f64(arguments.wait));
         let all = u64::from(arguments.subscribers);
-        while self.publisher.pull_subscribers() + self.publisher.push_subscribers() < all {
+        let publisher = &self.records.publisher;
+        while publisher.pull_subscribers() + publisher.push_subscribers() < all {
             if deadline.is_over() {
                 return Err("not all receiving processes subscribe: give them more time with --wait".into());
             }
-            self.first.check()?;
-            self.others.iter_mut().try_for_each(Process::check)?;
+            self.started.first.check()?;
+            self.started.others.iter_mut().try_for_each(Process::check)?;
             wait(interrupt, Duration::from_millis(1))?;
         }
         Ok(())
@@ -311,114 +375,129 @@ impl Stream<'_> {
     fn taken_in_turns(&mut self) -> Result<(Rate, Rate, &'static str), Trouble> {
         let Measurement { arguments, interrupt, .. } = self.measurement;
         let (mut floor, mut delivered) = (Rate::default(), Rate::default());
-        self.probe.begin(self.ring.control(), (&mut self.first, interrupt))?;
+        let Self { records, probe, started, .. } = self;
+        probe.begin(started.ring.control(), (&mut started.first, interrupt))?;
         let turns =
-            arguments.iterations.map_or(TURNS, |all| all.div_ceil(self.shape.batch as u64).min(TURNS));
+            arguments.iterations.map_or(TURNS, |all| all.div_ceil(records.shape.batch as u64).min(TURNS));
         for turn in 0..turns {
             // As many in all as were asked for.
             let share = arguments.iterations.map(|all| all * (turn + 1) / turns - all * turn / turns);
             let extent = (share, Duration::from_secs_f64(arguments.seconds / count(turns)));
             if arguments.floor {
-                self.ring.control().set_phase(Phase::Floor.number());
-                floor.add(self.floor(extent)?);
+                started.ring.control().set_phase(Phase::Floor.number());
+                floor.add(started.floor(records.shape, extent)?);
             }
-            self.ring.control().set_phase(Phase::Deliver.number());
-            delivered.add(self.deliver(extent)?);
+            started.ring.control().set_phase(Phase::Deliver.number());
+            delivered.add(records.deliver(extent, started)?);
         }
-        let placement = self.probe.end(self.ring.control(), (&mut self.first, interrupt))?;
+        let placement = probe.end(started.ring.control(), (&mut started.first, interrupt))?;
         Ok((floor, delivered, placement))
     }
 
+    /// The reason of what was noticed: the failure of a process, if that is what it comes from.
+    fn explain(&mut self, noticed: Trouble) -> Trouble {
+        let noticed = self.started.first.explain(noticed);
+        self.started.others.iter_mut().fold(noticed, |noticed, process| process.explain(noticed))
+    }
+
+    /// Ends the processes, and takes what they have seen.
+    fn end(self) -> Result<Seen, Trouble> {
+        let Started { interrupt, ring, first, others } = self.started;
+        ring.control().set_phase(Phase::Stop.number());
+        std::iter::once(first).chain(others).map(|process| process.end(interrupt)).sum()
+    }
+}
+
+impl Started<'_> {
     /// Sends values through the bare ring, as many as asked for or as the time allows, until all are received.
-    fn floor(&mut self, (share, time): (Option<u64>, Duration)) -> Result<Rate, Trouble> {
-        let interrupt = &self.measurement.interrupt;
-        let (words, batch) = (pattern::words(self.shape.len), self.shape.batch as u64);
+    fn floor(&mut self, shape: Shape, (share, time): (Option<u64>, Duration)) -> Result<Rate, Trouble> {
+        let Self { interrupt, ring, first, .. } = self;
+        let (words, batch) = (pattern::words(shape.len), shape.batch as u64);
         let mut value = vec![0x5555_5555_5555_5555; words];
         let (began, all) = (now(), share.unwrap_or(u64::MAX));
+        let end = share.is_none().then_some(began + time);
         let mut sent = 0;
-        while sent < all && self.goes_on(sent / batch, share.is_none().then_some(began + time)) {
+        while sent < all && shape.goes_on(sent / batch, end, interrupt) {
             let until = all.min(sent + batch);
             while sent < until {
                 mark(&mut value, sent);
                 let mut patience = Patience::default();
-                while !self.ring.try_send(&value) {
-                    self.ring.commit();
-                    patience.look_at(&mut self.first, interrupt)?;
+                while !ring.try_send(&value) {
+                    ring.commit();
+                    patience.look_at(first, interrupt)?;
                 }
                 sent += 1;
             }
-            self.ring.commit();
+            ring.commit();
         }
         let mut patience = Patience::default();
-        while !self.ring.is_drained() {
-            patience.look_at(&mut self.first, interrupt)?;
+        while !ring.is_drained() {
+            patience.look_at(first, interrupt)?;
         }
         Ok(Rate { number: sent, time: began.elapsed() })
     }
+}
 
+impl Receivers for Started<'_> {
+    #[inline]
+    fn progress(&mut self) -> Result<u64, Trouble> {
+        let readers = 0..=self.others.len();
+        Ok(readers.map(|reader| self.ring.control().progress(reader)).min().unwrap_or(0))
+    }
+
+    #[inline]
+    fn look(&mut self, patience: &mut Patience) -> Result<(), Trouble> {
+        patience.look_at(&mut self.first, self.interrupt)
+    }
+}
+
+impl Records<'_> {
     /// Publishes records, as many as asked for or as the time allows, until all are received.
-    fn deliver(&mut self, (share, time): (Option<u64>, Duration)) -> Result<Rate, Trouble> {
-        let (words, first, batch) = (pattern::words(self.shape.len), self.number, self.shape.batch as u64);
+    fn deliver(
+        &mut self,
+        (share, time): (Option<u64>, Duration),
+        receivers: &mut impl Receivers,
+    ) -> Result<Rate, Trouble> {
+        let shape = self.shape;
+        let (words, first, batch) = (pattern::words(shape.len), self.number, shape.batch as u64);
         let (began, last) = (now(), share.map_or(u64::MAX, |share| first + share));
-        while self.number < last
-            && self.goes_on((self.number - first) / batch, share.is_none().then_some(began + time))
-        {
+        let end = share.is_none().then_some(began + time);
+        while self.number < last && shape.goes_on((self.number - first) / batch, end, self.interrupt) {
             let records = usize::try_from((last - self.number).min(batch))?;
-            self.make_room(records as u64)?;
+            self.make_room(records as u64, receivers)?;
             let (batch, _) = self.batch.split_at_mut(words * records);
             for record in batch.chunks_exact_mut(words) {
                 self.number += 1;
                 pattern::write(record, self.number);
             }
-            let bytes = |record| bytemuck::cast_slice::<u64, u8>(record).split_at(self.shape.len).0;
+            let bytes = |record| bytemuck::cast_slice::<u64, u8>(record).split_at(shape.len).0;
             self.publisher.publish_batch(batch.chunks_exact(words).map(bytes))?;
         }
-        self.receive_until(self.number)?;
+        self.await_receipt(self.number, receivers)?;
         Ok(Rate { number: self.number - first, time: began.elapsed() })
-    }
-
-    /// Whether more is to be measured after so many batches. The time is not looked at after each one.
-    fn goes_on(&self, batches: u64, end: Option<Instant>) -> bool {
-        let is_over = || end.is_some_and(|end| now() >= end) || self.measurement.interrupt.came();
-        !batches.is_multiple_of(self.shape.look_every()) || !is_over()
     }
 
     /// Waits until so many records can be published without overwriting one that was not received.
     #[inline]
-    fn make_room(&mut self, records: u64) -> Result<(), Trouble> {
+    fn make_room(&mut self, records: u64, receivers: &mut impl Receivers) -> Result<(), Trouble> {
         let window = self.shape.window() as u64;
-        if self.measurement.arguments.stream.lossy || self.number + records <= self.received + window {
+        if self.is_lossy || self.number + records <= self.received + window {
             return Ok(());
         }
-        self.receive_until(self.number + records - window)
+        self.await_receipt(self.number + records - window, receivers)
     }
 
-    /// Waits until all processes have received everything up to this record, or were told that it is lost.
-    fn receive_until(&mut self, number: u64) -> Result<(), Trouble> {
+    /// Waits until all have received everything up to this record, or were told that it is lost.
+    fn await_receipt(&mut self, number: u64, receivers: &mut impl Receivers) -> Result<(), Trouble> {
         let mut patience = Patience::default();
         loop {
-            let readers = 0..=self.others.len();
-            let progress = readers.map(|reader| self.ring.control().progress(reader)).min();
-            self.received = progress.unwrap_or(0);
+            self.received = receivers.progress()?;
             if self.received >= number {
                 return Ok(());
             }
-            patience.look_at(&mut self.first, &self.measurement.interrupt)?;
+            receivers.look(&mut patience)?;
             std::hint::spin_loop();
         }
-    }
-
-    /// The reason of what was noticed: the failure of a process, if that is what it comes from.
-    fn explain(&mut self, noticed: Trouble) -> Trouble {
-        let noticed = self.first.explain(noticed);
-        self.others.iter_mut().fold(noticed, |noticed, process| process.explain(noticed))
-    }
-
-    /// Ends the processes, and takes what they have seen.
-    fn end(self) -> Result<Seen, Trouble> {
-        self.ring.control().set_phase(Phase::Stop.number());
-        let processes = std::iter::once(self.first).chain(self.others);
-        processes.map(|process| process.end(&self.measurement.interrupt)).sum()
     }
 }
 

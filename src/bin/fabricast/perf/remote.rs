@@ -1,0 +1,199 @@
+//! A stream between two processes of which neither has started the other: one receives, the other one measures.
+
+use std::time::Duration;
+
+use fabricast::{
+    Address, Delivery, LogListener, LogPublisher, LogSubscriber, Node, Raw, ReceiveError, Sequence,
+    StatePublisher, StateSubscriber,
+};
+
+use super::super::clock::Deadline;
+use super::super::failure::{Exit, Failure};
+use super::super::interrupt::Interrupt;
+use super::super::setting::Setting;
+use super::echo::{Seen, tell_addresses};
+use super::stream::Receivers;
+use super::{Arguments, Trouble, open_node, pattern, wait};
+
+/// The topic by which the process that receives tells how far it is.
+const RECEIVED: &str = "received";
+/// Empty looks between two looks whether the process was asked to end.
+const LOOKS: u32 = 4096;
+/// Records between two of which it is told how far it is, while there are more.
+const SHOW_EVERY: u32 = 64;
+/// How long a process waits for one that measures, before it looks for another one.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+/// How long each attempt to dial or to subscribe may take.
+const ATTEMPT: Duration = Duration::from_secs(1);
+
+/// How far a process is that receives: the newest record, and how many were right, lost and wrong.
+type Progress = (u64, u64, u64, u64);
+
+/// The end that receives.
+struct Receiver {
+    subscriber: LogSubscriber<Raw>,
+    publisher: StatePublisher<Progress>,
+    seen: Seen,
+}
+
+/// What the process that measures knows of the one that receives.
+pub(super) struct Remote<'a> {
+    interrupt: &'a Interrupt,
+    subscriber: StateSubscriber<Progress>,
+    newest: u64,
+    seen: Seen,
+}
+
+/// The topic of records that travel so.
+pub(super) fn topic(delivery: Delivery) -> &'static str {
+    match delivery {
+        Delivery::Push => "stream/push",
+        _ => super::stream::TOPIC,
+    }
+}
+
+/// Receives from whoever measures, one after the other.
+pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
+    if arguments.stream.is_given() {
+        let sentence = "--delivery, --batch, --capacity and --lossy are for the process that measures: leave them out with --serve";
+        return Err(Failure::usage(sentence).into());
+    }
+    arguments.cpus.settled()?.pin_answering()?;
+    let interrupt = Interrupt::install()?;
+    let rdma = arguments.rdma.clone().or_else(|| arguments.fabric.rdma());
+    let node = open_node(&arguments.node, rdma.as_ref(), setting)?;
+    let open = |delivery| {
+        let listener = node.log_listener::<Raw>(topic(delivery)).delivery(delivery);
+        // From the first one on: what is lost of those counts as well.
+        listener.at(Sequence::NONE.next()).region_len_max(usize::MAX).open()
+    };
+    let listeners = [open(Delivery::Pull)?, open(Delivery::Push)?];
+    tell_addresses(&node, arguments.mode)?;
+    while let Some(subscriber) = accept(&listeners, &interrupt)? {
+        let publisher = node.state_publisher(RECEIVED).open()?;
+        let mut receiver = Receiver { subscriber, publisher, seen: Seen::default() };
+        if !receiver.receive(&interrupt)? {
+            break;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// A subscription to the records of whoever dials next. `None` when the process was asked to end.
+fn accept(
+    listeners: &[LogListener<Raw>],
+    interrupt: &Interrupt,
+) -> Result<Option<LogSubscriber<Raw>>, Trouble> {
+    while !interrupt.came() {
+        for listener in listeners {
+            // One that fails does not keep others from dialling.
+            if let Ok(Some(subscriber)) = listener.accept_timeout(LOOK_AGAIN) {
+                return Ok(Some(subscriber));
+            }
+        }
+    }
+    Ok(None)
+}
+
+impl Receiver {
+    /// Takes and compares records until the topic ends (true), or the process was asked to end (false).
+    fn receive(&mut self, interrupt: &Interrupt) -> Result<bool, Trouble> {
+        let len = self.subscriber.payload_len_max();
+        let (mut looks, mut unshown) = (0_u32, 0);
+        loop {
+            match self.subscriber.try_receive_ref() {
+                Ok(Some(record)) => {
+                    match pattern::is_right(record.bytes, len, record.sequence.get()) {
+                        true => self.seen.verified += 1,
+                        false => self.seen.rejected += 1,
+                    }
+                    unshown += 1;
+                    if unshown < SHOW_EVERY {
+                        continue;
+                    }
+                }
+                Ok(None) => {
+                    looks = looks.wrapping_add(1);
+                    if looks.is_multiple_of(LOOKS) && interrupt.came() {
+                        return Ok(false);
+                    }
+                    if unshown == 0 {
+                        continue;
+                    }
+                }
+                Err(
+                    ReceiveError::Lapped { .. }
+                    | ReceiveError::DamagedRecords { .. }
+                    | ReceiveError::CutOff { .. },
+                ) => {}
+                Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => return Ok(true),
+                Err(error) => return Err(Failure::from(error).into()),
+            }
+            self.show()?;
+            unshown = 0;
+        }
+    }
+
+    /// Tells how far it is.
+    fn show(&mut self) -> Result<(), Trouble> {
+        let stats = self.subscriber.stats();
+        let newest = self.subscriber.next_sequence().get() - 1;
+        let Seen { verified, rejected, .. } = self.seen;
+        self.publisher.publish(&(newest, verified, stats.lapped, rejected + stats.rejected))?;
+        Ok(())
+    }
+}
+
+impl<'a> Remote<'a> {
+    /// Has the process at this address receive what this node publishes, and asks it to tell how far it is.
+    pub(super) fn dial(
+        (node, publisher): (&Node, &LogPublisher<Raw>),
+        (address, delivery): (&Address, Delivery),
+        deadline: Deadline,
+        interrupt: &'a Interrupt,
+    ) -> Result<Self, Trouble> {
+        let go_on = |error: Failure| {
+            if deadline.is_over() { Err(Trouble::from(error)) } else { wait(interrupt, LOOK_AGAIN) }
+        };
+        let target = format!("{address}/{RECEIVED}");
+        loop {
+            // The node that was dialled may have given up on what it was granted, and waits to be dialled again.
+            if publisher.pull_subscribers() + publisher.push_subscribers() == 0
+                && let Err(error) = node.dial_subscriber(topic(delivery), address, ATTEMPT)
+            {
+                go_on(error.into())?;
+                continue;
+            }
+            match node.state_subscriber(&target).timeout(ATTEMPT).open() {
+                Ok(subscriber) => {
+                    return Ok(Self { interrupt, subscriber, newest: 0, seen: Seen::default() });
+                }
+                Err(error) => go_on(error.into())?,
+            }
+        }
+    }
+
+    /// What the process had seen when it told of this last.
+    pub(super) fn seen(&self) -> Seen {
+        self.seen
+    }
+}
+
+impl Receivers for Remote<'_> {
+    fn progress(&mut self) -> Result<u64, Trouble> {
+        match self.subscriber.try_receive() {
+            Ok(Some(sample)) => {
+                let (newest, verified, lost, rejected) = sample.value;
+                self.newest = newest;
+                self.seen = Seen { verified, lost, rejected, ..Seen::default() };
+            }
+            Ok(None) | Err(ReceiveError::Contended { .. }) => {}
+            Err(error) => return Err(Failure::from(error).into()),
+        }
+        Ok(self.newest)
+    }
+
+    fn look(&mut self, patience: &mut super::probe::Patience) -> Result<(), Trouble> {
+        patience.look(self.interrupt)
+    }
+}

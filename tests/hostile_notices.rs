@@ -174,7 +174,7 @@ fn lent(peer: &RawPeer) -> OwnedFd {
     let body = Body::default().word(0).long(TopicId::of(&topic).get()).word(0).long(EPOCH);
     let body = body.word(SLOT_COUNT).long(SLOT_STRIDE).long(64).long(REGION_LEN);
     let schema = Raw::schema().expect("bytes can be described").to_json();
-    peer.send(&body.bytes(&schema).long(1).long(0).message(raw::GRANTED));
+    peer.send(&body.bytes(&schema).long(1).long(0).long(0).message(raw::GRANTED));
     let mut lend = peer.receive().expect("a landing region");
     assert_eq!(lend.kind, raw::LEND);
     peer.send(&Body::default().word(0).message(raw::LENT));

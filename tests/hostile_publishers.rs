@@ -294,7 +294,7 @@ fn a_publisher_that_does_not_grant_is_an_error_and_the_listener_goes_on() {
     let topic: fabricast::TopicName = "t".parse().expect("a name");
     let body = Body::default().word(0).long(fabricast::TopicId::of(&topic).get()).word(0).long(1);
     let body = body.word(8).long((1 << 30) + 64).long(1 << 30).long((8 << 30) + 0x880 + 8 * 64);
-    peer.send(&body.bytes(&schema).long(1).long(0).message(raw::GRANTED));
+    peer.send(&body.bytes(&schema).long(1).long(0).long(0).message(raw::GRANTED));
     let error = desk.error();
     assert!(error.contains("what was granted cannot be used"), "{error}");
     drop(peer);

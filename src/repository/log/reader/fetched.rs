@@ -8,7 +8,7 @@
 //! Behind it a reader that keeps up fetches what the next record would take, with the hot line in the same batch: if the
 //! record is there that was one round trip, and if not, nothing is wrong.
 
-use super::{LogReader, LossReason, Parsed, Taken};
+use super::{HELD_FROM, LogReader, LossReason, Parsed, Taken};
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{HOT_END, HOT_START, RING_OFFSET};
 use crate::layout::{ByteRange, LINE, WORD};
@@ -82,7 +82,7 @@ impl LogReader {
         let known = usize::try_from(end.saturating_sub(from)).unwrap_or(usize::MAX);
         // Whatever stands in memory of which one does not know that it is whole tells nothing without a sequence.
         let wanted = if known > 0 || self.at.is_none() { known } else { self.fetching.predicted };
-        let room = (self.buffer.len() - (self.until - self.from)) * WORD;
+        let room = (self.buffer.len() - HELD_FROM - (self.until - self.from)) * WORD;
         let len = wanted.min(limits::LOG_FETCH_LEN).min(room).min(self.geometry.rest(from));
         let frames = ByteRange { offset: self.geometry.offset(from), len: len / WORD * WORD };
         let has_hot_line = known <= len;
@@ -112,8 +112,7 @@ impl LogReader {
         if self.wants_more() || self.at.is_none() || from != self.held_until() {
             return false;
         }
-        self.buffer.copy_within(self.from..self.until, 0);
-        (self.from, self.until) = (0, self.until - self.from);
+        self.move_to_front();
         let Some(room) = self.buffer.get_mut(self.until..self.until + frames.len()) else { return false };
         room.copy_from_slice(frames);
         self.until += frames.len();
@@ -183,10 +182,15 @@ impl LogReader {
         first.is_some_and(|first| self.at.is_none_or(|at| at.get() == *first))
     }
 
+    /// Makes room behind what is held.
+    fn move_to_front(&mut self) {
+        self.buffer.copy_within(self.from..self.until, HELD_FROM);
+        (self.from, self.until) = (HELD_FROM, HELD_FROM + self.until - self.from);
+    }
+
     /// Appends what was fetched to what is held.
     fn hold(&mut self, mirror: &Region, frames: ByteRange) {
-        self.buffer.copy_within(self.from..self.until, 0);
-        (self.from, self.until) = (0, self.until - self.from);
+        self.move_to_front();
         let room = self.buffer.get_mut(self.until..).unwrap_or_default();
         let words = (frames.len / WORD).min(room.len());
         let (room, _) = room.split_at_mut(words);

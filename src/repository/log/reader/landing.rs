@@ -27,10 +27,11 @@ impl LogReader {
                 taken = self.poll(memory);
             }
         }
+        let part = self.geometry.capacity() as u64 / limits::LOG_TAKEN_PARTS;
         let unsaid = self.position.wrapping_sub(self.said);
-        let is_due = unsaid >= self.geometry.capacity() as u64 / limits::LOG_TAKEN_PARTS;
-        if is_due || (unsaid > 0 && taken.is_none()) {
+        if unsaid >= part || (unsaid > 0 && taken.is_none()) {
             self.said = self.position;
+            self.say_from = self.position.saturating_add(part);
             // Release: what was copied was copied before this is seen, and the publisher writes there again.
             memory.store_release(LANDING_TAKEN, self.position);
         }

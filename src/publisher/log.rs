@@ -206,17 +206,15 @@ impl<T: Payload> LogPublisher<T> {
         now_ns: u64,
         bytes: impl FnOnce(&'b [u8]) -> &'b [u8],
     ) -> Result<Sequence, PublishError> {
-        let committed = self.writer.last();
+        let (committed, begin) = (self.writer.last(), self.writer.committed_end());
         let sequence = self.writer.append(bytes(&self.scratch), now_ns)?;
         self.output.counts.add_bytes(len as u64);
         // A part of what was appended before had to be committed.
-        if self.writer.last() != committed {
-            let head = LogHead {
-                newest: self.writer.last(),
-                end: self.writer.committed_end(),
-                published_ns: now_ns,
-            };
-            self.output.deliver(&head);
+        let newest = self.writer.last();
+        if newest != committed {
+            let positions = [begin, self.writer.committed_end()];
+            let appended = Appended { newest, positions, count: newest.get() - committed.get() };
+            self.output.committed(&appended, self.writer.geometry(), now_ns);
         }
         Ok(sequence)
     }
@@ -224,15 +222,21 @@ impl<T: Payload> LogPublisher<T> {
     #[inline]
     fn commit_at(&mut self, began_ns: u64) {
         if let Some(appended) = self.writer.commit(began_ns) {
-            let Appended { newest, positions: [_, end], .. } = appended;
-            self.output.deliver(&LogHead { newest, end, published_ns: began_ns });
-            self.output.tell(&appended, self.writer.geometry(), began_ns);
+            self.output.committed(&appended, self.writer.geometry(), began_ns);
             self.output.measure(&appended, began_ns);
         }
     }
 }
 
 impl Output {
+    /// Brings committed records to where they go, and tells of them.
+    #[inline]
+    fn committed(&mut self, appended: &Appended, geometry: LogGeometry, published_ns: u64) {
+        let Appended { newest, positions: [_, end], .. } = *appended;
+        self.handover.deliver(&mut self.landings, &LogHead { newest, end, published_ns });
+        self.tell(appended, geometry, published_ns);
+    }
+
     /// Tells of committed records.
     #[inline]
     fn tell(&mut self, appended: &Appended, geometry: LogGeometry, published_ns: u64) {
@@ -242,12 +246,6 @@ impl Output {
             let inline = geometry.range(positions).zip(u32::try_from(count).ok());
             News { sequence, position, published_ns, inline }
         });
-    }
-
-    /// Brings committed records to the push subscribers.
-    #[inline]
-    fn deliver(&mut self, head: &LogHead) {
-        self.handover.deliver(&mut self.landings, head);
     }
 
     /// Shows now and then how long a commit took.

@@ -151,10 +151,14 @@ impl<T: Payload> LogSubscriber<T> {
             return Ok(Some(RecordRef::of(self.reader.record(taken), epoch)));
         }
         let look = match &self.subscription.source {
-            Source::Mapped(memory) | Source::Landing(memory) => {
+            source @ (Source::Mapped(memory) | Source::Landing(memory)) => {
                 let is_pushed = self.subscription.granted.delivery == Delivery::Push;
-                let mut poll =
-                    || if is_pushed { self.reader.follow(memory) } else { self.reader.poll(memory) };
+                let clock = self.subscription.clock.as_ref();
+                let mut poll = || match source {
+                    Source::Landing(_) => self.reader.follow_late(memory, || clock.monotonic_ns()),
+                    _ if is_pushed => self.reader.follow(memory),
+                    _ => self.reader.poll(memory),
+                };
                 match poll() {
                     Some(taken) => Look::Taken(taken),
                     None if !self.subscription.has_ended() => Look::Nothing,

@@ -52,6 +52,7 @@ pub(crate) struct LogReader {
     from: usize,
     until: usize,
     fetching: Fetching,
+    suspicion: Option<Suspicion>,
     /// No record behind this one is taken.
     bound: Sequence,
     /// What it has said to a publisher that writes where it reads: where it was.
@@ -146,12 +147,24 @@ pub struct LogCounts {
     pub cut_off: u64,
 }
 
+/// A frame that is not what it should be, and that was not given up.
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    position: u64,
+    /// When that was found first, ns of the caller's clock.
+    since_ns: u64,
+    /// It has stayed so for so long that it will not change.
+    is_settled: bool,
+}
+
 /// What became of an attempt to take a record from private memory.
 enum Parsed {
     /// A record, or what is missing before it.
     Taken(Taken),
     /// There is none, or not all of it.
-    Empty,
+    Part,
+    /// A record behind those that may be taken.
+    Later,
     /// A record that is not what it was, with so many words.
     Damaged(usize),
     /// Something that is no frame.
@@ -193,6 +206,7 @@ impl LogReader {
             from: HELD_FROM,
             until: HELD_FROM,
             fetching: Fetching::default(),
+            suspicion: None,
             bound: UNBOUNDED,
             said: 0,
             say_from: u64::MAX,
@@ -256,15 +270,30 @@ impl LogReader {
     /// The next record in mapped memory, or what is missing before it; `None` when there is none yet.
     #[inline]
     pub(crate) fn poll(&mut self, memory: &Region) -> Option<Taken> {
+        self.poll_if(memory, |_| true)
+    }
+
+    /// The same. What is wrong is only told as such if this says that it stays so; otherwise it is looked at again later.
+    #[inline]
+    fn poll_if(&mut self, memory: &Region, stays_wrong: impl Fn(&mut Self) -> bool) -> Option<Taken> {
         let mut refills = 0;
         loop {
-            match self.parse() {
+            match self.parse(u64::MAX) {
                 Parsed::Taken(taken) => return Some(taken),
+                Parsed::Later => return None,
                 // Whatever stands in memory, this comes to an end.
-                Parsed::Empty if refills < limits::LOG_REFILLS_MAX && self.refill(memory) => refills += 1,
-                Parsed::Empty => return None,
+                Parsed::Part if refills == limits::LOG_REFILLS_MAX => return None,
+                Parsed::Part if self.refill(memory) => refills += 1,
+                Parsed::Part if self.from == self.until => return None,
+                // A frame that goes on behind the last one is none.
+                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !stays_wrong(self) => {
+                    self.until = self.from;
+                    return None;
+                }
                 Parsed::Damaged(words) if !self.doubts => self.pass_damaged(words),
-                Parsed::Damaged(_) | Parsed::Wrong => self.resume(memory, LossReason::Damaged),
+                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong => {
+                    self.resume(memory, LossReason::Damaged);
+                }
             }
         }
     }
@@ -287,12 +316,12 @@ impl LogReader {
         Record { sequence: header.sequence, published_ns: header.published_ns, payload }
     }
 
-    /// Takes the next record, or what is missing before it, from what is in private memory.
-    #[inline]
-    fn parse(&mut self) -> Parsed {
+    /// Takes the next record, or what is missing before it, from what is in private memory. Only what begins before this
+    /// position is known to be whole: behind it the rest of the ring may have been left out a round ago.
+    fn parse(&mut self, whole_until: u64) -> Parsed {
         loop {
             match self.find() {
-                Found::Frame(header, _) if header.sequence > self.bound => return Parsed::Empty,
+                Found::Frame(header, _) if header.sequence > self.bound => return Parsed::Later,
                 Found::Frame(header, words) => {
                     if header.sequence > self.next
                         && let Some(lost) = self.miss(header.sequence)
@@ -304,11 +333,12 @@ impl LogReader {
                     }
                     self.pass(words, Some(header.sequence.next()));
                 }
+                Found::Filler if self.position >= whole_until => return Parsed::Wrong,
                 Found::Filler => {
                     let rest = self.geometry.rest(self.position) as u64;
                     self.move_to(self.position.wrapping_add(rest), self.at);
                 }
-                Found::Part => return Parsed::Empty,
+                Found::Part => return Parsed::Part,
                 Found::Damaged(words) => return Parsed::Damaged(words),
                 Found::Wrong => return Parsed::Wrong,
             }
@@ -352,6 +382,17 @@ impl LogReader {
         self.last_frame_len = words * WORD;
         self.pass(words, Some(self.next));
         TakenRecord { header, begin }
+    }
+
+    /// Whether the frame that comes next has been wrong for so long that it stays so.
+    #[cold]
+    fn has_settled(&mut self, now_ns: u64, settled_ns: u64) -> bool {
+        let position = self.position;
+        let first = Suspicion { position, since_ns: now_ns, is_settled: false };
+        let mut suspicion = self.suspicion.filter(|it| it.position == position).unwrap_or(first);
+        suspicion.is_settled |= now_ns.saturating_sub(suspicion.since_ns) >= settled_ns;
+        self.suspicion = Some(suspicion);
+        suspicion.is_settled
     }
 
     /// Takes note that the next record there is, is this one. What is missing before it, if that was promised.

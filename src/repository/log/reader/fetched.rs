@@ -52,17 +52,6 @@ pub(super) struct Fetching {
     predicted: usize,
     /// What was fetched last is not what it should be: it has to be found out where to go on.
     is_astray: bool,
-    suspicion: Option<Suspicion>,
-}
-
-/// A frame that is not what it should be, and that was not given up.
-#[derive(Clone, Copy, Debug)]
-struct Suspicion {
-    position: u64,
-    /// When that was found first, ns of the caller's clock.
-    since_ns: u64,
-    /// It has stayed so for so long that it will not change.
-    is_settled: bool,
 }
 
 /// The line that tells the end.
@@ -142,8 +131,7 @@ impl LogReader {
         let has_grown = self.fetching.end > known;
         if has_hot_line {
             let grown = usize::try_from(self.fetching.end - known).unwrap_or(usize::MAX);
-            let next = if has_grown { grown } else { self.fetching.predicted.min(self.last_frame_len) };
-            self.fetching.predicted = next.max(self.last_frame_len).min(limits::PREDICTED_LEN_MAX);
+            self.fetching.predicted = grown.max(self.last_frame_len).min(limits::PREDICTED_LEN_MAX);
         }
         let is_all = self.position >= self.fetching.end && !has_grown;
         if is_all && !self.holds_a_frame() { Brought::Nothing } else { Brought::Something }
@@ -153,16 +141,19 @@ impl LogReader {
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Taken> {
         loop {
-            match self.parse() {
+            let is_sure = |it: &Self| it.position < it.fetching.sure;
+            match self.parse(self.fetching.sure) {
                 Parsed::Taken(taken) => return Some(taken),
-                Parsed::Empty if self.position < self.fetching.sure => return None,
+                // The rest of it can be fetched; one that goes on behind the last frame is none.
+                Parsed::Part if is_sure(self) && self.held_until() < self.fetching.end => return None,
+                Parsed::Later => return None,
                 // It was not known to be there.
-                Parsed::Empty | Parsed::Damaged(_) | Parsed::Wrong if self.position >= self.fetching.sure => {
+                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !is_sure(self) => {
                     self.until = self.from;
                     return None;
                 }
                 Parsed::Damaged(words) if self.is_settled() && !self.doubts => self.pass_damaged(words),
-                Parsed::Empty | Parsed::Damaged(_) | Parsed::Wrong => {
+                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong => {
                     self.until = self.from;
                     self.fetching.is_astray = true;
                     return None;
@@ -207,26 +198,21 @@ impl LogReader {
             return self.begin(mirror, start);
         }
         if mirror.load(HOT_START) > self.position {
-            self.fetching.suspicion = None;
+            self.suspicion = None;
             return self.resume(mirror, LossReason::Lapped);
         }
-        let position = self.position;
-        let first = Suspicion { position, since_ns: now_ns, is_settled: false };
-        let suspicion = self.fetching.suspicion.filter(|suspicion| suspicion.position == position);
-        let mut suspicion = suspicion.unwrap_or(first);
-        if suspicion.is_settled {
+        if self.is_settled() {
             // It was looked at again, and no record can be told from it.
-            self.fetching.suspicion = None;
+            self.suspicion = None;
             return self.resume(mirror, LossReason::Damaged);
         }
         // The rest of it may be on its way.
-        suspicion.is_settled = now_ns.saturating_sub(suspicion.since_ns) >= limits::DAMAGE_SETTLED_NS;
-        self.fetching.suspicion = Some(suspicion);
+        self.has_settled(now_ns, limits::DAMAGE_SETTLED_NS);
     }
 
     /// Whether the frame that comes next is known to stay wrong.
     fn is_settled(&self) -> bool {
-        self.fetching.suspicion.is_some_and(|it| it.is_settled && it.position == self.position)
+        self.suspicion.is_some_and(|it| it.is_settled && it.position == self.position)
     }
 }
 

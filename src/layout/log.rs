@@ -35,11 +35,11 @@
 //! looks at the start: what it copied from behind the start was not touched. Over a wire that only holds as far as the
 //! device reads in order; the checksum is what decides.
 
-use bytemuck::{cast_slice, cast_slice_mut};
+use bytemuck::cast_slice;
 
 use super::header::{BODY_OFFSET, HOT_LEN, HOT_PUBLISHED, STATIC_OFFSET};
 use super::{ByteRange, LINE, WORD, halves, joined};
-use crate::checksum::{Crc32, crc32};
+use crate::checksum::Crc32;
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::state::GeometryError;
 use crate::limits;
@@ -273,67 +273,78 @@ impl FrameHeader {
 }
 
 /// The check of the records of one incarnation of a topic.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FrameCheck {
-    /// The checksum of the topic.
-    seed: u32,
+    /// Has seen the topic. Others continue from it: to make one anew takes a look at what the processor can do.
+    seed: Crc32,
     epoch: Epoch,
 }
 
 /// Words of the epoch and of a header.
 const CHECKED_HEAD_WORDS: usize = 1 + HEADER_WORDS;
-/// Words of a short payload, which is gathered behind them: one pass over all costs less than two over parts.
-const GATHERED_WORDS: usize = 12;
 
 impl FrameCheck {
     /// The check of the records of this topic and epoch.
     pub(crate) fn new(topic: TopicId, epoch: Epoch) -> Self {
-        Self { seed: crc32(bytemuck::bytes_of(&topic.get().to_le())), epoch }
+        let mut seed = Crc32::new();
+        seed.update(bytemuck::bytes_of(&topic.get().to_le()));
+        Self { seed, epoch }
     }
 
+    /// Words of what a run begins with.
+    pub(crate) const HEAD_WORDS: usize = CHECKED_HEAD_WORDS;
     /// Words in front of a frame of which the checksum is made in one run.
     pub(crate) const LEAD_WORDS: usize = 1;
 
     /// Writes what a run begins with: the epoch, and the header without its checksum.
     #[inline]
-    pub(crate) fn lead(self, lead: &mut [u64], header: &FrameHeader) {
-        let [sequence, sizes, published_ns] = FrameHeader { crc: 0, ..*header }.emit();
+    pub(crate) fn lead(&self, lead: &mut [u64], header: &FrameHeader) {
         if let Some(lead) = lead.first_chunk_mut() {
-            set_quad(lead, [self.epoch.get().to_le(), sequence, sizes, published_ns]);
+            set_quad(lead, self.head_words(header));
         }
     }
 
     /// The checksum of a record that stands behind its lead, with so many bytes of payload.
     #[inline]
-    pub(crate) fn of_run(self, run: &[u64], payload_len: usize) -> u32 {
-        let bytes: &[u8] = cast_slice(run);
-        let mut crc = Crc32::resume(self.seed);
-        crc.update(bytes.split_at(CHECKED_HEAD_WORDS * WORD + payload_len).0);
-        crc.finish()
+    pub(crate) fn of_run(&self, run: &[u64], payload_len: usize) -> u32 {
+        self.crc_of(cast_slice(run).split_at(CHECKED_HEAD_WORDS * WORD + payload_len).0)
+    }
+
+    /// Whether the record is right that stands one word into this run, and has this header. Makes the run what the checksum is
+    /// of while it looks, and leaves it as it was.
+    #[inline]
+    pub(crate) fn is_right(&self, run: &mut [u64], header: &FrameHeader) -> bool {
+        let len = header.payload_len as usize;
+        let Some(lead) = run.first_chunk_mut() else { return false };
+        let before: [u64; CHECKED_HEAD_WORDS] = *lead;
+        set_quad(lead, self.head_words(header));
+        let bytes = cast_slice(run).get(..CHECKED_HEAD_WORDS * WORD + len);
+        let is_right = bytes.is_some_and(|bytes| self.crc_of(bytes) == header.crc);
+        if let Some(lead) = run.first_chunk_mut() {
+            *lead = before;
+        }
+        is_right
     }
 
     /// The checksum of a record: of the header but for the checksum, and of the payload.
+    pub(crate) fn of(&self, header: &FrameHeader, payload: &[u8]) -> u32 {
+        let mut crc = self.seed.clone();
+        crc.update(cast_slice(&self.head_words(header)));
+        crc.update(payload);
+        crc.finish()
+    }
+
+    /// The epoch, and the header without its checksum.
     #[inline]
-    pub(crate) fn of(self, header: &FrameHeader, payload: &[u8]) -> u32 {
+    fn head_words(&self, header: &FrameHeader) -> [u64; CHECKED_HEAD_WORDS] {
         let [sequence, sizes, published_ns] = FrameHeader { crc: 0, ..*header }.emit();
-        let words = [self.epoch.get().to_le(), sequence, sizes, published_ns];
-        let mut crc = Crc32::resume(self.seed);
-        let mut gathered = [0; CHECKED_HEAD_WORDS + GATHERED_WORDS];
-        let room = gathered.split_first_chunk_mut();
-        match room.and_then(|(head, room)| Some((head, cast_slice_mut(room).get_mut(..payload.len())?))) {
-            Some((head, room)) => {
-                set_quad(head, words);
-                room.copy_from_slice(payload);
-                let len = size_of_val(head) + payload.len();
-                crc.update(cast_slice(&gathered).split_at(len).0);
-            }
-            None => {
-                let mut head = [0; CHECKED_HEAD_WORDS];
-                set_quad(&mut head, words);
-                crc.update(cast_slice(&head));
-                crc.update(payload);
-            }
-        }
+        [self.epoch.get().to_le(), sequence, sizes, published_ns]
+    }
+
+    #[inline]
+    fn crc_of(&self, bytes: &[u8]) -> u32 {
+        let mut crc = self.seed.clone();
+        crc.update(bytes);
         crc.finish()
     }
 }
@@ -342,6 +353,7 @@ impl FrameCheck {
 mod tests {
     use super::super::header::{HOT_EPOCH, HOT_OFFSET, HOT_SEQUENCE};
     use super::*;
+    use crate::checksum::crc32;
 
     #[test]
     fn golden_bytes() {

@@ -179,8 +179,9 @@ impl Served {
         !self.leaving.is_empty() || self.attachments.values().any(awaits)
     }
 
-    /// Begins the end of the session.
+    /// Begins the end of the session. What could not be written any more is told by the newest sequence.
     pub(super) fn shutdown(&mut self, now_ns: u64) {
+        self.tell_ended_topics(true);
         self.session.shutdown(now_ns);
     }
 
@@ -204,7 +205,7 @@ impl Served {
         if has_lost {
             self.end_if_unwritable(core);
         }
-        self.tell_ended_topics();
+        self.tell_ended_topics(false);
         self.act(core, None);
         self.flush(core);
     }
@@ -526,12 +527,12 @@ impl Served {
         }
     }
 
-    fn tell_ended_topics(&mut self) {
+    /// Tells of topics that have ended: late also if not everything was written to a landing region.
+    fn tell_ended_topics(&mut self, is_late: bool) {
         for (id, attachment) in &mut self.attachments {
             if !attachment.told && attachment.topic.has_ended() {
-                if attachment.delivery == Delivery::Push {
-                    // The last value may have come between the handover of its landing region and the publisher's
-                    // end, or be on its way.
+                if attachment.delivery == Delivery::Push && !is_late {
+                    // The last value may be on its way, or have come between the handover of its region and the end.
                     attachment.topic.landings().tend();
                     if attachment.topic.landings().owe(&attachment.closed) {
                         continue;

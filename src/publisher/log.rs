@@ -27,7 +27,8 @@ use crate::sync::atomic::Ordering;
 /// which, and how many.
 ///
 /// Publishing neither allocates, nor locks, nor calls the operating system on the `shm` fabric, and costs nothing
-/// for subscribers that pull, however many they are. It locks for a moment after a push subscriber has joined.
+/// for subscribers that pull, however many they are. It locks for a moment after a push subscriber has joined, and it locks and
+/// wakes the node's thread when one is so slow that it is left to that thread.
 ///
 /// Dropping the publisher commits what was appended, and ends the topic: subscribers are told, and its name is free again. That
 /// does not block, unless the publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which
@@ -183,17 +184,15 @@ impl<T: Payload> LogPublisher<T> {
         now_ns: u64,
         bytes: impl FnOnce(&'b [u8]) -> &'b [u8],
     ) -> Result<Sequence, PublishError> {
-        let committed = self.writer.last();
+        let (committed, begin) = (self.writer.last(), self.writer.committed_end());
         let sequence = self.writer.append(bytes(&self.scratch), now_ns)?;
         self.output.counts.add_bytes(len as u64);
         // A part of what was appended before had to be committed.
-        if self.writer.last() != committed {
-            let head = LogHead {
-                newest: self.writer.last(),
-                end: self.writer.committed_end(),
-                published_ns: now_ns,
-            };
-            self.output.deliver(&head);
+        let newest = self.writer.last();
+        if newest != committed {
+            let positions = [begin, self.writer.committed_end()];
+            let appended = Appended { newest, positions, count: newest.get() - committed.get() };
+            self.output.committed(&appended, self.writer.geometry(), now_ns);
         }
         Ok(sequence)
     }
@@ -201,15 +200,21 @@ impl<T: Payload> LogPublisher<T> {
     #[inline]
     fn commit_at(&mut self, began_ns: u64) {
         if let Some(appended) = self.writer.commit(began_ns) {
-            let Appended { newest, positions: [_, end], .. } = appended;
-            self.output.deliver(&LogHead { newest, end, published_ns: began_ns });
-            self.output.tell(&appended, self.writer.geometry(), began_ns);
+            self.output.committed(&appended, self.writer.geometry(), began_ns);
             self.output.measure(&appended, began_ns);
         }
     }
 }
 
 impl Output {
+    /// Brings committed records to where they go, and tells of them.
+    #[inline]
+    fn committed(&mut self, appended: &Appended, geometry: LogGeometry, published_ns: u64) {
+        let Appended { newest, positions: [_, end], .. } = *appended;
+        self.handover.deliver(&mut self.landings, &LogHead { newest, end, published_ns });
+        self.tell(appended, geometry, published_ns);
+    }
+
     /// Tells of committed records.
     #[inline]
     fn tell(&mut self, appended: &Appended, geometry: LogGeometry, published_ns: u64) {
@@ -219,12 +224,6 @@ impl Output {
             let inline = geometry.range(positions).zip(u32::try_from(count).ok());
             News { sequence, position, published_ns, inline }
         });
-    }
-
-    /// Brings committed records to the push subscribers.
-    #[inline]
-    fn deliver(&mut self, head: &LogHead) {
-        self.handover.deliver(&mut self.landings, head);
     }
 
     /// Shows now and then how long a commit took.

@@ -147,14 +147,18 @@ impl Landings for LogLandings {
     fn tend(&self) -> bool {
         self.is_tended_soon.store(false, Ordering::Release);
         // Taken out first, so that the publisher is not kept waiting while memory is unmapped, or copied.
-        let released = std::mem::take(&mut *self.released.lock());
+        // The room for them stays: the publisher allocates nothing when it leaves some here.
+        let released: Vec<_> = self.released.lock().drain(..).collect();
         drop(released);
-        let mut landings = std::mem::take(&mut *self.waiting.lock());
+        let mut landings: Vec<_> = self.waiting.lock().drain(..).collect();
         if landings.is_empty() {
             return false;
         }
-        let soon = self.bring_up_to_date(&mut landings);
+        let end = self.end();
+        let mut soon = self.bring_up_to_date(&mut landings);
         self.leave(landings);
+        // What was published meanwhile, when the publisher found nobody waiting here, is brought next time.
+        soon |= self.end() != end;
         self.is_tended_soon.store(soon, Ordering::Release);
         soon
     }

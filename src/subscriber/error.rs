@@ -90,9 +90,11 @@ pub enum ReceiveError {
         count: u64,
     },
     /// Records of a log that were published before the topic ended, and that will not be received any more: the connection was
-    /// lost before this subscriber came to them, or has lost them. The next call tells the end.
+    /// lost before this subscriber came to them, or the publisher's node went before it could write them. The next call tells
+    /// the end.
     #[error(
-        "{count} records from {first_lost} on, the last ones of the topic, were lost with the connection"
+        "{count} records from {first_lost} on, the last ones of the topic, cannot be received any more: the publisher or the \
+         connection was gone before they were"
     )]
     CutOff {
         /// The first of them.

@@ -160,11 +160,19 @@ impl<T: Payload> LogSubscriber<T> {
     #[inline]
     pub fn try_receive_ref(&mut self) -> Result<Option<RecordRef<'_, T>>, ReceiveError> {
         self.subscription.check_told()?;
+        let epoch = self.subscription.granted.epoch;
+        if let Some(taken) = self.reader.take_next() {
+            return Ok(Some(RecordRef::of(self.reader.record(taken), epoch)));
+        }
         let look = match &self.subscription.source {
-            Source::Mapped(memory) | Source::Landing(memory) => {
+            source @ (Source::Mapped(memory) | Source::Landing(memory)) => {
                 let is_pushed = self.subscription.granted.delivery == Delivery::Push;
-                let mut poll =
-                    || if is_pushed { self.reader.follow(memory) } else { self.reader.poll(memory) };
+                let clock = self.subscription.clock.as_ref();
+                let mut poll = || match source {
+                    Source::Landing(_) => self.reader.follow_late(memory, || clock.monotonic_ns()),
+                    _ if is_pushed => self.reader.follow(memory),
+                    _ => self.reader.poll(memory),
+                };
                 match poll() {
                     Some(taken) => Look::Taken(taken),
                     None if !self.subscription.has_ended() => Look::Nothing,
@@ -185,18 +193,11 @@ impl<T: Payload> LogSubscriber<T> {
                 }
             },
         };
-        let epoch = self.subscription.granted.epoch;
         match look {
             Look::Nothing => Ok(None),
             Look::All => self.conclude(),
             Look::Taken(taken) => match self.reader.taken(taken) {
-                Next::Record(record) => Ok(Some(RecordRef {
-                    bytes: record.payload,
-                    sequence: record.sequence,
-                    epoch,
-                    published_ns: record.published_ns,
-                    payload: PhantomData,
-                })),
+                Next::Record(record) => Ok(Some(RecordRef::of(record, epoch))),
                 Next::Lost(lost) => Err(lost.into()),
             },
         }

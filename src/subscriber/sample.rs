@@ -2,6 +2,7 @@ use std::marker::PhantomData;
 
 use crate::id::{Epoch, Sequence};
 use crate::payload::{DecodeError, Payload, Pod};
+use crate::repository::log;
 
 /// A value that was received, with where and when it was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +68,15 @@ pub struct RecordRef<'a, T> {
     /// When it was published by the publisher's clock, nanoseconds since the Unix epoch.
     pub published_ns: u64,
     pub(super) payload: PhantomData<fn() -> T>,
+}
+
+impl<'a, T> RecordRef<'a, T> {
+    /// The record that a reader of a topic of this incarnation has taken.
+    #[inline]
+    pub(super) fn of(record: log::Record<'a>, epoch: Epoch) -> Self {
+        let log::Record { sequence, published_ns, payload: bytes } = record;
+        Self { bytes, sequence, epoch, published_ns, payload: PhantomData }
+    }
 }
 
 impl<T: Payload> RecordRef<'_, T> {

@@ -265,6 +265,10 @@ impl Subscription {
         &mut self,
         fetching: &mut Option<Batch<F>>,
     ) -> Result<Option<Arc<Region>>, FabricError> {
+        if matches!(fetching, Some(Batch::Values(_))) {
+            // It is fetched again by the next receive, which no notice would tell to look.
+            self.look_again();
+        }
         let remote = match &mut self.source {
             Source::Mapped(region) if self.granted.delivery == Delivery::Pull => {
                 return Ok(Some(Arc::clone(region)));
@@ -272,7 +276,6 @@ impl Subscription {
             Source::Mapped(_) | Source::Landing(_) => return Ok(None),
             Source::Remote(remote) => remote.as_mut(),
         };
-        // What is being fetched is fetched again by the next receive.
         let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };
         let (clock, patience_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
         let mut completion = finish(remote, under_way, clock, patience_ns)?;

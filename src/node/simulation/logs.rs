@@ -23,11 +23,7 @@ impl Follower {
                 Ok(true)
             }
             Ok(None) => Ok(false),
-            Err(
-                ReceiveError::Lapped { first_lost, count }
-                | ReceiveError::DamagedRecords { first_lost, count }
-                | ReceiveError::CutOff { first_lost, count },
-            ) => {
+            Err(ReceiveError::Lapped { first_lost, count } | ReceiveError::CutOff { first_lost, count }) => {
                 assert_eq!(first_lost.get(), self.next);
                 (self.next, self.lost) = (self.next + count, self.lost + count);
                 Ok(true)

@@ -301,3 +301,34 @@ fn the_last_records_are_pushed_before_the_end_of_the_topic() {
         assert_eq!((expected, last, lost), (401, Some(400), 0));
     }
 }
+
+/// A subscriber by push that is behind when the node of the publisher goes is told what it does not get any more.
+#[test]
+fn the_end_of_the_publishers_node_accounts_for_what_was_not_pushed_any_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut publisher = publishing.log_publisher::<u64>("t").capacity(8 << 10).open().unwrap();
+    let mut subscriber = subscribing.log_subscriber::<u64>("shm:p/t").push().earliest().open().unwrap();
+    // More than fits into the landing region, of which nothing is taken.
+    for number in 1..=10_000 {
+        publisher.publish(&number).unwrap();
+    }
+    drop(publisher);
+    drop(publishing);
+    let mut next = 1;
+    loop {
+        match subscriber.receive_timeout(PATIENCE) {
+            Ok(Some(record)) => {
+                assert_eq!(record.value, next);
+                next += 1;
+            }
+            Err(ReceiveError::Lapped { first_lost, count } | ReceiveError::CutOff { first_lost, count }) => {
+                assert_eq!(first_lost.get(), next);
+                next += count;
+            }
+            Err(ReceiveError::Ended { published }) => break assert_eq!(published.get(), 10_000),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(next, 10_001);
+}

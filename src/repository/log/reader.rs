@@ -15,6 +15,9 @@ use crate::limits;
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, fence};
 
+/// Where frames stand in a reader's buffer: behind a word in which the run begins that a checksum is made of.
+const HELD_FROM: usize = FrameCheck::LEAD_WORDS;
+
 /// A record that is behind all others.
 const UNBOUNDED: Sequence = Sequence::new(u64::MAX);
 
@@ -40,7 +43,7 @@ pub(crate) struct LogReader {
     reason: LossReason,
     /// The frame before it was wrong.
     doubts: bool,
-    /// Frames in private memory. The next one begins at `from`.
+    /// Frames in private memory, behind a word in front of them. The next one begins at `from`.
     buffer: Box<[u64]>,
     /// Bytes that are copied at a time.
     fetch_len: usize,
@@ -49,10 +52,13 @@ pub(crate) struct LogReader {
     from: usize,
     until: usize,
     fetching: Fetching,
+    suspicion: Option<Suspicion>,
     /// No record behind this one is taken.
     bound: Sequence,
     /// What it has said to a publisher that writes where it reads: where it was.
     said: u64,
+    /// From this position on that is to be said anew.
+    say_from: u64,
     counts: LogCounts,
 }
 
@@ -141,12 +147,24 @@ pub struct LogCounts {
     pub cut_off: u64,
 }
 
+/// A frame that is not what it should be, and that was not given up.
+#[derive(Clone, Copy, Debug)]
+struct Suspicion {
+    position: u64,
+    /// When that was found first, ns of the caller's clock.
+    since_ns: u64,
+    /// It has stayed so for so long that it will not change.
+    is_settled: bool,
+}
+
 /// What became of an attempt to take a record from private memory.
 enum Parsed {
     /// A record, or what is missing before it.
     Taken(Taken),
     /// There is none, or not all of it.
-    Empty,
+    Part,
+    /// A record behind those that may be taken.
+    Later,
     /// A record that is not what it was, with so many words.
     Damaged(usize),
     /// Something that is no frame.
@@ -182,14 +200,16 @@ impl LogReader {
             at: None,
             reason: LossReason::Lapped,
             doubts: false,
-            buffer: vec![0; (fetch_len + limits::LOG_FETCH_LEN) / WORD].into(),
+            buffer: vec![0; HELD_FROM + (fetch_len + limits::LOG_FETCH_LEN) / WORD].into(),
             fetch_len,
             last_frame_len: 0,
-            from: 0,
-            until: 0,
+            from: HELD_FROM,
+            until: HELD_FROM,
             fetching: Fetching::default(),
+            suspicion: None,
             bound: UNBOUNDED,
             said: 0,
+            say_from: u64::MAX,
             counts: LogCounts::default(),
         }
     }
@@ -228,18 +248,52 @@ impl LogReader {
         Sequence::new(self.next.get().saturating_sub(1))
     }
 
+    /// The next record, if it is held, whole and right, and follows the last one: what mostly is so. Whatever else there is,
+    /// [`Self::poll`], [`Self::follow`] and [`Self::take`] find out.
+    #[inline]
+    pub(crate) fn take_next(&mut self) -> Option<TakenRecord> {
+        let next = self.next;
+        if self.at != Some(next) || next > self.bound || self.position >= self.say_from {
+            return None;
+        }
+        let run = self.buffer.get_mut(self.from - HELD_FROM..self.until)?;
+        let (head, body) = run.get(HELD_FROM..)?.split_first_chunk::<HEADER_WORDS>()?;
+        let header = FrameHeader::parse(*head);
+        let len = header.payload_len as usize;
+        let is_whole = len <= size_of_val(body) && len <= self.geometry.payload_len_max();
+        if header.sequence != next || !is_whole || !self.check.is_right(run, &header) {
+            return None;
+        }
+        Some(self.take_frame(header, frame_len(len) / WORD))
+    }
+
     /// The next record in mapped memory, or what is missing before it; `None` when there is none yet.
     #[inline]
     pub(crate) fn poll(&mut self, memory: &Region) -> Option<Taken> {
+        self.poll_if(memory, |_| true)
+    }
+
+    /// The same. What is wrong is only told as such if this says that it stays so; otherwise it is looked at again later.
+    #[inline]
+    fn poll_if(&mut self, memory: &Region, stays_wrong: impl Fn(&mut Self) -> bool) -> Option<Taken> {
         let mut refills = 0;
         loop {
-            match self.parse() {
+            match self.parse(u64::MAX) {
                 Parsed::Taken(taken) => return Some(taken),
+                Parsed::Later => return None,
                 // Whatever stands in memory, this comes to an end.
-                Parsed::Empty if refills < limits::LOG_REFILLS_MAX && self.refill(memory) => refills += 1,
-                Parsed::Empty => return None,
+                Parsed::Part if refills == limits::LOG_REFILLS_MAX => return None,
+                Parsed::Part if self.refill(memory) => refills += 1,
+                Parsed::Part if self.from == self.until => return None,
+                // A frame that goes on behind the last one is none.
+                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !stays_wrong(self) => {
+                    self.until = self.from;
+                    return None;
+                }
                 Parsed::Damaged(words) if !self.doubts => self.pass_damaged(words),
-                Parsed::Damaged(_) | Parsed::Wrong => self.resume(memory, LossReason::Damaged),
+                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong => {
+                    self.resume(memory, LossReason::Damaged);
+                }
             }
         }
     }
@@ -249,42 +303,42 @@ impl LogReader {
     pub(crate) fn taken(&self, taken: Taken) -> Next<'_> {
         match taken {
             Taken::Lost(lost) => Next::Lost(lost),
-            Taken::Record(TakenRecord { header, begin }) => {
-                let words = self.buffer.get(begin..).unwrap_or_default();
-                let bytes: &[u8] = bytemuck::cast_slice(words);
-                let payload = bytes.get(..header.payload_len as usize).unwrap_or_default();
-                Next::Record(Record { sequence: header.sequence, published_ns: header.published_ns, payload })
-            }
+            Taken::Record(taken) => Next::Record(self.record(taken)),
         }
     }
 
-    /// Takes the next record, or what is missing before it, from what is in private memory.
+    /// The record that was taken last.
     #[inline]
-    fn parse(&mut self) -> Parsed {
+    pub(crate) fn record(&self, TakenRecord { header, begin }: TakenRecord) -> Record<'_> {
+        let words = self.buffer.get(begin..).unwrap_or_default();
+        let bytes: &[u8] = bytemuck::cast_slice(words);
+        let payload = bytes.get(..header.payload_len as usize).unwrap_or_default();
+        Record { sequence: header.sequence, published_ns: header.published_ns, payload }
+    }
+
+    /// Takes the next record, or what is missing before it, from what is in private memory. Only what begins before this
+    /// position is known to be whole: behind it the rest of the ring may have been left out a round ago.
+    fn parse(&mut self, whole_until: u64) -> Parsed {
         loop {
             match self.find() {
-                Found::Frame(header, _) if header.sequence > self.bound => return Parsed::Empty,
+                Found::Frame(header, _) if header.sequence > self.bound => return Parsed::Later,
                 Found::Frame(header, words) => {
                     if header.sequence > self.next
                         && let Some(lost) = self.miss(header.sequence)
                     {
                         return Parsed::Taken(Taken::Lost(lost));
                     }
-                    let begin = self.from + HEADER_WORDS;
-                    self.pass(words, Some(header.sequence.next()));
                     if header.sequence == self.next {
-                        self.next = header.sequence.next();
-                        (self.is_floating, self.doubts) = (false, false);
-                        self.counts.received += 1;
-                        self.last_frame_len = words * WORD;
-                        return Parsed::Taken(Taken::Record(TakenRecord { header, begin }));
+                        return Parsed::Taken(Taken::Record(self.take_frame(header, words)));
                     }
+                    self.pass(words, Some(header.sequence.next()));
                 }
+                Found::Filler if self.position >= whole_until => return Parsed::Wrong,
                 Found::Filler => {
                     let rest = self.geometry.rest(self.position) as u64;
                     self.move_to(self.position.wrapping_add(rest), self.at);
                 }
-                Found::Part => return Parsed::Empty,
+                Found::Part => return Parsed::Part,
                 Found::Damaged(words) => return Parsed::Damaged(words),
                 Found::Wrong => return Parsed::Wrong,
             }
@@ -292,8 +346,7 @@ impl LogReader {
     }
 
     /// What stands where the next frame begins.
-    #[inline]
-    fn find(&self) -> Found {
+    fn find(&mut self) -> Found {
         let words = self.buffer.get(self.from..self.until).unwrap_or_default();
         let Some((head, body)) = words.split_first_chunk::<HEADER_WORDS>() else {
             return if words.first() == Some(&FILLER) { Found::Filler } else { Found::Part };
@@ -307,16 +360,39 @@ impl LogReader {
             return Found::Wrong;
         }
         let frame_words = frame_len(len) / WORD;
-        let bytes: &[u8] = bytemuck::cast_slice(body);
-        match bytes.get(..len) {
+        if len > size_of_val(body) {
             // What is held ends before the ring does.
-            None if frame_words > self.geometry.rest(self.position) / WORD => Found::Wrong,
-            None => Found::Part,
-            Some(payload) if self.check.of(&header, payload) == header.crc => {
-                Found::Frame(header, frame_words)
-            }
-            Some(_) => Found::Damaged(frame_words),
+            let ends_behind = frame_words > self.geometry.rest(self.position) / WORD;
+            return if ends_behind { Found::Wrong } else { Found::Part };
         }
+        let run = self.buffer.get_mut(self.from - HELD_FROM..self.until).unwrap_or_default();
+        match self.check.is_right(run, &header) {
+            true => Found::Frame(header, frame_words),
+            false => Found::Damaged(frame_words),
+        }
+    }
+
+    /// Takes the frame of the next record, which is right and has so many words.
+    #[inline]
+    fn take_frame(&mut self, header: FrameHeader, words: usize) -> TakenRecord {
+        let begin = self.from + HEADER_WORDS;
+        self.next = header.sequence.next();
+        (self.is_floating, self.doubts) = (false, false);
+        self.counts.received += 1;
+        self.last_frame_len = words * WORD;
+        self.pass(words, Some(self.next));
+        TakenRecord { header, begin }
+    }
+
+    /// Whether the frame that comes next has been wrong for so long that it stays so.
+    #[cold]
+    fn has_settled(&mut self, now_ns: u64, settled_ns: u64) -> bool {
+        let position = self.position;
+        let first = Suspicion { position, since_ns: now_ns, is_settled: false };
+        let mut suspicion = self.suspicion.filter(|it| it.position == position).unwrap_or(first);
+        suspicion.is_settled |= now_ns.saturating_sub(suspicion.since_ns) >= settled_ns;
+        self.suspicion = Some(suspicion);
+        suspicion.is_settled
     }
 
     /// Takes note that the next record there is, is this one. What is missing before it, if that was promised.
@@ -345,7 +421,7 @@ impl LogReader {
     /// Goes on with the frame at this position.
     fn move_to(&mut self, position: u64, at: Option<Sequence>) {
         (self.position, self.at) = (aligned(position), at);
-        (self.from, self.until) = (0, 0);
+        (self.from, self.until) = (HELD_FROM, HELD_FROM);
     }
 
     /// Goes on behind a frame that is not what it was: what comes behind it tells how many records that was.
@@ -366,9 +442,9 @@ impl LogReader {
         if len == 0 || len <= held {
             return false;
         }
-        let (words, _) = self.buffer.split_at_mut(len / WORD);
+        (self.from, self.until) = (HELD_FROM, HELD_FROM + len / WORD);
+        let words = self.buffer.get_mut(self.from..self.until).unwrap_or_default();
         memory.copy_out(self.geometry.offset(self.position), words);
-        (self.from, self.until) = (0, len / WORD);
         // Acquire: if any word copied above is of a later frame, the load below sees that the start has moved on. Pairs
         // with the Release fence in `LogWriter`.
         fence(Ordering::Acquire);

@@ -4,8 +4,8 @@ use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticLine};
 use crate::layout::log::{
-    FILLER, FrameCheck, FrameHeader, HEADER_LEN, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE,
-    LogGeometry, RING_OFFSET, SEGMENT_COUNT, frame_len,
+    FILLER, FrameCheck, FrameHeader, HEADER_LEN, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
+    RING_OFFSET, SEGMENT_COUNT, frame_len,
 };
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, fence};
@@ -92,7 +92,7 @@ impl LogWriter {
             place: 0,
             free_until: 0,
             segment_end: geometry.segment_len() as u64,
-            scratch: vec![0; FrameCheck::LEAD_WORDS + HEADER_WORDS + GATHER_LEN_MAX / WORD].into(),
+            scratch: vec![0; FrameCheck::HEAD_WORDS + GATHER_LEN_MAX / WORD].into(),
         };
         writer.enter(0, 0, Sequence::NONE.next());
         writer
@@ -157,26 +157,21 @@ impl LogWriter {
     /// Writes a frame, with its checksum.
     #[inline]
     fn write(&mut self, offset: usize, header: FrameHeader, payload: &[u8]) {
-        if payload.len() > GATHER_LEN_MAX {
-            let crc = self.check.of(&header, payload);
-            self.region.copy_in(offset, &FrameHeader { crc, ..header }.emit());
-            self.region.copy_in_bytes(offset + HEADER_LEN, payload);
-            return;
-        }
-        let words = FrameCheck::LEAD_WORDS + frame_len(payload.len()) / WORD;
-        let (run, _) = self.scratch.split_at_mut(words);
-        let (lead, body) = run.split_at_mut(FrameCheck::LEAD_WORDS + HEADER_WORDS);
-        if let Some(last) = body.last_mut() {
-            *last = 0;
-        }
-        let body: &mut [u8] = bytemuck::cast_slice_mut(body);
-        body.split_at_mut(payload.len()).0.copy_from_slice(payload);
-        self.check.lead(lead, &header);
-        let crc = self.check.of_run(run, payload.len());
-        let (_, frame) = run.split_at_mut(FrameCheck::LEAD_WORDS);
-        frame.split_at_mut(HEADER_WORDS).0.copy_from_slice(&FrameHeader { crc, ..header }.emit());
-        self.region.copy_in(offset, frame);
-        self.region.expect_writes(offset + WRITE_AHEAD, size_of_val(frame));
+        let crc = if payload.len() > GATHER_LEN_MAX {
+            self.check.of(&header, payload)
+        } else {
+            let len = FrameCheck::HEAD_WORDS + payload.len().div_ceil(WORD);
+            let (run, _) = self.scratch.split_at_mut(len);
+            let (head, body) = run.split_at_mut(FrameCheck::HEAD_WORDS);
+            self.check.lead(head, &header);
+            let body: &mut [u8] = bytemuck::cast_slice_mut(body);
+            body.split_at_mut(payload.len()).0.copy_from_slice(payload);
+            self.check.of_run(run, payload.len())
+        };
+        self.region.copy_in_bytes(offset + HEADER_LEN, payload);
+        let words = FrameHeader { crc, ..header }.emit();
+        words.iter().zip(0..).for_each(|(word, index)| self.region.store(offset + index * WORD, *word));
+        self.region.expect_writes(offset + WRITE_AHEAD, HEADER_LEN + payload.len());
     }
 
     /// Sees to it that a frame of this length can be written where the last one ends. What stands there is given up.

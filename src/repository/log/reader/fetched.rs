@@ -8,7 +8,7 @@
 //! Behind it a reader that keeps up fetches what the next record would take, with the hot line in the same batch: if the
 //! record is there that was one round trip, and if not, nothing is wrong.
 
-use super::{LogReader, LossReason, Parsed, Taken};
+use super::{HELD_FROM, LogReader, LossReason, Parsed, Taken};
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{HOT_END, HOT_START, RING_OFFSET};
 use crate::layout::{ByteRange, LINE, WORD};
@@ -52,17 +52,6 @@ pub(super) struct Fetching {
     predicted: usize,
     /// What was fetched last is not what it should be: it has to be found out where to go on.
     is_astray: bool,
-    suspicion: Option<Suspicion>,
-}
-
-/// A frame that is not what it should be, and that was not given up.
-#[derive(Clone, Copy, Debug)]
-struct Suspicion {
-    position: u64,
-    /// When that was found first, ns of the caller's clock.
-    since_ns: u64,
-    /// It has stayed so for so long that it will not change.
-    is_settled: bool,
 }
 
 /// The line that tells the end.
@@ -82,7 +71,7 @@ impl LogReader {
         let known = usize::try_from(end.saturating_sub(from)).unwrap_or(usize::MAX);
         // Whatever stands in memory of which one does not know that it is whole tells nothing without a sequence.
         let wanted = if known > 0 || self.at.is_none() { known } else { self.fetching.predicted };
-        let room = (self.buffer.len() - (self.until - self.from)) * WORD;
+        let room = (self.buffer.len() - HELD_FROM - (self.until - self.from)) * WORD;
         let len = wanted.min(limits::LOG_FETCH_LEN).min(room).min(self.geometry.rest(from));
         let frames = ByteRange { offset: self.geometry.offset(from), len: len / WORD * WORD };
         let has_hot_line = known <= len;
@@ -112,8 +101,7 @@ impl LogReader {
         if self.wants_more() || self.at.is_none() || from != self.held_until() {
             return false;
         }
-        self.buffer.copy_within(self.from..self.until, 0);
-        (self.from, self.until) = (0, self.until - self.from);
+        self.move_to_front();
         let Some(room) = self.buffer.get_mut(self.until..self.until + frames.len()) else { return false };
         room.copy_from_slice(frames);
         self.until += frames.len();
@@ -143,8 +131,7 @@ impl LogReader {
         let has_grown = self.fetching.end > known;
         if has_hot_line {
             let grown = usize::try_from(self.fetching.end - known).unwrap_or(usize::MAX);
-            let next = if has_grown { grown } else { self.fetching.predicted.min(self.last_frame_len) };
-            self.fetching.predicted = next.max(self.last_frame_len).min(limits::PREDICTED_LEN_MAX);
+            self.fetching.predicted = grown.max(self.last_frame_len).min(limits::PREDICTED_LEN_MAX);
         }
         let is_all = self.position >= self.fetching.end && !has_grown;
         if is_all && !self.holds_a_frame() { Brought::Nothing } else { Brought::Something }
@@ -154,16 +141,19 @@ impl LogReader {
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Taken> {
         loop {
-            match self.parse() {
+            let is_sure = |it: &Self| it.position < it.fetching.sure;
+            match self.parse(self.fetching.sure) {
                 Parsed::Taken(taken) => return Some(taken),
-                Parsed::Empty if self.position < self.fetching.sure => return None,
+                // The rest of it can be fetched; one that goes on behind the last frame is none.
+                Parsed::Part if is_sure(self) && self.held_until() < self.fetching.end => return None,
+                Parsed::Later => return None,
                 // It was not known to be there.
-                Parsed::Empty | Parsed::Damaged(_) | Parsed::Wrong if self.position >= self.fetching.sure => {
+                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !is_sure(self) => {
                     self.until = self.from;
                     return None;
                 }
                 Parsed::Damaged(words) if self.is_settled() && !self.doubts => self.pass_damaged(words),
-                Parsed::Empty | Parsed::Damaged(_) | Parsed::Wrong => {
+                Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong => {
                     self.until = self.from;
                     self.fetching.is_astray = true;
                     return None;
@@ -183,10 +173,15 @@ impl LogReader {
         first.is_some_and(|first| self.at.is_none_or(|at| at.get() == *first))
     }
 
+    /// Makes room behind what is held.
+    fn move_to_front(&mut self) {
+        self.buffer.copy_within(self.from..self.until, HELD_FROM);
+        (self.from, self.until) = (HELD_FROM, HELD_FROM + self.until - self.from);
+    }
+
     /// Appends what was fetched to what is held.
     fn hold(&mut self, mirror: &Region, frames: ByteRange) {
-        self.buffer.copy_within(self.from..self.until, 0);
-        (self.from, self.until) = (0, self.until - self.from);
+        self.move_to_front();
         let room = self.buffer.get_mut(self.until..).unwrap_or_default();
         let words = (frames.len / WORD).min(room.len());
         let (room, _) = room.split_at_mut(words);
@@ -203,26 +198,21 @@ impl LogReader {
             return self.begin(mirror, start);
         }
         if mirror.load(HOT_START) > self.position {
-            self.fetching.suspicion = None;
+            self.suspicion = None;
             return self.resume(mirror, LossReason::Lapped);
         }
-        let position = self.position;
-        let first = Suspicion { position, since_ns: now_ns, is_settled: false };
-        let suspicion = self.fetching.suspicion.filter(|suspicion| suspicion.position == position);
-        let mut suspicion = suspicion.unwrap_or(first);
-        if suspicion.is_settled {
+        if self.is_settled() {
             // It was looked at again, and no record can be told from it.
-            self.fetching.suspicion = None;
+            self.suspicion = None;
             return self.resume(mirror, LossReason::Damaged);
         }
         // The rest of it may be on its way.
-        suspicion.is_settled = now_ns.saturating_sub(suspicion.since_ns) >= limits::DAMAGE_SETTLED_NS;
-        self.fetching.suspicion = Some(suspicion);
+        self.has_settled(now_ns, limits::DAMAGE_SETTLED_NS);
     }
 
     /// Whether the frame that comes next is known to stay wrong.
     fn is_settled(&self) -> bool {
-        self.fetching.suspicion.is_some_and(|it| it.is_settled && it.position == self.position)
+        self.suspicion.is_some_and(|it| it.is_settled && it.position == self.position)
     }
 }
 

@@ -174,8 +174,7 @@ impl Served {
 
     /// Whether it waits for one-sided writes to be complete.
     pub(super) fn has_writes_under_way(&self) -> bool {
-        let untold = |attachment: &ServedAttachment| !attachment.told && attachment.topic.has_ended();
-        let awaits = |attachment: &ServedAttachment| attachment.is_beginning || untold(attachment);
+        let awaits = |it: &ServedAttachment| it.is_beginning || (!it.told && it.topic.has_ended());
         !self.leaving.is_empty() || self.attachments.values().any(awaits)
     }
 

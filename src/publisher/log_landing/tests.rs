@@ -129,7 +129,7 @@ impl RemoteWrite for Way {
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
         let mut moving = self.0.lock();
         let len = moving.target.len();
-        moving.batches.push(writes.iter().map(|write| frames_len(write)).sum());
+        moving.batches.push(writes.iter().map(frames_len).sum());
         for write in writes {
             let source = Arc::clone(source.region());
             let pieces = match *write {

@@ -93,6 +93,11 @@ pub const VERBS_FRAME_LEN_MAX: usize = 4096;
 pub const VERBS_SENDS_MAX: u32 = 256;
 /// Reads that one connection over RDMA verbs has under way, and serves, at a time.
 pub const VERBS_READS_MAX: u8 = 16;
+/// Bytes that one WRITE over RDMA verbs moves, or about as many. A device gives a connection up after some attempts to bring
+/// one message through, and a wire that loses packets lets only short ones through with so few.
+pub const VERBS_WRITE_LEN: usize = 32 * 1024;
+/// WRITEs of which one range consists at the most: those of a long one are longer.
+pub const VERBS_WRITES_MAX: usize = 32;
 /// Batches of writes to one region that wait for room in a queue.
 pub const VERBS_WAITING_BATCHES_MAX: usize = 64;
 /// Connections over RDMA verbs that may wait to be accepted.
@@ -158,6 +163,13 @@ pub const LOG_ROOM_PARTS: u64 = 2;
 /// Batches of writes of a log that may be in flight to one landing region at a time.
 pub const LOG_BATCHES_MAX: usize = 4;
 
+/// Bytes of a log in one batch to a landing region that a publisher begins to write over a wire, if no record is longer. They
+/// double whenever a batch of about that length has arrived: what has arrived is known there, should the connection break.
+pub const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
+
+/// Bytes of a log in one batch to a landing region over a wire at the most, if no record is longer.
+pub const LOG_BATCH_LEN_MAX: usize = 1 << 20;
+
 /// How often a reader of a log copies in one call, before it says that there is no record yet.
 pub const LOG_REFILLS_MAX: u32 = 8;
 
@@ -181,6 +193,9 @@ pub const HOST_NAME_LEN_MAX: usize = 64;
 
 const _: () = assert!(SLOT_COUNT_MIN.is_power_of_two() && SLOT_COUNT_MAX.is_power_of_two());
 const _: () = assert!(SLOT_COUNT_DEFAULT >= SLOT_COUNT_MIN && SLOT_COUNT_DEFAULT <= SLOT_COUNT_MAX);
+const _: () = assert!(LOG_BATCH_LEN_MIN <= LOG_BATCH_LEN_MAX);
+const _: () = assert!(LOG_BATCHES_MAX * (LOG_BATCH_LEN_MAX / VERBS_WRITE_LEN + 4) < VERBS_SENDS_MAX as usize);
+const _: () = assert!(2 * VERBS_WRITES_MAX + 4 < VERBS_SENDS_MAX as usize / 2);
 const _: () = assert!(VERBS_RECEIVES >= 2 && VERBS_RECEIVES.is_multiple_of(2) && VERBS_SIGNAL_RECEIVES >= 4);
 const _: () = assert!(CHANNEL_SENDS >= 2 && CHANNEL_RECEIVES <= u16::MAX as usize);
 const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use crate::fabric::{ByteRange, Completion, Registration, RemoteWrite, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
-use crate::layout::log::{HOT_START, LANDING_TAKEN, LogGeometry, LogHead, Place, hot_line};
+use crate::layout::log::{HOT_START, LANDING_TAKEN, LogGeometry, LogHead, Place, frame_len, hot_line};
 use crate::limits;
 use crate::memory::Region;
-use crate::repository::log::{place_behind, place_between};
+use crate::repository::log::{end_between, place_behind, place_between};
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
 #[cfg(test)]
@@ -15,6 +15,8 @@ mod tests;
 
 /// Batches that one call writes at the most: a whole ring, and as much again.
 const STEPS_MAX: u64 = 2 * limits::LOG_FLIGHT_PARTS;
+/// As [`STEPS_MAX`], where batches are short.
+const WIRE_STEPS_MAX: u64 = 64;
 /// Writes of a batch: the hot line with another start, two ranges of frames, the hot line.
 const WRITES_MAX: usize = 4;
 
@@ -48,6 +50,8 @@ pub(super) struct LogLanding {
     asked_at: u64,
     /// What is under way, oldest first.
     in_flight: VecDeque<Batch>,
+    /// Bytes that one batch may have.
+    pace: Pace,
     /// The first batch has arrived: where the records begin is known there.
     is_begun: bool,
     /// Something was overwritten in the repository while it was copied.
@@ -64,6 +68,32 @@ pub(super) struct LogLanding {
 struct Batch {
     from: u64,
     to: u64,
+}
+
+/// How long batches may be: short at first, and longer as they arrive. Over a wire that breaks the connection again and again,
+/// short ones arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pace {
+    len: u64,
+    len_max: u64,
+}
+
+impl Pace {
+    /// Of any length.
+    const FREE: Self = Self { len: u64::MAX, len_max: u64::MAX };
+
+    /// At the beginning. The longest record fits into a batch.
+    fn new(geometry: &LogGeometry) -> Self {
+        let at_least = |len: usize| len.max(frame_len(geometry.payload_len_max())) as u64;
+        Self { len: at_least(limits::LOG_BATCH_LEN_MIN), len_max: at_least(limits::LOG_BATCH_LEN_MAX) }
+    }
+
+    /// Takes note of a batch that has arrived: one that was about as long as it could be makes the next ones longer.
+    fn arrived(&mut self, batch: Batch) {
+        if batch.to - batch.from > self.len / 2 {
+            self.len = self.len.saturating_mul(2).min(self.len_max);
+        }
+    }
 }
 
 impl LogLanding {
@@ -91,6 +121,7 @@ impl LogLanding {
             taken: position,
             asked_at: position,
             in_flight: VecDeque::with_capacity(limits::LOG_BATCHES_MAX),
+            pace: if has_word_order { Pace::FREE } else { Pace::new(&geometry) },
             is_begun: false,
             is_overrun: false,
             is_free: false,
@@ -158,7 +189,7 @@ impl LogLanding {
     #[inline]
     pub(super) fn advance(&mut self, source: &Registration, head: &LogHead) {
         self.tended = 0;
-        for _ in 0..STEPS_MAX {
+        for _ in 0..if self.has_word_order { STEPS_MAX } else { WIRE_STEPS_MAX } {
             if self.is_closed() || !self.is_behind(head.end) || !self.step(source, head) {
                 break;
             }
@@ -229,7 +260,7 @@ impl LogLanding {
     fn reach(&mut self, repository: &Region, head: &LogHead) -> u64 {
         let capacity = self.geometry.capacity() as u64;
         let flight = (capacity / limits::LOG_FLIGHT_PARTS).saturating_sub(self.flying());
-        let wanted = head.end.min(self.written.saturating_add(flight));
+        let wanted = head.end.min(self.written.saturating_add(flight.min(self.pace.len)));
         if self.may_lose {
             self.retreat(repository, wanted);
         } else {
@@ -238,6 +269,9 @@ impl LogLanding {
         let limit = wanted.min(self.needed().saturating_add(capacity));
         if limit == head.end {
             return limit;
+        }
+        if !self.has_word_order {
+            return end_between(&self.geometry, repository, self.written, limit);
         }
         let last = place_between(&self.geometry, repository, self.written, limit);
         last.map_or(self.written, |place| place.position)
@@ -345,7 +379,7 @@ impl LogLanding {
                 let oldest = source.region().load(HOT_START);
                 let is_overwritten = |batch: &Batch| batch.to > batch.from && batch.from < oldest;
                 self.is_overrun |= self.in_flight.range(..done).any(is_overwritten);
-                self.in_flight.drain(..done);
+                self.in_flight.drain(..done).for_each(|batch| self.pace.arrived(batch));
                 self.is_begun |= done > 0;
             }
             Err(_) => self.closed.store(true, Ordering::Relaxed),

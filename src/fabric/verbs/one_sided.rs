@@ -16,6 +16,9 @@ use crate::fabric::{
 use crate::limits;
 use crate::memory::{MemoryError, Protection, Region, WORD};
 
+/// Bytes that the largest packet carries.
+const PACKET_LEN_MAX: usize = 4096;
+
 /// A region that a peer sent.
 #[derive(Debug)]
 pub(super) struct VerbsOffer {
@@ -179,7 +182,7 @@ impl VerbsWrite {
                 Write::Line { offset, words } => inlined(remote, *offset, words),
                 Write::Word { offset, word } => inlined(remote, *offset, std::slice::from_ref(word)),
             };
-            inline.into_iter().chain(pieces(range, max).map(copied))
+            inline.into_iter().chain(pieces(range, write_len(range.len, max)).map(copied))
         });
         // A batch of nothing is complete only when all before it are: an empty write takes its place among them.
         let is_empty = operations.clone().next().is_none();
@@ -368,6 +371,13 @@ fn carry<'a>(
     (short, words)
 }
 
+/// Bytes that each WRITE of a range of so many moves: about as many as one should, and whole packets.
+fn write_len(len: usize, len_max: u32) -> u32 {
+    let count = (len + limits::VERBS_WRITE_LEN / 2) / limits::VERBS_WRITE_LEN;
+    let each = len.div_ceil(count.clamp(1, limits::VERBS_WRITES_MAX)).next_multiple_of(PACKET_LEN_MAX);
+    u32::try_from(each).map_or(len_max, |each| each.min(len_max))
+}
+
 /// A range in pieces that one work request can move.
 fn pieces(range: ByteRange, len_max: u32) -> impl Iterator<Item = (usize, u32)> + Clone {
     let ByteRange { offset, len } = range;
@@ -393,6 +403,23 @@ mod tests {
         assert_eq!(cut(8, 4104, 4096), [(8, 4096), (4104, 8)]);
         assert_eq!(cut(0, 24, 12), [(0, 8), (8, 8), (16, 8)]);
         assert_eq!(cut(0, 1 << 33, 1 << 31).len(), 4);
+    }
+
+    #[test]
+    fn long_ranges_are_written_by_several_short_writes_but_not_by_too_many() {
+        let cut = |len| {
+            let cut = pieces(ByteRange { offset: 0, len }, write_len(len, 1 << 23)).collect::<Vec<_>>();
+            assert_eq!(cut.iter().map(|(_, len)| *len as usize).sum::<usize>(), len);
+            cut.into_iter().map(|(_, len)| len as usize / 1024).collect::<Vec<_>>()
+        };
+        assert_eq!((cut(8), cut(16 << 10), cut(33 << 10)), (vec![0], vec![16], vec![33]));
+        // No short rest of its own.
+        assert_eq!((cut(64 << 10), cut(66 << 10)), (vec![32, 32], vec![36, 30]));
+        assert_eq!(cut(limits::LOG_BATCH_LEN_MAX), [32; 32]);
+        assert_eq!(cut(1 << 30).len(), 128, "as few as the device can");
+        for len in (8..6 << 20).step_by(40_008) {
+            assert!(cut(len).len() <= limits::VERBS_WRITES_MAX, "{len}");
+        }
     }
 
     #[test]

@@ -48,6 +48,8 @@ struct Moving {
     /// The word that was asked for, and what it was.
     fetching: bool,
     fetched: Option<u64>,
+    /// Bytes of frames in each batch.
+    batches: Vec<usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -69,6 +71,7 @@ impl Way {
             placed: 0,
             fetching: false,
             fetched: None,
+            batches: Vec::new(),
         })))
     }
 
@@ -117,10 +120,16 @@ impl Moving {
     }
 }
 
+/// Bytes of the frames that a write moves.
+fn frames_len(write: &Write) -> usize {
+    if let Write::Range(range) = write { range.len } else { 0 }
+}
+
 impl RemoteWrite for Way {
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
         let mut moving = self.0.lock();
         let len = moving.target.len();
+        moving.batches.push(writes.iter().map(frames_len).sum());
         for write in writes {
             let source = Arc::clone(source.region());
             let pieces = match *write {
@@ -456,4 +465,61 @@ fn a_subscriber_that_stands_still_is_left_to_the_node_and_taken_over_when_it_goe
     world.publish(5);
     world.subscribers[0].read(usize::MAX, 100);
     assert_eq!(world.subscribers[0].told(), told + 5);
+}
+
+/// On a wire that breaks the connection again and again, what has arrived before counts.
+#[test]
+fn a_subscriber_that_begins_far_behind_gets_short_batches_first_and_longer_ones_as_they_arrive() {
+    let mut world = World::new(8 << 20, 100);
+    world.publish(70_000);
+    world.subscribe(Medium::Wire, 1, 1);
+    let way = world.subscribers[0].way.clone();
+    let (min, max) = (limits::LOG_BATCH_LEN_MIN, limits::LOG_BATCH_LEN_MAX);
+    let batches = || way.0.lock().batches.clone();
+    let in_first_turn = batches();
+    assert_eq!(in_first_turn.len(), limits::LOG_BATCHES_MAX, "as many as may be under way");
+    let mut turns = 0;
+    while world.subscribers[0].told() < 70_000 {
+        world.topic.landings().tend();
+        world.subscribers[0].way.complete();
+        world.subscribers[0].read(usize::MAX, 100);
+        turns += 1;
+        assert!(turns < 100);
+    }
+    let (mut len_max, mut under_way) = (min, 0);
+    for len in batches() {
+        assert!(len <= len_max, "{len} after {len_max}");
+        under_way += 1;
+        if under_way == limits::LOG_BATCHES_MAX {
+            (len_max, under_way) = ((2 * len_max).min(max), 0);
+        }
+    }
+    assert!(batches().iter().any(|len| *len > max - 200), "they become as long as they can be");
+    let Subscriber { received, lapped, damaged, .. } = world.subscribers[0];
+    assert_eq!((received, lapped, damaged), (70_000, 0, 0));
+}
+
+#[test]
+fn batches_grow_while_they_are_as_long_as_they_can_be() {
+    let geometry = LogGeometry::new(32 << 20, 100).unwrap();
+    let mut pace = Pace::new(&geometry);
+    let (min, max) = (limits::LOG_BATCH_LEN_MIN as u64, limits::LOG_BATCH_LEN_MAX as u64);
+    assert_eq!(pace.len, min);
+    let arrived = |pace: &mut Pace, len| pace.arrived(Batch { from: 1000, to: 1000 + len });
+    for len in [0, 16 << 10, min / 2] {
+        arrived(&mut pace, len);
+        assert_eq!(pace.len, min, "after {len}");
+    }
+    for _ in 0..10 {
+        let before = pace.len;
+        // Those that were begun with it count no more.
+        (0..limits::LOG_BATCHES_MAX).for_each(|_| arrived(&mut pace, before));
+        assert_eq!(pace.len, (2 * before).min(max));
+    }
+    // The longest record goes with one batch.
+    let pace = Pace::new(&LogGeometry::new(32 << 20, 4 << 20).unwrap());
+    assert_eq!((pace.len, pace.len_max), ((4 << 20) + 24, (4 << 20) + 24));
+    let mut free = Pace::FREE;
+    arrived(&mut free, 1 << 30);
+    assert_eq!(free, Pace::FREE);
 }

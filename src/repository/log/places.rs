@@ -5,9 +5,11 @@ use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::{HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::layout::log::{
-    HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry, LogHead, Place, SEGMENT_COUNT,
+    FILLER, FrameHeader, HEADER_LEN, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
+    LogHead, Place, SEGMENT_COUNT, frame_len,
 };
 use crate::memory::Region;
+use crate::sync::atomic::{Ordering, fence};
 
 /// The frames that the index names and that are not given up.
 pub(super) fn entries<'a>(geometry: &'a LogGeometry, memory: &'a Region) -> impl Iterator<Item = Place> + 'a {
@@ -64,6 +66,31 @@ pub(crate) fn place_behind(geometry: &LogGeometry, memory: &Region, position: u6
 pub(crate) fn place_between(geometry: &LogGeometry, memory: &Region, from: u64, to: u64) -> Option<Place> {
     let places = entries(geometry, memory).filter(|place| place.position > from && place.position <= to);
     places.max_by_key(|place| place.position)
+}
+
+/// The last position up to `to` where a frame ends, found from one frame to the next; `from`, where a frame begins, if there is
+/// none, or if it was overwritten meanwhile. What lies between must be committed.
+pub(crate) fn end_between(geometry: &LogGeometry, memory: &Region, from: u64, to: u64) -> u64 {
+    let named = place_between(geometry, memory, from, to).map_or(from, |place| place.position);
+    let mut end = named;
+    loop {
+        let offset = geometry.offset(end);
+        let len = if memory.load(offset) == FILLER || geometry.rest(end) < HEADER_LEN {
+            geometry.rest(end)
+        } else {
+            let mut header = [0; HEADER_WORDS];
+            memory.copy_out(offset, &mut header);
+            frame_len(FrameHeader::parse(header).payload_len as usize)
+        };
+        match end.checked_add(len as u64) {
+            Some(next) if next <= to => end = next,
+            _ => break,
+        }
+    }
+    // Acquire: if a header was of a later frame, the load below sees that the start has moved on. Pairs with the Release
+    // fence in `LogWriter`.
+    fence(Ordering::Acquire);
+    if memory.load(HOT_START) > from { from } else { end }
 }
 
 /// The place of the next record.

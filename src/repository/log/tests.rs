@@ -312,3 +312,38 @@ fn a_hot_writer_never_gets_a_wrong_record_accepted_and_none_is_lost_silently() {
     assert_eq!((received + lost, reader.counts().damaged), (writer.last().get(), 0));
     assert!(received > 1000);
 }
+
+#[test]
+fn ends_of_frames_are_found_between_the_places_that_the_index_names() {
+    each_seed(20, |seed| {
+        let mut random = Random::new(seed);
+        let mut writer = writer(8 << 10, 300);
+        let memory = Arc::clone(writer.region());
+        // Where each record that was written ends.
+        let mut ends = Vec::new();
+        while ends.len() < 600 {
+            let sequence = writer.last().get() + 1;
+            writer.append(&payload(sequence, 300), sequence).unwrap();
+            ends.push(writer.commit(sequence).unwrap().positions[1]);
+        }
+        let (geometry, head) = (writer.geometry(), head(&memory));
+        let start = memory.load(crate::layout::log::HOT_START);
+        let held: Vec<u64> = ends.iter().copied().filter(|end| *end >= start).collect();
+        for _ in 0..200 {
+            let from = held[random.index(held.len())];
+            let to = from + random.below(head.end - from + 1);
+            let found = end_between(&geometry, &memory, from, to);
+            let whole = held.iter().copied().filter(|end| (from..=to).contains(end)).max();
+            // What is left out at the end of the ring may be passed as well.
+            let is_behind_rest = geometry.offset(found) == RING_OFFSET;
+            assert!(
+                Some(found) == whole || (is_behind_rest && Some(found) > whole && found <= to),
+                "seed {seed}"
+            );
+        }
+        assert_eq!(
+            end_between(&geometry, &memory, start.saturating_sub(8), head.end),
+            start.saturating_sub(8)
+        );
+    });
+}

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum};
 use fabricast::measure::Ring;
-use fabricast::{Address, Delivery, LogPublisher, Node, Raw};
+use fabricast::{Address, Delivery, LogPublisher, Node, Raw, limits};
 
 use super::super::clock::{Deadline, now};
 use super::super::failure::{Exit, Failure};
@@ -26,10 +26,14 @@ pub(super) const TOPIC: &str = "stream";
 const TURNS: u64 = 10;
 /// Bytes of a batch unless it is said how many records it has.
 const BATCH_LEN: usize = 16 * 1024;
+/// As [`BATCH_LEN`], over a wire, where each batch costs a request of its own: what a subscriber by pull fetches at a time.
+const WIRE_BATCH_LEN: usize = limits::LOG_FETCH_LEN;
 /// Records of a batch unless it is said how many it has, at most.
 const BATCH_MAX: usize = 64;
 /// Bytes of the ring unless it is said how many.
 const CAPACITY: usize = 256 * 1024;
+/// As [`CAPACITY`], over a wire, where what is under way takes its time: what a publisher has that says nothing.
+const WIRE_CAPACITY: usize = limits::LOG_CAPACITY_DEFAULT;
 /// Records of which a ring has room for this many at least.
 const RECORDS_MIN: usize = 8;
 /// Bytes that a record takes besides its payload.
@@ -50,10 +54,10 @@ pub(super) struct Options {
     /// How records travel [default: pull]
     #[arg(long, value_enum)]
     delivery: Option<Way>,
-    /// Records that are published with one commit [default: as many as fit into 16 KiB, from 1 to 64]
+    /// Records that are published with one commit [default: as many as fit into 16 KiB, over verbs into 64 KiB, from 1 to 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: Option<u32>,
-    /// Bytes of the ring, of the floor and of the log [default: 262144, or room for 8 records]
+    /// Bytes of the ring, of the floor and of the log [default: 262144, over verbs 1048576, or room for 8 records]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=1 << 33))]
     capacity: Option<u64>,
     /// Publish without waiting for subscribers: what they do not keep up with is lost, and counted
@@ -218,10 +222,14 @@ impl Shape {
     /// The sizes that the arguments give to a stream of records of this size.
     pub(super) fn of(arguments: &Arguments, size: u32) -> Result<Self, Failure> {
         let (len, options) = (size as usize, &arguments.stream);
-        let batch = (BATCH_LEN / len.max(1)).clamp(1, BATCH_MAX);
+        let (batch_len, capacity) = match arguments.fabric {
+            FabricName::Shm => (BATCH_LEN, CAPACITY),
+            FabricName::Verbs => (WIRE_BATCH_LEN, WIRE_CAPACITY),
+        };
+        let batch = (batch_len / len.max(1)).clamp(1, BATCH_MAX);
         let batch = options.batch.map_or(batch, |batch| batch as usize);
         let room = len.next_multiple_of(size_of::<u64>()) + RECORD_OVERHEAD;
-        let capacity = options.capacity.map_or(CAPACITY, |len| usize::try_from(len).unwrap_or(usize::MAX));
+        let capacity = options.capacity.map_or(capacity, |len| usize::try_from(len).unwrap_or(usize::MAX));
         let shape = Self { size, len, batch, capacity: capacity.max(room.saturating_mul(RECORDS_MIN)) };
         if shape.window() < batch {
             let sentence = format!(

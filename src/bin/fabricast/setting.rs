@@ -15,7 +15,7 @@ use super::failure::Failure;
 use super::subscription::Subscription;
 
 /// How long a node may take to answer before it is called hung.
-const ATTACH_PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const ATTACH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Arguments of all verbs.
 #[derive(Debug, Args)]
@@ -83,15 +83,6 @@ impl Setting {
             builder = builder.name(name.as_str()).map_err(Failure::usage)?;
         }
         Ok(builder)
-    }
-
-    /// Attaches to a state topic of any type.
-    pub(crate) fn subscribe(
-        &self,
-        target: &Target,
-        delivery: Delivery,
-    ) -> Result<StateSubscriber<Raw>, Failure> {
-        Ok(state(&self.node(None)?, target, delivery)?)
     }
 
     /// Attaches to a topic of any kind and type; where to a log, to begin here. The publisher's grant says which kind it

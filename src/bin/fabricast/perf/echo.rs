@@ -3,7 +3,9 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use fabricast::measure::Floor;
-use fabricast::{Node, Raw, ReceiveError, StateListener, StatePublisher, StateSubscriber, SubscriberStats};
+use fabricast::{
+    Node, Raw, ReceiveError, Sequence, StateListener, StatePublisher, StateSubscriber, SubscriberStats,
+};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +16,8 @@ use super::{Arguments, Mode, PONG, Phase, Trouble, mark, marked, open_node, prob
 
 /// Empty looks between two looks at what is to be done.
 const LOOKS: u32 = 4096;
+/// How long who waits for a value waits at a time.
+const WAIT: Duration = Duration::from_millis(20);
 /// How long a process waits for one that measures, before it looks for another one.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -45,8 +49,46 @@ impl std::iter::Sum for Seen {
     }
 }
 
+/// How values are received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Looked for without pause, and left where they were checked.
+    Looking,
+    /// Waited for, as by an application that is told of them and has something else to do.
+    Waiting,
+}
+
+impl Manner {
+    /// How values of this mode are received.
+    pub(super) fn of(mode: Mode) -> Self {
+        if mode == Mode::Notify { Self::Waiting } else { Self::Looking }
+    }
+
+    /// The next value: its sequence, and the number that it is marked with, if it is as it was published. `None` when there is
+    /// none yet; who waits has waited for a while then.
+    #[inline]
+    pub(super) fn receive(
+        self,
+        subscriber: &mut StateSubscriber<Raw>,
+        len: usize,
+    ) -> Result<Option<(u64, Option<u64>)>, ReceiveError> {
+        let number = |sequence: Sequence, bytes: &[u8]| (sequence.get(), marked(bytes, len));
+        Ok(match self {
+            Self::Looking => subscriber.try_receive_ref()?.map(|it| number(it.sequence, it.bytes)),
+            Self::Waiting => subscriber.receive_timeout(WAIT)?.map(|it| number(it.sequence, &it.value)),
+        })
+    }
+
+    /// Whether it is time to look at what is to be done, after so many receives without a value.
+    #[inline]
+    pub(super) fn looks_up(self, looks: u32) -> bool {
+        self == Self::Waiting || looks.is_multiple_of(LOOKS)
+    }
+}
+
 /// The end that answers.
 struct Echo {
+    manner: Manner,
     value: Vec<u64>,
     len: usize,
     publisher: StatePublisher<Raw>,
@@ -96,25 +138,25 @@ pub(super) fn tell_addresses(node: &Node, mode: Mode) -> Result<(), Trouble> {
 }
 
 /// What waits for a process that measures: it dials, with values of one of the modes.
-struct Listeners([StateListener<Raw>; 3]);
+struct Listeners([(Mode, StateListener<Raw>); 3]);
 
 impl Listeners {
     fn open(node: &Node) -> Result<Self, Trouble> {
         let open = |mode: Mode| {
             let listener = node.state_listener::<Raw>(mode.name());
             let listener = if mode == Mode::Notify { listener.notices() } else { listener };
-            listener.delivery(mode.delivery()).region_len_max(usize::MAX).open()
+            listener.delivery(mode.delivery()).region_len_max(usize::MAX).open().map(|it| (mode, it))
         };
         Ok(Self([open(Mode::Pull)?, open(Mode::Push)?, open(Mode::Notify)?]))
     }
 
     /// A subscription to the values of whoever dials next. `None` when the process was asked to end.
-    fn accept(&self, interrupt: &Interrupt) -> Result<Option<StateSubscriber<Raw>>, Trouble> {
+    fn accept(&self, interrupt: &Interrupt) -> Result<Option<(Mode, StateSubscriber<Raw>)>, Trouble> {
         loop {
-            for listener in &self.0 {
+            for (mode, listener) in &self.0 {
                 // One that fails does not keep others from dialling.
                 if let Ok(Some(subscriber)) = listener.accept_timeout(LOOK_AGAIN) {
-                    return Ok(Some(subscriber));
+                    return Ok(Some((*mode, subscriber)));
                 }
             }
             if interrupt.came() {
@@ -132,12 +174,13 @@ impl Echo {
         arguments: &Arguments,
         interrupt: &Interrupt,
     ) -> Result<Option<Self>, Trouble> {
-        let Some(subscriber) = listeners.accept(interrupt)? else { return Ok(None) };
+        let Some((mode, subscriber)) = listeners.accept(interrupt)? else { return Ok(None) };
         let len = subscriber.payload_len_max();
         let publisher =
             node.state_publisher::<Raw>(PONG).slots(arguments.slots).payload_len_max(len).open()?;
         let value = vec![0; len.div_ceil(size_of::<u64>())];
-        Ok(Some(Self { value, len, publisher, subscriber, seen: Seen::default() }))
+        let manner = Manner::of(mode);
+        Ok(Some(Self { manner, value, len, publisher, subscriber, seen: Seen::default() }))
     }
 
     /// Does what it is told until it is told to stop.
@@ -177,9 +220,9 @@ impl Echo {
     fn deliver(&mut self, stopped: impl Fn() -> bool) -> Result<bool, Trouble> {
         let mut looks = 0;
         loop {
-            match self.subscriber.try_receive_ref() {
-                Ok(Some(sample)) => {
-                    match marked(sample.bytes, self.len) {
+            match self.manner.receive(&mut self.subscriber, self.len) {
+                Ok(Some((_, marked))) => {
+                    match marked {
                         Some(number) => mark(&mut self.value, number),
                         None => self.seen.rejected += 1,
                     }
@@ -189,7 +232,7 @@ impl Echo {
                 }
                 Ok(None) | Err(ReceiveError::Contended { .. }) => {
                     looks += 1;
-                    if looks % LOOKS == 0 && stopped() {
+                    if self.manner.looks_up(looks) && stopped() {
                         return Ok(false);
                     }
                 }

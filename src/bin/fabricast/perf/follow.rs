@@ -10,14 +10,11 @@ use rustix::process::Signal;
 use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
-use super::super::setting::Setting;
+use super::super::setting::{ATTACH_PATIENCE, Setting};
 use super::cpus::Cpus;
-use super::echo::Seen;
+use super::echo::{Manner, Seen};
 use super::process::Process;
-use super::{Arguments, Phase, Trouble, marked, wait};
-
-/// Looks between two looks at what is to be done.
-const LOOKS: u32 = 4096;
+use super::{Arguments, Mode, Phase, Trouble, wait};
 
 /// The processes that subscribe besides the one that answers. Ended when dropped.
 pub(super) struct Followers {
@@ -30,11 +27,14 @@ pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Addre
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let interrupt = Interrupt::install()?;
     let control = Control::open(std::io::stdin().as_fd().try_clone_to_owned()?, 0)?;
-    let target = format!("{measuring}/{}", arguments.mode.name()).parse()?;
-    let mut subscriber = setting.subscribe(&target, arguments.mode.delivery())?;
+    let mode = arguments.mode;
+    let (target, node) = (format!("{measuring}/{}", mode.name()), setting.node(None)?);
+    let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
+    let builder = if mode == Mode::Notify { builder.notices() } else { builder };
+    let mut subscriber = builder.timeout(ATTACH_PATIENCE).open().map_err(Failure::from)?;
     let len = arguments.size.first().map_or(0, |size| *size as usize);
     let stopped = || Phase::of(control.phase()) == Phase::Stop || interrupt.came();
-    let seen = watch(&mut subscriber, len, stopped)?;
+    let seen = watch(&mut subscriber, Manner::of(mode), len, stopped)?;
     writeln!(std::io::stdout(), "{}", serde_json::to_string(&seen)?)?;
     Ok(Exit::Done)
 }
@@ -42,6 +42,7 @@ pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Addre
 /// Takes and compares each value that can be caught, up to the newest one when told to stop.
 fn watch(
     subscriber: &mut StateSubscriber<Raw>,
+    manner: Manner,
     len: usize,
     stopped: impl Fn() -> bool,
 ) -> Result<Seen, Trouble> {
@@ -49,12 +50,10 @@ fn watch(
     let (mut looks, mut stopping) = (0u32, false);
     loop {
         looks = looks.wrapping_add(1);
-        stopping |= looks.is_multiple_of(LOOKS) && stopped();
-        match subscriber.try_receive_ref() {
+        stopping |= manner.looks_up(looks) && stopped();
+        match manner.receive(subscriber, len) {
             // The values of a measurement are numbered as their topic numbers them.
-            Ok(Some(sample)) if marked(sample.bytes, len) == Some(sample.sequence.get()) => {
-                seen.verified += 1;
-            }
+            Ok(Some((sequence, marked))) if marked == Some(sequence) => seen.verified += 1,
             Ok(Some(_)) => seen.rejected += 1,
             Ok(None) if stopping => break,
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}

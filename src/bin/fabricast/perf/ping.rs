@@ -11,12 +11,12 @@ use super::super::interrupt::Interrupt;
 use super::super::output::count;
 use super::super::setting::Setting;
 use super::cpus::Cpus;
-use super::echo::Seen;
+use super::echo::{Manner, Seen};
 use super::follow::Followers;
 use super::line::{Durations, Line};
 use super::probe::{Patience, Probe, nanoseconds};
 use super::process::Process;
-use super::{Arguments, FabricName, PONG, Phase, Trouble, mark, marked, open_node, wait};
+use super::{Arguments, FabricName, PONG, Phase, Trouble, mark, open_node, wait};
 
 /// How long each attempt to subscribe may take: a process that hangs must not keep this one from ending.
 const ATTEMPT: Duration = Duration::from_secs(1);
@@ -30,6 +30,7 @@ const WARM_UP: u64 = 50;
 const LOOK_FOR_INTERRUPT: u64 = 256;
 /// The two ends that this process holds.
 struct Ping<'a> {
+    manner: Manner,
     interrupt: &'a Interrupt,
     value: Vec<u64>,
     len: usize,
@@ -256,7 +257,18 @@ impl Measurement<'_> {
             }
         };
         let value = vec![0x5555_5555_5555_5555; len.div_ceil(size_of::<u64>())];
-        Ok(Ping { interrupt, value, len, number: 0, publisher, subscriber, node, seen: Seen::default() })
+        let manner = Manner::of(mode);
+        Ok(Ping {
+            manner,
+            interrupt,
+            value,
+            len,
+            number: 0,
+            publisher,
+            subscriber,
+            node,
+            seen: Seen::default(),
+        })
     }
 }
 
@@ -273,12 +285,13 @@ impl Ping<'_> {
         self.publisher.publish(bytes.split_at(self.len).0)?;
         let mut patience = Patience::default();
         loop {
-            match self.subscriber.try_receive_ref() {
-                Ok(Some(sample)) => {
+            match self.manner.receive(&mut self.subscriber, self.len) {
+                Ok(Some((_, marked))) => {
                     self.seen.verified += 1;
-                    self.seen.rejected += u64::from(marked(sample.bytes, self.len) != Some(self.number));
+                    self.seen.rejected += u64::from(marked != Some(self.number));
                     return Ok(());
                 }
+                Ok(None) if self.manner == Manner::Waiting => patience.wait(self.interrupt)?,
                 Ok(None) | Err(ReceiveError::Contended { .. }) => patience.look(self.interrupt)?,
                 Err(error) => return Err(Failure::from(error).into()),
             }

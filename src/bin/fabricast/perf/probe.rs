@@ -121,12 +121,13 @@ impl Patience {
 
     /// Whether it is time to look at more than the answer.
     #[inline]
-    fn is_waiting(&self) -> bool {
+    pub(super) fn is_waiting(&self) -> bool {
         self.looks.is_multiple_of(LOOKS)
     }
 
+    /// The same for a look that took a while.
     #[cold]
-    fn wait(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
+    pub(super) fn wait(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
         if interrupt.came() {
             return Err(Quiet(Exit::Done).into());
         }

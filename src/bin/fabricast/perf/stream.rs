@@ -455,7 +455,8 @@ impl Receivers for Started<'_> {
 
     #[inline]
     fn look(&mut self, patience: &mut Patience) -> Result<(), Trouble> {
-        patience.look_at(&mut self.first, self.interrupt)
+        patience.look_at(&mut self.first, self.interrupt)?;
+        if patience.is_waiting() { self.others.iter_mut().try_for_each(Process::check) } else { Ok(()) }
     }
 }
 
@@ -499,8 +500,12 @@ impl Records<'_> {
     fn await_receipt(&mut self, number: u64, receivers: &mut impl Receivers) -> Result<(), Trouble> {
         let mut patience = Patience::default();
         loop {
-            self.received = receivers.progress()?;
-            if self.received >= number {
+            let received = receivers.progress()?;
+            if received != self.received {
+                // As long as it goes on it may take as long as it takes.
+                (self.received, patience) = (received, Patience::default());
+            }
+            if received >= number {
                 return Ok(());
             }
             receivers.look(&mut patience)?;

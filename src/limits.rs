@@ -167,6 +167,10 @@ pub const LOG_BATCHES_MAX: usize = 4;
 /// double whenever a batch of about that length has arrived: what has arrived is known there, should the connection break.
 pub const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 
+/// Bytes of a log that are copied at a time to a landing region on the same host, if no record is longer: nobody else is kept
+/// waiting for long.
+pub const LOG_COPY_LEN_MAX: usize = 8 << 20;
+
 /// Bytes of a log in one batch to a landing region over a wire at the most, if no record is longer.
 pub const LOG_BATCH_LEN_MAX: usize = 1 << 20;
 

@@ -13,7 +13,7 @@ use crate::sync::atomic::{AtomicBool, Ordering, fence};
 #[cfg(test)]
 mod tests;
 
-/// Batches that one call writes at the most: a whole ring, and as much again.
+/// Batches that one call writes at the most: a whole ring, and as much again, unless that is long.
 const STEPS_MAX: u64 = 2 * limits::LOG_FLIGHT_PARTS;
 /// As [`STEPS_MAX`], where batches are short.
 const WIRE_STEPS_MAX: u64 = 64;
@@ -79,13 +79,15 @@ struct Pace {
 }
 
 impl Pace {
-    /// Of any length.
-    const FREE: Self = Self { len: u64::MAX, len_max: u64::MAX };
-
-    /// At the beginning. The longest record fits into a batch.
-    fn new(geometry: &LogGeometry) -> Self {
+    /// At the beginning. The longest record fits into a batch. In memory nothing breaks: there, what one call copies is bounded.
+    fn new(geometry: &LogGeometry, has_word_order: bool) -> Self {
         let at_least = |len: usize| len.max(frame_len(geometry.payload_len_max())) as u64;
-        Self { len: at_least(limits::LOG_BATCH_LEN_MIN), len_max: at_least(limits::LOG_BATCH_LEN_MAX) }
+        let [len, len_max] = if has_word_order {
+            [limits::LOG_COPY_LEN_MAX; 2]
+        } else {
+            [limits::LOG_BATCH_LEN_MIN, limits::LOG_BATCH_LEN_MAX]
+        };
+        Self { len: at_least(len), len_max: at_least(len_max) }
     }
 
     /// Takes note of a batch that has arrived: one that was about as long as it could be makes the next ones longer.
@@ -121,7 +123,7 @@ impl LogLanding {
             taken: position,
             asked_at: position,
             in_flight: VecDeque::with_capacity(limits::LOG_BATCHES_MAX),
-            pace: if has_word_order { Pace::FREE } else { Pace::new(&geometry) },
+            pace: Pace::new(&geometry, has_word_order),
             is_begun: false,
             is_overrun: false,
             is_free: false,
@@ -270,7 +272,8 @@ impl LogLanding {
         if limit == head.end {
             return limit;
         }
-        if !self.has_word_order {
+        // Where the index names too few places.
+        if !self.has_word_order || limit - self.written >= self.pace.len {
             return end_between(&self.geometry, repository, self.written, limit);
         }
         let last = place_between(&self.geometry, repository, self.written, limit);

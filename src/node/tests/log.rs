@@ -332,3 +332,21 @@ fn the_end_of_the_publishers_node_accounts_for_what_was_not_pushed_any_more() {
     }
     assert_eq!(next, 10_001);
 }
+
+/// More than is copied at a time: who joins late has it all the same.
+#[test]
+fn a_long_ring_is_pushed_in_parts() {
+    let dir = tempfile::tempdir().unwrap();
+    let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let builder = publishing.log_publisher::<Raw>("t").capacity(64 << 20).payload_len_max(1 << 20);
+    let mut publisher = builder.open().unwrap();
+    let value = |number: u8| vec![number; (1 << 20) - usize::from(number)];
+    for number in 1..=50 {
+        publisher.publish(&value(number)).unwrap();
+    }
+    let mut subscriber = subscribing.log_subscriber::<Raw>("shm:p/t").push().earliest().open().unwrap();
+    for number in 1..=50 {
+        let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
+        assert_eq!((record.sequence.get(), record.value), (u64::from(number), value(number)));
+    }
+}

@@ -502,7 +502,7 @@ fn a_subscriber_that_begins_far_behind_gets_short_batches_first_and_longer_ones_
 #[test]
 fn batches_grow_while_they_are_as_long_as_they_can_be() {
     let geometry = LogGeometry::new(32 << 20, 100).unwrap();
-    let mut pace = Pace::new(&geometry);
+    let mut pace = Pace::new(&geometry, false);
     let (min, max) = (limits::LOG_BATCH_LEN_MIN as u64, limits::LOG_BATCH_LEN_MAX as u64);
     assert_eq!(pace.len, min);
     let arrived = |pace: &mut Pace, len| pace.arrived(Batch { from: 1000, to: 1000 + len });
@@ -517,9 +517,11 @@ fn batches_grow_while_they_are_as_long_as_they_can_be() {
         assert_eq!(pace.len, (2 * before).min(max));
     }
     // The longest record goes with one batch.
-    let pace = Pace::new(&LogGeometry::new(32 << 20, 4 << 20).unwrap());
+    let pace = Pace::new(&LogGeometry::new(32 << 20, 4 << 20).unwrap(), false);
     assert_eq!((pace.len, pace.len_max), ((4 << 20) + 24, (4 << 20) + 24));
-    let mut free = Pace::FREE;
-    arrived(&mut free, 1 << 30);
-    assert_eq!(free, Pace::FREE);
+    // In memory the length is the same from the first one on.
+    let mut copied = Pace::new(&geometry, true);
+    let before = copied;
+    copied.arrived(Batch { from: 0, to: copied.len });
+    assert_eq!((copied, copied.len), (before, limits::LOG_COPY_LEN_MAX as u64));
 }

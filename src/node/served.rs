@@ -198,7 +198,7 @@ impl Served {
         }
         self.session.on_time(now_ns);
         self.act(core, None);
-        self.audience.tend(now_ns);
+        self.audience.tend(self.connection.as_ref(), now_ns);
         self.tell_lent();
         self.tell_detached();
         if has_lost {

@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 pub(super) use self::receiver::VerbsChannelReceiver;
-pub(super) use self::sender::VerbsChannelSender;
+pub(super) use self::sender::{VerbsChannelSender, VerbsUnicastSender};
 use self::site::Site;
 use self::ticket::ChannelTicket;
 use super::error::VerbsError;
@@ -80,17 +80,24 @@ impl Channels {
     }
 }
 
-/// The channel of a local address, shown to a peer whose connection it belongs to. `None` where datagrams cannot be sent.
+/// The channel of a local address. `None` where datagrams cannot be sent.
 pub(super) fn sender(
     address: Ipv4Addr,
-    peer: Ipv4Addr,
     devices: &Devices,
 ) -> Result<Option<Arc<VerbsChannelSender>>, FabricError> {
-    let sender = devices.channels().sender(address, devices)?;
-    if let Some(sender) = &sender {
-        sender.invite(peer);
-    }
-    Ok(sender)
+    devices.channels().sender(address, devices)
+}
+
+/// The way from the channel of a local address to a receiver of this peer's.
+pub(super) fn unicast(
+    ticket: &[u8],
+    (address, peer): (Ipv4Addr, Ipv4Addr),
+    devices: &Devices,
+) -> Result<VerbsUnicastSender, FabricError> {
+    let sender = sender(address, devices)?;
+    let sender =
+        sender.ok_or(VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" })?;
+    sender.unicast(peer, ticket)
 }
 
 /// Begins to join the channel of a peer, with this local address and that one of the peer.

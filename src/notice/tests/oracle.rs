@@ -37,6 +37,8 @@ struct World {
     /// What was sent inline, by topic and sequence.
     pieces: HashMap<(usize, u64), Vec<u64>>,
     delayed: Vec<Parcel>,
+    /// The way to the receiver alone, and whether it is used.
+    alone: Arc<dyn UnicastSender>,
     is_alone: bool,
     /// Datagrams that were put into the inbox, those of them that the stranger sent, and the entries of the others.
     delivered: u64,
@@ -64,6 +66,7 @@ impl World {
             Reader { topic: topic_index, mailbox, last: Hint::default(), last_piece: Sequence::NONE }
         };
         let readers = [0, 0, 1, 2, 3].map(reader).into();
+        let alone = pair.way(TICKET);
         Self {
             random: Random::new(seed),
             network: if seed.is_multiple_of(2) { Network::Honest } else { Network::Hostile },
@@ -73,6 +76,7 @@ impl World {
             newest: [0; TOPICS],
             pieces: HashMap::new(),
             delayed: Vec::new(),
+            alone,
             is_alone: false,
             delivered: 0,
             strange: 0,
@@ -98,9 +102,9 @@ impl World {
             8 => {
                 self.is_alone = !self.is_alone;
                 if self.is_alone {
-                    self.pair.sender.add_unicast(TICKET).unwrap();
+                    self.pair.sender.add_unicast(Arc::clone(&self.alone)).unwrap();
                 } else {
-                    self.pair.sender.remove_unicast(TICKET);
+                    self.pair.sender.remove_unicast(&self.alone);
                 }
             }
             9 => self.receive(),

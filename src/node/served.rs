@@ -198,7 +198,11 @@ impl Served {
         }
         self.session.on_time(now_ns);
         self.act(core, None);
-        self.audience.tend(self.connection.as_ref(), now_ns);
+        if self.attachments.values().any(|attachment| attachment.listener.is_some()) {
+            self.audience.tend(self.connection.as_ref(), now_ns);
+        } else {
+            self.audience.leave();
+        }
         self.tell_lent();
         self.tell_detached();
         if has_lost {
@@ -537,6 +541,7 @@ impl Served {
                     }
                 }
                 attachment.told = true;
+                attachment.listener = None;
                 // It fails when the session has ended meanwhile: then there is nobody to be told.
                 let _ = self.session.topic_ended(*id, attachment.topic.newest().get());
             }

@@ -100,6 +100,12 @@ impl NoticeSender {
         self.state.lock().counts
     }
 
+    /// How many receivers are sent to alone.
+    #[cfg(test)]
+    pub(crate) fn lone_receivers(&self) -> usize {
+        self.state.lock().receivers.len()
+    }
+
     /// Makes room for the notices of a topic, and takes note of their key.
     pub(crate) fn register(&self, topic: TopicId, key: NoticeKey) -> Result<(), RegisterError> {
         let mut state = self.state.lock();

@@ -76,6 +76,10 @@ impl Audience {
         let ticket = Ticket::new(sender.ticket());
         attachment.listener = Some(listener);
         self.sender = Some(sender);
+        if !self.return_ticket.as_bytes().is_empty() {
+            // It may have joined this channel already, and says so only when it hears something.
+            self.heard_ns.get_or_insert(core.clock().monotonic_ns());
+        }
         Ok(NoticesBy::Channel(NoticeChannel { channel, key, ticket }))
     }
 
@@ -90,6 +94,12 @@ impl Audience {
             self.heard_ns = Some(now_ns);
             self.leave_alone();
         }
+    }
+
+    /// Nobody listens any more: the peer is sent nothing alone.
+    pub(super) fn leave(&mut self) {
+        self.leave_alone();
+        (self.sender, self.heard_ns) = (None, None);
     }
 
     /// Sends notices to the peer alone as soon as those that are sent to all have not arrived for a while.

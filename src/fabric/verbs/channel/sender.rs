@@ -135,6 +135,10 @@ impl VerbsChannelSender {
     fn post(&self, state: &mut State, to: &Target, datagram: &[u8]) -> Result<Sent, FabricError> {
         // Each time: what fails is told at once, also where little is sent.
         self.take_completions(state)?;
+        if state.health == Health::Broken {
+            // There will never be room: who waits for that would wait for ever.
+            return Err(VerbsError::NotSent { status: "the queue pair is broken".to_owned(), vendor: 0 }.into());
+        }
         if state.health != Health::Well || state.under_way.len() >= state.depth {
             return Ok(Sent::Full);
         }
@@ -172,8 +176,10 @@ impl VerbsChannelSender {
             return Err(failure.into());
         }
         if let Some(group) = joined {
-            let handle = Arc::new(AddressHandle::create(&self.site.domain, &group.path)?);
-            state.group = Some(Target { handle, queue_pair: group.queue_pair });
+            // Without a way to the group it is as good as not joined.
+            let handle = AddressHandle::create(&self.site.domain, &group.path)
+                .inspect_err(|error| state.member.give_up(error))?;
+            state.group = Some(Target { handle: Arc::new(handle), queue_pair: group.queue_pair });
         }
         Ok(())
     }
@@ -277,6 +283,11 @@ impl VerbsChannelSender {
     /// Has the queue pair fail.
     pub(in crate::fabric::verbs) fn break_down(&self) {
         self.state.lock().queue_pair.to_error().expect("it is there");
+    }
+
+    /// Has the queue pair fail, and not start again.
+    pub(in crate::fabric::verbs) fn break_for_good(&self) {
+        self.state.lock().health = Health::Broken;
     }
 
     /// Has the group be lost.

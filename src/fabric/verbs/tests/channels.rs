@@ -439,3 +439,18 @@ fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
     send_alone(&alone, b"alone");
     assert_eq!(next(&mut receiver), unicast(b"alone"));
 }
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_sender_that_is_broken_says_so_and_has_nobody_wait_for_room() {
+    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let own = own_address();
+    let sender = channel::sender(own, &devices).unwrap().unwrap();
+    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    assert_eq!(recovers(&sender, &mut receiver).len(), 0);
+    let alone = channel::unicast(receiver.return_ticket(), (own, own), &devices).unwrap();
+    sender.break_for_good();
+    for sent in (0..3).flat_map(|_| [sender.send(b"lost"), alone.send(b"lost")]) {
+        assert!(matches!(sent, Err(FabricError::Verbs(VerbsError::NotSent { .. }))), "{sent:?}");
+    }
+}

@@ -78,7 +78,7 @@ impl Audience {
         self.sender = Some(sender);
         if !self.return_ticket.as_bytes().is_empty() {
             // It may have joined this channel already, and says so only when it hears something.
-            self.heard_ns.get_or_insert(core.clock().monotonic_ns());
+            self.heard_ns.get_or_insert_with(|| core.clock().monotonic_ns());
         }
         Ok(NoticesBy::Channel(NoticeChannel { channel, key, ticket }))
     }

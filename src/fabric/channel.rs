@@ -45,7 +45,7 @@ pub(crate) trait ChannelReceiver: Debug + Send {
     fn passed_over(&self) -> u64;
 
     /// Becomes readable when a datagram is waiting, or may be: receive then, until there is none, and ask for the handle again
-    /// before the next wait. `None` in a simulation.
+    /// before the next wait, always the same one. `None` in a simulation.
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError>;
 }
 

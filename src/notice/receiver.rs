@@ -1,6 +1,6 @@
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
@@ -22,6 +22,8 @@ pub(crate) struct NoticeReceiver {
     channel: u64,
     return_ticket: Box<[u8]>,
     state: Mutex<State>,
+    /// What can be waited for, as soon as somebody does.
+    handle: OnceLock<OwnedFd>,
     /// How often datagrams were missing.
     gaps: Arc<AtomicU64>,
     multicast: Heard,
@@ -130,7 +132,8 @@ impl NoticeReceiver {
             counts: NoticeCounts::default(),
         };
         let (multicast, unicast) = (Heard::default(), Heard::default());
-        Self { channel, return_ticket, state: Mutex::new(state), gaps: Arc::default(), multicast, unicast }
+        let (state, handle, gaps) = (Mutex::new(state), OnceLock::new(), Arc::default());
+        Self { channel, return_ticket, state, handle, gaps, multicast, unicast }
     }
 
     /// What the sender has to know to reach this receiver alone.
@@ -210,10 +213,19 @@ impl NoticeReceiver {
 
     /// Becomes readable when something has come: [`Self::turn`] then, until there is no more. To be asked for before each wait.
     /// `None` in a simulation.
-    pub(crate) fn wait_handle(&self) -> Result<Option<OwnedFd>, FabricError> {
+    pub(crate) fn wait_handle(&self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
         let state = &mut *self.state.lock();
-        let handle = state.receiver.wait_handle()?.map(|handle| handle.try_clone_to_owned()).transpose();
-        handle.map_err(|source| FabricError::System { what: "wait for notices", source })
+        let Some(handle) = state.receiver.wait_handle()? else { return Ok(None) };
+        // That of the receiver is not to be had without the lock.
+        let own = match self.handle.get() {
+            Some(own) => own,
+            None => {
+                let failed = |source| FabricError::System { what: "wait for notices", source };
+                let own = handle.try_clone_to_owned().map_err(failed)?;
+                self.handle.get_or_init(|| own)
+            }
+        };
+        Ok(Some(own.as_fd()))
     }
 
     /// Goes through the datagram in the buffer. Its header, if that is believed.

@@ -137,7 +137,9 @@ impl VerbsChannelSender {
         self.take_completions(state)?;
         if state.health == Health::Broken {
             // There will never be room: who waits for that would wait for ever.
-            return Err(VerbsError::NotSent { status: "the queue pair is broken".to_owned(), vendor: 0 }.into());
+            return Err(
+                VerbsError::NotSent { status: "the queue pair is broken".to_owned(), vendor: 0 }.into()
+            );
         }
         if state.health != Health::Well || state.under_way.len() >= state.depth {
             return Ok(Sent::Full);

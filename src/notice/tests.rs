@@ -16,6 +16,7 @@ use crate::memory::{Protection, Region};
 use crate::testkit::random::{Random, each_seed};
 
 mod incarnations;
+mod numbers;
 mod oracle;
 mod waiting;
 

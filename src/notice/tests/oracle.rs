@@ -225,10 +225,11 @@ impl World {
 #[test]
 fn whatever_the_network_does_what_is_heard_was_announced() {
     let mut seen = [NoticeCounts::default(); 2];
-    let mut sent = NoticeSenderCounts::default();
+    let (mut sent, mut seeds) = (NoticeSenderCounts::default(), 0);
     each_seed(200, |seed| {
         let mut world = World::new(seed);
         (0..STEPS).for_each(|_| world.step());
+        seeds += 1;
 
         // What was lost is found by the next heartbeat that is not.
         *world.pair.wire.room.lock() = None;
@@ -256,4 +257,11 @@ fn whatever_the_network_does_what_is_heard_was_announced() {
     println!("honest: {:?}", seen[0]);
     println!("hostile: {:?}", seen[1]);
     println!("sent: {sent:?}");
+    if seeds > 1 {
+        for NoticeCounts { datagrams, entries, stale, lost, inline_taken, .. } in seen {
+            assert!([datagrams, entries, stale, lost, inline_taken].iter().all(|count| *count > 0));
+        }
+        assert!(seen[1].forged > 0 && seen[1].malformed > 0, "nothing was forged or damaged");
+        assert!(sent.deferred > 0 && sent.coalesced > 0 && sent.unicast_sent > 0);
+    }
 }

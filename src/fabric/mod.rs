@@ -26,7 +26,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub(crate) use address::is_group;
+pub(crate) use address::Group;
 pub use address::{Address, AddressError, RdmaConnect, Target};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use bounds::{check_bounds, check_writes};

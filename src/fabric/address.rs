@@ -111,7 +111,7 @@ impl Group {
     }
 
     /// Its address.
-    #[cfg(any(test, feature = "verbs"))]
+    #[cfg(feature = "verbs")]
     pub(crate) fn address(self) -> Ipv4Addr {
         self.0
     }

@@ -167,7 +167,7 @@ fn verbs(
 fn verbs(
     listen: Option<Address>,
     _connect: RdmaConnect,
-    _notice_group: Option<Ipv4Addr>,
+    _notice_group: Option<Group>,
 ) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
     listen.map_or(Ok(None), |address| Err(FabricError::WithoutVerbs { address }))
 }

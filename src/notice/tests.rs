@@ -468,25 +468,6 @@ fn what_is_not_for_this_receiver_is_counted_and_no_more() {
     assert!(!mailbox.take_gap());
 }
 
-/// Whoever does not have the key cannot make a receiver deaf by a high number, nor one topic's key holder for another topic.
-#[test]
-fn a_high_number_deafens_nobody_but_the_readers_of_its_topic() {
-    let (pair, mailbox) = Pair::with_topic();
-    let (other, other_key) = (TopicId::new(8), NoticeKey::new([3; 16]));
-    let other_mailbox = pair.receiver.subscribe(other, Epoch::FIRST, other_key);
-    let channel = pair.sender.identity();
-    for (topic, key) in [(T, NoticeKey::new([9; 16])), (other, other_key)] {
-        let mut draft = DatagramDraft::new(MTU).unwrap();
-        draft.push(&notice(topic, 77), &key, None);
-        let header = DatagramHeader { is_beacon: false, is_alone: false, channel, number: u64::MAX };
-        pair.inbox.put(&(None, draft.seal(&header).to_vec()));
-    }
-    pair.announce(1);
-    let counts = pair.deliver(1);
-    assert_eq!((counts.forged, counts.entries), (1, 2));
-    assert_eq!((mailbox.hint().sequence.get(), other_mailbox.hint().sequence.get()), (1, 77));
-}
-
 #[test]
 fn missing_datagrams_are_counted_and_mark_every_mailbox_once() {
     let (pair, mailbox) = Pair::with_topic();

@@ -96,14 +96,13 @@ impl Audience {
         }
     }
 
-    /// Nobody listens any more: the peer is sent nothing alone.
-    pub(super) fn leave(&mut self) {
-        self.leave_alone();
-        (self.sender, self.heard_ns) = (None, None);
-    }
-
-    /// Sends notices to the peer alone as soon as those that are sent to all have not arrived for a while.
-    pub(super) fn tend(&mut self, connection: &dyn Connection, now_ns: u64) {
+    /// Sends notices to the peer alone as soon as those that are sent to all have not arrived for a while; and
+    /// nothing as soon as it listens to nothing any more.
+    pub(super) fn tend(&mut self, connection: &dyn Connection, is_listening: bool, now_ns: u64) {
+        if !is_listening {
+            self.leave_alone();
+            (self.sender, self.heard_ns) = (None, None);
+        }
         let Some((sender, heard_ns)) = self.sender.as_ref().zip(self.heard_ns) else { return };
         if self.alone.is_some() || now_ns.saturating_sub(heard_ns) < limits::NOTICE_UNHEARD_NS {
             return;

@@ -69,6 +69,9 @@ pub const UNICAST_RECEIVERS_MAX: usize = 64;
 pub const NOTICES_PER_TURN_MAX: u32 = 256;
 /// Bytes that came with notices and that are kept for one subscriber until it takes them.
 pub const NOTICE_INLINE_HELD_LEN: usize = 64 * 1024;
+/// How far the number of a datagram may be ahead of all that were heard to be believed at once. After more losses than that
+/// the next one is.
+pub const NOTICE_LEAP_MAX: u64 = 1 << 20;
 /// How often a subscriber that asked for notices looks in a repository on another host while none arrive, nanoseconds.
 pub const NOTICE_TIMER_NS: u64 = 1_000_000;
 /// How often it looks while they do arrive, and tell of nothing, nanoseconds: the last one may have been lost.

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use fabricast::{Delivery, Node, Payload, Pod, Raw, StatePublisher, StateSubscriber};
+use fabricast::{Delivery, Node, NoticePath, Payload, Pod, Raw, StatePublisher, StateSubscriber};
 use serde::{Deserialize, Serialize};
 
 use self::support::pattern::{Pattern, is_whole};
@@ -46,6 +46,9 @@ const FREE: &[(&str, usize)] = &[
     ("log", 64),
     ("log", 65_536),
     ("log-batch", 100),
+    ("told", 64),
+    ("log-told", 64),
+    ("log-batch-told", 100),
 ];
 
 #[test]
@@ -183,7 +186,8 @@ enum Venue {
 type Around<'a> = &'a mut dyn FnMut(&mut dyn FnMut());
 
 fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Around<'_>) {
-    let place = Place { dir, delivery, len };
+    let (what, is_told) = what.strip_suffix("told").map_or((what, false), |rest| (rest, true));
+    let place = Place { dir, delivery, len, is_told };
     let mut pattern = Pattern::new(len);
     let mut publish_raw = |publisher: &mut StatePublisher<Raw>, number: u64| {
         publisher.publish(pattern.value(number)).expect("it fits");
@@ -193,7 +197,7 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         assert!(is_whole(sample.bytes, number, len));
     };
     match what {
-        "raw" => place.rounds::<Raw>(&mut publish_raw, receive_raw, around),
+        "raw" | "" => place.rounds::<Raw>(&mut publish_raw, receive_raw, around),
         "owned-bytes" => place.rounds::<Raw>(
             &mut publish_raw,
             |subscriber, _| drop(subscriber.try_receive().expect("a receive").expect("a value")),
@@ -228,8 +232,8 @@ fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Arou
         "pod" => place.values::<Pod<_>, _>(|number| [[[number; 32]; 32]; 8], around),
         "pod-in-place" => place.values_in_place(|number| [[[number; 32]; 32]; 8], around),
         "struct" => place.values::<Quote, _>(quote, around),
-        "log" => place.logs(1, around),
-        "log-batch" => place.logs(30, around),
+        "log" | "log-" => place.logs(1, around),
+        "log-batch" | "log-batch-" => place.logs(30, around),
         "clock" => around(&mut || (0..ROUNDS).for_each(|_| _ = std::hint::black_box(now()))),
         "call" => around(&mut || _ = std::hint::black_box(rustix::process::getppid())),
         what => panic!("nobody knows how to {what}"),
@@ -251,6 +255,8 @@ struct Place<'a> {
     dir: &'a Path,
     delivery: Delivery,
     len: usize,
+    /// The subscriber has asked for notices. It is awake.
+    is_told: bool,
 }
 
 impl Place<'_> {
@@ -300,13 +306,15 @@ impl Place<'_> {
 
     /// Records of a log, which goes round its ring meanwhile: so many by one commit, received one by one.
     fn logs(self, batch: u64, around: Around<'_>) {
-        let Self { dir, delivery, len } = self;
+        let Self { dir, delivery, len, is_told } = self;
         let publishing = Node::builder().name("p").expect("a name").runtime_dir(dir).open().expect("a node");
         let mut publisher =
             publishing.log_publisher::<Raw>("t").payload_len_max(len).open().expect("a topic");
         let subscribing = Node::builder().runtime_dir(dir).open().expect("a node");
         let builder = subscribing.log_subscriber::<Raw>("shm:p/t").delivery(delivery);
+        let builder = if is_told { builder.notices() } else { builder };
         let mut subscriber = builder.open().expect("a subscription");
+        assert_eq!(subscriber.notice_path() == NoticePath::Bell, is_told);
         let mut pattern = Pattern::new(len);
         let mut number = 0;
         let mut round = || {
@@ -337,7 +345,9 @@ impl Place<'_> {
         let mut publisher = builder.open().expect("a topic");
         let subscribing = Node::builder().runtime_dir(self.dir).open().expect("a node");
         let builder = subscribing.state_subscriber::<T>("shm:p/t").delivery(self.delivery);
+        let builder = if self.is_told { builder.notices() } else { builder };
         let mut subscriber = builder.open().expect("a subscription");
+        assert_eq!(subscriber.notice_path() == NoticePath::Bell, self.is_told);
         let mut number = 0;
         let mut round = || {
             number += 1;

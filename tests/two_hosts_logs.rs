@@ -7,15 +7,17 @@
 //! ```
 //!
 //! FABRICAST_TEST_RECORDS says how many records are published, FABRICAST_TEST_RATE how many of them a second,
-//! FABRICAST_TEST_DELIVERY how they travel, and FABRICAST_TEST_DEAF that all notices are dropped.
+//! FABRICAST_TEST_DELIVERY how they travel, and FABRICAST_TEST_NOTICES what becomes of the notices on this wire: `heard`, or
+//! `dropped`, with `--drop-datagrams-b`. Without that some may be lost.
 
 #![cfg(feature = "verbs")]
 
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use fabricast::{
-    Delivery, LogPublisher, LogSubscriber, Node, NodeBuilder, NoticePath, Raw, ReceiveError, Sequence,
-    SubscriberError,
+    Delivery, LogPublisher, LogSubscriber, Node, NodeBuilder, NoticeCounts, NoticePath, Raw, ReceiveError,
+    Sequence, SubscriberError,
 };
 
 use self::support::pattern::{Pattern, is_whole};
@@ -37,6 +39,8 @@ const BATCH: u64 = 40;
 const SUBSCRIBERS: usize = 4;
 /// Who has not been seen for so long does not come again.
 const ABSENT: Duration = Duration::from_secs(8);
+/// How long one receive waits.
+const WAIT: Duration = Duration::from_secs(1);
 /// How long one attempt to subscribe may take.
 const ATTEMPT: Duration = Duration::from_secs(3);
 
@@ -49,8 +53,24 @@ fn records() -> u64 {
     number("FABRICAST_TEST_RECORDS", 20_000)
 }
 
-fn is_deaf() -> bool {
-    std::env::var("FABRICAST_TEST_DEAF").is_ok()
+/// What becomes of notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wire {
+    /// They arrive.
+    Heard,
+    /// None of them does.
+    Dropped,
+    /// Some of them may.
+    Unknown,
+}
+
+fn wire() -> Wire {
+    match std::env::var("FABRICAST_TEST_NOTICES").as_deref() {
+        Ok("heard") => Wire::Heard,
+        Ok("dropped") => Wire::Dropped,
+        Ok(other) => panic!("what is {other}?"),
+        Err(_) => Wire::Unknown,
+    }
 }
 
 fn delivery() -> Delivery {
@@ -116,77 +136,103 @@ fn publisher() {
     }
 }
 
-/// A subscription that goes on behind its last record when its connection is lost.
-struct Follower<'a> {
-    node: &'a Node,
+/// A subscription that goes on behind its last record when its connection is lost, of a node of its own.
+struct Follower {
+    node: Node,
     subscriber: Option<LogSubscriber<Raw>>,
     next: u64,
     lost: u64,
     gone: u64,
-    path: NoticePath,
     records: u64,
 }
 
-impl<'a> Follower<'a> {
-    fn new(node: &'a Node) -> Self {
-        Self { node, subscriber: None, next: 1, lost: 0, gone: 0, path: NoticePath::None, records: records() }
+impl Follower {
+    fn new() -> Self {
+        let node = builder().open().expect("a node");
+        Self { node, subscriber: None, next: 1, lost: 0, gone: 0, records: records() }
     }
 
     fn open(&mut self) {
         let target = format!("{}/{TOPIC}", host("PEER"));
         let builder = self.node.log_subscriber(&target).at(Sequence::new(self.next));
-        let builder = builder.delivery(delivery()).timeout(ATTEMPT);
-        let builder = if is_deaf() { builder } else { builder.notices() };
-        match builder.open() {
+        match builder.delivery(delivery()).timeout(ATTEMPT).notices().open() {
             Ok(subscriber) => self.subscriber = Some(subscriber),
             // The other host is not as far, or the wire is bad: the next attempt.
-            Err(error) if is_passing(&error) => {}
+            Err(error) if is_passing(&error) => std::thread::park_timeout(Duration::from_millis(1)),
             Err(error) => panic!("{error}"),
         }
     }
 
-    /// Takes what has come: each record once, in order, whole. Whether there was any.
-    fn look(&mut self) -> bool {
-        if self.is_complete() {
-            return false;
-        }
-        let Some(subscriber) = &mut self.subscriber else {
-            self.open();
-            return false;
-        };
-        for taken in 0..1000 {
-            match subscriber.try_receive_ref() {
-                Ok(None) => return taken > 0,
-                Ok(Some(record)) => {
-                    let sequence = record.sequence.get();
-                    assert_eq!(sequence, self.next, "neither twice nor a hole");
-                    assert!(
-                        is_whole(record.bytes, sequence, SIZE),
-                        "record {sequence} is not what was published"
-                    );
-                    self.next += 1;
-                    if sequence % 1000 == 0 {
-                        self.path = subscriber.notice_path();
-                    }
-                }
-                Err(ReceiveError::Lapped { first_lost, count }) => {
-                    assert_eq!(first_lost.get(), self.next);
-                    (self.next, self.lost) = (self.next + count, self.lost + count);
-                }
-                Err(ReceiveError::Gone { .. }) => {
-                    self.gone += 1;
-                    self.tell();
-                    self.subscriber = None;
-                    return true;
-                }
-                Err(error) => panic!("{error}"),
+    /// Waits for what comes, and takes it: each record once, in order, whole.
+    fn look(&mut self) {
+        let Some(subscriber) = &mut self.subscriber else { return self.open() };
+        let received = match subscriber.receive_timeout(WAIT) {
+            Ok(record) => {
+                Ok(record.map(|record| (record.sequence, is_as_published(&record.value, record.sequence))))
             }
+            Err(error) => Err(error),
+        };
+        match received {
+            Ok(None) => {}
+            Ok(Some((sequence, is_whole))) => {
+                assert_eq!(sequence.get(), self.next, "neither twice nor a hole");
+                assert!(is_whole, "record {sequence} is not what was published");
+                self.next += 1;
+            }
+            Err(ReceiveError::Lapped { first_lost, count }) => {
+                assert_eq!(first_lost.get(), self.next);
+                (self.next, self.lost) = (self.next + count, self.lost + count);
+            }
+            Err(ReceiveError::Gone { .. }) => {
+                self.gone += 1;
+                self.tell();
+                self.subscriber = None;
+            }
+            Err(error) => panic!("{error}"),
         }
-        true
     }
 
-    fn is_complete(&self) -> bool {
-        self.next > self.records
+    /// Takes all records, and says once when a third of them are there.
+    fn follow(&mut self, third: &Sender<()>) {
+        let (mut seen, mut progress) = (now(), 0);
+        while self.next <= self.records {
+            self.look();
+            if progress <= self.records / 3 && self.next > self.records / 3 {
+                let _ = third.send(());
+            }
+            if self.next > progress {
+                (progress, seen) = (self.next, now());
+            }
+            if seen.elapsed() > PATIENCE {
+                self.tell();
+                panic!("nothing comes any more");
+            }
+        }
+        self.tell();
+        assert_eq!((self.next, self.lost), (self.records + 1, 0));
+    }
+
+    /// Whether it was told as this wire lets it be told.
+    fn check_notices(&mut self) {
+        let Some(subscriber) = &mut self.subscriber else { panic!("it has received something") };
+        if delivery() == Delivery::Push {
+            return assert_eq!(subscriber.notice_path(), NoticePath::None);
+        }
+        match wire() {
+            Wire::Unknown => {}
+            Wire::Heard => {
+                wait_until("notices that are sent to all", || {
+                    subscriber.try_receive().expect("the topic is there");
+                    subscriber.notice_path() == NoticePath::Multicast
+                });
+                let counts = subscriber.notice_counts();
+                assert!(counts.entries > 0 && counts.inline_taken > 0, "{counts:?}");
+            }
+            Wire::Dropped => {
+                assert_eq!(subscriber.notice_path(), NoticePath::Timer);
+                assert_eq!(subscriber.notice_counts(), NoticeCounts::default());
+            }
+        }
     }
 
     fn tell(&self) {
@@ -198,10 +244,14 @@ impl<'a> Follower<'a> {
             self.next - 1,
             self.lost,
             self.gone,
-            self.path,
+            subscriber.notice_path(),
             subscriber.notice_counts()
         );
     }
+}
+
+fn is_as_published(bytes: &[u8], sequence: Sequence) -> bool {
+    is_whole(bytes, sequence.get(), SIZE)
 }
 
 /// Whether another attempt may succeed.
@@ -220,32 +270,21 @@ fn is_passing(error: &SubscriberError) -> bool {
 #[test]
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn subscribers() {
-    let node = builder().open().expect("a node");
-    let records = records();
-    let mut followers: Vec<_> = (1..SUBSCRIBERS).map(|_| Follower::new(&node)).collect();
-    let (mut seen, mut progress) = (now(), 0);
-    while followers.len() < SUBSCRIBERS || !followers.iter().all(Follower::is_complete) {
-        let mut any = false;
-        for follower in &mut followers {
-            any |= follower.look();
+    let (third, thirds) = channel();
+    std::thread::scope(|scope| {
+        let follow = || {
+            let third = third.clone();
+            scope.spawn(move || {
+                let mut follower = Follower::new();
+                follower.follow(&third);
+                follower.check_notices();
+            })
+        };
+        let early: Vec<_> = (1..SUBSCRIBERS).map(|_| follow()).collect();
+        (1..SUBSCRIBERS).for_each(|_| thirds.recv_timeout(PATIENCE * 4).expect("a third of the records"));
+        let late = follow();
+        for follower in early.into_iter().chain([late]) {
+            follower.join().expect("every record");
         }
-        if !any {
-            std::thread::park_timeout(Duration::from_micros(200));
-        }
-        if followers.len() < SUBSCRIBERS && followers.iter().all(|it| it.next > records / 3) {
-            followers.push(Follower::new(&node));
-        }
-        let now_at: u64 = followers.iter().map(|it| it.next).sum();
-        if now_at > progress {
-            (progress, seen) = (now_at, now());
-        }
-        if seen.elapsed() > PATIENCE {
-            followers.iter().for_each(Follower::tell);
-            panic!("nothing comes any more");
-        }
-    }
-    followers.iter().for_each(Follower::tell);
-    for follower in &followers {
-        assert_eq!((follower.next, follower.lost), (records + 1, 0));
-    }
+    });
 }

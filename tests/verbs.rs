@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fabricast::{
-    Address, Delivery, FabricError, LogSubscriber, Node, Raw, RdmaConnect, ReceiveError, StateSubscriber,
-    SubscriberError, TopicReport,
+    Address, Delivery, FabricError, LogSubscriber, Node, NoticePath, Raw, RdmaConnect, ReceiveError,
+    StateSubscriber, SubscriberError, TopicReport,
 };
 use tempfile::TempDir;
 
@@ -228,6 +228,39 @@ fn follow(mut subscriber: LogSubscriber<Raw>, progress: &AtomicU64) -> (u64, u64
             Err(error) => panic!("{error}"),
         }
         progress.store(received + lost, Ordering::Relaxed);
+    }
+}
+
+/// Subscribers that sleep until they are told: by datagrams that are sent to all.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn records_come_with_notices_that_are_sent_to_all() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let publishing = publishing(dir.path(), "publishing");
+    let mut publisher = publishing.log_publisher::<Raw>(TOPIC).open().expect("a topic");
+    let target = format!("{}/{TOPIC}", rdma(&publishing));
+    let nodes = [anonymous(dir.path()), anonymous(dir.path())];
+    let mut subscribers = nodes.each_ref().map(|node| {
+        let builder = node.log_subscriber::<Raw>(&target).notices().timeout(PATIENCE);
+        builder.open().expect("a subscription")
+    });
+    for subscriber in &mut subscribers {
+        wait_until("notices that are sent to all", || {
+            assert!(subscriber.try_receive().expect("the topic is there").is_none());
+            subscriber.notice_path() == NoticePath::Multicast
+        });
+    }
+    for number in 1..=20_u64 {
+        publisher.publish(&number.to_le_bytes()).expect("it fits");
+        for subscriber in &mut subscribers {
+            let record = subscriber.receive_timeout(PATIENCE).expect("the topic is there").expect("a record");
+            assert_eq!((record.sequence.get(), record.value), (number, number.to_le_bytes().to_vec()));
+        }
+    }
+    for subscriber in &subscribers {
+        let counts = subscriber.notice_counts();
+        assert!(counts.inline_taken >= 20 && counts.inline_dropped == 0, "{counts:?}");
+        assert_eq!(subscriber.notice_path(), NoticePath::Multicast);
     }
 }
 

@@ -99,9 +99,22 @@ pub enum AddressError {
     Name(#[from] NameError),
 }
 
-/// Whether an address is that of a group which leaves the local network if routers are told so: the others are for routers.
-pub(crate) fn is_group(address: Ipv4Addr) -> bool {
-    address.is_multicast() && !matches!(address.octets(), [224, 0, 0, _])
+/// The address of a multicast group that leaves the local network if routers are told so: the others are for routers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Group(Ipv4Addr);
+
+impl Group {
+    /// The group of this address, if it is one that anybody may send to.
+    pub(crate) fn new(group: Ipv4Addr) -> Result<Self, AddressError> {
+        let is_group = group.is_multicast() && !matches!(group.octets(), [224, 0, 0, _]);
+        if is_group { Ok(Self(group)) } else { Err(AddressError::Group { group }) }
+    }
+
+    /// Its address.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn address(self) -> Ipv4Addr {
+        self.0
+    }
 }
 
 impl FromStr for Address {
@@ -209,5 +222,22 @@ mod tests {
         }
         let error = "shm:a".parse::<Target>().unwrap_err();
         assert_eq!(error.to_string(), "\"shm:a\" names no topic: write shm:a/TOPIC");
+    }
+
+    #[test]
+    fn a_group_must_be_one() {
+        for (address, expected) in [
+            ("239.255.7.7", true),
+            ("224.0.1.1", true),
+            ("224.0.0.251", false),
+            ("10.77.0.1", false),
+            ("240.0.0.1", false),
+            ("255.255.255.255", false),
+        ] {
+            let group: Ipv4Addr = address.parse().unwrap();
+            assert_eq!(Group::new(group).is_ok(), expected, "{address}");
+        }
+        let error = Group::new(Ipv4Addr::LOCALHOST).unwrap_err();
+        assert!(error.to_string().starts_with("127.0.0.1 is no multicast group"), "{error}");
     }
 }

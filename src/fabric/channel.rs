@@ -22,11 +22,13 @@ pub(crate) trait ChannelSender: Debug + Send + Sync {
     /// yet; nothing was sent then. Where it comes not to stand, or stands no longer, that is an error once, and from then on
     /// what is sent to all is lost: a datagram to one receiver is not.
     fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError>;
+}
 
-    /// Sends a datagram to one receiver, known by its [`ChannelReceiver::return_ticket`]. The ticket comes from a peer, and
-    /// may be anything, but for a host that [`super::Connection::channel_sender`] was asked for by none of its connections: that
-    /// is an error, so that no peer can have datagrams sent to somebody else.
-    fn send_to(&self, return_ticket: &[u8], datagram: &[u8]) -> Result<Sent, FabricError>;
+/// The way from a channel's sender to one of its receivers, which [`super::Connection::unicast_sender`] finds. It keeps the
+/// channel.
+pub(crate) trait UnicastSender: Debug + Send + Sync {
+    /// Sends a datagram to this receiver. [`Sent::Full`] when too many are under way; nothing was sent then.
+    fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError>;
 }
 
 /// The receiving end of a channel. Dropping it leaves the channel.
@@ -43,7 +45,7 @@ pub(crate) trait ChannelReceiver: Debug + Send {
     fn passed_over(&self) -> u64;
 
     /// Becomes readable when a datagram is waiting, or may be: receive then, until there is none, and ask for the handle again
-    /// before the next wait. `None` in a simulation.
+    /// before the next wait, always the same one. `None` in a simulation.
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError>;
 }
 

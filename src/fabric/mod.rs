@@ -26,13 +26,13 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-pub(crate) use address::is_group;
+pub(crate) use address::Group;
 pub use address::{Address, AddressError, RdmaConnect, Target};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use channel::Datagram;
-pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach};
+pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, UnicastSender};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
 pub(crate) use wait::{Waker, finish, read_now, wait};
@@ -114,6 +114,14 @@ pub(crate) trait Connection: Debug + Send {
     /// host. `None` where the medium has no datagrams.
     fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
         Ok(None)
+    }
+
+    /// The way from that channel to one receiver at the other end, by its [`ChannelReceiver::return_ticket`]. The ticket comes
+    /// from the peer, and may be anything: one that names another host than the peer's is an error, so that no peer can have
+    /// datagrams sent to somebody else. May take as long as the network takes to find the host.
+    fn unicast_sender(&self, return_ticket: &[u8]) -> Result<Arc<dyn UnicastSender>, FabricError> {
+        let _ = return_ticket;
+        Err(FabricError::Access { why: "this medium has no channels" })
     }
 
     /// Begins to join a channel of the peer's, by its [`ChannelSender::ticket`], which comes from the peer and may be

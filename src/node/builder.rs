@@ -13,7 +13,7 @@ use crate::fabric::shm::directory::RuntimeDirectory;
 #[cfg(feature = "verbs")]
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
 use crate::fabric::{
-    Address, AddressError, Fabric, FabricError, Listener, RdmaConnect, SeveralFabrics, is_group,
+    Address, AddressError, Fabric, FabricError, Group, Listener, RdmaConnect, SeveralFabrics,
 };
 use crate::id::{NameError, NodeName};
 
@@ -26,7 +26,7 @@ pub struct NodeBuilder {
     events: Arc<dyn EventSink>,
     rdma: Option<Address>,
     rdma_connect: RdmaConnect,
-    notice_group: Option<Ipv4Addr>,
+    notice_group: Option<Group>,
 }
 
 /// Why a node could not be opened.
@@ -113,11 +113,7 @@ impl NodeBuilder {
     ///
     /// [`AddressError::Group`] when it is not a group that anybody may send to.
     pub fn notice_group(self, group: Ipv4Addr) -> Result<Self, AddressError> {
-        if is_group(group) {
-            Ok(Self { notice_group: Some(group), ..self })
-        } else {
-            Err(AddressError::Group { group })
-        }
+        Ok(Self { notice_group: Some(Group::new(group)?), ..self })
     }
 
     /// Where the node's events go. By default they become `tracing` records of the target `fabricast`.
@@ -161,7 +157,7 @@ impl NodeBuilder {
 fn verbs(
     listen: Option<Address>,
     connect: RdmaConnect,
-    notice_group: Option<Ipv4Addr>,
+    notice_group: Option<Group>,
 ) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
     Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect, notice_group })?)))
 }
@@ -171,7 +167,7 @@ fn verbs(
 fn verbs(
     listen: Option<Address>,
     _connect: RdmaConnect,
-    _notice_group: Option<Ipv4Addr>,
+    _notice_group: Option<Group>,
 ) -> Result<Option<Arc<dyn Fabric>>, FabricError> {
     listen.map_or(Ok(None), |address| Err(FabricError::WithoutVerbs { address }))
 }

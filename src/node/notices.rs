@@ -26,6 +26,13 @@ impl NoticeSenders {
         Ok(sender)
     }
 
+    /// How many receivers are sent to alone.
+    #[cfg(test)]
+    pub(super) fn lone_receivers(&self) -> usize {
+        let senders: Vec<_> = self.senders.lock().iter().filter_map(Weak::upgrade).collect();
+        senders.iter().map(|sender| sender.lone_receivers()).sum()
+    }
+
     /// Sends what waits for room, and at a beat what all topics have reached. Whether anything still waits. What fails is told
     /// by the next beat.
     pub(super) fn tend(&self, topics: &[Arc<PublishedTopic>], beat: bool) -> bool {

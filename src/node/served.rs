@@ -198,7 +198,8 @@ impl Served {
         }
         self.session.on_time(now_ns);
         self.act(core, None);
-        self.audience.tend(now_ns);
+        let is_listening = self.attachments.values().any(|attachment| attachment.listener.is_some());
+        self.audience.tend(self.connection.as_ref(), is_listening, now_ns);
         self.tell_lent();
         self.tell_detached();
         if has_lost {
@@ -537,7 +538,7 @@ impl Served {
                         continue;
                     }
                 }
-                attachment.told = true;
+                (attachment.told, attachment.listener) = (true, None);
                 // It fails when the session has ended meanwhile: then there is nobody to be told.
                 let _ = self.session.topic_ended(*id, attachment.topic.newest().get());
             }

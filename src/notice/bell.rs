@@ -121,6 +121,8 @@ fn mark(seen: u32) -> NonZeroU32 {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+
     use super::*;
     use crate::memory::{Access, Protection};
     use crate::sync::atomic::AtomicU64;
@@ -226,6 +228,71 @@ mod tests {
         }
         let (looks, needed) = (looks.load(Ordering::Relaxed), sleepers * (rounds + 1));
         assert!(looks <= 2 * needed, "{looks} looks instead of {needed}");
+    }
+
+    /// Where another process finds the memory of the bell, and whom it tells that it goes to sleep.
+    const MEMORY_VARIABLE: &str = "FABRICAST_TEST_BELL";
+
+    /// The part of a process that is killed; a test of its own does nothing.
+    #[test]
+    fn sleeper_that_is_killed() {
+        let Ok(path) = std::env::var(MEMORY_VARIABLE) else { return };
+        let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        let bell = Bell::new(Arc::new(Region::import(file.into(), BELL_LEN, Access::Write).unwrap()));
+        bell.sleep(Duration::from_secs(600), || {
+            println!("asleep");
+            false
+        });
+        println!("awake");
+    }
+
+    /// Starts a process that sleeps at this bell, and waits until it does.
+    fn sleeper(bell: &Bell) -> std::process::Child {
+        use std::io::BufRead as _;
+
+        let path = format!("/proc/{}/fd/{}", std::process::id(), bell.memory.file().as_raw_fd());
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let command = command.args(["--exact", "--nocapture", "notice::bell::tests::sleeper_that_is_killed"]);
+        let mut child =
+            command.env(MEMORY_VARIABLE, path).stdout(std::process::Stdio::piped()).spawn().unwrap();
+        let mut lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("asleep")));
+        child
+    }
+
+    /// Those that a ring would wake first, and that would wake the others, die in their sleep.
+    #[test]
+    fn the_chain_of_wakes_does_not_break_with_those_who_are_killed_asleep() {
+        let (ringing, news) = (bell(), Arc::new(AtomicU64::new(0)));
+        let killed: Vec<_> = (0..WOKEN_FIRST).map(|_| sleeper(&ringing)).collect();
+        let (asleep, woken) = std::sync::mpsc::channel();
+        let threads: Vec<_> = (0..16)
+            .map(|_| {
+                let (bell, news, asleep) = (mapped_again(&ringing), Arc::clone(&news), asleep.clone());
+                std::thread::spawn(move || {
+                    while news.load(Ordering::Acquire) == 0 {
+                        bell.sleep(Duration::from_secs(120), || {
+                            asleep.send(()).unwrap();
+                            news.load(Ordering::Acquire) > 0
+                        });
+                    }
+                })
+            })
+            .collect();
+        assert_eq!(woken.iter().take(16).count(), 16);
+        // They have said so just before they sleep. Nobody wakes this one.
+        bell().sleep(Duration::from_millis(100), || false);
+        for mut child in killed {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        let began_ns = SystemClock.monotonic_ns();
+        news.store(1, Ordering::Release);
+        ringing.ring();
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert!(elapsed(began_ns) < Duration::from_secs(30), "woken by their own time only");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
 
@@ -22,6 +22,8 @@ pub(crate) struct NoticeReceiver {
     channel: u64,
     return_ticket: Box<[u8]>,
     state: Mutex<State>,
+    /// What can be waited for, as soon as somebody does.
+    handle: OnceLock<OwnedFd>,
     /// How often datagrams were missing.
     gaps: Arc<AtomicU64>,
     multicast: Heard,
@@ -93,7 +95,7 @@ pub struct NoticeCounts {
     pub foreign: u64,
     /// Entries of another incarnation of a topic.
     pub other_epoch: u64,
-    /// Entries with a wrong MAC.
+    /// Entries with a wrong MAC, or in a datagram whose number is too far ahead to be believed at once.
     pub forged: u64,
     /// Pieces of repositories that came inline, for each subscription.
     pub inline_taken: u64,
@@ -130,7 +132,8 @@ impl NoticeReceiver {
             counts: NoticeCounts::default(),
         };
         let (multicast, unicast) = (Heard::default(), Heard::default());
-        Self { channel, return_ticket, state: Mutex::new(state), gaps: Arc::default(), multicast, unicast }
+        let (state, handle, gaps) = (Mutex::new(state), OnceLock::new(), Arc::default());
+        Self { channel, return_ticket, state, handle, gaps, multicast, unicast }
     }
 
     /// What the sender has to know to reach this receiver alone.
@@ -210,10 +213,19 @@ impl NoticeReceiver {
 
     /// Becomes readable when something has come: [`Self::turn`] then, until there is no more. To be asked for before each wait.
     /// `None` in a simulation.
-    pub(crate) fn wait_handle(&self) -> Result<Option<OwnedFd>, FabricError> {
+    pub(crate) fn wait_handle(&self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
         let state = &mut *self.state.lock();
-        let handle = state.receiver.wait_handle()?.map(|handle| handle.try_clone_to_owned()).transpose();
-        handle.map_err(|source| FabricError::System { what: "wait for notices", source })
+        let Some(handle) = state.receiver.wait_handle()? else { return Ok(None) };
+        // That of the receiver is not to be had without the lock.
+        let own = match self.handle.get() {
+            Some(own) => own,
+            None => {
+                let failed = |source| FabricError::System { what: "wait for notices", source };
+                let own = handle.try_clone_to_owned().map_err(failed)?;
+                self.handle.get_or_init(|| own)
+            }
+        };
+        Ok(Some(own.as_fd()))
     }
 
     /// Goes through the datagram in the buffer. Its header, if that is believed.
@@ -228,16 +240,25 @@ impl NoticeReceiver {
             counts.other_channel += 1;
             return None;
         }
-        let mut is_believed = false;
+        let is_leap = numbers.is_leap(header.number);
+        let mut best = None;
         for entry in entries {
-            match entry {
-                Ok(entry) => is_believed |= deliver(topics, &header, &entry, counts),
-                Err(_) => counts.malformed += 1,
-            }
+            let verdict = match entry {
+                Ok(entry) => deliver(topics, &header, &entry, is_leap, counts),
+                Err(_) => {
+                    counts.malformed += 1;
+                    Verdict::Forged
+                }
+            };
+            best = best.max(Some(verdict));
         }
-        if !is_believed {
-            numbers.doubt(header.number);
-            return None;
+        match best {
+            Some(Verdict::Leap | Verdict::Copy | Verdict::New) => {}
+            Some(Verdict::Foreign) => {
+                numbers.doubt(header.number);
+                return None;
+            }
+            None | Some(Verdict::Forged | Verdict::Stale) => return None,
         }
         let lost = numbers.believe(header.number);
         if lost > 0 {
@@ -245,25 +266,26 @@ impl NoticeReceiver {
             // Relaxed: a mark that something should be looked at soon.
             self.gaps.fetch_add(1, Ordering::Relaxed);
         }
-        Some(header)
+        (best != Some(Verdict::Leap)).then_some(header)
     }
 }
 
-/// Puts an entry into the mailboxes of those who subscribe to it, if it is to be believed and new. Whether its MAC is right.
+/// Puts an entry into the mailboxes of those who subscribe to it, if it is to be believed and new. What to make of it.
 fn deliver(
     topics: &mut HashMap<TopicId, Vec<Incarnation>>,
     header: &DatagramHeader,
     entry: &Entry<'_>,
+    is_leap: bool,
     counts: &mut NoticeCounts,
-) -> bool {
+) -> Verdict {
     let topic = entry.notice.topic;
     let Some(incarnations) = topics.get_mut(&topic) else {
         counts.foreign += 1;
-        return false;
+        return Verdict::Foreign;
     };
     let (mut verdict, mut is_deserted) = (None, false);
     for incarnation in incarnations.iter_mut().filter(|it| it.epoch == entry.notice.epoch) {
-        let judged = incarnation.judge(header, entry);
+        let judged = incarnation.judge(header, entry, is_leap);
         if judged == Verdict::New {
             let (taken, dropped) = incarnation.put(entry);
             counts.inline_taken += taken;
@@ -274,7 +296,7 @@ fn deliver(
     }
     match verdict {
         None => counts.other_epoch += 1,
-        Some(Verdict::Forged) => counts.forged += 1,
+        Some(Verdict::Foreign | Verdict::Forged | Verdict::Leap) => counts.forged += 1,
         Some(Verdict::Stale | Verdict::Copy) => counts.stale += 1,
         Some(Verdict::New) => counts.entries += 1,
     }
@@ -284,24 +306,28 @@ fn deliver(
             topics.remove(&topic);
         }
     }
-    verdict >= Some(Verdict::Copy)
+    verdict.unwrap_or(Verdict::Stale)
 }
 
 /// What to make of an entry, the better the later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
+    /// Nobody here subscribes to its topic.
+    Foreign,
     /// Its MAC is wrong.
     Forged,
-    /// It is no newer than what came the same way.
+    /// It is no newer than what came the same way, or for another incarnation.
     Stale,
-    /// It is what it says, and came the other way before.
+    /// Its MAC is right, and its number further ahead than can be believed at once.
+    Leap,
+    /// It is what it says, and came the other way a little before.
     Copy,
     /// It is what it says.
     New,
 }
 
 impl Incarnation {
-    fn judge(&mut self, header: &DatagramHeader, entry: &Entry<'_>) -> Verdict {
+    fn judge(&mut self, header: &DatagramHeader, entry: &Entry<'_>, is_leap: bool) -> Verdict {
         let [multicast, unicast] = &mut self.newest;
         let (same_way, other_way) = if header.is_alone { (unicast, multicast) } else { (multicast, unicast) };
         if header.number <= *same_way {
@@ -310,8 +336,16 @@ impl Incarnation {
         if !entry.is_authentic(&self.key) {
             return Verdict::Forged;
         }
+        if is_leap {
+            return Verdict::Leap;
+        }
         *same_way = header.number;
-        if header.number <= *other_way { Verdict::Copy } else { Verdict::New }
+        match other_way.checked_sub(header.number) {
+            None => Verdict::New,
+            Some(ahead) if ahead <= limits::CHANNEL_RECEIVES as u64 => Verdict::Copy,
+            // Both ways are about as fast: that what was heard in the other way is so far ahead was a lie.
+            Some(_) => Verdict::Stale,
+        }
     }
 
     /// Puts an entry into all mailboxes; how many pieces were taken, and how many dropped.
@@ -330,6 +364,10 @@ impl Incarnation {
 impl Numbers {
     /// Takes note of a datagram that is believed; how many before it are missing.
     fn believe(&mut self, number: u64) -> u64 {
+        if self.newest.saturating_sub(number) > limits::CHANNEL_RECEIVES as u64 {
+            // No datagram is so late: the newest number was a lie.
+            *self = Self::default();
+        }
         if number <= self.newest {
             return 0;
         }
@@ -337,6 +375,12 @@ impl Numbers {
         let lost = missing.saturating_sub(self.doubtful_count);
         *self = Self { newest: number, doubtful: number, doubtful_count: 0 };
         lost
+    }
+
+    /// Whether a number is further ahead than can be believed at once: who may read a topic can make one up. After so many
+    /// losses the next datagram is believed.
+    fn is_leap(&self, number: u64) -> bool {
+        self.newest != 0 && number.saturating_sub(self.newest) > limits::NOTICE_LEAP_MAX
     }
 
     /// Takes note of a datagram that is not: it may be one that this process does not subscribe to anything of.

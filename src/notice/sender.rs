@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::fabric::{ChannelSender, FabricError, Sent};
+use crate::fabric::{ChannelSender, FabricError, Sent, UnicastSender};
 use crate::id::TopicId;
 use crate::layout::notice::{DatagramDraft, DatagramHeader, Inline, Notice, NoticeKey};
 use crate::limits;
@@ -30,16 +30,9 @@ struct State {
     topics: HashMap<TopicId, NoticeKey>,
     /// What waits for room: at most one notice of each topic, with its key.
     pending: VecDeque<(Notice, NoticeKey)>,
-    receivers: Vec<LoneReceiver>,
+    /// Those that get every datagram alone, too.
+    receivers: Vec<Arc<dyn UnicastSender>>,
     counts: NoticeSenderCounts,
-}
-
-/// A receiver that gets every datagram alone.
-#[derive(Debug)]
-struct LoneReceiver {
-    ticket: Box<[u8]>,
-    /// How often it was added.
-    holders: usize,
 }
 
 /// What a sender of notices has counted.
@@ -70,12 +63,6 @@ pub(crate) enum RegisterError {
         max = limits::UNICAST_RECEIVERS_MAX
     )]
     Receivers,
-    /// A ticket is none.
-    #[error("a return ticket of {len} bytes is not possible: it has from 1 to {max}", max = limits::CHANNEL_TICKET_LEN_MAX)]
-    Ticket {
-        /// Its length, bytes.
-        len: usize,
-    },
 }
 
 impl NoticeSender {
@@ -113,6 +100,12 @@ impl NoticeSender {
         self.state.lock().counts
     }
 
+    /// How many receivers are sent to alone.
+    #[cfg(test)]
+    pub(crate) fn lone_receivers(&self) -> usize {
+        self.state.lock().receivers.len()
+    }
+
     /// Makes room for the notices of a topic, and takes note of their key.
     pub(crate) fn register(&self, topic: TopicId, key: NoticeKey) -> Result<(), RegisterError> {
         let mut state = self.state.lock();
@@ -135,36 +128,19 @@ impl NoticeSender {
         state.pending.retain(|(waiting, its_key)| waiting.topic != topic || *its_key != key);
     }
 
-    /// Sends every datagram to this receiver alone too, until [`Self::remove_unicast`] was called as often as this.
-    pub(crate) fn add_unicast(&self, return_ticket: &[u8]) -> Result<(), RegisterError> {
-        let len = return_ticket.len();
-        if !(1..=limits::CHANNEL_TICKET_LEN_MAX).contains(&len) {
-            return Err(RegisterError::Ticket { len });
-        }
+    /// Sends every datagram to this receiver alone too, until [`Self::remove_unicast`].
+    pub(crate) fn add_unicast(&self, receiver: Arc<dyn UnicastSender>) -> Result<(), RegisterError> {
         let receivers = &mut self.state.lock().receivers;
-        if let Some(receiver) = receivers.iter_mut().find(|receiver| *receiver.ticket == *return_ticket) {
-            receiver.holders += 1;
-            return Ok(());
-        }
         if receivers.len() >= limits::UNICAST_RECEIVERS_MAX {
             return Err(RegisterError::Receivers);
         }
-        receivers.push(LoneReceiver { ticket: return_ticket.into(), holders: 1 });
+        receivers.push(receiver);
         Ok(())
     }
 
-    /// Takes back one [`Self::add_unicast`].
-    pub(crate) fn remove_unicast(&self, return_ticket: &[u8]) {
-        let receivers = &mut self.state.lock().receivers;
-        let Some(index) = receivers.iter().position(|receiver| *receiver.ticket == *return_ticket) else {
-            return;
-        };
-        if let Some(receiver) = receivers.get_mut(index) {
-            receiver.holders -= 1;
-            if receiver.holders == 0 {
-                receivers.swap_remove(index);
-            }
-        }
+    /// Takes back [`Self::add_unicast`].
+    pub(crate) fn remove_unicast(&self, receiver: &Arc<dyn UnicastSender>) {
+        self.state.lock().receivers.retain(|known| !Arc::ptr_eq(known, receiver));
     }
 
     /// Tells of a commit, with one datagram, and takes along as much of what waits as fits. Inline bytes that do not fit are
@@ -259,7 +235,7 @@ impl State {
         if !self.receivers.is_empty() {
             let datagram = self.draft.seal(&DatagramHeader { is_alone: true, ..header });
             for receiver in &self.receivers {
-                match sender.channel.send_to(&receiver.ticket, datagram) {
+                match receiver.send(datagram) {
                     Ok(Sent::Done) => self.counts.unicast_sent += 1,
                     Ok(Sent::Full) | Err(_) => self.counts.unicast_failed += 1,
                 }

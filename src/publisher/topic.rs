@@ -128,9 +128,12 @@ impl PublishedTopic {
     /// What it has reached, to be told on a channel.
     pub(crate) fn notice(&self) -> Notice {
         let region = self.registration.region();
-        // The position first: what is told is no further than it is written.
+        // The sequence first, and by an Acquire load, so that the end is loaded behind it: a commit stores the sequence and then
+        // the end, and what was committed before this one has its end there. The other way round any number of commits could
+        // come in between, and records be told of whose end is not.
+        let newest = self.newest();
         let position = self.geometry.end_offset().map_or(0, |offset| region.load_acquire(offset));
-        self.notices.notice(self.newest(), position, self.published_ns())
+        self.notices.notice(newest, position, self.published_ns())
     }
 
     /// What it is written to.

@@ -1,5 +1,4 @@
 use std::fmt;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -122,8 +121,16 @@ impl Ear {
         self.looked_ns.map_or(0, |looked_ns| looked_ns.saturating_add(interval_ns))
     }
 
-    /// Waits for news of something later than this sequence, or until it is time to look, no longer than `left`.
-    pub(super) fn wait(&self, clock: &dyn Clock, last: Sequence, left: Duration) -> Result<(), FabricError> {
+    /// Waits for news of something later than this sequence, or until it is time to look, no longer than `left`. What fails
+    /// here costs time only, too: it looks as often as while it hears nothing.
+    pub(super) fn wait(&self, clock: &dyn Clock, last: Sequence, left: Duration) {
+        if let Err(error) = self.try_wait(clock, last, left) {
+            tracing::debug!(target: "fabricast", %error, "notices cannot be waited for");
+            clock.pause(left.min(Duration::from_nanos(limits::NOTICE_TIMER_NS)));
+        }
+    }
+
+    fn try_wait(&self, clock: &dyn Clock, last: Sequence, left: Duration) -> Result<(), FabricError> {
         let now_ns = clock.monotonic_ns();
         let due = Duration::from_nanos(self.due_ns(now_ns).saturating_sub(now_ns)).min(left);
         let Some(datagrams) = self.receiver.wait_handle()? else {
@@ -132,7 +139,7 @@ impl Ear {
         };
         // Other threads take datagrams for this subscription, too, at any moment.
         let taken = self.mailbox.begin_wait()?;
-        let waited = if self.has_news(last) { Ok(()) } else { wait(&[datagrams.as_fd(), taken], &[], due) };
+        let waited = if self.has_news(last) { Ok(()) } else { wait(&[datagrams, taken], &[], due) };
         self.mailbox.end_wait();
         waited
     }
@@ -149,5 +156,50 @@ impl Ear {
     /// What the process has counted on the channel.
     pub(super) fn counts(&self) -> NoticeCounts {
         self.receiver.counts()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::BorrowedFd;
+
+    use super::*;
+    use crate::fabric::{ChannelReceiver, Datagram};
+    use crate::id::{Epoch, TopicId};
+    use crate::notice::NoticeKey;
+    use crate::testkit::clock::VirtualClock;
+
+    /// The end of a channel that has failed.
+    #[derive(Debug)]
+    struct Broken;
+
+    impl ChannelReceiver for Broken {
+        fn return_ticket(&self) -> &[u8] {
+            b"here"
+        }
+
+        fn receive(&mut self, _: &mut [u8]) -> Result<Option<Datagram>, FabricError> {
+            Err(FabricError::Closed)
+        }
+
+        fn passed_over(&self) -> u64 {
+            0
+        }
+
+        fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+            Err(FabricError::Closed)
+        }
+    }
+
+    #[test]
+    fn an_ear_that_cannot_wait_looks_by_its_timer() {
+        let receiver = Arc::new(NoticeReceiver::new(Box::new(Broken), 7));
+        let mailbox = receiver.subscribe(TopicId::new(1), Epoch::FIRST, NoticeKey::new([1; 16]));
+        let (ear, clock) = (Ear::new(receiver, mailbox), VirtualClock::default());
+        for (left_ns, expected_ns) in [(u64::MAX, limits::NOTICE_TIMER_NS), (70, 70), (0, 0)] {
+            let before_ns = clock.monotonic_ns();
+            ear.wait(&clock, Sequence::NONE, Duration::from_nanos(left_ns));
+            assert_eq!(clock.monotonic_ns() - before_ns, expected_ns);
+        }
     }
 }

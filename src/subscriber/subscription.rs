@@ -238,7 +238,7 @@ impl Subscription {
         match (&self.listening, &self.source) {
             (Some(Listening::Channel(ear)), Source::Remote(_)) if !is_fetching => {
                 let left = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
-                return ear.wait(self.clock.as_ref(), last, left);
+                ear.wait(self.clock.as_ref(), last, left);
             }
             (Some(Listening::Bell(bell)), Source::Mapped(memory) | Source::Landing(memory)) => {
                 let timeout = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));

@@ -109,12 +109,15 @@ struct Meter {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let subscription = setting.subscribe_any(target, Delivery::Pull, LogStart::Newest)?;
+    let mut subscription = setting.subscribe_any(target, Delivery::Pull, LogStart::Newest)?;
     // Taken only now: until here, Ctrl-C ends the process as it ends any other.
     let interrupt = Interrupt::install()?;
     let topic = subscription.topic().clone();
     // What is there of a state topic was published before; a log begins with what comes.
-    let mut is_old = matches!(subscription, Subscription::State(_));
+    let old = match subscription {
+        Subscription::State(_) => subscription.report(false)?.sequence.get(),
+        Subscription::Log(_) => 0,
+    };
     let mut feed = Feed::new(subscription, (target, "measuring"), arguments.duration, &interrupt);
     let mut meter = Meter::new(topic, arguments.json);
     if !arguments.json {
@@ -125,14 +128,13 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             (Position { sequence: view.sequence.get(), published_ns: view.published_ns }, view.bytes.len())
         };
         match feed.next(position)? {
-            Event::Value((position, _), None) if is_old => meter.last = Some(position),
+            Event::Value((position, _), _) if position.sequence <= old => meter.last = Some(position),
             Event::Value((position, len), missed) => meter.value(position, len, missed),
             Event::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
             Event::Nothing => meter.unlooked = LOOK_EVERY,
             Event::Over(why) if meter.whole.is_empty() => return Err(feed.nothing(&why)),
             Event::Over(_) | Event::Interrupted => break,
         }
-        is_old = false;
         meter.tick()?;
     }
     meter.end()?;

@@ -22,12 +22,12 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 pub(super) use self::receiver::VerbsChannelReceiver;
-pub(super) use self::sender::VerbsChannelSender;
+pub(super) use self::sender::{VerbsChannelSender, VerbsUnicastSender};
 use self::site::Site;
 use self::ticket::ChannelTicket;
 use super::error::VerbsError;
 use super::opened::Devices;
-use crate::fabric::{FabricError, is_group};
+use crate::fabric::{FabricError, Group};
 
 /// Bytes in front of a received datagram: where it came from, and where it went.
 const HEADER_LEN: usize = 40;
@@ -47,17 +47,14 @@ enum Health {
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     /// The group of all of them. Otherwise one by chance for each.
-    group: Option<Ipv4Addr>,
+    group: Option<Group>,
     senders: Mutex<Vec<(Ipv4Addr, Weak<VerbsChannelSender>)>>,
 }
 
 impl Channels {
     /// None yet. All will use this group, if there is one.
-    pub(super) fn new(group: Option<Ipv4Addr>) -> Result<Self, VerbsError> {
-        match group.filter(|group| !is_group(*group)) {
-            Some(group) => Err(VerbsError::NotAGroup { group }),
-            None => Ok(Self { group, senders: Mutex::default() }),
-        }
+    pub(super) fn new(group: Option<Group>) -> Self {
+        Self { group, senders: Mutex::default() }
     }
 
     /// The channel of a local address. `None` where datagrams cannot be sent.
@@ -72,7 +69,7 @@ impl Channels {
             return Ok(known);
         }
         let Some(site) = Site::open(address, devices)? else { return Ok(None) };
-        let group = self.group.map_or_else(random_group, Ok)?;
+        let group = self.group.map_or_else(random_group, |group| Ok(group.address()))?;
         let sender = Arc::new(VerbsChannelSender::open(site, group)?);
         senders.retain(|(of, sender)| *of != address && sender.strong_count() > 0);
         senders.push((address, Arc::downgrade(&sender)));
@@ -80,17 +77,24 @@ impl Channels {
     }
 }
 
-/// The channel of a local address, shown to a peer whose connection it belongs to. `None` where datagrams cannot be sent.
+/// The channel of a local address. `None` where datagrams cannot be sent.
 pub(super) fn sender(
     address: Ipv4Addr,
-    peer: Ipv4Addr,
     devices: &Devices,
 ) -> Result<Option<Arc<VerbsChannelSender>>, FabricError> {
-    let sender = devices.channels().sender(address, devices)?;
-    if let Some(sender) = &sender {
-        sender.invite(peer);
-    }
-    Ok(sender)
+    devices.channels().sender(address, devices)
+}
+
+/// The way from the channel of a local address to a receiver of this peer's.
+pub(super) fn unicast(
+    ticket: &[u8],
+    (address, peer): (Ipv4Addr, Ipv4Addr),
+    devices: &Devices,
+) -> Result<VerbsUnicastSender, FabricError> {
+    let sender = sender(address, devices)?;
+    let sender =
+        sender.ok_or(VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" })?;
+    sender.unicast(peer, ticket)
 }
 
 /// Begins to join the channel of a peer, with this local address and that one of the peer.
@@ -126,25 +130,10 @@ mod tests {
     #[test]
     fn groups_by_chance_are_local_ones_and_differ() {
         let groups: Vec<_> = (0..100).map(|_| random_group().unwrap()).collect();
-        assert!(groups.iter().all(|group| is_group(*group) && group.octets().starts_with(&[239, 255])));
+        assert!(
+            groups.iter().all(|group| Group::new(*group).is_ok() && group.octets().starts_with(&[239, 255]))
+        );
         assert!(groups.iter().all(|group| (1..255).contains(&group.octets()[2])));
         assert!(groups.iter().any(|group| *group != groups[0]));
-    }
-
-    #[test]
-    fn a_group_must_be_one() {
-        for (address, expected) in [
-            ("239.255.7.7", true),
-            ("224.0.1.1", true),
-            ("224.0.0.251", false),
-            ("10.77.0.1", false),
-            ("240.0.0.1", false),
-            ("255.255.255.255", false),
-        ] {
-            let group: Ipv4Addr = address.parse().unwrap();
-            assert_eq!(Channels::new(Some(group)).is_ok(), expected, "{address}");
-        }
-        let error = Channels::new(Some(Ipv4Addr::LOCALHOST)).unwrap_err();
-        assert!(error.to_string().starts_with("127.0.0.1 is no multicast group"), "{error}");
     }
 }

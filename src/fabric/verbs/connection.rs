@@ -17,11 +17,14 @@ use crate::clock::{Clock, SystemClock};
 use crate::fabric::several::together;
 use crate::fabric::{
     Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Received, Registration,
-    RemoteKey, Sent,
+    RemoteKey, Sent, UnicastSender,
 };
 
 /// How often a port is chosen that must be free for two ways to connect.
 const PORTS_TRIED_MAX: u32 = 16;
+
+/// What a connection says that has no channels.
+const NO_CHANNEL: VerbsError = VerbsError::NoChannel { why: "it is not between IPv4 addresses" };
 
 /// One end of a session.
 #[derive(Debug)]
@@ -68,15 +71,18 @@ impl Connection for VerbsConnection {
     }
 
     fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
-        let Some((near, far)) = self.session.addresses()? else { return Ok(None) };
-        Ok(channel::sender(near, far, self.session.devices())?.map(|sender| sender as _))
+        let Some((near, _)) = self.session.addresses()? else { return Ok(None) };
+        Ok(channel::sender(near, self.session.devices())?.map(|sender| sender as _))
+    }
+
+    fn unicast_sender(&self, return_ticket: &[u8]) -> Result<Arc<dyn UnicastSender>, FabricError> {
+        let addresses = self.session.addresses()?.ok_or(NO_CHANNEL)?;
+        Ok(Arc::new(channel::unicast(return_ticket, addresses, self.session.devices())?))
     }
 
     fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
-        let addresses = self.session.addresses()?;
-        let (near, far) =
-            addresses.ok_or(VerbsError::NoChannel { why: "it is not between IPv4 addresses" })?;
-        Ok(Box::new(channel::join(ticket, (near, far), self.session.devices())?))
+        let addresses = self.session.addresses()?.ok_or(NO_CHANNEL)?;
+        Ok(Box::new(channel::join(ticket, addresses, self.session.devices())?))
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {

@@ -220,14 +220,6 @@ pub enum VerbsError {
         /// The limit.
         max: usize,
     },
-    /// An address is none of a multicast group that datagrams can be sent to.
-    #[error(
-        "{group} is no multicast group that anybody may send to; use one of 239.255.0.0 to 239.255.255.255"
-    )]
-    NotAGroup {
-        /// The address.
-        group: Ipv4Addr,
-    },
     /// The network did not let this host join a multicast group.
     #[error(
         "the multicast group {group} could not be joined (status {status}): check that the interface is up and that its \

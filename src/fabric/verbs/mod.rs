@@ -30,7 +30,7 @@ mod stream;
 mod sys;
 mod work;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub use error::VerbsError;
@@ -47,7 +47,7 @@ use self::session::Session;
 use self::sys::QueuePairKind;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, RdmaConnect, Registration,
+    Address, Connection, Exposure, Fabric, FabricError, Group, Listener, NodeEntry, RdmaConnect, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -63,7 +63,7 @@ pub(crate) struct VerbsConfig {
     /// How connections are made that are dialled.
     pub(crate) connect: RdmaConnect,
     /// The multicast group of the channels that nodes send to; otherwise one by chance for each of them.
-    pub(crate) notice_group: Option<Ipv4Addr>,
+    pub(crate) notice_group: Option<Group>,
 }
 
 /// The provider for RDMA verbs.
@@ -78,7 +78,7 @@ pub(crate) struct VerbsFabric {
 impl VerbsFabric {
     /// The provider with these settings.
     pub(crate) fn new(config: VerbsConfig) -> Result<Self, FabricError> {
-        let devices = Devices::new(Wish::from_environment(None)?).with_group(config.notice_group)?;
+        let devices = Devices::new(Wish::from_environment(None)?).with_group(config.notice_group);
         let devices = Arc::new(devices);
         let service = Service::new(&devices)?;
         let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;

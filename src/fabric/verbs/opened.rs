@@ -1,6 +1,6 @@
 //! Devices in use.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use super::channel::Channels;
 use super::device::{Device, Wish, ip_address};
 use super::error::VerbsError;
 use super::sys::{Context, LinkLayer, ProtectionDomain, SysError};
-use crate::fabric::FabricError;
+use crate::fabric::{FabricError, Group};
 use crate::limits;
 
 /// A device in use, and what it can do.
@@ -69,8 +69,8 @@ impl Devices {
     }
 
     /// With the multicast group of all channels that are sent to, if there is one.
-    pub(super) fn with_group(self, group: Option<Ipv4Addr>) -> Result<Self, VerbsError> {
-        Ok(Self { channels: Channels::new(group)?, ..self })
+    pub(super) fn with_group(self, group: Option<Group>) -> Self {
+        Self { channels: Channels::new(group), ..self }
     }
 
     /// The channels that are sent to over them.

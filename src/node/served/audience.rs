@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::control::{Heard, NoticeChannel, NoticesBy, Ticket};
 use crate::event::Event;
-use crate::fabric::{Connection, Exposure, FabricError};
+use crate::fabric::{Connection, Exposure, FabricError, UnicastSender};
 use crate::id::Delivery;
 use crate::limits;
 use crate::memory::{Protection, Region};
@@ -18,8 +18,8 @@ pub(super) struct Audience {
     return_ticket: Ticket,
     /// When the peer joined, or last told that what is sent to all arrives, ns. `None` before that.
     heard_ns: Option<u64>,
-    /// Notices are sent to it alone, too.
-    is_alone: bool,
+    /// Where notices are sent to it alone, too.
+    alone: Option<Arc<dyn UnicastSender>>,
 }
 
 /// Why a peer is not told of what a topic publishes.
@@ -76,6 +76,10 @@ impl Audience {
         let ticket = Ticket::new(sender.ticket());
         attachment.listener = Some(listener);
         self.sender = Some(sender);
+        if !self.return_ticket.as_bytes().is_empty() {
+            // It may have joined this channel already, and says so only when it hears something.
+            self.heard_ns.get_or_insert_with(|| core.clock().monotonic_ns());
+        }
         Ok(NoticesBy::Channel(NoticeChannel { channel, key, ticket }))
     }
 
@@ -92,22 +96,43 @@ impl Audience {
         }
     }
 
-    /// Sends notices to the peer alone as soon as those that are sent to all have not arrived for a while.
-    pub(super) fn tend(&mut self, now_ns: u64) {
+    /// Sends notices to the peer alone as soon as those that are sent to all have not arrived for a while; and
+    /// nothing as soon as it listens to nothing any more.
+    pub(super) fn tend(&mut self, connection: &dyn Connection, is_listening: bool, now_ns: u64) {
+        if !is_listening {
+            self.leave_alone();
+            (self.sender, self.heard_ns) = (None, None);
+        }
         let Some((sender, heard_ns)) = self.sender.as_ref().zip(self.heard_ns) else { return };
-        if !self.is_alone && now_ns.saturating_sub(heard_ns) >= limits::NOTICE_UNHEARD_NS {
-            // Without room for one more it looks by its own timer, and it is tried again later.
-            self.is_alone = sender.add_unicast(self.return_ticket.as_bytes()).is_ok();
-            self.heard_ns = Some(now_ns);
+        if self.alone.is_some() || now_ns.saturating_sub(heard_ns) < limits::NOTICE_UNHEARD_NS {
+            return;
+        }
+        self.heard_ns = Some(now_ns);
+        match reach_alone(connection, sender, self.return_ticket.as_bytes()) {
+            Ok(alone) => self.alone = Some(alone),
+            // It looks by its own timer, and it is tried again later.
+            Err(error) => {
+                tracing::debug!(target: "fabricast", %error, "a subscriber cannot be sent notices alone")
+            }
         }
     }
 
     fn leave_alone(&mut self) {
-        if let Some(sender) = self.sender.as_ref().filter(|_| self.is_alone) {
-            sender.remove_unicast(self.return_ticket.as_bytes());
-            self.is_alone = false;
+        if let Some((sender, alone)) = self.sender.as_ref().zip(self.alone.take()) {
+            sender.remove_unicast(&alone);
         }
     }
+}
+
+/// Has notices sent alone to the receiver at the other end that has this ticket.
+fn reach_alone(
+    connection: &dyn Connection,
+    sender: &NoticeSender,
+    return_ticket: &[u8],
+) -> Result<Arc<dyn UnicastSender>, NoticeError> {
+    let alone = connection.unicast_sender(return_ticket)?;
+    sender.add_unicast(Arc::clone(&alone))?;
+    Ok(alone)
 }
 
 impl Drop for Audience {

@@ -348,3 +348,39 @@ fn the_next_incarnation_of_a_topic_is_told_of_too() {
         assert!(counts.entries > heard && counts.forged == 0, "{counts:?}");
     });
 }
+
+/// Lets time pass until so many receivers are sent to alone.
+fn await_alone(world: &Arc<World>, publishing: &Node, count: usize) {
+    for _ in 0..TURNS {
+        world.turn();
+        if publishing.core().notice_senders().lone_receivers() == count {
+            return;
+        }
+        world.network.clock().advance(10_000_000);
+    }
+    panic!("{} instead of {count}", publishing.core().notice_senders().lone_receivers());
+}
+
+/// Who listens to nothing any more leaves its seat to others, whatever else its session is for, and gets it again.
+#[test]
+fn who_does_not_listen_any_more_is_not_sent_to_alone() {
+    each_seed(SEEDS / 10, |seed| {
+        let (world, publishing, publisher, subscribing) = a_world(seed);
+        let other = world.node("other", false);
+        world.network.cut_multicast(true);
+        let _silent = subscribing.log_subscriber::<Value>("shm:publishing/log").open().unwrap();
+        let mut listening = listen(&subscribing, LogStart::Newest);
+        let mut staying = listen(&other, LogStart::Newest);
+        await_path(&world, &mut listening, NoticePath::Unicast);
+        await_path(&world, &mut staying, NoticePath::Unicast);
+        await_alone(&world, &publishing, 2);
+        drop(listening);
+        await_alone(&world, &publishing, 1);
+
+        let mut again = listen(&subscribing, LogStart::Newest);
+        await_path(&world, &mut again, NoticePath::Unicast);
+        await_alone(&world, &publishing, 2);
+        drop(publisher);
+        await_alone(&world, &publishing, 0);
+    });
+}

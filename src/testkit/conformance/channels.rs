@@ -13,6 +13,7 @@ fn channel(harness: &dyn Harness, pair: &mut Pair) -> Option<Arc<dyn ChannelSend
     let sender = pair.far.channel_sender().expect("the connection stands");
     let Some(sender) = sender else {
         pair.near.join_channel(b"a ticket").expect_err("there are no channels");
+        pair.far.unicast_sender(b"a ticket").expect_err("there are no channels");
         return None;
     };
     assert!((1..=limits::CHANNEL_TICKET_LEN_MAX).contains(&sender.ticket().len()));
@@ -28,10 +29,10 @@ fn multicast(harness: &dyn Harness, sender: &dyn ChannelSender, datagram: &[u8])
 }
 
 /// Sends a datagram to one receiver, as soon as there is room.
-fn unicast(harness: &dyn Harness, sender: &dyn ChannelSender, to: &dyn ChannelReceiver, datagram: &[u8]) {
+fn unicast(harness: &dyn Harness, far: &dyn Connection, to: &dyn ChannelReceiver, datagram: &[u8]) {
+    let sender = far.unicast_sender(to.return_ticket()).expect("the receiver is at the other end");
     until(harness, "room for a datagram", || {
-        let sent = sender.send_to(to.return_ticket(), datagram).expect("the receiver is there");
-        (sent == Sent::Done).then_some(())
+        (sender.send(datagram).expect("the receiver is there") == Sent::Done).then_some(())
     });
 }
 
@@ -87,14 +88,38 @@ pub(crate) fn one_receiver_is_reached_alone(harness: &dyn Harness, _: u64) {
     let (mut alone, mut other) = (join(&*pair.near), join(&*pair.near));
     assert!((1..=limits::CHANNEL_TICKET_LEN_MAX).contains(&alone.return_ticket().len()));
     joined(harness, &*sender, &mut *other);
-    unicast(harness, &*sender, &*alone, b"alone");
+    unicast(harness, &*pair.far, &*alone, b"alone");
     assert_eq!(next(harness, &mut *alone), (b"alone".to_vec(), DatagramReach::Unicast));
     multicast(harness, &*sender, b"all");
     assert_eq!(next(harness, &mut *other), (b"all".to_vec(), DatagramReach::Multicast));
     // Nobody is there any more, and nobody minds.
-    let gone = alone.return_ticket().to_vec();
+    let gone = pair.far.unicast_sender(alone.return_ticket()).expect("the receiver is at the other end");
     drop(alone);
-    sender.send_to(&gone, b"anybody?").expect("a datagram may be lost");
+    gone.send(b"anybody?").expect("a datagram may be lost");
+}
+
+pub(crate) fn nothing_is_sent_to_another_host_than_the_peers(harness: &dyn Harness, _: u64) {
+    let mut pair = Pair::new(harness);
+    let Some(sender) = channel(harness, &mut pair) else { return };
+    let receiver = pair.near.join_channel(sender.ticket()).expect("the ticket is one");
+    // The host is what all these tickets end with.
+    let mut elsewhere = receiver.return_ticket().to_vec();
+    *elsewhere.last_mut().expect("it is not empty") ^= 0x40;
+    let refused = pair.far.unicast_sender(&elsewhere).expect_err("a ticket of another host");
+    assert!(refused.to_string().contains("another host"), "{refused}");
+    // That the other host has a connection of its own changes nothing.
+    let other = harness.fabric();
+    let mut near = other.dial(&harness.address(&name("far"))).expect("somebody listens");
+    let mut far = accepted(harness, &mut *pair.listener);
+    send(harness, &mut *near, b"hello", None);
+    message(harness, &mut *far);
+    let theirs = near.join_channel(sender.ticket()).expect("the ticket is one");
+    far.channel_sender().expect("the connection stands");
+    far.unicast_sender(theirs.return_ticket()).expect("the receiver is at the other end");
+    for (connection, ticket) in [(&pair.far, theirs.return_ticket()), (&far, receiver.return_ticket())] {
+        assert_eq!(connection.unicast_sender(ticket).is_err(), harness.has_a_host_for_each_process());
+    }
+    pair.far.unicast_sender(&elsewhere).expect_err("a ticket of another host");
 }
 
 pub(crate) fn what_is_no_datagram_or_no_ticket_is_refused(harness: &dyn Harness, _: u64) {
@@ -102,7 +127,8 @@ pub(crate) fn what_is_no_datagram_or_no_ticket_is_refused(harness: &dyn Harness,
     let Some(sender) = channel(harness, &mut pair) else { return };
     let mut receiver = pair.near.join_channel(sender.ticket()).expect("the ticket is one");
     let too_long = vec![0; sender.datagram_len_max() + 1];
-    for refused in [sender.send(&too_long), sender.send_to(receiver.return_ticket(), &too_long)] {
+    let alone = pair.far.unicast_sender(receiver.return_ticket()).expect("the receiver is at the other end");
+    for refused in [sender.send(&too_long), alone.send(&too_long)] {
         assert!(matches!(refused, Err(FabricError::MessageTooLong { .. })), "{refused:?}");
     }
     let tickets = [sender.ticket(), receiver.return_ticket()].concat();
@@ -112,18 +138,18 @@ pub(crate) fn what_is_no_datagram_or_no_ticket_is_refused(harness: &dyn Harness,
             pair.near.join_channel(part).expect_err("a part of two tickets");
         }
         if part != receiver.return_ticket() {
-            sender.send_to(part, b"to nobody").expect_err("a part of two tickets");
+            pair.far.unicast_sender(part).expect_err("a part of two tickets");
         }
     }
     // What there is no room for is passed over, and the next one comes.
     joined(harness, &*sender, &mut *receiver);
     let passed_over = receiver.passed_over();
-    unicast(harness, &*sender, &*receiver, &too_long[1..]);
+    unicast(harness, &*pair.far, &*receiver, &too_long[1..]);
     until(harness, "a datagram without room", || {
         receiver.receive(&mut [0; 8]).expect("the channel can be received from");
         (receiver.passed_over() > passed_over).then_some(())
     });
-    unicast(harness, &*sender, &*receiver, b"short");
+    unicast(harness, &*pair.far, &*receiver, b"short");
     assert_eq!(next(harness, &mut *receiver), (b"short".to_vec(), DatagramReach::Unicast));
 }
 

@@ -60,6 +60,11 @@ pub(crate) trait Harness: Debug {
         false
     }
 
+    /// Whether each process is on a host of its own.
+    fn has_a_host_for_each_process(&self) -> bool {
+        false
+    }
+
     /// How many steps a behaviour may take to show.
     fn steps_max(&self) -> u32 {
         STEPS_MAX
@@ -95,6 +100,7 @@ macro_rules! conformance_suite {
                 channels:
                     datagrams_come_to_all_who_have_joined,
                     one_receiver_is_reached_alone,
+                    nothing_is_sent_to_another_host_than_the_peers,
                     what_is_no_datagram_or_no_ticket_is_refused,
                     connections_of_one_network_share_a_channel;
                 regions:

@@ -64,6 +64,10 @@ impl Harness for SimHarness {
         self.network.step();
     }
 
+    fn has_a_host_for_each_process(&self) -> bool {
+        true
+    }
+
     fn ends_sessions_by_refusals(&self) -> bool {
         true
     }

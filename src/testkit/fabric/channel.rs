@@ -6,7 +6,9 @@ use std::sync::{Arc, Weak};
 
 use super::Network;
 use super::state::State;
-use crate::fabric::{ChannelReceiver, ChannelSender, Datagram, DatagramReach, FabricError, Sent};
+use crate::fabric::{
+    ChannelReceiver, ChannelSender, Datagram, DatagramReach, FabricError, Sent, UnicastSender,
+};
 use crate::limits;
 
 /// Longest datagram, bytes: what RoCE carries over Ethernet of the usual frame length.
@@ -17,6 +19,9 @@ const OVERTAKEN_LATENCIES: u64 = 8;
 const CHANNEL_MARK: [u8; 8] = *b"sim-chan";
 /// What the ticket of a receiver begins with.
 const RETURN_MARK: [u8; 8] = *b"sim-back";
+
+/// What is said of a ticket that is none.
+const NO_TICKET: FabricError = FabricError::Access { why: "the ticket is none of a channel" };
 
 /// What happens to datagrams on their way, each to each of its receivers by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,10 +128,28 @@ impl Network {
         let mut state = self.state.lock();
         state.check_alive(process)?;
         let (serial, joined_ns) = (state.serial(), self.now() + state.latency());
+        let ticket = return_ticket(process, serial);
         let waiting = VecDeque::new();
         let inbox = Inbox { process, channel, joined_ns, arrival_ns: 0, waiting, passed_over: 0 };
         state.channels.inboxes.insert(serial, inbox);
-        Ok(SimChannelReceiver { network: Arc::clone(self), serial, ticket: ticket(RETURN_MARK, serial) })
+        Ok(SimChannelReceiver { network: Arc::clone(self), serial, ticket })
+    }
+
+    /// The way from the channel of a process to a receiver of this peer's. Each process is a host of its own.
+    pub(super) fn unicast_sender(
+        self: &Arc<Self>,
+        process: u32,
+        peer: u32,
+        ticket_bytes: &[u8],
+    ) -> Result<SimUnicastSender, FabricError> {
+        let (ticket, host) = ticket_bytes.split_last_chunk().ok_or(NO_TICKET)?;
+        let inbox = parse_ticket(RETURN_MARK, ticket)?;
+        if u32::from_le_bytes(*host) != peer {
+            return Err(FabricError::Access {
+                why: "the ticket names another host than its connection comes from",
+            });
+        }
+        Ok(SimUnicastSender { channel: self.channel_sender(process)?, inbox })
     }
 }
 
@@ -170,10 +193,18 @@ impl ChannelSender for SimChannelSender {
     fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError> {
         self.send_as(DatagramReach::Multicast, None, datagram)
     }
+}
 
-    fn send_to(&self, return_ticket: &[u8], datagram: &[u8]) -> Result<Sent, FabricError> {
-        let inbox = parse_ticket(RETURN_MARK, return_ticket)?;
-        self.send_as(DatagramReach::Unicast, Some(inbox), datagram)
+/// The way to one receiver.
+#[derive(Debug)]
+pub(super) struct SimUnicastSender {
+    channel: Arc<SimChannelSender>,
+    inbox: u64,
+}
+
+impl UnicastSender for SimUnicastSender {
+    fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError> {
+        self.channel.send_as(DatagramReach::Unicast, Some(self.inbox), datagram)
     }
 }
 
@@ -182,7 +213,7 @@ impl ChannelSender for SimChannelSender {
 pub(super) struct SimChannelReceiver {
     network: Arc<Network>,
     serial: u64,
-    ticket: [u8; 16],
+    ticket: [u8; 20],
 }
 
 impl ChannelReceiver for SimChannelReceiver {
@@ -304,9 +335,18 @@ fn ticket(mark: [u8; 8], serial: u64) -> [u8; 16] {
     ticket
 }
 
+/// What a sender has to know of this receiver in that process.
+fn return_ticket(process: u32, serial: u64) -> [u8; 20] {
+    let mut bytes = [0; 20];
+    let (first, second) = bytes.split_at_mut(16);
+    first.copy_from_slice(&ticket(RETURN_MARK, serial));
+    second.copy_from_slice(&process.to_le_bytes());
+    bytes
+}
+
 fn parse_ticket(mark: [u8; 8], bytes: &[u8]) -> Result<u64, FabricError> {
     let parsed = bytes.strip_prefix(&mark).and_then(|number| number.try_into().ok());
-    parsed.map(u64::from_le_bytes).ok_or(FabricError::Access { why: "the ticket is none of a channel" })
+    parsed.map(u64::from_le_bytes).ok_or(NO_TICKET)
 }
 
 #[cfg(test)]
@@ -375,6 +415,11 @@ mod tests {
         taken
     }
 
+    /// Sends a datagram to one receiver at the other end.
+    fn send_to(far: &dyn Connection, receiver: &dyn ChannelReceiver, datagram: &[u8]) -> Sent {
+        far.unicast_sender(receiver.return_ticket()).unwrap().send(datagram).unwrap()
+    }
+
     fn send(sender: &dyn ChannelSender, numbers: std::ops::Range<u64>) {
         for number in numbers {
             assert_eq!(sender.send(&number.to_le_bytes()).unwrap(), Sent::Done);
@@ -417,20 +462,22 @@ mod tests {
         let setup = setup(3, 3);
         let sender = setup.sender();
         let [mut first, mut second] = [setup.join(0, &sender), setup.join(1, &sender)];
-        assert_eq!(sender.send_to(first.return_ticket(), &[1; 9]).unwrap(), Sent::Done);
+        assert_eq!(send_to(&*setup.far[0], &*first, &[1; 9]), Sent::Done);
         settle(&setup.network);
         let datagram = first.receive(&mut [0; 9]).unwrap();
         assert_eq!(datagram, Some(Datagram { len: 9, reach: DatagramReach::Unicast }));
         assert_eq!(second.receive(&mut [0; 9]).unwrap(), None);
 
-        let other = setup.near[2].channel_sender().unwrap().unwrap();
+        // From another channel.
+        let mut own = setup.far[2].join_channel(sender.ticket()).unwrap();
+        let other = setup.near[2].unicast_sender(own.return_ticket()).unwrap();
         settle(&setup.network);
-        assert_eq!(other.send_to(first.return_ticket(), &[1; 9]).unwrap(), Sent::Done);
+        assert_eq!(other.send(&[1; 9]).unwrap(), Sent::Done);
         settle(&setup.network);
-        assert_eq!((first.receive(&mut [0; 9]).unwrap(), first.passed_over()), (None, 1));
-        let gone = second.return_ticket().to_vec();
+        assert_eq!((own.receive(&mut [0; 9]).unwrap(), own.passed_over()), (None, 1));
+        let gone = setup.far[1].unicast_sender(second.return_ticket()).unwrap();
         drop(second);
-        assert_eq!(sender.send_to(&gone, &[1; 9]).unwrap(), Sent::Done);
+        assert_eq!(gone.send(&[1; 9]).unwrap(), Sent::Done);
     }
 
     #[test]
@@ -451,7 +498,7 @@ mod tests {
                 [vec![0; len], [sender.ticket(), receiver.return_ticket()].concat()[..len].to_vec()];
             for ticket in tickets.iter().filter(|ticket| ***ticket != *sender.ticket()) {
                 assert!(setup.near[0].join_channel(ticket).is_err(), "{ticket:?}");
-                assert!(sender.send_to(ticket, b"8 bytes!").is_err(), "{ticket:?}");
+                assert!(setup.far[0].unicast_sender(ticket).is_err(), "{ticket:?}");
             }
         }
         assert!(setup.near[0].join_channel(receiver.return_ticket()).is_err());
@@ -514,7 +561,7 @@ mod tests {
             setup.network.cut_multicast(multicast);
             setup.network.cut_unicast(unicast);
             send(&*sender, 1..2);
-            sender.send_to(receiver.return_ticket(), &2_u64.to_le_bytes()).unwrap();
+            send_to(&*setup.far[0], &*receiver, &2_u64.to_le_bytes());
             settle(&setup.network);
             assert_eq!(take(&mut *receiver), expected);
         }

@@ -8,7 +8,7 @@ use super::state::{Arrival, SimRegistered};
 use super::{Network, Reach};
 use crate::fabric::{
     Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Offer, Received,
-    Registration, RemoteKey, Sent,
+    Registration, RemoteKey, Sent, UnicastSender,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -97,6 +97,11 @@ impl Connection for SimConnection {
 
     fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
         Ok(Some(self.network.channel_sender(self.process)?))
+    }
+
+    fn unicast_sender(&self, return_ticket: &[u8]) -> Result<Arc<dyn UnicastSender>, FabricError> {
+        let peer = self.network.state.lock().peer(self.link, self.side).ok_or(FabricError::Closed)?;
+        Ok(Arc::new(self.network.unicast_sender(self.process, peer, return_ticket)?))
     }
 
     fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {

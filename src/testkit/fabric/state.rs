@@ -205,6 +205,11 @@ impl State {
         Ok(serial)
     }
 
+    /// The process at the other end of a link.
+    pub(super) fn peer(&self, link: u64, side: usize) -> Option<u32> {
+        self.links.get(&link).map(|link| link.ends[1 - side].process)
+    }
+
     /// The next link that has arrived at a listener.
     pub(super) fn accept(
         &mut self,

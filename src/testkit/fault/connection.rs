@@ -7,7 +7,7 @@ use super::one_sided::{FaultyRead, FaultyWrite};
 use super::script::{Fault, Operation, Running};
 use crate::fabric::{
     Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Offer, Received,
-    Registration, RemoteKey, RemoteRead, RemoteWrite, Sent,
+    Registration, RemoteKey, RemoteRead, RemoteWrite, Sent, UnicastSender,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -144,6 +144,10 @@ impl Connection for FaultyConnection {
 
     fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
         self.inner.as_ref().ok_or(FabricError::Closed)?.channel_sender()
+    }
+
+    fn unicast_sender(&self, return_ticket: &[u8]) -> Result<Arc<dyn UnicastSender>, FabricError> {
+        self.inner.as_ref().ok_or(FabricError::Closed)?.unicast_sender(return_ticket)
     }
 
     fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {

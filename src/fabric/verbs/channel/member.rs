@@ -112,6 +112,12 @@ impl Member {
         }
     }
 
+    /// Is none from now on, although it was joined. The caller tells why.
+    pub(super) fn give_up(&mut self, error: &SysError) {
+        tracing::warn!(target: "fabricast", group = %self.group, %error, "a multicast group cannot be sent to");
+        self.phase = Phase::Out;
+    }
+
     fn fail(&mut self, error: VerbsError) {
         tracing::warn!(target: "fabricast", group = %self.group, %error, "a multicast group is not joined");
         self.phase = Phase::Out;

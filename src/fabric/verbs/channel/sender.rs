@@ -14,7 +14,7 @@ use crate::fabric::verbs::sys::{
     AddressHandle, CHAIN_LEN_MAX, CompletionQueue, Membership, MemoryRegion, Operation, Path, QueuePair,
     QueuePairKind, QueuePairPlan, Receiver, SendChain, SendRequest, Slice, Status, WorkCompletion,
 };
-use crate::fabric::{ChannelSender, FabricError, Sent};
+use crate::fabric::{ChannelSender, FabricError, Sent, UnicastSender};
 use crate::limits;
 
 /// The sending end of a channel.
@@ -34,10 +34,6 @@ struct State {
     queue_pair: QueuePair,
     /// Where the group is, once it is joined.
     group: Option<Target>,
-    /// The ways to other hosts, as many as receivers are reached alone; the one that was used last at the end.
-    hosts: VecDeque<(Ipv4Addr, Arc<AddressHandle>)>,
-    /// The hosts that the channel was shown to, by their connections; the last one at the end.
-    guests: VecDeque<Ipv4Addr>,
     /// What the device has yet to complete, in order.
     under_way: VecDeque<UnderWay>,
     /// Buffers that are not used.
@@ -48,6 +44,14 @@ struct State {
     /// The number of the next work request.
     serial: u64,
     health: Health,
+}
+
+/// The way to one receiver.
+#[derive(Debug)]
+pub(in crate::fabric::verbs) struct VerbsUnicastSender {
+    // Before the channel, whose protection domain its address handle is in.
+    target: Target,
+    channel: Arc<VerbsChannelSender>,
 }
 
 /// Where datagrams go.
@@ -95,8 +99,6 @@ impl VerbsChannelSender {
             member: Member::begin(&site, group, Membership::SendOnly),
             queue_pair,
             group: None,
-            hosts: VecDeque::new(),
-            guests: VecDeque::new(),
             under_way: VecDeque::with_capacity(count),
             buffers: (0..u16::try_from(count).unwrap_or(u16::MAX)).collect(),
             memory,
@@ -108,50 +110,37 @@ impl VerbsChannelSender {
         Ok(Self { ticket: ticket.emit(), state: Mutex::new(state), site, key })
     }
 
-    /// Takes note that a connection to this host has the channel. Datagrams for one receiver go to such hosts only: what
-    /// a peer says of itself is no reason to send anything to somebody else.
-    pub(super) fn invite(&self, host: Ipv4Addr) {
-        let guests = &mut self.state.lock().guests;
-        guests.retain(|guest| *guest != host);
-        guests.push_back(host);
-        if guests.len() > limits::SESSIONS_MAX {
-            guests.pop_front();
-        }
-    }
-
     fn check_len(&self, datagram: &[u8]) -> Result<(), FabricError> {
         let (len, max) = (datagram.len(), usize::from(self.site.mtu));
         // A device would say that it was sent, and not send it.
         if len > max { Err(FabricError::MessageTooLong { len, max }) } else { Ok(()) }
     }
 
-    /// The way to a host. To find it may take as long as the host takes to answer, if nothing was sent there before.
-    fn way_to(&self, host: Ipv4Addr) -> Result<Arc<AddressHandle>, FabricError> {
-        let mut state = self.state.lock();
-        let place = state.hosts.iter().position(|(known, _)| *known == host);
-        if let Some(known) = place.and_then(|place| state.hosts.remove(place)) {
-            let handle = Arc::clone(&known.1);
-            state.hosts.push_back(known);
-            return Ok(handle);
-        }
-        if !state.guests.contains(&host) {
+    /// The way to a receiver on this host. What a peer says of itself is no reason to send anything to somebody else.
+    pub(super) fn unicast(
+        self: Arc<Self>,
+        peer: Ipv4Addr,
+        ticket: &[u8],
+    ) -> Result<VerbsUnicastSender, FabricError> {
+        let ReturnTicket { queue_pair, address } = ReturnTicket::parse(ticket)?;
+        if address != peer {
             let why = "it names another host than its connection comes from";
             return Err(VerbsError::BadTicket { why }.into());
         }
-        drop(state);
-        let path = Path::new(self.site.port, self.site.gid_index, gid(host));
+        let path = Path::new(self.site.port, self.site.gid_index, gid(address));
         let handle = Arc::new(AddressHandle::create(&self.site.domain, &path)?);
-        let mut state = self.state.lock();
-        state.hosts.push_back((host, Arc::clone(&handle)));
-        let forgotten = (state.hosts.len() > limits::UNICAST_RECEIVERS_MAX).then(|| state.hosts.pop_front());
-        drop(state);
-        drop(forgotten);
-        Ok(handle)
+        Ok(VerbsUnicastSender { target: Target { handle, queue_pair }, channel: self })
     }
 
     fn post(&self, state: &mut State, to: &Target, datagram: &[u8]) -> Result<Sent, FabricError> {
         // Each time: what fails is told at once, also where little is sent.
         self.take_completions(state)?;
+        if state.health == Health::Broken {
+            // There will never be room: who waits for that would wait for ever.
+            return Err(
+                VerbsError::NotSent { status: "the queue pair is broken".to_owned(), vendor: 0 }.into()
+            );
+        }
         if state.health != Health::Well || state.under_way.len() >= state.depth {
             return Ok(Sent::Full);
         }
@@ -189,8 +178,10 @@ impl VerbsChannelSender {
             return Err(failure.into());
         }
         if let Some(group) = joined {
-            let handle = Arc::new(AddressHandle::create(&self.site.domain, &group.path)?);
-            state.group = Some(Target { handle, queue_pair: group.queue_pair });
+            // Without a way to the group it is as good as not joined.
+            let handle = AddressHandle::create(&self.site.domain, &group.path)
+                .inspect_err(|error| state.member.give_up(error))?;
+            state.group = Some(Target { handle: Arc::new(handle), queue_pair: group.queue_pair });
         }
         Ok(())
     }
@@ -267,13 +258,13 @@ impl ChannelSender for VerbsChannelSender {
         };
         self.post(&mut state, &group, datagram)
     }
+}
 
-    fn send_to(&self, return_ticket: &[u8], datagram: &[u8]) -> Result<Sent, FabricError> {
-        self.check_len(datagram)?;
-        let ReturnTicket { queue_pair, address } = ReturnTicket::parse(return_ticket)?;
-        let target = Target { handle: self.way_to(address)?, queue_pair };
-        let mut state = self.state.lock();
-        self.post(&mut state, &target, datagram)
+impl UnicastSender for VerbsUnicastSender {
+    fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError> {
+        self.channel.check_len(datagram)?;
+        let mut state = self.channel.state.lock();
+        self.channel.post(&mut state, &self.target, datagram)
     }
 }
 
@@ -294,6 +285,11 @@ impl VerbsChannelSender {
     /// Has the queue pair fail.
     pub(in crate::fabric::verbs) fn break_down(&self) {
         self.state.lock().queue_pair.to_error().expect("it is there");
+    }
+
+    /// Has the queue pair fail, and not start again.
+    pub(in crate::fabric::verbs) fn break_for_good(&self) {
+        self.state.lock().health = Health::Broken;
     }
 
     /// Has the group be lost.

@@ -24,7 +24,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::fabric::is_group;
+use crate::fabric::Group;
 use crate::fabric::verbs::error::VerbsError;
 use crate::limits;
 
@@ -104,7 +104,7 @@ impl ChannelTicket {
         if !KEYS.contains(&key) {
             return Err(bad("its key is not free for all"));
         }
-        if !is_group(group) {
+        if Group::new(group).is_err() {
             return Err(bad("its group is none"));
         }
         Ok(Self { mtu, queue_pair, key, sender, group })

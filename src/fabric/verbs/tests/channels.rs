@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
 use crate::fabric::verbs::channel::{self, VerbsChannelReceiver, VerbsChannelSender};
-use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach};
+use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach, Group, UnicastSender};
 use crate::limits;
 
 /// Where the number of the queue pair, and the key, are in the ticket of a channel.
@@ -84,9 +84,12 @@ fn send(sender: &dyn ChannelSender, datagram: &[u8]) {
     until("room for a datagram", || (sender.send(datagram).unwrap() == Sent::Done).then_some(()));
 }
 
-fn send_to(sender: &dyn ChannelSender, receiver: &dyn ChannelReceiver, datagram: &[u8]) {
-    let ticket = receiver.return_ticket();
-    until("room for a datagram", || (sender.send_to(ticket, datagram).unwrap() == Sent::Done).then_some(()));
+fn send_to(far: &dyn Connection, receiver: &dyn ChannelReceiver, datagram: &[u8]) {
+    send_alone(&*far.unicast_sender(receiver.return_ticket()).unwrap(), datagram);
+}
+
+fn send_alone(sender: &dyn UnicastSender, datagram: &[u8]) {
+    until("room for a datagram", || (sender.send(datagram).unwrap() == Sent::Done).then_some(()));
 }
 
 fn multicast(datagram: &[u8]) -> (Vec<u8>, DatagramReach) {
@@ -149,11 +152,12 @@ fn a_datagram_of_every_length_up_to_the_longest_arrives() {
     for len in [0, 1, 7, 8, 64, 191, 192, 193, 1000, max - 1, max] {
         send(&*stage.sender, &bytes[..len]);
         assert_eq!(next(&mut *receiver), multicast(&bytes[..len]));
-        send_to(&*stage.sender, &*receiver, &bytes[..len]);
+        send_to(&*stage.far, &*receiver, &bytes[..len]);
         assert_eq!(next(&mut *receiver), unicast(&bytes[..len]));
     }
     let too_long = vec![0; max + 1];
-    for refused in [stage.sender.send(&too_long), stage.sender.send_to(receiver.return_ticket(), &too_long)] {
+    let alone = stage.far.unicast_sender(receiver.return_ticket()).unwrap();
+    for refused in [stage.sender.send(&too_long), alone.send(&too_long)] {
         assert!(matches!(refused, Err(FabricError::MessageTooLong { .. })));
     }
     send(&*stage.sender, &bytes);
@@ -181,8 +185,8 @@ fn strangers_are_passed_over() {
         assert_eq!((take(&mut *deaf), take(&mut *keyless)), (None, None));
         (deaf.passed_over() > 0).then_some(())
     });
-    send_to(&*stage.sender, &*keyless, b"without its key");
-    send_to(&*stage.sender, &*receiver, b"with its key");
+    send_to(&*stage.far, &*keyless, b"without its key");
+    send_to(&*stage.far, &*receiver, b"with its key");
     while next(&mut *receiver) != unicast(b"with its key") {}
     quiet(&mut *keyless);
     assert_eq!((keyless.passed_over(), receiver.passed_over()), (0, 0));
@@ -190,8 +194,8 @@ fn strangers_are_passed_over() {
     // Another channel of the same host has another key.
     let other = stage.near.channel_sender().unwrap().unwrap();
     assert_ne!(other.ticket()[4..12], stage.sender.ticket()[4..12]);
-    send_to(&*other, &*receiver, b"from another channel");
-    send_to(&*stage.sender, &*receiver, b"the last");
+    send_to(&*stage.near, &*receiver, b"from another channel");
+    send_to(&*stage.far, &*receiver, b"the last");
     assert_eq!(next(&mut *receiver), unicast(b"the last"));
 }
 
@@ -202,15 +206,15 @@ fn one_receiver_is_reached_alone() {
     // At once: this needs no group.
     let mut receivers = [stage.begin_to_join(), stage.begin_to_join()];
     for (number, receiver) in (1..).zip(&mut receivers) {
-        send_to(&*stage.sender, &**receiver, &[number]);
+        send_to(&*stage.far, &**receiver, &[number]);
         assert_eq!(next(&mut **receiver), unicast(&[number]));
     }
     receivers.iter_mut().for_each(|receiver| assert_eq!(take(&mut **receiver), None));
     let [first, mut second] = receivers;
-    let gone = first.return_ticket().to_vec();
+    let gone = stage.far.unicast_sender(first.return_ticket()).unwrap();
     drop(first);
-    assert_eq!(stage.sender.send_to(&gone, b"anybody?").unwrap(), Sent::Done);
-    send_to(&*stage.sender, &*second, b"still here");
+    assert_eq!(gone.send(b"anybody?").unwrap(), Sent::Done);
+    send_to(&*stage.far, &*second, b"still here");
     assert_eq!(next(&mut *second), unicast(b"still here"));
 }
 
@@ -294,7 +298,7 @@ fn fifty_joins_leave_nothing() {
             if round % 2 == 0 {
                 let _ = sender.send(&[round; 300]).unwrap();
             }
-            send_to(&*stage.sender, &*receiver, &[round]);
+            send_to(&*stage.far, &*receiver, &[round]);
             assert_eq!(next(&mut *receiver), unicast(&[round]));
         }
     });
@@ -312,7 +316,7 @@ fn a_member_too_many_is_told_and_reached_alone() {
     assert_eq!(take(&mut *one_more), None);
     quiet(&mut *receivers[0]);
     send(&*stage.sender, b"all");
-    send_to(&*stage.sender, &*one_more, b"alone");
+    send_to(&*stage.far, &*one_more, b"alone");
     assert_eq!(next(&mut *one_more), unicast(b"alone"));
     assert_eq!(next(&mut *receivers[0]), multicast(b"all"));
     receivers.truncate(55);
@@ -336,7 +340,7 @@ fn garbage_is_no_ticket() {
         if garbage.len() != channel.len() {
             assert!(stage.near.join_channel(&garbage).is_err());
         }
-        assert!(stage.sender.send_to(&garbage, b"to nobody").is_err());
+        assert!(stage.far.unicast_sender(&garbage).is_err());
     }
     // Tickets are for the hosts of their connections only.
     let mut elsewhere = channel.clone();
@@ -345,10 +349,10 @@ fn garbage_is_no_ticket() {
     assert!(error.to_string().contains("another host"), "{error}");
     let mut elsewhere = back.clone();
     elsewhere[23] ^= 0x40;
-    let error = stage.sender.send_to(&elsewhere, b"to a third party").unwrap_err();
+    let error = stage.far.unicast_sender(&elsewhere).unwrap_err();
     assert!(error.to_string().contains("another host"), "{error}");
     assert!(stage.near.join_channel(&back).is_err());
-    assert!(stage.sender.send_to(&channel, b"to nobody").is_err());
+    assert!(stage.far.unicast_sender(&channel).is_err());
 }
 
 #[test]
@@ -363,13 +367,10 @@ fn a_process_has_one_channel_of_a_local_address() {
     assert_ne!(sender.ticket(), ticket);
 
     let group = Ipv4Addr::new(239, 255, 77, 1);
-    let config = VerbsConfig { notice_group: Some(group), ..VerbsConfig::default() };
+    let config = VerbsConfig { notice_group: Group::new(group).ok(), ..VerbsConfig::default() };
     let devices = VerbsFabric::new(config).unwrap().devices;
-    let own = channel::sender(own_address(), own_address(), &devices).unwrap().unwrap();
+    let own = channel::sender(own_address(), &devices).unwrap().unwrap();
     assert!(own.ticket().ends_with(&group.octets()));
-    let config = VerbsConfig { notice_group: Some(Ipv4Addr::LOCALHOST), ..VerbsConfig::default() };
-    let error = VerbsFabric::new(config).unwrap_err();
-    assert!(matches!(error, FabricError::Verbs(VerbsError::NotAGroup { .. })), "{error}");
 }
 
 /// Sends until something arrives, whatever becomes of it on the way.
@@ -394,7 +395,7 @@ fn recovers(sender: &VerbsChannelSender, receiver: &mut VerbsChannelReceiver) ->
 fn queue_pairs_that_fail_start_again() {
     let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
     let own = own_address();
-    let sender = channel::sender(own, own, &devices).unwrap().unwrap();
+    let sender = channel::sender(own, &devices).unwrap().unwrap();
     let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
     assert_eq!(recovers(&sender, &mut receiver).len(), 0);
     for _ in 0..3 {
@@ -421,7 +422,7 @@ fn queue_pairs_that_fail_start_again() {
 fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
     let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
     let own = own_address();
-    let sender = channel::sender(own, own, &devices).unwrap().unwrap();
+    let sender = channel::sender(own, &devices).unwrap().unwrap();
     let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
     assert_eq!(recovers(&sender, &mut receiver).len(), 0);
     quiet(&mut receiver);
@@ -431,6 +432,22 @@ fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
     for _ in 0..200 {
         assert_eq!(sender.send(b"lost").unwrap(), Sent::Done);
     }
-    send_to(&*sender, &receiver, b"alone");
+    let alone = channel::unicast(receiver.return_ticket(), (own, own), &devices).unwrap();
+    send_alone(&alone, b"alone");
     assert_eq!(next(&mut receiver), unicast(b"alone"));
+}
+
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_sender_that_is_broken_says_so_and_has_nobody_wait_for_room() {
+    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let own = own_address();
+    let sender = channel::sender(own, &devices).unwrap().unwrap();
+    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    assert_eq!(recovers(&sender, &mut receiver).len(), 0);
+    let alone = channel::unicast(receiver.return_ticket(), (own, own), &devices).unwrap();
+    sender.break_for_good();
+    for sent in (0..3).flat_map(|_| [sender.send(b"lost"), alone.send(b"lost")]) {
+        assert!(matches!(sent, Err(FabricError::Verbs(VerbsError::NotSent { .. }))), "{sent:?}");
+    }
 }

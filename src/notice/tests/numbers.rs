@@ -1,0 +1,91 @@
+//! Numbers of datagrams that are too high, or none of the sender's.
+
+use super::*;
+
+/// A datagram of this number with a notice of the topic [`T`].
+fn made_up(pair: &Pair, number: u64, sequence: u64, key: NoticeKey, is_alone: bool) -> Parcel {
+    let mut draft = DatagramDraft::new(MTU).unwrap();
+    draft.push(&notice(T, sequence), &key, None);
+    let header = DatagramHeader { is_beacon: false, is_alone, channel: pair.sender.identity(), number };
+    (is_alone.then(|| TICKET.to_vec()), draft.seal(&header).to_vec())
+}
+
+/// Who may read a topic has its key. What it makes up is as if it had not come.
+#[test]
+fn a_number_that_is_too_high_is_not_believed_and_hides_no_losses() {
+    for is_alone in [false, true] {
+        let (pair, mailbox) = Pair::with_topic();
+        (1..=3).for_each(|sequence| assert!(!pair.announce(sequence)));
+        pair.deliver(1);
+        pair.inbox.put(&made_up(&pair, u64::MAX, 3, KEY, is_alone));
+        let counts = pair.deliver(2);
+        assert_eq!((counts.entries, counts.forged), (3, 1));
+        assert_eq!(pair.receiver.reach(2), NoticeReach::Multicast { heard_ns: 1 }, "it is not heard");
+        assert!(mailbox.take_gap(), "one look in vain");
+        for sequence in 4..=8 {
+            pair.announce(sequence);
+            let counts = pair.deliver(sequence);
+            assert_eq!((counts.entries, mailbox.hint().sequence.get()), (sequence, sequence));
+            assert_eq!(pair.receiver.reach(sequence), NoticeReach::Multicast { heard_ns: sequence });
+        }
+        assert!(!mailbox.take_gap());
+        let lost = pair.receiver.counts().lost;
+        (9..=10).for_each(|sequence| assert!(!pair.announce(sequence)));
+        pair.inbox.put(&pair.wire.take()[1]);
+        assert_eq!(pair.deliver(9).lost, lost + 1);
+        assert!(mailbox.take_gap());
+    }
+}
+
+/// The network may have carried nothing for an hour.
+#[test]
+fn after_many_losses_one_notice_is_not_believed_and_the_next_one_is() {
+    let (pair, mailbox) = Pair::with_topic();
+    pair.announce(1);
+    pair.deliver(1);
+    for (number, sequence, believed) in
+        [(limits::NOTICE_LEAP_MAX + 1, 2, 2), ((1 << 40) + 1, 3, 2), ((1 << 40) + 2, 4, 4)]
+    {
+        pair.inbox.put(&made_up(&pair, number, sequence, KEY, false));
+        pair.deliver(2);
+        assert_eq!(mailbox.hint().sequence.get(), believed);
+        assert_eq!(mailbox.take_gap(), sequence < 4);
+    }
+}
+
+/// What is not believed may be foreign, and no loss; what is forged is not the sender's at all.
+#[test]
+fn forged_and_damaged_datagrams_do_not_stand_for_lost_ones() {
+    let (pair, mailbox) = Pair::with_topic();
+    (1..=4).for_each(|sequence| assert!(!pair.announce(sequence)));
+    let parcels = pair.wire.take();
+    pair.inbox.put(&parcels[0]);
+    pair.inbox.put(&made_up(&pair, 2, 9, NoticeKey::new([9; 16]), false));
+    let (_, mut cut) = made_up(&pair, 3, 9, KEY, false);
+    cut.truncate(HEADER_LEN + ENTRY_LEN - 1);
+    pair.inbox.put(&(None, cut));
+    assert!(!mailbox.take_gap());
+    pair.inbox.put(&parcels[3]);
+    let counts = pair.deliver(1);
+    assert_eq!((counts.forged, counts.malformed, counts.lost), (1, 1, 2));
+    assert!(mailbox.take_gap());
+}
+
+/// Whoever does not have the key cannot make a receiver deaf by a high number, nor one topic's key holder for another topic.
+#[test]
+fn a_high_number_deafens_nobody_but_the_readers_of_its_topic() {
+    let (pair, mailbox) = Pair::with_topic();
+    let (other, other_key) = (TopicId::new(8), NoticeKey::new([3; 16]));
+    let other_mailbox = pair.receiver.subscribe(other, Epoch::FIRST, other_key);
+    let channel = pair.sender.identity();
+    for (topic, key) in [(T, NoticeKey::new([9; 16])), (other, other_key)] {
+        let mut draft = DatagramDraft::new(MTU).unwrap();
+        draft.push(&notice(topic, 77), &key, None);
+        let header = DatagramHeader { is_beacon: false, is_alone: false, channel, number: u64::MAX };
+        pair.inbox.put(&(None, draft.seal(&header).to_vec()));
+    }
+    pair.announce(1);
+    let counts = pair.deliver(1);
+    assert_eq!((counts.forged, counts.entries), (1, 2));
+    assert_eq!((mailbox.hint().sequence.get(), other_mailbox.hint().sequence.get()), (1, 77));
+}

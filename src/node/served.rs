@@ -530,14 +530,7 @@ impl Served {
     /// Tells of topics that have ended: late also if not everything was written to a landing region.
     fn tell_ended_topics(&mut self, is_late: bool) {
         for (id, attachment) in &mut self.attachments {
-            if !attachment.told && attachment.topic.has_ended() {
-                if attachment.delivery == Delivery::Push && !is_late {
-                    // The last value may be on its way, or have come between the handover of its region and the end.
-                    attachment.topic.landings().tend();
-                    if attachment.topic.landings().owe(&attachment.closed) {
-                        continue;
-                    }
-                }
+            if attachment.has_end_to_tell(is_late) {
                 (attachment.told, attachment.listener) = (true, None);
                 // It fails when the session has ended meanwhile: then there is nobody to be told.
                 let _ = self.session.topic_ended(*id, attachment.topic.newest().get());

@@ -61,6 +61,19 @@ impl ServedAttachment {
         if is_bell { self.bell.clone() } else { Some(Arc::clone(self.topic.registration())) }
     }
 
+    /// Whether the peer is to be told now that the topic has ended: late also if not everything was written to its landing region.
+    pub(super) fn has_end_to_tell(&self, is_late: bool) -> bool {
+        if self.told || !self.topic.has_ended() {
+            return false;
+        }
+        if self.delivery == Delivery::Pull || is_late {
+            return true;
+        }
+        // The last value may be on its way, or have come between the handover of its region and the end.
+        self.topic.landings().tend();
+        !self.topic.landings().owe(&self.closed)
+    }
+
     /// Whether its landing region was closed because writing it failed.
     pub(super) fn is_lost(&self) -> bool {
         let is_written = self.delivery == Delivery::Push && self.counted && !self.told;

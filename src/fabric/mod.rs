@@ -91,6 +91,11 @@ pub(crate) trait Connection: Debug + Send {
     /// order: the last one first, the first one last. Otherwise only whole writes do.
     fn writes_words_in_order(&self) -> bool;
 
+    /// Whether a write to a region that came over this connection, or went over it, may never arrive.
+    fn writes_may_be_lost(&self) -> bool {
+        false
+    }
+
     /// Whether the peer has dialled by [`Fabric::dial_to_write`]: it is lent regions to be written, and nothing to be read.
     /// False where that makes no difference.
     fn is_dialled_to_write(&self) -> bool {

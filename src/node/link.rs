@@ -19,15 +19,15 @@ use crate::control::{
 use crate::fabric::{Address, Connection, Exposure, FabricError, Offer, Received, Registration, wait};
 use crate::id::{Delivery, Sequence, TopicName};
 use crate::limits;
+use crate::memory::Region;
 use crate::repository::state::ReadCounts;
-use crate::subscriber::{Attachment, Ear, End, Granted};
+use crate::subscriber::{Attachment, Ear, End, Granted, Source};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// How long a thread that waits for an answer sleeps at the most: another thread may have taken the answer for it.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A session in which this node subscribes. Shared by all subscriptions to a peer that it has dialled, and by the node's
-/// thread.
+/// A session in which this node subscribes. Shared by all subscriptions to a peer that it has dialled, and by the node's thread.
 #[derive(Debug)]
 pub(crate) struct Link {
     /// Where the peer was dialled. `None` if it has dialled this node: such a session has one subscription.
@@ -528,9 +528,12 @@ impl LinkAttachment {
         self.link.wait_for(&self.parting.core, "answer to a request to attach", take)
     }
 
-    /// Whether the publisher's writes become visible word by word, in order.
-    pub(super) fn writes_words_in_order(&self) -> bool {
-        self.link.state.lock().connection.writes_words_in_order()
+    /// Where the publisher's writes to this region are received.
+    pub(super) fn landing(&self, region: Arc<Region>) -> Source {
+        match &self.link.state.lock().connection {
+            connection if connection.writes_words_in_order() => Source::Mapped(region),
+            connection => Source::Landing { region, may_lose: connection.writes_may_be_lost() },
+        }
     }
 
     /// Asks to be told of what the topic publishes.

@@ -191,10 +191,7 @@ impl Terms {
                 let exposure = if is_log { Exposure::Exchange } else { Exposure::Write };
                 attachment.lend(core.fabric().register(&region, exposure)?)?;
                 match attachment.answer()? {
-                    Answer::Lent if attachment.writes_words_in_order() => {
-                        Ok((granted, Source::Mapped(region)))
-                    }
-                    Answer::Lent => Ok((granted, Source::Landing(region))),
+                    Answer::Lent => Ok((granted, attachment.landing(region))),
                     Answer::Refused { reason, text } => Err(AttachError::Refused { reason, text }),
                     Answer::Granted { .. } | Answer::Notices { .. } => Err(GrantError::NoRegion.into()),
                 }

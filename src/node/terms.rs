@@ -59,7 +59,8 @@ macro_rules! terms_setters {
         /// was told of something, or when its own timer says so
         /// ([`limits::NOTICE_DOUBT_NS`](crate::limits::NOTICE_DOUBT_NS), and
         /// [`limits::NOTICE_TIMER_NS`](crate::limits::NOTICE_TIMER_NS) while no notices arrive). Losing notices costs time, and
-        /// nothing else. Without this it reads whenever it looks.
+        /// nothing else. Without this it reads whenever it looks. A subscriber by push over RDMA is not told: what is written to it
+        /// is there ([`NoticePath::None`](crate::NoticePath::None)). To ask for it takes one more round trip to the publisher's node.
         pub fn notices(mut self) -> Self {
             self.terms.notices = true;
             self

@@ -262,7 +262,8 @@ impl NoticeReceiver {
         }
         let lost = numbers.believe(header.number);
         if lost > 0 {
-            counts.lost = counts.lost.saturating_add(lost);
+            // Of a number that nobody knows to be true one only learns that something may be missing.
+            counts.lost = counts.lost.saturating_add(if best == Some(Verdict::Leap) { 0 } else { lost });
             // Relaxed: a mark that something should be looked at soon.
             self.gaps.fetch_add(1, Ordering::Relaxed);
         }

@@ -28,7 +28,8 @@ use crate::sync::atomic::Ordering;
 ///
 /// Publishing neither allocates, nor locks, nor calls the operating system on the `shm` fabric, and costs nothing
 /// for subscribers that pull, however many they are. It locks for a moment after a push subscriber has joined, and it locks and
-/// wakes the node's thread when one is so slow that it is left to that thread.
+/// wakes the node's thread when one is so slow that it is left to that thread. For subscribers that asked for notices it locks after one
+/// has come or gone, calls the operating system to wake those on this host that sleep, and sends datagrams to those over RDMA.
 ///
 /// Dropping the publisher commits what was appended, and ends the topic: subscribers are told, and its name is free again. That
 /// does not block, unless the publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which

@@ -25,7 +25,9 @@ pub(super) const MEASURED_ONE_IN: u64 = 64;
 /// Publishes the values of a state topic: subscribers see the newest one.
 ///
 /// Publishing neither allocates, nor locks, nor calls the operating system on the `shm` fabric, and costs nothing
-/// for subscribers that pull, however many they are. It locks for a moment after a push subscriber has joined.
+/// for subscribers that pull, however many they are. It locks for a moment after a push subscriber has joined,
+/// or one that asked for notices has come or gone. It calls the operating system to wake such subscribers on this host that sleep, and
+/// sends datagrams to those over RDMA.
 /// Values are published in order; each gets the next sequence, from 1.
 ///
 /// Dropping the publisher ends the topic: subscribers are told, and its name is free again. That does not block, unless

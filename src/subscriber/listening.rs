@@ -12,7 +12,7 @@ use crate::notice::{Bell, Mailbox, NoticeCounts, NoticeReach, NoticeReceiver, Pi
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NoticePath {
-    /// It has not asked for notices, or there are none on its fabric: it looks when it is asked to.
+    /// It has not asked for notices, or there are none on its fabric, or it is written to over RDMA: it looks when it is asked to.
     None,
     /// The publisher wakes it, on the same host.
     Bell,

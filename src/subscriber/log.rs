@@ -107,7 +107,7 @@ impl<T: Payload> LogSubscriber<T> {
         let geometry = granted.geometry.log().ok_or(GrantError::Kind { expected, found })?;
         let clock = subscription.clock.as_ref();
         let landing = match &subscription.source {
-            Source::Mapped(memory) | Source::Landing(memory) => {
+            Source::Mapped(memory) | Source::Landing { region: memory, .. } => {
                 Some(memory).filter(|_| granted.delivery == Delivery::Push)
             }
             Source::Remote(_) => None,
@@ -123,7 +123,7 @@ impl<T: Payload> LogSubscriber<T> {
         };
         let mut reader = LogReader::new(geometry, granted.epoch, granted.topic_id, start);
         match &mut subscription.source {
-            Source::Mapped(memory) | Source::Landing(memory) => reader.settle(memory),
+            Source::Mapped(memory) | Source::Landing { region: memory, .. } => reader.settle(memory),
             Source::Remote(remote) => settle(&mut reader, remote.as_mut(), clock)?,
         }
         let (fetching, payload) = (None, PhantomData);
@@ -165,19 +165,22 @@ impl<T: Payload> LogSubscriber<T> {
             return Ok(Some(RecordRef::of(self.reader.record(taken), epoch)));
         }
         let look = match &self.subscription.source {
-            source @ (Source::Mapped(memory) | Source::Landing(memory)) => {
+            source @ (Source::Mapped(memory) | Source::Landing { region: memory, .. }) => {
                 let is_pushed = self.subscription.granted.delivery == Delivery::Push;
                 let clock = self.subscription.clock.as_ref();
-                let mut poll = || match source {
-                    Source::Landing(_) => self.reader.follow_late(memory, || clock.monotonic_ns()),
+                // What is wrong stays so where nothing is on its way any more, or what is may be lost.
+                let mut poll = |has_ended: bool| match source {
+                    Source::Landing { may_lose: false, .. } if !has_ended => {
+                        self.reader.follow_late(memory, || clock.monotonic_ns())
+                    }
                     _ if is_pushed => self.reader.follow(memory),
                     _ => self.reader.poll(memory),
                 };
-                match poll() {
+                match poll(false) {
                     Some(taken) => Look::Taken(taken),
                     None if !self.subscription.has_ended() => Look::Nothing,
                     // Looked at once more: what was published before the end is still received.
-                    None => poll().map_or(Look::All, Look::Taken),
+                    None => poll(true).map_or(Look::All, Look::Taken),
                 }
             }
             Source::Remote(_) => match self.look() {
@@ -204,7 +207,8 @@ impl<T: Payload> LogSubscriber<T> {
     }
 
     /// The next record, waiting for it up to `timeout`; `None` when the time is over. Looks for it without
-    /// pause for 20 microseconds, then ten thousand times a second; for what is being fetched over a wire it waits.
+    /// pause for 20 microseconds, then ten thousand times a second; for what is being fetched over a wire it waits. One that asked for
+    /// notices sleeps until it is told, or for [`limits::BELL_SLEEP_NS`](crate::limits::BELL_SLEEP_NS) at a time.
     ///
     /// # Errors
     ///

@@ -126,7 +126,7 @@ impl<T: Payload> StateSubscriber<T> {
         let Subscription { source, clock, listening, .. } = subscription;
         let verified = match source {
             Source::Mapped(memory) => self.reader.poll(memory),
-            Source::Landing(memory) => self.reader.follow(memory, || clock.monotonic_ns()),
+            Source::Landing { region: memory, .. } => self.reader.follow(memory, || clock.monotonic_ns()),
             Source::Remote(remote) => {
                 let now_ns = clock.monotonic_ns();
                 let mut heard = Heard::Due;
@@ -176,7 +176,8 @@ impl<T: Payload> StateSubscriber<T> {
     }
 
     /// The next new value, waiting for it up to `timeout`; `None` when the time is over. Looks for it without
-    /// pause for 20 microseconds, then ten thousand times a second; for what is being fetched over a wire it waits.
+    /// pause for 20 microseconds, then ten thousand times a second; for what is being fetched over a wire it waits. One that asked for
+    /// notices sleeps until it is told, or for [`limits::BELL_SLEEP_NS`](crate::limits::BELL_SLEEP_NS) at a time.
     ///
     /// # Errors
     ///

@@ -62,7 +62,11 @@ pub(crate) enum Source {
     /// Memory that can be read in place, word for word as it was written: the repository itself, or a landing region.
     Mapped(Arc<Region>),
     /// A landing region where only whole writes appear in order.
-    Landing(Arc<Region>),
+    Landing {
+        region: Arc<Region>,
+        /// A write may never arrive.
+        may_lose: bool,
+    },
     /// A repository that has to be fetched.
     Remote(Box<dyn RemoteRead>),
 }
@@ -240,7 +244,10 @@ impl Subscription {
                 let left = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
                 ear.wait(self.clock.as_ref(), last, left);
             }
-            (Some(Listening::Bell(bell)), Source::Mapped(memory) | Source::Landing(memory)) => {
+            (
+                Some(Listening::Bell(bell)),
+                Source::Mapped(memory) | Source::Landing { region: memory, .. },
+            ) => {
                 let timeout = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
                 let mut newest = None;
                 bell.sleep(timeout, || {
@@ -273,7 +280,7 @@ impl Subscription {
             Source::Mapped(region) if self.granted.delivery == Delivery::Pull => {
                 return Ok(Some(Arc::clone(region)));
             }
-            Source::Mapped(_) | Source::Landing(_) => return Ok(None),
+            Source::Mapped(_) | Source::Landing { .. } => return Ok(None),
             Source::Remote(remote) => remote.as_mut(),
         };
         let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };

@@ -58,6 +58,10 @@ impl Connection for VerbsConnection {
         false
     }
 
+    fn writes_may_be_lost(&self) -> bool {
+        self.session.writes_may_be_lost()
+    }
+
     fn is_dialled_to_write(&self) -> bool {
         self.session.is_dialled_to_write()
     }

@@ -241,6 +241,11 @@ impl Session {
         }
     }
 
+    /// Whether a write over it may never arrive. False as long as it does not stand.
+    pub(super) fn writes_may_be_lost(&self) -> bool {
+        self.endpoint.get().is_some_and(|endpoint| !endpoint.is_reliable())
+    }
+
     /// The devices of its fabric.
     pub(super) fn devices(&self) -> &Devices {
         &self.devices

@@ -32,7 +32,7 @@ fn a_number_that_is_too_high_is_not_believed_and_hides_no_losses() {
         let lost = pair.receiver.counts().lost;
         (9..=10).for_each(|sequence| assert!(!pair.announce(sequence)));
         pair.inbox.put(&pair.wire.take()[1]);
-        assert_eq!(pair.deliver(9).lost, lost + 1);
+        assert_eq!((lost, pair.deliver(9).lost), (0, 1));
         assert!(mailbox.take_gap());
     }
 }

@@ -202,6 +202,7 @@ struct Subscriber {
     damaged: u64,
     /// The record before the first one.
     before: u64,
+    now_ns: u64,
 }
 
 impl Subscriber {
@@ -211,10 +212,17 @@ impl Subscriber {
 
     /// Takes up to this many records.
     fn read(&mut self, count: usize, len_max: usize) -> usize {
+        self.now_ns += limits::ARRIVAL_SETTLED_NS / 100;
         for number in 0..count {
             let next = self.reader.next_sequence();
             assert_eq!(next.get(), self.told() + 1, "each record once, and in order");
-            let Some(taken) = self.reader.follow(&self.target) else { return number };
+            let now_ns = self.now_ns;
+            let taken = match self.way.0.lock().medium {
+                // What is wrong there is waited for.
+                Medium::Wire => self.reader.follow_late(&self.target, || now_ns),
+                Medium::Memory | Medium::Lossy(_) => self.reader.follow(&self.target),
+            };
+            let Some(taken) = taken else { return number };
             match self.reader.taken(taken) {
                 Next::Record(record) => {
                     assert_eq!(record.sequence, next);
@@ -281,8 +289,17 @@ impl World {
         assert!(self.topic.landings().is_begun(&closed));
         let mut reader = LogReader::new(geometry, self.topic.epoch(), self.topic.topic_id(), start);
         reader.settle(&target);
-        let (received, lapped, damaged, before) = (0, 0, 0, first - 1);
-        self.subscribers.push(Subscriber { way, closed, target, reader, received, lapped, damaged, before });
+        self.subscribers.push(Subscriber {
+            way,
+            closed,
+            target,
+            reader,
+            received: 0,
+            lapped: 0,
+            damaged: 0,
+            before: first - 1,
+            now_ns: 0,
+        });
     }
 
     fn append(&mut self, count: u64) {
@@ -356,7 +373,7 @@ fn any_order_of_events_accounts_for_every_record() {
         world.settle();
         for subscriber in &world.subscribers {
             let medium = subscriber.way.0.lock().medium;
-            assert!(medium != Medium::Memory || subscriber.damaged == 0, "seed {seed}");
+            assert!(matches!(medium, Medium::Lossy(_)) || subscriber.damaged == 0, "seed {seed}: {medium:?}");
         }
     });
 }

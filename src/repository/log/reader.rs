@@ -153,6 +153,8 @@ struct Suspicion {
     position: u64,
     /// When that was found first, ns of the caller's clock.
     since_ns: u64,
+    /// The end of the log then: what comes behind it may be right.
+    end: u64,
     /// It has stayed so for so long that it will not change.
     is_settled: bool,
 }
@@ -384,11 +386,11 @@ impl LogReader {
         TakenRecord { header, begin }
     }
 
-    /// Whether the frame that comes next has been wrong for so long that it stays so.
+    /// Whether the frame that comes next, before this end, has been wrong for so long that it stays so.
     #[cold]
-    fn has_settled(&mut self, now_ns: u64, settled_ns: u64) -> bool {
+    fn has_settled(&mut self, end: u64, now_ns: u64, settled_ns: u64) -> bool {
         let position = self.position;
-        let first = Suspicion { position, since_ns: now_ns, is_settled: false };
+        let first = Suspicion { position, since_ns: now_ns, end, is_settled: false };
         let mut suspicion = self.suspicion.filter(|it| it.position == position).unwrap_or(first);
         suspicion.is_settled |= now_ns.saturating_sub(suspicion.since_ns) >= settled_ns;
         self.suspicion = Some(suspicion);
@@ -489,7 +491,12 @@ impl LogReader {
         let end = memory.load_acquire(HOT_END);
         let positions = entries(&self.geometry, memory).map(|Place { position, .. }| position);
         let position = positions.filter(|position| (behind..=end).contains(position)).min();
-        let otherwise = if reason == LossReason::Lapped { start } else { end };
+        let suspicion =
+            self.suspicion.take().filter(|it| it.position == self.position && it.end > it.position);
+        let otherwise = match reason {
+            LossReason::Lapped => start,
+            LossReason::Damaged => suspicion.map_or(end, |it| it.end.min(end)),
+        };
         (self.reason, self.doubts) = (reason, false);
         self.move_to(position.unwrap_or(otherwise), None);
     }

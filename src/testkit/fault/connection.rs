@@ -128,6 +128,10 @@ impl Connection for FaultyConnection {
         self.inner.as_ref().is_some_and(|inner| inner.writes_words_in_order())
     }
 
+    fn writes_may_be_lost(&self) -> bool {
+        self.inner.as_ref().is_some_and(|inner| inner.writes_may_be_lost())
+    }
+
     fn is_dialled_to_write(&self) -> bool {
         self.inner.as_ref().is_some_and(|inner| inner.is_dialled_to_write())
     }

@@ -131,6 +131,9 @@ impl Receiver {
             }
             self.show()?;
             unshown = 0;
+            if interrupt.came() {
+                return Ok(false);
+            }
         }
     }
 

@@ -222,7 +222,9 @@ impl Shape {
     /// The sizes that the arguments give to a stream of records of this size.
     pub(super) fn of(arguments: &Arguments, size: u32) -> Result<Self, Failure> {
         let (len, options) = (size as usize, &arguments.stream);
-        let (batch_len, capacity) = match arguments.fabric {
+        // Where the processes are that somebody else has started, their address says it.
+        let fabric = arguments.connect.as_ref().map_or(arguments.fabric, FabricName::of);
+        let (batch_len, capacity) = match fabric {
             FabricName::Shm => (BATCH_LEN, CAPACITY),
             FabricName::Verbs => (WIRE_BATCH_LEN, WIRE_CAPACITY),
         };

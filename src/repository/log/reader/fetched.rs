@@ -198,16 +198,14 @@ impl LogReader {
             return self.begin(mirror, start);
         }
         if mirror.load(HOT_START) > self.position {
-            self.suspicion = None;
             return self.resume(mirror, LossReason::Lapped);
         }
         if self.is_settled() {
             // It was looked at again, and no record can be told from it.
-            self.suspicion = None;
             return self.resume(mirror, LossReason::Damaged);
         }
         // The rest of it may be on its way.
-        self.has_settled(now_ns, limits::DAMAGE_SETTLED_NS);
+        self.has_settled(self.fetching.end, now_ns, limits::DAMAGE_SETTLED_NS);
     }
 
     /// Whether the frame that comes next is known to stay wrong.

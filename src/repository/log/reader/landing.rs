@@ -7,12 +7,12 @@
 //! A publisher that goes round its ring while a write is under way may have written frames of later rounds, even some that are not
 //! committed. Where any sequence will do, one behind the newest record is waited for. What is not right for its place was given
 //! up, where writes take their time, and the start that says so is on its way: only what stays wrong without that is told as
-//! damaged.
+//! damaged. Where writes may be lost nothing is waited for: what is not right was lost.
 
 use super::{LogReader, Taken, UNBOUNDED};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
-use crate::layout::log::LANDING_TAKEN;
+use crate::layout::log::{HOT_END, LANDING_TAKEN};
 use crate::limits;
 use crate::memory::Region;
 
@@ -28,7 +28,10 @@ impl LogReader {
     /// [`limits::ARRIVAL_SETTLED_NS`]. The time is only asked for then.
     #[inline]
     pub(crate) fn follow_late(&mut self, memory: &Region, now_ns: impl Fn() -> u64) -> Option<Taken> {
-        self.follow_if(memory, |reader| reader.has_settled(now_ns(), limits::ARRIVAL_SETTLED_NS))
+        let has_settled = |reader: &mut Self| {
+            reader.has_settled(memory.load_acquire(HOT_END), now_ns(), limits::ARRIVAL_SETTLED_NS)
+        };
+        self.follow_if(memory, has_settled)
     }
 
     #[inline]

@@ -15,7 +15,7 @@ mod attachment;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 
-use self::attachment::{Attachment, Step};
+use self::attachment::{Attachment, Listening, Step};
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
@@ -233,8 +233,8 @@ impl ClientSession {
         self.attachment_next = attachment.next();
         let step = Step::Attaching;
         let topic_id = TopicId::of(&topic);
-        let (topic_ended, listens) = (false, false);
-        self.attachments.insert(attachment, Attachment { topic_id, delivery, step, topic_ended, listens });
+        let (topic_ended, listening) = (false, Listening::No);
+        self.attachments.insert(attachment, Attachment { topic_id, delivery, step, topic_ended, listening });
         self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash, start }));
         Ok(attachment)
     }
@@ -266,10 +266,11 @@ impl ClientSession {
     pub(crate) fn listen(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         self.ready()?;
         let known = self.attachment_mut(attachment)?;
-        if known.listens || !matches!(known.step, Step::Granted | Step::Lent) || known.topic_ended {
+        let has_asked = known.listening != Listening::No;
+        if has_asked || !matches!(known.step, Step::Granted | Step::Lent) || known.topic_ended {
             return Err(known.not_possible(attachment));
         }
-        known.listens = true;
+        known.listening = Listening::Asked;
         self.send(&Message::Listen(Listen { attachment }));
         Ok(())
     }
@@ -443,9 +444,10 @@ impl ClientSession {
         Notices { attachment, by }: Notices,
     ) -> Result<Option<ClientEvent>, ControlError> {
         let known = self.asked("Notices", attachment)?;
-        if !std::mem::take(&mut known.listens) {
+        if known.listening != Listening::Asked {
             return Err(known.wrong("Notices", attachment));
         }
+        known.listening = Listening::Answered;
         // It crossed the message that detaches.
         let leaving = matches!(known.step, Step::Detaching);
         Ok((!leaving).then_some(ClientEvent::Notices { attachment, by }))

@@ -208,7 +208,7 @@ impl<T: Payload> LogSubscriber<T> {
 
     /// The next record, waiting for it up to `timeout`; `None` when the time is over. Looks for it without
     /// pause for 20 microseconds, then ten thousand times a second; for what is being fetched over a wire it waits. One that asked for
-    /// notices sleeps until it is told, or for [`limits::BELL_SLEEP_NS`](crate::limits::BELL_SLEEP_NS) at a time.
+    /// notices sleeps until it is told, or for [`limits::BELL_SLEEP_NS`] at a time.
     ///
     /// # Errors
     ///

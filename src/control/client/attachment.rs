@@ -9,8 +9,15 @@ pub(super) struct Attachment {
     pub(super) delivery: Delivery,
     pub(super) step: Step,
     pub(super) topic_ended: bool,
-    /// It has asked for notices.
-    pub(super) listens: bool,
+    pub(super) listening: Listening,
+}
+
+/// Whether an attachment has asked for notices, which it does once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Listening {
+    No,
+    Asked,
+    Answered,
 }
 
 /// Where one attachment is.

@@ -26,6 +26,8 @@ fn notices_are_asked_for_once_and_a_bell_brings_its_memory() {
     pair.pump();
     assert_eq!(pair.events, [ClientEvent::Notices { attachment, by: NoticesBy::Bell }]);
     assert_eq!(pair.regions, (2, 0), "the repository and the bell");
+    // Nor again when it was answered.
+    assert!(matches!(pair.client.listen(attachment), Err(ControlError::NotPossible { .. })));
     pair.client.heard(sample::heard(true)).unwrap();
     pair.pump();
     assert_eq!(pair.asked.last(), Some(&ServerAction::Heard(sample::heard(true))));

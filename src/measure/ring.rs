@@ -1,18 +1,19 @@
 use std::os::fd::OwnedFd;
 
 use super::control::{BODY, Control};
+use crate::checksum::crc32;
 use crate::layout::{LINE, WORD};
 use crate::memory::MemoryError;
 
 /// The bare stream that logs are compared with: a ring of values of one length in shared memory, with one writer and one
-/// reader, written and read whole, nothing checked. The writer waits for the reader.
+/// reader, written and read whole, nothing checked but where it is asked for. The writer waits for the reader.
 #[derive(Debug)]
 pub struct Ring {
     control: Control,
     /// Words of a value.
     words: usize,
     /// Values that there is room for.
-    count: u64,
+    room: u64,
     /// At the writer values sent, at the reader values received; and of those, how many the other one was told of.
     done: u64,
     told: u64,
@@ -24,6 +25,8 @@ pub struct Ring {
 const SENT: usize = BODY;
 /// Where the reader tells how many it has read.
 const RELEASED: usize = SENT + 2 * LINE;
+/// Words of a value's CRC-32.
+const CHECK_WORDS: usize = 1;
 /// Where the values begin.
 const VALUES: usize = RELEASED + 2 * LINE;
 
@@ -34,8 +37,8 @@ impl Ring {
     ///
     /// [`MemoryError`] when memory cannot be had.
     pub fn create(len: usize, capacity: usize) -> Result<Self, MemoryError> {
-        let (words, count) = Self::sizes(len, capacity);
-        Ok(Self::new(Control::create(Self::region_len(words, count))?, words, count))
+        let (words, room) = Self::sizes(len, capacity);
+        Ok(Self::new(Control::create(Self::region_len(words, room))?, words, room))
     }
 
     /// The ring that another process has created with these sizes.
@@ -44,8 +47,8 @@ impl Ring {
     ///
     /// [`MemoryError`] when the file is not that of a ring of these sizes.
     pub fn open(file: OwnedFd, len: usize, capacity: usize) -> Result<Self, MemoryError> {
-        let (words, count) = Self::sizes(len, capacity);
-        Ok(Self::new(Control::open(file, Self::region_len(words, count))?, words, count))
+        let (words, room) = Self::sizes(len, capacity);
+        Ok(Self::new(Control::open(file, Self::region_len(words, room))?, words, room))
     }
 
     /// The lines by which the processes tell each other what to do.
@@ -61,16 +64,27 @@ impl Ring {
     #[inline]
     pub fn try_send(&mut self, value: &[u64]) -> bool {
         assert_eq!(value.len(), self.words, "a ring is measured with values of one length");
-        if self.done == self.until {
-            // Acquire: what was read may be overwritten. Pairs with the Release store in `release`.
-            self.until = self.control.region().load_acquire(RELEASED) + self.count;
-            if self.done == self.until {
-                return false;
-            }
+        if !self.has_room() {
+            return false;
         }
         self.control.region().copy_in(self.offset(), value);
         self.done += 1;
         true
+    }
+
+    /// As [`Self::try_send`], with the CRC-32 of the value beside it.
+    ///
+    /// # Panics
+    ///
+    /// When the value is not as long as was agreed.
+    #[inline]
+    pub fn try_send_checked(&mut self, value: &[u64]) -> bool {
+        if !self.has_room() {
+            return false;
+        }
+        let crc = crc32(bytemuck::cast_slice(value));
+        self.control.region().store(self.check_offset(), crc.into());
+        self.try_send(value)
     }
 
     /// Lets what was sent be seen.
@@ -108,6 +122,26 @@ impl Ring {
         true
     }
 
+    /// As [`Self::try_receive`], of values that were sent with their CRC-32: whether this one is what that says. `None` when there
+    /// is no value.
+    ///
+    /// # Panics
+    ///
+    /// When the room is not as long as was agreed.
+    #[inline]
+    pub fn try_receive_checked(&mut self, value: &mut [u64]) -> Option<bool> {
+        let check = self.check_offset();
+        let is_there = self.try_receive(value);
+        let is_right = || u64::from(crc32(bytemuck::cast_slice(value))) == self.control.region().load(check);
+        is_there.then(is_right)
+    }
+
+    /// How many values this end has sent or received.
+    #[inline]
+    pub fn count(&self) -> u64 {
+        self.done
+    }
+
     /// Lets the writer overwrite what was received.
     #[inline]
     pub fn release(&mut self) {
@@ -118,25 +152,48 @@ impl Ring {
         }
     }
 
-    fn new(control: Control, words: usize, count: u64) -> Self {
-        Self { control, words, count, done: 0, told: 0, until: 0 }
+    fn new(control: Control, words: usize, room: u64) -> Self {
+        Self { control, words, room, done: 0, told: 0, until: 0 }
     }
 
     fn sizes(len: usize, capacity: usize) -> (usize, u64) {
         let words = len.div_ceil(WORD).max(1);
         // A power of two, so that finding a place costs no division.
-        let count = (capacity / (words * WORD)).max(2);
-        (words, 1 << count.ilog2())
+        let room = (capacity / (words * WORD)).max(2);
+        (words, 1 << room.ilog2())
     }
 
-    fn region_len(words: usize, count: u64) -> usize {
-        VALUES - BODY + words * WORD * usize::try_from(count).unwrap_or(usize::MAX)
+    fn region_len(words: usize, room: u64) -> usize {
+        VALUES - BODY + (words + CHECK_WORDS) * WORD * usize::try_from(room).unwrap_or(usize::MAX)
+    }
+
+    /// Whether the next value can be written.
+    #[inline]
+    fn has_room(&mut self) -> bool {
+        if self.done == self.until {
+            // Acquire: what was read may be overwritten. Pairs with the Release store in `release`.
+            self.until = self.control.region().load_acquire(RELEASED) + self.room;
+        }
+        self.done != self.until
+    }
+
+    /// Where the next value stands, counted in values.
+    #[inline]
+    fn place(&self) -> usize {
+        // Less than the number of values, which is a `usize`.
+        usize::try_from(self.done & (self.room - 1)).unwrap_or(0)
     }
 
     #[inline]
     fn offset(&self) -> usize {
-        // Less than the number of values, which is a `usize`.
-        VALUES + usize::try_from(self.done & (self.count - 1)).unwrap_or(0) * self.words * WORD
+        VALUES + self.place() * self.words * WORD
+    }
+
+    /// Where the CRC-32 of the next value stands: behind all values, so that these stand as they do without.
+    #[inline]
+    fn check_offset(&self) -> usize {
+        let values = usize::try_from(self.room).unwrap_or(0) * self.words;
+        VALUES + (values + self.place() * CHECK_WORDS) * WORD
     }
 }
 
@@ -163,6 +220,27 @@ mod tests {
             reader.release();
             assert!(writer.is_drained());
         }
-        assert_eq!(sent, received);
+        assert_eq!((sent, writer.count(), reader.count()), (received, received, received));
+    }
+
+    #[test]
+    fn a_value_is_compared_with_its_checksum() {
+        let mut writer = Ring::create(24, 1000).unwrap();
+        let mut reader = Ring::open(writer.control().file().unwrap(), 24, 1000).unwrap();
+        let mut value = [0; 3];
+        assert_eq!(reader.try_receive_checked(&mut value), None);
+        for round in 0..100 {
+            while writer.try_send_checked(&[writer.count(); 3]) {}
+            // One word of one value of a round is another one; the last one has its checksum at the end of the memory.
+            let place = round % usize::try_from(writer.room).unwrap();
+            let (first, wrong) = (reader.count(), VALUES + place * 3 * WORD);
+            writer.control().region().store(wrong, !writer.control().region().load(wrong));
+            writer.commit();
+            let outcomes: Vec<_> = std::iter::from_fn(|| reader.try_receive_checked(&mut value)).collect();
+            assert_eq!(outcomes.len() as u64, writer.room);
+            let expected = (first..reader.count()).map(|number| number & (writer.room - 1) != place as u64);
+            assert_eq!(outcomes, expected.collect::<Vec<_>>());
+            reader.release();
+        }
     }
 }

@@ -91,7 +91,7 @@ fn a_stream_is_verified_whole_and_loses_nothing() {
             assert!(["near", "far", "mixed"].contains(&stream["placement"].as_str().unwrap()));
             assert!(stream["gb_per_s"].as_f64().unwrap() > 0.0);
             let modes: Vec<_> = floors.iter().map(|floor| floor["mode"].as_str().unwrap()).collect();
-            assert_eq!(modes, if subscribers == 1 { vec!["memcpy", "floor"] } else { vec![] });
+            assert_eq!(modes, if subscribers == 1 { vec!["memcpy", "floor", "checked"] } else { vec![] });
         }
     }
 }

@@ -31,7 +31,7 @@ Examples:
   fabricast perf pull --size 1048576 --slots 32 --for 5       five seconds of 1 MiB values
   fabricast perf notify --fabric verbs                        as pull, but told by notices when to read
   fabricast perf push --subscribers 4                         three more processes read along
-  fabricast perf stream --size 64,65536 --floor               a log at full speed, beside a bare ring and memcpy
+  fabricast perf stream --size 64,65536 --floor               a log at full speed, beside rings and memcpy
   fabricast perf stream --lossy --subscribers 2 --batch 1     what two get of records that nobody waits for
   fabricast perf push --serve --node lab                      answers in one terminal ...
   fabricast perf push --connect shm:lab                       ... what is measured from another
@@ -42,7 +42,8 @@ Examples:
   fabricast perf stream --connect rdma://10.0.0.2             ... that come from another
 
 The floor is the same bytes between the same two processes through a bare seqlock in shared memory, a bare ring for
-stream, without any check. Compare ratios of one run, never times of two: the placement tells whether the processors share a cache.";
+stream, without any check. The line `checked` of a stream is that ring with records that are written, compared, and checked by
+CRC-32, as those of the log are. Compare ratios of one run, never times of two: the placement tells whether the processors share a cache.";
 
 /// Measures deliveries between two processes.
 #[derive(Debug, Args)]
@@ -132,6 +133,7 @@ enum Phase {
     Wait,
     Probe,
     Floor,
+    Checked,
     Deliver,
     Stop,
 }
@@ -235,7 +237,7 @@ impl FabricName {
 }
 
 impl Phase {
-    const ALL: [Self; 5] = [Self::Wait, Self::Probe, Self::Floor, Self::Deliver, Self::Stop];
+    const ALL: [Self; 6] = [Self::Wait, Self::Probe, Self::Floor, Self::Checked, Self::Deliver, Self::Stop];
 
     fn number(self) -> u64 {
         self as u64

@@ -50,7 +50,7 @@ impl Drain {
         loop {
             match Phase::of(self.ring.control().phase()) {
                 Phase::Probe if self.reader == 0 => probe::answer(self.ring.control()),
-                Phase::Floor if self.reader == 0 => self.receive_floor(),
+                phase @ (Phase::Floor | Phase::Checked) if self.reader == 0 => self.receive_floor(phase),
                 Phase::Deliver => {
                     if self.receive()? {
                         return Ok(());
@@ -63,22 +63,34 @@ impl Drain {
         }
     }
 
-    fn receive_floor(&mut self) {
-        let mut value = vec![0; pattern::words(self.shape.len)];
+    /// Takes values from the ring until told otherwise. Those that are checked are compared, too.
+    fn receive_floor(&mut self, phase: Phase) {
+        let Self { ring, shape, seen, .. } = self;
+        let mut value = vec![0; pattern::words(shape.len)];
         let (mut looks, mut unreleased) = (0_u32, 0);
         loop {
-            if self.ring.try_receive(&mut value) {
+            let number = ring.count();
+            let received = match phase {
+                Phase::Checked => ring.try_receive_checked(&mut value),
+                _ => ring.try_receive(&mut value).then_some(true),
+            };
+            if let Some(mut is_right) = received {
+                if phase == Phase::Checked {
+                    let (bytes, _) = bytemuck::cast_slice(&value).split_at(shape.len);
+                    is_right &= pattern::is_right(bytes, shape.len, number);
+                }
+                seen.rejected += u64::from(!is_right);
                 unreleased += 1;
-                if unreleased < self.shape.batch {
+                if unreleased < shape.batch {
                     continue;
                 }
             } else {
                 looks = looks.wrapping_add(1);
-                if looks.is_multiple_of(LOOKS) && Phase::of(self.ring.control().phase()) != Phase::Floor {
+                if looks.is_multiple_of(LOOKS) && Phase::of(ring.control().phase()) != phase {
                     return;
                 }
             }
-            self.ring.release();
+            ring.release();
             unreleased = 0;
         }
     }

@@ -188,7 +188,8 @@ impl Echo {
         let mut stamp = 0;
         loop {
             match Phase::of(floor.control().phase()) {
-                Phase::Wait => std::hint::spin_loop(),
+                // Only values of a stream are checked like that.
+                Phase::Wait | Phase::Checked => std::hint::spin_loop(),
                 Phase::Probe => probe::answer(floor.control()),
                 Phase::Floor => self.answer_floor(floor, &mut stamp),
                 Phase::Deliver => {

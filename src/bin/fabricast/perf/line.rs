@@ -94,7 +94,7 @@ impl Line {
     /// The heading of the lines as people read them.
     pub(super) fn heading(counted: &str) -> String {
         format!(
-            "{:<6} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11} {:>7} {:>5} {:>5}  {}",
+            "{:<7} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11} {:>7} {:>5} {:>5}  {}",
             "mode",
             "size",
             counted,
@@ -114,7 +114,7 @@ impl Line {
     pub(super) fn text(&self) -> String {
         let figure = |figure: Option<u64>| figure.map_or_else(|| "-".to_owned(), |figure| figure.to_string());
         format!(
-            "{:<6} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11.0} {:>7.3} {:>5} {:>5}  {}",
+            "{:<7} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11.0} {:>7.3} {:>5} {:>5}  {}",
             self.mode,
             self.size,
             self.iterations,

@@ -146,6 +146,14 @@ struct Rate {
     time: Duration,
 }
 
+/// How fast records went through, and values through the rings that they are compared with.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rates {
+    bare: Rate,
+    checked: Rate,
+    delivered: Rate,
+}
+
 /// Measures, or receives for a process that measures.
 pub(super) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     match &arguments.stream.drain {
@@ -305,14 +313,15 @@ impl Measurement<'_> {
         let fabric = self.arguments.fabric;
         let node = open_node(name, fabric.rdma().as_ref(), self.setting)?;
         let mut stream = self.start(shape, &node, &fabric.address(&node)?)?;
-        let (floor, delivered, placement) = match stream.taken_in_turns() {
+        let (rates, placement) = match stream.taken_in_turns() {
             Ok(turns) => turns,
             Err(trouble) => return Err(stream.explain(trouble)),
         };
-        let line = self.complete(delivered.line("stream", shape.size), fabric, stream.end()?);
+        let line = self.complete(rates.delivered.line("stream", shape.size), fabric, stream.end()?);
         let mut lines = Vec::new();
         if self.arguments.floor {
-            lines.extend([memcpy(shape.len).line("memcpy", shape.size), floor.line("floor", shape.size)]);
+            let floors = [("memcpy", memcpy(shape.len)), ("floor", rates.bare), ("checked", rates.checked)];
+            lines.extend(floors.map(|(mode, rate)| rate.line(mode, shape.size)));
         }
         lines.push(line);
         lines.iter_mut().for_each(|line| line.placement = Some(placement));
@@ -381,10 +390,10 @@ impl Stream<'_> {
         Ok(())
     }
 
-    /// Measures floor and delivery in turns: how fast each was, and where the processors were.
-    fn taken_in_turns(&mut self) -> Result<(Rate, Rate, &'static str), Trouble> {
+    /// Measures floors and delivery in turns: how fast each was, and where the processors were.
+    fn taken_in_turns(&mut self) -> Result<(Rates, &'static str), Trouble> {
         let Measurement { arguments, interrupt, .. } = self.measurement;
-        let (mut floor, mut delivered) = (Rate::default(), Rate::default());
+        let mut rates = Rates::default();
         let Self { records, probe, started, .. } = self;
         probe.begin(started.ring.control(), (&mut started.first, interrupt))?;
         let turns =
@@ -394,14 +403,14 @@ impl Stream<'_> {
             let share = arguments.iterations.map(|all| all * (turn + 1) / turns - all * turn / turns);
             let extent = (share, Duration::from_secs_f64(arguments.seconds / count(turns)));
             if arguments.floor {
-                started.ring.control().set_phase(Phase::Floor.number());
-                floor.add(started.floor(records.shape, extent)?);
+                rates.bare.add(started.floor(records.shape, Phase::Floor, extent)?);
+                rates.checked.add(started.floor(records.shape, Phase::Checked, extent)?);
             }
             started.ring.control().set_phase(Phase::Deliver.number());
-            delivered.add(records.deliver(extent, started)?);
+            rates.delivered.add(records.deliver(extent, started)?);
         }
         let placement = probe.end(started.ring.control(), (&mut started.first, interrupt))?;
-        Ok((floor, delivered, placement))
+        Ok((rates, placement))
     }
 
     /// The reason of what was noticed: the failure of a process, if that is what it comes from.
@@ -419,9 +428,17 @@ impl Stream<'_> {
 }
 
 impl Started<'_> {
-    /// Sends values through the bare ring, as many as asked for or as the time allows, until all are received.
-    fn floor(&mut self, shape: Shape, (share, time): (Option<u64>, Duration)) -> Result<Rate, Trouble> {
+    /// Sends values through the ring, as many as asked for or as the time allows, until all are received: bare ones, or such
+    /// as are written whole and checked.
+    fn floor(
+        &mut self,
+        shape: Shape,
+        phase: Phase,
+        (share, time): (Option<u64>, Duration),
+    ) -> Result<Rate, Trouble> {
         let Self { interrupt, ring, first, .. } = self;
+        ring.control().set_phase(phase.number());
+        let is_checked = phase == Phase::Checked;
         let (words, batch) = (pattern::words(shape.len), shape.batch as u64);
         let mut value = vec![0x5555_5555_5555_5555; words];
         let (began, all) = (now(), share.unwrap_or(u64::MAX));
@@ -430,9 +447,13 @@ impl Started<'_> {
         while sent < all && shape.goes_on(sent / batch, end, interrupt) {
             let until = all.min(sent + batch);
             while sent < until {
-                mark(&mut value, sent);
+                if is_checked {
+                    pattern::write(&mut value, ring.count())
+                } else {
+                    mark(&mut value, sent)
+                }
                 let mut patience = Patience::default();
-                while !ring.try_send(&value) {
+                while !(if is_checked { ring.try_send_checked(&value) } else { ring.try_send(&value) }) {
                     ring.commit();
                     patience.look_at(first, interrupt)?;
                 }

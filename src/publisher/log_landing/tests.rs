@@ -555,7 +555,8 @@ fn a_long_ring_is_copied_in_parts_to_everybody_in_turn() {
         let count = 4 * len_max / record_len;
         let payload = vec![7; record_len];
         world.publisher.publish_batch((0..count).map(|_| payload.as_slice())).unwrap();
-        let end = crate::repository::log::head(world.topic.registration().region()).end as usize;
+        let end = crate::repository::log::head(world.topic.registration().region()).end;
+        let end = usize::try_from(end).unwrap();
         (0..3).for_each(|seed| world.subscribe(Medium::Memory, 1, seed));
         let copied = |world: &World| {
             let mut of_each = world.subscribers.iter().map(|it| it.way.0.lock().batches.iter().sum());

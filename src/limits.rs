@@ -185,7 +185,8 @@ pub const LOG_REFILLS_MAX: u32 = 8;
 /// Most unused bytes that are fetched between two pieces of a repository, so that one READ fetches both.
 pub const FETCHED_GAP_LEN_MAX: usize = 512;
 /// A value whose first words have come to a landing region must stay incomplete for this long to be called damaged,
-/// nanoseconds: what a network loses is sent again after tens of milliseconds.
+/// nanoseconds: what a network loses is sent again after tens of milliseconds. So must a record of a log that is wrong there, unless
+/// writes may be lost, or the topic has ended: then it is damaged at once.
 pub const ARRIVAL_SETTLED_NS: u64 = 1_000_000_000;
 
 /// Batches of writes to one landing region that may be in flight at a time, where the topic has more slots than that;

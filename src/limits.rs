@@ -170,9 +170,11 @@ pub const LOG_BATCHES_MAX: usize = 4;
 /// double whenever a batch of about that length has arrived: what has arrived is known there, should the connection break.
 pub const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 
-/// Bytes of a log that are copied at a time to a landing region on the same host, if no record is longer: nobody else is kept
-/// waiting for long.
-pub const LOG_COPY_LEN_MAX: usize = 8 << 20;
+/// Bytes of a log in one batch to a landing region on the same host, if no record is longer. A turn of a node's thread begins no
+/// further batch for those that join once it has copied half as many to them, nor for those that are behind once it has copied
+/// half as many to these: it copies less than three times as many, for all topics and subscribers together. Then the sessions
+/// and the heartbeats have their turn. (A publisher that has just committed copies in a thread of its own.)
+pub const LOG_COPY_LEN_MAX: usize = 4 << 20;
 
 /// Bytes of a log in one batch to a landing region over a wire at the most, if no record is longer.
 pub const LOG_BATCH_LEN_MAX: usize = 1 << 20;

@@ -168,7 +168,8 @@ fn publisher() {
         // Of the last records nobody hears before the topic ends, if they are lost.
         wait_until("all subscribers", || readers(&publisher) == SUBSCRIBERS as u64);
         drop(publisher);
-        return std::thread::park_timeout(ENDING);
+        let ended = now();
+        return wait_until("who hears of the end late", || ended.elapsed() > ENDING);
     }
     // Whoever loses its connection on a bad wire comes again. The topic stays until nobody has for a while.
     let mut seen = now();

@@ -1,8 +1,9 @@
 //! Publish/subscribe over one-sided memory access.
 //!
-//! A publisher keeps the newest value of a topic in a memory region; subscribers copy it out and check the copy
-//! (pull), or lend the publisher a region of their own, which it writes after each publish (push). Neither ever
-//! waits for the other. This release moves bytes between processes of one host, through shared memory.
+//! A publisher keeps the newest value of a topic, or the records of a log as far back as its ring reaches, in a memory region;
+//! subscribers copy them out and check the copy (pull), or lend the publisher a region of their own, which it writes
+//! after each publish (push). Neither ever waits for the other. Bytes move through shared memory between processes of
+//! one host, and by RDMA with the feature `verbs`, also between hosts.
 //!
 //! # From the top down
 //!
@@ -11,6 +12,10 @@
 //! - [`StatePublisher`] publishes the values of a topic; a [`Loan`] lets it write a large one in place.
 //! - [`StateSubscriber`] receives the newest value as a [`Sample`], or as a [`SampleRef`] that is not decoded. It
 //!   counts what it missed ([`SubscriberStats`]).
+//! - [`LogPublisher`] publishes the records of a log, one by one or many with one commit. [`LogSubscriber`] receives each
+//!   [`Record`] in order, from a [`LogStart`] on, and is told exactly which ones it missed; as [`Records`] it is an iterator.
+//! - Notices let a subscriber that asks for them sleep until there is something new: `notices` of its builder.
+//!   [`NoticePath`] says how it is told at the moment, [`NoticeCounts`] what came.
 //! - [`StateListener`] and [`LogListener`] make subscribers the other way round: publishers dial them, by
 //!   [`Node::dial_subscriber`].
 //! - [`Payload`] says how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes.

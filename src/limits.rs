@@ -173,9 +173,11 @@ pub const LOG_BATCHES_MAX: usize = 4;
 /// double whenever a batch of about that length has arrived: what has arrived is known there, should the connection break.
 pub const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 
-/// Bytes of a log that are copied at a time to a landing region on the same host, if no record is longer: nobody else is kept
-/// waiting for long.
-pub const LOG_COPY_LEN_MAX: usize = 8 << 20;
+/// Bytes of a log in one batch to a landing region on the same host, if no record is longer. A turn of a node's thread begins no
+/// further batch for those that join once it has copied half as many to them, nor for those that are behind once it has copied
+/// half as many to these: it copies less than three times as many, for all topics and subscribers together. Then the sessions
+/// and the heartbeats have their turn. (A publisher that has just committed copies in a thread of its own.)
+pub const LOG_COPY_LEN_MAX: usize = 4 << 20;
 
 /// Bytes of a log in one batch to a landing region over a wire at the most, if no record is longer.
 pub const LOG_BATCH_LEN_MAX: usize = 1 << 20;
@@ -186,7 +188,8 @@ pub const LOG_REFILLS_MAX: u32 = 8;
 /// Most unused bytes that are fetched between two pieces of a repository, so that one READ fetches both.
 pub const FETCHED_GAP_LEN_MAX: usize = 512;
 /// A value whose first words have come to a landing region must stay incomplete for this long to be called damaged,
-/// nanoseconds: what a network loses is sent again after tens of milliseconds.
+/// nanoseconds: what a network loses is sent again after tens of milliseconds. So must a record of a log that is wrong there, unless
+/// writes may be lost, or the topic has ended: then it is damaged at once.
 pub const ARRIVAL_SETTLED_NS: u64 = 1_000_000_000;
 
 /// Batches of writes to one landing region that may be in flight at a time, where the topic has more slots than that;

@@ -15,7 +15,7 @@ use crate::event::{Event, EventSink};
 use crate::fabric::{Address, Fabric, FabricError, Waker};
 use crate::id::{TopicId, TopicName};
 use crate::limits;
-use crate::publisher::{PublishedTopic, PublisherError};
+use crate::publisher::{CopyRoom, PublishedTopic, PublisherError};
 
 /// What the threads of a node share.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ pub(crate) struct NodeCore {
     dialled: Mutex<Vec<Served>>,
     /// The channels on which it tells of its topics.
     notice_senders: NoticeSenders,
+    /// What its thread may still copy to landing regions in this turn.
+    copy_room: CopyRoom,
 }
 
 /// A topic's name, taken until its topic is there or opening it has failed.
@@ -70,6 +72,7 @@ impl NodeCore {
             backlogs,
             dialled,
             notice_senders,
+            copy_room: CopyRoom::new(),
         })
     }
 
@@ -159,6 +162,11 @@ impl NodeCore {
     /// The channels on which this node tells of its topics.
     pub(super) fn notice_senders(&self) -> &NoticeSenders {
         &self.notice_senders
+    }
+
+    /// What its thread may still copy to landing regions in this turn.
+    pub(super) fn copy_room(&self) -> &CopyRoom {
+        &self.copy_room
     }
 
     /// The sessions in which this node subscribes.

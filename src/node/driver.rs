@@ -10,6 +10,7 @@ use crate::clock::saturate;
 use crate::event::Event;
 use crate::fabric::{Listener, wait};
 use crate::limits;
+use crate::publisher::PublishedTopic;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(test)]
@@ -39,6 +40,8 @@ pub(super) struct Driver {
     buffer: Vec<u8>,
     beaten_ns: Option<u64>,
     tend_soon: bool,
+    /// The landing regions of the topic with this index are looked after first.
+    tend_first: usize,
     /// Until then no connection is accepted, because the last one could not be.
     accept_again_ns: Option<u64>,
 }
@@ -55,7 +58,8 @@ impl Driver {
     pub(super) fn new(core: Arc<NodeCore>, listener: Option<Box<dyn Listener>>) -> Self {
         let buffer = vec![0; limits::CONTROL_MESSAGE_LEN_MAX];
         let served = Vec::new();
-        Self { core, listener, served, buffer, beaten_ns: None, tend_soon: false, accept_again_ns: None }
+        let (beaten_ns, tend_soon, tend_first, accept_again_ns) = (None, false, 0, None);
+        Self { core, listener, served, buffer, beaten_ns, tend_soon, tend_first, accept_again_ns }
     }
 
     /// One turn: everything that can be done now.
@@ -63,6 +67,7 @@ impl Driver {
         let now_ns = self.core.clock().monotonic_ns();
         self.accept(now_ns);
         self.take_dialled();
+        self.core.copy_room().refill();
         for served in &mut self.served {
             served.turn(&self.core, now_ns, &mut self.buffer);
         }
@@ -112,7 +117,8 @@ impl Driver {
             self.turn();
             let Some(left) = left.filter(|_| !self.served.is_empty()) else { return };
             let has_writes = self.served.iter().any(Served::has_writes_under_way);
-            self.wait_for_peers(if has_writes { left.min(TEND_AGAIN) } else { left });
+            let again = if self.core.copy_room().is_used_up() { Duration::ZERO } else { TEND_AGAIN };
+            self.wait_for_peers(if has_writes { left.min(again) } else { left });
         }
     }
 
@@ -185,23 +191,42 @@ impl Driver {
         } else if topics.is_empty() {
             self.beaten_ns = None;
         }
-        self.tend_soon = false;
         let realtime_ns = self.core.clock().realtime_ns();
-        for topic in &topics {
-            if beat {
-                topic.beat(realtime_ns);
-            }
-            if topic.landings().tend() {
+        topics.iter().filter(|_| beat).for_each(|topic| topic.beat(realtime_ns));
+        self.tend_soon = self.core.notice_senders().tend(&topics, beat);
+        self.tend_landings(topics);
+    }
+
+    /// Brings landing regions up to date, also those of topics that have ended. The next turn begins behind the topic for which
+    /// the room for copies was used up.
+    fn tend_landings(&mut self, mut topics: Vec<Arc<PublishedTopic>>) {
+        let mut ending: Vec<_> = self.served.iter().flat_map(Served::ending_topics).cloned().collect();
+        ending.sort_unstable_by_key(Arc::as_ptr);
+        ending.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        topics.append(&mut ending);
+        let (first, room) = (self.tend_first.min(topics.len()), self.core.copy_room());
+        // What was lent in this turn has not used it up for the others.
+        room.refill();
+        self.tend_first = 0;
+        let (before, after) = topics.split_at(first);
+        for (index, topic) in after.iter().chain(before).enumerate() {
+            let had_room = !room.is_used_up();
+            if topic.landings().tend(room) {
                 self.tend_soon = true;
                 // What the node has written to them nobody else tells of.
                 topic.notices().ring();
             }
+            if had_room && room.is_used_up() {
+                self.tend_first = (first + index + 1) % topics.len();
+            }
         }
-        self.tend_soon |= self.core.notice_senders().tend(&topics, beat);
     }
 
     /// How long there is nothing to do unless a peer does something.
     fn patience(&self, links: &[Arc<Link>]) -> Duration {
+        if self.core.copy_room().is_used_up() {
+            return Duration::ZERO;
+        }
         // A connection may have room again without waking anybody.
         let has_unsent =
             || self.served.iter().any(Served::has_unsent) || links.iter().any(|it| it.has_unsent());

@@ -530,10 +530,10 @@ impl LinkAttachment {
 
     /// Where the publisher's writes to this region are received.
     pub(super) fn landing(&self, region: Arc<Region>) -> Source {
-        match &self.link.state.lock().connection {
-            connection if connection.writes_words_in_order() => Source::Mapped(region),
-            connection => Source::Landing { region, may_lose: connection.writes_may_be_lost() },
-        }
+        let connection = &self.link.state.lock().connection;
+        let may_lose = connection.writes_may_be_lost();
+        let is_mapped = connection.writes_words_in_order();
+        if is_mapped { Source::Mapped(region) } else { Source::Landing { region, may_lose } }
     }
 
     /// Asks to be told of what the topic publishes.

@@ -172,9 +172,14 @@ impl Served {
         self.session.deadline_ns()
     }
 
+    /// Topics that have ended, but of which the peer has yet to get the last of what was published.
+    pub(super) fn ending_topics(&self) -> impl Iterator<Item = &Arc<PublishedTopic>> {
+        self.attachments.values().filter(|it| it.is_ending()).map(|it| &it.topic)
+    }
+
     /// Whether it waits for one-sided writes to be complete.
     pub(super) fn has_writes_under_way(&self) -> bool {
-        let awaits = |it: &ServedAttachment| it.is_beginning || (!it.told && it.topic.has_ended());
+        let awaits = |it: &ServedAttachment| it.is_beginning || it.is_ending();
         !self.leaving.is_empty() || self.attachments.values().any(awaits)
     }
 
@@ -453,7 +458,7 @@ impl Served {
         attachment.revocation = Some(remote.revocation());
         // One that was refused before is closed, and stays so.
         attachment.closed = Arc::default();
-        if !topic.landings().lend(remote, &attachment.closed, attachment.start) {
+        if !topic.landings().lend(remote, &attachment.closed, attachment.start, core.copy_room()) {
             return Err(unfit("it cannot be written"));
         }
         if !is_awaited(&mut self.invitation, topic.name()) {

@@ -85,7 +85,8 @@ pub struct NoticeCounts {
     pub malformed: u64,
     /// Datagrams of another channel.
     pub other_channel: u64,
-    /// Datagrams that had not come when a later one did.
+    /// Datagrams that had not come when a later one did, as far as the number of that one is believed: where it is more than
+    /// [`limits::NOTICE_LEAP_MAX`] ahead of all before, none are counted.
     pub lost: u64,
     /// Entries that were believed, and new.
     pub entries: u64,

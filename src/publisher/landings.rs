@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::CopyRoom;
 use super::landing::Landing;
 use super::topic::Landings;
 use crate::fabric::{Registration, RemoteWrite};
@@ -111,7 +112,13 @@ impl StateLandings {
 }
 
 impl Landings for StateLandings {
-    fn lend(&self, remote: Box<dyn RemoteWrite>, closed: &Arc<AtomicBool>, _: LogStart) -> bool {
+    fn lend(
+        &self,
+        remote: Box<dyn RemoteWrite>,
+        closed: &Arc<AtomicBool>,
+        _: LogStart,
+        _: &CopyRoom,
+    ) -> bool {
         let mut landing = Landing::new(remote, self.geometry, self.epoch, Arc::clone(closed));
         self.bring_up_to_date(&mut landing);
         if landing.is_closed() {
@@ -127,7 +134,7 @@ impl Landings for StateLandings {
     }
 
     /// A publish that began before a handover may have passed the landing region by: it is looked after once more.
-    fn tend(&self) -> bool {
+    fn tend(&self, _: &CopyRoom) -> bool {
         // Taken out first, so that the publisher is not kept waiting while memory is unmapped.
         let released = std::mem::take(&mut *self.released.lock());
         drop(released);

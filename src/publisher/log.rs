@@ -29,7 +29,9 @@ use crate::sync::atomic::Ordering;
 /// Publishing neither allocates, nor locks, nor calls the operating system on the `shm` fabric, and costs nothing
 /// for subscribers that pull, however many they are. It locks for a moment after a push subscriber has joined, and it locks and
 /// wakes the node's thread when one is so slow that it is left to that thread. For subscribers that asked for notices it locks after one
-/// has come or gone, calls the operating system to wake those on this host that sleep, and sends datagrams to those over RDMA.
+/// has come or gone, and calls the operating system to wake those on this host that sleep. While there are some over RDMA, each
+/// commit sends a datagram: it takes a lock that the other publishers of the node take for theirs, and the node's thread while it
+/// puts together what it tells of all topics, and wakes that thread when there is no room to send.
 ///
 /// Dropping the publisher commits what was appended, and ends the topic: subscribers are told, and its name is free again. That
 /// does not block, unless the publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which

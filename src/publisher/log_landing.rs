@@ -13,8 +13,8 @@ use crate::sync::atomic::{AtomicBool, Ordering, fence};
 #[cfg(test)]
 mod tests;
 
-/// Batches that one call writes at the most: a whole ring, and as much again, unless that is long.
-const STEPS_MAX: u64 = 2 * limits::LOG_FLIGHT_PARTS;
+/// Batches that one call writes at the most: a whole ring, and more, unless that is long.
+const STEPS_MAX: u64 = 4 * limits::LOG_FLIGHT_PARTS;
 /// As [`STEPS_MAX`], where batches are short.
 const WIRE_STEPS_MAX: u64 = 64;
 /// Writes of a batch: the hot line with another start, two ranges of frames, the hot line.
@@ -79,7 +79,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// At the beginning. The longest record fits into a batch. In memory nothing breaks: there, what one call copies is bounded.
+    /// At the beginning. The longest record fits into a batch. In memory nothing breaks: there, what is copied at a time is bounded.
     fn new(geometry: &LogGeometry, has_word_order: bool) -> Self {
         let at_least = |len: usize| len.max(frame_len(geometry.payload_len_max())) as u64;
         let [len, len_max] = if has_word_order {
@@ -187,19 +187,21 @@ impl LogLanding {
         self.tended
     }
 
-    /// Writes what the repository has and this has not, as far as the subscriber and the medium have room. Never waits.
+    /// Writes what the repository has and this has not, as far as the subscriber and the medium have room. In memory, where that
+    /// is a copy, no batch is begun when nothing is left of `room`, bytes. Never waits.
     #[inline]
-    pub(super) fn advance(&mut self, source: &Registration, head: &LogHead) {
+    pub(super) fn advance(&mut self, source: &Registration, head: &LogHead, room: &mut u64) {
         self.tended = 0;
         for _ in 0..if self.has_word_order { STEPS_MAX } else { WIRE_STEPS_MAX } {
-            if self.is_closed() || !self.is_behind(head.end) || !self.step(source, head) {
+            let is_done = self.is_closed() || !self.is_behind(head.end);
+            if is_done || (self.has_word_order && *room == 0) || !self.step(source, head, room) {
                 break;
             }
         }
     }
 
     /// Writes one batch. False when nothing more can be written now.
-    fn step(&mut self, source: &Registration, head: &LogHead) -> bool {
+    fn step(&mut self, source: &Registration, head: &LogHead, room: &mut u64) -> bool {
         let repository = source.region();
         let can_go_on = self.has_flight_left(source) && self.skip_overwritten(repository);
         let to = if can_go_on { self.reach(repository, head) } else { self.written };
@@ -216,6 +218,7 @@ impl LogLanding {
         let batch = Batch { from, to };
         self.has_new_start = false;
         if self.has_word_order {
+            *room = room.saturating_sub(to - from);
             // The end is told when it is known that nothing was overwritten while it was copied.
             if !self.post(source, [start, first, second, None], batch) {
                 return false;

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::CopyRoom;
 use super::log_landing::LogLanding;
 use super::topic::Landings;
 use crate::fabric::{Registration, RemoteWrite, Waker};
@@ -66,7 +67,9 @@ impl LogLandings {
         let mut leaving = false;
         for landing in landings.iter_mut() {
             if !landing.is_closed() {
-                landing.advance(&self.registration, head);
+                // Nobody but the publisher waits for that.
+                let mut room = u64::MAX;
+                landing.advance(&self.registration, head, &mut room);
             }
             leaving |= landing.is_closed() || landing.is_behind(head.end);
         }
@@ -105,14 +108,16 @@ impl LogLandings {
         head(self.registration.region()).end
     }
 
-    /// Brings these up to date as far as that can be done now. Says whether that should be done again soon.
-    fn bring_up_to_date(&self, landings: &mut Vec<LogLanding>) -> bool {
+    /// Brings these up to date as far as that can be done now. Says whether that should be done again soon. Those for which no
+    /// room was left come first then.
+    fn bring_up_to_date(&self, landings: &mut Vec<LogLanding>, room: &CopyRoom) -> bool {
         landings.retain(|landing| !landing.is_closed());
-        let mut soon = false;
+        let (mut soon, mut served, mut left) = (false, 0, room.left());
         for landing in landings.iter_mut() {
+            served += usize::from(left > 0);
             let head = head(self.registration.region());
             if landing.is_behind(head.end) {
-                landing.advance(&self.registration, &head);
+                landing.advance(&self.registration, &head, &mut left);
             }
             let is_settled = landing.is_settled(&self.registration);
             if landing.tend(head.end) < TENDED_CLOSELY {
@@ -121,16 +126,24 @@ impl LogLandings {
             }
             soon |= !is_settled;
         }
+        room.set(left);
+        landings.rotate_left(served);
         soon
     }
 }
 
 impl Landings for LogLandings {
-    fn lend(&self, remote: Box<dyn RemoteWrite>, closed: &Arc<AtomicBool>, start: LogStart) -> bool {
+    fn lend(
+        &self,
+        remote: Box<dyn RemoteWrite>,
+        closed: &Arc<AtomicBool>,
+        start: LogStart,
+        room: &CopyRoom,
+    ) -> bool {
         let place = place_of(&self.geometry, self.registration.region(), start);
         let of = (self.geometry, self.epoch);
         let mut landings = vec![LogLanding::new(remote, of, Arc::clone(closed), place)];
-        self.bring_up_to_date(&mut landings);
+        self.bring_up_to_date(&mut landings, room);
         let is_usable = landings.iter().all(|landing| !landing.is_closed());
         if is_usable {
             self.leave(landings);
@@ -144,7 +157,7 @@ impl Landings for LogLandings {
         found.is_none_or(|landing| landing.is_begun(&self.registration))
     }
 
-    fn tend(&self) -> bool {
+    fn tend(&self, room: &CopyRoom) -> bool {
         self.is_tended_soon.store(false, Ordering::Release);
         // Taken out first, so that the publisher is not kept waiting while memory is unmapped, or copied.
         // The room for them stays: the publisher allocates nothing when it leaves some here.
@@ -155,7 +168,7 @@ impl Landings for LogLandings {
             return false;
         }
         let end = self.end();
-        let mut soon = self.bring_up_to_date(&mut landings);
+        let mut soon = self.bring_up_to_date(&mut landings, room);
         self.leave(landings);
         // What was published meanwhile, when the publisher found nobody waiting here, is brought next time.
         soon |= self.end() != end;

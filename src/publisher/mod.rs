@@ -1,5 +1,6 @@
 //! The publisher's public handles, and what the node knows of a topic that is being published.
 
+mod copy_room;
 mod error;
 mod landing;
 mod landings;
@@ -12,6 +13,7 @@ mod opening;
 mod state;
 mod topic;
 
+pub(crate) use copy_room::CopyRoom;
 pub use error::{PublishError, PublisherError};
 pub use loan::Loan;
 pub(crate) use log::LogParts;

@@ -26,8 +26,10 @@ pub(super) const MEASURED_ONE_IN: u64 = 64;
 ///
 /// Publishing neither allocates, nor locks, nor calls the operating system on the `shm` fabric, and costs nothing
 /// for subscribers that pull, however many they are. It locks for a moment after a push subscriber has joined,
-/// or one that asked for notices has come or gone. It calls the operating system to wake such subscribers on this host that sleep, and
-/// sends datagrams to those over RDMA.
+/// or one that asked for notices has come or gone. It calls the operating system to wake such subscribers on this host that sleep.
+/// While there are some over RDMA, each publish sends a datagram: it takes a lock that the other publishers of the node take for
+/// theirs, and the node's thread while it puts together what it tells of all topics, and wakes that thread when there is no room
+/// to send.
 /// Values are published in order; each gets the next sequence, from 1.
 ///
 /// Dropping the publisher ends the topic: subscribers are told, and its name is free again. That does not block, unless

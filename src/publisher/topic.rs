@@ -1,6 +1,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use super::CopyRoom;
 use super::notices::TopicNotices;
 use crate::fabric::{Registration, RemoteWrite};
 use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
@@ -35,15 +36,23 @@ pub(crate) struct PublishedTopic {
 /// The landing regions of one topic, on their way between its node and its publisher.
 pub(crate) trait Landings: Debug + Send + Sync {
     /// Takes a landing region, and has the publisher write it from now on: what is there is brought to it first, of a log from
-    /// this start on. False when that failed: then it is of no use. Whoever sets `closed` ends its use.
-    fn lend(&self, remote: Box<dyn RemoteWrite>, closed: &Arc<AtomicBool>, start: LogStart) -> bool;
+    /// this start on, as far as there is room for copies. False when that failed: then it is of no use. Whoever sets `closed`
+    /// ends its use.
+    fn lend(
+        &self,
+        remote: Box<dyn RemoteWrite>,
+        closed: &Arc<AtomicBool>,
+        start: LogStart,
+        room: &CopyRoom,
+    ) -> bool;
 
     /// Whether what has to be in the landing region that `closed` closes has arrived there, so that its subscriber can begin.
     fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool;
 
     /// Releases what the publisher has given up, and keeps landing regions up to date that it has not taken over
-    /// yet, because it has not published since. True when that should be done again soon.
-    fn tend(&self) -> bool;
+    /// yet, because it has not published since: of a log, as far as there is room for copies. True when that should be done
+    /// again soon.
+    fn tend(&self, room: &CopyRoom) -> bool;
 
     /// Whether the landing region that `closed` closes was left to the node, and has yet to get what was published last.
     fn owe(&self, closed: &Arc<AtomicBool>) -> bool;

@@ -79,7 +79,8 @@ pub enum ReceiveError {
         /// How many they are.
         count: u64,
     },
-    /// Records of a log that do not match their checksums, and that nobody is writing. The next call goes on behind them.
+    /// Records of a log that do not match their checksums, and that nobody is writing. Over an unreliable queue pair also those that
+    /// were lost on the way, or overwritten before they were sent. The next call goes on behind them.
     #[error(
         "{count} records from {first_lost} on are damaged; if this happens again, check the publisher's program and its host's memory"
     )]

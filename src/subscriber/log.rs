@@ -180,7 +180,11 @@ impl<T: Payload> LogSubscriber<T> {
                     Some(taken) => Look::Taken(taken),
                     None if !self.subscription.has_ended() => Look::Nothing,
                     // Looked at once more: what was published before the end is still received.
-                    None => poll(true).map_or(Look::All, Look::Taken),
+                    None => match poll(true) {
+                        Some(taken) => Look::Taken(taken),
+                        None if self.reader.has_more() => Look::Nothing,
+                        None => Look::All,
+                    },
                 }
             }
             Source::Remote(_) => match self.look() {

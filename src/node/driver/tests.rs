@@ -13,6 +13,8 @@ use crate::id::Delivery;
 use crate::node::Node;
 use crate::node::builder::assemble;
 use crate::node::served::tests::Scripted;
+use crate::payload::Raw;
+use crate::repository::log::LogStart;
 use crate::testkit::fabric::{Network, Reach};
 
 /// A medium need not wake anybody who waits for room.
@@ -161,4 +163,79 @@ fn a_peer_whose_writes_stall_costs_nobody_else_an_orderly_end() {
     assert_eq!(*ends.0.lock(), (3, 0));
     let took_ns = core.clock().monotonic_ns() - began_ns;
     assert!((FAREWELL_NS / 2..FAREWELL_NS).contains(&took_ns), "{took_ns} ns");
+}
+
+/// A landing region whose subscriber needs nothing of what it gets. Counts the bytes that are copied.
+#[derive(Debug)]
+struct Copied(Arc<Mutex<usize>>);
+
+impl RemoteWrite for Copied {
+    fn post(&mut self, _: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        let len = |write: &Write| if let Write::Range(range) = write { range.len } else { 0 };
+        *self.0.lock() += writes.iter().map(len).sum::<usize>();
+        Ok(Completion::Done)
+    }
+
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        Ok(0)
+    }
+
+    fn fetch_word(&mut self, _: usize) -> Result<Option<u64>, FabricError> {
+        Ok(Some(u64::MAX))
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        true
+    }
+
+    fn writes_may_be_lost(&self) -> bool {
+        false
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(Stalled)
+    }
+}
+
+/// However many subscribers of however many topics are behind: no turn copies more than so much, and each topic has its turn.
+#[test]
+fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
+    let network = Network::new(0, Reach::Fetched);
+    let name = "node".parse().unwrap();
+    let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
+    let (core, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+    let node = Node::new(Arc::clone(&core), None);
+    let (len_max, payload) = (limits::LOG_COPY_LEN_MAX, vec![7; 60 << 10]);
+    let open = |name: &str| node.log_publisher::<Raw>(name).capacity(4 * len_max).payload_len_max(60 << 10);
+    let mut publishers = ["a", "b", "c"].map(|name| open(name).open().unwrap());
+    let counts = [(); 3].map(|()| Arc::<Mutex<usize>>::default());
+    let closed = Arc::default();
+    let count = 3 * len_max / payload.len();
+    let lands = 2;
+    for (publisher, copied) in publishers.iter_mut().zip(&counts) {
+        publisher.publish_batch((0..count).map(|_| payload.as_slice())).unwrap();
+        let topic = core.topic(publisher.topic()).unwrap();
+        for _ in 0..lands {
+            let remote = Box::new(Copied(Arc::clone(copied)));
+            assert!(topic.landings().lend(remote, &closed, LogStart::Earliest, core.copy_room()));
+        }
+    }
+    let copied = || [0, 1, 2].map(|index: usize| *counts[index].lock());
+    let mut before = copied();
+    assert!(before.iter().sum::<usize>() <= len_max + len_max / 2, "all were lent in one turn: {before:?}");
+    let all = lands * count * (payload.len() + 24);
+    let mut turns = 0;
+    while before != [all; 3] {
+        assert!(turns == 0 || driver.patience(&[]).is_zero(), "it goes on at once");
+        driver.turn();
+        let now = copied();
+        let in_turn = now.iter().sum::<usize>() - before.iter().sum::<usize>();
+        assert!(in_turn > 0 && in_turn <= len_max + len_max / 2, "{in_turn} bytes");
+        let apart = now.iter().max().unwrap() - now.iter().min().unwrap();
+        assert!(apart <= 2 * len_max, "a topic waits for the others: {now:?}");
+        (before, turns) = (now, turns + 1);
+    }
+    assert!(turns >= 12, "{turns} turns");
+    (0..2).for_each(|_| driver.turn());
+    assert!(!driver.patience(&[]).is_zero());
 }

@@ -61,17 +61,16 @@ impl ServedAttachment {
         if is_bell { self.bell.clone() } else { Some(Arc::clone(self.topic.registration())) }
     }
 
+    /// Whether the topic has ended, and the peer has yet to be told.
+    pub(super) fn is_ending(&self) -> bool {
+        !self.told && self.topic.has_ended()
+    }
+
     /// Whether the peer is to be told now that the topic has ended: late also if not everything was written to its landing region.
     pub(super) fn has_end_to_tell(&self, is_late: bool) -> bool {
-        if self.told || !self.topic.has_ended() {
-            return false;
-        }
-        if self.delivery == Delivery::Pull || is_late {
-            return true;
-        }
         // The last value may be on its way, or have come between the handover of its region and the end.
-        self.topic.landings().tend();
-        !self.topic.landings().owe(&self.closed)
+        let owes = || self.delivery == Delivery::Push && self.topic.landings().owe(&self.closed);
+        self.is_ending() && (is_late || !owes())
     }
 
     /// Whether its landing region was closed because writing it failed.

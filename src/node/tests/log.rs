@@ -333,9 +333,9 @@ fn the_end_of_the_publishers_node_accounts_for_what_was_not_pushed_any_more() {
     assert_eq!(next, 10_001);
 }
 
-/// More than is copied at a time: who joins late has it all the same.
+/// More than is copied at a time.
 #[test]
-fn a_long_ring_is_pushed_in_parts() {
+fn who_joins_a_long_ring_late_by_push_has_all_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let builder = publishing.log_publisher::<Raw>("t").capacity(64 << 20).payload_len_max(1 << 20);

@@ -11,7 +11,7 @@ use crate::id::NodeName;
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY};
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
-use crate::publisher::{PublishedTopic, StateParts, StatePublisher, TopicParts};
+use crate::publisher::{CopyRoom, PublishedTopic, StateParts, StatePublisher, TopicParts};
 use crate::repository::log::LogStart;
 use crate::repository::state::{ReadCounts, ReadFailure, StateReader};
 use crate::testkit::clock::VirtualClock;
@@ -222,7 +222,7 @@ impl World {
         let wire = wire(geometry.region_len());
         let target = Arc::clone(&wire.0.lock().target);
         let closed = Arc::default();
-        assert!(topic.landings().lend(Box::new(wire.clone()), &closed, LogStart::Newest));
+        assert!(topic.landings().lend(Box::new(wire.clone()), &closed, LogStart::Newest, &CopyRoom::new()));
         let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
         let expected = ReadCounts::default();
         Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
@@ -269,7 +269,7 @@ impl World {
     /// Publishes no more; everything arrives.
     fn settle(&mut self, len: impl Fn(u64) -> usize) {
         for _ in 0..10 {
-            self.topic.landings().tend();
+            self.topic.landings().tend(&CopyRoom::new());
             self.wire.complete();
         }
         assert!(!self.topic.landings().owe(&self.closed));
@@ -285,7 +285,7 @@ impl World {
 fn a_slow_subscriber_keeps_nobody_else_waiting_for_the_end() {
     let World { mut publisher, topic, closed, wire, .. } = World::new(8, false, 1);
     let (slow, slow_closed) = (Wire::new(false, topic.geometry().region_len(), 2), Arc::default());
-    assert!(topic.landings().lend(Box::new(slow.clone()), &slow_closed, LogStart::Newest));
+    assert!(topic.landings().lend(Box::new(slow.clone()), &slow_closed, LogStart::Newest, &CopyRoom::new()));
     publisher.publish(b"last").unwrap();
     drop(publisher);
     wire.complete();
@@ -407,16 +407,16 @@ fn the_node_brings_what_the_publisher_passed_over() {
     world.wire.place(usize::MAX);
     (0..4).for_each(|_| world.publish(LEN_MAX));
     assert_eq!(world.wire.posted(), ["slot"; 3]);
-    world.topic.landings().tend();
+    world.topic.landings().tend(&CopyRoom::new());
     assert_eq!(world.wire.posted(), [""; 0], "values are under way");
     world.wire.acknowledge();
     assert!(world.receive(|_| LEN_MAX));
     assert_eq!(world.last, 67);
-    world.topic.landings().tend();
+    world.topic.landings().tend(&CopyRoom::new());
     assert_eq!(world.wire.posted(), ["tail body"]);
     world.wire.complete();
     assert!(!world.receive(|_| LEN_MAX), "it is hidden");
-    world.topic.landings().tend();
+    world.topic.landings().tend(&CopyRoom::new());
     assert_eq!(world.wire.posted(), ["head hot head"]);
     world.settle(|_| LEN_MAX);
     assert_eq!(world.last, 71);
@@ -444,7 +444,7 @@ fn every_order_of_events_gives_whole_values_and_exact_counts() {
                     }
                     2..=3 => drop(world.wire.place(1 + random.index(speed))),
                     4 => world.wire.acknowledge(),
-                    5 => drop(world.topic.landings().tend()),
+                    5 => drop(world.topic.landings().tend(&CopyRoom::new())),
                     _ => drop(world.receive(len)),
                 }
             }
@@ -524,7 +524,7 @@ fn whatever_is_lost_only_whole_values_are_received_and_the_next_that_arrives_is(
                     }
                     2 => drop(world.wire.place(1 + random.index(40))),
                     3 => world.wire.complete(),
-                    4 => drop(world.topic.landings().tend()),
+                    4 => drop(world.topic.landings().tend(&CopyRoom::new())),
                     _ => drop(world.receive(len)),
                 }
             }

@@ -9,9 +9,10 @@ use super::*;
 use crate::fabric::{FabricError, NothingToRevoke, Revocation, Waker};
 use crate::id::{NodeName, Sequence};
 use crate::layout::WORD;
+use crate::layout::log::RING_OFFSET;
 use crate::memory::Protection;
 use crate::payload::Raw;
-use crate::publisher::{LogParts, LogPublisher, PublishedTopic, TopicParts};
+use crate::publisher::{CopyRoom, LogParts, LogPublisher, PublishedTopic, TopicParts};
 use crate::repository::log::{LogReader, LogStart, LossReason, Lost, Next};
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
@@ -134,9 +135,11 @@ impl RemoteWrite for Way {
             let source = Arc::clone(source.region());
             let pieces = match *write {
                 Write::Range(range) => {
-                    assert!(
-                        range.offset >= crate::layout::log::RING_OFFSET && range.offset + range.len <= len
-                    );
+                    assert!(range.offset >= RING_OFFSET && range.offset + range.len <= len);
+                    if moving.medium == Medium::Memory {
+                        source.write_across(range.offset, &moving.target, range.offset, range.len);
+                        continue;
+                    }
                     let offsets = (range.offset..range.offset + range.len).step_by(WORD);
                     offsets.map(|offset| Piece::Copy { source: Arc::clone(&source), offset }).collect()
                 }
@@ -283,7 +286,7 @@ impl World {
         let way = Way::new(medium, geometry.region_len(), seed);
         let (target, closed) = (Arc::clone(&way.0.lock().target), Arc::default());
         let start = LogStart::At(Sequence::new(first));
-        assert!(self.topic.landings().lend(Box::new(way.clone()), &closed, start));
+        assert!(self.topic.landings().lend(Box::new(way.clone()), &closed, start, &CopyRoom::new()));
         assert_eq!(self.topic.landings().is_begun(&closed), medium == Medium::Memory);
         way.complete();
         assert!(self.topic.landings().is_begun(&closed));
@@ -316,12 +319,17 @@ impl World {
         self.publisher.commit();
     }
 
+    /// A turn of the node's thread.
+    fn tend(&self) -> bool {
+        self.topic.landings().tend(&CopyRoom::new())
+    }
+
     /// Publishes no more: everything arrives and is read.
     fn settle(&mut self) {
         self.publisher.commit();
         let newest = self.publisher.newest();
         for _ in 0..400 {
-            self.topic.landings().tend();
+            self.tend();
             for subscriber in &mut self.subscribers {
                 subscriber.way.complete();
                 subscriber.read(usize::MAX, self.len_max);
@@ -351,7 +359,7 @@ fn any_order_of_events_accounts_for_every_record() {
                 0..3 => world.publish(random.below(20)),
                 3 => world.append(random.below(60)),
                 4 => drop(publisher.commit()),
-                5 => drop(world.topic.landings().tend()),
+                5 => drop(world.tend()),
                 6 if world.subscribers.len() < 5 => {
                     let first = 1 + random.below(publisher.newest().get() + 9);
                     let medium = media[random.index(media.len())];
@@ -387,7 +395,7 @@ fn what_a_subscriber_has_not_taken_is_not_overwritten() {
         while world.appended < 1300 {
             world.publish(3);
             world.subscribers[0].way.complete();
-            world.topic.landings().tend();
+            world.tend();
         }
         let end = crate::repository::log::head(world.topic.registration().region()).end;
         assert!(end > 96 << 10 && end < 120 << 10, "one ring and a half: {end}");
@@ -406,7 +414,7 @@ fn a_subscriber_that_stood_still_gets_what_its_region_holds_then_one_gap_and_wha
         for _ in 0..3000 {
             world.publish(3);
             world.subscribers[0].way.complete();
-            world.topic.landings().tend();
+            world.tend();
         }
         let subscriber = &mut world.subscribers[0];
         let held = subscriber.read(usize::MAX, 100) as u64;
@@ -429,7 +437,7 @@ fn a_progress_that_cannot_be_true_moves_nothing_beyond_what_was_written() {
         world.subscribe(Medium::Memory, 1, seed);
         for _ in 0..800 {
             world.publish(random.below(9));
-            world.topic.landings().tend();
+            world.tend();
             for subscriber in world.subscribers.split_at(2).0 {
                 subscriber.way.complete();
                 let word = random.next() >> random.below(64);
@@ -437,7 +445,7 @@ fn a_progress_that_cannot_be_true_moves_nothing_beyond_what_was_written() {
             }
             world.subscribers[2].read(usize::MAX, 100);
         }
-        world.topic.landings().tend();
+        world.tend();
         let subscriber = &mut world.subscribers[2];
         subscriber.read(usize::MAX, 100);
         assert_eq!(subscriber.received, world.publisher.newest().get());
@@ -453,7 +461,7 @@ fn records_as_large_as_they_can_be_go_round_the_ring() {
         world.subscribe(medium, 1, 1);
         for _ in 0..2000 {
             world.publish(1);
-            world.topic.landings().tend();
+            world.tend();
             world.subscribers[0].way.complete();
             world.subscribers[0].read(usize::MAX, len_max);
         }
@@ -473,7 +481,7 @@ fn a_subscriber_that_stands_still_is_left_to_the_node_and_taken_over_when_it_goe
         assert!(world.topic.landings().owe(&world.subscribers[0].closed) || world.appended < 300);
     }
     for _ in 0..20 {
-        world.topic.landings().tend();
+        world.tend();
         world.subscribers[0].read(usize::MAX, 100);
     }
     let told = world.subscribers[0].told();
@@ -497,7 +505,7 @@ fn a_subscriber_that_begins_far_behind_gets_short_batches_first_and_longer_ones_
     assert_eq!(in_first_turn.len(), limits::LOG_BATCHES_MAX, "as many as may be under way");
     let mut turns = 0;
     while world.subscribers[0].told() < 70_000 {
-        world.topic.landings().tend();
+        world.tend();
         world.subscribers[0].way.complete();
         world.subscribers[0].read(usize::MAX, 100);
         turns += 1;
@@ -536,9 +544,43 @@ fn batches_grow_while_they_are_as_long_as_they_can_be() {
     // The longest record goes with one batch.
     let pace = Pace::new(&LogGeometry::new(32 << 20, 4 << 20).unwrap(), false);
     assert_eq!((pace.len, pace.len_max), ((4 << 20) + 24, (4 << 20) + 24));
-    // In memory the length is the same from the first one on.
-    let mut copied = Pace::new(&geometry, true);
-    let before = copied;
-    copied.arrived(Batch { from: 0, to: copied.len });
-    assert_eq!((copied, copied.len), (before, limits::LOG_COPY_LEN_MAX as u64));
+}
+
+/// More than is copied at a time: no batch is longer, all together get no more in one turn, and everybody gets on.
+#[test]
+fn a_long_ring_is_copied_in_parts_to_everybody_in_turn() {
+    let len_max = limits::LOG_COPY_LEN_MAX;
+    for record_len in [200, 256 << 10] {
+        let mut world = World::new(5 * len_max, record_len);
+        let count = 4 * len_max / record_len;
+        let payload = vec![7; record_len];
+        world.publisher.publish_batch((0..count).map(|_| payload.as_slice())).unwrap();
+        let end = crate::repository::log::head(world.topic.registration().region()).end;
+        let end = usize::try_from(end).unwrap();
+        (0..3).for_each(|seed| world.subscribe(Medium::Memory, 1, seed));
+        let copied = |world: &World| {
+            let mut of_each = world.subscribers.iter().map(|it| it.way.0.lock().batches.iter().sum());
+            [(); 3].map(|()| of_each.next().unwrap())
+        };
+        let mut before: [usize; 3] = copied(&world);
+        assert!(before.iter().all(|copied| *copied > len_max / 2 && *copied <= 2 * len_max), "{before:?}");
+        let mut turns = 0;
+        while before != [end; 3] {
+            world.tend();
+            let now = copied(&world);
+            let in_turn = now.iter().sum::<usize>() - before.iter().sum::<usize>();
+            assert!(in_turn > 0 && in_turn <= len_max + len_max / 2, "{in_turn} bytes");
+            let apart = now.iter().max().unwrap() - now.iter().min().unwrap();
+            assert!(apart <= len_max + len_max / 2, "somebody waits for the others: {now:?}");
+            (before, turns) = (now, turns + 1);
+        }
+        assert!(turns >= 6, "{turns} turns");
+        for Subscriber { way, closed, target, .. } in &world.subscribers {
+            assert!(way.0.lock().batches.iter().all(|len| *len <= len_max));
+            assert!(!world.topic.landings().owe(closed));
+            let repository = world.topic.registration().region();
+            let mut offsets = (RING_OFFSET..RING_OFFSET + end).step_by(WORD);
+            assert!(offsets.all(|offset| target.load(offset) == repository.load(offset)));
+        }
+    }
 }

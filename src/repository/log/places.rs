@@ -21,7 +21,9 @@ pub(super) fn entries<'a>(geometry: &'a LogGeometry, memory: &'a Region) -> impl
         // `LogWriter`.
         let sequence = Sequence::new(memory.load_acquire(offset + WORD));
         let is_whole = memory.load(offset) == position && sequence != Sequence::NONE;
-        (is_whole && (start..=end).contains(&position)).then_some(Place { position, sequence })
+        // Whatever stands there: frames begin at whole words.
+        let is_possible = is_whole && position.is_multiple_of(WORD as u64);
+        (is_possible && (start..=end).contains(&position)).then_some(Place { position, sequence })
     })
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct LogReader {
     until: usize,
     fetching: Fetching,
     suspicion: Option<Suspicion>,
+    /// The last look came to no end: see [`Self::has_more`].
+    has_more: bool,
     /// No record behind this one is taken.
     bound: Sequence,
     /// What it has said to a publisher that writes where it reads: where it was.
@@ -150,12 +152,13 @@ pub struct LogCounts {
 /// A frame that is not what it should be, and that was not given up.
 #[derive(Clone, Copy, Debug)]
 struct Suspicion {
+    /// Where it begins, or one behind it that was found later.
     position: u64,
-    /// When that was found first, ns of the caller's clock.
+    /// When the first one was found, ns of the caller's clock.
     since_ns: u64,
-    /// The end of the log then: what comes behind it may be right.
+    /// The end of the log then: what comes before it was written already, and what comes behind it may be right.
     end: u64,
-    /// It has stayed so for so long that it will not change.
+    /// It has stayed so for so long that nothing before the end will change.
     is_settled: bool,
 }
 
@@ -209,6 +212,7 @@ impl LogReader {
             until: HELD_FROM,
             fetching: Fetching::default(),
             suspicion: None,
+            has_more: false,
             bound: UNBOUNDED,
             said: 0,
             say_from: u64::MAX,
@@ -238,6 +242,11 @@ impl LogReader {
         let first = std::mem::replace(&mut self.next, last.next());
         self.counts.cut_off = count;
         Some((first, count))
+    }
+
+    /// Whether the last look in mapped memory found nothing only because it had copied enough for one call: there may be more.
+    pub(crate) fn has_more(&self) -> bool {
+        self.has_more
     }
 
     /// The sequence of the record that comes next.
@@ -279,12 +288,16 @@ impl LogReader {
     #[inline]
     fn poll_if(&mut self, memory: &Region, stays_wrong: impl Fn(&mut Self) -> bool) -> Option<Taken> {
         let mut refills = 0;
+        self.has_more = false;
         loop {
             match self.parse(u64::MAX) {
                 Parsed::Taken(taken) => return Some(taken),
                 Parsed::Later => return None,
                 // Whatever stands in memory, this comes to an end.
-                Parsed::Part if refills == limits::LOG_REFILLS_MAX => return None,
+                Parsed::Part if refills == limits::LOG_REFILLS_MAX => {
+                    self.has_more = true;
+                    return None;
+                }
                 Parsed::Part if self.refill(memory) => refills += 1,
                 Parsed::Part if self.from == self.until => return None,
                 // A frame that goes on behind the last one is none.
@@ -390,8 +403,11 @@ impl LogReader {
     #[cold]
     fn has_settled(&mut self, end: u64, now_ns: u64, settled_ns: u64) -> bool {
         let position = self.position;
+        // Whatever the memory says of its end, this frame is looked at.
+        let end = end.max(position.saturating_add(1));
         let first = Suspicion { position, since_ns: now_ns, end, is_settled: false };
-        let mut suspicion = self.suspicion.filter(|it| it.position == position).unwrap_or(first);
+        let mut suspicion = self.suspicion.filter(|it| position < it.end).unwrap_or(first);
+        suspicion.position = position;
         suspicion.is_settled |= now_ns.saturating_sub(suspicion.since_ns) >= settled_ns;
         self.suspicion = Some(suspicion);
         suspicion.is_settled
@@ -418,6 +434,11 @@ impl LogReader {
         self.from += words;
         self.position = self.position.wrapping_add((words * WORD) as u64);
         self.at = at;
+    }
+
+    /// Whether the next frame was given up.
+    fn was_given_up(&self, memory: &Region) -> bool {
+        aligned(memory.load(HOT_START)) > self.position
     }
 
     /// Goes on with the frame at this position.
@@ -450,7 +471,7 @@ impl LogReader {
         // Acquire: if any word copied above is of a later frame, the load below sees that the start has moved on. Pairs
         // with the Release fence in `LogWriter`.
         fence(Ordering::Acquire);
-        if memory.load(HOT_START) > self.position {
+        if self.was_given_up(memory) {
             self.resume(memory, LossReason::Lapped);
         }
         true
@@ -490,15 +511,18 @@ impl LogReader {
         // Acquire: pairs with the Release store of the end in `LogWriter`.
         let end = memory.load_acquire(HOT_END);
         let positions = entries(&self.geometry, memory).map(|Place { position, .. }| position);
-        let position = positions.filter(|position| (behind..=end).contains(position)).min();
-        let suspicion =
-            self.suspicion.take().filter(|it| it.position == self.position && it.end > it.position);
-        let otherwise = match reason {
-            LossReason::Lapped => start,
-            LossReason::Damaged => suspicion.map_or(end, |it| it.end.min(end)),
+        let named = positions.filter(|position| (behind..=end).contains(position)).min();
+        let position = match reason {
+            LossReason::Lapped => named.unwrap_or(start),
+            LossReason::Damaged => {
+                // What is behind the end that was there when it was found is not wrong.
+                let suspicion = self.suspicion.filter(|it| it.end > self.position);
+                let otherwise = suspicion.map_or(end, |it| it.end.min(end));
+                named.map_or(otherwise, |named| named.min(otherwise))
+            }
         };
         (self.reason, self.doubts) = (reason, false);
-        self.move_to(position.unwrap_or(otherwise), None);
+        self.move_to(position, None);
     }
 }
 

@@ -3,56 +3,96 @@
 use super::*;
 use crate::id::{TopicId, TopicName};
 use crate::layout::Geometry;
-use crate::layout::log::LogGeometry;
+use crate::layout::log::{HEADER_LEN, LogGeometry};
 use crate::memory::Protection;
 use crate::payload::Raw;
 use crate::repository::log::LogWriter;
 use crate::subscriber::subscription::{Attachment, Granted};
 use crate::testkit::clock::VirtualClock;
 
-/// A session in which nothing happens.
+/// A session in which nothing happens, or the topic has ended with this record.
 #[derive(Debug)]
-struct Quiet;
+struct Quiet {
+    published: Option<Sequence>,
+}
 
 impl Attachment for Quiet {
     fn has_ended(&self) -> bool {
-        false
+        self.published.is_some()
     }
 
     fn end(&self) -> Option<End> {
-        None
+        self.published.map(|published| End::Ended { published })
     }
 
     fn leave(&self, _: ReadCounts) {}
 }
 
-/// A subscriber of a log of eight records, which was granted when there were five.
-fn open(delivery: Delivery, start: LogStart) -> LogSubscriber<Raw> {
-    let geometry = LogGeometry::new(1 << 14, 8).unwrap();
-    let topic: TopicName = "topic".parse().unwrap();
-    let topic_id = TopicId::of(&topic);
-    let epoch = Epoch::FIRST;
-    let memory = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
-    let line = Geometry::from(geometry).static_line(epoch, topic_id, 0);
-    let mut writer = LogWriter::new(Arc::clone(&memory), geometry, &line);
-    for number in 1..=8_u64 {
-        writer.append(&number.to_le_bytes(), number).unwrap();
-        writer.commit(number);
-    }
+/// A repository of a log whose ring has so many bytes.
+fn writer(capacity: usize, payload_len_max: usize) -> LogWriter {
+    let geometry = LogGeometry::new(capacity, payload_len_max).unwrap();
+    let memory = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersWrite).unwrap());
+    let line = Geometry::from(geometry).static_line(Epoch::FIRST, topic_id(), 0);
+    LogWriter::new(memory, geometry, &line)
+}
+
+fn topic() -> TopicName {
+    "topic".parse().unwrap()
+}
+
+fn topic_id() -> TopicId {
+    TopicId::of(&topic())
+}
+
+/// A subscriber of this log.
+fn subscribe(writer: &LogWriter, start: (Delivery, LogStart), granted: Sequence, quiet: Quiet) -> Opened {
+    let source = Source::Mapped(Arc::clone(writer.region()));
+    subscribe_to(source, writer, start, (granted, quiet))
+}
+
+/// A subscriber, and its clock.
+struct Opened {
+    subscriber: LogSubscriber<Raw>,
+    clock: Arc<VirtualClock>,
+}
+
+/// A subscriber of this log that reads it there.
+fn subscribe_to(
+    source: Source,
+    writer: &LogWriter,
+    (delivery, start): (Delivery, LogStart),
+    (newest, quiet): (Sequence, Quiet),
+) -> Opened {
     let granted = Granted {
-        topic,
-        topic_id,
+        topic: topic(),
+        topic_id: topic_id(),
         delivery,
-        epoch,
-        geometry: geometry.into(),
+        epoch: Epoch::FIRST,
+        geometry: writer.geometry().into(),
         schema: Raw::schema().unwrap(),
         key: 0,
         address: 0,
-        newest: Sequence::new(5),
+        newest,
     };
     let clock = Arc::new(VirtualClock::default());
-    let subscription = Subscription::new(granted, Source::Mapped(memory), Arc::new(Quiet), clock);
-    LogSubscriber::open(subscription, start).unwrap()
+    let subscription =
+        Subscription::new(granted, source, Arc::new(quiet), Arc::clone(&clock) as Arc<dyn Clock>);
+    Opened { subscriber: LogSubscriber::open(subscription, start).unwrap(), clock }
+}
+
+fn append(writer: &mut LogWriter, count: u64) {
+    for _ in 0..count {
+        let number = writer.last().get() + 1;
+        writer.append(&number.to_le_bytes(), number).unwrap();
+        writer.commit(number);
+    }
+}
+
+/// A subscriber of a log of eight records, which was granted when there were five.
+fn open(delivery: Delivery, start: LogStart) -> LogSubscriber<Raw> {
+    let mut writer = writer(1 << 14, 8);
+    append(&mut writer, 8);
+    subscribe(&writer, (delivery, start), Sequence::new(5), Quiet { published: None }).subscriber
 }
 
 /// Whoever dialled it may have published before it opens its eyes.
@@ -73,5 +113,65 @@ fn the_next_record_is_the_one_behind_the_grant() {
     for delivery in [Delivery::Pull, Delivery::Push] {
         begins(delivery, LogStart::Earliest, 1);
         begins(delivery, LogStart::At(Sequence::new(7)), 7);
+    }
+}
+
+/// Where the index has to be followed far to find the first record, that is no reason to think that there is none.
+#[test]
+fn all_records_of_a_long_ring_are_received_when_the_topic_has_ended() {
+    let len = limits::LOG_FETCH_LEN;
+    // A part of the ring has two megabytes, and most of the first one is full.
+    let mut writer = writer(128 << 20, len);
+    for number in 1..=28 {
+        writer.append(&vec![0; len], number).unwrap();
+        writer.commit(number);
+    }
+    let granted = writer.last();
+    append(&mut writer, 10);
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let quiet = Quiet { published: Some(writer.last()) };
+        let start = LogStart::At(granted.next());
+        let Opened { mut subscriber, .. } = subscribe(&writer, (delivery, start), granted, quiet);
+        let mut received = 0;
+        let end = loop {
+            match subscriber.try_receive() {
+                Ok(Some(_)) => received += 1,
+                Ok(None) => {}
+                Err(end) => break end,
+            }
+        };
+        assert!(received == 10 && matches!(end, ReceiveError::Ended { .. }), "{received} and {end}");
+    }
+}
+
+/// What is wrong in a landing region is waited for where it may be put right; not where it may have been lost, and not when
+/// the topic has ended.
+#[test]
+fn a_wrong_frame_is_waited_for_where_it_may_be_put_right() {
+    for (may_lose, has_ended) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut writer = writer(1 << 14, 8);
+        append(&mut writer, 3);
+        let payload = writer.geometry().offset(writer.committed_end()) + HEADER_LEN;
+        append(&mut writer, 2);
+        writer.region().store(payload, 77);
+        let source = Source::Landing { region: Arc::clone(writer.region()), may_lose };
+        let quiet = Quiet { published: has_ended.then_some(writer.last()) };
+        let start = (Delivery::Push, LogStart::Earliest);
+        let Opened { mut subscriber, clock } = subscribe_to(source, &writer, start, (Sequence::NONE, quiet));
+        for number in 1..=3 {
+            assert_eq!(subscriber.try_receive().unwrap().unwrap().sequence.get(), number);
+        }
+        if !may_lose && !has_ended {
+            assert!(subscriber.try_receive().unwrap().is_none());
+            clock.advance(limits::ARRIVAL_SETTLED_NS - 1);
+            assert!(subscriber.try_receive().unwrap().is_none());
+            clock.advance(1);
+        }
+        let told = subscriber.try_receive().unwrap_err();
+        let expected = (Sequence::new(4), 1);
+        assert!(
+            matches!(told, ReceiveError::DamagedRecords { first_lost, count } if (first_lost, count) == expected)
+        );
+        assert_eq!(subscriber.try_receive().unwrap().unwrap().sequence.get(), 5);
     }
 }

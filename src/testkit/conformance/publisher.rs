@@ -12,7 +12,7 @@ use crate::fabric::{Address, Connection, Fabric, FabricError, Listener, Received
 use crate::id::{Epoch, TopicName};
 use crate::layout::state::StateGeometry;
 use crate::payload::Raw;
-use crate::publisher::{PublishedTopic, StateParts, StatePublisher, TopicParts};
+use crate::publisher::{CopyRoom, PublishedTopic, StateParts, StatePublisher, TopicParts};
 use crate::repository::log::LogStart;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -92,7 +92,7 @@ impl Publisher {
         }
         let Self { sessions, topic, .. } = self;
         sessions.retain_mut(|session| session.turn(topic).is_ok());
-        topic.landings().tend();
+        topic.landings().tend(&CopyRoom::new());
     }
 }
 
@@ -109,7 +109,7 @@ impl Session {
                     let remote = offer.open_write(geometry.region_len())?;
                     let closed = self.closed.insert(Arc::default());
                     // One that cannot be written is closed: the session notices that.
-                    topic.landings().lend(remote, closed, LogStart::Newest);
+                    topic.landings().lend(remote, closed, LogStart::Newest, &CopyRoom::new());
                 }
                 self.owes_answer = true;
             }

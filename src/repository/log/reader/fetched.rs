@@ -10,7 +10,7 @@
 
 use super::{HELD_FROM, LogReader, LossReason, Parsed, Taken};
 use crate::layout::header::HOT_OFFSET;
-use crate::layout::log::{HOT_END, HOT_START, RING_OFFSET};
+use crate::layout::log::{HOT_END, RING_OFFSET};
 use crate::layout::{ByteRange, LINE, WORD};
 use crate::limits;
 use crate::memory::Region;
@@ -197,7 +197,7 @@ impl LogReader {
         if let Some(start) = self.start.take() {
             return self.begin(mirror, start);
         }
-        if mirror.load(HOT_START) > self.position {
+        if self.was_given_up(mirror) {
             return self.resume(mirror, LossReason::Lapped);
         }
         if self.is_settled() {

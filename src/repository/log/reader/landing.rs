@@ -7,7 +7,7 @@
 //! A publisher that goes round its ring while a write is under way may have written frames of later rounds, even some that are not
 //! committed. Where any sequence will do, one behind the newest record is waited for. What is not right for its place was given
 //! up, where writes take their time, and the start that says so is on its way: only what stays wrong without that is told as
-//! damaged. Where writes may be lost nothing is waited for: what is not right was lost.
+//! damaged. Where writes may be lost, that start may be lost too, and nothing is waited for: what is not right is told as damaged.
 
 use super::{LogReader, Taken, UNBOUNDED};
 use crate::id::Sequence;

@@ -202,6 +202,28 @@ fn each_flipped_bit_that_is_fetched_is_told_and_costs_no_other_record() {
     }
 }
 
+/// What is published while a wrong frame is looked at again is not given up with it, wherever the index says that one could go on.
+#[test]
+fn a_wrong_frame_costs_what_was_there_when_it_was_found() {
+    let mut writer = writer(1 << 16, 24);
+    let mut remote = Remote::new(&writer, LogStart::At(Sequence::new(1)), 1, 24);
+    append(&mut writer, 5, 24);
+    let wrong = writer.geometry().offset(writer.committed_end());
+    append(&mut writer, 5, 24);
+    // The sequence of the sixth record is that of another round.
+    writer.region().store(wrong, writer.region().load(wrong) + 1000);
+    while remote.now_ns < limits::DAMAGE_SETTLED_NS / 2 {
+        remote.post();
+        remote.bring(&writer, usize::MAX);
+        remote.take();
+    }
+    assert_eq!((remote.received, remote.lost), (5, 0));
+    // More than a segment: the next one begins behind the first of these.
+    append(&mut writer, 60, 24);
+    remote.drain(&writer);
+    assert_eq!((remote.received, remote.lost), (65, 5));
+}
+
 /// Where the rest of the ring was left out a round ago, a shorter record may stand now: what was fetched before it was known to
 /// be whole tells nothing.
 #[test]

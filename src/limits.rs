@@ -101,6 +101,9 @@ pub const VERBS_READS_MAX: u8 = 16;
 pub const VERBS_WRITE_LEN: usize = 32 * 1024;
 /// WRITEs of which one range consists at the most: those of a long one are longer.
 pub const VERBS_WRITES_MAX: usize = 32;
+/// WRITEs of one packet each of which one range consists at the most, over an unreliable connection: there, what is lost of
+/// a longer one takes the rest of it along. Those of a longer range are as over others.
+pub const VERBS_PACKETS_MAX: usize = 64;
 /// Batches of writes to one region that wait for room in a queue.
 pub const VERBS_WAITING_BATCHES_MAX: usize = 64;
 /// Connections over RDMA verbs that may wait to be accepted.
@@ -206,6 +209,7 @@ const _: () = assert!(SLOT_COUNT_DEFAULT >= SLOT_COUNT_MIN && SLOT_COUNT_DEFAULT
 const _: () = assert!(LOG_BATCH_LEN_MIN <= LOG_BATCH_LEN_MAX);
 const _: () = assert!(LOG_BATCHES_MAX * (LOG_BATCH_LEN_MAX / VERBS_WRITE_LEN + 4) < VERBS_SENDS_MAX as usize);
 const _: () = assert!(2 * VERBS_WRITES_MAX + 4 < VERBS_SENDS_MAX as usize / 2);
+const _: () = assert!(2 * VERBS_PACKETS_MAX + 4 < VERBS_SENDS_MAX as usize);
 const _: () = assert!(VERBS_RECEIVES >= 2 && VERBS_RECEIVES.is_multiple_of(2) && VERBS_SIGNAL_RECEIVES >= 4);
 const _: () = assert!(CHANNEL_SENDS >= 2 && CHANNEL_RECEIVES <= u16::MAX as usize);
 const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);

@@ -105,6 +105,8 @@ fn the_rdma_page_describes_the_exchange_as_its_source_does() {
     // The magic is a number there, and text here.
     assert_eq!(rows.get(1..), fields.get(1..));
     assert!(page.contains("`FBCX`") && EXCHANGE.contains("magic \"FBCX\""));
+    let packets = format!("WRITEs of one packet each, up to {} of them", limits::VERBS_PACKETS_MAX);
+    assert!(RDMA.contains(&packets));
 }
 
 /// Where the fields of notices stand, in the words of their source.

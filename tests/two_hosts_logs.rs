@@ -9,6 +9,16 @@
 //! FABRICAST_TEST_RECORDS says how many records are published, FABRICAST_TEST_RATE how many of them a second,
 //! FABRICAST_TEST_DELIVERY how they travel, and FABRICAST_TEST_NOTICES what becomes of the notices on this wire: `heard`, or
 //! `dropped`, with `--drop-datagrams-b`. Without that some may be lost.
+//!
+//! FABRICAST_TEST_CONNECT says how queue pairs are connected: manager (the default), tcp or tcp-unreliable. Unreliably records
+//! are pushed, a WRITE that is lost loses its records, and what is received and what is told as lost are all that was published.
+//! FABRICAST_TEST_LOSS=none says that nothing is lost on this wire; then no record may be:
+//!
+//! ```text
+//! tools/soft-roce run2 --env FABRICAST_TEST_CONNECT=tcp-unreliable --env FABRICAST_TEST_LOSS=none \
+//!     --env FABRICAST_TEST_RATE=2000 'two_hosts_logs --ignored --exact publisher' \
+//!     'two_hosts_logs --ignored --exact subscribers'
+//! ```
 
 #![cfg(feature = "verbs")]
 
@@ -16,8 +26,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use fabricast::{
-    Delivery, LogPublisher, LogSubscriber, Node, NodeBuilder, NoticeCounts, NoticePath, Raw, ReceiveError,
-    Sequence, SubscriberError,
+    Delivery, LogPublisher, LogSubscriber, Node, NodeBuilder, NoticeCounts, NoticePath, Raw, RdmaConnect,
+    ReceiveError, Sequence, SubscriberError,
 };
 
 use self::support::pattern::{Pattern, is_whole};
@@ -39,6 +49,8 @@ const BATCH: u64 = 40;
 const SUBSCRIBERS: usize = 4;
 /// Who has not been seen for so long does not come again.
 const ABSENT: Duration = Duration::from_secs(8);
+/// How long a node stays that has told of the end of its topic, over TCP, on a bad wire.
+const ENDING: Duration = Duration::from_secs(3);
 /// How long one receive waits.
 const WAIT: Duration = Duration::from_secs(1);
 /// How long one attempt to subscribe may take.
@@ -73,9 +85,35 @@ fn wire() -> Wire {
     }
 }
 
+/// How queue pairs are connected.
+fn connect() -> RdmaConnect {
+    match std::env::var("FABRICAST_TEST_CONNECT").as_deref() {
+        Ok("tcp") => RdmaConnect::Tcp,
+        Ok("tcp-unreliable") => RdmaConnect::TcpUnreliable,
+        Ok("manager") | Err(_) => RdmaConnect::Manager,
+        Ok(other) => panic!("what is {other}?"),
+    }
+}
+
+/// Whether a WRITE may be lost, and with it its records.
+fn is_unreliable() -> bool {
+    connect() == RdmaConnect::TcpUnreliable
+}
+
+/// Whether something may be lost on this wire.
+fn may_lose() -> bool {
+    match std::env::var("FABRICAST_TEST_LOSS").as_deref() {
+        Ok("none") => false,
+        Ok(other) => panic!("what is {other}?"),
+        Err(_) => true,
+    }
+}
+
+/// How records travel: an unreliable queue pair only pushes.
 fn delivery() -> Delivery {
     match std::env::var("FABRICAST_TEST_DELIVERY").as_deref() {
         Ok("push") => Delivery::Push,
+        Err(_) if is_unreliable() => Delivery::Push,
         Ok("pull") | Err(_) => Delivery::Pull,
         Ok(other) => panic!("what is {other}?"),
     }
@@ -88,7 +126,7 @@ fn host(variable: &str) -> String {
 }
 
 fn builder() -> NodeBuilder {
-    Node::builder().runtime_dir("/tmp/fabricast-two-hosts")
+    Node::builder().runtime_dir("/tmp/fabricast-two-hosts").rdma_connect(connect())
 }
 
 /// Processor time of this process.
@@ -126,6 +164,13 @@ fn publisher() {
     let (took, used) = (began.elapsed(), processor_time() - time);
     let each = used.as_nanos() / u128::from(records);
     println!("published {records} records in {took:?}, {each} ns of processor time for each");
+    if is_unreliable() {
+        // Of the last records nobody hears before the topic ends, if they are lost.
+        wait_until("all subscribers", || readers(&publisher) == SUBSCRIBERS as u64);
+        drop(publisher);
+        let ended = now();
+        return wait_until("who hears of the end late", || ended.elapsed() > ENDING);
+    }
     // Whoever loses its connection on a bad wire comes again. The topic stays until nobody has for a while.
     let mut seen = now();
     while seen.elapsed() < ABSENT {
@@ -141,15 +186,41 @@ struct Follower {
     node: Node,
     subscriber: Option<LogSubscriber<Raw>>,
     next: u64,
-    lost: u64,
+    received: u64,
+    lost: Lost,
     gone: u64,
+    has_ended: bool,
     records: u64,
+}
+
+/// Records that were told as lost, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Lost {
+    lapped: u64,
+    damaged: u64,
+    cut_off: u64,
+}
+
+impl Lost {
+    fn all(self) -> u64 {
+        self.lapped + self.damaged + self.cut_off
+    }
 }
 
 impl Follower {
     fn new() -> Self {
         let node = builder().open().expect("a node");
-        Self { node, subscriber: None, next: 1, lost: 0, gone: 0, records: records() }
+        let lost = Lost::default();
+        Self {
+            node,
+            subscriber: None,
+            next: 1,
+            received: 0,
+            lost,
+            gone: 0,
+            has_ended: false,
+            records: records(),
+        }
     }
 
     fn open(&mut self) {
@@ -177,11 +248,20 @@ impl Follower {
             Ok(Some((sequence, is_whole))) => {
                 assert_eq!(sequence.get(), self.next, "neither twice nor a hole");
                 assert!(is_whole, "record {sequence} is not what was published");
-                self.next += 1;
+                (self.next, self.received) = (self.next + 1, self.received + 1);
             }
             Err(ReceiveError::Lapped { first_lost, count }) => {
-                assert_eq!(first_lost.get(), self.next);
-                (self.next, self.lost) = (self.next + count, self.lost + count);
+                self.lost.lapped += self.pass(first_lost, count);
+            }
+            Err(ReceiveError::DamagedRecords { first_lost, count }) if is_unreliable() => {
+                self.lost.damaged += self.pass(first_lost, count);
+            }
+            Err(ReceiveError::CutOff { first_lost, count }) if is_unreliable() => {
+                self.lost.cut_off += self.pass(first_lost, count);
+            }
+            Err(ReceiveError::Ended { published }) if is_unreliable() => {
+                assert_eq!(published.get(), self.records);
+                self.has_ended = true;
             }
             Err(ReceiveError::Gone { .. }) => {
                 self.gone += 1;
@@ -192,10 +272,22 @@ impl Follower {
         }
     }
 
+    /// Goes on behind records that were told as lost.
+    fn pass(&mut self, first_lost: Sequence, count: u64) -> u64 {
+        assert_eq!(first_lost.get(), self.next, "neither twice nor a hole");
+        self.next += count;
+        count
+    }
+
+    /// Whether it has what it will get. Unreliably the last records may be among the lost ones, of which the end tells.
+    fn has_all(&self) -> bool {
+        if is_unreliable() { self.has_ended } else { self.next > self.records }
+    }
+
     /// Takes all records, and says once when a third of them are there.
     fn follow(&mut self, third: &Sender<()>) {
         let (mut seen, mut progress) = (now(), 0);
-        while self.next <= self.records {
+        while !self.has_all() {
             self.look();
             if progress <= self.records / 3 && self.next > self.records / 3 {
                 let _ = third.send(());
@@ -209,7 +301,12 @@ impl Follower {
             }
         }
         self.tell();
-        assert_eq!((self.next, self.lost), (self.records + 1, 0));
+        assert_eq!((self.next, self.received + self.lost.all()), (self.records + 1, self.records));
+        assert!(self.received > 0);
+        if !is_unreliable() || !may_lose() {
+            assert_eq!(self.lost, Lost::default());
+        }
+        assert!(may_lose() || self.gone == 0, "{} times gone", self.gone);
     }
 
     /// Whether it was told as this wire lets it be told.
@@ -237,11 +334,14 @@ impl Follower {
 
     fn tell(&self) {
         let Some(subscriber) = &self.subscriber else {
-            return println!("{} records, {} times gone, not subscribed", self.next - 1, self.gone);
+            return println!(
+                "{} received, {:?}, {} times gone, not subscribed",
+                self.received, self.lost, self.gone
+            );
         };
         println!(
-            "{} records, {} lost, {} times gone, told by {}, {:?}",
-            self.next - 1,
+            "{} received, {:?}, {} times gone, told by {}, {:?}",
+            self.received,
             self.lost,
             self.gone,
             subscriber.notice_path(),
@@ -266,10 +366,27 @@ fn is_passing(error: &SubscriberError) -> bool {
     )
 }
 
-/// Host B: every subscriber gets every record once and in order, the one that joins late, too.
+/// Who asks for records by pull where there are no READs is told so.
+fn check_that_pull_is_refused() {
+    let node = builder().open().expect("a node");
+    let target = format!("{}/{TOPIC}", host("PEER"));
+    wait_until("a refusal", || {
+        let opened = node.log_subscriber::<Raw>(&target).delivery(Delivery::Pull).timeout(ATTEMPT).open();
+        let error = opened.expect_err("there are no READs");
+        let is_refused = error.to_string().ends_with("an unreliable connection only pushes");
+        assert!(is_refused || is_passing(&error), "{error}");
+        is_refused
+    });
+}
+
+/// Host B: every subscriber gets every record once and in order, the one that joins late, too. Over an unreliable connection
+/// each is received or told as lost.
 #[test]
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn subscribers() {
+    if is_unreliable() {
+        check_that_pull_is_refused();
+    }
     let (third, thirds) = channel();
     std::thread::scope(|scope| {
         let follow = || {

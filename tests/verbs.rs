@@ -308,6 +308,15 @@ fn records_of_a_log_are_pushed_to_two_subscribers_whole_and_in_order() {
     }
 }
 
+/// Nothing is lost on the way to oneself, and what the publisher does not know of its subscribers it need not know while they
+/// keep up. `follow` returns when it is told the end.
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn records_of_a_log_are_pushed_over_an_unreliable_connection_in_order_up_to_the_end() {
+    let outcomes = push_records(RdmaConnect::TcpUnreliable, RECORDS, true);
+    assert_eq!(outcomes, [(RECORDS, 0); 2]);
+}
+
 /// A publisher that waits for nobody: what is received and what is told as lost are all records, in order.
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]

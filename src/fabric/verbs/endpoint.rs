@@ -25,7 +25,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::fabric::{Exposure, FabricError};
 use crate::limits;
 use crate::memory::{Protection, Region};
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a frame's buffer.
 const FRAME_LEN: usize = limits::VERBS_FRAME_LEN_MAX;
@@ -65,6 +65,8 @@ pub(super) struct Endpoint {
     own_regions: Mutex<Option<Vec<Arc<MemoryRegion>>>>,
     owns_domain: bool,
     message_len_max: u32,
+    /// Bytes that a packet carries, where packets are lost; 0 before that is known.
+    packet_len: AtomicU32,
     send_wr_max: u32,
 }
 
@@ -154,6 +156,7 @@ impl Endpoint {
             own_regions: Mutex::new(owns_domain.then(Vec::new)),
             owns_domain,
             message_len_max: device.message_len_max,
+            packet_len: AtomicU32::new(0),
             send_wr_max,
         }))
     }
@@ -227,6 +230,17 @@ impl Endpoint {
     /// Bytes that one operation can move.
     pub(super) fn message_len_max(&self) -> u32 {
         self.message_len_max
+    }
+
+    /// Takes note of how long the packets are that it sends.
+    pub(super) fn set_packet_len(&self, len: u32) {
+        self.packet_len.store(len, Ordering::Relaxed);
+    }
+
+    /// Bytes that a packet carries, if one that is lost is not sent again.
+    pub(super) fn lossy_packet_len(&self) -> Option<u32> {
+        let len = self.packet_len.load(Ordering::Relaxed);
+        (len > 0 && !self.is_reliable()).then_some(len)
     }
 
     /// Why it is of no more use.

@@ -344,9 +344,10 @@ impl Near {
         if self.gid_index.is_some() && told != address {
             return Err(VerbsError::OtherAddress { told, address }.into());
         }
-        let queue_pair = self.endpoint.queue_pair();
+        let (queue_pair, mtu) = (self.endpoint.queue_pair(), self.end.mtu.min(far.mtu));
+        self.endpoint.set_packet_len(mtu);
         queue_pair.to_rtr(&RtrPlan {
-            mtu: self.end.mtu.min(far.mtu),
+            mtu,
             dest_qp_num: far.queue_pair,
             rq_psn: far.packet_sequence,
             max_dest_rd_atomic: self.end.reads_max,

@@ -169,6 +169,7 @@ impl VerbsWrite {
         writes: &[Write],
     ) -> Result<Posted, FabricError> {
         let (remote, max) = (&self.remote, endpoint.message_len_max());
+        let packet_len = endpoint.lossy_packet_len();
         let mut words = [0; INLINE_LEN_MAX as usize / WORD];
         let (carried, bytes) = carry(source.region(), writes, &mut words, endpoint.inline_len_max());
         let copied = move |(offset, len)| Operation::Write {
@@ -182,7 +183,7 @@ impl VerbsWrite {
                 Write::Line { offset, words } => inlined(remote, *offset, words),
                 Write::Word { offset, word } => inlined(remote, *offset, std::slice::from_ref(word)),
             };
-            inline.into_iter().chain(pieces(range, write_len(range.len, max)).map(copied))
+            inline.into_iter().chain(pieces(range, write_len(range.len, max, packet_len)).map(copied))
         });
         // A batch of nothing is complete only when all before it are: an empty write takes its place among them.
         let is_empty = operations.clone().next().is_none();
@@ -371,8 +372,15 @@ fn carry<'a>(
     (short, words)
 }
 
-/// Bytes that each WRITE of a range of so many moves: about as many as one should, and whole packets.
-fn write_len(len: usize, len_max: u32) -> u32 {
+/// Bytes that each WRITE of a range of so many moves: about as many as one should, and whole packets. One packet where that
+/// may be lost: a lost one takes the rest of its WRITE along. soft-RoCE even accepts nothing any more from a queue pair of which
+/// it has seen the begin of a WRITE, but not the end.
+fn write_len(len: usize, len_max: u32, lossy_packet_len: Option<u32>) -> u32 {
+    if let Some(packet_len) = lossy_packet_len
+        && len.div_ceil(packet_len as usize) <= limits::VERBS_PACKETS_MAX
+    {
+        return packet_len.min(len_max);
+    }
     let count = (len + limits::VERBS_WRITE_LEN / 2) / limits::VERBS_WRITE_LEN;
     let each = len.div_ceil(count.clamp(1, limits::VERBS_WRITES_MAX)).next_multiple_of(PACKET_LEN_MAX);
     u32::try_from(each).map_or(len_max, |each| each.min(len_max))
@@ -408,7 +416,7 @@ mod tests {
     #[test]
     fn long_ranges_are_written_by_several_short_writes_but_not_by_too_many() {
         let cut = |len| {
-            let cut = pieces(ByteRange { offset: 0, len }, write_len(len, 1 << 23)).collect::<Vec<_>>();
+            let cut = pieces(ByteRange { offset: 0, len }, write_len(len, 1 << 23, None)).collect::<Vec<_>>();
             assert_eq!(cut.iter().map(|(_, len)| *len as usize).sum::<usize>(), len);
             cut.into_iter().map(|(_, len)| len as usize / 1024).collect::<Vec<_>>()
         };
@@ -420,6 +428,23 @@ mod tests {
         for len in (8..6 << 20).step_by(40_008) {
             assert!(cut(len).len() <= limits::VERBS_WRITES_MAX, "{len}");
         }
+    }
+
+    #[test]
+    fn what_may_be_lost_is_written_packet_by_packet() {
+        let lens = |len, packet_len| {
+            let each = write_len(len, 1 << 23, Some(packet_len));
+            let cut = pieces(ByteRange { offset: 8, len }, each).map(|(_, len)| len as usize);
+            let lens = cut.collect::<Vec<_>>();
+            assert_eq!(lens.iter().sum::<usize>(), len);
+            lens
+        };
+        assert_eq!(lens(4096, 4096), [4096]);
+        assert_eq!(lens(4104, 4096), [4096, 8]);
+        assert_eq!(lens(64 << 10, 1024), [1024; 64]);
+        assert_eq!(lens(256 << 10, 4096), [4096; 64]);
+        // A queue does not take so many.
+        assert_eq!(lens(512 << 10, 4096), [32 << 10; 16]);
     }
 
     #[test]

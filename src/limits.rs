@@ -209,7 +209,7 @@ const _: () = assert!(SLOT_COUNT_DEFAULT >= SLOT_COUNT_MIN && SLOT_COUNT_DEFAULT
 const _: () = assert!(LOG_BATCH_LEN_MIN <= LOG_BATCH_LEN_MAX);
 const _: () = assert!(LOG_BATCHES_MAX * (LOG_BATCH_LEN_MAX / VERBS_WRITE_LEN + 4) < VERBS_SENDS_MAX as usize);
 const _: () = assert!(2 * VERBS_WRITES_MAX + 4 < VERBS_SENDS_MAX as usize / 2);
-const _: () = assert!(2 * VERBS_PACKETS_MAX + 4 < VERBS_SENDS_MAX as usize);
+const _: () = assert!(2 * VERBS_PACKETS_MAX + 8 < VERBS_SENDS_MAX as usize);
 const _: () = assert!(VERBS_RECEIVES >= 2 && VERBS_RECEIVES.is_multiple_of(2) && VERBS_SIGNAL_RECEIVES >= 4);
 const _: () = assert!(CHANNEL_SENDS >= 2 && CHANNEL_RECEIVES <= u16::MAX as usize);
 const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);

@@ -70,6 +70,9 @@ pub(crate) const HEADER_LEN: usize = HEADER_WORDS * WORD;
 /// Stands where the rest of the ring is left out. No sequence is that high.
 pub(crate) const FILLER: u64 = u64::MAX;
 
+/// The index.
+pub(crate) const INDEX: ByteRange = ByteRange { offset: INDEX_OFFSET, len: SEGMENT_COUNT * ENTRY_LEN };
+
 const _: () = assert!(HOT_START_SEQUENCE + WORD <= super::header::COUNTERS_OFFSET);
 const _: () = assert!(RING_OFFSET == 0xc80 && RING_OFFSET.is_multiple_of(LINE));
 

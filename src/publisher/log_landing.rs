@@ -4,7 +4,7 @@ use std::sync::Arc;
 use crate::fabric::{ByteRange, Completion, Registration, RemoteWrite, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
-use crate::layout::log::{HOT_START, LANDING_TAKEN, LogGeometry, LogHead, Place, frame_len, hot_line};
+use crate::layout::log::{HOT_START, INDEX, LANDING_TAKEN, LogGeometry, LogHead, Place, frame_len, hot_line};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::log::{end_between, place_behind, place_between};
@@ -17,13 +17,14 @@ mod tests;
 const STEPS_MAX: u64 = 4 * limits::LOG_FLIGHT_PARTS;
 /// As [`STEPS_MAX`], where batches are short.
 const WIRE_STEPS_MAX: u64 = 64;
-/// Writes of a batch: the hot line with another start, two ranges of frames, the hot line.
-const WRITES_MAX: usize = 4;
+/// Writes of a batch: the hot line with another start, two ranges of frames, the index, the hot line.
+const WRITES_MAX: usize = 5;
 
 /// A push subscriber's landing region of a log, as the publisher holds it.
 ///
 /// The frames stand there where they stand in the repository. Each batch is a range of frames, and the hot line behind it; before
-/// it the hot line with a new start, if frames are given up. Nothing from the later of that start and of what the subscriber has
+/// it the hot line with a new start, if frames are given up. Where writes may be lost the index goes with it whenever that has
+/// got a new entry: behind frames that are missing the reader goes on where it says. Nothing from the later of that start and of what the subscriber has
 /// taken on is overwritten.
 #[derive(Debug)]
 pub(super) struct LogLanding {
@@ -80,12 +81,13 @@ struct Pace {
 
 impl Pace {
     /// At the beginning. The longest record fits into a batch. In memory nothing breaks: there, what is copied at a time is bounded.
-    fn new(geometry: &LogGeometry, has_word_order: bool) -> Self {
+    /// Where writes may be lost nobody tells that a batch has arrived.
+    fn new(geometry: &LogGeometry, has_word_order: bool, may_lose: bool) -> Self {
         let at_least = |len: usize| len.max(frame_len(geometry.payload_len_max())) as u64;
-        let [len, len_max] = if has_word_order {
-            [limits::LOG_COPY_LEN_MAX; 2]
-        } else {
-            [limits::LOG_BATCH_LEN_MIN, limits::LOG_BATCH_LEN_MAX]
+        let [len, len_max] = match (has_word_order, may_lose) {
+            (true, _) => [limits::LOG_COPY_LEN_MAX; 2],
+            (false, true) => [limits::LOG_BATCH_LEN_MIN; 2],
+            (false, false) => [limits::LOG_BATCH_LEN_MIN, limits::LOG_BATCH_LEN_MAX],
         };
         Self { len: at_least(len), len_max: at_least(len_max) }
     }
@@ -123,7 +125,7 @@ impl LogLanding {
             taken: position,
             asked_at: position,
             in_flight: VecDeque::with_capacity(limits::LOG_BATCHES_MAX),
-            pace: Pace::new(&geometry, has_word_order),
+            pace: Pace::new(&geometry, has_word_order, may_lose),
             is_begun: false,
             is_overrun: false,
             is_free: false,
@@ -175,7 +177,7 @@ impl LogLanding {
         if self.may_lose && !self.is_behind(head.end) && self.has_flight_left(source) {
             let hot = self.hot(&LogHead { end: self.told, ..*head });
             let nothing = Batch { from: self.written, to: self.written };
-            self.post(source, [Some(hot), None, None, None], nothing);
+            self.post(source, [Some(hot), None, None, None, None], nothing);
         }
     }
 
@@ -220,7 +222,7 @@ impl LogLanding {
         if self.has_word_order {
             *room = room.saturating_sub(to - from);
             // The end is told when it is known that nothing was overwritten while it was copied.
-            if !self.post(source, [start, first, second, None], batch) {
+            if !self.post(source, [start, first, second, None, None], batch) {
                 return false;
             }
             // Acquire: if a word that was copied is of a later frame, the load below sees that the start has moved on.
@@ -228,11 +230,15 @@ impl LogLanding {
             if repository.load(HOT_START) > from {
                 return true;
             }
-            if hot.is_some() && !self.post(source, [hot, None, None, None], batch) {
+            if hot.is_some() && !self.post(source, [hot, None, None, None, None], batch) {
                 return false;
             }
-        } else if !self.post(source, [start, first, second, hot], batch) {
-            return false;
+        } else {
+            let has_new_entry = self.may_lose && self.geometry.segment(from) < self.geometry.segment(to);
+            let index = has_new_entry.then_some(Write::Range(INDEX));
+            if !self.post(source, [start, first, second, index, hot], batch) {
+                return false;
+            }
         }
         (self.written, self.told) = (to, if to > from { to } else { self.told });
         true

@@ -9,7 +9,7 @@ use super::*;
 use crate::fabric::{FabricError, NothingToRevoke, Revocation, Waker};
 use crate::id::{NodeName, Sequence};
 use crate::layout::WORD;
-use crate::layout::log::RING_OFFSET;
+use crate::layout::log::{HOT_END, RING_OFFSET};
 use crate::memory::Protection;
 use crate::payload::Raw;
 use crate::publisher::{CopyRoom, LogParts, LogPublisher, PublishedTopic, TopicParts};
@@ -135,7 +135,8 @@ impl RemoteWrite for Way {
             let source = Arc::clone(source.region());
             let pieces = match *write {
                 Write::Range(range) => {
-                    assert!(range.offset >= RING_OFFSET && range.offset + range.len <= len);
+                    let is_index = range == INDEX && matches!(moving.medium, Medium::Lossy(_));
+                    assert!(is_index || (range.offset >= RING_OFFSET && range.offset + range.len <= len));
                     if moving.medium == Medium::Memory {
                         source.write_across(range.offset, &moving.target, range.offset, range.len);
                         continue;
@@ -386,6 +387,31 @@ fn any_order_of_events_accounts_for_every_record() {
     });
 }
 
+/// Where a write was lost the reader does not know where the next frame begins, unless the index says it.
+#[test]
+fn what_is_lost_on_the_way_costs_no_more_than_a_part_of_the_ring() {
+    const EACH: u64 = 30;
+    let mut world = World::new(1 << 16, 64);
+    // Nothing is lost but what is taken away below.
+    world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
+    let mut ends = vec![0];
+    for _ in 0..20 {
+        world.publish(EACH);
+        world.tend();
+        let subscriber = world.subscribers.last_mut().unwrap();
+        subscriber.way.complete();
+        ends.push(subscriber.target.load(HOT_END));
+    }
+    let geometry = world.topic.geometry().log().unwrap();
+    let subscriber = world.subscribers.last_mut().unwrap();
+    let lost = geometry.range([ends[4], ends[5]]).unwrap();
+    (lost.offset..lost.offset + lost.len).step_by(WORD).for_each(|offset| subscriber.target.store(offset, 0));
+    while subscriber.read(100, 64) > 0 {}
+    assert_eq!((subscriber.told(), subscriber.lapped), (20 * EACH, 0));
+    let segment = geometry.segment_len() as u64 / frame_len(0) as u64;
+    assert!((EACH..=EACH + segment).contains(&subscriber.damaged), "{} are lost", subscriber.damaged);
+}
+
 /// Between the ring of the repository and that of the landing region nothing is lost.
 #[test]
 fn what_a_subscriber_has_not_taken_is_not_overwritten() {
@@ -527,7 +553,7 @@ fn a_subscriber_that_begins_far_behind_gets_short_batches_first_and_longer_ones_
 #[test]
 fn batches_grow_while_they_are_as_long_as_they_can_be() {
     let geometry = LogGeometry::new(32 << 20, 100).unwrap();
-    let mut pace = Pace::new(&geometry, false);
+    let mut pace = Pace::new(&geometry, false, false);
     let (min, max) = (limits::LOG_BATCH_LEN_MIN as u64, limits::LOG_BATCH_LEN_MAX as u64);
     assert_eq!(pace.len, min);
     let arrived = |pace: &mut Pace, len| pace.arrived(Batch { from: 1000, to: 1000 + len });
@@ -542,8 +568,11 @@ fn batches_grow_while_they_are_as_long_as_they_can_be() {
         assert_eq!(pace.len, (2 * before).min(max));
     }
     // The longest record goes with one batch.
-    let pace = Pace::new(&LogGeometry::new(32 << 20, 4 << 20).unwrap(), false);
+    let pace = Pace::new(&LogGeometry::new(32 << 20, 4 << 20).unwrap(), false, false);
     assert_eq!((pace.len, pace.len_max), ((4 << 20) + 24, (4 << 20) + 24));
+    // Nobody says that a batch has arrived.
+    let pace = Pace::new(&geometry, false, true);
+    assert_eq!((pace.len, pace.len_max), (min, min));
 }
 
 /// More than is copied at a time: no batch is longer, all together get no more in one turn, and everybody gets on.

@@ -1,8 +1,8 @@
 //! Logs that a publisher writes into a landing region.
 //!
 //! Such a region is read as a repository that stands in place: all frames before the end are whole, because they were written
-//! before it, and the start is moved before anything behind it is overwritten. It has no index. Its reader says there how far it
-//! has come, and nothing from there on is overwritten unless the publisher has given it up.
+//! before it, and the start is moved before anything behind it is overwritten. It has no index, but where writes may be lost. Its
+//! reader says there how far it has come, and nothing from there on is overwritten unless the publisher has given it up.
 //!
 //! A publisher that goes round its ring while a write is under way may have written frames of later rounds, even some that are not
 //! committed. Where any sequence will do, one behind the newest record is waited for. What is not right for its place was given

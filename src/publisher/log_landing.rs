@@ -24,8 +24,8 @@ const WRITES_MAX: usize = 5;
 ///
 /// The frames stand there where they stand in the repository. Each batch is a range of frames, and the hot line behind it; before
 /// it the hot line with a new start, if frames are given up. Where writes may be lost the index goes with it whenever that has
-/// got a new entry: behind frames that are missing the reader goes on where it says. Nothing from the later of that start and of what the subscriber has
-/// taken on is overwritten.
+/// got a new entry: behind frames that are missing the reader goes on where it says. Nothing from the later of that start and of what
+/// the subscriber has taken on is overwritten.
 #[derive(Debug)]
 pub(super) struct LogLanding {
     remote: Box<dyn RemoteWrite>,

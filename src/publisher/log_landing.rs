@@ -267,11 +267,12 @@ impl LogLanding {
         true
     }
 
-    /// Up to where one batch can go: to the head, or to a frame before it.
+    /// Up to where one batch can go: to the head, or to a frame before it. No further than it went already, where the publisher
+    /// has gone so far beyond this head meanwhile that all before it was passed over.
     fn reach(&mut self, repository: &Region, head: &LogHead) -> u64 {
         let capacity = self.geometry.capacity() as u64;
         let flight = (capacity / limits::LOG_FLIGHT_PARTS).saturating_sub(self.flying());
-        let wanted = head.end.min(self.written.saturating_add(flight.min(self.pace.len)));
+        let wanted = head.end.max(self.written).min(self.written.saturating_add(flight.min(self.pace.len)));
         if self.may_lose {
             self.retreat(repository, wanted);
         } else {

@@ -13,7 +13,7 @@ use crate::layout::log::{HOT_END, RING_OFFSET};
 use crate::memory::Protection;
 use crate::payload::Raw;
 use crate::publisher::{CopyRoom, LogParts, LogPublisher, PublishedTopic, TopicParts};
-use crate::repository::log::{LogReader, LogStart, LossReason, Lost, Next};
+use crate::repository::log::{LogReader, LogStart, LossReason, Lost, Next, head};
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
 use crate::testkit::random::{Random, each_seed};
@@ -387,6 +387,38 @@ fn any_order_of_events_accounts_for_every_record() {
     });
 }
 
+/// A look at the head may be old when it is used: the publisher may have gone round its ring since.
+#[test]
+fn an_old_head_takes_nobody_back() {
+    for medium in [Medium::Memory, Medium::Wire, Medium::Lossy(u64::MAX)] {
+        let mut world = World::new(1 << 13, 64);
+        world.publish(50);
+        let (registration, geometry) =
+            (Arc::clone(world.topic.registration()), world.topic.geometry().log().unwrap());
+        let (old, mut room) = (head(registration.region()), u64::MAX);
+        let first = Place { position: 0, sequence: Sequence::new(1) };
+        let (way, closed) = (Way::new(medium, geometry.region_len(), 1), Arc::default());
+        let of = (geometry, world.topic.epoch());
+        let mut landing = LogLanding::new(Box::new(way.clone()), of, Arc::clone(&closed), first);
+        world.publish(1000);
+        landing.advance(&registration, &old, &mut room);
+        assert!(landing.start.position > old.end && landing.written == landing.start.position, "{landing:?}");
+        way.complete();
+        let target = Arc::clone(&way.0.lock().target);
+        let start = LogStart::At(first.sequence);
+        let reader = LogReader::new(geometry, world.topic.epoch(), world.topic.topic_id(), start);
+        let (received, lapped, damaged) = (0, 0, 0);
+        let mut subscriber =
+            Subscriber { way, closed, target, reader, received, lapped, damaged, before: 0, now_ns: 0 };
+        while subscriber.told() < 1050 {
+            landing.advance(&registration, &head(registration.region()), &mut room);
+            subscriber.way.complete();
+            assert!(subscriber.read(100, 64) > 0, "{landing:?}");
+        }
+        assert!((subscriber.damaged, subscriber.received > 50) == (0, true), "{}", subscriber.damaged);
+    }
+}
+
 /// Where a write was lost the reader does not know where the next frame begins, unless the index says it.
 #[test]
 fn what_is_lost_on_the_way_costs_no_more_than_a_part_of_the_ring() {
@@ -423,7 +455,7 @@ fn what_a_subscriber_has_not_taken_is_not_overwritten() {
             world.subscribers[0].way.complete();
             world.tend();
         }
-        let end = crate::repository::log::head(world.topic.registration().region()).end;
+        let end = head(world.topic.registration().region()).end;
         assert!(end > 96 << 10 && end < 120 << 10, "one ring and a half: {end}");
         world.settle();
         let Subscriber { received, lapped, damaged, .. } = world.subscribers[0];
@@ -584,7 +616,7 @@ fn a_long_ring_is_copied_in_parts_to_everybody_in_turn() {
         let count = 4 * len_max / record_len;
         let payload = vec![7; record_len];
         world.publisher.publish_batch((0..count).map(|_| payload.as_slice())).unwrap();
-        let end = crate::repository::log::head(world.topic.registration().region()).end;
+        let end = head(world.topic.registration().region()).end;
         let end = usize::try_from(end).unwrap();
         (0..3).for_each(|seed| world.subscribe(Medium::Memory, 1, seed));
         let copied = |world: &World| {

@@ -324,8 +324,8 @@ mod tests {
             "the peer's ListTopics message is malformed: \"../\" is not a topic name: \
              use ASCII letters, digits, '.', '_', '-' and, between parts, '/'"
         );
-        let steering = body("00000009 0005 0000000000000001 1b");
-        let error = decode(&framed(MessageKind::Refused, &steering)).unwrap_err();
+        let escape = body("00000009 0005 0000000000000001 1b");
+        let error = decode(&framed(MessageKind::Refused, &escape)).unwrap_err();
         assert_eq!(
             error.to_string(),
             "the peer's Refused message is malformed: a text with control characters"

@@ -91,7 +91,7 @@ mod tests {
     fn text_from_outside_is_checked() {
         let too_long = Text::<3>::try_from("four".to_owned());
         assert_eq!(too_long, Err(TextError::TooLong { len: 4, max: 3 }));
-        let steering = Text::<9>::try_from("\u{1b}[2J".to_owned());
-        assert_eq!(steering, Err(TextError::ControlCharacters));
+        let escape = Text::<9>::try_from("\u{1b}[2J".to_owned());
+        assert_eq!(escape, Err(TextError::ControlCharacters));
     }
 }

@@ -7,9 +7,8 @@ use serde_json::json;
 
 use crate::support::{Place, Running, json as parsed, wait_until};
 
-/// What the program takes less than where it waits for nobody, also in emulation: one that waits for the deadline of a connection
-/// has to start and to end besides.
-const AT_ONCE: Duration = Duration::from_nanos(fabricast::limits::CONNECT_DEADLINE_NS);
+/// At most what the program takes where it waits for nobody, in emulation: well below the deadline of a connection.
+const AT_ONCE: Duration = Duration::from_nanos(fabricast::limits::CONNECT_DEADLINE_NS * 2 / 3);
 
 #[expect(
     clippy::disallowed_methods,
@@ -78,9 +77,13 @@ fn what_is_published_over_rdma_is_listed_shown_and_received() {
         "cannot subscribe to {target}: no node listens at {address}; `fabricast list` shows the nodes of this host"
     );
     for connect in ["manager", "tcp"] {
-        let began = now();
-        place.run(&["get", &target, "--rdma-connect", connect]).assert_failure(3, &sentence);
-        assert!(began.elapsed() < AT_ONCE, "{connect}: {:?}", began.elapsed());
+        // An emulated machine has bad moments; one that waits does so each time.
+        let is_told_at_once = |_| {
+            let began = now();
+            place.run(&["get", &target, "--rdma-connect", connect]).assert_failure(3, &sentence);
+            began.elapsed() < AT_ONCE
+        };
+        assert!((0..3).any(is_told_at_once), "{connect}");
     }
 }
 

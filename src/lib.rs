@@ -106,17 +106,18 @@ pub use layout::state::GeometryError;
 pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
-    DialError, Directory, DirectoryError, LogListener, LogListenerBuilder, LogPublisherBuilder,
-    LogSubscriberBuilder, Node, NodeBuilder, NodeError, NodeListing, StateListener, StateListenerBuilder,
-    StatePublisherBuilder, StateSubscriberBuilder, TopicListing,
+    AnySubscriberBuilder, DialError, Directory, DirectoryError, LogListener, LogListenerBuilder,
+    LogPublisherBuilder, LogSubscriberBuilder, Node, NodeBuilder, NodeError, NodeListing, StateListener,
+    StateListenerBuilder, StatePublisherBuilder, StateSubscriberBuilder, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{DecodeError, Decoded, EncodeError, Encoding, Payload, Pod, Raw, Schema, SchemaError};
 pub use publisher::{Loan, LogPublisher, PublishError, PublisherError, StatePublisher};
 pub use repository::log::LogStart;
 pub use subscriber::{
-    AttachError, GrantError, LogSubscriber, LogSubscriberStats, NoticePath, ReceiveError, Record, RecordRef,
-    Records, Sample, SampleRef, StateSubscriber, Subscribed, SubscriberError, SubscriberStats,
+    AnySubscriber, AttachError, GrantError, LogSubscriber, LogSubscriberStats, NoticePath, ReceiveError,
+    Record, RecordRef, Records, Sample, SampleRef, StateSubscriber, Subscribed, SubscriberError,
+    SubscriberStats,
 };
 
 /// Holds the examples of README.md to the code.

@@ -25,7 +25,7 @@ pub use dial::DialError;
 pub use directory::{Directory, DirectoryError, NodeListing, TopicListing};
 pub use listener::{LogListener, LogListenerBuilder, StateListener, StateListenerBuilder};
 pub use publish::{LogPublisherBuilder, StatePublisherBuilder};
-pub use subscribe::{LogSubscriberBuilder, StateSubscriberBuilder};
+pub use subscribe::{AnySubscriberBuilder, LogSubscriberBuilder, StateSubscriberBuilder};
 
 use self::core::NodeCore;
 use self::driver::DriverThread;
@@ -111,6 +111,11 @@ impl Node {
     /// Begins to set up a subscriber of the log topic at this address, for example `shm:NODE/TOPIC`.
     pub fn log_subscriber<T: Payload>(&self, target: &str) -> LogSubscriberBuilder<'_, T> {
         LogSubscriberBuilder::new(self, target.to_owned())
+    }
+
+    /// Begins to set up a subscriber of the topic at this address, of whatever kind it is, for example `shm:NODE/TOPIC`.
+    pub fn any_subscriber<T: Payload>(&self, target: &str) -> AnySubscriberBuilder<'_, T> {
+        AnySubscriberBuilder::new(self, target.to_owned())
     }
 
     /// Begins to set up a listener for publishers of this state topic, whose nodes dial this one. The node needs a name.

@@ -20,8 +20,8 @@ use crate::payload::{Encoding, Payload, Schema, SchemaError};
 use crate::repository::log::LogStart;
 use crate::repository::state::ReadCounts;
 use crate::subscriber::{
-    AttachError, Attachment, GrantError, Granted, Listening, LogSubscriber, Source, StateSubscriber,
-    SubscriberError, Subscription,
+    AnySubscriber, AttachError, Attachment, GrantError, Granted, Listening, LogSubscriber, Source,
+    StateSubscriber, SubscriberError, Subscription,
 };
 
 /// Sets up a subscriber of a state topic.
@@ -38,6 +38,16 @@ pub struct StateSubscriberBuilder<'a, T> {
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct LogSubscriberBuilder<'a, T> {
+    node: &'a Node,
+    target: String,
+    terms: Terms,
+    payload: PhantomData<fn() -> T>,
+}
+
+/// Sets up a subscriber of a topic of any kind.
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is opened"]
+pub struct AnySubscriberBuilder<'a, T> {
     node: &'a Node,
     target: String,
     terms: Terms,
@@ -105,6 +115,43 @@ impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
         let target: Target = self.target.parse()?;
         let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
         LogSubscriber::open(subscription, self.terms.start)
+            .map_err(|source| SubscriberError::Unfit { target, source })
+    }
+}
+
+impl<'a, T: Payload> AnySubscriberBuilder<'a, T> {
+    pub(super) fn new(node: &'a Node, target: String) -> Self {
+        Self { node, target, terms: Terms::of(None), payload: PhantomData }
+    }
+
+    start_setters! {
+        /// Of a topic that is no log it means nothing. It is settled when [`Self::open`] returns: what is published afterwards is
+        /// not before it.
+        start;
+    }
+
+    terms_setters! {
+        "values";
+        /// A session that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
+        timeout;
+        /// The publisher's grant says how large they are.
+        region_len_max;
+    }
+
+    /// Attaches to the topic, once, whatever kind it is of. Blocks for two round trips, three for push and for a log on another
+    /// host, and allocates.
+    ///
+    /// The payload type must be that of the topic, by name and fields. A subscriber of [`Raw`](crate::Raw) gets the
+    /// bytes of any topic, to be decoded by its [`schema`](AnySubscriber::schema).
+    ///
+    /// # Errors
+    ///
+    /// [`SubscriberError`] when the address is malformed, the node or topic is not there, the publisher refuses,
+    /// or what it grants cannot be used.
+    pub fn open(self) -> Result<AnySubscriber<T>, SubscriberError> {
+        let target: Target = self.target.parse()?;
+        let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
+        AnySubscriber::open(subscription, self.terms.start)
             .map_err(|source| SubscriberError::Unfit { target, source })
     }
 }
@@ -201,8 +248,8 @@ impl Terms {
 
     /// Checks that the numbers of a grant fit together: addresses are computed from nothing else.
     fn check(self, topic: &TopicName, grant: &Grant) -> Result<Granted, GrantError> {
-        let (expected, found) = (self.kind, grant.kind);
-        if expected != found {
+        let found = grant.kind;
+        if let Some(expected) = self.kind.filter(|expected| *expected != found) {
             return Err(GrantError::Kind { expected, found });
         }
         let geometry = Geometry::new(grant.kind, &grant.geometry.into())?;

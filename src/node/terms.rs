@@ -7,8 +7,8 @@ use crate::repository::log::LogStart;
 /// What a subscriber asks for, whichever side has dialled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// What the topic has to be.
-    pub(super) kind: Kind,
+    /// What the topic has to be; `None` for whatever it is.
+    pub(super) kind: Option<Kind>,
     pub(super) delivery: Delivery,
     /// Where it begins, if it is a log.
     pub(super) start: LogStart,
@@ -20,10 +20,10 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// What is asked of a topic of this kind unless more is said.
-    pub(super) fn of(kind: Kind) -> Self {
+    /// What is asked of a topic of this kind, or of any, unless more is said.
+    pub(super) fn of(kind: impl Into<Option<Kind>>) -> Self {
         Self {
-            kind,
+            kind: kind.into(),
             delivery: Delivery::Pull,
             start: LogStart::Newest,
             patience: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),

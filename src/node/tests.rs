@@ -15,10 +15,10 @@ use crate::clock::{Clock, SystemClock};
 use crate::control::{ControlError, RefuseReason};
 use crate::event::{Event, EventSink};
 use crate::fabric::AddressError;
-use crate::id::{Delivery, Sequence};
+use crate::id::{Delivery, Kind, Sequence};
 use crate::payload::Raw;
 use crate::publisher::PublisherError;
-use crate::subscriber::{ReceiveError, Sample, StateSubscriber, SubscriberError};
+use crate::subscriber::{AnySubscriber, ReceiveError, Sample, StateSubscriber, SubscriberError};
 
 /// How long a test waits for what must come.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -373,6 +373,40 @@ fn events_tell_who_came_and_went() {
     events.wait_for("attached", |event| matches!(event, Event::Attached { delivery: Delivery::Push, .. }));
     events.wait_for("detached", |event| matches!(event, Event::Detached { received: 1, rejected: 0, .. }));
     events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
+}
+
+#[test]
+fn a_topic_of_any_kind_is_attached_to_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = Arc::new(Recorder::default());
+    let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path());
+    let publishing = builder.events(Arc::<Recorder>::clone(&events)).open().unwrap();
+    let mut state = publishing.state_publisher::<u64>("state").open().unwrap();
+    let mut log = publishing.log_publisher::<u64>("log").open().unwrap();
+    state.publish(&1).unwrap();
+    log.publish_batch(&[1, 2, 3]).unwrap();
+    let subscribing = anonymous(&dir);
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let open = |topic: &str| {
+            let subscriber = subscribing.any_subscriber::<u64>(&format!("shm:p/{topic}"));
+            subscriber.delivery(delivery).back(1).open().unwrap()
+        };
+        let (any_state, any_log) = (open("state"), open("log"));
+        assert_eq!((any_state.kind(), any_log.kind()), (Kind::State, Kind::Log));
+        assert_eq!((any_state.topic().as_str(), any_log.topic().as_str()), ("state", "log"));
+        assert_eq!((any_state.schema().type_name(), any_log.schema().type_name()), ("u64", "u64"));
+        let (AnySubscriber::State(mut any_state), AnySubscriber::Log(mut any_log)) = (any_state, any_log)
+        else {
+            panic!("each is what it says of its kind");
+        };
+        assert_eq!(any_state.receive_timeout(PATIENCE).unwrap().expect("a value in time").value, 1);
+        assert_eq!(any_log.receive_timeout(PATIENCE).unwrap().expect("a record in time").value, 3);
+    }
+    drop(subscribing);
+    events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
+    let events = events.0.lock();
+    let attached = events.iter().filter(|event| matches!(event, Event::Attached { .. }));
+    assert_eq!(attached.count(), 4, "a publisher that counts subscribers counts each once");
 }
 
 #[test]

@@ -169,12 +169,13 @@ macro_rules! topic_accessors {
             self.output.topic.geometry().payload_len_max()
         }
 
-        /// How many subscribers read the topic.
+        /// How many subscribers read the topic. One that is counted and began with the newest value sees what is published from
+        /// then on: who waits for it here publishes nothing too early.
         pub fn pull_subscribers(&self) -> u64 {
             self.output.topic.pull_subscribers().value()
         }
 
-        /// How many subscribers the topic is written to.
+        /// How many subscribers the topic is written to, counted as those of [`Self::pull_subscribers`].
         pub fn push_subscribers(&self) -> u64 {
             self.output.topic.push_subscribers().value()
         }

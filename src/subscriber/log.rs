@@ -118,10 +118,10 @@ impl<T: Payload> LogSubscriber<T> {
         let start = match (start, landing) {
             // What was published since the publisher took that up is not passed over.
             (LogStart::Newest, Some(memory)) => LogStart::At(Sequence::new(memory.load(HOT_START_SEQUENCE))),
-            (LogStart::Newest, None) => LogStart::At(granted.newest.next()),
             (start, _) => start,
         };
-        let mut reader = LogReader::new(geometry, granted.epoch, granted.topic_id, start);
+        let reader = LogReader::new(geometry, granted.epoch, granted.topic_id, start);
+        let mut reader = reader.granted_at(granted.newest);
         match &mut subscription.source {
             Source::Mapped(memory) | Source::Landing { region: memory, .. } => reader.settle(memory),
             Source::Remote(remote) => settle(&mut reader, remote.as_mut(), clock)?,

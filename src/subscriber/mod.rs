@@ -1,5 +1,6 @@
 //! The subscriber's public handles.
 
+mod any;
 mod error;
 mod listening;
 mod log;
@@ -7,6 +8,7 @@ mod sample;
 mod state;
 mod subscription;
 
+pub use any::AnySubscriber;
 pub use error::{AttachError, GrantError, ReceiveError, SubscriberError};
 pub use listening::NoticePath;
 pub(crate) use listening::{Ear, Listening};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
-    Address, Delivery, GrantError, LogStart, LogSubscriber, Node, NodeBuilder, NodeName, Raw, RdmaConnect,
-    StateSubscriber, SubscriberError, Target,
+    Address, Delivery, LogStart, LogSubscriber, Node, NodeBuilder, NodeName, Raw, RdmaConnect,
+    SubscriberError, Target,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -85,8 +85,7 @@ impl Setting {
         Ok(builder)
     }
 
-    /// Attaches to a topic of any kind and type; where to a log, to begin here. The publisher's grant says which kind it
-    /// is: a second one is asked for where the first was not to be used, on the same session.
+    /// Attaches to a topic of any kind and type; where to a log, to begin here.
     pub(crate) fn subscribe_any(
         &self,
         target: &Target,
@@ -94,12 +93,8 @@ impl Setting {
         start: LogStart,
     ) -> Result<Subscription, Failure> {
         let node = self.node(None)?;
-        match state(&node, target, delivery) {
-            Err(SubscriberError::Unfit { source: GrantError::Kind { .. }, .. }) => {
-                Ok(Subscription::Log(log(&node, target, delivery, start)?.into()))
-            }
-            state => Ok(Subscription::State(state?.into())),
-        }
+        let subscriber = node.any_subscriber::<Raw>(&target.to_string()).delivery(delivery).start(start);
+        subscriber.timeout(ATTACH_PATIENCE).open()?.try_into()
     }
 
     /// Starts to write the library's log, if it was asked for.
@@ -113,12 +108,6 @@ impl Setting {
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives));
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
-}
-
-/// Attaches to a state topic of any type.
-fn state(node: &Node, target: &Target, delivery: Delivery) -> Result<StateSubscriber<Raw>, SubscriberError> {
-    let subscriber = node.state_subscriber::<Raw>(&target.to_string()).delivery(delivery);
-    subscriber.timeout(ATTACH_PATIENCE).open()
 }
 
 /// Attaches to a log topic of any type, to begin here.

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use fabricast::{
-    Epoch, InspectError, Liveness, LogSubscriber, Raw, ReceiveError, Schema, Sequence, StateSubscriber,
-    TopicName, TopicReport,
+    AnySubscriber, Epoch, InspectError, Liveness, LogSubscriber, Raw, ReceiveError, Schema, Sequence,
+    StateSubscriber, TopicName, TopicReport,
 };
 
 use super::clock::Deadline;
+use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 
 /// The pause between two looks: it doubles from the first to the second while nothing comes.
@@ -44,6 +45,21 @@ pub(crate) struct Value {
 /// A copy of what was received, to be kept.
 pub(crate) fn keep(View { bytes, sequence, epoch, published_ns }: View<'_>) -> Value {
     Value { bytes: bytes.to_owned(), sequence, epoch, published_ns }
+}
+
+impl TryFrom<AnySubscriber<Raw>> for Subscription {
+    type Error = Failure;
+
+    fn try_from(subscriber: AnySubscriber<Raw>) -> Result<Self, Failure> {
+        match subscriber {
+            AnySubscriber::State(state) => Ok(Self::State(state)),
+            AnySubscriber::Log(log) => Ok(Self::Log(log)),
+            other => {
+                let sentence = format!("this command does not know topics of the kind {}", other.kind());
+                Err(Failure::new(Exit::No, sentence))
+            }
+        }
+    }
 }
 
 impl Subscription {

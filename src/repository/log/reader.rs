@@ -31,6 +31,8 @@ pub(crate) struct LogReader {
     check: FrameCheck,
     /// Where it begins, until it has found that.
     start: Option<LogStart>,
+    /// The newest record when that was settled; by default it is the one that the memory names.
+    granted_at: Option<Sequence>,
     /// The next record to be received or told as lost.
     next: Sequence,
     /// Nobody was promised the next record: if it is gone the one after that is the first.
@@ -199,6 +201,7 @@ impl LogReader {
             geometry,
             check: FrameCheck::new(topic, epoch),
             start: Some(start),
+            granted_at: None,
             next: Sequence::NONE.next(),
             is_floating: false,
             position: 0,
@@ -218,6 +221,11 @@ impl LogReader {
             say_from: u64::MAX,
             counts: LogCounts::default(),
         }
+    }
+
+    /// Has it begin where this record was the newest one, although others may follow by now.
+    pub(crate) fn granted_at(self, newest: Sequence) -> Self {
+        Self { granted_at: Some(newest), ..self }
     }
 
     /// What has been counted so far.
@@ -480,7 +488,7 @@ impl LogReader {
     /// Finds where to begin.
     #[cold]
     fn begin(&mut self, memory: &Region, start: LogStart) {
-        let newest = Sequence::new(memory.load(HOT_SEQUENCE));
+        let newest = self.granted_at.unwrap_or_else(|| Sequence::new(memory.load(HOT_SEQUENCE)));
         let oldest = Sequence::new(memory.load(HOT_START_SEQUENCE));
         let (next, is_floating) = match start {
             LogStart::Earliest => (oldest, true),

@@ -113,6 +113,8 @@ fn the_next_record_is_the_one_behind_the_grant() {
     for delivery in [Delivery::Pull, Delivery::Push] {
         begins(delivery, LogStart::Earliest, 1);
         begins(delivery, LogStart::At(Sequence::new(7)), 7);
+        begins(delivery, LogStart::Back(0), 6);
+        begins(delivery, LogStart::Back(3), 3);
     }
 }
 

@@ -16,10 +16,12 @@ use crate::limits;
 
 /// How long a connection is idle before the peer's host is probed, and then between two probes.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
-/// Probes without an answer after which the peer's host is taken for gone.
-const PROBES_MAX: u32 = 3;
-/// How long what was sent may remain without an acknowledgement, ms.
-const ACKNOWLEDGED_MS: u32 = 3000;
+/// Probes without an answer after which the peer's host is taken for gone. On a wire that loses a packet in twenty each way one
+/// probe in ten stays without: four in a row, once in three hours.
+const PROBES_MAX: u32 = 4;
+/// How long what was sent may remain without an acknowledgement, ms. Linux takes it for the end of the probes, too, whatever their
+/// number (tcp(7), `TCP_USER_TIMEOUT`): it has to leave time for all of them.
+const ACKNOWLEDGED_MS: u32 = 1000 * (PROBES_MAX + 1);
 /// Bytes before each frame.
 const PREFIX_LEN: usize = 2;
 const _: () = assert!(limits::VERBS_FRAME_LEN_MAX <= u16::MAX as usize);

@@ -18,7 +18,7 @@ use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Receiv
 use crate::id::{Delivery, NodeName, TopicName};
 use crate::limits;
 use crate::publisher::PublishedTopic;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::Ordering;
 
 mod attachment;
 mod audience;
@@ -408,8 +408,8 @@ impl Served {
             address,
             newest: topic.newest(),
         };
-        let closed = Arc::new(AtomicBool::new(false));
-        let mut attached = ServedAttachment::new(topic, delivery, start.into(), closed);
+        let start = (start.into(), grant.newest);
+        let mut attached = ServedAttachment::new(topic, delivery, start, Arc::default());
         if delivery == Delivery::Pull {
             attached.count(core, self.peer.as_ref());
         }

@@ -103,7 +103,8 @@ macro_rules! start_setters {
             self.start($crate::repository::log::LogStart::At(sequence))
         }
 
-        /// Begins so many records before the next one, or with the oldest one that is left.
+        /// Begins so many records before the one that was the next when the publisher granted the topic, or with the oldest one that
+        /// is left of them. What is published since then is received or told as lost.
         pub fn back(self, count: u64) -> Self {
             self.start($crate::repository::log::LogStart::Back(count))
         }

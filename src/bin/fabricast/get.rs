@@ -15,6 +15,8 @@ use super::value::{ValueLine, text};
 
 /// How long a value is tried for that is there: it may be overwritten whenever it is read, or come over a wire.
 const CONTENTION: Duration = Duration::from_secs(1);
+/// How often a publisher may lap the ring of a log before one has looked, until that is an error.
+const LAPS_MAX: u32 = 16;
 
 const AFTER_HELP: &str = "\
 The value is decoded by the schema that the publisher gave to its topic. Of a log it is the newest
@@ -94,7 +96,13 @@ fn newest(
     wait: Duration,
     interrupt: &Interrupt,
 ) -> Result<Option<Value>, Failure> {
-    match subscriber.take(wait, interrupt, keep) {
+    let mut taken = subscriber.take(wait, interrupt, keep);
+    // A publisher that laps the ring before one has looked leaves newer records behind.
+    for _ in 0..LAPS_MAX {
+        let Err(ReceiveError::Lapped { .. }) = taken else { break };
+        taken = subscriber.take(CONTENTION, interrupt, keep);
+    }
+    match taken {
         Err(ReceiveError::Contended { .. }) => Ok(subscriber.take(CONTENTION, interrupt, keep)?),
         // Over a wire a look that gives nothing may have been too short to fetch what is there.
         Ok(None) if !interrupt.came() && subscriber.report(false)?.sequence != Sequence::NONE => {

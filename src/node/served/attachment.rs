@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::event::Event;
 use crate::fabric::{Registration, Revocation};
-use crate::id::{Delivery, NodeName};
+use crate::id::{Delivery, NodeName, Sequence};
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
 use crate::publisher::{Listener, PublishedTopic};
@@ -33,13 +33,17 @@ pub(super) struct ServedAttachment {
 }
 
 impl ServedAttachment {
-    /// A peer's hold on a topic, which `closed` ends.
+    /// A peer's hold on a topic, which `closed` ends. It begins there, reckoned from what it was granted as the newest record.
     pub(super) fn new(
         topic: Arc<PublishedTopic>,
         delivery: Delivery,
-        start: LogStart,
+        (start, newest): (LogStart, Sequence),
         closed: Arc<AtomicBool>,
     ) -> Self {
+        let start = match start {
+            LogStart::Back(_) => LogStart::At(start.record(newest)),
+            start => start,
+        };
         let (revocation, bell, listener) = (None, None, None);
         let (is_beginning, counted, told) = (false, false, false);
         Self { topic, delivery, start, is_beginning, closed, revocation, counted, bell, listener, told }

@@ -10,20 +10,33 @@ use crate::subscriber::LogSubscriber;
 struct Follower {
     subscriber: LogSubscriber<Value>,
     next: u64,
+    /// The first one may be a later one, up to this.
+    promised: u64,
     lost: u64,
 }
 
 impl Follower {
+    /// Takes note of what came first.
+    fn begin(&mut self, first: Sequence) {
+        if self.next < self.promised {
+            assert!((self.next..=self.promised).contains(&first.get()), "{first}");
+            self.next = first.get();
+        }
+        self.promised = 0;
+    }
+
     /// Takes one record. False when there is none.
     fn take(&mut self) -> Result<bool, ReceiveError> {
         match self.subscriber.try_receive() {
             Ok(Some(record)) => {
+                self.begin(record.sequence);
                 assert_eq!((record.sequence.get(), record.value), (self.next, value(self.next)));
                 self.next += 1;
                 Ok(true)
             }
             Ok(None) => Ok(false),
             Err(ReceiveError::Lapped { first_lost, count } | ReceiveError::CutOff { first_lost, count }) => {
+                self.begin(first_lost);
                 assert_eq!(first_lost.get(), self.next);
                 (self.next, self.lost) = (self.next + count, self.lost + count);
                 Ok(true)
@@ -44,7 +57,7 @@ fn subscribe(node: &Node, (delivery, start): (Delivery, LogStart), first: u64) -
     let builder = node.log_subscriber::<Value>("shm:publishing/topic").delivery(delivery).start(start);
     let subscriber = builder.open().expect("a grant");
     assert_eq!(subscriber.next_sequence().get(), first);
-    Follower { subscriber, next: first, lost: 0 }
+    Follower { subscriber, next: first, promised: 0, lost: 0 }
 }
 
 fn every_record_is_accounted_for(reach: Reach) {
@@ -103,6 +116,71 @@ fn every_record_in_place_is_accounted_for() {
 #[test]
 fn every_record_over_a_wire_is_accounted_for() {
     every_record_is_accounted_for(Reach::Fetched);
+}
+
+/// A publisher does not wait for a subscriber that is being attached. What comes after the grant is received or told as lost,
+/// wherever the subscriber wants to begin.
+fn what_comes_while_a_subscriber_opens_is_accounted_for(reach: Reach) {
+    let starts =
+        [(LogStart::Newest, 0), (LogStart::Back(0), 0), (LogStart::Back(3), 3), (LogStart::Back(20), 20)];
+    let (mut behind, mut lapped) = (0, 0);
+    each_seed(SEEDS / 3, |seed| {
+        let mut random = Random::new(seed);
+        let world = World::new(seed, reach);
+        let publishing = world.node("publishing", true);
+        let builder = publishing.log_publisher::<Value>("topic").payload_len_max(200).capacity(4096);
+        let mut publisher = builder.open().unwrap();
+        publish(&mut publisher, 30);
+        let (publisher, open) = (Arc::new(Mutex::new(publisher)), Arc::new(AtomicBool::new(true)));
+        let (busy, goes_on, is_fast) = (Arc::clone(&publisher), Arc::clone(&open), seed % 2 == 1);
+        let mut counts = Random::new(random.next());
+        world.spawn(move || {
+            publish(&mut busy.lock(), counts.below(if is_fast { 40 } else { 2 }));
+            goes_on.load(Ordering::Relaxed)
+        });
+        let subscribing = world.node("subscribing", false);
+        let mut followers = Vec::new();
+        for delivery in [Delivery::Push, Delivery::Pull] {
+            for (start, back) in starts {
+                let before = publisher.lock().newest().get();
+                let builder = subscribing.log_subscriber::<Value>("shm:publishing/topic").delivery(delivery);
+                let subscriber = builder.start(start).open().expect("a grant");
+                let (next, newest) = (subscriber.next_sequence().get(), publisher.lock().newest().get());
+                let granted = next + back - 1;
+                assert!((before..=newest).contains(&granted), "{granted} was not the newest then");
+                behind += newest - granted;
+                followers.push(Follower { subscriber, next, promised: granted + 1, lost: 0 });
+            }
+        }
+        open.store(false, Ordering::Relaxed);
+        world.turn();
+        let newest = publisher.lock().newest().get();
+        // Records from before the grant may be gone without a word, and only they.
+        for follower in &mut followers {
+            for _ in 0..100 * TURNS {
+                if follower.next > newest {
+                    break;
+                }
+                if !follower.take().expect("no end") {
+                    world.turn();
+                }
+            }
+            assert_eq!(follower.next, newest + 1);
+            assert!(is_fast || follower.lost == 0, "the ring holds what came");
+            lapped += follower.lost;
+        }
+    });
+    assert!(behind > 0 && lapped > 0, "records came while subscribers opened, and more than the ring holds");
+}
+
+#[test]
+fn what_comes_while_a_subscriber_in_place_opens_is_accounted_for() {
+    what_comes_while_a_subscriber_opens_is_accounted_for(Reach::Mapped);
+}
+
+#[test]
+fn what_comes_while_a_subscriber_over_a_wire_opens_is_accounted_for() {
+    what_comes_while_a_subscriber_opens_is_accounted_for(Reach::Fetched);
 }
 
 /// Takes what there is; records and losses are one row without a hole.
@@ -199,7 +277,7 @@ fn who_was_dialled_has_every_record(reach: Reach) {
             world.turn();
         }
         let subscriber = accepted.lock().remove(0).expect("a subscriber");
-        let mut follower = Follower { subscriber, next: first, lost: 0 };
+        let mut follower = Follower { subscriber, next: first, promised: 0, lost: 0 };
         for _ in 0..100 {
             publish(&mut publisher, random.below(3));
             (0..random.below(20)).for_each(|_| world.turn());

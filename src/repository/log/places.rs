@@ -41,12 +41,7 @@ pub(crate) fn head(memory: &Region) -> LogHead {
 /// Where somebody has to begin who wants the records from there on: with that record, or not far before it.
 pub(crate) fn place_of(geometry: &LogGeometry, memory: &Region, start: LogStart) -> Place {
     let head = head(memory);
-    let wanted = match start {
-        LogStart::Earliest => Sequence::NONE,
-        LogStart::Newest => head.newest.next(),
-        LogStart::At(sequence) => sequence,
-        LogStart::Back(count) => Sequence::new(head.newest.get().saturating_sub(count)).next(),
-    };
+    let wanted = start.record(head.newest);
     if wanted > head.newest {
         return next_place(&head);
     }

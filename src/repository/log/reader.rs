@@ -35,8 +35,8 @@ pub(crate) struct LogReader {
     granted_at: Option<Sequence>,
     /// The next record to be received or told as lost.
     next: Sequence,
-    /// Nobody was promised the next record: if it is gone the one after that is the first.
-    is_floating: bool,
+    /// The first record that was promised: those before it may be gone, and then one behind them is the first.
+    promised: Sequence,
     /// Where the next frame begins.
     position: u64,
     /// The sequence of that frame, if it is known.
@@ -78,6 +78,18 @@ pub enum LogStart {
     At(Sequence),
     /// So many records before the next one, or as many as are left.
     Back(u64),
+}
+
+impl LogStart {
+    /// The record that it means while this one is the newest; [`Sequence::NONE`] for whichever is the oldest.
+    pub(crate) fn record(self, newest: Sequence) -> Sequence {
+        match self {
+            Self::Earliest => Sequence::NONE,
+            Self::Newest => newest.next(),
+            Self::At(sequence) => sequence,
+            Self::Back(count) => Sequence::new(newest.get().saturating_sub(count)).next(),
+        }
+    }
 }
 
 /// What comes next.
@@ -203,7 +215,7 @@ impl LogReader {
             start: Some(start),
             granted_at: None,
             next: Sequence::NONE.next(),
-            is_floating: false,
+            promised: Sequence::NONE,
             position: 0,
             at: None,
             reason: LossReason::Lapped,
@@ -400,7 +412,7 @@ impl LogReader {
     fn take_frame(&mut self, header: FrameHeader, words: usize) -> TakenRecord {
         let begin = self.from + HEADER_WORDS;
         self.next = header.sequence.next();
-        (self.is_floating, self.doubts) = (false, false);
+        (self.promised, self.doubts) = (Sequence::NONE, false);
         self.counts.received += 1;
         self.last_frame_len = words * WORD;
         self.pass(words, Some(self.next));
@@ -425,10 +437,9 @@ impl LogReader {
     #[cold]
     fn miss(&mut self, found: Sequence) -> Option<Lost> {
         let first = std::mem::replace(&mut self.next, found);
-        if std::mem::take(&mut self.is_floating) {
-            return None;
-        }
-        let (count, reason) = (found.get() - first.get(), self.reason);
+        let first = first.max(std::mem::replace(&mut self.promised, Sequence::NONE));
+        let reason = self.reason;
+        let count = found.get().checked_sub(first.get()).filter(|count| *count > 0)?;
         match reason {
             LossReason::Lapped => self.counts.lapped += count,
             LossReason::Damaged => self.counts.damaged += count,
@@ -490,15 +501,12 @@ impl LogReader {
     fn begin(&mut self, memory: &Region, start: LogStart) {
         let newest = self.granted_at.unwrap_or_else(|| Sequence::new(memory.load(HOT_SEQUENCE)));
         let oldest = Sequence::new(memory.load(HOT_START_SEQUENCE));
-        let (next, is_floating) = match start {
-            LogStart::Earliest => (oldest, true),
-            LogStart::Newest => (newest.next(), false),
-            LogStart::At(sequence) => (sequence, false),
-            LogStart::Back(count) => (Sequence::new(newest.get().saturating_sub(count)).next(), true),
-        };
+        let next = if start == LogStart::Earliest { oldest } else { start.record(newest) };
+        // What was there may be gone by now. What has come since then is not left out without a word.
+        let promised = if let LogStart::At(_) = start { next } else { newest.next() };
         // Whatever stands in memory, and whatever was asked for: the first record has the first sequence.
         let next = next.max(Sequence::NONE.next());
-        (self.next, self.is_floating) = (next, is_floating);
+        (self.next, self.promised) = (next, promised);
         let places = entries(&self.geometry, memory).filter(|place| place.sequence <= next);
         let position = places.map(|place| place.position).max();
         let position = position.unwrap_or_else(|| memory.load(HOT_START));

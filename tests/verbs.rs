@@ -292,6 +292,12 @@ fn push_records(connect: RdmaConnect, count: u64, is_paced: bool) -> [(u64, u64)
                 std::thread::yield_now();
             }
         }
+        publisher.commit();
+        // Over an unreliable connection the end, which comes over TCP, may overtake the last records.
+        let has_come = || progress.iter().all(|it| it.load(Ordering::Relaxed) == count);
+        if is_paced {
+            wait_until("all records", has_come);
+        }
         drop(publisher);
         let outcomes = following.map(|thread| thread.join().expect("it ends"));
         println!("{count} records, {connect:?}, paced: {is_paced}: {outcomes:?} in {:?}", began.elapsed());

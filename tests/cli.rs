@@ -2,6 +2,10 @@
 #![cfg(feature = "cli")]
 
 #[cfg(test)]
+#[path = "../src/testkit/attempts.rs"]
+#[expect(dead_code, reason = "the program's tests use a part of this")]
+mod attempts;
+#[cfg(test)]
 #[path = "cli/support.rs"]
 mod support;
 

@@ -136,13 +136,14 @@ fn market_data_leaves_no_process_behind_when_it_is_killed() {
 fn publish_and_subscribe_find_each_other() {
     let dir = directory();
     for delivery in ["pull", "push"] {
-        let mut publisher = example("publish", &dir).arg("10").spawn().unwrap();
+        // It takes five seconds, in which the subscriber has to begin.
+        let mut publisher = example("publish", &dir).arg("50").spawn().unwrap();
         wait_for_line(&mut publisher, "publishing");
         let output = example("subscribe", &dir).arg(delivery).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{text}");
         assert!(
-            text.contains("Reading { celsius: ") && text.contains("the end, after 10 readings"),
+            text.contains("Reading { celsius: ") && text.contains("the end, after 50 readings"),
             "{text}"
         );
         assert!(publisher.wait().unwrap().success());

@@ -10,6 +10,7 @@ use fabricast::{
 use rustix::fs::SealFlags;
 use rustix::time::{ClockId, clock_gettime};
 
+use self::support::attempts::{below, one_of_three};
 use self::support::peer::Peer;
 use self::support::raw::{self, Body, RawListener, RawPeer};
 use self::support::role::Role;
@@ -149,6 +150,12 @@ fn a_bell_that_is_filled_with_nonsense_costs_time_only() {
 
 #[test]
 fn subscribers_that_are_killed_asleep_hurt_nobody() {
+    // By their own time those who were woken last would sleep on for nearly all of it.
+    one_of_three(|| below("the median", median_wake_of_bereaved(), SLEEP / 2));
+}
+
+/// How long it takes, at the median, until all who sleep are awake when one of them has just been killed.
+fn median_wake_of_bereaved() -> Duration {
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(dir.path());
     let mut publisher = node.state_publisher::<Raw>("t").open().expect("a topic");
@@ -166,11 +173,11 @@ fn subscribers_that_are_killed_asleep_hurt_nobody() {
         })
         .collect();
     times.sort_unstable();
-    // By their own time those who were woken last would sleep on for nearly all of it.
-    assert!(times[times.len() / 2] < SLEEP / 2, "{times:?}");
+    println!("all are awake after {times:?}");
     wait_until("the dead to be forgotten", || publisher.pull_subscribers() == 1);
     drop(publisher);
     assert!(sleepers.iter_mut().all(|sleeper| sleeper.hear().contains("ended")));
+    times.get(times.len() / 2).copied().expect("seven rounds")
 }
 
 /// Says hello as a node would, grants the attachment number 0 for push, and takes its landing region.

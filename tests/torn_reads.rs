@@ -30,6 +30,9 @@ const PUBLISHES_AT_A_TIME: u32 = 1024;
 /// Reads between two looks at the clock.
 const READS_AT_A_TIME: u64 = 1024;
 
+/// Fewer accepted values than this prove nothing.
+const READS_MIN: u64 = 100;
+
 /// One run at a time: each needs two processors.
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -94,8 +97,6 @@ mod checked {
     /// When a run ends that was not asked for a number of reads: with fewer processors than processes, writer and reader
     /// take turns, and few values are new.
     const RUN_LEN_MAX: Duration = Duration::from_secs(4);
-    /// Fewer accepted values than this prove nothing.
-    const READS_MIN: u64 = 100;
 
     /// What is not optimised takes as many times as long, and shows less: few values are written while one is read.
     const LESS_WITHOUT_OPTIMISATION: u64 = if cfg!(debug_assertions) { 30 } else { 1 };
@@ -183,8 +184,11 @@ fn read(run: Run) -> Outcome {
     let mut calls: u64 = 0;
     while outcome.accepted < run.reads && outcome.torn < run.torn_enough {
         calls += 1;
-        if calls.is_multiple_of(READS_AT_A_TIME) && began.elapsed() >= run.run_len_max {
-            break;
+        if calls.is_multiple_of(READS_AT_A_TIME) {
+            let more = if outcome.accepted < READS_MIN { PATIENCE } else { Duration::ZERO };
+            if began.elapsed() >= run.run_len_max.max(more) {
+                break;
+            }
         }
         take(&mut subscriber, run.size, &mut outcome, &mut first);
     }

@@ -39,6 +39,8 @@ mod support;
 const NODE: &str = "feed";
 const TOPIC: &str = "records";
 const PORT: u16 = 7471;
+/// A topic of the other host: how many subscribers have all records.
+const COMPLETE: &str = "complete";
 /// Longest payload, bytes.
 const SIZE: usize = 64;
 /// Bytes of the ring: as many records as come in the time that a slow network takes to get over its losses.
@@ -167,6 +169,9 @@ fn publisher() {
     if is_unreliable() {
         // Of the last records nobody hears before the topic ends, if they are lost.
         wait_until("all subscribers", || readers(&publisher) == SUBSCRIBERS as u64);
+        if !may_lose() {
+            wait_until_complete(&node);
+        }
         drop(publisher);
         let ended = now();
         return wait_until("who hears of the end late", || ended.elapsed() > ENDING);
@@ -179,6 +184,19 @@ fn publisher() {
         }
         std::thread::park_timeout(Duration::from_millis(50));
     }
+}
+
+/// Waits until the other host says that all records are there: the end of the topic, over TCP, might overtake the last ones.
+fn wait_until_complete(node: &Node) {
+    let target = format!("{}/{COMPLETE}", host("PEER"));
+    let mut subscriber = None;
+    wait_until("all records at all subscribers", || {
+        let builder = node.state_subscriber::<u64>(&target).push().timeout(ATTEMPT);
+        let subscriber =
+            subscriber.get_or_insert_with(|| builder.open().expect("it is published from the beginning"));
+        let complete = subscriber.receive_timeout(WAIT).expect("the other host is there");
+        complete.is_some_and(|complete| complete.value == SUBSCRIBERS as u64)
+    });
 }
 
 /// A subscription that goes on behind its last record when its connection is lost, of a node of its own.
@@ -284,13 +302,16 @@ impl Follower {
         if is_unreliable() { self.has_ended } else { self.next > self.records }
     }
 
-    /// Takes all records, and says once when a third of them are there.
-    fn follow(&mut self, third: &Sender<()>) {
+    /// Takes all records, and says once when a third of them are there, and once when all are.
+    fn follow(&mut self, third: &Sender<()>, all: &Sender<()>) {
         let (mut seen, mut progress) = (now(), 0);
         while !self.has_all() {
             self.look();
             if progress <= self.records / 3 && self.next > self.records / 3 {
                 let _ = third.send(());
+            }
+            if progress <= self.records && self.next > self.records {
+                let _ = all.send(());
             }
             if self.next > progress {
                 (progress, seen) = (self.next, now());
@@ -387,19 +408,26 @@ fn subscribers() {
     if is_unreliable() {
         check_that_pull_is_refused();
     }
-    let (third, thirds) = channel();
+    let builder = builder().name("complete").expect("a name");
+    let node = builder.rdma(&host("SELF")).expect("an address").open().expect("a node");
+    let mut complete = node.state_publisher::<u64>(COMPLETE).open().expect("a topic");
+    let ((third, thirds), (all, alls)) = (channel(), channel());
     std::thread::scope(|scope| {
         let follow = || {
-            let third = third.clone();
+            let (third, all) = (third.clone(), all.clone());
             scope.spawn(move || {
                 let mut follower = Follower::new();
-                follower.follow(&third);
+                follower.follow(&third, &all);
                 follower.check_notices();
             })
         };
         let early: Vec<_> = (1..SUBSCRIBERS).map(|_| follow()).collect();
         (1..SUBSCRIBERS).for_each(|_| thirds.recv_timeout(PATIENCE * 4).expect("a third of the records"));
         let late = follow();
+        if is_unreliable() && !may_lose() {
+            (0..SUBSCRIBERS).for_each(|_| alls.recv_timeout(PATIENCE * 4).expect("all records"));
+            complete.publish(&(SUBSCRIBERS as u64)).expect("it fits");
+        }
         for follower in early.into_iter().chain([late]) {
             follower.join().expect("every record");
         }

@@ -10,8 +10,8 @@ use super::directory::entry;
 use super::listener::{Backlog, Place};
 use super::outbox::Outbox;
 use crate::control::{
-    Attach, AttachmentId, ControlError, Farewell, Grant, Identity, Invite, NoticesBy, RefuseReason,
-    SchemaJson, ServerAction, ServerSession, SubscriberCounts,
+    Attach, AttachmentId, ControlError, Grant, Identity, Invite, NoticesBy, RefuseReason, SchemaJson,
+    ServerAction, ServerSession, SubscriberCounts,
 };
 use crate::event::Event;
 use crate::fabric::{Completion, Connection, Exposure, FabricError, Offer, Received, RemoteKey};
@@ -22,6 +22,7 @@ use crate::sync::atomic::Ordering;
 
 mod attachment;
 mod audience;
+mod end;
 #[cfg(test)]
 pub(super) mod tests;
 
@@ -212,7 +213,7 @@ impl Served {
         }
         self.tell_ended_topics(false);
         self.act(core, None);
-        self.flush(core);
+        self.flush(core, buffer);
     }
 
     /// Takes one message. False when there was none.
@@ -541,46 +542,6 @@ impl Served {
                 let _ = self.session.topic_ended(*id, attachment.topic.newest().get());
             }
         }
-    }
-
-    fn close(&mut self, core: &NodeCore, result: Result<Farewell, ControlError>) {
-        self.attachments.clear();
-        self.leaving.clear();
-        self.closing = true;
-        if let Some(invitation) = self.invitation.take() {
-            invitation.closed(result.as_ref().err());
-        }
-        match (result, self.peer.take()) {
-            (Ok(_), Some(peer)) => core.tell(&Event::SessionClosed { peer, orderly: true }),
-            (Err(ControlError::Disconnected | ControlError::Broken { .. }), Some(peer)) => {
-                core.tell(&Event::SessionClosed { peer, orderly: false });
-            }
-            (Err(error), Some(peer)) => {
-                core.tell(&Event::PeerRejected { reason: error.to_string() });
-                core.tell(&Event::SessionClosed { peer, orderly: false });
-            }
-            (Err(error), None) => core.tell(&Event::PeerRejected { reason: error.to_string() }),
-            (Ok(_), None) => {}
-        }
-    }
-
-    fn flush(&mut self, core: &NodeCore) {
-        match self.outbox.flush(self.connection.as_mut()) {
-            Ok(true) => {}
-            // The peer takes nothing, or is gone: it is not waited for.
-            outcome @ (Ok(false) | Err(_)) => {
-                if let Some(error) = outcome.err().filter(|error| !matches!(error, FabricError::Closed)) {
-                    let peer = self.peer.as_ref().map_or("a peer", NodeName::as_str);
-                    core.tell(&Event::Trouble { what: format!("cannot send to {peer}: {error}") });
-                }
-                self.session.on_disconnected();
-                self.act(core, None);
-                self.closing = true;
-                self.over = true;
-                self.attachments.clear();
-            }
-        }
-        self.over |= self.closing;
     }
 }
 

@@ -70,7 +70,8 @@ fn values_of_a_state_topic_that_were_replaced_count_for_the_rate() {
 fn people_get_a_line_a_second_and_one_for_all() {
     let place = Place::new();
     let mut publisher = place.start(&["pub", "shm:p/t", "--kind", "log", "--rate", "200"]);
-    (0..1000).for_each(|number| publisher.write(&number.to_string()));
+    // For forty seconds, and no more than a pipe holds.
+    (0..8000).for_each(|number| publisher.write(&number.to_string()));
     wait_until("the topic", || place.run(&["list", "shm:p"]).code == Some(0));
     let ended = place.run(&["hz", "shm:p/t", "--for", "1.5"]);
     let lines: Vec<Vec<&str>> =

@@ -320,10 +320,11 @@ fn a_started_process_that_fails_tells_it_alone() {
     let _turn = turn();
     let place = Place::new();
     let sizes = ["perf", "pull", "--size", "64,64", "--for", "1", "--wait", "600", "--json", "--cpus", "any"];
-    let running = place.start(&sizes);
+    let mut running = place.hold(&sizes);
     // The name of the second process that it starts is taken.
     let name = format!("perf-{}-1", running.process());
     let _node = place.node(&name);
+    running.write("go");
     assert_eq!(json(&running.line())["size"], 64);
     let ended = running.end();
     assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended:?}");

@@ -78,12 +78,16 @@ fn what_is_published_over_rdma_is_listed_shown_and_received() {
     );
     for connect in ["manager", "tcp"] {
         // An emulated machine has bad moments; one that waits does so each time.
-        let is_told_at_once = |_| {
+        let is_told_at_once = || {
             let began = now();
             place.run(&["get", &target, "--rdma-connect", connect]).assert_failure(3, &sentence);
             began.elapsed() < AT_ONCE
         };
-        assert!((0..3).any(is_told_at_once), "{connect}");
+        let mut outcomes = [0; 2];
+        while outcomes.iter().all(|count| *count < 2) {
+            outcomes[usize::from(is_told_at_once())] += 1;
+        }
+        assert_eq!(outcomes[1], 2, "{connect}: most attempts wait");
     }
 }
 

@@ -73,7 +73,20 @@ impl Place {
 
     /// Starts the program.
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
-        let mut child = self.command(arguments).spawn().unwrap();
+        Self::spawn(self.command(arguments))
+    }
+
+    /// The process of the program, which begins when a line is written to it.
+    pub(crate) fn hold(&self, arguments: &[&str]) -> Running {
+        let mut command = Command::new("sh");
+        command.env("FABRICAST_RUNTIME_DIR", self.path()).env_remove("RUST_LOG");
+        command.args(["-c", "read -r go && exec \"$@\"", "sh", env!("CARGO_BIN_EXE_fabricast")]);
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::spawn(command)
+    }
+
+    fn spawn(mut command: Command) -> Running {
+        let mut child = command.spawn().unwrap();
         let out = lines(child.stdout.take().unwrap());
         let error = lines(child.stderr.take().unwrap());
         Running { input: child.stdin.take(), child, out, error }

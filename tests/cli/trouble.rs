@@ -1,10 +1,13 @@
 //! Publishers that hang, are gone, or refuse, and nodes and topics that are not there.
 
+use std::time::Duration;
+
 use fabricast::limits;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use rustix::process::Signal;
 
-use crate::support::{Place, wait_until};
+use crate::attempts::one_of_three;
+use crate::support::{Place, Running, wait_until};
 use crate::watch::is_stopped;
 
 #[test]
@@ -51,6 +54,47 @@ fn a_stopped_publisher_is_hung() {
 
     stopped.iter().for_each(|publisher| publisher.signal(Signal::CONT));
     wait_until("life", || place.list(&[]).iter().all(|row| row["state"] == "live"));
+}
+
+/// Both processes stand still for longer than a publisher may, and then the one that watches is the first to go on.
+fn stand_still(watching: &Running, publisher: &Running) {
+    for process in [publisher, watching] {
+        process.signal(Signal::STOP);
+        wait_until("the stop", || is_stopped(process.process()));
+    }
+    std::thread::park_timeout(Duration::from_millis(1200));
+    watching.signal(Signal::CONT);
+    std::thread::park_timeout(Duration::from_millis(20));
+    publisher.signal(Signal::CONT);
+}
+
+#[test]
+fn a_publisher_that_stood_still_with_everything_else_is_not_hung() {
+    let place = Place::new();
+    let mut publisher = place.publish("shm:p/t");
+    publisher.write("one");
+    one_of_three(|| {
+        let watch = place.start(&["watch", "shm:p/t", "--count", "2"]);
+        watch.line();
+        stand_still(&watch, &publisher);
+        // Long enough for some looks at its heart.
+        std::thread::park_timeout(Duration::from_millis(300));
+        publisher.write("next");
+        watch.line();
+        let ended = watch.end();
+        if ended.error.is_empty() { Ok(()) } else { Err(ended.error) }
+    });
+    one_of_three(|| {
+        publisher.signal(Signal::STOP);
+        wait_until("the stop", || is_stopped(publisher.process()));
+        let list = place.start(&["list", "--json"]);
+        // It asks meanwhile.
+        std::thread::park_timeout(Duration::from_millis(300));
+        stand_still(&list, &publisher);
+        let line = list.line();
+        list.end();
+        if line.ends_with("\"live\"}") { Ok(()) } else { Err(line) }
+    });
 }
 
 #[test]

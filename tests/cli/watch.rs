@@ -154,7 +154,7 @@ fn a_publisher_that_hangs_is_told_once_and_watched_on() {
 fn nothing_from_a_publisher_that_hangs_ends_watch_with_5() {
     let place = Place::new();
     let publisher = place.publish("shm:p/t");
-    let watch = place.start(&["watch", "shm:p/t", "--for", "3"]);
+    let watch = place.start(&["watch", "shm:p/t", "--for", "10"]);
     wait_until("the reader", || {
         let report = parsed(place.run(&["info", "shm:p/t", "--json"]).printed());
         let counters = report["counters"].as_array().unwrap();
@@ -164,7 +164,7 @@ fn nothing_from_a_publisher_that_hangs_ends_watch_with_5() {
     let ended = watch.end();
     assert_eq!(ended.code, Some(5), "{ended:?}");
     let last =
-        "fabricast: nothing arrived from shm:p/t: the 3s of --for are over, and its publisher is hung\n";
+        "fabricast: nothing arrived from shm:p/t: the 10s of --for are over, and its publisher is hung\n";
     assert!(ended.error.ends_with(last), "{ended:?}");
 }
 

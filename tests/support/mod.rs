@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each of the test programs uses a part of this")]
 
+#[path = "../../src/testkit/attempts.rs"]
+pub(crate) mod attempts;
 pub(crate) mod pattern;
 pub(crate) mod peer;
 pub(crate) mod raw;

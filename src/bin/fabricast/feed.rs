@@ -1,10 +1,10 @@
 //! What comes from a topic: values, losses, and the end, for verbs that go on until one of many reasons.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabricast::{Liveness, ReceiveError, Target};
 
-use super::clock::Deadline;
+use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::subscription::{Subscription, View};
@@ -27,8 +27,16 @@ pub(crate) struct Feed<'a> {
     last: Option<u64>,
     /// Values since the last look at the time. None was waited for.
     unlooked: u32,
-    /// The user was told that the publisher is hung.
+    heart: Heart,
+}
+
+/// What looks at the publisher's heart have shown.
+#[derive(Debug, Default)]
+struct Heart {
+    /// The publisher is hung, and the user was told that.
     hung: bool,
+    /// When it was found to stand still for the first time since something came from the publisher.
+    still: Option<Instant>,
 }
 
 /// What a feed brings.
@@ -63,7 +71,16 @@ impl<'a> Feed<'a> {
         interrupt: &'a Interrupt,
     ) -> Self {
         let deadline = duration.map(Deadline::after);
-        Self { subscription, interrupt, target, doing, deadline, last: None, unlooked: 0, hung: false }
+        Self {
+            subscription,
+            interrupt,
+            target,
+            doing,
+            deadline,
+            last: None,
+            unlooked: 0,
+            heart: Heart::default(),
+        }
     }
 
     /// What comes next, with what is made of a value. Waits a while.
@@ -86,6 +103,7 @@ impl<'a> Feed<'a> {
         match received {
             Ok(Some((sequence, value))) => {
                 self.unlooked += 1;
+                self.heart.still = None;
                 Ok(Event::Value(value, self.catch_up(sequence, sequence)))
             }
             Ok(None) | Err(ReceiveError::Contended { .. }) => {
@@ -99,8 +117,9 @@ impl<'a> Feed<'a> {
 
     /// The end, because of this, when nothing has come.
     pub(crate) fn nothing(&self, why: &str) -> Failure {
-        let exit = if self.hung { Exit::Hung } else { Exit::No };
-        let because = if self.hung { ", and its publisher is hung" } else { "" };
+        let hung = self.heart.hung;
+        let exit = if hung { Exit::Hung } else { Exit::No };
+        let because = if hung { ", and its publisher is hung" } else { "" };
         Failure::new(exit, format!("nothing arrived from {}: {why}{because}", self.target))
     }
 
@@ -142,14 +161,50 @@ impl<'a> Feed<'a> {
 
     /// Says once that the publisher is hung, and again after it has come back.
     fn look_after_publisher(&mut self) {
-        let hung = self.subscription.liveness() == Some(Liveness::Hung);
-        if hung && !self.hung {
+        let is_still = self.subscription.liveness() == Some(Liveness::Hung);
+        if self.heart.look(is_still, clock::now()) {
             let (target, doing) = (self.target, self.doing);
             let sentence =
                 format!("the publisher of {target} is hung: its heart has stopped; {doing} goes on");
             // Standard error may be closed; then there is nobody to be told.
             let _ = Failure::new(Exit::Hung, sentence).tell(&mut std::io::stderr().lock());
         }
-        self.hung = hung;
+    }
+}
+
+impl Heart {
+    /// Takes note of a look at this time. Whether the user is to be told that the publisher is hung: where all processes have
+    /// stood still, this one may be the first to go on, so that one look proves nothing.
+    fn look(&mut self, is_still: bool, now: Instant) -> bool {
+        if !is_still {
+            *self = Self::default();
+            return false;
+        }
+        let since = *self.still.get_or_insert(now);
+        let is_told = self.hung;
+        self.hung |= now.saturating_duration_since(since) >= LOOK_INTERVAL;
+        self.hung && !is_told
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_publisher_is_hung_whose_heart_stands_still_at_two_looks() {
+        let (began, mut heart) = (clock::now(), Heart::default());
+        let look = |heart: &mut Heart, is_still, ms| heart.look(is_still, began + Duration::from_millis(ms));
+        // One look proves nothing, and neither do several at once.
+        assert!(!look(&mut heart, true, 0) && !look(&mut heart, true, 99) && !look(&mut heart, false, 100));
+        assert!(!heart.hung);
+        // A value has come meanwhile.
+        assert!(!look(&mut heart, true, 200));
+        heart.still = None;
+        assert!(!look(&mut heart, true, 300) && !heart.hung);
+        // It is told once, and again after it has come back.
+        assert!(look(&mut heart, true, 400) && !look(&mut heart, true, 500) && heart.hung);
+        assert!(!look(&mut heart, false, 600) && !heart.hung);
+        assert!(!look(&mut heart, true, 700) && look(&mut heart, true, 800));
     }
 }

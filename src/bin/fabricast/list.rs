@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use crossbeam::channel::{Receiver, unbounded};
 use fabricast::{
-    Address, DirectoryError, FabricError, Kind, Liveness, Node, NodeListing, NodeName, TopicListing,
-    TopicName,
+    Address, ControlError, Directory, DirectoryError, FabricError, Kind, Liveness, Node, NodeListing,
+    NodeName, TopicListing, TopicName,
 };
 use serde::Serialize;
 
@@ -17,6 +17,8 @@ use super::setting::Setting;
 
 /// How long a node may take to answer before it is called hung.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How long it may take when it is asked again: where all processes have stood still, this one may be the first to go on.
+const LAST_PATIENCE: Duration = Duration::from_millis(100);
 /// Nodes that are asked at a time, so that those that hang do not hold up the others.
 const ASKED_AT_ONCE: usize = 16;
 
@@ -86,8 +88,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 
 /// What the node at this address says. A failure where there is nothing to be listed.
 fn one(node: &Node, address: &Address) -> Result<Found, Failure> {
-    let answer = node.directory_timeout(address, PATIENCE);
-    match (answer, address) {
+    match (directory(node, address), address) {
         (Ok(directory), _) => Ok(Found { node: directory.node, answer: Ok(directory.topics) }),
         (Err(error), Address::Shm(name)) => match Failure::from(error) {
             failure if matches!(failure.exit(), Exit::Hung | Exit::Gone) => {
@@ -96,6 +97,16 @@ fn one(node: &Node, address: &Address) -> Result<Found, Failure> {
             failure => Err(failure),
         },
         (Err(error), _) => Err(error.into()),
+    }
+}
+
+/// What the node at this address says, if not at the first time then at the second.
+fn directory(node: &Node, address: &Address) -> Result<Directory, DirectoryError> {
+    match node.directory_timeout(address, PATIENCE) {
+        Err(DirectoryError::Session { source: ControlError::Deadline { .. }, .. }) => {
+            node.directory_timeout(address, LAST_PATIENCE)
+        }
+        answer => answer,
     }
 }
 
@@ -121,7 +132,7 @@ fn ask(node: &Node, work: &Receiver<NodeListing>) -> Vec<Found> {
     let found = |listing: NodeListing| {
         let address = Address::Shm(listing.node.clone());
         let answer = match listing.alive {
-            true => node.directory_timeout(&address, PATIENCE),
+            true => directory(node, &address),
             false => Err(FabricError::NodeGone { address }.into()),
         };
         match answer {

@@ -107,8 +107,13 @@ impl Connection for ShmConnection {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_ROOM))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let received =
-            rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags);
+        let mut receive =
+            || rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags);
+        let received = match receive() {
+            // The peer has closed without having read everything. That is told once, before what it sent.
+            Err(Errno::CONNRESET) => receive(),
+            received => received,
+        };
         let received = match received {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::control::{ClientEvent, ClientSession, Start};
+use crate::control::{ClientEvent, ClientSession, EndReason, Start};
 use crate::event::EventSink;
 use crate::fabric::{NothingToRevoke, Registration, RemoteRead, RemoteWrite, Revocation, Sent, Write};
 use crate::node::Node;
@@ -29,6 +29,8 @@ type Parcel = (Vec<u8>, Option<Box<dyn Offer>>);
 pub(in crate::node) struct Line {
     arriving: VecDeque<Parcel>,
     sent: VecDeque<Vec<u8>>,
+    /// What comes last: when something is sent the peer is gone, and has sent this before.
+    last: Option<Vec<u8>>,
     /// How a look for a message fails when none is there.
     error: Option<fn() -> FabricError>,
     /// It takes no messages.
@@ -54,6 +56,10 @@ impl Connection for Scripted {
         let mut line = self.0.lock();
         if line.is_full {
             return Ok(Sent::Full);
+        }
+        if let Some(last) = line.last.take() {
+            line.arriving.push_back((last, None));
+            return Err(FabricError::Closed);
         }
         line.sent.push_back(message.to_vec());
         Ok(Sent::Done)
@@ -268,4 +274,26 @@ fn a_landing_region_that_cannot_be_written_any_more_ends_the_session() {
     assert_eq!(publisher.push_subscribers(), 0);
     let told = setup.recorder.0.lock().iter().filter(|it| matches!(it, Event::Trouble { .. })).count();
     assert_eq!(told, 1);
+}
+
+/// A peer that ends does not wait for answers. What it sent last may come after the last look, and before the answer.
+#[test]
+fn a_peer_that_ends_before_it_is_answered_ends_in_good_order() {
+    let mut setup = Setup::new();
+    let (_publisher, events) = setup.lend(1, u32::MAX);
+    let [Ok(ClientEvent::Lent { attachment })] = events[..] else { panic!("{events:?}") };
+    let counts = SubscriberCounts::default();
+    setup.client.detach(attachment, counts).unwrap();
+    let detach = setup.client.next_message().unwrap().bytes;
+    setup.client.end(0, EndReason::Done, counts).unwrap();
+    let end = setup.client.next_message().unwrap().bytes;
+    {
+        let mut line = setup.line.lock();
+        line.arriving.push_back((detach, None));
+        line.last = Some(end);
+    }
+    assert!(setup.turn(None).is_empty());
+    assert!(setup.served.is_over());
+    let events = setup.recorder.0.lock().clone();
+    assert!(matches!(events.last(), Some(Event::SessionClosed { orderly: true, .. })), "{events:?}");
 }

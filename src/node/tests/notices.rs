@@ -6,11 +6,14 @@ use super::*;
 use crate::limits;
 use crate::publisher::{LogPublisher, StatePublisher};
 use crate::subscriber::{LogSubscriber, NoticePath};
+use crate::testkit::attempts::{below, one_of_three};
 
 /// Who sleeps for so long was not woken by its own timer.
 const SLEEP: Duration = Duration::from_secs(10);
 /// Rounds of which one looks at the median.
 const ROUNDS: u64 = 41;
+/// Rounds after which what has not come does not come any more.
+const ROUNDS_MAX: u64 = 100 * ROUNDS;
 /// What the median wake-up must stay below, on a machine that does something else as well: far below [`limits::BELL_SLEEP_NS`].
 const WAKE_NS_MAX: u64 = limits::BELL_SLEEP_NS / 4;
 
@@ -64,21 +67,25 @@ fn sleepers_are_woken_by_a_publish_and_not_by_their_timer() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     for delivery in [Delivery::Pull, Delivery::Push] {
-        let mut publisher = node.state_publisher::<u64>("state").open().unwrap();
-        let builder = node.state_subscriber::<u64>("shm:p/state").delivery(delivery);
-        let subscriber = builder.notices().open().unwrap();
-        assert_eq!(subscriber.notice_path(), NoticePath::Bell);
-        let median_ns = median_wake_ns(subscriber, || assert!(publisher.publish(&1).is_ok()));
-        println!("state by {delivery:?}: woken {median_ns} ns after the publish at the median");
-        assert!(median_ns < WAKE_NS_MAX, "{median_ns} ns");
+        one_of_three(|| {
+            let mut publisher = node.state_publisher::<u64>("state").open().unwrap();
+            let builder = node.state_subscriber::<u64>("shm:p/state").delivery(delivery);
+            let subscriber = builder.notices().open().unwrap();
+            assert_eq!(subscriber.notice_path(), NoticePath::Bell);
+            let median_ns = median_wake_ns(subscriber, || assert!(publisher.publish(&1).is_ok()));
+            println!("state by {delivery:?}: woken {median_ns} ns after the publish at the median");
+            below("the median", median_ns, WAKE_NS_MAX)
+        });
     }
-    let mut publisher = node.log_publisher::<u64>("log").open().unwrap();
-    let subscriber = node.log_subscriber::<u64>("shm:p/log").notices().open().unwrap();
-    assert_eq!(subscriber.notice_path(), NoticePath::Bell);
-    assert_eq!(subscriber.notice_counts().datagrams, 0);
-    let median_ns = median_wake_ns(subscriber, || assert!(publisher.publish(&1).is_ok()));
-    println!("log by pull: woken {median_ns} ns after the publish at the median");
-    assert!(median_ns < WAKE_NS_MAX, "{median_ns} ns");
+    one_of_three(|| {
+        let mut publisher = node.log_publisher::<u64>("log").open().unwrap();
+        let subscriber = node.log_subscriber::<u64>("shm:p/log").notices().open().unwrap();
+        assert_eq!(subscriber.notice_path(), NoticePath::Bell);
+        assert_eq!(subscriber.notice_counts().datagrams, 0);
+        let median_ns = median_wake_ns(subscriber, || assert!(publisher.publish(&1).is_ok()));
+        println!("log by pull: woken {median_ns} ns after the publish at the median");
+        below("the median", median_ns, WAKE_NS_MAX)
+    });
 }
 
 #[test]
@@ -97,13 +104,20 @@ fn who_does_not_ask_for_notices_gets_none() {
 fn sleepers_are_woken_by_what_the_node_writes_for_a_publisher_that_stands_still() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
+    one_of_three(|| below("the median", median_wait_ns(&node), WAKE_NS_MAX));
+}
+
+/// How long a slow subscriber sleeps, at the median, until the node has written what follows, nanoseconds.
+fn median_wait_ns(node: &Node) -> u64 {
     let mut publisher = node.log_publisher::<u64>("log").capacity(4096).open().unwrap();
     let builder = node.log_subscriber::<u64>("shm:p/log").push().notices();
     let mut subscriber = builder.open().unwrap();
     // Each record takes 32 bytes: the subscriber's ring holds less than this, both rings more.
     let batch: Vec<u64> = (0..publisher.capacity() as u64 / 32 * 3 / 2).collect();
-    let mut waits = Vec::new();
-    for _ in 0..ROUNDS {
+    let (mut waits, mut rounds) = (Vec::new(), 0);
+    // Whoever is slow to look finds that the node has written it all.
+    while rounds < ROUNDS || (waits.len() as u64) < ROUNDS / 2 && rounds < ROUNDS_MAX {
+        rounds += 1;
         publisher.publish_batch(&batch).unwrap();
         let mut left = batch.len();
         while left > 0 {
@@ -118,12 +132,12 @@ fn sleepers_are_woken_by_what_the_node_writes_for_a_publisher_that_stands_still(
             }
         }
     }
-    assert_eq!(subscriber.stats().received, (batch.len() as u64) * ROUNDS);
+    assert_eq!(subscriber.stats().received, (batch.len() as u64) * rounds);
     waits.sort_unstable();
     assert!(waits.len() as u64 >= ROUNDS / 2, "{} waits: the node had nothing to do", waits.len());
     let median_ns = waits[waits.len() / 2];
     println!("log by push: {} waits for the node, {median_ns} ns at the median", waits.len());
-    assert!(median_ns < WAKE_NS_MAX, "{median_ns} ns");
+    median_ns
 }
 
 /// Sleepers of one topic, which tell what they have received, and when, nanoseconds, until it ends.
@@ -190,14 +204,18 @@ fn wake_all(publishing: &Node, subscribing: &Node) -> [u64; 2] {
 fn one_publish_wakes_all_who_sleep_and_they_look_for_the_end_after_their_sleep() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
-    let rounds: Vec<_> = (0..9).map(|_| wake_all(&publishing, &subscribing)).collect();
-    let medians = [0, 1].map(|which| {
-        let mut times: Vec<_> = rounds.iter().map(|round| round[which]).collect();
-        times.sort_unstable();
-        times[times.len() / 2]
+    one_of_three(|| {
+        let rounds: Vec<_> = (0..9).map(|_| wake_all(&publishing, &subscribing)).collect();
+        let [all_ns, end_ns] = [0, 1].map(|which| {
+            let mut times: Vec<_> = rounds.iter().map(|round| round[which]).collect();
+            times.sort_unstable();
+            times[times.len() / 2]
+        });
+        println!(
+            "20 sleepers, at the median: all have the value after {all_ns} ns, know of the end after {end_ns} ns"
+        );
+        // Nobody rings for the end.
+        below("all", all_ns, ALL_WAKE_NS_MAX)?;
+        below("the end", end_ns, 2 * limits::BELL_SLEEP_NS)
     });
-    println!("20 sleepers, at the median: all have the value, and all know of the end, after {medians:?} ns");
-    let [all_ns, end_ns] = medians;
-    // Nobody rings for the end.
-    assert!(all_ns < ALL_WAKE_NS_MAX && end_ns < 2 * limits::BELL_SLEEP_NS, "{rounds:?}");
 }

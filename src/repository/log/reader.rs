@@ -383,12 +383,12 @@ impl LogReader {
     /// What stands where the next frame begins.
     fn find(&mut self) -> Found {
         let words = self.buffer.get(self.from..self.until).unwrap_or_default();
-        let Some((head, body)) = words.split_first_chunk::<HEADER_WORDS>() else {
-            return if words.first() == Some(&FILLER) { Found::Filler } else { Found::Part };
-        };
-        if head.first() == Some(&FILLER) {
-            return Found::Filler;
+        if words.first() == Some(&FILLER) {
+            // From the first word on any frame fits. Round after round would be left out, up to whatever end the memory says.
+            let is_whole_ring = self.geometry.rest(self.position) == self.geometry.capacity();
+            return if is_whole_ring { Found::Wrong } else { Found::Filler };
         }
+        let Some((head, body)) = words.split_first_chunk::<HEADER_WORDS>() else { return Found::Part };
         let header = FrameHeader::parse(*head);
         let len = header.payload_len as usize;
         if len > self.geometry.payload_len_max() || self.at.is_some_and(|at| at != header.sequence) {

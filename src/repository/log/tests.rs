@@ -237,6 +237,42 @@ fn random_memory_ends_every_call_and_gives_no_record() {
     });
 }
 
+/// Each round would be left out anew, up to an end as far away as a number can say.
+#[test]
+fn a_ring_that_is_left_out_from_its_first_word_on_comes_to_an_end() {
+    for end in [u64::MAX, 1 << 62, 1 << 40] {
+        let mut writer = writer(1 << 12, 100);
+        append(&mut writer, 1, 100);
+        writer.region().store(RING_OFFSET, crate::layout::log::FILLER);
+        writer.region().store(crate::layout::log::HOT_END, end);
+        for start in [LogStart::Earliest, LogStart::Newest, LogStart::Back(9), LogStart::At(Sequence::new(2))]
+        {
+            let mut reader = reader(&writer, start);
+            let mut calls = 0;
+            while calls == 0 || reader.has_more() {
+                assert!(poll(&mut reader, writer.region()).is_none());
+                calls += 1;
+                assert!(calls < 1000, "{start:?} comes to no end at {end}");
+            }
+        }
+    }
+}
+
+/// A record always fits there.
+#[test]
+fn the_rest_of_a_ring_is_never_left_out_from_its_first_word_on() {
+    each_seed(40, |seed| {
+        let mut random = Random::new(seed);
+        let len_max = random.index(1000);
+        let mut writer = writer(random.index(1 << 13), len_max);
+        for sequence in 1..2000 {
+            let len = if random.below(3) == 0 { len_max } else { random.index(len_max + 1) };
+            writer.append(&vec![7; len], sequence).unwrap();
+            assert_ne!(writer.region().load(RING_OFFSET), crate::layout::log::FILLER, "seed {seed}");
+        }
+    });
+}
+
 #[test]
 fn impossible_sequences_are_taken_for_what_they_can_be() {
     for word in [0, 1, u64::MAX - 1, u64::MAX] {

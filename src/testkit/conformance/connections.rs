@@ -112,6 +112,24 @@ pub(crate) fn a_close_is_seen_after_everything_that_was_sent(harness: &dyn Harne
     }
 }
 
+/// Who closes may not have read everything, and who is closed to may send before it reads.
+pub(crate) fn what_was_sent_before_a_close_is_received_whatever_else_fails(harness: &dyn Harness, _: u64) {
+    for (unread, sends_first) in [(3, false), (0, true), (3, true)] {
+        let mut pair = Pair::new(harness);
+        (0..unread).for_each(|number| send(harness, &mut *pair.far, &numbered(number, 40), None));
+        (0..5).for_each(|number| send(harness, &mut *pair.near, &numbered(number, 300), None));
+        drop(pair.near);
+        if sends_first {
+            until(harness, "an error", || pair.far.send(b"anybody there?", None).err());
+        }
+        for number in 0..5 {
+            let received = next(harness, &mut *pair.far).map(|(bytes, _)| bytes);
+            assert_eq!(received, Some(numbered(number, 300)), "{unread} unread, {sends_first}");
+        }
+        assert!(next(harness, &mut *pair.far).is_none());
+    }
+}
+
 pub(crate) fn a_send_to_a_peer_that_is_gone_is_an_error(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     drop(pair.far);

@@ -92,6 +92,7 @@ macro_rules! conformance_suite {
                     a_message_over_the_limit_is_refused,
                     a_message_longer_than_the_buffer_is_an_error_and_lost,
                     a_close_is_seen_after_everything_that_was_sent,
+                    what_was_sent_before_a_close_is_received_whatever_else_fails,
                     a_send_to_a_peer_that_is_gone_is_an_error,
                     a_connection_that_nobody_accepts_closes_with_the_listener,
                     a_peer_that_does_not_read_fills_up_and_recovers,

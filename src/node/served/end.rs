@@ -1,0 +1,69 @@
+//! The end of a session.
+
+use super::Served;
+use crate::control::{ControlError, Farewell};
+use crate::event::Event;
+use crate::fabric::FabricError;
+use crate::id::NodeName;
+use crate::limits;
+use crate::node::core::NodeCore;
+
+/// Messages that are taken from a peer that is gone: as many as an orderly one leaves waiting.
+const LAST_MESSAGES_MAX: usize = limits::OUTBOUND_MESSAGES_MAX + limits::ATTACHMENTS_PER_SESSION_MAX;
+
+impl Served {
+    /// Tells how the session has ended.
+    pub(super) fn close(&mut self, core: &NodeCore, result: Result<Farewell, ControlError>) {
+        self.attachments.clear();
+        self.leaving.clear();
+        self.closing = true;
+        if let Some(invitation) = self.invitation.take() {
+            invitation.closed(result.as_ref().err());
+        }
+        match (result, self.peer.take()) {
+            (Ok(_), Some(peer)) => core.tell(&Event::SessionClosed { peer, orderly: true }),
+            (Err(ControlError::Disconnected | ControlError::Broken { .. }), Some(peer)) => {
+                core.tell(&Event::SessionClosed { peer, orderly: false });
+            }
+            (Err(error), Some(peer)) => {
+                core.tell(&Event::PeerRejected { reason: error.to_string() });
+                core.tell(&Event::SessionClosed { peer, orderly: false });
+            }
+            (Err(error), None) => core.tell(&Event::PeerRejected { reason: error.to_string() }),
+            (Ok(_), None) => {}
+        }
+    }
+
+    /// Sends what waits.
+    pub(super) fn flush(&mut self, core: &NodeCore, buffer: &mut [u8]) {
+        match self.outbox.flush(self.connection.as_mut()) {
+            Ok(true) => {}
+            // The peer takes nothing, or is gone: it is not waited for.
+            outcome @ (Ok(false) | Err(_)) => {
+                match outcome {
+                    Err(FabricError::Closed) => self.hear_out(core, buffer),
+                    Err(error) => {
+                        let peer = self.peer.as_ref().map_or("a peer", NodeName::as_str);
+                        core.tell(&Event::Trouble { what: format!("cannot send to {peer}: {error}") });
+                    }
+                    Ok(_) => {}
+                }
+                self.session.on_disconnected();
+                self.act(core, None);
+                self.closing = true;
+                self.over = true;
+                self.attachments.clear();
+            }
+        }
+        self.over |= self.closing;
+    }
+
+    /// Takes what a peer sent before it was gone, which may be that it ends the session.
+    fn hear_out(&mut self, core: &NodeCore, buffer: &mut [u8]) {
+        for _ in 0..LAST_MESSAGES_MAX {
+            if self.closing || self.over || self.is_invited() || !self.receive(core, buffer) {
+                return;
+            }
+        }
+    }
+}

@@ -7,7 +7,7 @@ use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{HOT_START, INDEX, LANDING_TAKEN, LogGeometry, LogHead, Place, frame_len, hot_line};
 use crate::limits;
 use crate::memory::Region;
-use crate::repository::log::{end_between, place_behind, place_between};
+use crate::repository::log::{end_between, next_end, place_behind, place_between};
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
 #[cfg(test)]
@@ -81,15 +81,16 @@ struct Pace {
 
 impl Pace {
     /// At the beginning. The longest record fits into a batch. In memory nothing breaks: there, what is copied at a time is bounded.
-    /// Where writes may be lost nobody tells that a batch has arrived.
+    /// Where writes may be lost nobody tells that a batch has arrived, and a batch is longer only for a record that is: packets
+    /// that are lost one by one cost least there, and of those of a long one more are lost.
     fn new(geometry: &LogGeometry, has_word_order: bool, may_lose: bool) -> Self {
-        let at_least = |len: usize| len.max(frame_len(geometry.payload_len_max())) as u64;
+        let longest = if may_lose { 0 } else { frame_len(geometry.payload_len_max()) };
         let [len, len_max] = match (has_word_order, may_lose) {
             (true, _) => [limits::LOG_COPY_LEN_MAX; 2],
             (false, true) => [limits::LOG_BATCH_LEN_MIN; 2],
             (false, false) => [limits::LOG_BATCH_LEN_MIN, limits::LOG_BATCH_LEN_MAX],
         };
-        Self { len: at_least(len), len_max: at_least(len_max) }
+        Self { len: len.max(longest) as u64, len_max: len_max.max(longest) as u64 }
     }
 
     /// Takes note of a batch that has arrived: one that was about as long as it could be makes the next ones longer.
@@ -272,8 +273,14 @@ impl LogLanding {
     fn reach(&mut self, repository: &Region, head: &LogHead) -> u64 {
         let capacity = self.geometry.capacity() as u64;
         let flight = (capacity / limits::LOG_FLIGHT_PARTS).saturating_sub(self.flying());
-        let wanted = head.end.max(self.written).min(self.written.saturating_add(flight.min(self.pace.len)));
+        let reach = |len: u64| head.end.max(self.written).min(self.written.saturating_add(flight.min(len)));
+        let mut wanted = reach(self.pace.len);
         if self.may_lose {
+            if wanted < head.end {
+                // A record that is longer than a batch goes alone.
+                let next = next_end(&self.geometry, repository, self.written);
+                wanted = wanted.max(reach(next.map_or(0, |next| next - self.written)));
+            }
             self.retreat(repository, wanted);
         } else {
             self.ask(wanted);

@@ -441,8 +441,12 @@ mod tests {
         };
         assert_eq!(lens(4096, 4096), [4096]);
         assert_eq!(lens(4104, 4096), [4096, 8]);
-        assert_eq!(lens(64 << 10, 1024), [1024; 64]);
         assert_eq!(lens(256 << 10, 4096), [4096; 64]);
+        // A batch of a log is no longer, and a payload of 64 KiB with the header of a value or a record.
+        assert_eq!(lens(limits::LOG_BATCH_LEN_MIN, 1024), [1024; 64]);
+        for header_len in [24, 64] {
+            assert_eq!(lens((64 << 10) + header_len, 1024), [[1024; 64].as_slice(), &[header_len]].concat());
+        }
         // A queue does not take so many.
         assert_eq!(lens(512 << 10, 4096), [32 << 10; 16]);
     }

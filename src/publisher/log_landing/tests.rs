@@ -270,8 +270,40 @@ fn batches_grow_while_they_are_as_long_as_they_can_be() {
     let pace = Pace::new(&LogGeometry::new(32 << 20, 4 << 20).unwrap(), false, false);
     assert_eq!((pace.len, pace.len_max), ((4 << 20) + 24, (4 << 20) + 24));
     // Nobody says that a batch has arrived.
-    let pace = Pace::new(&geometry, false, true);
-    assert_eq!((pace.len, pace.len_max), (min, min));
+    for len_max in [100, 64 << 10, 4 << 20] {
+        let pace = Pace::new(&LogGeometry::new(32 << 20, len_max).unwrap(), false, true);
+        assert_eq!((pace.len, pace.len_max), (min, min), "records of up to {len_max} bytes");
+    }
+}
+
+/// Each WRITE is one packet there, as long as there are not too many: what a topic declares does not make batches of them longer,
+/// only a record that is so long.
+#[test]
+fn where_writes_may_be_lost_only_a_record_that_is_longer_makes_a_longer_batch() {
+    let short = limits::LOG_BATCH_LEN_MIN;
+    for (declared, len_max) in [(64 << 10, 300), (64 << 10, 64 << 10), (1 << 20, 100), (256 << 10, 256 << 10)]
+    {
+        let mut world = World::new(8 << 20, declared);
+        world.len_max = len_max;
+        while head(world.topic.registration().region()).end < 4 << 20 {
+            world.publish(10);
+        }
+        // Nothing is lost.
+        world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
+        for _ in 0..10 {
+            world.tend();
+            world.publish(2);
+            world.subscribers[0].way.complete();
+            world.subscribers[0].read(usize::MAX, len_max);
+        }
+        world.settle();
+        let Subscriber { way, received, lapped, damaged, .. } = &world.subscribers[0];
+        assert_eq!((*received, *lapped, *damaged), (world.appended, 0, 0), "up to {len_max} of {declared}");
+        let long = way.0.lock().batches.iter().copied().filter(|len| *len > short).collect::<Vec<_>>();
+        // Alone, or behind the rest of the ring that was left out because it did not fit there.
+        assert!(long.iter().all(|len| *len <= frame_len(len_max)), "up to {len_max} of {declared}: {long:?}");
+        assert_eq!(!long.is_empty(), len_max > short, "up to {len_max} of {declared}");
+    }
 }
 
 /// More than is copied at a time: no batch is longer, all together get no more in one turn, and everybody gets on.

@@ -119,7 +119,10 @@ impl Moving {
 
 /// Bytes of the frames that a write moves.
 fn frames_len(write: &Write) -> usize {
-    if let Write::Range(range) = write { range.len } else { 0 }
+    match write {
+        Write::Range(range) if *range != INDEX => range.len,
+        _ => 0,
+    }
 }
 
 impl RemoteWrite for Way {

@@ -24,8 +24,8 @@ const WRITES_MAX: usize = 5;
 ///
 /// The frames stand there where they stand in the repository. Each batch is a range of frames, and the hot line behind it; before
 /// it the hot line with a new start, if frames are given up. Where writes may be lost the index goes with it whenever that has
-/// got a new entry: behind frames that are missing the reader goes on where it says. Nothing from the later of that start and of what
-/// the subscriber has taken on is overwritten.
+/// got a new entry, and once more with the next one: behind frames that are missing the reader goes on where it says. Nothing
+/// from the later of that start and of what the subscriber has taken on is overwritten.
 #[derive(Debug)]
 pub(super) struct LogLanding {
     remote: Box<dyn RemoteWrite>,
@@ -47,6 +47,8 @@ pub(super) struct LogLanding {
     has_new_start: bool,
     /// The subscriber says that it needs nothing before this.
     taken: u64,
+    /// The index went with the last batch, and goes with the next one as well: it may have been lost.
+    repeats_index: bool,
     /// How much was written when it was last asked for that.
     asked_at: u64,
     /// What is under way, oldest first.
@@ -124,6 +126,7 @@ impl LogLanding {
             start,
             has_new_start: true,
             taken: position,
+            repeats_index: false,
             asked_at: position,
             in_flight: VecDeque::with_capacity(limits::LOG_BATCHES_MAX),
             pace: Pace::new(&geometry, has_word_order, may_lose),
@@ -173,12 +176,12 @@ impl LogLanding {
         self.in_flight.is_empty() && !self.has_new_start
     }
 
-    /// Tells once more what the hot line says, where that may have been lost.
+    /// Tells once more what the index and the hot line say, where that may have been lost: a reader that sees the end finds its way.
     pub(super) fn remind(&mut self, source: &Registration, head: &LogHead) {
         if self.may_lose && !self.is_behind(head.end) && self.has_flight_left(source) {
             let hot = self.hot(&LogHead { end: self.told, ..*head });
             let nothing = Batch { from: self.written, to: self.written };
-            self.post(source, [Some(hot), None, None, None, None], nothing);
+            self.post(source, [Some(Write::Range(INDEX)), Some(hot), None, None, None], nothing);
         }
     }
 
@@ -236,7 +239,8 @@ impl LogLanding {
             }
         } else {
             let has_new_entry = self.may_lose && self.geometry.segment(from) < self.geometry.segment(to);
-            let index = has_new_entry.then_some(Write::Range(INDEX));
+            let index = (has_new_entry || self.repeats_index).then_some(Write::Range(INDEX));
+            self.repeats_index = has_new_entry;
             if !self.post(source, [start, first, second, index, hot], batch) {
                 return false;
             }

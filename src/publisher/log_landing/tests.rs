@@ -111,6 +111,73 @@ fn what_is_lost_on_the_way_costs_no_more_than_a_part_of_the_ring() {
     assert!((EACH..=EACH + segment).contains(&subscriber.damaged), "{} are lost", subscriber.damaged);
 }
 
+/// Has a subscriber lose the first frames of a segment of its landing region, and read: it goes on with the next segment.
+fn lose_frames_of(segment: u64, world: &mut World) {
+    let (geometry, len_max) = (world.topic.geometry().log().unwrap(), world.len_max);
+    let repository = Arc::clone(world.topic.registration().region());
+    let [from, to] = [segment, segment + 1]
+        .map(|segment| place_behind(&geometry, &repository, segment * geometry.segment_len() as u64));
+    assert!(geometry.segment(from.position) == segment && geometry.segment(to.position) == segment + 1);
+    let subscriber = world.subscribers.last_mut().unwrap();
+    let offset = geometry.offset(from.position);
+    (offset..offset + 3 * frame_len(len_max))
+        .step_by(WORD)
+        .for_each(|offset| subscriber.target.store(offset, 0));
+    while subscriber.read(100, len_max) > 0 {}
+    assert_eq!((subscriber.told(), subscriber.lapped), (world.appended, 0));
+    assert_eq!(subscriber.damaged, to.sequence.get() - from.sequence.get(), "no more than that part");
+}
+
+/// The index may be lost as well as the frames: it comes again with the next records.
+#[test]
+fn an_index_that_is_lost_comes_again_with_the_next_batch() {
+    let mut world = World::new(1 << 20, 64);
+    world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
+    // The publisher takes it over.
+    world.tend();
+    let geometry = world.topic.geometry().log().unwrap();
+    let segment_of_end = |world: &World| geometry.segment(head(world.topic.registration().region()).end);
+    while segment_of_end(&world) < 2 {
+        world.publish(5);
+        world.subscribers[0].way.complete();
+    }
+    world.subscribers[0].way.0.lock().indexes_to_lose = 1;
+    while segment_of_end(&world) < 3 {
+        world.publish(5);
+        world.subscribers[0].way.complete();
+    }
+    assert_eq!(world.subscribers[0].way.0.lock().indexes_to_lose, 0);
+    for _ in 0..20 {
+        world.publish(5);
+        world.subscribers[0].way.complete();
+    }
+    assert_eq!(segment_of_end(&world), 3, "nothing but that says where it begins");
+    lose_frames_of(2, &mut world);
+}
+
+/// The node tells it again when nothing follows.
+#[test]
+fn an_index_that_is_lost_is_told_again_by_the_node() {
+    let mut world = World::new(1 << 20, 64);
+    world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
+    let geometry = world.topic.geometry().log().unwrap();
+    // The node has it yet.
+    while head(world.topic.registration().region()).end < 5 * geometry.segment_len() as u64 / 2 {
+        world.publish(5);
+    }
+    let way = world.subscribers[0].way.clone();
+    way.0.lock().indexes_to_lose = u64::MAX;
+    world.tend();
+    assert!(way.0.lock().indexes_to_lose < u64::MAX, "with the last batch");
+    way.0.lock().indexes_to_lose = 0;
+    for _ in 0..2 {
+        way.complete();
+        world.tend();
+    }
+    way.complete();
+    lose_frames_of(1, &mut world);
+}
+
 /// Between the ring of the repository and that of the landing region nothing is lost.
 #[test]
 fn what_a_subscriber_has_not_taken_is_not_overwritten() {

@@ -45,6 +45,8 @@ pub(super) struct Moving {
     /// The word that was asked for, and what it was.
     fetching: bool,
     fetched: Option<u64>,
+    /// So many writes of the index are lost, the next ones.
+    pub(super) indexes_to_lose: u64,
     /// Bytes of frames in each batch.
     pub(super) batches: Vec<usize>,
 }
@@ -68,6 +70,7 @@ impl Way {
             placed: 0,
             fetching: false,
             fetched: None,
+            indexes_to_lose: 0,
             batches: Vec::new(),
         })))
     }
@@ -149,7 +152,11 @@ impl RemoteWrite for Way {
                 }
                 Write::Word { offset, word } => vec![Piece::Word { offset, word }],
             };
-            moving.begin(pieces);
+            if moving.indexes_to_lose > 0 && *write == Write::Range(INDEX) {
+                moving.indexes_to_lose -= 1;
+            } else {
+                moving.begin(pieces);
+            }
         }
         moving.pieces.push_back(Piece::End);
         moving.in_flight += 1;

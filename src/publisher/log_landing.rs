@@ -185,6 +185,12 @@ impl LogLanding {
         }
     }
 
+    /// Whether the node has something to do for it, or has not looked after it this often since it had. The publisher may have it
+    /// otherwise, which then finds it at any time.
+    pub(super) fn needs_tending(&self, end: u64, often: u32) -> bool {
+        self.is_closed() || self.is_behind(end) || !self.in_flight.is_empty() || self.tended < often
+    }
+
     /// Takes note that the node has looked after it, and returns how often it has since nothing was left to do.
     pub(super) fn tend(&mut self, end: u64) -> u32 {
         let is_behind = self.is_behind(end);

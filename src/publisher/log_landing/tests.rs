@@ -1,6 +1,7 @@
 //! What is written to a landing region of a log, and what its reader makes of that: every record is received or told as lost, in
 //! order and once, whatever the order of publishing, placing, acknowledging and reading.
 
+mod meanwhile;
 mod world;
 
 use self::world::{Medium, Subscriber, Way, World};

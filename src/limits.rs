@@ -94,6 +94,8 @@ pub const VERBS_SIGNAL_RECEIVES: u16 = 4;
 pub const VERBS_FRAME_LEN_MAX: usize = 4096;
 /// Work requests that one connection over RDMA verbs has under way.
 pub const VERBS_SENDS_MAX: u32 = 256;
+/// Work requests of those that are left to control messages: as many as there are buffers for them, and frames without a fragment.
+pub const VERBS_SENDS_RESERVED: u32 = VERBS_RECEIVES as u32 + VERBS_SIGNAL_RECEIVES as u32;
 /// Reads that one connection over RDMA verbs has under way, and serves, at a time.
 pub const VERBS_READS_MAX: u8 = 16;
 /// Bytes that one WRITE over RDMA verbs moves, or about as many. A device gives a connection up after some attempts to bring
@@ -102,8 +104,9 @@ pub const VERBS_WRITE_LEN: usize = 32 * 1024;
 /// WRITEs of which one range consists at the most: those of a long one are longer.
 pub const VERBS_WRITES_MAX: usize = 32;
 /// WRITEs of one packet each of which one range consists at the most, over an unreliable connection: there, what is lost of
-/// a longer one takes the rest of it along. Those of a longer range are as over others.
-pub const VERBS_PACKETS_MAX: usize = 64;
+/// a longer one takes the rest of it along. Those of a longer range are as over others. A payload of 64 KiB and its header go in
+/// as many packets of 1,024 bytes, which is what Ethernet's usual MTU leaves room for.
+pub const VERBS_PACKETS_MAX: usize = 65;
 /// Batches of writes to one region that wait for room in a queue.
 pub const VERBS_WAITING_BATCHES_MAX: usize = 64;
 /// Connections over RDMA verbs that may wait to be accepted.
@@ -170,7 +173,8 @@ pub const LOG_ROOM_PARTS: u64 = 2;
 pub const LOG_BATCHES_MAX: usize = 4;
 
 /// Bytes of a log in one batch to a landing region that a publisher begins to write over a wire, if no record is longer. They
-/// double whenever a batch of about that length has arrived: what has arrived is known there, should the connection break.
+/// double whenever a batch of about that length has arrived: what has arrived is known there, should the connection break. Where
+/// writes may be lost they stay as short, and only a record that is longer makes a longer batch.
 pub const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 
 /// Bytes of a log in one batch to a landing region on the same host, if no record is longer. A turn of a node's thread begins no
@@ -207,9 +211,13 @@ pub const HOST_NAME_LEN_MAX: usize = 64;
 const _: () = assert!(SLOT_COUNT_MIN.is_power_of_two() && SLOT_COUNT_MAX.is_power_of_two());
 const _: () = assert!(SLOT_COUNT_DEFAULT >= SLOT_COUNT_MIN && SLOT_COUNT_DEFAULT <= SLOT_COUNT_MAX);
 const _: () = assert!(LOG_BATCH_LEN_MIN <= LOG_BATCH_LEN_MAX);
-const _: () = assert!(LOG_BATCHES_MAX * (LOG_BATCH_LEN_MAX / VERBS_WRITE_LEN + 4) < VERBS_SENDS_MAX as usize);
-const _: () = assert!(2 * VERBS_WRITES_MAX + 4 < VERBS_SENDS_MAX as usize / 2);
-const _: () = assert!(2 * VERBS_PACKETS_MAX + 8 < VERBS_SENDS_MAX as usize);
+/// Work requests that are left for writes, if the device has as many as may be used. Where it has fewer, packets are not sent one by
+/// one for a batch of so many.
+const VERBS_WRITES_ROOM: usize = (VERBS_SENDS_MAX - VERBS_SENDS_RESERVED) as usize;
+const _: () = assert!(LOG_BATCHES_MAX * (LOG_BATCH_LEN_MAX / VERBS_WRITE_LEN + 4) <= VERBS_WRITES_ROOM);
+const _: () = assert!(2 * VERBS_WRITES_MAX + 4 < VERBS_WRITES_ROOM / 2);
+const _: () = assert!(2 * VERBS_PACKETS_MAX + 8 <= VERBS_WRITES_ROOM);
+const _: () = assert!(LOG_BATCH_LEN_MIN < VERBS_PACKETS_MAX * 1024);
 const _: () = assert!(VERBS_RECEIVES >= 2 && VERBS_RECEIVES.is_multiple_of(2) && VERBS_SIGNAL_RECEIVES >= 4);
 const _: () = assert!(CHANNEL_SENDS >= 2 && CHANNEL_RECEIVES <= u16::MAX as usize);
 const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);

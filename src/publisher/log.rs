@@ -33,6 +33,9 @@ use crate::sync::atomic::Ordering;
 /// commit sends a datagram: it takes a lock that the other publishers of the node take for theirs, and the node's thread while it
 /// puts together what it tells of all topics, and wakes that thread when there is no room to send.
 ///
+/// A commit writes the records to those push subscribers that keep up before it returns. To one that has just joined, or is behind, the
+/// node's thread brings them: it may have them a moment later.
+///
 /// Dropping the publisher commits what was appended, and ends the topic: subscribers are told, and its name is free again. That
 /// does not block, unless the publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which
 /// may take up to 250 ms (over RDMA a second more, where a peer does not take what was sent).

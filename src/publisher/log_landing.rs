@@ -7,7 +7,7 @@ use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{HOT_START, INDEX, LANDING_TAKEN, LogGeometry, LogHead, Place, frame_len, hot_line};
 use crate::limits;
 use crate::memory::Region;
-use crate::repository::log::{end_between, place_behind, place_between};
+use crate::repository::log::{end_between, next_end, place_behind, place_between};
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
 #[cfg(test)]
@@ -24,8 +24,8 @@ const WRITES_MAX: usize = 5;
 ///
 /// The frames stand there where they stand in the repository. Each batch is a range of frames, and the hot line behind it; before
 /// it the hot line with a new start, if frames are given up. Where writes may be lost the index goes with it whenever that has
-/// got a new entry: behind frames that are missing the reader goes on where it says. Nothing from the later of that start and of what
-/// the subscriber has taken on is overwritten.
+/// got a new entry, and once more with the next one: behind frames that are missing the reader goes on where it says. Nothing
+/// from the later of that start and of what the subscriber has taken on is overwritten.
 #[derive(Debug)]
 pub(super) struct LogLanding {
     remote: Box<dyn RemoteWrite>,
@@ -47,6 +47,8 @@ pub(super) struct LogLanding {
     has_new_start: bool,
     /// The subscriber says that it needs nothing before this.
     taken: u64,
+    /// The index went with the last batch, and goes with the next one as well: it may have been lost.
+    repeats_index: bool,
     /// How much was written when it was last asked for that.
     asked_at: u64,
     /// What is under way, oldest first.
@@ -81,15 +83,16 @@ struct Pace {
 
 impl Pace {
     /// At the beginning. The longest record fits into a batch. In memory nothing breaks: there, what is copied at a time is bounded.
-    /// Where writes may be lost nobody tells that a batch has arrived.
+    /// Where writes may be lost nobody tells that a batch has arrived, and a batch is longer only for a record that is: packets
+    /// that are lost one by one cost least there, and of those of a long one more are lost.
     fn new(geometry: &LogGeometry, has_word_order: bool, may_lose: bool) -> Self {
-        let at_least = |len: usize| len.max(frame_len(geometry.payload_len_max())) as u64;
+        let longest = if may_lose { 0 } else { frame_len(geometry.payload_len_max()) };
         let [len, len_max] = match (has_word_order, may_lose) {
             (true, _) => [limits::LOG_COPY_LEN_MAX; 2],
             (false, true) => [limits::LOG_BATCH_LEN_MIN; 2],
             (false, false) => [limits::LOG_BATCH_LEN_MIN, limits::LOG_BATCH_LEN_MAX],
         };
-        Self { len: at_least(len), len_max: at_least(len_max) }
+        Self { len: len.max(longest) as u64, len_max: len_max.max(longest) as u64 }
     }
 
     /// Takes note of a batch that has arrived: one that was about as long as it could be makes the next ones longer.
@@ -123,6 +126,7 @@ impl LogLanding {
             start,
             has_new_start: true,
             taken: position,
+            repeats_index: false,
             asked_at: position,
             in_flight: VecDeque::with_capacity(limits::LOG_BATCHES_MAX),
             pace: Pace::new(&geometry, has_word_order, may_lose),
@@ -172,13 +176,19 @@ impl LogLanding {
         self.in_flight.is_empty() && !self.has_new_start
     }
 
-    /// Tells once more what the hot line says, where that may have been lost.
+    /// Tells once more what the index and the hot line say, where that may have been lost: a reader that sees the end finds its way.
     pub(super) fn remind(&mut self, source: &Registration, head: &LogHead) {
         if self.may_lose && !self.is_behind(head.end) && self.has_flight_left(source) {
             let hot = self.hot(&LogHead { end: self.told, ..*head });
             let nothing = Batch { from: self.written, to: self.written };
-            self.post(source, [Some(hot), None, None, None, None], nothing);
+            self.post(source, [Some(Write::Range(INDEX)), Some(hot), None, None, None], nothing);
         }
+    }
+
+    /// Whether the node has something to do for it, or has not looked after it this often since it had. The publisher may have it
+    /// otherwise, which then finds it at any time.
+    pub(super) fn needs_tending(&self, end: u64, often: u32) -> bool {
+        self.is_closed() || self.is_behind(end) || !self.in_flight.is_empty() || self.tended < often
     }
 
     /// Takes note that the node has looked after it, and returns how often it has since nothing was left to do.
@@ -235,7 +245,8 @@ impl LogLanding {
             }
         } else {
             let has_new_entry = self.may_lose && self.geometry.segment(from) < self.geometry.segment(to);
-            let index = has_new_entry.then_some(Write::Range(INDEX));
+            let index = (has_new_entry || self.repeats_index).then_some(Write::Range(INDEX));
+            self.repeats_index = has_new_entry;
             if !self.post(source, [start, first, second, index, hot], batch) {
                 return false;
             }
@@ -272,8 +283,14 @@ impl LogLanding {
     fn reach(&mut self, repository: &Region, head: &LogHead) -> u64 {
         let capacity = self.geometry.capacity() as u64;
         let flight = (capacity / limits::LOG_FLIGHT_PARTS).saturating_sub(self.flying());
-        let wanted = head.end.max(self.written).min(self.written.saturating_add(flight.min(self.pace.len)));
+        let reach = |len: u64| head.end.max(self.written).min(self.written.saturating_add(flight.min(len)));
+        let mut wanted = reach(self.pace.len);
         if self.may_lose {
+            if wanted < head.end {
+                // A record that is longer than a batch goes alone.
+                let next = next_end(&self.geometry, repository, self.written);
+                wanted = wanted.max(reach(next.map_or(0, |next| next - self.written)));
+            }
             self.retreat(repository, wanted);
         } else {
             self.ask(wanted);

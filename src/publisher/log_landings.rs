@@ -15,6 +15,9 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// succession.
 const TENDED_CLOSELY: u32 = 5;
 
+/// How often the node brings landing regions up to date in one turn while its publisher goes on.
+const ROUNDS_MAX: u32 = 4;
+
 /// The landing regions of a log topic, as its node and its publisher share them.
 ///
 /// The publisher has those whose subscribers keep up. One that is behind is left to the node, which brings it up to date a part
@@ -104,6 +107,11 @@ impl LogLandings {
         }
     }
 
+    /// Takes landing regions out, so that the publisher is not kept waiting while something is written to them.
+    fn take_those(&self, which: impl Fn(&LogLanding) -> bool) -> Vec<LogLanding> {
+        self.waiting.lock().extract_if(.., |landing| which(landing)).collect()
+    }
+
     fn end(&self) -> u64 {
         head(self.registration.region()).end
     }
@@ -159,19 +167,30 @@ impl Landings for LogLandings {
 
     fn tend(&self, room: &CopyRoom) -> bool {
         self.is_tended_soon.store(false, Ordering::Release);
-        // Taken out first, so that the publisher is not kept waiting while memory is unmapped, or copied.
+        // Taken out first, so that the publisher is not kept waiting while memory is unmapped.
         // The room for them stays: the publisher allocates nothing when it leaves some here.
         let released: Vec<_> = self.released.lock().drain(..).collect();
         drop(released);
-        let mut landings: Vec<_> = self.waiting.lock().drain(..).collect();
+        let (mut soon, mut end) = (false, self.end());
+        let mut landings = self.take_those(|landing| landing.needs_tending(end, TENDED_CLOSELY));
         if landings.is_empty() {
             return false;
         }
-        let end = self.end();
-        let mut soon = self.bring_up_to_date(&mut landings, room);
-        self.leave(landings);
-        // What was published meanwhile, when the publisher found nobody waiting here, is brought next time.
-        soon |= self.end() != end;
+        for round in 1.. {
+            soon |= self.bring_up_to_date(&mut landings, room);
+            self.leave(landings);
+            // What was published meanwhile, when the publisher found nobody waiting here, is brought at once as far as there is room.
+            let before = std::mem::replace(&mut end, self.end());
+            let is_enough = round == ROUNDS_MAX || room.is_used_up();
+            soon |= is_enough && end != before;
+            if is_enough || end == before {
+                break;
+            }
+            landings = self.take_those(|landing| landing.is_behind(end));
+            if landings.is_empty() {
+                break;
+            }
+        }
         self.is_tended_soon.store(soon, Ordering::Release);
         soon
     }

@@ -38,8 +38,6 @@ const SEND_BUFFERS: u16 = limits::VERBS_RECEIVES;
 pub(super) const INLINE_LEN_MAX: u32 = 192;
 /// Bytes that it carries in any case: a line.
 const INLINE_LEN_MIN: u32 = 64;
-/// Work requests of the send queue that one-sided operations leave to control messages.
-const RESERVED: u32 = SEND_BUFFERS as u32 + limits::VERBS_SIGNAL_RECEIVES as u32;
 /// How long a peer waits after it was told that there is no receive: 0.64 ms. It does not happen as long as both count
 /// their credits.
 pub(super) const MIN_RNR_TIMER: u8 = 12;
@@ -230,6 +228,11 @@ impl Endpoint {
     /// Bytes that one operation can move.
     pub(super) fn message_len_max(&self) -> u32 {
         self.message_len_max
+    }
+
+    /// Work requests that one batch of one-sided operations can have.
+    pub(super) fn batch_len_max(&self) -> u32 {
+        self.send_wr_max.saturating_sub(limits::VERBS_SENDS_RESERVED)
     }
 
     /// Takes note of how long the packets are that it sends.

@@ -169,7 +169,7 @@ impl VerbsWrite {
         writes: &[Write],
     ) -> Result<Posted, FabricError> {
         let (remote, max) = (&self.remote, endpoint.message_len_max());
-        let packet_len = endpoint.lossy_packet_len();
+        let packet_len = cut_at(writes, max, endpoint.lossy_packet_len(), endpoint.batch_len_max());
         let mut words = [0; INLINE_LEN_MAX as usize / WORD];
         let (carried, bytes) = carry(source.region(), writes, &mut words, endpoint.inline_len_max());
         let copied = move |(offset, len)| Operation::Write {
@@ -386,6 +386,20 @@ fn write_len(len: usize, len_max: u32, lossy_packet_len: Option<u32>) -> u32 {
     u32::try_from(each).map_or(len_max, |each| each.min(len_max))
 }
 
+/// Bytes of a packet, if a batch goes packet by packet where that may be lost: unless a queue never has room for so many.
+fn cut_at(writes: &[Write], len_max: u32, lossy_packet_len: Option<u32>, batch_len_max: u32) -> Option<u32> {
+    lossy_packet_len.filter(|len| requests(writes, len_max, *len) <= batch_len_max as usize)
+}
+
+/// Work requests of a batch that goes packet by packet, as far as its ranges do.
+fn requests(writes: &[Write], len_max: u32, packet_len: u32) -> usize {
+    let requests = |write: &Write| match write {
+        Write::Range(range) => pieces(*range, write_len(range.len, len_max, Some(packet_len))).count(),
+        Write::Line { .. } | Write::Word { .. } => 1,
+    };
+    writes.iter().map(requests).sum()
+}
+
 /// A range in pieces that one work request can move.
 fn pieces(range: ByteRange, len_max: u32) -> impl Iterator<Item = (usize, u32)> + Clone {
     let ByteRange { offset, len } = range;
@@ -441,10 +455,32 @@ mod tests {
         };
         assert_eq!(lens(4096, 4096), [4096]);
         assert_eq!(lens(4104, 4096), [4096, 8]);
-        assert_eq!(lens(64 << 10, 1024), [1024; 64]);
         assert_eq!(lens(256 << 10, 4096), [4096; 64]);
+        // A batch of a log is no longer, and a payload of 64 KiB with the header of a value or a record.
+        assert_eq!(lens(limits::LOG_BATCH_LEN_MIN, 1024), [1024; 64]);
+        for header_len in [24, 64] {
+            assert_eq!(lens((64 << 10) + header_len, 1024), [[1024; 64].as_slice(), &[header_len]].concat());
+        }
         // A queue does not take so many.
         assert_eq!(lens(512 << 10, 4096), [32 << 10; 16]);
+    }
+
+    /// The queues of a device may have less room than a batch of a log has packets: two ranges of frames, the index, and the hot
+    /// line before and behind them.
+    #[test]
+    fn a_batch_whose_packets_a_device_has_no_room_for_goes_in_longer_writes() {
+        let range = |len| Write::Range(ByteRange { offset: 0, len });
+        let line = Write::Line { offset: 0, words: [0; 8] };
+        let batch = [line, range(32 << 10), range(32 << 10), range(1024), line];
+        for (packet_len, in_packets) in [(4096, 8 + 8 + 3), (1024, 32 + 32 + 3), (512, 64 + 64 + 4)] {
+            assert_eq!(requests(&batch, 1 << 23, packet_len), in_packets);
+            let cut = |batch_len_max| cut_at(&batch, 1 << 23, Some(packet_len), batch_len_max);
+            assert_eq!(cut(u32::try_from(in_packets).unwrap()), Some(packet_len));
+            assert_eq!(cut(u32::try_from(in_packets).unwrap() - 1), None);
+        }
+        assert_eq!(cut_at(&batch, 1 << 23, None, 256), None);
+        // Both ranges are too long for it.
+        assert_eq!(requests(&batch, 1 << 23, 256), 1 + 1 + 4 + 2);
     }
 
     #[test]

@@ -1,351 +1,19 @@
 //! What is written to a landing region of a log, and what its reader makes of that: every record is received or told as lost, in
 //! order and once, whatever the order of publishing, placing, acknowledging and reading.
 
-use std::collections::VecDeque;
+mod meanwhile;
+mod world;
 
-use parking_lot::Mutex;
-
+use self::world::{Medium, Subscriber, Way, World};
 use super::*;
-use crate::fabric::{FabricError, NothingToRevoke, Revocation, Waker};
-use crate::id::{NodeName, Sequence};
+use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::log::{HOT_END, RING_OFFSET};
-use crate::memory::Protection;
-use crate::payload::Raw;
-use crate::publisher::{CopyRoom, LogParts, LogPublisher, PublishedTopic, TopicParts};
-use crate::repository::log::{LogReader, LogStart, LossReason, Lost, Next, head};
-use crate::testkit::clock::VirtualClock;
-use crate::testkit::fabric::{Network, Reach};
+use crate::repository::log::{LogReader, LogStart, head};
 use crate::testkit::random::{Random, each_seed};
 
 /// Orders of events that are tried.
 const SEEDS: u64 = 60;
-
-/// How writes travel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Medium {
-    /// At once.
-    Memory,
-    /// Piece by piece, those of each write in any order.
-    Wire,
-    /// The same, and one write in this many is lost.
-    Lossy(u64),
-}
-
-/// The way to a landing region, on which nothing moves unless it is told to.
-#[derive(Clone, Debug)]
-struct Way(Arc<Mutex<Moving>>);
-
-#[derive(Debug)]
-struct Moving {
-    medium: Medium,
-    random: Random,
-    target: Arc<Region>,
-    /// What has not been placed yet.
-    pieces: VecDeque<Piece>,
-    in_flight: usize,
-    /// Batches that are placed, which the publisher does not know yet.
-    placed: usize,
-    /// The word that was asked for, and what it was.
-    fetching: bool,
-    fetched: Option<u64>,
-    /// Bytes of frames in each batch.
-    batches: Vec<usize>,
-}
-
-#[derive(Clone, Debug)]
-enum Piece {
-    Copy { source: Arc<Region>, offset: usize },
-    Word { offset: usize, word: u64 },
-    Fetch { offset: usize },
-    End,
-}
-
-impl Way {
-    fn new(medium: Medium, len: usize, seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(Moving {
-            medium,
-            random: Random::new(seed),
-            target: Arc::new(Region::allocate(len, Protection::PeersWrite).unwrap()),
-            pieces: VecDeque::new(),
-            in_flight: 0,
-            placed: 0,
-            fetching: false,
-            fetched: None,
-            batches: Vec::new(),
-        })))
-    }
-
-    /// Places the next words.
-    fn place(&self, count: usize) {
-        let mut moving = self.0.lock();
-        for _ in 0..count {
-            let Some(piece) = moving.pieces.pop_front() else { break };
-            moving.place(&piece);
-        }
-    }
-
-    /// Tells the publisher what is placed.
-    fn acknowledge(&self) {
-        let mut moving = self.0.lock();
-        moving.in_flight -= std::mem::take(&mut moving.placed);
-    }
-
-    fn complete(&self) {
-        self.place(usize::MAX);
-        self.acknowledge();
-    }
-}
-
-impl Moving {
-    fn place(&mut self, piece: &Piece) {
-        match piece {
-            Piece::Copy { source, offset } => self.target.store(*offset, source.load(*offset)),
-            Piece::Word { offset, word } => self.target.store(*offset, *word),
-            Piece::Fetch { offset } => self.fetched = Some(self.target.load(*offset)),
-            Piece::End => self.placed += 1,
-        }
-    }
-
-    /// The pieces of one write: forwards, backwards, or in an order of chance.
-    fn begin(&mut self, mut pieces: Vec<Piece>) {
-        if matches!(self.medium, Medium::Lossy(count) if self.random.once_in(count)) {
-            return;
-        }
-        match self.random.below(3) {
-            0 => {}
-            1 => pieces.reverse(),
-            _ => self.random.shuffle(&mut pieces),
-        }
-        self.pieces.extend(pieces);
-    }
-}
-
-/// Bytes of the frames that a write moves.
-fn frames_len(write: &Write) -> usize {
-    if let Write::Range(range) = write { range.len } else { 0 }
-}
-
-impl RemoteWrite for Way {
-    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
-        let mut moving = self.0.lock();
-        let len = moving.target.len();
-        moving.batches.push(writes.iter().map(frames_len).sum());
-        for write in writes {
-            let source = Arc::clone(source.region());
-            let pieces = match *write {
-                Write::Range(range) => {
-                    let is_index = range == INDEX && matches!(moving.medium, Medium::Lossy(_));
-                    assert!(is_index || (range.offset >= RING_OFFSET && range.offset + range.len <= len));
-                    if moving.medium == Medium::Memory {
-                        source.write_across(range.offset, &moving.target, range.offset, range.len);
-                        continue;
-                    }
-                    let offsets = (range.offset..range.offset + range.len).step_by(WORD);
-                    offsets.map(|offset| Piece::Copy { source: Arc::clone(&source), offset }).collect()
-                }
-                Write::Line { offset, words } => {
-                    let words = words.into_iter().enumerate();
-                    words.map(|(index, word)| Piece::Word { offset: offset + index * WORD, word }).collect()
-                }
-                Write::Word { offset, word } => vec![Piece::Word { offset, word }],
-            };
-            moving.begin(pieces);
-        }
-        moving.pieces.push_back(Piece::End);
-        moving.in_flight += 1;
-        if moving.medium != Medium::Memory {
-            return Ok(Completion::Pending);
-        }
-        drop(moving);
-        self.complete();
-        Ok(Completion::Done)
-    }
-
-    fn in_flight(&mut self) -> Result<usize, FabricError> {
-        Ok(self.0.lock().in_flight)
-    }
-
-    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
-        let mut moving = self.0.lock();
-        match moving.medium {
-            Medium::Memory => return Ok(Some(moving.target.load_acquire(offset))),
-            Medium::Wire => {}
-            Medium::Lossy(_) => return Err(FabricError::Access { why: "nothing can be read" }),
-        }
-        if !moving.fetching {
-            moving.fetching = true;
-            moving.pieces.push_back(Piece::Fetch { offset });
-        }
-        let fetched = moving.fetched.take();
-        moving.fetching = fetched.is_none();
-        Ok(fetched)
-    }
-
-    fn writes_words_in_order(&self) -> bool {
-        self.0.lock().medium == Medium::Memory
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        matches!(self.0.lock().medium, Medium::Lossy(_))
-    }
-
-    fn revocation(&self) -> Arc<dyn Revocation> {
-        Arc::new(NothingToRevoke)
-    }
-}
-
-/// A subscriber by push, and what it has counted.
-struct Subscriber {
-    way: Way,
-    closed: Arc<AtomicBool>,
-    target: Arc<Region>,
-    reader: LogReader,
-    received: u64,
-    lapped: u64,
-    damaged: u64,
-    /// The record before the first one.
-    before: u64,
-    now_ns: u64,
-}
-
-impl Subscriber {
-    fn told(&self) -> u64 {
-        self.before + self.received + self.lapped + self.damaged
-    }
-
-    /// Takes up to this many records.
-    fn read(&mut self, count: usize, len_max: usize) -> usize {
-        self.now_ns += limits::ARRIVAL_SETTLED_NS / 100;
-        for number in 0..count {
-            let next = self.reader.next_sequence();
-            assert_eq!(next.get(), self.told() + 1, "each record once, and in order");
-            let now_ns = self.now_ns;
-            let taken = match self.way.0.lock().medium {
-                // What is wrong there is waited for.
-                Medium::Wire => self.reader.follow_late(&self.target, || now_ns),
-                Medium::Memory | Medium::Lossy(_) => self.reader.follow(&self.target),
-            };
-            let Some(taken) = taken else { return number };
-            match self.reader.taken(taken) {
-                Next::Record(record) => {
-                    assert_eq!(record.sequence, next);
-                    assert_eq!(record.payload, payload(next.get(), len_max));
-                    self.received += 1;
-                }
-                Next::Lost(Lost { first, count, reason }) => {
-                    assert!(first == next && count > 0);
-                    match reason {
-                        LossReason::Lapped => self.lapped += count,
-                        LossReason::Damaged => self.damaged += count,
-                    }
-                }
-            }
-        }
-        count
-    }
-}
-
-/// A publisher and its subscribers.
-struct World {
-    publisher: LogPublisher<Raw>,
-    topic: Arc<PublishedTopic>,
-    subscribers: Vec<Subscriber>,
-    len_max: usize,
-    appended: u64,
-}
-
-/// A payload that follows from its sequence, of any length.
-fn payload(sequence: u64, len_max: usize) -> Vec<u8> {
-    let len = sequence.wrapping_mul(7919) % (len_max as u64 + 1);
-    (0..len).map(|index| (index ^ sequence.wrapping_mul(31)).to_le_bytes()[0]).collect()
-}
-
-impl World {
-    fn new(capacity: usize, len_max: usize) -> Self {
-        let name: NodeName = "publishing".parse().unwrap();
-        let fabric = Network::new(1, Reach::Mapped).fabric(&name);
-        let (publisher, topic) = LogPublisher::<Raw>::open(LogParts {
-            topic: TopicParts {
-                fabric: &fabric,
-                clock: Arc::new(VirtualClock::default()),
-                waker: Arc::new(Waker::new().unwrap()),
-                node: Arc::new(()),
-                host: "host",
-                name: "topic".parse().unwrap(),
-                payload_len_max: len_max,
-            },
-            capacity,
-        })
-        .unwrap();
-        Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0 }
-    }
-
-    /// One more subscriber, that begins with this record. It has the beginning when this returns.
-    fn subscribe(&mut self, medium: Medium, first: u64, seed: u64) {
-        let geometry = self.topic.geometry().log().unwrap();
-        let way = Way::new(medium, geometry.region_len(), seed);
-        let (target, closed) = (Arc::clone(&way.0.lock().target), Arc::default());
-        let start = LogStart::At(Sequence::new(first));
-        assert!(self.topic.landings().lend(Box::new(way.clone()), &closed, start, &CopyRoom::new()));
-        assert_eq!(self.topic.landings().is_begun(&closed), medium == Medium::Memory);
-        way.complete();
-        assert!(self.topic.landings().is_begun(&closed));
-        let mut reader = LogReader::new(geometry, self.topic.epoch(), self.topic.topic_id(), start);
-        reader.settle(&target);
-        self.subscribers.push(Subscriber {
-            way,
-            closed,
-            target,
-            reader,
-            received: 0,
-            lapped: 0,
-            damaged: 0,
-            before: first - 1,
-            now_ns: 0,
-        });
-    }
-
-    fn append(&mut self, count: u64) {
-        for _ in 0..count {
-            // What was appended is ahead of what is committed.
-            let next = self.appended + 1;
-            self.publisher.append(&payload(next, self.len_max)).unwrap();
-            self.appended = next;
-        }
-    }
-
-    fn publish(&mut self, count: u64) {
-        self.append(count);
-        self.publisher.commit();
-    }
-
-    /// A turn of the node's thread.
-    fn tend(&self) -> bool {
-        self.topic.landings().tend(&CopyRoom::new())
-    }
-
-    /// Publishes no more: everything arrives and is read.
-    fn settle(&mut self) {
-        self.publisher.commit();
-        let newest = self.publisher.newest();
-        for _ in 0..400 {
-            self.tend();
-            for subscriber in &mut self.subscribers {
-                subscriber.way.complete();
-                subscriber.read(usize::MAX, self.len_max);
-            }
-        }
-        for subscriber in &mut self.subscribers {
-            assert!(!self.topic.landings().owe(&subscriber.closed));
-            if let Some((_, count)) = subscriber.reader.give_up(newest) {
-                assert_ne!(subscriber.way.0.lock().medium, Medium::Memory);
-                subscriber.damaged += count;
-            }
-            assert_eq!(subscriber.told(), newest.get().max(subscriber.before));
-        }
-    }
-}
 
 #[test]
 fn any_order_of_events_accounts_for_every_record() {
@@ -442,6 +110,73 @@ fn what_is_lost_on_the_way_costs_no_more_than_a_part_of_the_ring() {
     assert_eq!((subscriber.told(), subscriber.lapped), (20 * EACH, 0));
     let segment = geometry.segment_len() as u64 / frame_len(0) as u64;
     assert!((EACH..=EACH + segment).contains(&subscriber.damaged), "{} are lost", subscriber.damaged);
+}
+
+/// Has a subscriber lose the first frames of a segment of its landing region, and read: it goes on with the next segment.
+fn lose_frames_of(segment: u64, world: &mut World) {
+    let (geometry, len_max) = (world.topic.geometry().log().unwrap(), world.len_max);
+    let repository = Arc::clone(world.topic.registration().region());
+    let [from, to] = [segment, segment + 1]
+        .map(|segment| place_behind(&geometry, &repository, segment * geometry.segment_len() as u64));
+    assert!(geometry.segment(from.position) == segment && geometry.segment(to.position) == segment + 1);
+    let subscriber = world.subscribers.last_mut().unwrap();
+    let offset = geometry.offset(from.position);
+    (offset..offset + 3 * frame_len(len_max))
+        .step_by(WORD)
+        .for_each(|offset| subscriber.target.store(offset, 0));
+    while subscriber.read(100, len_max) > 0 {}
+    assert_eq!((subscriber.told(), subscriber.lapped), (world.appended, 0));
+    assert_eq!(subscriber.damaged, to.sequence.get() - from.sequence.get(), "no more than that part");
+}
+
+/// The index may be lost as well as the frames: it comes again with the next records.
+#[test]
+fn an_index_that_is_lost_comes_again_with_the_next_batch() {
+    let mut world = World::new(1 << 20, 64);
+    world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
+    // The publisher takes it over.
+    world.tend();
+    let geometry = world.topic.geometry().log().unwrap();
+    let segment_of_end = |world: &World| geometry.segment(head(world.topic.registration().region()).end);
+    while segment_of_end(&world) < 2 {
+        world.publish(5);
+        world.subscribers[0].way.complete();
+    }
+    world.subscribers[0].way.0.lock().indexes_to_lose = 1;
+    while segment_of_end(&world) < 3 {
+        world.publish(5);
+        world.subscribers[0].way.complete();
+    }
+    assert_eq!(world.subscribers[0].way.0.lock().indexes_to_lose, 0);
+    for _ in 0..20 {
+        world.publish(5);
+        world.subscribers[0].way.complete();
+    }
+    assert_eq!(segment_of_end(&world), 3, "nothing but that says where it begins");
+    lose_frames_of(2, &mut world);
+}
+
+/// The node tells it again when nothing follows.
+#[test]
+fn an_index_that_is_lost_is_told_again_by_the_node() {
+    let mut world = World::new(1 << 20, 64);
+    world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
+    let geometry = world.topic.geometry().log().unwrap();
+    // The node has it yet.
+    while head(world.topic.registration().region()).end < 5 * geometry.segment_len() as u64 / 2 {
+        world.publish(5);
+    }
+    let way = world.subscribers[0].way.clone();
+    way.0.lock().indexes_to_lose = u64::MAX;
+    world.tend();
+    assert!(way.0.lock().indexes_to_lose < u64::MAX, "with the last batch");
+    way.0.lock().indexes_to_lose = 0;
+    for _ in 0..2 {
+        way.complete();
+        world.tend();
+    }
+    way.complete();
+    lose_frames_of(1, &mut world);
 }
 
 /// Between the ring of the repository and that of the landing region nothing is lost.
@@ -603,8 +338,40 @@ fn batches_grow_while_they_are_as_long_as_they_can_be() {
     let pace = Pace::new(&LogGeometry::new(32 << 20, 4 << 20).unwrap(), false, false);
     assert_eq!((pace.len, pace.len_max), ((4 << 20) + 24, (4 << 20) + 24));
     // Nobody says that a batch has arrived.
-    let pace = Pace::new(&geometry, false, true);
-    assert_eq!((pace.len, pace.len_max), (min, min));
+    for len_max in [100, 64 << 10, 4 << 20] {
+        let pace = Pace::new(&LogGeometry::new(32 << 20, len_max).unwrap(), false, true);
+        assert_eq!((pace.len, pace.len_max), (min, min), "records of up to {len_max} bytes");
+    }
+}
+
+/// Each WRITE is one packet there, as long as there are not too many: what a topic declares does not make batches of them longer,
+/// only a record that is so long.
+#[test]
+fn where_writes_may_be_lost_only_a_record_that_is_longer_makes_a_longer_batch() {
+    let short = limits::LOG_BATCH_LEN_MIN;
+    for (declared, len_max) in [(64 << 10, 300), (64 << 10, 64 << 10), (1 << 20, 100), (256 << 10, 256 << 10)]
+    {
+        let mut world = World::new(8 << 20, declared);
+        world.len_max = len_max;
+        while head(world.topic.registration().region()).end < 4 << 20 {
+            world.publish(10);
+        }
+        // Nothing is lost.
+        world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
+        for _ in 0..10 {
+            world.tend();
+            world.publish(2);
+            world.subscribers[0].way.complete();
+            world.subscribers[0].read(usize::MAX, len_max);
+        }
+        world.settle();
+        let Subscriber { way, received, lapped, damaged, .. } = &world.subscribers[0];
+        assert_eq!((*received, *lapped, *damaged), (world.appended, 0, 0), "up to {len_max} of {declared}");
+        let long = way.0.lock().batches.iter().copied().filter(|len| *len > short).collect::<Vec<_>>();
+        // Alone, or behind the rest of the ring that was left out because it did not fit there.
+        assert!(long.iter().all(|len| *len <= frame_len(len_max)), "up to {len_max} of {declared}: {long:?}");
+        assert_eq!(!long.is_empty(), len_max > short, "up to {len_max} of {declared}");
+    }
 }
 
 /// More than is copied at a time: no batch is longer, all together get no more in one turn, and everybody gets on.

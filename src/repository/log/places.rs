@@ -70,24 +70,27 @@ pub(crate) fn place_between(geometry: &LogGeometry, memory: &Region, from: u64, 
 pub(crate) fn end_between(geometry: &LogGeometry, memory: &Region, from: u64, to: u64) -> u64 {
     let named = place_between(geometry, memory, from, to).map_or(from, |place| place.position);
     let mut end = named;
-    loop {
-        let offset = geometry.offset(end);
-        let len = if memory.load(offset) == FILLER || geometry.rest(end) < HEADER_LEN {
-            geometry.rest(end)
-        } else {
-            let mut header = [0; HEADER_WORDS];
-            memory.copy_out(offset, &mut header);
-            frame_len(FrameHeader::parse(header).payload_len as usize)
-        };
-        match end.checked_add(len as u64) {
-            Some(next) if next <= to => end = next,
-            _ => break,
-        }
+    while let Some(next) = next_end(geometry, memory, end).filter(|next| *next <= to) {
+        end = next;
     }
     // Acquire: if a header was of a later frame, the load below sees that the start has moved on. Pairs with the Release
     // fence in `LogWriter`.
     fence(Ordering::Acquire);
     if memory.load(HOT_START) > from { from } else { end }
+}
+
+/// Where the frame ends that begins at this position, or what is left out there. It must be committed; if it was overwritten
+/// meanwhile, this is any position.
+pub(crate) fn next_end(geometry: &LogGeometry, memory: &Region, position: u64) -> Option<u64> {
+    let offset = geometry.offset(position);
+    let len = if memory.load(offset) == FILLER || geometry.rest(position) < HEADER_LEN {
+        geometry.rest(position)
+    } else {
+        let mut header = [0; HEADER_WORDS];
+        memory.copy_out(offset, &mut header);
+        frame_len(FrameHeader::parse(header).payload_len as usize)
+    };
+    position.checked_add(len as u64)
 }
 
 /// The place of the next record.

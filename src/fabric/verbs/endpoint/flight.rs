@@ -1,12 +1,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use super::{Endpoint, RESERVED, State, Work};
+use super::{Endpoint, State, Work};
 use crate::fabric::several::together;
 use crate::fabric::verbs::error::{Failure, VerbsError};
 use crate::fabric::verbs::sys::{CompletionChannel, MemoryRegion, Operation, SendChain, SendRequest};
 use crate::fabric::verbs::work::BatchId;
 use crate::fabric::{FabricError, Waker};
+use crate::limits::VERBS_SENDS_RESERVED;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What has become of the one-sided operations of somebody. Everything is read and written under the endpoint's lock.
@@ -86,7 +87,7 @@ impl Endpoint {
         operations: impl Iterator<Item = Operation<'a>> + Clone,
     ) -> Result<Posted, FabricError> {
         let requests = operations.clone().count();
-        let max = self.send_wr_max.saturating_sub(RESERVED);
+        let max = self.batch_len_max();
         let too_long = || VerbsError::BatchTooLong { requests, max };
         let needed = u32::try_from(requests).ok().filter(|needed| *needed <= max).ok_or_else(too_long)?;
         let mut state = self.state.lock();
@@ -96,10 +97,10 @@ impl Endpoint {
         if state.is_closed || flight.revoked.load(Ordering::Relaxed) {
             return Err(FabricError::Closed);
         }
-        if state.work.room() < needed + RESERVED {
+        if state.work.room() < needed + VERBS_SENDS_RESERVED {
             self.poll_sends(&mut state);
         }
-        if state.work.room() < needed + RESERVED {
+        if state.work.room() < needed + VERBS_SENDS_RESERVED {
             return Ok(Posted::NoRoom);
         }
         let work = Work::OneSided { flight: Arc::clone(flight), _region: Arc::clone(region) };

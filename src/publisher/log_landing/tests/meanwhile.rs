@@ -1,0 +1,104 @@
+//! What is published while the node has the landing region.
+
+use std::fmt;
+
+use parking_lot::Mutex;
+
+use super::super::*;
+use super::world::{Medium, Subscriber, Way, World};
+use crate::fabric::{FabricError, Revocation};
+use crate::publisher::CopyRoom;
+use crate::repository::log::{LogReader, LogStart};
+
+/// A way in memory, on which something happens whenever a batch has gone, until that says that it is over.
+struct Watched {
+    way: Way,
+    meanwhile: Box<dyn FnMut() -> bool + Send>,
+    is_over: bool,
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_tuple("Watched").field(&self.way).finish()
+    }
+}
+
+impl RemoteWrite for Watched {
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        let posted = self.way.post(source, writes);
+        if !self.is_over {
+            self.is_over = (self.meanwhile)();
+        }
+        posted
+    }
+
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        self.way.in_flight()
+    }
+
+    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
+        self.way.fetch_word(offset)
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        self.way.writes_words_in_order()
+    }
+
+    fn writes_may_be_lost(&self) -> bool {
+        self.way.writes_may_be_lost()
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        self.way.revocation()
+    }
+}
+
+/// Publishes this many records, one whenever a batch has gone to a subscriber that has just joined and that only the node looks
+/// after, and says how many of them the subscriber has when the node has had so many turns.
+fn received_of(records: u64, turns: u64) -> u64 {
+    let World { mut publisher, topic, .. } = World::new(1 << 16, 64);
+    let geometry = topic.geometry().log().unwrap();
+    let way = Way::new(Medium::Memory, geometry.region_len(), 1);
+    let (target, closed) = (Arc::clone(&way.0.lock().target), Arc::default());
+    publisher.publish(&super::world::payload(1, 64)).unwrap();
+    let published = Arc::new(Mutex::new((publisher, 1)));
+    let meanwhile = Arc::clone(&published);
+    let watched = Watched {
+        way: way.clone(),
+        meanwhile: Box::new(move || {
+            let (publisher, newest) = &mut *meanwhile.lock();
+            *newest += 1;
+            publisher.publish(&super::world::payload(*newest, 64)).unwrap();
+            *newest > records
+        }),
+        is_over: false,
+    };
+    let start = LogStart::Earliest;
+    assert!(topic.landings().lend(Box::new(watched), &closed, start, &CopyRoom::new()));
+    for _ in 0..turns {
+        let soon = topic.landings().tend(&CopyRoom::new());
+        assert!(soon || published.lock().1 > records, "it is looked after again soon");
+    }
+    let reader = LogReader::new(geometry, topic.epoch(), topic.topic_id(), start);
+    let (received, lapped, damaged) = (0, 0, 0);
+    let mut subscriber =
+        Subscriber { way, closed, target, reader, received, lapped, damaged, before: 0, now_ns: 0 };
+    subscriber.read(usize::MAX, 64);
+    subscriber.received
+}
+
+/// The publisher finds nobody to write to, and does not come back for it.
+#[test]
+fn what_is_published_while_the_node_has_the_landing_region_comes_in_the_same_turn() {
+    // The first one when it joins, with a new start, frames and an end; what is published meanwhile in the first turn.
+    assert_eq!(received_of(1, 1), 2);
+    assert_eq!(received_of(5, 1), 6);
+}
+
+/// The node has more to do than to run after one publisher.
+#[test]
+fn a_turn_of_the_node_ends_although_the_publisher_goes_on() {
+    let received = received_of(400, 1);
+    assert!((6..100).contains(&received), "{received}");
+    assert_eq!(received_of(400, 400), 401);
+}

@@ -1,0 +1,354 @@
+//! A publisher of a log, and subscribers by push to whom nothing comes unless it is told to.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use super::super::*;
+use crate::fabric::{FabricError, NothingToRevoke, Revocation, Waker};
+use crate::id::{NodeName, Sequence};
+use crate::layout::WORD;
+use crate::layout::log::RING_OFFSET;
+use crate::memory::Protection;
+use crate::payload::Raw;
+use crate::publisher::{CopyRoom, LogParts, LogPublisher, PublishedTopic, TopicParts};
+use crate::repository::log::{LogReader, LogStart, LossReason, Lost, Next};
+use crate::testkit::clock::VirtualClock;
+use crate::testkit::fabric::{Network, Reach};
+use crate::testkit::random::Random;
+
+/// How writes travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Medium {
+    /// At once.
+    Memory,
+    /// Piece by piece, those of each write in any order.
+    Wire,
+    /// The same, and one write in this many is lost.
+    Lossy(u64),
+}
+
+/// The way to a landing region, on which nothing moves unless it is told to.
+#[derive(Clone, Debug)]
+pub(super) struct Way(pub(super) Arc<Mutex<Moving>>);
+
+#[derive(Debug)]
+pub(super) struct Moving {
+    pub(super) medium: Medium,
+    random: Random,
+    pub(super) target: Arc<Region>,
+    /// What has not been placed yet.
+    pieces: VecDeque<Piece>,
+    in_flight: usize,
+    /// Batches that are placed, which the publisher does not know yet.
+    placed: usize,
+    /// The word that was asked for, and what it was.
+    fetching: bool,
+    fetched: Option<u64>,
+    /// So many writes of the index are lost, the next ones.
+    pub(super) indexes_to_lose: u64,
+    /// Bytes of frames in each batch.
+    pub(super) batches: Vec<usize>,
+}
+
+#[derive(Clone, Debug)]
+enum Piece {
+    Copy { source: Arc<Region>, offset: usize },
+    Word { offset: usize, word: u64 },
+    Fetch { offset: usize },
+    End,
+}
+
+impl Way {
+    pub(super) fn new(medium: Medium, len: usize, seed: u64) -> Self {
+        Self(Arc::new(Mutex::new(Moving {
+            medium,
+            random: Random::new(seed),
+            target: Arc::new(Region::allocate(len, Protection::PeersWrite).unwrap()),
+            pieces: VecDeque::new(),
+            in_flight: 0,
+            placed: 0,
+            fetching: false,
+            fetched: None,
+            indexes_to_lose: 0,
+            batches: Vec::new(),
+        })))
+    }
+
+    /// Places the next words.
+    pub(super) fn place(&self, count: usize) {
+        let mut moving = self.0.lock();
+        for _ in 0..count {
+            let Some(piece) = moving.pieces.pop_front() else { break };
+            moving.place(&piece);
+        }
+    }
+
+    /// Tells the publisher what is placed.
+    pub(super) fn acknowledge(&self) {
+        let mut moving = self.0.lock();
+        moving.in_flight -= std::mem::take(&mut moving.placed);
+    }
+
+    pub(super) fn complete(&self) {
+        self.place(usize::MAX);
+        self.acknowledge();
+    }
+}
+
+impl Moving {
+    fn place(&mut self, piece: &Piece) {
+        match piece {
+            Piece::Copy { source, offset } => self.target.store(*offset, source.load(*offset)),
+            Piece::Word { offset, word } => self.target.store(*offset, *word),
+            Piece::Fetch { offset } => self.fetched = Some(self.target.load(*offset)),
+            Piece::End => self.placed += 1,
+        }
+    }
+
+    /// The pieces of one write: forwards, backwards, or in an order of chance.
+    fn begin(&mut self, mut pieces: Vec<Piece>) {
+        if matches!(self.medium, Medium::Lossy(count) if self.random.once_in(count)) {
+            return;
+        }
+        match self.random.below(3) {
+            0 => {}
+            1 => pieces.reverse(),
+            _ => self.random.shuffle(&mut pieces),
+        }
+        self.pieces.extend(pieces);
+    }
+}
+
+/// Bytes of the frames that a write moves.
+fn frames_len(write: &Write) -> usize {
+    match write {
+        Write::Range(range) if *range != INDEX => range.len,
+        _ => 0,
+    }
+}
+
+impl RemoteWrite for Way {
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        let mut moving = self.0.lock();
+        let len = moving.target.len();
+        moving.batches.push(writes.iter().map(frames_len).sum());
+        for write in writes {
+            let source = Arc::clone(source.region());
+            let pieces = match *write {
+                Write::Range(range) => {
+                    let is_index = range == INDEX && matches!(moving.medium, Medium::Lossy(_));
+                    assert!(is_index || (range.offset >= RING_OFFSET && range.offset + range.len <= len));
+                    if moving.medium == Medium::Memory {
+                        source.write_across(range.offset, &moving.target, range.offset, range.len);
+                        continue;
+                    }
+                    let offsets = (range.offset..range.offset + range.len).step_by(WORD);
+                    offsets.map(|offset| Piece::Copy { source: Arc::clone(&source), offset }).collect()
+                }
+                Write::Line { offset, words } => {
+                    let words = words.into_iter().enumerate();
+                    words.map(|(index, word)| Piece::Word { offset: offset + index * WORD, word }).collect()
+                }
+                Write::Word { offset, word } => vec![Piece::Word { offset, word }],
+            };
+            if moving.indexes_to_lose > 0 && *write == Write::Range(INDEX) {
+                moving.indexes_to_lose -= 1;
+            } else {
+                moving.begin(pieces);
+            }
+        }
+        moving.pieces.push_back(Piece::End);
+        moving.in_flight += 1;
+        if moving.medium != Medium::Memory {
+            return Ok(Completion::Pending);
+        }
+        drop(moving);
+        self.complete();
+        Ok(Completion::Done)
+    }
+
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        Ok(self.0.lock().in_flight)
+    }
+
+    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
+        let mut moving = self.0.lock();
+        match moving.medium {
+            Medium::Memory => return Ok(Some(moving.target.load_acquire(offset))),
+            Medium::Wire => {}
+            Medium::Lossy(_) => return Err(FabricError::Access { why: "nothing can be read" }),
+        }
+        if !moving.fetching {
+            moving.fetching = true;
+            moving.pieces.push_back(Piece::Fetch { offset });
+        }
+        let fetched = moving.fetched.take();
+        moving.fetching = fetched.is_none();
+        Ok(fetched)
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        self.0.lock().medium == Medium::Memory
+    }
+
+    fn writes_may_be_lost(&self) -> bool {
+        matches!(self.0.lock().medium, Medium::Lossy(_))
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(NothingToRevoke)
+    }
+}
+
+/// A subscriber by push, and what it has counted.
+pub(super) struct Subscriber {
+    pub(super) way: Way,
+    pub(super) closed: Arc<AtomicBool>,
+    pub(super) target: Arc<Region>,
+    pub(super) reader: LogReader,
+    pub(super) received: u64,
+    pub(super) lapped: u64,
+    pub(super) damaged: u64,
+    /// The record before the first one.
+    pub(super) before: u64,
+    pub(super) now_ns: u64,
+}
+
+impl Subscriber {
+    pub(super) fn told(&self) -> u64 {
+        self.before + self.received + self.lapped + self.damaged
+    }
+
+    /// Takes up to this many records.
+    pub(super) fn read(&mut self, count: usize, len_max: usize) -> usize {
+        self.now_ns += limits::ARRIVAL_SETTLED_NS / 100;
+        for number in 0..count {
+            let next = self.reader.next_sequence();
+            assert_eq!(next.get(), self.told() + 1, "each record once, and in order");
+            let now_ns = self.now_ns;
+            let taken = match self.way.0.lock().medium {
+                // What is wrong there is waited for.
+                Medium::Wire => self.reader.follow_late(&self.target, || now_ns),
+                Medium::Memory | Medium::Lossy(_) => self.reader.follow(&self.target),
+            };
+            let Some(taken) = taken else { return number };
+            match self.reader.taken(taken) {
+                Next::Record(record) => {
+                    assert_eq!(record.sequence, next);
+                    assert_eq!(record.payload, payload(next.get(), len_max));
+                    self.received += 1;
+                }
+                Next::Lost(Lost { first, count, reason }) => {
+                    assert!(first == next && count > 0);
+                    match reason {
+                        LossReason::Lapped => self.lapped += count,
+                        LossReason::Damaged => self.damaged += count,
+                    }
+                }
+            }
+        }
+        count
+    }
+}
+
+/// A publisher and its subscribers.
+pub(super) struct World {
+    pub(super) publisher: LogPublisher<Raw>,
+    pub(super) topic: Arc<PublishedTopic>,
+    pub(super) subscribers: Vec<Subscriber>,
+    pub(super) len_max: usize,
+    pub(super) appended: u64,
+}
+
+/// A payload that follows from its sequence, of any length.
+pub(super) fn payload(sequence: u64, len_max: usize) -> Vec<u8> {
+    let len = sequence.wrapping_mul(7919) % (len_max as u64 + 1);
+    (0..len).map(|index| (index ^ sequence.wrapping_mul(31)).to_le_bytes()[0]).collect()
+}
+
+impl World {
+    pub(super) fn new(capacity: usize, len_max: usize) -> Self {
+        let name: NodeName = "publishing".parse().unwrap();
+        let fabric = Network::new(1, Reach::Mapped).fabric(&name);
+        let (publisher, topic) = LogPublisher::<Raw>::open(LogParts {
+            topic: TopicParts {
+                fabric: &fabric,
+                clock: Arc::new(VirtualClock::default()),
+                waker: Arc::new(Waker::new().unwrap()),
+                node: Arc::new(()),
+                host: "host",
+                name: "topic".parse().unwrap(),
+                payload_len_max: len_max,
+            },
+            capacity,
+        })
+        .unwrap();
+        Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0 }
+    }
+
+    /// One more subscriber, that begins with this record. It has the beginning when this returns.
+    pub(super) fn subscribe(&mut self, medium: Medium, first: u64, seed: u64) {
+        let geometry = self.topic.geometry().log().unwrap();
+        let way = Way::new(medium, geometry.region_len(), seed);
+        let (target, closed) = (Arc::clone(&way.0.lock().target), Arc::default());
+        let start = LogStart::At(Sequence::new(first));
+        assert!(self.topic.landings().lend(Box::new(way.clone()), &closed, start, &CopyRoom::new()));
+        assert_eq!(self.topic.landings().is_begun(&closed), medium == Medium::Memory);
+        way.complete();
+        assert!(self.topic.landings().is_begun(&closed));
+        let mut reader = LogReader::new(geometry, self.topic.epoch(), self.topic.topic_id(), start);
+        reader.settle(&target);
+        self.subscribers.push(Subscriber {
+            way,
+            closed,
+            target,
+            reader,
+            received: 0,
+            lapped: 0,
+            damaged: 0,
+            before: first - 1,
+            now_ns: 0,
+        });
+    }
+
+    pub(super) fn append(&mut self, count: u64) {
+        for _ in 0..count {
+            // What was appended is ahead of what is committed.
+            let next = self.appended + 1;
+            self.publisher.append(&payload(next, self.len_max)).unwrap();
+            self.appended = next;
+        }
+    }
+
+    pub(super) fn publish(&mut self, count: u64) {
+        self.append(count);
+        self.publisher.commit();
+    }
+
+    /// A turn of the node's thread.
+    pub(super) fn tend(&self) -> bool {
+        self.topic.landings().tend(&CopyRoom::new())
+    }
+
+    /// Publishes no more: everything arrives and is read.
+    pub(super) fn settle(&mut self) {
+        self.publisher.commit();
+        let newest = self.publisher.newest();
+        for _ in 0..400 {
+            self.tend();
+            for subscriber in &mut self.subscribers {
+                subscriber.way.complete();
+                subscriber.read(usize::MAX, self.len_max);
+            }
+        }
+        for subscriber in &mut self.subscribers {
+            assert!(!self.topic.landings().owe(&subscriber.closed));
+            if let Some((_, count)) = subscriber.reader.give_up(newest) {
+                assert_ne!(subscriber.way.0.lock().medium, Medium::Memory);
+                subscriber.damaged += count;
+            }
+            assert_eq!(subscriber.told(), newest.get().max(subscriber.before));
+        }
+    }
+}

@@ -115,6 +115,11 @@ impl<'a> Feed<'a> {
         }
     }
 
+    /// Whether the time is worth a look: what came last was waited for, or so many came without waiting.
+    pub(crate) fn is_time_for_a_look(&self) -> bool {
+        self.unlooked >= LOOK_EVERY
+    }
+
     /// The end, because of this, when nothing has come.
     pub(crate) fn nothing(&self, why: &str) -> Failure {
         let hung = self.heart.hung;

@@ -17,9 +17,6 @@ use super::subscription::{Subscription, View};
 
 /// Time from one line to the next.
 const TICK: Duration = Duration::from_secs(1);
-/// Values without a pause between two looks at the time.
-const LOOK_EVERY: u32 = 64;
-
 const AFTER_HELP: &str = "\
 A line a second, and one for all of the time at the end: publishes a second, bytes a second that were
 received, the time between publishes by the publisher's clock (mean, its standard deviation, which is
@@ -103,8 +100,6 @@ struct Meter {
     second: Tally,
     whole: Tally,
     last: Option<Position>,
-    /// Events since the last look at the time.
-    unlooked: u32,
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
@@ -131,11 +126,13 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             Event::Value((position, _), _) if position.sequence <= old => meter.last = Some(position),
             Event::Value((position, len), missed) => meter.value(position, len, missed),
             Event::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
-            Event::Nothing => meter.unlooked = LOOK_EVERY,
+            Event::Nothing => {}
             Event::Over(why) if meter.whole.is_empty() => return Err(feed.nothing(&why)),
             Event::Over(_) | Event::Interrupted => break,
         }
-        meter.tick()?;
+        if feed.is_time_for_a_look() {
+            meter.tick()?;
+        }
     }
     meter.end()?;
     Ok(Exit::Done)
@@ -144,7 +141,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 impl Meter {
     fn new(topic: TopicName, json: bool) -> Self {
         let tally = Tally::begin();
-        Self { topic, json, second: tally, whole: tally, last: None, unlooked: 0 }
+        Self { topic, json, second: tally, whole: tally, last: None }
     }
 
     fn value(&mut self, position: Position, len: usize, missed: Option<Loss>) {
@@ -166,12 +163,6 @@ impl Meter {
 
     /// Prints a line when it is time to.
     fn tick(&mut self) -> Result<(), Failure> {
-        self.unlooked += 1;
-        // Values that come one by one are looked at one by one.
-        if self.unlooked < LOOK_EVERY && self.second.received > u64::from(LOOK_EVERY) {
-            return Ok(());
-        }
-        self.unlooked = 0;
         if self.second.began.elapsed() < TICK {
             return Ok(());
         }

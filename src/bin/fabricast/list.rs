@@ -23,7 +23,7 @@ const LAST_PATIENCE: Duration = Duration::from_millis(100);
 const ASKED_AT_ONCE: usize = 16;
 
 const AFTER_HELP: &str = "\
-STATE is live, hung (the process is there and does not answer within a second) or gone (the process
+STATE is live, hung (the process is there and does not answer in 1.1 seconds) or gone (the process
 has ended and left its entry). AGE is the time since the newest value. A node without topics, or
 that cannot be asked, has `-` for its topic.
 

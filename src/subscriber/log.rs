@@ -12,7 +12,6 @@ use crate::clock::Clock;
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
 use crate::id::{Delivery, Epoch, Kind, Sequence};
 use crate::layout::header::HOT_EPOCH;
-use crate::layout::log::HOT_START_SEQUENCE;
 use crate::limits;
 use crate::memory::Region;
 use crate::payload::Payload;
@@ -115,11 +114,6 @@ impl<T: Payload> LogSubscriber<T> {
         if let Some(memory) = landing {
             await_beginning(memory, granted.epoch, clock)?;
         }
-        let start = match (start, landing) {
-            // What was published since the publisher took that up is not passed over.
-            (LogStart::Newest, Some(memory)) => LogStart::At(Sequence::new(memory.load(HOT_START_SEQUENCE))),
-            (start, _) => start,
-        };
         let reader = LogReader::new(geometry, granted.epoch, granted.topic_id, start);
         let mut reader = reader.granted_at(granted.newest);
         match &mut subscription.source {

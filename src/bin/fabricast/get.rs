@@ -96,18 +96,26 @@ fn newest(
     wait: Duration,
     interrupt: &Interrupt,
 ) -> Result<Option<Value>, Failure> {
-    let mut taken = subscriber.take(wait, interrupt, keep);
-    // A publisher that laps the ring before one has looked leaves newer records behind.
+    match take(subscriber, wait, interrupt) {
+        Err(ReceiveError::Contended { .. }) => Ok(take(subscriber, CONTENTION, interrupt)?),
+        // Over a wire a look that gives nothing may have been too short to fetch what is there.
+        Ok(None) if !interrupt.came() && subscriber.report(false)?.sequence != Sequence::NONE => {
+            Ok(take(subscriber, CONTENTION, interrupt)?)
+        }
+        outcome => Ok(outcome?),
+    }
+}
+
+/// The next value. A publisher that laps the ring of a log before one has looked leaves newer records behind.
+fn take(
+    subscriber: &mut Subscription,
+    timeout: Duration,
+    interrupt: &Interrupt,
+) -> Result<Option<Value>, ReceiveError> {
+    let mut taken = subscriber.take(timeout, interrupt, keep);
     for _ in 0..LAPS_MAX {
         let Err(ReceiveError::Lapped { .. }) = taken else { break };
         taken = subscriber.take(CONTENTION, interrupt, keep);
     }
-    match taken {
-        Err(ReceiveError::Contended { .. }) => Ok(subscriber.take(CONTENTION, interrupt, keep)?),
-        // Over a wire a look that gives nothing may have been too short to fetch what is there.
-        Ok(None) if !interrupt.came() && subscriber.report(false)?.sequence != Sequence::NONE => {
-            Ok(subscriber.take(CONTENTION, interrupt, keep)?)
-        }
-        outcome => Ok(outcome?),
-    }
+    taken
 }

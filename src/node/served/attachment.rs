@@ -41,7 +41,7 @@ impl ServedAttachment {
         closed: Arc<AtomicBool>,
     ) -> Self {
         let start = match start {
-            LogStart::Back(_) => LogStart::At(start.record(newest)),
+            LogStart::Newest | LogStart::Back(_) => LogStart::At(start.record(newest)),
             start => start,
         };
         let (revocation, bell, listener) = (None, None, None);

@@ -4,7 +4,7 @@ use super::*;
 use crate::node::LogListener;
 use crate::publisher::LogPublisher;
 use crate::repository::log::LogStart;
-use crate::subscriber::LogSubscriber;
+use crate::subscriber::{LogSubscriber, Observed};
 
 /// A subscriber, and the record that comes next.
 struct Follower {
@@ -121,14 +121,16 @@ fn every_record_over_a_wire_is_accounted_for() {
 /// A publisher does not wait for a subscriber that is being attached. What comes after the grant is received or told as lost,
 /// wherever the subscriber wants to begin.
 fn what_comes_while_a_subscriber_opens_is_accounted_for(reach: Reach) {
-    let starts =
-        [(LogStart::Newest, 0), (LogStart::Back(0), 0), (LogStart::Back(3), 3), (LogStart::Back(20), 20)];
+    let starts = |newest: Sequence| {
+        let at = LogStart::At(newest.next());
+        [LogStart::Newest, LogStart::Back(0), LogStart::Back(3), LogStart::Back(20), LogStart::Earliest, at]
+    };
     let (mut behind, mut lapped) = (0, 0);
     each_seed(SEEDS / 3, |seed| {
         let mut random = Random::new(seed);
         let world = World::new(seed, reach);
         let publishing = world.node("publishing", true);
-        let builder = publishing.log_publisher::<Value>("topic").payload_len_max(200).capacity(4096);
+        let builder = publishing.log_publisher::<Value>("topic").payload_len_max(200).capacity(1 << 14);
         let mut publisher = builder.open().unwrap();
         publish(&mut publisher, 30);
         let (publisher, open) = (Arc::new(Mutex::new(publisher)), Arc::new(AtomicBool::new(true)));
@@ -141,15 +143,22 @@ fn what_comes_while_a_subscriber_opens_is_accounted_for(reach: Reach) {
         let subscribing = world.node("subscribing", false);
         let mut followers = Vec::new();
         for delivery in [Delivery::Push, Delivery::Pull] {
-            for (start, back) in starts {
-                let before = publisher.lock().newest().get();
+            for which in 0..starts(Sequence::NONE).len() {
+                let before = publisher.lock().newest();
+                let start = starts(before)[which];
                 let builder = subscribing.log_subscriber::<Value>("shm:publishing/topic").delivery(delivery);
-                let subscriber = builder.start(start).open().expect("a grant");
-                let (next, newest) = (subscriber.next_sequence().get(), publisher.lock().newest().get());
-                let granted = next + back - 1;
+                let mut subscriber = builder.start(start).open().expect("a grant");
+                let (granted, newest) =
+                    (subscriber.subscription().granted().newest, publisher.lock().newest());
                 assert!((before..=newest).contains(&granted), "{granted} was not the newest then");
-                behind += newest - granted;
-                followers.push(Follower { subscriber, next, promised: granted + 1, lost: 0 });
+                let promised = if let LogStart::At(first) = start { first } else { granted.next() };
+                let next = match start {
+                    LogStart::Earliest => Sequence::new(1),
+                    start => start.record(granted),
+                };
+                behind += newest.get() - granted.get();
+                let (next, promised) = (next.get(), promised.get());
+                followers.push(Follower { subscriber, next, promised, lost: 0 });
             }
         }
         open.store(false, Ordering::Relaxed);

@@ -501,7 +501,7 @@ impl LogReader {
     fn begin(&mut self, memory: &Region, start: LogStart) {
         let newest = self.granted_at.unwrap_or_else(|| Sequence::new(memory.load(HOT_SEQUENCE)));
         let oldest = Sequence::new(memory.load(HOT_START_SEQUENCE));
-        let next = if start == LogStart::Earliest { oldest } else { start.record(newest) };
+        let next = if start == LogStart::Earliest { oldest.min(newest.next()) } else { start.record(newest) };
         // What was there may be gone by now. What has come since then is not left out without a word.
         let promised = if let LogStart::At(_) = start { next } else { newest.next() };
         // Whatever stands in memory, and whatever was asked for: the first record has the first sequence.

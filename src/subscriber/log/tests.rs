@@ -107,10 +107,8 @@ fn the_next_record_is_the_one_behind_the_grant() {
         }
         assert!(subscriber.try_receive().unwrap().is_none());
     };
-    begins(Delivery::Pull, LogStart::Newest, 6);
-    // What is written to a landing region begins with the next record.
-    begins(Delivery::Push, LogStart::Newest, 1);
     for delivery in [Delivery::Pull, Delivery::Push] {
+        begins(delivery, LogStart::Newest, 6);
         begins(delivery, LogStart::Earliest, 1);
         begins(delivery, LogStart::At(Sequence::new(7)), 7);
         begins(delivery, LogStart::Back(0), 6);

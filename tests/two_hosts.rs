@@ -104,7 +104,9 @@ fn publish(size: usize, publisher: &mut StatePublisher<Raw>) {
 
 /// Publishes to all topics, about a thousand values a second, until it is told to stop.
 fn publish_until(publishers: &mut Publishers, mut stop: impl FnMut(&Publishers) -> bool) {
+    let began = now();
     while !stop(publishers) {
+        assert!(began.elapsed() < 2 * PATIENCE, "published in vain: what was waited for has not come");
         publishers.iter_mut().for_each(|(size, publisher)| publish(*size, publisher));
         std::thread::park_timeout(Duration::from_millis(1));
     }

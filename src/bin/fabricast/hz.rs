@@ -17,6 +17,7 @@ use super::subscription::{Subscription, View};
 
 /// Time from one line to the next.
 const TICK: Duration = Duration::from_secs(1);
+
 const AFTER_HELP: &str = "\
 A line a second, and one for all of the time at the end: publishes a second, bytes a second that were
 received, the time between publishes by the publisher's clock (mean, its standard deviation, which is

@@ -1,20 +1,23 @@
-//! What `build.rs` says when something is missing to build the feature `verbs`.
+//! What the build of the bindings says when something is missing to build the feature `verbs`.
 
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-#[path = "../build.rs"]
-#[allow(dead_code, reason = "its `main` is run by cargo")]
+#[path = "../rdma-sys/build/requirements.rs"]
+#[allow(dead_code, reason = "the build script asks for all of them at once")]
 mod script;
+
+/// The versions that the bindings are generated with.
+const SUPPORTED: std::ops::RangeInclusive<u32> = 13..=22;
 
 fn complaint(found: &[PathBuf]) -> String {
     script::judge_clang(found, "it is not installed").expect_err("a complaint")
 }
 
 /// A folder with a libclang of this version, as Debian installs it.
-fn install(root: &Path, version: &str) -> PathBuf {
+fn install(root: &Path, version: u32) -> PathBuf {
     let folder = root.join(format!("llvm-{version}"));
     std::fs::create_dir(&folder).expect("a folder");
     File::create(folder.join(format!("libclang-{version}.so.{version}.0.6"))).expect("a file");
@@ -43,17 +46,46 @@ fn versions_of_libclang_are_read_from_file_names() {
 }
 
 #[test]
+fn every_supported_libclang_is_accepted() {
+    let root = tempfile::tempdir().unwrap();
+    let folders: Vec<PathBuf> = SUPPORTED.map(|version| install(root.path(), version)).collect();
+    for folder in &folders {
+        assert_eq!(script::judge_clang(&script::named_clang(folder), ""), Ok(()));
+        assert_eq!(script::judge_clang(&script::named_clang(&folder.join("libclang.so")), ""), Ok(()));
+    }
+    let all: Vec<PathBuf> = folders.iter().flat_map(|folder| script::clangs_in(folder)).collect();
+    assert_eq!(script::judge_clang(&all, ""), Ok(()));
+}
+
+#[test]
 fn a_libclang_that_is_too_new_is_refused_and_an_older_one_named() {
     let root = tempfile::tempdir().unwrap();
-    let old = install(root.path(), "14");
-    assert_eq!(script::judge_clang(&script::named_clang(&old), ""), Ok(()));
-    assert_eq!(script::judge_clang(&script::named_clang(&old.join("libclang.so")), ""), Ok(()));
-
-    let new = install(root.path(), "16");
+    let (old, new) = (install(root.path(), 14), install(root.path(), SUPPORTED.end() + 1));
     let alone = complaint(&script::named_clang(&new));
-    assert!(alone.contains("libclang 16") && alone.contains("apt-get install libclang-14-dev"), "{alone}");
+    assert!(
+        alone.starts_with("libclang 23 (")
+            && alone.contains("is newer than 22")
+            && alone.contains("apt-get install"),
+        "{alone}"
+    );
+    // The newest is the one that is taken, wherever the others are.
     let both = complaint(&[script::clangs_in(&old), script::clangs_in(&new)].concat());
     assert!(both.ends_with(&format!("set LIBCLANG_PATH={}", old.display())), "{both}");
+}
+
+#[test]
+fn a_libclang_without_a_version_in_its_name_is_judged_by_what_it_reports() {
+    let root = tempfile::tempdir().unwrap();
+    let unnamed = root.path().join("libclang.so");
+    File::create(&unnamed).unwrap();
+    assert_eq!(script::judge_clang(&script::named_clang(&unnamed), ""), Ok(()));
+
+    let reported = |version| script::judge_version(version, "clang version", &script::clangs_in(root.path()));
+    for version in SUPPORTED.map(Some).chain([None]) {
+        assert_eq!(reported(version), Ok(()), "{version:?}");
+    }
+    let complaint = reported(Some(23)).unwrap_err();
+    assert!(complaint.starts_with("libclang 23 (clang version) is newer than 22"), "{complaint}");
 }
 
 #[test]
@@ -78,4 +110,15 @@ fn libraries_that_are_missing_are_named_with_what_to_do() {
     // A pkg-config that finds all, and in no folder.
     let complaint = script::check_library(OsStr::new("/bin/true"), ("x", "1", "no/such.h")).unwrap_err();
     assert!(complaint.contains("the header no/such.h is not there"), "{complaint}");
+}
+
+#[test]
+fn headers_that_libclang_cannot_read_are_quoted_in_one_line() {
+    let error = "clang diagnosed error: a.h:1:1: fatal error: 'b.h' file not found\n\n  a.h:2:1: error: c\n";
+    let complaint = script::unreadable(error);
+    assert!(complaint.contains("'b.h' file not found; a.h:2:1: error: c"), "{complaint}");
+    assert!(!complaint.contains('\n') && !complaint.contains("libclang-common"), "{complaint}");
+    // libclang without the headers that belong to it, as in a wheel.
+    let complaint = script::unreadable("sched.h:29:10: fatal error: 'stddef.h' file not found");
+    assert!(complaint.contains("install libclang-common-N-dev"), "{complaint}");
 }

@@ -12,7 +12,7 @@ const PROTOCOL: &str = include_str!("../docs/protocol.md");
 
 const README: &str = include_str!("../README.md");
 const RDMA: &str = include_str!("../docs/rdma.md");
-const BUILD_SCRIPT: &str = include_str!("../build.rs");
+const BUILD_SCRIPT: &str = include_str!("../rdma-sys/build/requirements.rs");
 const NOTICE: &str = include_str!("../src/layout/notice.rs");
 const EXCHANGE: &str = include_str!("../src/fabric/verbs/exchange.rs");
 const TICKET: &str = include_str!("../src/fabric/verbs/channel/ticket.rs");

@@ -1,3 +1,5 @@
+mod requirements;
+
 use std::env;
 use std::path::Path;
 
@@ -17,6 +19,32 @@ fn link_rdma_core(lib_name: &str, pkg_name: &str, version: &str, include_paths: 
 }
 
 fn main() {
+    println!("cargo::rerun-if-changed=build");
+    println!("cargo::rerun-if-changed=src/bindings.h");
+    for variable in requirements::VARIABLES {
+        println!("cargo::rerun-if-env-changed={variable}");
+    }
+    if let Err(complaints) = check().and_then(|()| generate().map_err(|error| vec![error])) {
+        for complaint in complaints {
+            println!("cargo::error=the feature `verbs` cannot be built here: {complaint}");
+        }
+    }
+}
+
+fn check() -> Result<(), Vec<String>> {
+    let missing = requirements::missing();
+    if !missing.is_empty() {
+        return Err(missing);
+    }
+    // Files of some names, such as `libclang.so`, do not say their version.
+    let clang = bindgen::clang_version();
+    println!("{}", clang.full);
+    let version = clang.parsed.map(|(major, _)| major);
+    requirements::judge_version(version, &clang.full, &requirements::find_clangs())
+        .map_err(|complaint| vec![complaint])
+}
+
+fn generate() -> Result<(), String> {
     let mut include_paths: Vec<String> = Vec::new();
 
     {
@@ -148,11 +176,13 @@ fn main() {
         //.generate_inline_functions(true)
         //.default_macro_constant_type(bindgen::MacroTypeVariation::Unsigned)
         .prepend_enum_name(false)
-        .rustfmt_bindings(true)
+        .formatter(bindgen::Formatter::None)
         .size_t_is_usize(true)
         .disable_untagged_union()
+        // Generates the bindings again when a header of the system changes.
+        .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
         .generate()
-        .expect("Unable to generate bindings");
+        .map_err(|error| requirements::unreadable(&error.to_string()))?;
 
     let out_dir = env::var_os("OUT_DIR").unwrap();
     let dest_path = Path::new(&out_dir).join("bindings.rs");
@@ -160,4 +190,5 @@ fn main() {
     bindings
         .write_to_file(dest_path)
         .expect("Could not write bindings");
+    Ok(())
 }

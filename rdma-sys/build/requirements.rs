@@ -1,4 +1,4 @@
-//! Says what the feature `verbs` lacks to be built, in one sentence and before its dependencies fail with less to say.
+//! Says what is missing to make the bindings, in one sentence each and before their generator fails with less to say.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,25 +10,18 @@ use std::process::Command;
 const LIBRARIES: &[(&str, &str, &str)] =
     &[("libibverbs", "1.8.28", "infiniband/verbs.h"), ("librdmacm", "1.2.28", "rdma/rdma_cma.h")];
 const INSTALL: &str = "apt-get install libibverbs-dev librdmacm-dev libclang-dev pkg-config";
-/// The last version of libclang whose names for what has none the generator of the bindings understands.
-const CLANG_VERSION_MAX: u32 = 15;
+/// The newest version of libclang that the bindings have been generated with and compared with C's structures.
+const CLANG_VERSION_MAX: u32 = 22;
 /// Where libclang is looked for, and in two levels of folders below.
 const CLANG_ROOTS: &[&str] = &["/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64"];
-const VARIABLES: &[&str] = &["LIBCLANG_PATH", "LLVM_CONFIG_PATH", "PKG_CONFIG", "PKG_CONFIG_PATH"];
+/// The variables of the environment that lead to other libraries.
+pub(crate) const VARIABLES: &[&str] = &["LIBCLANG_PATH", "LLVM_CONFIG_PATH", "PKG_CONFIG", "PKG_CONFIG_PATH"];
 
-fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    if env::var_os("CARGO_FEATURE_VERBS").is_none() {
-        return;
-    }
-    for variable in VARIABLES {
-        println!("cargo::rerun-if-env-changed={variable}");
-    }
+/// What is missing to make the bindings, each with what to do about it. Empty when nothing is.
+pub(crate) fn missing() -> Vec<String> {
     let pkg_config = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let libraries = LIBRARIES.iter().map(|library| check_library(&pkg_config, *library));
-    for complaint in libraries.chain([check_clang()]).filter_map(Result::err) {
-        println!("cargo::error=the feature `verbs` cannot be built here: {complaint}");
-    }
+    libraries.chain([check_clang()]).filter_map(Result::err).collect()
 }
 
 /// Whether a library of rdma-core is there with its header.
@@ -50,10 +43,19 @@ pub(crate) fn check_library(
     if has_header { Ok(()) } else { Err(format!("the header {header} is not there; `{INSTALL}`")) }
 }
 
-/// Whether the libclang that the generator of the bindings will take is one that it understands.
+/// Whether there is a libclang, and its name does not say that it is too new.
 fn check_clang() -> Result<(), String> {
+    let nowhere = match env::var_os("LIBCLANG_PATH") {
+        Some(_) => "LIBCLANG_PATH does not lead to one",
+        None => "it is not installed",
+    };
+    judge_clang(&find_clangs(), nowhere)
+}
+
+/// The libclangs that the generator of the bindings chooses from.
+pub(crate) fn find_clangs() -> Vec<PathBuf> {
     if let Some(path) = env::var_os("LIBCLANG_PATH") {
-        return judge_clang(&named_clang(Path::new(&path)), "LIBCLANG_PATH does not lead to one");
+        return named_clang(Path::new(&path));
     }
     let mut folders = Vec::new();
     let llvm_config = env::var_os("LLVM_CONFIG_PATH").unwrap_or_else(|| "llvm-config".into());
@@ -63,8 +65,20 @@ fn check_clang() -> Result<(), String> {
     }
     folders.extend(env::var_os("LD_LIBRARY_PATH").iter().flat_map(env::split_paths));
     CLANG_ROOTS.iter().for_each(|root| add_folders(Path::new(root), 2, &mut folders));
-    let found: Vec<PathBuf> = folders.iter().flat_map(|folder| clangs_in(folder)).collect();
-    judge_clang(&found, "it is not installed")
+    folders.iter().flat_map(|folder| clangs_in(folder)).collect()
+}
+
+/// What to say when libclang cannot read the headers.
+pub(crate) fn unreadable(error: &str) -> String {
+    let lines: Vec<&str> = error.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let error = lines.join("; ");
+    // Its own headers are a package of their own, and wheels and archives of libclang lack them.
+    let advice = if error.contains("'stddef.h' file not found") {
+        "; libclang lacks its own headers: install libclang-common-N-dev of its version N"
+    } else {
+        ""
+    };
+    format!("libclang cannot read the headers: {error}{advice}")
 }
 
 /// The files that `LIBCLANG_PATH` stands for: one, or those of a folder.
@@ -73,29 +87,30 @@ pub(crate) fn named_clang(path: &Path) -> Vec<PathBuf> {
     if is_file { vec![path.to_owned()] } else { clangs_in(path) }
 }
 
-/// Judges the libclang that will be taken of those that were found.
+/// Judges the libclang that will be taken of those that were found, by its name.
 pub(crate) fn judge_clang(found: &[PathBuf], nowhere: &str) -> Result<(), String> {
-    let set = "or set LIBCLANG_PATH, such as LIBCLANG_PATH=/usr/lib/llvm-14/lib";
     let shown = |path: &&PathBuf| path.file_name().and_then(clang_name).unwrap_or_default();
     let Some(taken) = found.iter().max_by_key(shown) else {
+        let set = "or set LIBCLANG_PATH, such as LIBCLANG_PATH=/usr/lib/llvm-19/lib";
         return Err(format!("no libclang is found, {nowhere}; `{INSTALL}`, {set}"));
     };
-    match clang_version(taken) {
-        Some(version) if version > CLANG_VERSION_MAX => {
-            let fit = found.iter().find(|path| clang_version(path).is_some_and(|it| it <= CLANG_VERSION_MAX));
-            let advice = match fit.and_then(|path| path.parent()) {
-                Some(folder) => format!("set LIBCLANG_PATH={}", folder.display()),
-                None => {
-                    "`apt-get install libclang-14-dev` and set LIBCLANG_PATH=/usr/lib/llvm-14/lib".to_owned()
-                }
-            };
-            let what = format!("libclang {version} ({})", taken.display());
-            Err(format!(
-                "{what} is newer than {CLANG_VERSION_MAX}, the last that bindgen 0.59 understands; {advice}"
-            ))
-        }
-        _ => Ok(()),
-    }
+    judge_version(clang_version(taken), &taken.display().to_string(), found)
+}
+
+/// Refuses a version that is too new, and names the folder of an older one of those that were found.
+pub(crate) fn judge_version(version: Option<u32>, origin: &str, found: &[PathBuf]) -> Result<(), String> {
+    let Some(version) = version.filter(|version| *version > CLANG_VERSION_MAX) else {
+        return Ok(());
+    };
+    let fit = found.iter().find(|path| clang_version(path).is_some_and(|it| it <= CLANG_VERSION_MAX));
+    let advice = match fit.and_then(|path| path.parent()) {
+        Some(folder) => format!("set LIBCLANG_PATH={}", folder.display()),
+        None => "`apt-get install libclang-19-dev` and set LIBCLANG_PATH=/usr/lib/llvm-19/lib".to_owned(),
+    };
+    Err(format!(
+        "libclang {version} ({origin}) is newer than {CLANG_VERSION_MAX}, the newest that the bindings were \
+         tested with; {advice}"
+    ))
 }
 
 /// The version in the name of a libclang, as far as it has one, by which the newest is taken. `None` for other names.

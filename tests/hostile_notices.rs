@@ -81,7 +81,8 @@ fn subscribers_that_talk_nonsense_about_notices_are_sent_away() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(dir.path());
     let mut publisher = node.state_publisher::<Raw>("t").open().expect("a topic");
-    let mut neighbour = node.state_subscriber::<Raw>("shm:p/t").notices().open().expect("a subscription");
+    let mut neighbour =
+        node.state_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).notices().open().expect("a subscription");
 
     let peer = RawPeer::greeted(dir.path(), "p");
     peer.send(&raw::listen(1));
@@ -128,7 +129,8 @@ fn a_bell_that_is_filled_with_nonsense_costs_time_only() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(dir.path());
     let mut publisher: LogPublisher<Raw> = node.log_publisher("t").open().expect("a topic");
-    let mut neighbour = node.log_subscriber::<Raw>("shm:p/t").notices().open().expect("a subscription");
+    let mut neighbour =
+        node.log_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).notices().open().expect("a subscription");
     let peer = attached(dir.path());
     peer.send(&raw::listen(1));
     let bell = peer.receive().expect("an answer").files.pop().expect("the memory of the bell");
@@ -208,7 +210,8 @@ fn told(answer: impl FnOnce(&RawPeer) + Send + 'static) -> (StateSubscriber<Raw>
         (landing, peer)
     });
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
-    let builder = node.state_subscriber::<Raw>("shm:p/t").delivery(Delivery::Push).notices();
+    let builder =
+        node.state_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).delivery(Delivery::Push).notices();
     let subscriber = builder.timeout(Duration::from_secs(2)).open().expect("a subscription, told or not");
     let (landing, peer) = server.join().expect("the deceit went as planned");
     (subscriber, landing, peer)

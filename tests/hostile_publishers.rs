@@ -499,7 +499,7 @@ fn a_subscriber_that_hangs_up_is_an_error_at_once() {
 fn errors_name_who_dialled() {
     let dir = tempfile::tempdir().expect("a directory");
     let desk = Node::builder().name("desk").expect("a name").runtime_dir(dir.path()).open().expect("a node");
-    let listener = desk.state_listener::<u64>("t").open().expect("a listener");
+    let listener = desk.state_listener::<u64>("t").timeout(PATIENCE).open().expect("a listener");
     let peer = RawPeer::dial(dir.path(), "desk");
     let server = std::thread::spawn(move || {
         peer.send(&raw::invite("t"));

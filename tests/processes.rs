@@ -361,7 +361,8 @@ fn notice_of_a_kill() -> Duration {
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
     let listing = node.nodes().expect("a listing");
     assert!(matches!(listing.as_slice(), [dead] if !dead.alive && dead.node.as_str() == "p"), "{listing:?}");
-    let error = node.state_subscriber::<Raw>("shm:p/t").open().expect_err("nobody is there");
+    let error =
+        node.state_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).open().expect_err("nobody is there");
     let gone = matches!(&error, SubscriberError::Unreachable { source: FabricError::NodeGone { .. }, .. });
     assert!(gone, "{error}");
 

@@ -103,6 +103,12 @@ impl Bell {
         }
     }
 
+    /// Whether somebody may be asleep.
+    #[cfg(test)]
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.memory.load(SLEEPERS) != 0
+    }
+
     #[cold]
     fn wake(&self) {
         self.memory.store(SLEEPERS, 0);

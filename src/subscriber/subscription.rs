@@ -12,6 +12,8 @@ use crate::layout::Geometry;
 use crate::layout::header::{BODY_OFFSET, HOT_SEQUENCE};
 use crate::limits;
 use crate::memory::Region;
+#[cfg(test)]
+use crate::notice::Bell;
 use crate::notice::NoticeCounts;
 use crate::payload::Schema;
 use crate::repository::state::ReadCounts;
@@ -29,6 +31,8 @@ pub(crate) struct Subscription {
     pub(super) granted: Granted,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) listening: Option<Listening>,
+    /// The longest sleep until the publisher wakes this subscriber.
+    sleep_max: Duration,
     /// What the hot line said was there when it last kept the subscriber from sleeping, and what had been received then.
     claim: Option<(u64, Sequence)>,
     attachment: Arc<dyn Attachment>,
@@ -133,7 +137,27 @@ impl Subscription {
     ) -> Self {
         let (conclusion, heartbeat) = (Conclusion::default(), None);
         let (listening, claim, has_left) = (None, None, false);
-        Self { source, granted, clock, listening, claim, attachment, conclusion, heartbeat, has_left }
+        let sleep_max = Duration::from_nanos(limits::BELL_SLEEP_NS);
+        Self {
+            source,
+            granted,
+            clock,
+            listening,
+            sleep_max,
+            claim,
+            attachment,
+            conclusion,
+            heartbeat,
+            has_left,
+        }
+    }
+
+    /// Makes it sleep until the publisher wakes it, however long that takes, and returns the bell at which it sleeps.
+    #[cfg(test)]
+    pub(crate) fn sleep_until_woken(&mut self) -> Bell {
+        self.sleep_max = Duration::MAX;
+        let Some(Listening::Bell(bell)) = &self.listening else { panic!("it does not sleep at a bell") };
+        bell.clone()
     }
 
     /// Has it told from now on that there is something new.
@@ -248,7 +272,7 @@ impl Subscription {
                 Some(Listening::Bell(bell)),
                 Source::Mapped(memory) | Source::Landing { region: memory, .. },
             ) => {
-                let timeout = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
+                let timeout = left.min(self.sleep_max);
                 let mut newest = None;
                 bell.sleep(timeout, || {
                     newest = Some(memory.load_acquire(HOT_SEQUENCE)).filter(|newest| *newest > last.get());

@@ -5,6 +5,9 @@ use std::fmt::Debug;
 /// The environment variable that makes seeded tests run one seed only.
 const SEED_VARIABLE: &str = "FABRICAST_SEED";
 
+/// The environment variable that makes seeded tests run all their seeds, which takes minutes.
+const LONG_VARIABLE: &str = "FABRICAST_TEST_LONG";
+
 /// A stream of numbers that follows from its seed (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom
 /// number generators", OOPSLA 2014).
 #[derive(Clone, Debug)]
@@ -46,6 +49,11 @@ impl Random {
             elements.swap(end, self.index(end + 1));
         }
     }
+}
+
+/// The number of seeds of a test that takes long: `usual`, or `long` of them where `FABRICAST_TEST_LONG` is 1.
+pub(crate) fn seeds(usual: u64, long: u64) -> u64 {
+    if std::env::var(LONG_VARIABLE).is_ok_and(|value| value == "1") { long } else { usual }
 }
 
 /// Runs a test with seeds 0 to `count - 1`, or only with the one that `FABRICAST_SEED` names. The seed of a failing

@@ -14,7 +14,7 @@ fn lines_become_values_of_type_string() {
     let place = Place::new();
     let mut publisher = place.publish("shm:me/t");
     let node = reader(&place);
-    let mut subscriber = node.state_subscriber::<String>("shm:me/t").open().unwrap();
+    let mut subscriber = node.state_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
     for (index, line) in ["one", "", "  drei über  "].into_iter().enumerate() {
         publisher.write(line);
         let sample = subscriber.receive_timeout(PATIENCE).unwrap().unwrap();
@@ -45,7 +45,7 @@ fn a_rate_spreads_values() {
     let mut publisher = place.start(&["pub", "shm:me/t", "--rate", "20"]);
     let node = reader(&place);
     wait_until("the topic", || place.run(&["list", "shm:me"]).code == Some(0));
-    let mut subscriber = node.state_subscriber::<String>("shm:me/t").open().unwrap();
+    let mut subscriber = node.state_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
     let mut receive = || subscriber.receive_timeout(PATIENCE).unwrap().unwrap();
     // The first one is seen for sure; those between it and the last may be replaced before they are, on a busy machine.
     publisher.write("0");
@@ -65,7 +65,7 @@ fn ctrl_c_ends_pub_quietly_and_the_topic_in_good_order() {
     let mut publisher = place.publish("shm:me/t");
     publisher.write("x");
     let node = reader(&place);
-    let mut subscriber = node.state_subscriber::<String>("shm:me/t").open().unwrap();
+    let mut subscriber = node.state_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
     subscriber.receive_timeout(PATIENCE).unwrap().unwrap();
     publisher.signal(Signal::INT);
     assert_eq!(publisher.end().printed(), "");
@@ -102,7 +102,7 @@ fn lines_become_records_and_those_that_come_at_once_are_published_at_once() {
     let place = Place::new();
     let mut publisher = place.publish_as("log", "shm:me/t");
     let node = reader(&place);
-    let mut subscriber = node.log_subscriber::<String>("shm:me/t").open().unwrap();
+    let mut subscriber = node.log_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
     let lines: Vec<String> = (0..1000).map(|number| format!("line {number}")).collect();
     publisher.write(&lines.join("\n"));
     let (mut batches, mut published_ns) = (0, 0);
@@ -126,7 +126,7 @@ fn what_is_before_a_line_that_is_no_value_is_published() {
     let mut publisher = place.start(&["pub", "shm:me/t", "--kind", "log", "--payload-len-max", "12"]);
     wait_until("the topic", || place.run(&["list", "shm:me"]).code == Some(0));
     let node = reader(&place);
-    let mut subscriber = node.log_subscriber::<String>("shm:me/t").open().unwrap();
+    let mut subscriber = node.log_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
     publisher.write("four\nfives\nsix");
     assert_eq!(subscriber.receive_timeout(PATIENCE).unwrap().unwrap().value, "four");
     let sentence = "line 2 has more than 4 bytes: give a larger --payload-len-max";

@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 /// How long a test waits for what must come.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(10);
 

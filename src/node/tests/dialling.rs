@@ -30,7 +30,9 @@ fn a_publisher_that_dials_reaches_the_subscriber_with_its_next_value() {
     let dir = tempfile::tempdir().unwrap();
     let listening = node(&dir, "l");
     for delivery in [Delivery::Pull, Delivery::Push] {
-        let listener = Arc::new(listening.state_listener::<Value>("a/b").delivery(delivery).open().unwrap());
+        let listener = Arc::new(
+            listening.state_listener::<Value>("a/b").timeout(PATIENCE).delivery(delivery).open().unwrap(),
+        );
         assert_eq!(listener.topic().as_str(), "a/b");
         // The one that dials needs no name; it may be the listening node itself.
         for publishing in [anonymous(&dir), listening.clone()] {
@@ -63,7 +65,8 @@ fn a_publisher_of_a_log_that_dials_reaches_the_subscriber_with_its_next_record()
     for (delivery, (start, first)) in
         [Delivery::Pull, Delivery::Push].into_iter().flat_map(|it| starts.map(|start| (it, start)))
     {
-        let builder = listening.log_listener::<Value>("a/b").delivery(delivery).start(start);
+        let builder =
+            listening.log_listener::<Value>("a/b").timeout(PATIENCE).delivery(delivery).start(start);
         let listener = builder.notices().open().unwrap();
         assert_eq!(listener.topic().as_str(), "a/b");
         let publishing = anonymous(&dir);
@@ -93,7 +96,7 @@ fn a_publisher_of_a_log_that_dials_reaches_the_subscriber_with_its_next_record()
 fn a_listener_of_logs_takes_no_publisher_of_states() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
-    let listener = listening.log_listener::<u64>("t").open().unwrap();
+    let listener = listening.log_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
     let error = listening.state_listener::<u64>("t").open().unwrap_err();
     assert!(matches!(error, SubscriberError::AlreadyListening { .. }), "{error}");
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
@@ -112,7 +115,7 @@ fn a_listener_of_logs_takes_no_publisher_of_states() {
 fn several_publishers_that_dial_at_once_get_a_subscriber_each() {
     let dir = tempfile::tempdir().unwrap();
     let listening = node(&dir, "l");
-    let listener = Arc::new(listening.state_listener::<u64>("t").push().open().unwrap());
+    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
     let dialling: Vec<_> = (0..8_u64)
         .map(|number| {
             let publishing = anonymous(&dir);
@@ -141,15 +144,16 @@ fn several_publishers_that_dial_at_once_get_a_subscriber_each() {
 fn who_dialled_and_who_was_dialled_receive_alike() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), node(&dir, "p"));
-    let listener = Arc::new(listening.state_listener::<u64>("t").push().open().unwrap());
+    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
-    let mut subscribers = vec![listening.state_subscriber::<u64>("shm:p/t").push().open().unwrap()];
+    let mut subscribers =
+        vec![listening.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().open().unwrap()];
     for _ in 0..2 {
         let accepting = accept(&listener);
         publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
         subscribers.push(accepted(accepting));
     }
-    subscribers.push(listening.state_subscriber::<u64>("shm:p/t").push().open().unwrap());
+    subscribers.push(listening.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().open().unwrap());
     assert_eq!(publisher.push_subscribers(), 4);
     for value in 0..100 {
         publisher.publish(&value).unwrap();
@@ -164,12 +168,12 @@ fn a_listener_needs_a_name_and_a_topic_of_its_own() {
     assert!(matches!(error, SubscriberError::Unnamed), "{error}");
     assert!(error.to_string().contains("NodeBuilder::name"), "{error}");
     let listening = node(&dir, "l");
-    let first = listening.state_listener::<u64>("t").open().unwrap();
+    let first = listening.state_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
     let error = listening.state_listener::<u64>("t").open().unwrap_err();
     assert!(matches!(error, SubscriberError::AlreadyListening { .. }), "{error}");
-    let _other = listening.state_listener::<u64>("t/2").open().unwrap();
+    let _other = listening.state_listener::<u64>("t/2").timeout(PATIENCE).open().unwrap();
     drop(first);
-    listening.state_listener::<u64>("t").open().unwrap();
+    listening.state_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
     let error = listening.state_listener::<u64>("no topic").open().unwrap_err();
     assert!(matches!(error, SubscriberError::Name(_)), "{error}");
 }
@@ -185,7 +189,7 @@ fn what_cannot_be_dialled_is_an_error_that_says_why() {
     assert_eq!(error.to_string(), "this node does not publish other: open its publisher first, and keep it");
     assert!(matches!(dial("t", "shm:nobody"), DialError::Unreachable { .. }));
     assert!(matches!(dial("t", "rdma://host"), DialError::Unreachable { .. }));
-    let _listener = listening.state_listener::<u64>("other").open().unwrap();
+    let _listener = listening.state_listener::<u64>("other").timeout(PATIENCE).open().unwrap();
     let error = dial("t", "shm:l");
     assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }), "{error}");
     assert_eq!(
@@ -199,7 +203,7 @@ fn what_cannot_be_dialled_is_an_error_that_says_why() {
 fn a_publisher_of_another_type_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let listening = node(&dir, "l");
-    let listener = Arc::new(listening.state_listener::<u64>("t").push().open().unwrap());
+    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
     let (wrong, right) = (node(&dir, "wrong"), node(&dir, "right"));
     let _publisher = wrong.state_publisher::<String>("t").open().unwrap();
     let accepting = accept(&listener);
@@ -230,7 +234,7 @@ fn a_publisher_of_another_type_is_refused_by_name() {
 fn a_subscriber_that_cannot_use_the_topic_leaves_and_both_sides_say_so() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
-    let builder = listening.state_listener::<Raw>("t").push().region_len_max(1 << 20);
+    let builder = listening.state_listener::<Raw>("t").timeout(PATIENCE).push().region_len_max(1 << 20);
     let listener = Arc::new(builder.open().unwrap());
     let publisher = publishing.state_publisher::<Raw>("t").payload_len_max(1 << 20).open().unwrap();
     let accepting = accept(&listener);
@@ -249,7 +253,7 @@ fn a_subscriber_that_cannot_use_the_topic_leaves_and_both_sides_say_so() {
 fn a_publisher_that_nobody_accepts_gives_up_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
-    let listener = listening.state_listener::<u64>("t").open().unwrap();
+    let listener = listening.state_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
     assert!(listener.accept_timeout(Duration::ZERO).unwrap().is_none());
     let publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     // The other node's thread has to run in this time, on a busy machine, too.
@@ -265,7 +269,7 @@ fn a_publisher_that_nobody_accepts_gives_up_for_good() {
 fn a_listener_that_is_dropped_ends_those_that_wait_and_keeps_those_it_has() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
-    let listener = Arc::new(listening.state_listener::<u64>("t").push().open().unwrap());
+    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let accepting = accept(&listener);
     publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
@@ -292,7 +296,7 @@ fn a_listener_that_is_dropped_ends_those_that_wait_and_keeps_those_it_has() {
 #[test]
 fn a_listener_outlives_the_handles_of_its_node() {
     let dir = tempfile::tempdir().unwrap();
-    let listener = Arc::new(node(&dir, "l").state_listener::<u64>("t").open().unwrap());
+    let listener = Arc::new(node(&dir, "l").state_listener::<u64>("t").timeout(PATIENCE).open().unwrap());
     let publishing = anonymous(&dir);
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let accepting = accept(&listener);
@@ -320,7 +324,7 @@ fn events_tell_of_publishers_that_dial() {
         "a refusal",
         |event| matches!(event, Event::PeerRejected { reason } if reason.contains("no subscriber waits")),
     );
-    let listener = Arc::new(listening.state_listener::<u64>("t").push().open().unwrap());
+    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
     let accepting = accept(&listener);
     publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
     let mut subscriber = accepted(accepting);
@@ -348,7 +352,7 @@ fn pauses() -> u64 {
 fn waiting_to_accept_or_to_be_accepted_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (desk, publishing) = (node(&dir, "desk"), anonymous(&dir));
-    let listener = desk.state_listener::<u64>("t").open().unwrap();
+    let listener = desk.state_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     // The other node's thread has to run in this time, on a busy machine, too.
     let patience = Duration::from_secs(2);

@@ -23,7 +23,14 @@ fn every_record_is_received_in_order_from_where_one_asked_to_begin() {
         (LogStart::At(Sequence::new(40)), 40),
         (LogStart::Back(7), 94),
     ];
-    let open = |start| subscribing.log_subscriber::<(u64, String)>("shm:p/a/b").start(start).open().unwrap();
+    let open = |start| {
+        subscribing
+            .log_subscriber::<(u64, String)>("shm:p/a/b")
+            .timeout(PATIENCE)
+            .start(start)
+            .open()
+            .unwrap()
+    };
     let mut subscribers = starts.map(|(start, first)| (open(start), first));
     // What is published after they were opened is not before any of them.
     let batch: Vec<_> = (101..=300).map(value).collect();
@@ -45,7 +52,7 @@ fn appended_records_are_seen_when_they_are_committed() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
-    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
     for number in 1..=10 {
         assert_eq!(publisher.append(&number).unwrap().get(), number);
     }
@@ -60,7 +67,7 @@ fn who_is_too_slow_is_told_how_many_records_it_missed_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").capacity(4096).open().unwrap();
-    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
     for number in 1..=10_000 {
         publisher.publish(&number).unwrap();
     }
@@ -81,7 +88,7 @@ fn the_last_records_come_before_the_end_of_the_topic() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
-    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
     publisher.publish_batch(&[1, 2]).unwrap();
     publisher.append(&3).unwrap();
     drop(publisher);
@@ -103,7 +110,8 @@ fn records_beyond_the_declared_maximum_are_refused_one_by_one() {
     publisher.publish_batch(&batch).unwrap_err();
     // What came before the one that failed is published.
     assert_eq!(publisher.newest().get(), 2);
-    let mut subscriber = node.log_subscriber::<String>("shm:p/t").earliest().open().unwrap();
+    let mut subscriber =
+        node.log_subscriber::<String>("shm:p/t").timeout(PATIENCE).earliest().open().unwrap();
     assert_eq!(values(&mut subscriber, 2), ["a", "b"]);
 }
 
@@ -151,7 +159,9 @@ fn records_are_pushed_in_order_from_where_one_asked_to_begin() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.log_publisher::<u64>("t").capacity(64 << 10).open().unwrap();
-    let open = |start| subscribing.log_subscriber::<u64>("shm:p/t").push().start(start).open().unwrap();
+    let open = |start| {
+        subscribing.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().start(start).open().unwrap()
+    };
     let mut empty = [LogStart::Earliest, LogStart::Newest, LogStart::Back(3)].map(open);
     for number in 1..=1000 {
         publisher.publish(&number).unwrap();
@@ -188,7 +198,8 @@ fn subscribers_by_push_of_any_speed_account_for_every_record() {
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let builder = publishing.log_publisher::<Raw>("t").capacity(64 << 10).payload_len_max(4000);
     let mut publisher = builder.open().unwrap();
-    let open = || subscribing.log_subscriber::<Raw>("shm:p/t").push().earliest().open().unwrap();
+    let open =
+        || subscribing.log_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
     let readers: Vec<_> = [0, 20, 400]
         .map(|pause_us| {
             let mut subscriber = open();
@@ -232,7 +243,8 @@ fn subscribers_by_push_of_any_speed_account_for_every_record() {
     drop(publisher);
     for reader in readers {
         let (received, lost) = reader.join().unwrap();
-        assert!(received > 500 && received + lost == 6000, "{received} and {lost}");
+        // What it missed depends on how fast both are. What fits into its landing region at once it has in any case.
+        assert!(received >= 64 * 1024 / 4096 / 2 && received + lost == 6000, "{received} and {lost}");
     }
 }
 
@@ -242,7 +254,7 @@ fn a_subscriber_by_push_that_stands_still_keeps_nobody_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.log_publisher::<u64>("t").capacity(16 << 10).open().unwrap();
-    let open = || subscribing.log_subscriber::<u64>("shm:p/t").push().open().unwrap();
+    let open = || subscribing.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().open().unwrap();
     let (mut stands, mut follows, gone) = (open(), open(), open());
     publisher.publish(&1).unwrap();
     drop(gone);
@@ -276,7 +288,7 @@ fn the_last_records_are_pushed_before_the_end_of_the_topic() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").capacity(8 << 10).open().unwrap();
-    let open = || node.log_subscriber::<u64>("shm:p/t").push().earliest().open().unwrap();
+    let open = || node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
     let mut subscribers = [open(), open()];
     // More than fits into a landing region at once, and the publisher is gone before anybody looks.
     let all: Vec<u64> = (1..=400).collect();
@@ -308,7 +320,8 @@ fn the_end_of_the_publishers_node_accounts_for_what_was_not_pushed_any_more() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.log_publisher::<u64>("t").capacity(8 << 10).open().unwrap();
-    let mut subscriber = subscribing.log_subscriber::<u64>("shm:p/t").push().earliest().open().unwrap();
+    let mut subscriber =
+        subscribing.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
     // More than fits into the landing region, of which nothing is taken.
     for number in 1..=10_000 {
         publisher.publish(&number).unwrap();
@@ -344,7 +357,8 @@ fn who_joins_a_long_ring_late_by_push_has_all_of_it() {
     for number in 1..=50 {
         publisher.publish(&value(number)).unwrap();
     }
-    let mut subscriber = subscribing.log_subscriber::<Raw>("shm:p/t").push().earliest().open().unwrap();
+    let mut subscriber =
+        subscribing.log_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
     for number in 1..=50 {
         let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
         assert_eq!((record.sequence.get(), record.value), (u64::from(number), value(number)));

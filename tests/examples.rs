@@ -11,8 +11,8 @@ use std::time::Duration;
 use fabricast::{Node, Raw};
 use tempfile::TempDir;
 
-/// What the market data example promises.
-const MARKET_DATA_MAX: Duration = Duration::from_secs(15);
+/// How long anything may take that comes to its end by itself.
+const PATIENCE: Duration = Duration::from_secs(60);
 const TICKERS: [(&str, u64, &str); 5] = [
     ("AAPL", 3270, "430.47"),
     ("FB", 196, "27.78"),
@@ -33,6 +33,10 @@ fn folder() -> &'static Path {
         build
             .args(["build", "--quiet", "--locked", "--examples", "--target-dir"])
             .arg(profile.parent().unwrap());
+        // The same features as this program has, or the library would be built once more.
+        if cfg!(feature = "verbs") {
+            build.args(["--features", "verbs"]);
+        }
         if profile.ends_with("release") {
             build.arg("--release");
         }
@@ -64,7 +68,7 @@ fn wait_for_line(process: &mut Child, begin: &str) {
 fn market_data_ends_by_itself_and_every_subscriber_has_the_last_bar() {
     let dir = directory();
     let mut command = assert_cmd::Command::from_std(example("market_data", &dir));
-    let output = command.timeout(MARKET_DATA_MAX).assert().success().get_output().clone();
+    let output = command.timeout(PATIENCE).assert().success().get_output().clone();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let text = String::from_utf8(output.stdout).unwrap();
     let table: Vec<Vec<&str>> = text
@@ -135,19 +139,21 @@ fn market_data_leaves_no_process_behind_when_it_is_killed() {
 #[test]
 fn publish_and_subscribe_find_each_other() {
     let dir = directory();
-    for delivery in ["pull", "push"] {
-        // It takes five seconds, in which the subscriber has to begin.
-        let mut publisher = example("publish", &dir).arg("50").spawn().unwrap();
-        wait_for_line(&mut publisher, "publishing");
-        let output = example("subscribe", &dir).arg(delivery).output().unwrap();
+    // It takes ten seconds, in which the subscribers have to begin.
+    let mut publisher = example("publish", &dir).arg("100").spawn().unwrap();
+    wait_for_line(&mut publisher, "publishing");
+    let subscribers =
+        ["pull", "push"].map(|delivery| example("subscribe", &dir).arg(delivery).spawn().unwrap());
+    for subscriber in subscribers {
+        let output = subscriber.wait_with_output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{text}");
         assert!(
-            text.contains("Reading { celsius: ") && text.contains("the end, after 50 readings"),
+            text.contains("Reading { celsius: ") && text.contains("the end, after 100 readings"),
             "{text}"
         );
-        assert!(publisher.wait().unwrap().success());
     }
+    assert!(publisher.wait().unwrap().success());
     let output = example("subscribe", &dir).output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(
@@ -161,13 +167,14 @@ fn publish_and_subscribe_find_each_other() {
 #[test]
 fn a_stopped_publisher_is_still_read() {
     let dir = directory();
-    let mut publisher = example("publish", &dir).arg("100").spawn().unwrap();
+    // It would go on for a minute, and is killed before.
+    let mut publisher = example("publish", &dir).arg("600").spawn().unwrap();
     wait_for_line(&mut publisher, "publishing");
     let node = Node::builder().runtime_dir(dir.path()).open().unwrap();
     let attach = |patience| node.state_subscriber::<Raw>("shm:station/reading").timeout(patience).open();
-    let mut subscriber = attach(MARKET_DATA_MAX).unwrap();
-    let first = subscriber.receive_timeout(MARKET_DATA_MAX).unwrap().expect("a reading");
-    let mut unread = attach(MARKET_DATA_MAX).unwrap();
+    let mut subscriber = attach(PATIENCE).unwrap();
+    let first = subscriber.receive_timeout(PATIENCE).unwrap().expect("a reading");
+    let mut unread = attach(PATIENCE).unwrap();
 
     let process = rustix::process::Pid::from_child(&publisher);
     rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
@@ -183,7 +190,7 @@ fn a_stopped_publisher_is_still_read() {
     assert!(error.contains("the peer was silent for too long"), "{error}");
 
     rustix::process::kill_process(process, rustix::process::Signal::CONT).unwrap();
-    let next = subscriber.receive_timeout(MARKET_DATA_MAX).unwrap().expect("the next reading");
+    let next = subscriber.receive_timeout(PATIENCE).unwrap().expect("the next reading");
     assert!(next.sequence > first.sequence);
     publisher.kill().unwrap();
     publisher.wait().unwrap();

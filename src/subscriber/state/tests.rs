@@ -9,12 +9,14 @@ use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Waker};
 use crate::id::{Delivery, TopicId, TopicName};
-use crate::layout::header::HOT_OFFSET;
+use crate::layout::header::{HOT_OFFSET, HOT_SEQUENCE};
 use crate::layout::state::StateGeometry;
 use crate::layout::{Geometry, LINE, WORD};
 use crate::memory::Protection;
+use crate::notice::{BELL_LEN, Bell};
 use crate::payload::Raw;
 use crate::repository::state::StateWriter;
+use crate::subscriber::listening::Listening;
 use crate::subscriber::subscription::{Attachment, End, Granted};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -294,6 +296,22 @@ fn a_blocking_receive_pauses_where_nothing_can_be_waited_for() {
     assert!(setup.subscriber.receive_timeout(Duration::from_millis(10)).unwrap().is_none());
     let pauses = setup.clock.pauses.load(Ordering::Relaxed);
     assert!((50..=100).contains(&pauses), "{pauses} pauses");
+}
+
+/// A hot line that promises what never comes is believed once, and not again until it promises more.
+#[test]
+fn who_sleeps_at_a_bell_pauses_between_looks_for_a_promise_that_is_not_kept() {
+    let Setup { clock, mut subscriber, .. } = setup(false);
+    let allocate = |len| Arc::new(Region::allocate(len, Protection::PeersWrite).unwrap());
+    let memory = allocate(4096);
+    let subscription = &mut subscriber.subscription;
+    subscription.source = Source::Mapped(Arc::clone(&memory));
+    subscription.listen(Listening::Bell(Bell::new(allocate(BELL_LEN))));
+    for (promise, pauses) in [(9, 0), (9, 1), (9, 2), (10, 2), (10, 3)] {
+        memory.store(HOT_SEQUENCE, promise);
+        subscription.pause(false, Sequence::NONE, Duration::from_secs(600)).unwrap();
+        assert_eq!(clock.pauses.load(Ordering::Relaxed), pauses, "promised {promise}");
+    }
 }
 
 /// Once nothing can be fetched any more the session has a while to tell why, and then the publisher is gone, for good.

@@ -96,7 +96,10 @@ mod checked {
 
     /// When a run ends that was not asked for a number of reads: with fewer processors than processes, writer and reader
     /// take turns, and few values are new.
-    const RUN_LEN_MAX: Duration = Duration::from_secs(4);
+    const RUN_LEN_MAX: Duration = Duration::from_secs(2);
+
+    /// How many times as much there is of a run where `FABRICAST_TEST_LONG` is 1.
+    const LONG: u32 = 10;
 
     /// What is not optimised takes as many times as long, and shows less: few values are written while one is read.
     const LESS_WITHOUT_OPTIMISATION: u64 = if cfg!(debug_assertions) { 30 } else { 1 };
@@ -118,11 +121,13 @@ mod checked {
 
     fn each_size(delivery: Delivery, manner: &'static str) {
         let asked = numbers("FABRICAST_TORN_READS").map(|reads| reads.iter().sum());
-        let run_len_max = if asked.is_some() { Duration::MAX } else { RUN_LEN_MAX };
+        let is_long = std::env::var("FABRICAST_TEST_LONG").is_ok_and(|value| value == "1");
+        let times = if is_long { LONG } else { 1 };
+        let run_len_max = if asked.is_some() { Duration::MAX } else { times * RUN_LEN_MAX };
         for size in numbers("FABRICAST_TORN_SIZES").unwrap_or_else(|| vec![64, 1024, 65_536]) {
             for slots in numbers("FABRICAST_TORN_SLOTS").unwrap_or_else(|| vec![2, 8]) {
                 let usual = if size > 4096 { 60_000 } else { 300_000 } / LESS_WITHOUT_OPTIMISATION;
-                let reads = asked.unwrap_or(usual);
+                let reads = asked.unwrap_or(u64::from(times) * usual);
                 let slots = u32::try_from(slots).expect("a number of slots");
                 let size = usize::try_from(size).expect("a length");
                 let run = Run { size, slots, delivery, manner, reads, run_len_max, torn_enough: 1 };

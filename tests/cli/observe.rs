@@ -152,7 +152,7 @@ fn get_waits_for_the_first_value_if_asked_to() {
     let sentence = "nothing has been published to shm:n/t yet: wait for a value with --wait SECS, or for more \
                     than one with `fabricast watch`";
     place.run(&["get", "shm:n/t"]).assert_failure(1, sentence);
-    let waiting = place.start(&["get", "shm:n/t", "--wait", "20"]);
+    let waiting = place.start(&["get", "shm:n/t", "--wait", "60"]);
     wait_until("the reader", || publisher.pull_subscribers() == 1);
     publisher.publish(&42).unwrap();
     assert_eq!(waiting.end().printed(), "42\n");

@@ -302,7 +302,14 @@ mod tests {
     fn many_processes_may_list_while_a_node_starts() {
         let (_holder, directory) = directory();
         std::thread::scope(|scope| {
-            scope.spawn(|| (0..500).for_each(|_| drop(directory.entries().unwrap())));
+            scope.spawn(|| {
+                for _ in 0..500 {
+                    let entries = directory.entries().unwrap();
+                    let is_busy =
+                        |it: &NodeEntry| (it.node.as_str(), it.process) == ("busy", std::process::id());
+                    assert!(entries.len() <= 1 && entries.iter().all(is_busy), "{entries:?}");
+                }
+            });
             for _ in 0..100 {
                 drop(directory.claim(&node("busy")).unwrap());
             }

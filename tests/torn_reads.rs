@@ -99,7 +99,7 @@ mod checked {
     const RUN_LEN_MAX: Duration = Duration::from_secs(2);
 
     /// How many times as much there is of a run where `FABRICAST_TEST_LONG` is 1.
-    const LONG: u32 = 10;
+    const LONG: u32 = 5;
 
     /// What is not optimised takes as many times as long, and shows less: few values are written while one is read.
     const LESS_WITHOUT_OPTIMISATION: u64 = if cfg!(debug_assertions) { 30 } else { 1 };

@@ -272,9 +272,14 @@ fn as_optional_hex<S: Serializer>(value: &Option<u64>, serializer: S) -> Result<
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::node::Node;
     use crate::subscriber::Observed;
+
+    /// How long a test waits for what must come.
+    const PATIENCE: Duration = Duration::from_secs(60);
 
     fn node(dir: &tempfile::TempDir) -> Node {
         Node::builder().name("p").unwrap().runtime_dir(dir.path()).open().unwrap()
@@ -286,7 +291,7 @@ mod tests {
         let node = node(&dir);
         let mut publisher =
             node.state_publisher::<String>("a/b").slots(16).payload_len_max(100).open().unwrap();
-        let mut subscriber = node.state_subscriber::<String>("shm:p/a/b").open().unwrap();
+        let mut subscriber = node.state_subscriber::<String>("shm:p/a/b").timeout(PATIENCE).open().unwrap();
         let report = TopicReport::of(&mut subscriber).unwrap();
         assert_eq!((report.sequence, report.published_ns, report.age_ns), (Sequence::NONE, None, None));
 
@@ -314,7 +319,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
         let mut publisher = node.log_publisher::<u64>("t").capacity(4096).payload_len_max(8).open().unwrap();
-        let mut subscriber = node.log_subscriber::<u64>("shm:p/t").open().unwrap();
+        let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
         let report = TopicReport::of(&mut subscriber).unwrap();
         assert_eq!((report.sequence, report.first_sequence), (Sequence::NONE, Some(Sequence::new(1))));
         assert_eq!((report.held_len, report.newest_len), (Some(0), None));
@@ -328,10 +333,12 @@ mod tests {
         assert_eq!((report.kind, report.geometry.capacity), (Kind::Log, Some(publisher.capacity())));
         let (first, held_len) = (report.first_sequence.unwrap(), report.held_len.unwrap());
         assert!(first.get() > 800 && held_len <= publisher.capacity() as u64, "{report:?}");
-        let mut all = node.log_subscriber::<u64>("shm:p/t").earliest().open().unwrap();
+        let mut all = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).earliest().open().unwrap();
         assert_eq!(all.try_receive().unwrap().unwrap().sequence, first);
         let state = node.state_publisher::<u64>("s").open().unwrap();
-        let report = TopicReport::of(&mut node.state_subscriber::<u64>("shm:p/s").open().unwrap()).unwrap();
+        let report =
+            TopicReport::of(&mut node.state_subscriber::<u64>("shm:p/s").timeout(PATIENCE).open().unwrap())
+                .unwrap();
         let line = serde_json::to_string(&report).unwrap();
         assert!(["capacity", "first_sequence", "held_len"].iter().all(|name| !line.contains(name)), "{line}");
         drop(state);
@@ -342,7 +349,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
         let publisher = node.state_publisher::<u32>("t").open().unwrap();
-        let mut subscriber = node.state_subscriber::<u32>("shm:p/t").open().unwrap();
+        let mut subscriber = node.state_subscriber::<u32>("shm:p/t").timeout(PATIENCE).open().unwrap();
         let report = serde_json::to_value(TopicReport::with_keys(&mut subscriber).unwrap()).unwrap();
         assert_eq!(report["epoch"], publisher.epoch().to_string());
         assert_eq!(report["rkey"].as_str().unwrap().len(), 16);
@@ -357,8 +364,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
         let publisher = node.state_publisher::<u32>("t").open().unwrap();
-        let mut push = node.state_subscriber::<u32>("shm:p/t").push().open().unwrap();
-        let mut pull = node.state_subscriber::<u32>("shm:p/t").open().unwrap();
+        let mut push = node.state_subscriber::<u32>("shm:p/t").timeout(PATIENCE).push().open().unwrap();
+        let mut pull = node.state_subscriber::<u32>("shm:p/t").timeout(PATIENCE).open().unwrap();
         assert!(matches!(TopicReport::of(&mut push), Err(InspectError::Landing)));
         assert_eq!((Liveness::of(&mut push), Liveness::of(&mut pull)), (None, Some(Liveness::Live)));
         drop(publisher);

@@ -19,7 +19,7 @@ use crate::publisher::StatePublisher;
 use crate::subscriber::{ReceiveError, StateSubscriber, SubscriberError};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::testkit::fabric::{Network, Reach};
-use crate::testkit::random::{Random, each_seed, seeds};
+use crate::testkit::random::{Random, amount, each_seed};
 
 const SEEDS: u64 = 60;
 /// Turns of the world within which everything that was begun has ended.
@@ -204,7 +204,7 @@ fn publisher(node: &Node) -> StatePublisher<Value> {
 
 /// Publishers publish and subscribers come, receive and go in an order of chance.
 fn values_arrive(reach: Reach, delivery: Delivery) {
-    each_seed(seeds(SEEDS / 3, 4 * SEEDS), |seed| {
+    each_seed(amount(SEEDS / 3, 3 * SEEDS), |seed| {
         let mut random = Random::new(seed);
         let world = World::new(seed, reach);
         let publishing = world.node("publishing", true);
@@ -401,7 +401,7 @@ fn a_subscription_that_is_given_up_before_its_answer_leaves_the_others_alone() {
         (Reach::Fetched, Delivery::Pull),
         (Reach::Fetched, Delivery::Push),
     ] {
-        each_seed(seeds(SEEDS / 4, 4 * SEEDS), |seed| {
+        each_seed(amount(SEEDS / 4, SEEDS), |seed| {
             let mut random = Random::new(seed);
             let world = World::new(seed, reach);
             let publishing = world.node("publishing", true);

@@ -174,7 +174,7 @@ fn several_topics_and_subscribers_share_nodes() {
     for (index, subscriber) in subscribers.iter_mut().enumerate() {
         assert_eq!(receive(subscriber).value, index as u64 / 3);
     }
-    let directory = subscribing.directory(&publishing.address().unwrap()).unwrap();
+    let directory = subscribing.directory_timeout(&publishing.address().unwrap(), PATIENCE).unwrap();
     assert_eq!(directory.topics.len(), 10);
     assert!(directory.topics.iter().all(|topic| (topic.pull_subscribers, topic.push_subscribers) == (2, 1)));
     assert_eq!(directory.topics[3].topic.as_str(), "topic-3");
@@ -282,7 +282,7 @@ fn threads_that_list_a_node_at_once_each_get_all_of_it() {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..10 {
-                    let topics = subscribing.directory(&address).unwrap().topics;
+                    let topics = subscribing.directory_timeout(&address, PATIENCE).unwrap().topics;
                     assert_eq!(topics.len(), 300);
                     assert!(topics.is_sorted_by(|one, other| one.topic < other.topic));
                 }

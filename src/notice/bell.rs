@@ -133,6 +133,9 @@ mod tests {
     use crate::memory::{Access, Protection};
     use crate::sync::atomic::AtomicU64;
 
+    /// Whoever sleeps for so long was woken by nobody: longer than any machine is busy.
+    const SLEEP: Duration = Duration::from_secs(600);
+
     fn elapsed(began_ns: u64) -> Duration {
         Duration::from_nanos(SystemClock.monotonic_ns() - began_ns)
     }
@@ -158,8 +161,8 @@ mod tests {
                     let mut seen = 0;
                     while seen < rounds {
                         let began_ns = SystemClock.monotonic_ns();
-                        bell.sleep(Duration::from_secs(20), || value.load(Ordering::Acquire) > seen);
-                        assert!(elapsed(began_ns) < Duration::from_secs(10), "slept over it");
+                        bell.sleep(SLEEP, || value.load(Ordering::Acquire) > seen);
+                        assert!(elapsed(began_ns) < SLEEP, "slept over it");
                         seen = value.load(Ordering::Acquire);
                     }
                 })
@@ -187,7 +190,7 @@ mod tests {
                 std::thread::spawn(move || {
                     awake.fetch_add(1, Ordering::SeqCst);
                     while news.load(Ordering::Acquire) == 0 {
-                        bell.sleep(Duration::from_secs(30), || news.load(Ordering::Acquire) > 0);
+                        bell.sleep(SLEEP, || news.load(Ordering::Acquire) > 0);
                     }
                 })
             })
@@ -201,7 +204,7 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
-        assert!(elapsed(began_ns) < Duration::from_secs(15));
+        assert!(elapsed(began_ns) < SLEEP);
     }
 
     /// Who was woken, and sleeps again, is woken by the next ring and by nobody else: otherwise those who sleep would wake one
@@ -217,7 +220,7 @@ mod tests {
                     let mut seen = 0;
                     while seen <= rounds {
                         looks.fetch_add(1, Ordering::Relaxed);
-                        bell.sleep(Duration::from_secs(30), || news.load(Ordering::Acquire) > seen);
+                        bell.sleep(SLEEP, || news.load(Ordering::Acquire) > seen);
                         seen = news.load(Ordering::Acquire);
                     }
                 })
@@ -245,7 +248,7 @@ mod tests {
         let Ok(path) = std::env::var(MEMORY_VARIABLE) else { return };
         let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
         let bell = Bell::new(Arc::new(Region::import(file.into(), BELL_LEN, Access::Write).unwrap()));
-        bell.sleep(Duration::from_secs(600), || {
+        bell.sleep(SLEEP, || {
             println!("asleep");
             false
         });
@@ -277,7 +280,7 @@ mod tests {
                 let (bell, news, asleep) = (mapped_again(&ringing), Arc::clone(&news), asleep.clone());
                 std::thread::spawn(move || {
                     while news.load(Ordering::Acquire) == 0 {
-                        bell.sleep(Duration::from_secs(120), || {
+                        bell.sleep(SLEEP, || {
                             asleep.send(()).unwrap();
                             news.load(Ordering::Acquire) > 0
                         });
@@ -298,7 +301,7 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
-        assert!(elapsed(began_ns) < Duration::from_secs(30), "woken by their own time only");
+        assert!(elapsed(began_ns) < SLEEP, "woken by their own time only");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Nothing here starts a thread or looks at the host's clock. A failing test prints its seed, and
 //! `FABRICAST_SEED=n cargo test NAME` runs that one seed again.
 
+#[cfg(feature = "verbs")]
 pub(crate) mod attempts;
 pub(crate) mod clock;
 pub(crate) mod conformance;

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 /// The environment variable that makes seeded tests run one seed only.
 const SEED_VARIABLE: &str = "FABRICAST_SEED";
 
-/// The environment variable that makes seeded tests run all their seeds, which takes minutes.
+/// The environment variable that makes tests do all that they can, which takes minutes.
 const LONG_VARIABLE: &str = "FABRICAST_TEST_LONG";
 
 /// A stream of numbers that follows from its seed (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom
@@ -51,8 +51,8 @@ impl Random {
     }
 }
 
-/// The number of seeds of a test that takes long: `usual`, or `long` of them where `FABRICAST_TEST_LONG` is 1.
-pub(crate) fn seeds(usual: u64, long: u64) -> u64 {
+/// How many seeds, rounds or records a test has that takes long: `usual`, or `long` where `FABRICAST_TEST_LONG` is 1.
+pub(crate) fn amount(usual: u64, long: u64) -> u64 {
     if std::env::var(LONG_VARIABLE).is_ok_and(|value| value == "1") { long } else { usual }
 }
 

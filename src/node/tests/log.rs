@@ -131,7 +131,7 @@ fn a_topic_of_another_kind_is_refused_with_what_to_do() {
         let error = node.state_subscriber::<u64>("shm:p/log").delivery(delivery).open().unwrap_err();
         assert!(error.to_string().contains("the topic is a log"), "{error}");
     }
-    let listed = node.directory(&"shm:p".parse().unwrap()).unwrap().topics;
+    let listed = node.directory_timeout(&"shm:p".parse().unwrap(), PATIENCE).unwrap().topics;
     let kinds: Vec<_> = listed.iter().map(|topic| (topic.topic.as_str(), topic.kind.to_string())).collect();
     assert_eq!(kinds, [("log", "log".to_owned()), ("state", "state".to_owned())]);
 }

@@ -10,14 +10,14 @@ use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::log::{HOT_END, RING_OFFSET};
 use crate::repository::log::{LogReader, LogStart, head};
-use crate::testkit::random::{Random, each_seed, seeds};
+use crate::testkit::random::{Random, amount, each_seed};
 
 /// Orders of events that are tried.
 const SEEDS: u64 = 60;
 
 #[test]
 fn any_order_of_events_accounts_for_every_record() {
-    each_seed(seeds(SEEDS / 3, 4 * SEEDS), |seed| {
+    each_seed(amount(SEEDS / 3, 4 * SEEDS), |seed| {
         let mut random = Random::new(seed);
         let len_max = 1 + random.index(400);
         let mut world = World::new(1 << (11 + random.below(6)), len_max);

@@ -9,7 +9,7 @@ use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::Geometry;
 use crate::layout::log::{LogGeometry, RING_OFFSET};
 use crate::memory::{Access, Protection, Region};
-use crate::testkit::random::{Random, each_seed};
+use crate::testkit::random::{Random, amount, each_seed};
 
 const TOPIC: TopicId = TopicId::new(7);
 
@@ -342,12 +342,13 @@ fn a_hot_writer_never_gets_a_wrong_record_accepted_and_none_is_lost_silently() {
     let len = writer.geometry().region_len();
     let memory =
         Region::import(writer.region().file().try_clone_to_owned().unwrap(), len, Access::Read).unwrap();
+    let count = amount(100_000, 2_000_000);
     let writing = std::thread::spawn(move || {
-        append(&mut writer, 400_000, 200);
+        append(&mut writer, count, 200);
         writer
     });
     let (mut received, mut lost) = (0, 0);
-    while received + lost < 400_000 {
+    while received + lost < count {
         let (more, gone) = drain(&mut reader, &memory, 200);
         (received, lost) = (received + more, lost + gone);
     }

@@ -127,7 +127,8 @@ mod checked {
         for size in numbers("FABRICAST_TORN_SIZES").unwrap_or_else(|| vec![64, 1024, 65_536]) {
             for slots in numbers("FABRICAST_TORN_SLOTS").unwrap_or_else(|| vec![2, 8]) {
                 let usual = if size > 4096 { 60_000 } else { 300_000 } / LESS_WITHOUT_OPTIMISATION;
-                let reads = asked.unwrap_or(u64::from(times) * usual);
+                let usual = u64::from(times) * usual;
+                let reads = asked.unwrap_or(usual);
                 let slots = u32::try_from(slots).expect("a number of slots");
                 let size = usize::try_from(size).expect("a length");
                 let run = Run { size, slots, delivery, manner, reads, run_len_max, torn_enough: 1 };

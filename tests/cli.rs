@@ -2,10 +2,6 @@
 #![cfg(feature = "cli")]
 
 #[cfg(test)]
-#[path = "../src/testkit/attempts.rs"]
-#[expect(dead_code, reason = "the program's tests use a part of this")]
-mod attempts;
-#[cfg(test)]
 #[path = "cli/support.rs"]
 mod support;
 
@@ -49,7 +45,8 @@ fn every_help_has_examples() {
 
 #[test]
 fn the_version_is_printed() {
-    let expected = format!("fabricast {}\n", env!("CARGO_PKG_VERSION"));
+    let built_in = if cfg!(feature = "verbs") { " +verbs" } else { "" };
+    let expected = format!("fabricast {}{built_in}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(Place::new().run(&["--version"]).printed(), expected);
 }
 
@@ -123,15 +120,15 @@ fn the_runtime_directory_is_an_argument_or_of_the_environment() {
     let _node = other.node("elsewhere");
     assert!(place.list(&[]).is_empty());
     assert_eq!(place.list(&["--runtime-dir", other.path().to_str().unwrap()])[0]["node"], "elsewhere");
-    let ended = place.run(&["list", "--runtime-dir", "/nowhere/at/all"]);
-    assert_eq!(ended.code, Some(3));
+    let ended = place.run(&["pub", "n/t", "--runtime-dir", "/nowhere/at/all"]);
+    assert_eq!(ended.code, Some(7));
     assert!(ended.error.starts_with("fabricast: the runtime directory /nowhere/at/all cannot be used: "));
 }
 
 #[test]
 fn the_log_goes_to_standard_error_if_it_is_asked_for() {
     let place = Place::new();
-    let mut publisher = place.start(&["-vv", "pub", "shm:me/t"]);
+    let mut publisher = place.start(&["-vv", "pub", "shm:me/t", "--quiet"]);
     support::wait_until("the node", || place.run(&["list", "shm:me"]).code == Some(0));
     assert!(publisher.error_line().contains("fabricast: "));
     publisher.end_input();

@@ -32,7 +32,7 @@ use crate::{checksum, limits};
 /// // A stranger:
 /// let schema = Schema::from_json(&json)?;
 /// let Decoded::Value(value) = schema.decode(&bytes[..len])? else { panic!("not raw bytes") };
-/// assert_eq!(value.to_string(), r#"{"price":99.5,"side":"Sell"}"#);
+/// assert_eq!(value.to_string(), r#"{"side":"Sell","price":99.5}"#);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,16 +3,17 @@
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::attempts::one_of_three;
 use crate::support::{Place, fields, json as parsed, wait_until};
+use crate::watch::is_stopped;
 
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "topic",
     "seconds",
     "received",
     "lost",
     "rate",
     "bytes_per_s",
+    "received_bytes_per_s",
     "interval_ns",
     "jitter_ns",
     "interval_min_ns",
@@ -67,33 +68,71 @@ fn values_of_a_state_topic_that_were_replaced_count_for_the_rate() {
     assert_eq!(line["received"].as_u64().unwrap() + line["lost"].as_u64().unwrap(), 500, "{line}");
 }
 
+/// Neighbours that were both caught say nothing of the others: the interval is time over the difference of sequences.
+#[test]
+fn the_interval_of_a_state_topic_counts_values_that_were_replaced() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher = node.state_publisher::<u64>("t").open().unwrap();
+    let mut own = node.state_subscriber::<u64>("shm:n/t").open().unwrap();
+    let mut publish = |publisher: &mut fabricast::StatePublisher<u64>, value| {
+        let sequence = publisher.publish(&value).unwrap();
+        let sample = own.try_receive().unwrap().unwrap();
+        assert_eq!(sample.sequence, sequence);
+        sample.published_ns
+    };
+    let first_ns = publish(&mut publisher, 0);
+    let hz = place.start(&["hz", "shm:n/t", "--json"]);
+    wait_until("the reader", || publisher.pull_subscribers() == 2);
+    // One line is out: it has looked.
+    hz.line();
+    publish(&mut publisher, 1);
+    wait_until("the neighbour", || parsed(&hz.line())["received"] == 1);
+    hz.signal(Signal::STOP);
+    wait_until("the stop", || is_stopped(hz.process()));
+    let last_ns = (2..=500).map(|value| publish(&mut publisher, value)).last().unwrap();
+    drop(publisher);
+    hz.signal(Signal::CONT);
+    let line = summary(hz.end().printed());
+    let float = |name: &str| line[name].as_f64().unwrap();
+    assert_eq!((&line["received"], &line["lost"]), (&json!(2), &json!(498)));
+    let expected_ns = f64::from(u32::try_from(last_ns - first_ns).unwrap()) / 500.0;
+    assert!((float("interval_ns") / expected_ns - 1.0).abs() < 1e-9, "{line}, {expected_ns} expected");
+    assert!(float("interval_min_ns") <= float("interval_ns"), "{line}");
+    assert!(float("interval_ns") <= float("interval_max_ns"), "{line}");
+    // Of 500 values of the same length, two were received.
+    let share = float("received_bytes_per_s") / float("bytes_per_s");
+    assert!((share - 2.0 / 500.0).abs() < 1e-9, "{line}");
+}
+
 #[test]
 fn people_get_a_line_a_second_and_one_for_all() {
     let place = Place::new();
-    let mut publisher = place.start(&["pub", "shm:p/t", "--kind", "log", "--rate", "200"]);
+    let mut publisher = place.start(&["pub", "shm:p/t", "--kind", "log", "--rate", "200", "--quiet"]);
     // For forty seconds, and no more than a pipe holds.
     (0..8000).for_each(|number| publisher.write(&number.to_string()));
     wait_until("the topic", || place.run(&["list", "shm:p"]).code == Some(0));
     let ended = place.run(&["hz", "shm:p/t", "--for", "3"]);
     let lines: Vec<Vec<&str>> =
         ended.printed().lines().map(|line| line.split_whitespace().collect()).collect();
-    assert_eq!(lines[0], ["seconds", "rate/s", "bytes/s", "interval", "jitter", "min", "max", "lost"]);
-    assert_eq!((lines[1].len(), lines.last().unwrap()[1]), (8, "all"), "{ended:?}");
+    let heading = ["seconds", "rate", "published", "received", "interval", "jitter", "min", "max", "lost"];
+    assert_eq!(lines[0], heading);
+    // Amounts of bytes are two words.
+    assert_eq!((lines[1].len(), lines.last().unwrap()[1]), (11, "all"), "{ended:?}");
+    assert!(lines[1][1].ends_with("/s") && lines[1][3].ends_with("B/s"), "{ended:?}");
 }
 
 /// The time is looked at after each value that was waited for, and not after so many.
 #[test]
 fn a_line_comes_each_second_at_any_rate() {
     let place = Place::new();
-    let mut publisher = place.start(&["pub", "shm:p/t", "--kind", "log", "--rate", "80"]);
+    let mut publisher = place.start(&["pub", "shm:p/t", "--kind", "log", "--rate", "80", "--quiet"]);
     (0..8000).for_each(|number| publisher.write(&number.to_string()));
     wait_until("the topic", || place.run(&["list", "shm:p"]).code == Some(0));
-    one_of_three(|| {
-        let ended = place.run(&["hz", "shm:p/t", "--for", "2.5", "--json"]);
-        let lines = ended.printed().lines().count();
-        // Two seconds, and all of the time.
-        if lines == 3 { Ok(()) } else { Err(format!("{ended:?}")) }
-    });
+    let hz = place.start(&["hz", "shm:p/t", "--json"]);
+    // After each so many, whatever the time, all lines would have a multiple of that.
+    let received = |line: &str| parsed(line)["received"].as_u64().unwrap();
+    assert!((0..5).any(|_| !received(&hz.line()).is_multiple_of(64)));
 }
 
 #[test]

@@ -88,8 +88,22 @@ idle  -      -     -     -         -    live
 #[test]
 fn list_of_nothing_is_empty() {
     let place = Place::new();
-    assert_eq!(place.run(&["list", "--json"]).printed(), "");
-    assert_eq!(place.run(&["list"]).printed(), "NODE  TOPIC  KIND  TYPE  SEQUENCE  AGE  STATE\n");
+    let user = rustix::process::geteuid().as_raw();
+    let sentence = |path: &std::path::Path| {
+        let instead = "--runtime-dir or FABRICAST_RUNTIME_DIR chooses another";
+        format!("no nodes in {} (user {user}); {instead}", path.display())
+    };
+    place.run(&["list", "--json"]).assert_failure(0, &sentence(place.path()));
+    place.run(&["list"]).assert_failure(0, &sentence(place.path()));
+    // Nothing is made where there is nothing.
+    let absent = place.path().join("absent");
+    let list =
+        |arguments: &[&str]| place.run(&[arguments, &["--runtime-dir", absent.to_str().unwrap()]].concat());
+    list(&["list"]).assert_failure(0, &sentence(&absent));
+    for arguments in [["list", "shm:n"], ["get", "n/t"], ["watch", "n/t"], ["tail", "n/t"], ["info", "n/t"]] {
+        list(&arguments).assert_failure(3, &format!("no node listens at shm:n: {}", sentence(&absent)));
+    }
+    assert!(!absent.exists());
     let sentence = "no node listens at shm:nobody; `fabricast list` shows the nodes of this host";
     place.run(&["list", "shm:nobody"]).assert_failure(3, sentence);
 }
@@ -120,8 +134,8 @@ fn a_strangers_struct_is_decoded_by_its_schema() {
     });
     assert_eq!(line["value"], value);
     let text = concat!(
-        r#"{"legs": [[1, null], [2, "Buy"]], "price": 99.5, "#,
-        r#""side": {"Sell": {"reason": "risk"}}, "tags": {"desk": -7}}"#,
+        r#"{"side": {"Sell": {"reason": "risk"}}, "price": 99.5, "#,
+        r#""legs": [[1, null], [2, "Buy"]], "tags": {"desk": -7}}"#,
         "\n"
     );
     assert_eq!(place.run(&["get", "shm:desk/orders"]).printed(), text);
@@ -138,9 +152,9 @@ fn get_gives_bytes_in_every_form() {
     assert_eq!(place.run(&["get", "shm:camera/left", "--raw"]).printed(), "A\x00\x01Z");
     let dump = "00000000  41 00 01 5a                                      |A..Z|\n";
     assert_eq!(place.run(&["get", "shm:camera/left", "--hex"]).printed(), dump);
-    assert_eq!(place.run(&["get", "shm:camera/left"]).printed(), "4 bytes: 41 00 01 5a\n");
+    assert_eq!(place.run(&["get", "shm:camera/left"]).printed(), "4 B: 41 00 01 5a\n");
     publisher.publish(&[7; 100]).unwrap();
-    let text = format!("100 bytes: {}...\n", "07 ".repeat(32));
+    let text = format!("100 B: {}...\n", "07 ".repeat(32));
     assert_eq!(place.run(&["get", "shm:camera/left"]).printed(), text);
 }
 
@@ -149,7 +163,7 @@ fn get_waits_for_the_first_value_if_asked_to() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
-    let sentence = "nothing has been published to shm:n/t yet: wait for a value with --wait SECS, or for more \
+    let sentence = "nothing has been published to shm:n/t yet: wait for a value with --wait TIME, or for more \
                     than one with `fabricast watch`";
     place.run(&["get", "shm:n/t"]).assert_failure(1, sentence);
     let waiting = place.start(&["get", "shm:n/t", "--wait", "60"]);
@@ -170,12 +184,13 @@ fn info_tells_everything_and_masks_the_keys() {
         "topic             shm:p/t\n".to_owned(),
         "type              String (bincode)\n".to_owned(),
         "sequence          1\n".to_owned(),
-        "newest value      13 bytes, ".to_owned(),
+        "newest value      13 B, ".to_owned(),
         format!("process           {}\n", publisher.process()),
-        "slots             8 of 65664 bytes\n".to_owned(),
+        "slots             8 of 64.1 KiB\n".to_owned(),
         "rkey              ****************  (--show-keys shows it)\n".to_owned(),
         "address           ****************  (--show-keys shows it)\n".to_owned(),
-        "bytes             13 bytes\n".to_owned(),
+        "published         13 B\n".to_owned(),
+        "largest payload   64.0 KiB\n".to_owned(),
         "\nschema\n  String (bincode)\n    string\n".to_owned(),
     ];
     for part in expected {
@@ -212,6 +227,7 @@ fn info_tells_of_distinct_errors() {
     let ended = place.run(&["info", "shm:n/t"]);
     assert!(ended.printed().contains("3 times, first "), "{ended:?}");
     assert!(ended.printed().contains("newest value                nothing published yet\n"), "{ended:?}");
+    assert!(ended.printed().contains("publish duration            -\n"), "{ended:?}");
 }
 
 #[test]
@@ -220,7 +236,7 @@ fn a_log_is_listed_shown_and_read_as_other_topics_are() {
     let node = place.node("n");
     let mut publisher =
         node.log_publisher::<Order>("orders").capacity(4096).payload_len_max(100).open().unwrap();
-    let sentence = "nothing has been published to shm:n/orders yet: wait for a value with --wait SECS, or for more \
+    let sentence = "nothing has been published to shm:n/orders yet: wait for a value with --wait TIME, or for more \
                     than one with `fabricast watch`";
     place.run(&["get", "shm:n/orders"]).assert_failure(1, sentence);
     let shown = place.run(&["info", "shm:n/orders"]);
@@ -241,8 +257,9 @@ fn a_log_is_listed_shown_and_read_as_other_topics_are() {
     let (first, held) = (report["first_sequence"].as_u64().unwrap(), report["held_len"].as_u64().unwrap());
     assert!((2..100).contains(&first) && held <= publisher.capacity() as u64, "{report}");
     let ended = place.run(&["info", "shm:n/orders"]);
-    let (len, held) = (publisher.capacity(), format!("{first} to 100, {held} bytes"));
-    let ring = format!("{len} bytes in 64 segments of {} bytes", len / 64);
+    let held = if held < 1000 { format!("{held} B") } else { format!("{:.1} kB", held as f64 / 1000.0) };
+    let (len, held) = (publisher.capacity(), format!("{first} to 100, {held}"));
+    let ring = format!("{:.1} KiB in 64 segments of {} B", len as f64 / 1024.0, len / 64);
     assert!(
         has_row(ended.printed(), "ring", &ring) && has_row(&ended.out, "records", &held),
         "{}",
@@ -266,4 +283,62 @@ fn a_log_is_listed_shown_and_read_as_other_topics_are() {
 fn has_row(table: &str, name: &str, text: &str) -> bool {
     let mut rows = table.lines().filter_map(|line| line.split_once("  "));
     rows.any(|(first, rest)| first == name && rest.trim() == text)
+}
+
+#[derive(Serialize, Deserialize)]
+struct Unordered {
+    zebra: String,
+    apple: BTreeMap<String, u8>,
+}
+
+/// Fields come as the type has them, and no character steers the terminal or hides.
+#[test]
+fn values_keep_their_order_and_hide_nothing() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher = node.state_publisher::<Unordered>("t").open().unwrap();
+    let text = "a\u{1b}[2J\u{7f}\u{9b}\u{202e}\u{200b}\u{feff}é\u{e0041}";
+    let value = Unordered { zebra: text.to_owned(), apple: BTreeMap::from([("k\u{202e}".to_owned(), 1)]) };
+    publisher.publish(&value).unwrap();
+    let escaped = r"a\u001b[2J\u007f\u009b\u202e\u200b\ufeffé\udb40\udc41";
+    let shown = format!("{{\"zebra\": \"{escaped}\", \"apple\": {{\"k\\u202e\": 1}}}}\n");
+    assert_eq!(place.run(&["get", "n/t"]).printed(), shown);
+    let line = place.run(&["get", "n/t", "--json"]);
+    let compact = format!("{{\"zebra\":\"{escaped}\",\"apple\":{{\"k\\u202e\":1}}}}");
+    assert!(line.printed().contains(&compact), "{line:?}");
+    assert_eq!(parsed(line.printed())["value"]["zebra"], text);
+}
+
+#[test]
+fn times_sizes_and_targets_are_written_as_they_are_printed() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
+    let sentence = "nothing arrived from shm:n/t: the 50ms of --for are over";
+    place.run(&["watch", "n/t", "--for", "50ms"]).assert_failure(1, sentence);
+    publisher.publish(&42).unwrap();
+    assert_eq!(place.run(&["get", "n/t", "--wait", "1m30s"]).printed(), "42\n");
+    let mut served =
+        place.start(&["pub", "me/t", "--kind", "log", "--capacity", "64k", "--payload-len-max", "1KiB"]);
+    served.write("x");
+    wait_until("the value", || place.list(&["shm:me"]).iter().any(|row| row["sequence"] == 1));
+    let report = parsed(place.run(&["info", "me/t", "--json"]).printed());
+    let geometry = &report["geometry"];
+    assert_eq!((&geometry["payload_len_max"], &geometry["capacity"]), (&json!(1024), &json!(65_536)));
+    for wrong in
+        [["watch", "n/t", "--for", "5x"], ["get", "n/t", "--wait", "-1s"], ["pub", "a/t", "--capacity", "1z"]]
+    {
+        assert_eq!(place.run(&wrong).code, Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn what_get_does_is_logged_if_it_is_asked_for() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
+    publisher.publish(&42).unwrap();
+    let ended = place.run(&["-v", "get", "n/t"]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(0), "42\n"));
+    assert!(ended.error.contains("subscribing") && ended.error.contains("subscribed"), "{ended:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fabricast::{Node, ReceiveError};
+use fabricast::{Decoded, Node, Raw, ReceiveError};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -32,7 +32,7 @@ fn lines_become_values_of_type_string() {
 #[test]
 fn the_last_value_lingers() {
     let place = Place::new();
-    let mut publisher = place.start(&["pub", "shm:me/t", "--kind", "state", "--linger", "600"]);
+    let mut publisher = place.start(&["pub", "shm:me/t", "--kind", "state", "--linger", "600s", "--quiet"]);
     publisher.write("still here");
     publisher.end_input();
     wait_until("the topic", || place.run(&["list", "shm:me"]).code == Some(0));
@@ -45,7 +45,7 @@ fn the_last_value_lingers() {
 #[test]
 fn a_rate_spreads_values() {
     let place = Place::new();
-    let mut publisher = place.start(&["pub", "shm:me/t", "--rate", "20"]);
+    let mut publisher = place.start(&["pub", "shm:me/t", "--rate", "20", "--quiet"]);
     let node = reader(&place);
     wait_until("the topic", || place.run(&["list", "shm:me"]).code == Some(0));
     let mut subscriber = node.state_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
@@ -93,8 +93,6 @@ fn what_cannot_be_published_is_told() {
     assert_eq!((ended.code, ended.error.lines().count()), (Some(2), 1), "{ended:?}");
     let sentence = "3 slots are not possible: use a power of two from 2 to 65536";
     place.run(&["pub", "shm:me/t", "--slots", "3"]).assert_failure(2, sentence);
-    let ended = place.run_with_input(&["pub", "shm:me/t", "--payload-len-max", "12"], "four\nfives\n");
-    ended.assert_failure(2, "line 2 has more than 4 bytes: give a larger --payload-len-max");
     let _node = place.node("taken");
     let sentence = format!(
         "a node named taken already runs on this host (process {}); choose another name",
@@ -126,17 +124,99 @@ fn lines_become_records_and_those_that_come_at_once_are_published_at_once() {
     assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 1000), "{error}");
 }
 
-#[test]
-fn what_is_before_a_line_that_is_no_value_is_published() {
+/// The values of a log that `pub` makes of this input, and how it ended.
+fn published(arguments: &[&str], input: &[u8]) -> (Vec<Vec<u8>>, i32, String) {
     let place = Place::new();
-    let mut publisher = place.start(&["pub", "shm:me/t", "--kind", "log", "--payload-len-max", "12"]);
-    wait_until("the topic", || place.run(&["list", "shm:me"]).code == Some(0));
+    let arguments = [&["pub", "me/t", "--kind", "log", "--quiet", "--linger", "1h"], arguments].concat();
+    let mut publisher = place.start(&arguments);
+    publisher.write_bytes(input);
+    publisher.end_input();
+    wait_until("the topic", || place.run(&["list", "shm:me", "--json"]).out.contains("\"topic\":\"t\""));
+    let mut subscriber = reader(&place).log_subscriber::<Raw>("shm:me/t").earliest().timeout(PATIENCE).open().unwrap();
+    let (mut values, is_last) = (Vec::new(), |value: &Vec<u8>| value.ends_with(b"last"));
+    while !values.last().is_some_and(is_last) {
+        values.push(subscriber.receive_timeout(PATIENCE).unwrap().unwrap().value);
+    }
+    publisher.signal(Signal::INT);
+    let ended = publisher.end();
+    (values, ended.code.unwrap(), ended.error)
+}
+
+#[test]
+fn a_line_that_is_not_a_value_is_said_and_the_topic_goes_on() {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat();
+    let (values, code, error) = published(&["--payload-len-max", "12"], b"one\n\xff\nfives\nlast\n");
+    assert_eq!((values, code), (vec![text("one"), text("last")], 1));
+    let expected = "fabricast: line 2 was not published: it is not UTF-8, so it is not a text; --raw publishes bytes\n\
+                    fabricast: line 3 was not published: it has more than 4 bytes; give a larger --payload-len-max\n";
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn raw_lines_are_published_as_they_are() {
+    let (values, code, error) = published(&["--raw"], b"\xff\x00\n\nlast\n");
+    assert_eq!((values, code, error.as_str()), (vec![b"\xff\x00".to_vec(), vec![], b"last".to_vec()], 0, ""));
+}
+
+#[test]
+fn json_lines_are_values_of_the_type_that_the_first_one_shows() {
+    let place = Place::new();
+    let mut publisher = place.start(&["pub", "me/quote", "--json", "--kind", "log", "--quiet"]);
+    // The order of the names is kept, and nothing is there before the first line.
+    assert_eq!(place.run(&["list", "shm:me", "--json"]).out.contains("quote"), false);
+    publisher.write(r#"{"venue": "X", "bid": 1.5, "legs": [{"size": 7}]}"#);
+    wait_until("the value", || place.list(&["shm:me"]).iter().any(|row| row["sequence"] == 1));
+    let shown = place.run(&["get", "me/quote"]);
+    assert_eq!(shown.printed(), "{\"venue\": \"X\", \"bid\": 1.5, \"legs\": [{\"size\": 7}]}\n");
     let node = reader(&place);
-    let mut subscriber = node.log_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
-    publisher.write("four\nfives\nsix");
-    assert_eq!(subscriber.receive_timeout(PATIENCE).unwrap().unwrap().value, "four");
-    let sentence = "line 2 has more than 4 bytes: give a larger --payload-len-max";
-    publisher.end().assert_failure(2, sentence);
-    let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
-    assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 1), "{error}");
+    let mut subscriber = node.log_subscriber::<Raw>("shm:me/quote").earliest().timeout(PATIENCE).open().unwrap();
+    assert_eq!(subscriber.schema().type_name(), "Json");
+    publisher.write(r#"{"venue": "X", "bid": "high", "legs": []}"#);
+    publisher.write(r#"{"legs": [], "bid": 2, "venue": "Y"}"#);
+    let mut next = || subscriber.receive_timeout(PATIENCE).unwrap().unwrap().value;
+    let values = [next(), next()].map(|bytes| subscriber.schema().decode(&bytes).unwrap());
+    let second = serde_json::json!({ "venue": "Y", "bid": 2.0, "legs": [] });
+    assert_eq!(values[1], Decoded::Value(second));
+    publisher.end_input();
+    let ended = publisher.end();
+    let sentence = "fabricast: line 2 was not published: bid is \"high\" and not a number, as in the type of the topic\n";
+    assert_eq!((ended.code, ended.error.as_str()), (Some(1), sentence));
+}
+
+#[test]
+fn examples_show_what_the_first_line_does_not() {
+    let place = Place::new();
+    let examples = ["--example", r#"{"a": 1, "b": "x"}"#, "--example", r#"{"a": 0.5}"#];
+    let mut publisher = place.start(&[&["pub", "me/t", "--json", "--quiet"], &examples[..]].concat());
+    wait_until("the topic", || place.run(&["list", "shm:me"]).out.contains(" t "));
+    publisher.write(r#"{"a": 3}"#);
+    let shown = place.run(&["get", "me/t", "--wait", "20s"]);
+    assert_eq!(shown.printed(), "{\"a\": 3.0, \"b\": null}\n");
+    drop(publisher);
+    let empty = place.run_with_input(&["pub", "other/t", "--json", "--quiet"], "{\"a\": []}\n");
+    empty.assert_failure(
+        2,
+        "line 1 shows no type: an element of a is null or empty, which shows no type: give an --example with a value there",
+    );
+    assert_eq!(place.run(&["pub", "other/t", "--example", "1"]).code, Some(2));
+}
+
+#[test]
+fn pub_says_what_it_serves_and_until_when() {
+    let place = Place::new();
+    let ended = place.run_with_input(&["pub", "shm:me/t"], "x\n");
+    let expected = "fabricast: serving shm:me/t until the input ends, or Ctrl-C\n\
+                    fabricast: the input has ended after 1 value, and shm:me/t with it: --linger 1m keeps it served\n";
+    assert_eq!((ended.code, ended.out.as_str(), ended.error.as_str()), (Some(0), "", expected));
+    assert_eq!(place.run_with_input(&["pub", "shm:me/t", "--quiet"], "x\n").printed(), "");
+    let mut lingers = place.start(&["pub", "shm:me/t", "--linger", "90s"]);
+    assert_eq!(
+        lingers.error_line(),
+        "fabricast: serving shm:me/t until 1m30s after the input ends, or Ctrl-C"
+    );
+    lingers.write("x");
+    lingers.end_input();
+    assert_eq!(lingers.error_line(), "fabricast: the input has ended after 1 value: serving on for 1m30s");
+    lingers.signal(Signal::INT);
+    assert_eq!(lingers.end().printed(), "");
 }

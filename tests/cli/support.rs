@@ -55,10 +55,10 @@ impl Place {
     }
 
     /// Runs the program to its end with this standard input.
-    pub(crate) fn run_with_input(&self, arguments: &[&str], input: &str) -> Ended {
+    pub(crate) fn run_with_input(&self, arguments: &[&str], input: impl Into<Vec<u8>>) -> Ended {
         let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_fabricast"));
         command.env("FABRICAST_RUNTIME_DIR", self.path()).env_remove("RUST_LOG").args(arguments);
-        let output = command.timeout(PATIENCE).write_stdin(input).output().unwrap();
+        let output = command.timeout(PATIENCE).write_stdin(input.into()).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Ended { code: output.status.code(), out: text(output.stdout), error: text(output.stderr) }
     }
@@ -85,6 +85,14 @@ impl Place {
         Self::spawn(command)
     }
 
+    /// Starts the program with an output that nobody reads.
+    pub(crate) fn start_unread(&self, arguments: &[&str]) -> Running {
+        let mut child = self.command(arguments).spawn().unwrap();
+        drop(child.stdout.take());
+        let error = lines(child.stderr.take().unwrap());
+        Running { input: child.stdin.take(), child, out: lines(std::io::empty()), error }
+    }
+
     fn spawn(mut command: Command) -> Running {
         let mut child = command.spawn().unwrap();
         let out = lines(child.stdout.take().unwrap());
@@ -99,7 +107,7 @@ impl Place {
 
     /// The same for a topic of this kind.
     pub(crate) fn publish_as(&self, kind: &str, target: &str) -> Running {
-        let running = self.start(&["pub", target, "--kind", kind]);
+        let running = self.start(&["pub", target, "--kind", kind, "--quiet"]);
         let (address, topic) = target.split_once('/').unwrap();
         wait_until("the topic", || self.list(&[address]).iter().any(|row| row["topic"] == topic));
         running
@@ -121,6 +129,12 @@ impl Ended {
             (Some(code), format!("fabricast: {sentence}\n").as_str())
         );
         assert_eq!(self.out, "");
+    }
+
+    /// Checks that nothing was told at all.
+    #[track_caller]
+    pub(crate) fn assert_nothing(&self, code: i32) {
+        assert_eq!((self.code, self.out.as_str(), self.error.as_str()), (Some(code), "", ""));
     }
 
     /// Checks that all went well, and returns what was printed.
@@ -147,6 +161,11 @@ impl Running {
     /// Writes a line to standard input.
     pub(crate) fn write(&mut self, line: &str) {
         writeln!(self.input.as_mut().unwrap(), "{line}").unwrap();
+    }
+
+    /// Writes bytes to standard input.
+    pub(crate) fn write_bytes(&mut self, bytes: &[u8]) {
+        self.input.as_mut().unwrap().write_all(bytes).unwrap();
     }
 
     /// Ends standard input.
@@ -179,6 +198,13 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Whether a process has a handler for this signal: the mask `SigCgt` in proc(5) `status`.
+pub(crate) fn catches(process: u32, signal: Signal) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0
 }
 
 /// Looks until it is done.

@@ -1,13 +1,10 @@
 //! Publishers that hang, are gone, or refuse, and nodes and topics that are not there.
 
-use std::time::Duration;
-
 use fabricast::limits;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use rustix::process::Signal;
 
-use crate::attempts::one_of_three;
-use crate::support::{Place, Running, wait_until};
+use crate::support::{Ended, Place, catches, wait_until};
 use crate::watch::is_stopped;
 
 #[test]
@@ -56,45 +53,26 @@ fn a_stopped_publisher_is_hung() {
     wait_until("life", || place.list(&[]).iter().all(|row| row["state"] == "live"));
 }
 
-/// Both processes stand still for longer than a publisher may, and then the one that watches is the first to go on.
-fn stand_still(watching: &Running, publisher: &Running) {
-    for process in [publisher, watching] {
-        process.signal(Signal::STOP);
-        wait_until("the stop", || is_stopped(process.process()));
-    }
-    std::thread::park_timeout(Duration::from_millis(1200));
-    watching.signal(Signal::CONT);
-    std::thread::park_timeout(Duration::from_millis(20));
-    publisher.signal(Signal::CONT);
-}
-
+/// What was seen of its heart before both stood still says nothing afterwards. (The first to go on may be this one: what looks at
+/// the heart then prove is a test of the program's own, by a clock of its own; so is that `list` asks twice.)
 #[test]
 fn a_publisher_that_stood_still_with_everything_else_is_not_hung() {
     let place = Place::new();
     let mut publisher = place.publish("shm:p/t");
     publisher.write("one");
-    one_of_three(|| {
-        let watch = place.start(&["watch", "shm:p/t", "--count", "2"]);
-        watch.line();
-        stand_still(&watch, &publisher);
-        // Long enough for some looks at its heart.
-        std::thread::park_timeout(Duration::from_millis(300));
-        publisher.write("next");
-        watch.line();
-        let ended = watch.end();
-        if ended.error.is_empty() { Ok(()) } else { Err(ended.error) }
-    });
-    one_of_three(|| {
-        publisher.signal(Signal::STOP);
-        wait_until("the stop", || is_stopped(publisher.process()));
-        let list = place.start(&["list", "--json"]);
-        // It asks meanwhile.
-        std::thread::park_timeout(Duration::from_millis(300));
-        stand_still(&list, &publisher);
-        let line = list.line();
-        list.end();
-        if line.ends_with("\"live\"}") { Ok(()) } else { Err(line) }
-    });
+    let watch = place.start(&["watch", "shm:p/t", "--count", "2"]);
+    watch.line();
+    for process in [&watch, &publisher] {
+        process.signal(Signal::STOP);
+        wait_until("the stop", || is_stopped(process.process()));
+    }
+    wait_until("a heart that stands still", || place.list(&[])[0]["state"] == "hung");
+    publisher.signal(Signal::CONT);
+    wait_until("life", || place.list(&[])[0]["state"] == "live");
+    watch.signal(Signal::CONT);
+    publisher.write("next");
+    watch.line();
+    assert_eq!(watch.end().printed(), "");
 }
 
 #[test]
@@ -153,4 +131,84 @@ fn a_node_that_talks_nonsense_is_told_beside_the_listing() {
     let ended = place.run(&["list", "shm:odd"]);
     assert_eq!((ended.code, ended.out.as_str(), ended.error.as_str()), (Some(3), "", sentence));
     assert_eq!(place.run(&["get", "shm:odd/t"]).code, Some(3));
+}
+
+/// Starts the program by a shell that first does this.
+fn run_after(place: &Place, first: &str, arguments: &str) -> Ended {
+    let mut shell = std::process::Command::new("sh");
+    shell.env("FABRICAST_RUNTIME_DIR", place.path()).env_remove("RUST_LOG");
+    let script = format!("{first}; exec {} {arguments}", env!("CARGO_BIN_EXE_fabricast"));
+    let output = shell.arg("-c").arg(script).output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ended { code: output.status.code(), out: text(output.stdout), error: text(output.stderr) }
+}
+
+#[test]
+fn a_listing_that_is_short_of_descriptors_says_so_once() {
+    let place = Place::new();
+    let nodes: Vec<_> = (0..30).map(|number| place.node(&format!("node-{number:02}"))).collect();
+    let ended = run_after(&place, "ulimit -n 8", "list");
+    assert_eq!((ended.code, ended.error.lines().count()), (Some(7), 1), "{ended:?}");
+    let told = "; this process may have 8 files open, and `ulimit -n` raises that\n";
+    assert!(ended.error.ends_with(told), "{ended:?}");
+    assert!(ended.error.matches("shm:node-").count() >= 1 || ended.out.is_empty(), "{ended:?}");
+    drop(nodes);
+}
+
+#[test]
+fn what_this_host_is_short_of_exits_with_7() {
+    let place = Place::new();
+    let node = place.node("n");
+    let mut publisher = node.state_publisher::<u8>("t").open().unwrap();
+    publisher.publish(&1).unwrap();
+    for arguments in ["list", "info n/t", "get n/t", "watch n/t --count 1", "--help", "--version"] {
+        let ended = run_after(&place, "exec >/dev/full", arguments);
+        let sentence = "fabricast: cannot write to standard output: No space left on device (os error 28)\n";
+        assert_eq!((ended.code, ended.error.as_str()), (Some(7), sentence), "{arguments}");
+    }
+    let ended = run_after(&place, "ulimit -n 4", "get n/t");
+    assert_eq!((ended.code, ended.error.lines().count()), (Some(7), 1), "{ended:?}");
+    assert!(ended.error.contains("this process may have 4 files open"), "{ended:?}");
+    let ended = place.run(&["pub", "me/t", "--runtime-dir", "/proc/no/such"]);
+    assert_eq!(ended.code, Some(7), "{ended:?}");
+    assert!(ended.error.starts_with("fabricast: the runtime directory /proc/no/such cannot be used: "));
+}
+
+#[test]
+fn a_wait_that_ctrl_c_ended_is_no_answer() {
+    let place = Place::new();
+    let node = place.node("n");
+    let publisher = node.state_publisher::<u8>("t").open().unwrap();
+    let get = place.start(&["get", "n/t", "--wait", "1h"]);
+    wait_until("the handler", || catches(get.process(), Signal::INT) && publisher.pull_subscribers() == 1);
+    get.signal(Signal::INT);
+    get.end().assert_nothing(130);
+}
+
+#[test]
+fn a_closed_pipe_is_noticed_while_nothing_comes() {
+    let place = Place::new();
+    let node = place.node("n");
+    let _state = node.state_publisher::<u8>("s").open().unwrap();
+    let _log = node.log_publisher::<u8>("l").open().unwrap();
+    let verbs: [&[&str]; 4] = [
+        &["watch", "n/s"],
+        &["watch", "n/s", "--delivery", "push", "--json"],
+        &["tail", "n/l", "--follow"],
+        &["get", "n/s", "--wait", "1h"],
+    ];
+    for arguments in verbs {
+        place.start_unread(arguments).end().assert_nothing(0);
+    }
+}
+
+#[test]
+fn the_advice_fits_what_was_asked() {
+    let place = Place::new();
+    let sentence = "nothing can be read over an unreliable connection, which only pushes: leave --rdma-connect out, or use \
+                    `fabricast watch --delivery push` or `fabricast tail --push`";
+    for verb in ["info", "get", "watch", "tail", "hz"] {
+        let arguments = [verb, "rdma://127.0.0.1/t", "--rdma-connect", "tcp-unreliable"];
+        place.run(&arguments).assert_failure(2, sentence);
+    }
 }

@@ -1,13 +1,19 @@
 //! What the program tells and how it exits when it cannot do what was asked.
 
+use std::error::Error;
 use std::fmt::{self, Display};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::process::ExitCode;
 
+#[cfg(feature = "verbs")]
+use fabricast::VerbsError;
 use fabricast::{
-    Address, AddressError, ControlError, DialError, DirectoryError, FabricError, InspectError, NodeError,
-    PublisherError, ReceiveError, RefuseReason, SubscriberError, Target,
+    Address, AddressError, ControlError, DialError, DirectoryError, FabricError, InspectError, MemoryError,
+    NodeError, PublisherError, ReceiveError, RefuseReason, SubscriberError, Target,
 };
+use rustix::io::Errno;
+use rustix::process::Resource;
 
 use super::output::printable;
 
@@ -28,6 +34,10 @@ pub(crate) enum Exit {
     Hung,
     /// The publisher is gone.
     Gone,
+    /// This host or process is short of something: memory, descriptors, room on a disk, an RDMA device.
+    Local,
+    /// The process was asked to end before it had its answer.
+    Interrupted,
 }
 
 /// Why the program could not do what was asked.
@@ -57,6 +67,8 @@ impl Exit {
             Self::Refused => 4,
             Self::Hung => 5,
             Self::Gone => 6,
+            Self::Local => 7,
+            Self::Interrupted => 130,
         }
     }
 }
@@ -71,7 +83,7 @@ impl Display for Failure {
     }
 }
 
-impl std::error::Error for Failure {}
+impl Error for Failure {}
 
 impl From<Exit> for ExitCode {
     fn from(exit: Exit) -> Self {
@@ -92,18 +104,31 @@ impl Failure {
 
     /// What the parser of the arguments says; a malformed address speaks for itself.
     pub(crate) fn of_arguments(error: clap::Error) -> Self {
-        let source = std::error::Error::source(&error);
+        let source = Error::source(&error);
         match source.and_then(|source| source.downcast_ref::<AddressError>()) {
             Some(malformed) => Self::usage(malformed),
             None => Self::Arguments(error),
         }
     }
 
+    /// The same, with what is to be said of an address that leads to no RDMA device on most hosts.
+    pub(crate) fn at(self, address: &Address) -> Self {
+        let Address::Rdma { host, .. } = address else { return self };
+        let is_loopback = host.parse::<IpAddr>().map_or(host == "localhost", |address| address.is_loopback());
+        match self {
+            Self::Told { exit: exit @ Exit::Unreachable, sentence } if is_loopback => {
+                let what = "write the address of an RDMA interface (`rdma link` and `ip address` show them)";
+                Self::new(exit, format!("{sentence}; {host} seldom is that of an RDMA device: {what}"))
+            }
+            other => other,
+        }
+    }
+
     /// How the program exits.
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Arguments(error) if error.use_stderr() => Exit::Usage,
-            Self::Arguments(_) | Self::ClosedPipe => Exit::Done,
+            Self::Arguments(_) => Exit::Usage,
+            Self::ClosedPipe => Exit::Done,
             Self::Told { exit, .. } => *exit,
         }
     }
@@ -111,10 +136,15 @@ impl Failure {
     /// Tells the user.
     pub(crate) fn tell(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
-            Self::Arguments(error) => error.print(),
+            Self::Arguments(error) => write!(out, "{error}"),
             Self::ClosedPipe => Ok(()),
             Self::Told { sentence, .. } => writeln!(out, "fabricast: {}", printable(sentence)),
         }
+    }
+
+    /// Tells the user on standard error. It may be closed; then there is nobody to be told.
+    pub(crate) fn note(&self) {
+        let _ = self.tell(&mut io::stderr().lock());
     }
 }
 
@@ -124,7 +154,7 @@ impl From<io::Error> for Failure {
         if error.kind() == io::ErrorKind::BrokenPipe {
             return Self::ClosedPipe;
         }
-        Self::new(Exit::No, format!("cannot write to standard output: {error}"))
+        Self::new(Exit::Local, format!("cannot write to standard output: {error}"))
     }
 }
 
@@ -132,13 +162,17 @@ impl From<SubscriberError> for Failure {
     fn from(error: SubscriberError) -> Self {
         match &error {
             SubscriberError::Address(_) => Self::usage(error),
-            SubscriberError::Unreachable { source, .. } => Self::new(of_fabric(source), error),
+            SubscriberError::Unreachable { target, source } => {
+                of_fabric(source, &format_args!("cannot subscribe to {target}: "))
+            }
+            SubscriberError::Fabric(source) => of_fabric(source, &""),
+            SubscriberError::Memory(source) => Self::new(of_memory(source), error),
             SubscriberError::Session { target, source } => {
                 let address = &target.address;
                 of_session(address, source, &error)
             }
             SubscriberError::Refused { target, reason, .. } => of_refusal(target, *reason, &error),
-            _ => Self::new(Exit::Unreachable, error),
+            _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
         }
     }
 }
@@ -146,9 +180,9 @@ impl From<SubscriberError> for Failure {
 impl From<DirectoryError> for Failure {
     fn from(error: DirectoryError) -> Self {
         match &error {
-            DirectoryError::Fabric(source) => Self::new(of_fabric(source), error),
+            DirectoryError::Fabric(source) => of_fabric(source, &""),
             DirectoryError::Session { address, source } => of_session(address, source, &error),
-            _ => Self::new(Exit::Unreachable, error),
+            _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
         }
     }
 }
@@ -156,7 +190,7 @@ impl From<DirectoryError> for Failure {
 impl From<DialError> for Failure {
     fn from(error: DialError) -> Self {
         match &error {
-            DialError::Unreachable { source, .. } => Self::new(of_fabric(source), error),
+            DialError::Unreachable { source, .. } => Self::new(of_fabric(source, &"").exit(), error),
             DialError::Session { address, source } => of_session(address, source, &error),
             DialError::Refused { .. } | DialError::Unfit { .. } => Self::new(Exit::Refused, error),
             _ => Self::new(Exit::Unreachable, error),
@@ -166,21 +200,22 @@ impl From<DialError> for Failure {
 
 impl From<NodeError> for Failure {
     fn from(error: NodeError) -> Self {
-        let exit = match &error {
-            NodeError::Name(_) | NodeError::Fabric(FabricError::NameInUse { .. }) => Exit::Usage,
-            _ => Exit::Unreachable,
-        };
-        Self::new(exit, error)
+        match &error {
+            NodeError::Name(_) | NodeError::Fabric(FabricError::NameInUse { .. }) => Self::usage(error),
+            NodeError::Fabric(source) => of_fabric(source, &""),
+            _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
+        }
     }
 }
 
 impl From<PublisherError> for Failure {
     fn from(error: PublisherError) -> Self {
-        let exit = match &error {
-            PublisherError::Geometry(_) | PublisherError::PayloadLenMax { .. } => Exit::Usage,
-            _ => Exit::Unreachable,
-        };
-        Self::new(exit, error)
+        match &error {
+            PublisherError::Geometry(_) | PublisherError::PayloadLenMax { .. } => Self::usage(error),
+            PublisherError::Memory(source) => Self::new(of_memory(source), error),
+            PublisherError::Fabric(source) => of_fabric(source, &""),
+            _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
+        }
     }
 }
 
@@ -194,20 +229,90 @@ impl From<ReceiveError> for Failure {
     fn from(error: ReceiveError) -> Self {
         let exit = match &error {
             ReceiveError::Ended { .. } | ReceiveError::Gone { .. } => Exit::Gone,
-            ReceiveError::Fabric(_) => Exit::Unreachable,
+            ReceiveError::Fabric(source) => return of_fabric(source, &""),
             _ => Exit::No,
         };
         Self::new(exit, error)
     }
 }
 
-fn of_fabric(error: &FabricError) -> Exit {
-    match error {
+/// What a fabric's error means, with what was tried in front.
+fn of_fabric(error: &FabricError, tried: &dyn Display) -> Failure {
+    let exit = match error {
         FabricError::NodeGone { .. } => Exit::Gone,
+        FabricError::NoSuchNode { address: address @ Address::Rdma { .. } } => {
+            let what = "check host and port, and that its program serves RDMA there";
+            return Failure::new(Exit::Unreachable, format!("{tried}no node listens at {address}: {what}"));
+        }
+        FabricError::RuntimeDirectory { .. } => Exit::Local,
+        FabricError::Memory(source) => of_memory(source),
+        #[cfg(feature = "verbs")]
+        FabricError::Verbs(source) => of_verbs(source),
         // A node that hangs accepts no connections; some wait, then the kernel takes no more.
         FabricError::System { source, .. } if source.kind() == io::ErrorKind::WouldBlock => Exit::Hung,
+        _ => of_system(error).unwrap_or(Exit::Unreachable),
+    };
+    Failure::new(exit, format!("{tried}{}", explained(error)))
+}
+
+/// Whose fault it is that there is no memory.
+fn of_memory(error: &MemoryError) -> Exit {
+    match error {
+        MemoryError::Length { .. } => Exit::Usage,
+        MemoryError::System { .. } => Exit::Local,
         _ => Exit::Unreachable,
     }
+}
+
+/// Whether something is missing here, or at the other end.
+#[cfg(feature = "verbs")]
+fn of_verbs(error: &VerbsError) -> Exit {
+    match error {
+        VerbsError::NoDevice
+        | VerbsError::NoDeviceFiles { .. }
+        | VerbsError::NotPermitted { .. }
+        | VerbsError::NoSuchDevice { .. }
+        | VerbsError::NoActivePort { .. }
+        | VerbsError::NoGid { .. }
+        | VerbsError::Variable { .. }
+        | VerbsError::LockedMemory { .. }
+        | VerbsError::NoMemory { .. }
+        | VerbsError::DeviceGone => Exit::Local,
+        _ => of_system(error).unwrap_or(Exit::Unreachable),
+    }
+}
+
+/// The answer of the operating system that an error comes from.
+fn errno(error: &(dyn Error + 'static)) -> Option<Errno> {
+    let causes = std::iter::successors(Some(error), |error| (*error).source());
+    causes.filter_map(|error| error.downcast_ref()).find_map(Errno::from_io_error)
+}
+
+/// The code of an error by which the operating system says that this host or process is short of something.
+fn of_system(error: &(dyn Error + 'static)) -> Option<Exit> {
+    let is_local = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::NOSPC,
+        Errno::DQUOT,
+        Errno::ROFS,
+        Errno::FBIG,
+        Errno::IO,
+    ]
+    .contains(&errno(error)?);
+    is_local.then_some(Exit::Local)
+}
+
+/// An error with the limit that was hit, and what raises it, unless it says so itself.
+fn explained(error: &(dyn Error + 'static)) -> String {
+    let sentence = error.to_string();
+    if sentence.contains("ulimit") || errno(error) != Some(Errno::MFILE) {
+        return sentence;
+    }
+    let limit = rustix::process::getrlimit(Resource::Nofile).current;
+    let limit = limit.map_or_else(|| "any number of".to_owned(), |limit| limit.to_string());
+    format!("{sentence}; this process may have {limit} files open, and `ulimit -n` raises that")
 }
 
 fn of_session(address: &Address, source: &ControlError, error: &dyn Display) -> Failure {
@@ -282,8 +387,45 @@ mod tests {
         assert_eq!(session(busy).exit(), Exit::Refused);
         let address = target().address;
         let gone = FabricError::NodeGone { address: address.clone() };
-        assert_eq!(of_fabric(&gone), Exit::Gone);
-        assert_eq!(of_fabric(&FabricError::NoSuchNode { address }), Exit::Unreachable);
+        assert_eq!(of_fabric(&gone, &"").exit(), Exit::Gone);
+        assert_eq!(of_fabric(&FabricError::NoSuchNode { address }, &"").exit(), Exit::Unreachable);
+    }
+
+    #[test]
+    fn what_this_host_is_short_of_has_a_code_of_its_own() {
+        let system = |errno: Errno| FabricError::System { what: "open a socket", source: errno.into() };
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOSPC, Errno::ROFS, Errno::NOMEM] {
+            let failure = Failure::from(NodeError::Fabric(system(errno)));
+            assert_eq!(failure.exit().code(), 7, "{failure}");
+        }
+        let failure = Failure::from(DirectoryError::Fabric(system(Errno::MFILE)));
+        assert!(sentence(&failure).contains(" files open, and `ulimit -n` raises that"), "{failure}");
+        assert_eq!(Failure::from(NodeError::Fabric(system(Errno::CONNREFUSED))).exit(), Exit::Unreachable);
+        assert_eq!(Failure::from(NodeError::Fabric(system(Errno::AGAIN))).exit(), Exit::Hung);
+        let (path, why) = ("/x".to_owned(), "it belongs to user 1".to_owned());
+        let failure = Failure::from(NodeError::Fabric(FabricError::RuntimeDirectory { path, why }));
+        assert_eq!(failure.exit(), Exit::Local);
+        let memory = MemoryError::System { what: "create", len: 1, source: Errno::NOMEM.into() };
+        assert_eq!(Failure::from(PublisherError::Memory(memory)).exit(), Exit::Local);
+        let memory = MemoryError::Length { len: 1, max: 0 };
+        assert_eq!(Failure::from(PublisherError::Memory(memory)).exit(), Exit::Usage);
+    }
+
+    #[test]
+    fn advice_is_for_the_host_that_was_asked() {
+        let target: Target = "rdma://10.0.0.9:9999/t".parse().unwrap();
+        let source = FabricError::NoSuchNode { address: target.address.clone() };
+        let failure = Failure::from(SubscriberError::Unreachable { target, source });
+        let expected = "cannot subscribe to rdma://10.0.0.9:9999/t: no node listens at rdma://10.0.0.9:9999: check host \
+                        and port, and that its program serves RDMA there";
+        assert_eq!((failure.exit(), failure.to_string().as_str()), (Exit::Unreachable, expected));
+        let hint = "; 127.0.0.1 seldom is that of an RDMA device: write the address of an RDMA interface";
+        let unreachable = || Failure::new(Exit::Unreachable, "no route");
+        let at = |address: &str, failure: Failure| failure.at(&address.parse().unwrap()).to_string();
+        assert!(at("rdma://127.0.0.1", unreachable()).contains(hint));
+        assert!(at("rdma://localhost:1", unreachable()).contains("; localhost seldom is"));
+        assert_eq!(at("rdma://10.0.0.9", unreachable()), "no route");
+        assert_eq!(at("rdma://[::1]", Failure::new(Exit::Local, "no device")), "no device");
     }
 
     #[test]
@@ -291,6 +433,6 @@ mod tests {
         let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert_eq!((failure.exit(), sentence(&failure)), (Exit::Done, String::new()));
         let full = Failure::from(io::Error::from(io::ErrorKind::StorageFull));
-        assert_eq!(full.exit(), Exit::No);
+        assert_eq!(full.exit(), Exit::Local);
     }
 }

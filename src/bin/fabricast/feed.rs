@@ -7,12 +7,16 @@ use fabricast::{Liveness, ReceiveError, Target};
 use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
+use super::output;
 use super::subscription::{Subscription, View};
 
 /// How often the publisher's heartbeat is looked at, and how long one call waits for a value.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// Values that are there without waiting, between two looks at the time and whether the process was asked to end.
 const LOOK_EVERY: u32 = 64;
+
+/// Why values are missing that newer ones have replaced: nothing went wrong.
+pub(crate) const CONFLATED: &str = "conflated";
 
 /// A subscription that is followed, for some time or until something ends it.
 #[derive(Debug)]
@@ -108,6 +112,10 @@ impl<'a> Feed<'a> {
             }
             Ok(None) | Err(ReceiveError::Contended { .. }) => {
                 self.look_after_publisher();
+                // Nothing may come for long, and so no write that would fail.
+                if output::is_abandoned() {
+                    return Err(Failure::ClosedPipe);
+                }
                 Ok(self.ended().unwrap_or(Event::Nothing))
             }
             Err(ReceiveError::Ended { .. }) => Ok(Event::Over("it has ended".to_owned())),
@@ -161,7 +169,7 @@ impl<'a> Feed<'a> {
     fn catch_up(&mut self, first: u64, last: u64) -> Option<Loss> {
         let before = self.last.replace(last)?;
         let count = first.checked_sub(before.checked_add(1)?).filter(|count| *count > 0)?;
-        Some(Loss { first: before + 1, count, reason: "conflated" })
+        Some(Loss { first: before + 1, count, reason: CONFLATED })
     }
 
     /// Says once that the publisher is hung, and again after it has come back.
@@ -171,8 +179,7 @@ impl<'a> Feed<'a> {
             let (target, doing) = (self.target, self.doing);
             let sentence =
                 format!("the publisher of {target} is hung: its heart has stopped; {doing} goes on");
-            // Standard error may be closed; then there is nobody to be told.
-            let _ = Failure::new(Exit::Hung, sentence).tell(&mut std::io::stderr().lock());
+            Failure::new(Exit::Hung, sentence).note();
         }
     }
 }

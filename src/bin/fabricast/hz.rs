@@ -11,38 +11,44 @@ use super::clock;
 use super::failure::{Exit, Failure};
 use super::feed::{Event, Feed, Loss};
 use super::interrupt::Interrupt;
-use super::output::{count, json_line, span};
-use super::setting::{Setting, seconds};
+use super::output::{count, data_rate, json_line, rate, span};
+use super::setting::{Setting, target};
 use super::subscription::{Subscription, View};
+use super::units::duration;
 
 /// Time from one line to the next.
 const TICK: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
-A line a second, and one for all of the time at the end: publishes a second, bytes a second that were
-received, the time between publishes by the publisher's clock (mean, its standard deviation, which is
-the jitter, the shortest and the longest), and values that were lost: of a state topic replaced before
-they were read, of a log overwritten or damaged. Records of one batch are published at one moment.
+A line a second, and one for all of the time at the end: values published a second, their bytes (by
+the mean length of those that were received), the bytes that were received here, the time from one
+publish to the next by the publisher's clock (mean, its standard deviation, which is the jitter, the
+shortest and the longest), and values that were lost: of a state topic replaced before they were
+read, of a log overwritten or damaged. The time that values were missed in is shared out evenly among
+them: the mean is exact, and the jitter at least what is shown. Records of one batch are published at
+one moment.
 
-With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"bytes_per_s\",\"interval_ns\",
-\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"}; a time that there is not is null.
+With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"bytes_per_s\",
+\"received_bytes_per_s\",\"interval_ns\",\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"};
+a time that there is not is null.
 
 It goes on until --for is over, the topic ends, or Ctrl-C. The exit code is 1 if nothing came, 5 if
 the publisher is hung besides, 6 if its process is gone.
 
 Examples:
   fabricast hz shm:quotes/EURUSD
-  fabricast hz shm:exchange/trades --for 10
+  fabricast hz shm:exchange/trades --for 10s
   fabricast hz shm:exchange/trades --for 5 --json | jq 'select(.summary).rate'";
 
 /// Arguments of `hz`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic, as in shm:NODE/TOPIC.
+    /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
+    #[arg(value_parser = target)]
     target: Target,
-    /// End after so many seconds.
-    #[arg(long = "for", value_name = "SECS", value_parser = seconds)]
+    /// End after so long: seconds, or with a unit, as in 5s or 1m30s.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     /// Print one JSON object a line.
     #[arg(long)]
@@ -59,15 +65,15 @@ struct Tally {
     intervals: Intervals,
 }
 
-/// Times between publishes.
+/// Times from one publish to the next.
 #[derive(Clone, Copy, Debug, Default)]
 struct Intervals {
     number: u64,
     mean_ns: f64,
     /// The sum of the squares of the distances from the mean.
     squares: f64,
-    min_ns: u64,
-    max_ns: u64,
+    min_ns: f64,
+    max_ns: f64,
 }
 
 /// A tally as a line of JSON.
@@ -79,6 +85,7 @@ struct Line<'a> {
     lost: u64,
     rate: f64,
     bytes_per_s: f64,
+    received_bytes_per_s: f64,
     interval_ns: Option<f64>,
     jitter_ns: Option<f64>,
     interval_min_ns: Option<u64>,
@@ -148,12 +155,13 @@ impl Meter {
     fn value(&mut self, position: Position, len: usize, missed: Option<Loss>) {
         missed.into_iter().for_each(|missed| self.lose(missed));
         let last = self.last.replace(position);
-        let before = last.filter(|last| last.sequence.wrapping_add(1) == position.sequence);
-        let interval_ns = before.map(|last| position.published_ns.saturating_sub(last.published_ns));
         for tally in [&mut self.second, &mut self.whole] {
             tally.received += 1;
             tally.bytes += len as u64;
-            interval_ns.into_iter().for_each(|interval_ns| tally.intervals.add(interval_ns));
+            if let Some(last) = last {
+                let time_ns = position.published_ns.saturating_sub(last.published_ns);
+                tally.intervals.add(time_ns, position.sequence.saturating_sub(last.sequence));
+            }
         }
     }
 
@@ -203,31 +211,39 @@ impl Tally {
         let seconds = self.began.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
         let Self { received, lost, intervals, .. } = *self;
         let known = intervals.number > 0;
+        let rate = count(received + lost) / seconds;
+        let mean_len = count(self.bytes) / count(received.max(1));
         Line {
             topic,
             seconds,
             received,
             lost,
-            rate: count(received + lost) / seconds,
-            bytes_per_s: count(self.bytes) / seconds,
+            rate,
+            bytes_per_s: rate * mean_len,
+            received_bytes_per_s: count(self.bytes) / seconds,
             interval_ns: known.then_some(intervals.mean_ns),
             jitter_ns: known.then(|| intervals.deviation_ns()),
-            interval_min_ns: known.then_some(intervals.min_ns),
-            interval_max_ns: known.then_some(intervals.max_ns),
+            interval_min_ns: known.then(|| rounded(intervals.min_ns.floor())),
+            interval_max_ns: known.then(|| rounded(intervals.max_ns.ceil())),
             summary,
         }
     }
 }
 
 impl Intervals {
-    /// Takes one more in: mean and squares are kept up to date by Welford's method.
-    fn add(&mut self, interval_ns: u64) {
+    /// Takes in the time in which so many values were published after the last one: as many equal intervals. Mean and squares
+    /// are kept up to date by Welford's method.
+    fn add(&mut self, time_ns: u64, values: u64) {
+        if values == 0 {
+            return;
+        }
+        let interval_ns = count(time_ns) / count(values);
         self.min_ns = if self.number == 0 { interval_ns } else { self.min_ns.min(interval_ns) };
         self.max_ns = self.max_ns.max(interval_ns);
-        self.number += 1;
-        let distance = count(interval_ns) - self.mean_ns;
-        self.mean_ns += distance / count(self.number);
-        self.squares += distance * (count(interval_ns) - self.mean_ns);
+        self.number += values;
+        let distance = interval_ns - self.mean_ns;
+        self.mean_ns += distance * count(values) / count(self.number);
+        self.squares += count(values) * distance * (interval_ns - self.mean_ns);
     }
 
     /// The standard deviation.
@@ -238,16 +254,17 @@ impl Intervals {
 
 impl Line<'_> {
     const HEADING: &'static str =
-        "   seconds       rate/s        bytes/s   interval     jitter        min        max       lost";
+        "   seconds      rate   published    received  interval    jitter       min       max      lost";
 
     /// The line as people read it.
     fn text(&self) -> String {
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), span);
         let seconds = format!("{:.1}{}", self.seconds, if self.summary { " all" } else { "" });
         format!(
-            "{seconds:>10} {:>12.1} {:>14.0} {:>10} {:>10} {:>10} {:>10} {:>10}",
-            self.rate,
-            self.bytes_per_s,
+            "{seconds:>10} {:>9} {:>11} {:>11} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            rate(self.rate),
+            data_rate(self.bytes_per_s),
+            data_rate(self.received_bytes_per_s),
             time(self.interval_ns.map(rounded)),
             time(self.jitter_ns.map(rounded)),
             time(self.interval_min_ns),
@@ -274,13 +291,13 @@ mod tests {
     #[test]
     fn jitter_is_the_standard_deviation_of_the_intervals() {
         let mut intervals = Intervals::default();
-        [2, 4, 4, 4, 5, 5, 7, 9].into_iter().for_each(|interval_ns| intervals.add(interval_ns));
+        [2, 4, 4, 4, 5, 5, 7, 9].into_iter().for_each(|interval_ns| intervals.add(interval_ns, 1));
         assert_eq!((intervals.mean_ns, intervals.deviation_ns()), (5.0, 2.0));
-        assert_eq!((intervals.min_ns, intervals.max_ns), (2, 9));
+        assert_eq!((intervals.min_ns, intervals.max_ns), (2.0, 9.0));
     }
 
     #[test]
-    fn intervals_are_those_between_neighbours() {
+    fn an_interval_is_time_over_the_difference_of_sequences() {
         let mut meter = Meter::new("t".parse().unwrap(), true);
         let position = |sequence, published_ns| Position { sequence, published_ns };
         meter.value(position(1, 1000), 8, None);
@@ -288,8 +305,11 @@ mod tests {
         meter.value(position(5, 9000), 8, Some(Loss { first: 3, count: 2, reason: "conflated" }));
         meter.value(position(6, 9700), 8, None);
         let line = meter.whole.line(&meter.topic, true);
-        assert_eq!((line.received, line.lost, line.interval_ns), (4, 2, Some(600.0)));
-        assert_eq!((line.interval_min_ns, line.interval_max_ns), (Some(500), Some(700)));
+        assert_eq!((line.received, line.lost, line.interval_ns), (4, 2, Some(1740.0)));
+        assert_eq!((line.interval_min_ns, line.interval_max_ns), (Some(500), Some(2500)));
+        // Of six that were published, four were received.
+        let share = line.received_bytes_per_s / line.bytes_per_s;
+        assert!((share - 4.0 / 6.0).abs() < 1e-9, "{line:?}");
         assert!(line.text().contains(" all "));
     }
 }

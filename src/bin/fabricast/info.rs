@@ -8,12 +8,13 @@ use serde::Serialize;
 
 use super::clock;
 use super::failure::{Exit, Failure};
-use super::output::{json_line, printable, span, table};
-use super::setting::Setting;
+use super::output::{age_ns, ago, data, json_line, memory, printable, span, table};
+use super::setting::{Setting, target};
 
 const AFTER_HELP: &str = "\
 It attaches to the topic, reads its repository, and detaches: it is one of the pull subscribers that
-it counts. The remote key is masked unless --show-keys is given.
+it counts. The remote key is masked unless --show-keys is given. Sizes of values are in units of a
+thousand (kB), those of memory in units of 1,024 (KiB); --json has bytes.
 
 Examples:
   fabricast info shm:quotes/EURUSD
@@ -26,7 +27,8 @@ const MASK: &str = "****************  (--show-keys shows it)";
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic, as in shm:NODE/TOPIC.
+    /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
+    #[arg(value_parser = target)]
     target: Target,
     /// Show remote key and address of the repository.
     #[arg(long)]
@@ -63,12 +65,12 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 
 fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Result<()> {
     let now_ns = clock::realtime_ns();
-    let ago = |ns: u64| format!("{} ago", span(now_ns.saturating_sub(ns)));
+    let ago = |ns: u64| ago(age_ns(now_ns, ns));
     let unknown = || "-".to_owned();
     let hidden =
         |number: Option<u64>| number.map_or_else(|| MASK.to_owned(), |number| format!("{number:016x}"));
     let newest = match (report.published_ns, report.newest_len) {
-        (Some(published_ns), Some(len)) => format!("{len} bytes, {}", ago(published_ns)),
+        (Some(published_ns), Some(len)) => format!("{}, {}", data(len), ago(published_ns)),
         (Some(published_ns), None) => ago(published_ns),
         (None, _) => "nothing published yet".to_owned(),
     };
@@ -87,13 +89,13 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
         ["topic id".to_owned(), report.topic_id.to_string()],
         ["layout version".to_owned(), geometry.layout_version.to_string()],
         ring(geometry),
-        ["largest payload".to_owned(), format!("{} bytes", geometry.payload_len_max)],
-        ["region".to_owned(), format!("{} bytes", geometry.region_len)],
+        ["largest payload".to_owned(), memory(geometry.payload_len_max as u64)],
+        ["memory".to_owned(), memory(geometry.region_len as u64)],
         ["rkey".to_owned(), hidden(report.rkey)],
         ["address".to_owned(), hidden(report.address)],
     ];
     rows.extend(held(report));
-    rows.extend(report.counters.iter().map(|counter| [printable(&counter.name), amount(counter)]));
+    rows.extend(report.counters.iter().map(|counter| [label(counter), amount(counter)]));
     rows.extend(report.errors.iter().map(|error| {
         let name = format!("error: {}", printable(&error.name));
         [name, format!("{} times, first {}, last {}", error.value, ago(error.first_ns), ago(error.last_ns))]
@@ -108,11 +110,11 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
 
 /// What its values are kept in.
 fn ring(geometry: &GeometryReport) -> [String; 2] {
-    let GeometryReport { slot_count, slot_stride, .. } = geometry;
+    let (slot_count, stride) = (geometry.slot_count, memory(geometry.slot_stride as u64));
     match geometry.capacity {
-        None => ["slots".to_owned(), format!("{slot_count} of {slot_stride} bytes")],
+        None => ["slots".to_owned(), format!("{slot_count} of {stride}")],
         Some(capacity) => {
-            let parts = format!("{capacity} bytes in {slot_count} segments of {slot_stride} bytes");
+            let parts = format!("{} in {slot_count} segments of {stride}", memory(capacity as u64));
             ["ring".to_owned(), parts]
         }
     }
@@ -123,15 +125,22 @@ fn held(report: &TopicReport) -> Option<[String; 2]> {
     let (first, held_len) = (report.first_sequence?, report.held_len?);
     let held = match report.sequence {
         newest if newest < first => "none".to_owned(),
-        newest => format!("{first} to {newest}, {held_len} bytes"),
+        newest => format!("{first} to {newest}, {}", data(held_len)),
     };
     Some(["records".to_owned(), held])
+}
+
+/// What a counter is called: the bytes are those of all values so far.
+fn label(counter: &Counter) -> String {
+    if counter.name == "bytes" { "published".to_owned() } else { printable(&counter.name) }
 }
 
 /// A counter's value with its unit.
 fn amount(counter: &Counter) -> String {
     match counter.unit {
-        Unit::Bytes => format!("{} bytes", counter.value),
+        Unit::Bytes => data(counter.value),
+        // Nothing takes no time at all: nothing was measured yet.
+        Unit::Ns if counter.value == 0 => "-".to_owned(),
         Unit::Ns => span(counter.value),
         _ => counter.value.to_string(),
     }

@@ -7,9 +7,6 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Select, TryRecvError, bound
 
 use super::failure::{Exit, Failure};
 
-/// What a process reports that a second Ctrl-C has ended at once.
-const INTERRUPTED: i32 = 130;
-
 /// Tells when the process was asked to end, so that it ends in good order. Who asks again ends it at once.
 #[derive(Debug)]
 pub(crate) struct Interrupt {
@@ -35,12 +32,12 @@ impl Interrupt {
         let mut asked = false;
         let taken = ctrlc::set_handler(move || {
             if std::mem::replace(&mut asked, true) {
-                std::process::exit(INTERRUPTED);
+                std::process::exit(Exit::Interrupted.code().into());
             }
             // It cannot fail: the channel has room for the one message there is.
             let _ = sender.try_send(());
         });
-        taken.map_err(|error| Failure::new(Exit::No, format!("cannot take signals: {error}")))?;
+        taken.map_err(|error| Failure::new(Exit::Local, format!("cannot take signals: {error}")))?;
         Ok(Self { signals, came: Cell::new(false) })
     }
 

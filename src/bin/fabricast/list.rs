@@ -1,5 +1,6 @@
 //! `fabricast list`: nodes and topics.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
@@ -12,8 +13,8 @@ use serde::Serialize;
 
 use super::clock;
 use super::failure::{Exit, Failure};
-use super::output::{json_line, printable, span, table};
-use super::setting::Setting;
+use super::output::{age, age_ns, json_line, printable, table};
+use super::setting::{Setting, no_nodes};
 
 /// How long a node may take to answer before it is called hung.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -22,15 +23,20 @@ const LAST_PATIENCE: Duration = Duration::from_millis(100);
 /// Nodes that are asked at a time, so that those that hang do not hold up the others.
 const ASKED_AT_ONCE: usize = 16;
 
+/// Nodes that a message names; of the others it gives the number.
+const NAMED_AT_ONCE: usize = 3;
+
 const AFTER_HELP: &str = "\
 STATE is live, hung (the process is there and does not answer in 1.1 seconds) or gone (the process
 has ended and left its entry). AGE is the time since the newest value. A node without topics, or
-that cannot be asked, has `-` for its topic.
+that cannot be asked, has `-` for its topic. An age like `-1h00m (clock?)` is that of a value from the
+future: one of the clocks is wrong.
 
 With --json each topic is a line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\"}; what
 there is not is null.
 
-Without ADDRESS the exit code is 0 whatever is found. With ADDRESS it is 3 if there is no such node,
+Without ADDRESS the exit code is 0 whatever is found, and 7 if this process had not the means to ask,
+file descriptors say. With ADDRESS it is 3 if there is no such node,
 5 if it is hung, 6 if it is gone.
 
 Examples:
@@ -58,7 +64,7 @@ struct Row {
     #[serde(rename = "type")]
     type_name: Option<String>,
     sequence: Option<u64>,
-    age_ns: Option<u64>,
+    age_ns: Option<i64>,
     state: Liveness,
 }
 
@@ -72,16 +78,20 @@ struct Found {
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     match &arguments.address {
         Some(address) => {
-            let found = one(&setting.node(None)?, address)?;
+            let found = one(&setting.reader(address)?, address).map_err(|failure| failure.at(address))?;
             print(arguments, std::slice::from_ref(&found))?;
             found.answer.map(|_| Exit::Done)
         }
         None => {
-            let mut found = all(&setting.node(None)?)?;
+            let place = setting.place();
+            let mut found = if place.exists() { all(&setting.node(None)?)? } else { Vec::new() };
+            if found.is_empty() {
+                Failure::new(Exit::Done, no_nodes(&place)).note();
+                return Ok(Exit::Done);
+            }
             found.sort_by(|one, other| one.node.cmp(&other.node));
             print(arguments, &found)?;
-            note_troubles(&found);
-            Ok(Exit::Done)
+            Ok(note_troubles(&found))
         }
     }
 }
@@ -102,10 +112,13 @@ fn one(node: &Node, address: &Address) -> Result<Found, Failure> {
 
 /// What the node at this address says, if not at the first time then at the second.
 fn directory(node: &Node, address: &Address) -> Result<Directory, DirectoryError> {
-    match node.directory_timeout(address, PATIENCE) {
-        Err(DirectoryError::Session { source: ControlError::Deadline { .. }, .. }) => {
-            node.directory_timeout(address, LAST_PATIENCE)
-        }
+    twice(|patience| node.directory_timeout(address, patience))
+}
+
+/// The answer to a question that is asked again if none came in time.
+fn twice<A>(mut ask: impl FnMut(Duration) -> Result<A, DirectoryError>) -> Result<A, DirectoryError> {
+    match ask(PATIENCE) {
+        Err(DirectoryError::Session { source: ControlError::Deadline { .. }, .. }) => ask(LAST_PATIENCE),
         answer => answer,
     }
 }
@@ -161,15 +174,38 @@ fn print(arguments: &Arguments, found: &[Found]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says why nodes that live could not be asked: the listing has no room for it.
-fn note_troubles(found: &[Found]) {
-    let mut out = std::io::stderr().lock();
+/// Says why nodes that live could not be asked: the listing has no room for it. Once for all nodes with the same trouble;
+/// what this process is short of is also how it exits.
+fn note_troubles(found: &[Found]) -> Exit {
+    let mut troubles: BTreeMap<String, Vec<&NodeName>> = BTreeMap::new();
+    let mut exit = Exit::Done;
     for found in found.iter().filter(|found| found.state() == Liveness::Live) {
         if let Err(failure) = &found.answer {
-            // Standard error may be closed; then there is nobody to be told.
-            let _ = failure.tell(&mut out);
+            troubles.entry(failure.to_string()).or_default().push(&found.node);
+            if failure.exit() == Exit::Local {
+                exit = Exit::Local;
+            }
         }
     }
+    for (sentence, nodes) in troubles {
+        Failure::new(exit, about(&sentence, &nodes)).note();
+    }
+    exit
+}
+
+/// A sentence on these nodes that names them.
+fn about(sentence: &str, nodes: &[&NodeName]) -> String {
+    if let [node] = nodes
+        && sentence.contains(&format!("shm:{node}"))
+    {
+        return sentence.to_owned();
+    }
+    let named: Vec<String> = nodes.iter().take(NAMED_AT_ONCE).map(|node| format!("shm:{node}")).collect();
+    let more = match nodes.len().saturating_sub(named.len()) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    format!("cannot ask {}{more}: {sentence}", named.join(", "))
 }
 
 impl Found {
@@ -203,7 +239,7 @@ impl Found {
             kind: Some(topic.kind),
             type_name: Some(topic.type_name.clone()),
             sequence: Some(topic.sequence.get()),
-            age_ns: published(topic).map(|published_ns| now_ns.saturating_sub(published_ns)),
+            age_ns: published(topic).map(|published_ns| age_ns(now_ns, published_ns)),
             state: self.state(),
         };
         topics.iter().map(row).collect()
@@ -219,7 +255,7 @@ impl Row {
             self.kind.map_or_else(absent, |kind| kind.to_string()),
             self.type_name.as_deref().map_or_else(absent, printable),
             self.sequence.map_or_else(absent, |sequence| sequence.to_string()),
-            self.age_ns.map_or_else(absent, span),
+            self.age_ns.map_or_else(absent, age),
             self.state.to_string(),
         ]
     }

@@ -13,8 +13,10 @@ mod perf;
 mod printer;
 mod publish;
 mod setting;
+mod shape;
 mod subscription;
 mod tail;
+mod units;
 mod value;
 mod watch;
 
@@ -26,12 +28,21 @@ use clap::{Parser, Subcommand};
 use self::failure::{Exit, Failure};
 use self::setting::Setting;
 
+/// The version, and what is built in.
+const VERSION: &str = if cfg!(feature = "verbs") {
+    concat!(env!("CARGO_PKG_VERSION"), " +verbs")
+} else {
+    env!("CARGO_PKG_VERSION")
+};
 const ABOUT: &str = "Publish, watch and inspect topics of shared memory, on this host and by RDMA on others.";
 const AFTER_HELP: &str = "\
 Addresses:
   shm:NODE               a node of this host and user
   rdma://HOST[:PORT]     a node of another host, port 7471 by default; needs a build with the feature verbs
-  ADDRESS/TOPIC          a topic of a node
+  ADDRESS/TOPIC          a topic of a node; NODE/TOPIC is short for shm:NODE/TOPIC
+
+Times and sizes are written as they are printed: 250ms, 5s, 1m30s, and 64k or 64KiB (65,536 bytes), 64kB
+(64,000). A time without a unit is in seconds, a size in bytes.
 
 Exit codes:
   0  done
@@ -41,6 +52,9 @@ Exit codes:
   4  refused by the publisher
   5  the publisher is hung
   6  the publisher is gone
+  7  this host or process is short of something: descriptors, memory, room on a disk, an RDMA device, a
+     runtime directory that can be used
+  130  Ctrl-C came before the answer, or twice; one ends `watch`, `tail`, `hz` and `pub` in good order, with 0
 
 Examples:
   fabricast list                                  what is published on this host
@@ -53,7 +67,7 @@ Examples:
 
 /// The arguments.
 #[derive(Debug, Parser)]
-#[command(name = "fabricast", version, about = ABOUT, after_help = AFTER_HELP, max_term_width = 100)]
+#[command(name = "fabricast", version = VERSION, about = ABOUT, after_help = AFTER_HELP, max_term_width = 100)]
 struct Cli {
     #[command(flatten)]
     setting: Setting,
@@ -86,14 +100,28 @@ fn main() -> ExitCode {
         Ok(cli) => run(&cli),
         Err(error) => Err(Failure::of_arguments(error)),
     };
-    let exit = outcome.unwrap_or_else(|failure| {
-        // Standard error may be closed; then there is nobody to be told.
-        let _ = failure.tell(&mut std::io::stderr().lock());
-        failure.exit()
+    let exit = outcome.unwrap_or_else(|failure| match failure {
+        Failure::Arguments(error) => show(&error),
+        failure => {
+            failure.note();
+            failure.exit()
+        }
     });
-    // Verbs flush what they print and hear of failures; here is only left what help has printed.
-    let _ = std::io::stdout().flush();
     exit.into()
+}
+
+/// Prints help, the version, or what is wrong with the arguments.
+fn show(error: &clap::Error) -> Exit {
+    let printed = error.print().and_then(|()| std::io::stdout().flush());
+    match printed.map_err(Failure::from) {
+        // Standard error may be closed; then there is nobody to be told.
+        Err(failure) if !error.use_stderr() => {
+            failure.note();
+            failure.exit()
+        }
+        _ if error.use_stderr() => Exit::Usage,
+        _ => Exit::Done,
+    }
 }
 
 fn run(cli: &Cli) -> Result<Exit, Failure> {

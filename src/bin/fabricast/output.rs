@@ -2,33 +2,70 @@
 
 use std::io::{self, Write};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
 /// Bytes of a line of a hex dump.
 const DUMP_WIDTH: usize = 16;
 
-/// One line of JSON for people: with spaces, and without characters that would do something to the terminal.
+/// One line of JSON for people: with spaces.
 pub(crate) fn readable(value: &serde_json::Value) -> String {
-    let mut line = Vec::new();
-    let mut serializer = Serializer::with_formatter(&mut line, Spaced);
-    if value.serialize(&mut serializer).is_err() {
-        return String::new();
-    }
-    printable(&String::from_utf8_lossy(&line))
+    String::from_utf8(json(value, true).unwrap_or_default()).unwrap_or_default()
 }
 
 /// One line of JSON for programs, written at once, so that it is seen as soon as it is there.
 pub(crate) fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(value)?;
+    let mut line = json(value, false)?;
     line.push(b'\n');
     out.write_all(&line)?;
     out.flush()
 }
 
-/// The text without control characters: what comes from others must not steer the terminal.
+fn json(value: &impl Serialize, spaced: bool) -> io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    value.serialize(&mut Serializer::with_formatter(&mut line, Escaping { spaced }))?;
+    Ok(line)
+}
+
+/// The text with its hidden characters escaped as in JSON: what comes from others must not steer the terminal.
 pub(crate) fn printable(text: &str) -> String {
-    text.chars().map(|char| if char.is_control() { char::REPLACEMENT_CHARACTER } else { char }).collect()
+    let mut shown = String::with_capacity(text.len());
+    for char in text.chars() {
+        match is_hidden(char) {
+            true => shown.push_str(&escaped(char)),
+            false => shown.push(char),
+        }
+    }
+    shown
+}
+
+/// Whether a character acts on the terminal, changes the order of the text around it, or shows nothing at all: control
+/// characters, line and paragraph separators, format characters, fillers and tags of Unicode.
+fn is_hidden(char: char) -> bool {
+    match char {
+        ' '..='~' => false,
+        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{feff}'
+        | '\u{ffa0}' => true,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => true,
+        '\u{fff9}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => true,
+        '\u{e0000}'..='\u{e007f}' => true,
+        other => other.is_control(),
+    }
+}
+
+/// A character as JSON escapes it.
+fn escaped(char: char) -> String {
+    char.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+}
+
+/// Whether nobody reads standard output any more: the other end of its pipe is closed, its terminal gone.
+pub(crate) fn is_abandoned() -> bool {
+    let out = io::stdout();
+    let mut waited = [PollFd::new(&out, PollFlags::empty())];
+    let answered = rustix::event::poll(&mut waited, Some(&Timespec::default()));
+    let [waited] = waited;
+    answered.is_ok() && waited.revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// A duration in the unit that fits it.
@@ -45,6 +82,61 @@ pub(crate) fn span(ns: u64) -> String {
         Some((unit_ns, unit)) => format!("{}.{}{unit}", ns / unit_ns, ns % unit_ns * 10 / unit_ns),
         None => format!("{ns}ns"),
     }
+}
+
+/// How long ago something happened by this host's clock, nanoseconds; negative where that clock is behind.
+pub(crate) fn age_ns(now_ns: u64, then_ns: u64) -> i64 {
+    let age_ns = i128::from(now_ns) - i128::from(then_ns);
+    i64::try_from(age_ns).unwrap_or(if age_ns < 0 { i64::MIN } else { i64::MAX })
+}
+
+/// An age in the unit that fits it. Nothing is younger than this moment: then one of the clocks is wrong.
+pub(crate) fn age(ns: i64) -> String {
+    let span = span(ns.unsigned_abs());
+    if ns < 0 { format!("-{span} (clock?)") } else { span }
+}
+
+/// When something happened, in words.
+pub(crate) fn ago(ns: i64) -> String {
+    let span = span(ns.unsigned_abs());
+    if ns < 0 { format!("in {span} (clock?)") } else { format!("{span} ago") }
+}
+
+/// Bytes of values, in units of a thousand.
+pub(crate) fn data(bytes: u64) -> String {
+    scaled(count(bytes), 1000.0, &[" B", " kB", " MB", " GB", " TB"])
+}
+
+/// Bytes of memory, in units of 1,024.
+pub(crate) fn memory(bytes: u64) -> String {
+    scaled(count(bytes), 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
+}
+
+/// Bytes a second, in units of a thousand.
+pub(crate) fn data_rate(bytes_per_s: f64) -> String {
+    format!("{}/s", scaled(bytes_per_s.round(), 1000.0, &[" B", " kB", " MB", " GB", " TB"]))
+}
+
+/// Values a second.
+pub(crate) fn rate(per_s: f64) -> String {
+    let text = scaled(per_s, 1000.0, &["", "k", "M", "G"]);
+    format!("{text}/s")
+}
+
+/// A number in the largest of these units that it has one of, with one digit behind the point unless it is whole and small.
+fn scaled(number: f64, step: f64, units: &[&str]) -> String {
+    let mut units = units.iter();
+    let (mut number, mut unit) = (number, units.next());
+    if number < step && number.fract() == 0.0 {
+        return format!("{number}{}", unit.unwrap_or(&""));
+    }
+    // What would be shown as a whole step belongs to the next unit.
+    while number >= step - 0.05
+        && let Some(larger) = units.next()
+    {
+        (number, unit) = (number / step, Some(larger));
+    }
+    format!("{number:.1}{}", unit.unwrap_or(&""))
 }
 
 /// A count as a number to calculate with; exact up to 2^53.
@@ -82,21 +174,40 @@ pub(crate) fn hex_dump(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// JSON on one line, with a space behind each colon and comma.
+/// JSON on one line in which no hidden character stands as it is; with a space behind each colon and comma, or without.
 #[derive(Debug)]
-struct Spaced;
+struct Escaping {
+    spaced: bool,
+}
 
-impl Formatter for Spaced {
+impl Escaping {
+    fn comma(&self, out: &mut (impl Write + ?Sized), first: bool) -> io::Result<()> {
+        match (first, self.spaced) {
+            (true, _) => Ok(()),
+            (false, true) => out.write_all(b", "),
+            (false, false) => out.write_all(b","),
+        }
+    }
+}
+
+impl Formatter for Escaping {
     fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
+        self.comma(out, first)
     }
 
     fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { out.write_all(b", ") }
+        self.comma(out, first)
     }
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(b": ")
+        out.write_all(if self.spaced { b": " } else { b":" })
+    }
+
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+        if !fragment.chars().any(is_hidden) {
+            return out.write_all(fragment.as_bytes());
+        }
+        out.write_all(printable(fragment).as_bytes())
     }
 }
 
@@ -123,9 +234,45 @@ mod tests {
     }
 
     #[test]
-    fn readable_json_has_spaces_and_no_control_characters() {
-        let value = serde_json::json!({ "a": [1, "x\u{1b}[2J\u{9b}"], "b": null });
-        assert_eq!(readable(&value), "{\"a\": [1, \"x\\u001b[2J\u{fffd}\"], \"b\": null}");
+    fn json_has_no_hidden_characters_and_keeps_its_values() {
+        let value = serde_json::json!({ "b": [1, "x\u{1b}[2J\u{9b}\u{202e}é\u{e0041}"], "a\u{200b}": null });
+        let shown = "{\"b\": [1, \"x\\u001b[2J\\u009b\\u202eé\\udb40\\udc41\"], \"a\\u200b\": null}";
+        assert_eq!(readable(&value), shown);
+        let mut line = Vec::new();
+        json_line(&mut line, &value).unwrap();
+        assert_eq!(
+            String::from_utf8(line.clone()).unwrap(),
+            shown.replace(": ", ":").replace(", ", ",") + "\n"
+        );
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(&line).unwrap(), value);
+    }
+
+    #[test]
+    fn hidden_characters_are_escaped_and_all_others_kept() {
+        let kept = "a ~ é ß 日本 \u{301} 🦀 \\";
+        assert_eq!(printable(kept), kept);
+        assert_eq!(printable("a\u{202e}b\u{7f}\n"), "a\\u202eb\\u007f\\u000a");
+    }
+
+    #[test]
+    fn an_age_below_nothing_is_a_question_of_clocks() {
+        let now_ns = 5_000_000_000_000;
+        let ages = [0, 1_500, 3_600_000_000_000].map(|ns| age(age_ns(now_ns, now_ns - ns)));
+        assert_eq!(ages, ["0ns", "1.5us", "1h00m"]);
+        let ahead = age_ns(now_ns, now_ns + 3_600_000_000_000);
+        assert_eq!((age(ahead).as_str(), ago(ahead).as_str()), ("-1h00m (clock?)", "in 1h00m (clock?)"));
+        assert_eq!((age_ns(0, u64::MAX), age_ns(u64::MAX, 0)), (i64::MIN, i64::MAX));
+        assert!(age(i64::MIN).ends_with("(clock?)"));
+    }
+
+    #[test]
+    fn amounts_have_a_unit_that_fits() {
+        assert_eq!([0, 13, 999, 1_000, 1_782].map(data), ["0 B", "13 B", "999 B", "1.0 kB", "1.8 kB"]);
+        assert_eq!([999_949, 999_960, 8_200_000].map(data), ["999.9 kB", "1.0 MB", "8.2 MB"]);
+        assert_eq!([512, 4_224, 1 << 20].map(memory), ["512 B", "4.1 KiB", "1.0 MiB"]);
+        assert_eq!([0.0, 0.5, 80.0, 100_009.3].map(rate), ["0/s", "0.5/s", "80/s", "100.0k/s"]);
+        assert_eq!(data_rate(8_200_410.0), "8.2 MB/s");
+        assert!(data(u64::MAX).ends_with(" TB"));
     }
 
     #[test]

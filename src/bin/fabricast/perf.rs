@@ -23,6 +23,7 @@ use self::cpus::Choice;
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::setting::Setting;
+use super::units::{duration, size_in};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,8 +56,8 @@ pub(crate) struct Arguments {
     /// What moves the bytes between processes that are started here; otherwise the address of --connect says it
     #[arg(long, value_enum, default_value_t = FabricName::Shm, conflicts_with = "connect")]
     fabric: FabricName,
-    /// Payload sizes in bytes, separated by commas
-    #[arg(long, value_delimiter = ',', default_value = "64", value_parser = clap::value_parser!(u32).range(8..=1 << 30))]
+    /// Payload sizes, separated by commas: bytes, or with a unit, as in 64k
+    #[arg(long, value_delimiter = ',', default_value = "64", value_parser = size_in::<u32>(8..=1 << 30))]
     size: Vec<u32>,
     /// Processes that subscribe to what is measured. One of them answers; the others take what they can catch, on
     /// any processor, and what is replaced before they have read it counts as lost
@@ -65,8 +66,8 @@ pub(crate) struct Arguments {
     /// Round trips, or records, to measure for each size [default: as many as --for allows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     iterations: Option<u64>,
-    /// Seconds to measure for each size
-    #[arg(long = "for", value_name = "SECS", default_value_t = 1.0, value_parser = seconds)]
+    /// Time to measure for each size: seconds, or with a unit, as in 5s
+    #[arg(long = "for", value_name = "TIME", default_value_t = 1.0, value_parser = seconds)]
     seconds: f64,
     /// The processors of the measuring and of the answering process; `auto` for the first two, `any` to let them wander
     #[arg(long, value_name = "A,B", default_value = "auto")]
@@ -94,8 +95,8 @@ pub(crate) struct Arguments {
     /// Measure against the process that answers at this address
     #[arg(long, value_name = "ADDRESS", conflicts_with = "floor")]
     connect: Option<Address>,
-    /// Seconds to wait for the other process
-    #[arg(long, value_name = "SECS", default_value_t = 10.0, value_parser = seconds)]
+    /// Time to wait for the other process
+    #[arg(long, value_name = "TIME", default_value_t = 10.0, value_parser = seconds)]
     wait: f64,
     /// Given by a measuring process to the one it starts
     #[arg(long, hide = true, requires = "serve")]
@@ -276,8 +277,8 @@ fn marked(bytes: &[u8], len: usize) -> Option<u64> {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("write seconds from 0.01 to 86400".to_owned()),
+    match duration(text)?.as_secs_f64() {
+        seconds if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("write a time from 10ms to 1d".to_owned()),
     }
 }

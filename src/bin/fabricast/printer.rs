@@ -5,8 +5,8 @@ use std::io::{StdoutLock, Write};
 use fabricast::{Schema, TopicName};
 
 use super::failure::{Exit, Failure};
-use super::feed::Loss;
-use super::output::{hex_dump, json_line, span};
+use super::feed::{CONFLATED, Loss};
+use super::output::{age, data, hex_dump, json_line};
 use super::subscription::{Subscription, Value};
 use super::value::{LossLine, ValueLine, age_ns, text};
 
@@ -47,10 +47,10 @@ impl Printer {
 
     /// Prints a value; one that is not of its topic's type is a loss.
     pub(crate) fn value(&mut self, value: &Value) -> Result<(), Failure> {
-        let head = || format!("{:>10}  {:>8}  ", value.sequence, span(age_ns(value)));
+        let head = || format!("{:>10}  {:>8}  ", value.sequence, age(age_ns(value)));
         let line = match self.form {
             Form::Raw => Ok(value.bytes.clone()),
-            Form::Hex => Ok(format!("{}{} bytes\n", head(), value.bytes.len()).into_bytes()),
+            Form::Hex => Ok(format!("{}{}\n", head(), data(value.bytes.len() as u64)).into_bytes()),
             Form::Text => text(&self.schema, value).map(|text| format!("{}{text}\n", head()).into_bytes()),
             Form::Json => match ValueLine::new(&self.topic, &self.schema, value) {
                 Ok(line) => {
@@ -86,11 +86,16 @@ impl Printer {
             }
             Form::Raw => {
                 let sentence = format!("{count} lost from {first} on: {reason}");
-                // Standard error may be closed; then there is nobody to be told.
-                let _ = Failure::new(Exit::No, sentence).tell(&mut std::io::stderr().lock());
+                Failure::new(Exit::No, sentence).note();
             }
             Form::Text | Form::Hex => {
-                writeln!(self.out, "{first:>10}  {:>8}  {count} lost: {reason}", "-")?;
+                match reason {
+                    CONFLATED => {
+                        let what = "skipped (newer values replaced them)";
+                        writeln!(self.out, "{first:>10}  {:>8}  {count} {what}", "-")?;
+                    }
+                    _ => writeln!(self.out, "{first:>10}  {:>8}  {count} lost: {reason}", "-")?,
+                }
                 self.out.flush()?;
             }
         }

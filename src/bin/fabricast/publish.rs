@@ -1,45 +1,61 @@
 //! `fabricast pub`: lines of standard input become values, or records of a log.
 
-use std::io::{self, BufRead, BufReader, Read};
+mod lines;
+
+use std::io::{self, BufReader, IsTerminal};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use crossbeam::channel::{Receiver, Sender, bounded};
-use fabricast::{Address, LogPublisher, Node, NodeName, PublishError, StatePublisher, Target, limits};
+use crossbeam::channel::{Receiver, bounded};
+use fabricast::{
+    Address, DecodeError, EncodeError, Encoding, LogPublisher, Node, NodeName, Payload, PublishError, Raw,
+    Schema, SchemaError, StatePublisher, Target, limits,
+};
 
+use self::lines::{Form, Line};
 use super::clock::Pace;
 use super::failure::{Exit, Failure};
 use super::interrupt::{Input, Interrupt};
-use super::setting::{Setting, seconds};
-
-/// The most lines that are handed over, and published, at once.
-const LINES_AT_ONCE: usize = 64;
-/// Bytes that the encoding of a text adds to it: its length.
-const TEXT_OVERHEAD: usize = 8;
+use super::output::span;
+use super::setting::{Setting, target};
+use super::units::{duration, size_in};
 
 /// The slowest rate: a value a year.
 const INTERVAL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 const AFTER_HELP: &str = "\
-Each line becomes a value of type String, without its line end. The topic is there until the input
-has ended and --linger has passed, or until Ctrl-C; then its subscribers are told that it has ended.
+Each line becomes a value without its line end: a text of type String, with --raw bytes, with --json a
+value of the type that the first line shows, or --example. The topic is there until the input has
+ended and --linger has passed, or until Ctrl-C; then its subscribers are told that it has ended. With
+--json and without --example it begins with the first line.
 A state topic holds the newest value: without --rate, lines replace each other as fast as they come.
 A log holds them in order, as many as fit into --capacity, and gives up the oldest for new ones;
 lines that are there at once are published at once.
 
+What is served, and until when, is said on standard error, unless --quiet is given. A line that cannot
+be a value is said there, too, and the others are published; then the exit code is 1.
+
+Numbers in JSON are i64, u64 if they are too large for that, or f64 if they have a point. What is null
+or missing in one --example and not in another is optional.
+
 Examples:
   vmstat 1 | fabricast pub shm:host/vmstat --kind state
-  date | fabricast pub shm:me/now --kind state --linger 60
-  date | fabricast pub rdma://0.0.0.0/now --kind state --linger 60
-  journalctl -f | fabricast pub shm:host/journal --kind log --capacity 10000000
-  fabricast pub shm:me/replay --kind state --rate 10 < lines.txt";
+  date | fabricast pub shm:me/now --kind state --linger 1m
+  date | fabricast pub rdma://0.0.0.0/now --kind state --linger 1m
+  journalctl -f | fabricast pub shm:host/journal --kind log --capacity 10M
+  fabricast pub shm:me/replay --kind state --rate 10 < lines.txt
+  echo '{\"bid\": 1.5, \"ask\": 1.6}' | fabricast pub me/quote --json --linger 1m
+  fabricast pub me/orders --json --example '{\"price\": 0.5, \"note\": \"x\"}' --example '{\"price\": 1}'";
 
 /// Arguments of `pub`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic to publish, as in shm:NODE/TOPIC. The node is made; its name must be free. With rdma://HOST[:PORT]/TOPIC
-    /// it listens there, where HOST is an address of this host or 0.0.0.0 for all of them, and on this host too.
+    /// The topic to publish, as in shm:NODE/TOPIC, or NODE/TOPIC for short. The node is made; its name must be free. With
+    /// rdma://HOST[:PORT]/TOPIC it listens there, where HOST is an address of this host or 0.0.0.0 for all of them, and on
+    /// this host too.
+    #[arg(value_parser = target)]
     target: Target,
     /// The name of the node at an rdma:// address [default: rdma-PORT].
     #[arg(long, value_name = "NAME")]
@@ -47,20 +63,32 @@ pub(crate) struct Arguments {
     /// What the topic holds. This version has topics of kind state and log only.
     #[arg(long, value_enum, default_value_t = Holding::State)]
     kind: Holding,
+    /// Publish the bytes of each line as they are, whatever they are.
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    /// Publish each line as a value of the type that the first one shows: a JSON value a line.
+    #[arg(long)]
+    json: bool,
+    /// A JSON value that shows the type instead of the first line; several show what may be null, missing, or a fraction.
+    #[arg(long, value_name = "JSON", requires = "json")]
+    example: Vec<String>,
     /// Publish at most so many values a second.
     #[arg(long, value_name = "N", value_parser = interval)]
     rate: Option<Duration>,
-    /// Serve the last value so long after the input has ended.
-    #[arg(long, value_name = "SECS", value_parser = seconds, default_value = "0")]
+    /// Serve the last value so long after the input has ended: seconds, or with a unit, as in 5s or 1h.
+    #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     linger: Duration,
+    /// Do not say what is served, and until when.
+    #[arg(long, short)]
+    quiet: bool,
     /// Values that the memory of a state topic has room for: a power of two [default: 8].
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
-    /// Bytes of the ring that holds the records of a log: each takes 24 more than its value [default: 1048576].
-    #[arg(long, value_name = "BYTES")]
+    /// The ring that holds the records of a log, each with 24 bytes besides: bytes, or with a unit [default: 1M].
+    #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(0..=u64::MAX))]
     capacity: Option<usize>,
-    /// The longest value, bytes; a line needs 8 more than it has.
-    #[arg(long, value_name = "BYTES", default_value_t = 64 * 1024)]
+    /// The longest value, in bytes or with a unit; a text needs 8 bytes more than it has.
+    #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(0..=u64::MAX), default_value = "64k")]
     payload_len_max: usize,
 }
 
@@ -75,26 +103,110 @@ enum Holding {
     Table,
 }
 
-/// A line of the input, or why it cannot be a value.
-type Line = Result<String, Failure>;
+/// Values of the type that [`SCHEMA`] describes, encoded.
+enum Encoded {}
 
-/// What publishes the lines.
-#[derive(Debug)]
-enum Publisher {
-    State(StatePublisher<String>),
-    Log(LogPublisher<String>),
+/// What the values of this process's one topic are, if they are not raw bytes.
+static SCHEMA: OnceLock<Schema> = OnceLock::new();
+
+impl Payload for Encoded {
+    type Borrowed = [u8];
+    type Owned = Vec<u8>;
+    const ENCODING: Encoding = Encoding::Bincode;
+
+    fn as_bytes(value: &[u8]) -> Option<&[u8]> {
+        Some(value)
+    }
+
+    fn encode(value: &[u8], out: &mut [u8]) -> Result<usize, EncodeError> {
+        Raw::encode(value, out)
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {
+        Raw::decode(bytes)
+    }
+
+    fn fixed_len() -> Option<usize> {
+        None
+    }
+
+    fn schema() -> Result<Schema, SchemaError> {
+        SCHEMA.get().map_or_else(String::schema, |schema| Ok(schema.clone()))
+    }
+}
+
+/// What takes encoded values.
+trait Publisher {
+    /// Publishes them; to a log all of them at one moment.
+    fn publish(&mut self, values: &[Vec<u8>]) -> Result<(), PublishError>;
+}
+
+impl<P: Payload<Borrowed = [u8]>> Publisher for StatePublisher<P> {
+    fn publish(&mut self, values: &[Vec<u8>]) -> Result<(), PublishError> {
+        values.iter().try_for_each(|value| Self::publish(self, value).map(drop))
+    }
+}
+
+impl<P: Payload<Borrowed = [u8]>> Publisher for LogPublisher<P> {
+    fn publish(&mut self, values: &[Vec<u8>]) -> Result<(), PublishError> {
+        self.publish_batch(values.iter().map(Vec::as_slice)).map(drop)
+    }
+}
+
+/// What became of the lines.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    published: u64,
+    rejected: u64,
+}
+
+/// A topic that lines are published to.
+struct Topic {
+    form: Form,
+    publisher: Box<dyn Publisher>,
+    tally: Tally,
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     arguments.check()?;
     let interrupt = Interrupt::install()?;
+    let example = arguments.form()?;
     let node = open(arguments, setting, &arguments.target.address)?;
-    let publisher = Publisher::open(&node, arguments)?;
-    let (sender, lines) = bounded(1);
-    let len_max = arguments.payload_len_max.saturating_sub(TEXT_OVERHEAD);
+    let (sender, batches) = bounded(1);
+    let len_max = Form::line_len_max(example.as_ref(), arguments.payload_len_max);
     // It is left behind when the process is asked to end while there is no input.
-    std::thread::spawn(move || read(&mut BufReader::new(io::stdin()), len_max, &sender));
-    serve(arguments, publisher, &lines, &interrupt)
+    std::thread::spawn(move || lines::read(&mut BufReader::new(io::stdin()), len_max, &sender));
+    let (form, first) = match example {
+        Some(form) => (form, Vec::new()),
+        None => match first_lines(&batches, &interrupt)? {
+            Some((form, first)) => (form, first),
+            None if interrupt.came() => return Ok(Exit::Done),
+            None => {
+                return Err(Failure::new(Exit::No, "the input has ended without a line that shows a type"));
+            }
+        },
+    };
+    let mut topic = Topic::open(&node, arguments, form)?;
+    arguments.say(&format!("serving {}", arguments.outlook()));
+    let outcome = topic.serve(arguments, first, &batches, &interrupt);
+    // The topic ends before the node does, so that all subscribers hear of it.
+    drop(topic.publisher);
+    outcome
+}
+
+/// The lines up to the first that shows a type, and that type. Those before it are rejected.
+fn first_lines(
+    batches: &Receiver<Vec<Line>>,
+    interrupt: &Interrupt,
+) -> Result<Option<(Form, Vec<Line>)>, Failure> {
+    match interrupt.receive(batches) {
+        Input::Item(batch) => {
+            let form = batch.first().map_or_else(|| Err("there is none".to_owned()), Form::of_line);
+            let form = form.map_err(|why| Failure::usage(format!("line 1 shows no type: {why}")))?;
+            Ok(Some((form, batch)))
+        }
+        Input::End | Input::Interrupted => Ok(None),
+    }
 }
 
 impl Arguments {
@@ -114,37 +226,149 @@ impl Arguments {
         };
         Err(Failure::usage(sentence))
     }
-}
 
-impl Publisher {
-    fn open(node: &Node, arguments: &Arguments) -> Result<Self, Failure> {
-        let (topic, len_max) = (arguments.target.topic.as_str(), arguments.payload_len_max);
-        Ok(match arguments.kind {
-            Holding::Log => {
-                let capacity = arguments.capacity.unwrap_or(limits::LOG_CAPACITY_DEFAULT);
-                let builder = node.log_publisher(topic).capacity(capacity);
-                Self::Log(builder.payload_len_max(len_max).open()?)
-            }
-            _ => {
-                let builder = node.state_publisher(topic);
-                let slots = arguments.slots.unwrap_or(limits::SLOT_COUNT_DEFAULT);
-                Self::State(builder.slots(slots).payload_len_max(len_max).open()?)
+    /// What lines are; `None` if the first one has to show it.
+    fn form(&self) -> Result<Option<Form>, Failure> {
+        Ok(match (self.raw, self.json, self.example.as_slice()) {
+            (true, ..) => Some(Form::Raw),
+            (_, false, _) => Some(Form::Text),
+            (_, true, []) => None,
+            (_, true, examples) => {
+                let malformed = |why| Failure::usage(format!("--example shows no type: {why}"));
+                Some(Form::of_examples(examples).map_err(malformed)?)
             }
         })
     }
 
-    /// Publishes lines: to a log all of them at one moment. Those before one that cannot be a value are published.
-    fn publish(&mut self, lines: Vec<Line>) -> Result<(), Failure> {
-        let mut trouble = Ok(());
-        let values = lines.into_iter().map_while(|line| line.map_err(|failure| trouble = Err(failure)).ok());
-        let values: Vec<String> = values.collect();
-        let published = match self {
-            Self::State(state) => values.iter().try_for_each(|value| state.publish(value).map(drop)),
-            Self::Log(log) => log.publish_batch(&values).map(drop),
-        };
-        published.map_err(|error: PublishError| Failure::new(Exit::No, error))?;
-        trouble
+    /// Says something on standard error, if it is welcome.
+    fn say(&self, sentence: &str) {
+        if !self.quiet {
+            Failure::new(Exit::Done, sentence).note();
+        }
     }
+
+    /// What is served, and until when.
+    fn outlook(&self) -> String {
+        let end = if io::stdin().is_terminal() { "the input ends (Ctrl-D)" } else { "the input ends" };
+        match self.linger {
+            Duration::ZERO => format!("{} until {end}, or Ctrl-C", self.target),
+            linger => format!("{} until {} after {end}, or Ctrl-C", self.target, shown(linger)),
+        }
+    }
+}
+
+impl Topic {
+    fn open(node: &Node, arguments: &Arguments, form: Form) -> Result<Self, Failure> {
+        let publisher = match &form {
+            Form::Raw => open_publisher::<Raw>(node, arguments)?,
+            Form::Text => open_publisher::<Encoded>(node, arguments)?,
+            Form::Json(_, schema) => {
+                // One topic a process: nobody has set it before.
+                let _ = SCHEMA.set(schema.clone());
+                open_publisher::<Encoded>(node, arguments)?
+            }
+        };
+        Ok(Self { form, publisher, tally: Tally::default() })
+    }
+
+    /// Publishes the lines, and lingers.
+    fn serve(
+        &mut self,
+        arguments: &Arguments,
+        first: Vec<Line>,
+        batches: &Receiver<Vec<Line>>,
+        interrupt: &Interrupt,
+    ) -> Result<Exit, Failure> {
+        let mut pace = arguments.rate.map(Pace::new);
+        let mut next = Some(Input::Item(first));
+        loop {
+            let batch = match next.take().unwrap_or_else(|| interrupt.receive(batches)) {
+                Input::Item(batch) => batch,
+                Input::End => break,
+                Input::Interrupted => return Ok(self.tally.exit()),
+            };
+            let Some(pace) = &mut pace else {
+                self.publish(arguments, batch)?;
+                continue;
+            };
+            for line in batch {
+                if interrupt.pause(pace.left()) {
+                    return Ok(self.tally.exit());
+                }
+                pace.advance();
+                self.publish(arguments, vec![line])?;
+            }
+        }
+        arguments.say(&self.tally.at_end(arguments));
+        interrupt.pause(arguments.linger);
+        Ok(self.tally.exit())
+    }
+
+    /// Publishes lines. One that cannot be a value is said, and left out.
+    fn publish(&mut self, arguments: &Arguments, lines: Vec<Line>) -> Result<(), Failure> {
+        let mut values = Vec::with_capacity(lines.len());
+        let mut trouble = None;
+        for line in lines {
+            match self.form.encode(line, arguments.payload_len_max) {
+                Ok(value) => values.push(value),
+                Err(lines::Rejected::Line(sentence)) => {
+                    self.tally.rejected += 1;
+                    Failure::new(Exit::No, sentence).note();
+                }
+                Err(lines::Rejected::Input(failure)) => trouble = Some(failure),
+            }
+        }
+        self.publisher.publish(&values).map_err(|error| Failure::new(Exit::No, error))?;
+        self.tally.published += values.len() as u64;
+        trouble.map_or(Ok(()), Err)
+    }
+}
+
+impl Tally {
+    fn exit(self) -> Exit {
+        if self.rejected == 0 { Exit::Done } else { Exit::No }
+    }
+
+    /// What is to be said when there is no more input.
+    fn at_end(self, arguments: &Arguments) -> String {
+        let values = match self.published {
+            1 => "1 value".to_owned(),
+            published => format!("{published} values"),
+        };
+        match arguments.linger {
+            Duration::ZERO => {
+                format!(
+                    "the input has ended after {values}, and {} with it: --linger 1m keeps it served",
+                    arguments.target
+                )
+            }
+            linger => format!("the input has ended after {values}: serving on for {}", shown(linger)),
+        }
+    }
+}
+
+fn open_publisher<P: Payload<Borrowed = [u8]>>(
+    node: &Node,
+    arguments: &Arguments,
+) -> Result<Box<dyn Publisher>, Failure> {
+    let (topic, len_max) = (arguments.target.topic.as_str(), arguments.payload_len_max);
+    Ok(match arguments.kind {
+        Holding::Log => {
+            let capacity = arguments.capacity.unwrap_or(limits::LOG_CAPACITY_DEFAULT);
+            let builder = node.log_publisher::<P>(topic).capacity(capacity);
+            Box::new(builder.payload_len_max(len_max).open()?)
+        }
+        _ => {
+            let slots = arguments.slots.unwrap_or(limits::SLOT_COUNT_DEFAULT);
+            let builder = node.state_publisher::<P>(topic).slots(slots);
+            Box::new(builder.payload_len_max(len_max).open()?)
+        }
+    })
+}
+
+/// A duration as it is printed.
+fn shown(duration: Duration) -> String {
+    span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// The node that is published from.
@@ -163,77 +387,6 @@ fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<N
     }
 }
 
-/// Publishes the lines, and lingers.
-fn serve(
-    arguments: &Arguments,
-    mut publisher: Publisher,
-    batches: &Receiver<Vec<Line>>,
-    interrupt: &Interrupt,
-) -> Result<Exit, Failure> {
-    let mut pace = arguments.rate.map(Pace::new);
-    loop {
-        let batch = match interrupt.receive(batches) {
-            Input::Item(batch) => batch,
-            Input::End => break,
-            Input::Interrupted => return Ok(Exit::Done),
-        };
-        let Some(pace) = &mut pace else {
-            publisher.publish(batch)?;
-            continue;
-        };
-        for line in batch {
-            if interrupt.pause(pace.left()) {
-                return Ok(Exit::Done);
-            }
-            pace.advance();
-            publisher.publish(vec![line])?;
-        }
-    }
-    interrupt.pause(arguments.linger);
-    Ok(Exit::Done)
-}
-
-/// Reads lines until there are no more, one cannot be a value, or nobody takes them. Those that can be had without
-/// waiting are handed over together.
-fn read(input: &mut BufReader<impl Read>, len_max: usize, batches: &Sender<Vec<Line>>) {
-    let mut batch = Vec::new();
-    for number in 1_u64.. {
-        let line = read_line(input, len_max, number).transpose();
-        let is_over = line.as_ref().is_none_or(|line| line.is_err());
-        batch.extend(line);
-        if batch.len() < LINES_AT_ONCE && !is_over && input.buffer().contains(&b'\n') {
-            continue;
-        }
-        let sent = batch.is_empty() || batches.send(std::mem::take(&mut batch)).is_ok();
-        if is_over || !sent {
-            return;
-        }
-    }
-}
-
-/// The next line without its end. Never takes more memory than a line may have.
-fn read_line(input: &mut impl BufRead, len_max: usize, number: u64) -> Result<Option<String>, Failure> {
-    let mut line = Vec::new();
-    // The longest line, and its end.
-    let room = (len_max as u64).saturating_add(2);
-    let read = input.by_ref().take(room).read_until(b'\n', &mut line);
-    let read =
-        read.map_err(|error| Failure::new(Exit::No, format!("cannot read standard input: {error}")))?;
-    if read == 0 {
-        return Ok(None);
-    }
-    let ends: [&[u8]; 2] = [b"\r\n", b"\n"];
-    let end = ends.into_iter().find(|end| line.ends_with(end)).map_or(0, <[u8]>::len);
-    line.truncate(line.len() - end);
-    if line.len() > len_max {
-        let sentence =
-            format!("line {number} has more than {len_max} bytes: give a larger --payload-len-max");
-        return Err(Failure::usage(sentence));
-    }
-    let text = String::from_utf8(line);
-    text.map(Some).map_err(|_| Failure::usage(format!("line {number} is not UTF-8, so it is no text")))
-}
-
 /// The time from one value to the next at a rate per second, as an argument.
 fn interval(text: &str) -> Result<Duration, String> {
     let malformed = || format!("{text:?} is no rate: write a number of values a second above 0");
@@ -245,43 +398,6 @@ fn interval(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn batches(input: &[u8], len_max: usize) -> Vec<Vec<Result<String, Exit>>> {
-        let (sender, batches) = bounded(100);
-        read(&mut BufReader::new(input), len_max, &sender);
-        drop(sender);
-        let told = |line: Line| line.map_err(|failure| failure.exit());
-        batches.iter().map(|batch| batch.into_iter().map(told).collect()).collect()
-    }
-
-    fn lines(input: &[u8], len_max: usize) -> Vec<Result<String, Exit>> {
-        batches(input, len_max).concat()
-    }
-
-    #[test]
-    fn lines_that_are_there_at_once_come_together() {
-        let lens = |text: &str| batches(text.as_bytes(), 10).iter().map(Vec::len).collect::<Vec<_>>();
-        assert_eq!(lens("one\ntwo\nthree\n"), [3]);
-        // What has no end yet might be waited for.
-        assert_eq!(lens("one\ntwo\nthr"), [2, 1]);
-        assert_eq!(lens(&"x\n".repeat(150)), [64, 64, 22]);
-    }
-
-    #[test]
-    fn lines_lose_their_ends_only() {
-        let read = lines(b"one\r\n\n two \nlast", 10);
-        assert_eq!(read, ["one", "", " two ", "last"].map(|line| Ok(line.to_owned())));
-        assert_eq!(lines(b"", 10), []);
-        assert_eq!(lines(b"abc\n", 3), [Ok("abc".to_owned())]);
-        assert_eq!(lines(b"abc\r\n", 3), [Ok("abc".to_owned())]);
-    }
-
-    #[test]
-    fn a_line_that_is_no_value_is_the_last() {
-        assert_eq!(lines(b"ok\nabcd\nnext\n", 3), [Ok("ok".to_owned()), Err(Exit::Usage)]);
-        assert_eq!(lines(b"abcdefgh", 3), [Err(Exit::Usage)]);
-        assert_eq!(lines(b"\xff\nnext\n", 3), [Err(Exit::Usage)]);
-    }
 
     #[test]
     fn a_rate_is_an_interval() {

@@ -1,17 +1,17 @@
 //! What all verbs have in common.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
-    Address, Delivery, LogStart, LogSubscriber, Node, NodeBuilder, NodeName, Raw, RdmaConnect,
+    Address, AddressError, Delivery, LogStart, LogSubscriber, Node, NodeBuilder, NodeName, Raw, RdmaConnect,
     SubscriberError, Target,
 };
 use tracing_subscriber::EnvFilter;
 
-use super::failure::Failure;
+use super::failure::{Exit, Failure};
 use super::subscription::Subscription;
 
 /// How long a node may take to answer before it is called hung.
@@ -69,6 +69,27 @@ impl Setting {
         Ok(builder.open()?)
     }
 
+    /// Opens a node to look at this address. Nothing is made for it: where there is no runtime directory, there is no node.
+    pub(crate) fn reader(&self, address: &Address) -> Result<Node, Failure> {
+        let place = self.place();
+        match address {
+            Address::Shm(_) if !place.exists() => Err(Failure::new(
+                Exit::Unreachable,
+                format!("no node listens at {address}: {}", no_nodes(&place)),
+            )),
+            _ => self.node(None),
+        }
+    }
+
+    /// The runtime directory.
+    pub(crate) fn place(&self) -> PathBuf {
+        let of = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let of_user = || PathBuf::from(format!("/tmp/fabricast-{}", rustix::process::getuid().as_raw()));
+        let of_session = || of("XDG_RUNTIME_DIR").map_or_else(of_user, |base| base.join("fabricast"));
+        let given = self.runtime_dir.clone().or_else(|| of("FABRICAST_RUNTIME_DIR"));
+        given.unwrap_or_else(of_session)
+    }
+
     fn builder(&self, name: Option<&NodeName>) -> Result<NodeBuilder, Failure> {
         let connect = match self.rdma_connect {
             Connect::Manager => RdmaConnect::Manager,
@@ -92,9 +113,28 @@ impl Setting {
         delivery: Delivery,
         start: LogStart,
     ) -> Result<Subscription, Failure> {
-        let node = self.node(None)?;
+        self.check_delivery(&target.address, delivery)?;
+        let node = self.reader(&target.address)?;
+        tracing::info!(target: "fabricast", topic = %target, ?delivery, "subscribing");
         let subscriber = node.any_subscriber::<Raw>(&target.to_string()).delivery(delivery).start(start);
-        subscriber.timeout(ATTACH_PATIENCE).open()?.try_into()
+        let opened = subscriber.timeout(ATTACH_PATIENCE).open();
+        let subscription: Subscription =
+            opened.map_err(|error| Failure::from(error).at(&target.address))?.try_into()?;
+        subscription.log_grant();
+        Ok(subscription)
+    }
+
+    /// Refuses a delivery that the connection does not have.
+    pub(crate) fn check_delivery(&self, address: &Address, delivery: Delivery) -> Result<(), Failure> {
+        if (self.rdma_connect, delivery) == (Connect::TcpUnreliable, Delivery::Pull)
+            && matches!(address, Address::Rdma { .. })
+        {
+            let instead = "leave --rdma-connect out, or use `fabricast watch --delivery push` or `fabricast tail --push`";
+            let sentence =
+                format!("nothing can be read over an unreliable connection, which only pushes: {instead}");
+            return Err(Failure::usage(sentence));
+        }
+        Ok(())
     }
 
     /// Starts to write the library's log, if it was asked for.
@@ -131,8 +171,19 @@ pub(crate) fn check_keyless(target: &Target, key: Option<&str>, argument: &str) 
     }
 }
 
-/// A duration in seconds, as an argument.
-pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| format!("{text:?} is no number of seconds"))?;
-    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+/// A topic's address, as an argument: of a node of this host its name is enough. Every other address has a colon.
+pub(crate) fn target(text: &str) -> Result<Target, AddressError> {
+    match text.parse() {
+        Err(AddressError::Scheme { .. }) if text.contains('/') && !text.contains(':') => {
+            format!("shm:{text}").parse()
+        }
+        target => target,
+    }
+}
+
+/// That no node was found in this directory.
+pub(crate) fn no_nodes(place: &Path) -> String {
+    let user = rustix::process::geteuid().as_raw();
+    let instead = "--runtime-dir or FABRICAST_RUNTIME_DIR chooses another";
+    format!("no nodes in {} (user {user}); {instead}", place.display())
 }

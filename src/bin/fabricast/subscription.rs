@@ -79,6 +79,12 @@ impl Subscription {
         }
     }
 
+    /// Logs what was granted.
+    pub(crate) fn log_grant(&self) {
+        let (topic, type_name) = (self.topic(), self.schema().type_name());
+        tracing::info!(target: "fabricast", %topic, type_name, "subscribed");
+    }
+
     /// The sequence of the next record of a log; [`Sequence::NONE`] of other kinds, where any may come.
     pub(crate) fn next_sequence(&self) -> Sequence {
         match self {

@@ -12,8 +12,9 @@ use super::failure::{Exit, Failure};
 use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
 use super::printer::{Form, Printer};
-use super::setting::{Setting, log, seconds};
+use super::setting::{Setting, log, target};
 use super::subscription::{Subscription, keep};
+use super::units::duration;
 
 /// How long a record is waited for that is there: it may come over a wire.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -32,8 +33,9 @@ With --raw the bytes of records follow each other without anything between them,
 standard error.
 
 It ends with 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in good
-order after a record came; with 1 when none came in --for or before the end of the topic; with 5 when
-none came in --for and the publisher is hung; with 6 when the publisher's process is gone.
+order after a record came; with 1 when none came in --for or before the end of the topic, or when
+--from is beyond the newest record and --follow is not given; with 5 when none came in --for and the
+publisher is hung; with 6 when the publisher's process is gone.
 
 Examples:
   fabricast tail shm:exchange/trades                         the last 10 records
@@ -46,7 +48,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic, a log, as in shm:NODE/TOPIC.
+    /// The topic, a log, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
+    #[arg(value_parser = target)]
     target: Target,
     /// Begin so many records before the next one, or with the oldest that is left.
     #[arg(long, value_name = "N", default_value_t = 10)]
@@ -63,8 +66,8 @@ pub(crate) struct Arguments {
     /// End after so many records.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so many seconds.
-    #[arg(long = "for", value_name = "SECS", value_parser = seconds)]
+    /// End after so long: seconds, or with a unit, as in 5s or 1m30s.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     /// Have the publisher write the records here, instead of reading them there.
     #[arg(long)]
@@ -82,11 +85,20 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let node = setting.node(None)?;
+    setting.check_delivery(&target.address, arguments.delivery())?;
+    let node = setting.reader(&target.address)?;
     let subscriber = arguments.subscribe(&node)?;
     // Begun before the end is known, so that nothing is between the two.
     let until = if arguments.follow { None } else { Some(newest(&node, target)?) };
     let subscription = Subscription::Log(subscriber.into());
+    subscription.log_grant();
+    if let (Some(from), Some(newest)) = (arguments.from, until.filter(|until| until.get() != u64::MAX))
+        && from > newest.get()
+    {
+        let what = "--follow waits for it";
+        let sentence = format!("{target} has no record {from} yet, its newest is {newest}: {what}");
+        return Err(Failure::new(Exit::No, sentence));
+    }
     // Taken only now: until here, Ctrl-C ends the process as it ends any other.
     let interrupt = Interrupt::install()?;
     let mut printer = Printer::new(&subscription, arguments.form());
@@ -131,14 +143,18 @@ impl Arguments {
             None if self.earliest => LogStart::Earliest,
             None => LogStart::Back(self.last),
         };
-        let delivery = if self.push { Delivery::Push } else { Delivery::Pull };
-        log(node, &self.target, delivery, start).map_err(|error| match error {
+        log(node, &self.target, self.delivery(), start).map_err(|error| match error {
             SubscriberError::Unfit { target, source: GrantError::Kind { found, .. } } => {
                 let instead = "`fabricast get` and `fabricast watch` show its values";
                 Failure::usage(format!("{target} is a {found} topic, which holds no records: {instead}"))
             }
-            error => error.into(),
+            error => Failure::from(error).at(&self.target.address),
         })
+    }
+
+    /// How records travel.
+    fn delivery(&self) -> Delivery {
+        if self.push { Delivery::Push } else { Delivery::Pull }
     }
 
     /// How records are printed.

@@ -6,7 +6,7 @@ use fabricast::{DecodeError, Decoded, Epoch, Schema, TopicName};
 use serde::Serialize;
 
 use super::clock;
-use super::output::readable;
+use super::output::{self, data, readable};
 use super::subscription::Value;
 
 /// Bytes that people are shown of a value without a schema.
@@ -20,7 +20,7 @@ pub(crate) struct ValueLine<'a> {
     sequence: u64,
     epoch: String,
     published_ns: u64,
-    age_ns: u64,
+    age_ns: i64,
     value: serde_json::Value,
     #[serde(skip_serializing_if = "Option::is_none")]
     encoding: Option<&'static str>,
@@ -64,14 +64,14 @@ pub(crate) fn text(schema: &Schema, sample: &Value) -> Result<String, DecodeErro
             let shown = sample.bytes.iter().take(BYTES_SHOWN).map(|byte| format!("{byte:02x}"));
             let shown: Vec<String> = shown.collect();
             let more = if sample.bytes.len() > BYTES_SHOWN { " ..." } else { "" };
-            Ok(format!("{} bytes: {}{more}", sample.bytes.len(), shown.join(" ")))
+            Ok(format!("{}: {}{more}", data(sample.bytes.len() as u64), shown.join(" ")))
         }
     }
 }
 
-/// How long ago it was published, nanoseconds.
-pub(crate) fn age_ns(sample: &Value) -> u64 {
-    clock::realtime_ns().saturating_sub(sample.published_ns)
+/// How long ago it was published, nanoseconds; negative where the publisher's clock is ahead.
+pub(crate) fn age_ns(sample: &Value) -> i64 {
+    output::age_ns(clock::realtime_ns(), sample.published_ns)
 }
 
 fn hex(epoch: Epoch) -> String {

@@ -9,14 +9,16 @@ use super::failure::{Exit, Failure};
 use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
 use super::printer::{Form, Printer};
-use super::setting::{Setting, check_keyless, seconds};
+use super::setting::{Setting, check_keyless, target};
 use super::subscription::keep;
+use super::units::duration;
 
 const AFTER_HELP: &str = "\
 A line is the sequence of a value, its age when it was printed, and the value. Values of a state
 topic that were replaced before they were read are not shown; a line of its own says how many. Of a
 log topic each record is shown that is published from now on; `fabricast tail` shows earlier ones,
-too. An age is by the clocks of both hosts: of another host's value it is as wrong as they are apart.
+too. An age is by the clocks of both hosts: of another host's value it is as wrong as they are apart,
+and `-1h00m (clock?)` is that of a value from the future.
 
 With --json a value is a line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
@@ -31,13 +33,14 @@ once, and watching goes on; with --delivery push it is not seen.
 Examples:
   fabricast watch shm:quotes/EURUSD
   fabricast watch shm:quotes/EURUSD --count 10 --json
-  fabricast watch shm:quotes/EURUSD --for 5 --delivery push";
+  fabricast watch shm:quotes/EURUSD --for 5s --delivery push";
 
 /// Arguments of `watch`.
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic, as in shm:NODE/TOPIC.
+    /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
+    #[arg(value_parser = target)]
     target: Target,
     /// Only values of keys that match this pattern, for topics that have keys. Those of kind state or log have none.
     #[arg(long, value_name = "GLOB")]
@@ -45,8 +48,8 @@ pub(crate) struct Arguments {
     /// End after so many values.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so many seconds.
-    #[arg(long = "for", value_name = "SECS", value_parser = seconds)]
+    /// End after so long: seconds, or with a unit, as in 5s or 1m30s.
+    #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     /// How values travel.
     #[arg(long, value_enum, default_value_t = Way::Pull)]

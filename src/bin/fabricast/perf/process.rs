@@ -103,7 +103,7 @@ impl Process {
             let sentence = format!("the {} process was ended by signal {signal}", self.what);
             return Some(Failure::new(Exit::Gone, sentence).into());
         }
-        let known = [Exit::Usage, Exit::Unreachable, Exit::Refused, Exit::Hung, Exit::Gone];
+        let known = [Exit::Usage, Exit::Unreachable, Exit::Refused, Exit::Hung, Exit::Gone, Exit::Local];
         let exit = known.into_iter().find(|exit| Some(i32::from(exit.code())) == status.code());
         (!status.success()).then(|| Quiet(exit.unwrap_or(Exit::No)).into())
     }

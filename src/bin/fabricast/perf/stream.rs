@@ -12,6 +12,7 @@ use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::output::count;
 use super::super::setting::Setting;
+use super::super::units::size_in;
 use super::cpus::Cpus;
 use super::echo::Seen;
 use super::line::Line;
@@ -58,7 +59,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: Option<u32>,
     /// Bytes of the ring, of the floor and of the log [default: 262144, over verbs 1048576, or room for 8 records]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=1 << 33))]
+    #[arg(long, value_name = "BYTES", value_parser = size_in::<u64>(1..=1 << 33))]
     capacity: Option<u64>,
     /// Publish without waiting for subscribers: what they do not keep up with is lost, and counted
     #[arg(long)]

@@ -1,0 +1,261 @@
+//! Lines of the input, and what they become.
+
+use std::io::{BufRead, BufReader, Read};
+
+use crossbeam::channel::Sender;
+use fabricast::{Payload, Schema};
+
+use super::super::failure::{Exit, Failure};
+use super::super::shape::Shape;
+
+/// The most lines that are handed over, and published, at once.
+const LINES_AT_ONCE: usize = 64;
+/// Bytes that the encoding of a text adds to it: its length.
+const TEXT_OVERHEAD: usize = 8;
+/// Bytes that a line of JSON may have for each byte of the longest value: names, digits and escapes take more than values.
+const JSON_LEN_PARTS: usize = 16;
+/// Bytes that a line of JSON may have in any case.
+const JSON_LEN_MIN: usize = 64 * 1024;
+
+/// A line of the input, without its end.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Its number, from 1 on.
+    number: u64,
+    content: Content,
+}
+
+/// What a line holds.
+#[derive(Debug)]
+enum Content {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// More than so many bytes, which were thrown away.
+    TooLong(usize),
+    /// Nothing: there will be no more lines.
+    Unreadable(Failure),
+}
+
+/// Why a line is not published.
+#[derive(Debug)]
+pub(super) enum Rejected {
+    /// It cannot be a value.
+    Line(String),
+    /// It could not be read.
+    Input(Failure),
+}
+
+/// What lines are.
+#[derive(Debug)]
+pub(super) enum Form {
+    /// Texts.
+    Text,
+    /// Bytes.
+    Raw,
+    /// JSON values that look like this.
+    Json(Shape, Schema),
+}
+
+impl Form {
+    /// The form of JSON values that look like these.
+    pub(super) fn of_examples(examples: &[String]) -> Result<Self, String> {
+        let shown = examples.iter().try_fold(Shape::Unknown, |shape, example| {
+            let value =
+                serde_json::from_str(example).map_err(|error| format!("{example} is not JSON: {error}"))?;
+            shape.merge(Shape::of(&value)?, "the value")
+        })?;
+        let schema = shown.schema()?;
+        Ok(Self::Json(shown, schema))
+    }
+
+    /// The form of JSON values that look like this line.
+    pub(super) fn of_line(line: &Line) -> Result<Self, String> {
+        match &line.content {
+            Content::Bytes(bytes) => Self::of_examples(&[String::from_utf8_lossy(bytes).into_owned()]),
+            Content::TooLong(len_max) => Err(too_long(*len_max)),
+            Content::Unreadable(failure) => Err(failure.to_string()),
+        }
+    }
+
+    /// The most bytes that a line may have where a value may have so many; of JSON where its form is not known yet.
+    pub(super) fn line_len_max(form: Option<&Self>, payload_len_max: usize) -> usize {
+        match form {
+            Some(Self::Text) => payload_len_max.saturating_sub(TEXT_OVERHEAD),
+            Some(Self::Raw) => payload_len_max,
+            Some(Self::Json(..)) | None => payload_len_max.saturating_mul(JSON_LEN_PARTS).max(JSON_LEN_MIN),
+        }
+    }
+
+    /// The bytes of the value that a line becomes, which may have so many.
+    pub(super) fn encode(&self, line: Line, payload_len_max: usize) -> Result<Vec<u8>, Rejected> {
+        let rejected = |why: &str| Rejected::Line(format!("line {} was not published: {why}", line.number));
+        let bytes = match line.content {
+            Content::Bytes(bytes) => bytes,
+            Content::TooLong(len_max) => return Err(rejected(&too_long(len_max))),
+            Content::Unreadable(failure) => return Err(Rejected::Input(failure)),
+        };
+        let value = match self {
+            Self::Raw => bytes,
+            Self::Text => {
+                let text = String::from_utf8(bytes);
+                let text = text
+                    .map_err(|_| rejected("it is not UTF-8, so it is not a text; --raw publishes bytes"))?;
+                let mut value = vec![0; text.len() + TEXT_OVERHEAD];
+                String::encode(&text, &mut value).map_err(|error| rejected(&error.to_string()))?;
+                value
+            }
+            Self::Json(shape, schema) => {
+                let value = serde_json::from_slice(&bytes);
+                let value = value.map_err(|error| rejected(&format!("it is not JSON: {error}")))?;
+                let mut encoded = Vec::new();
+                shape.encode(&value, &mut encoded).map_err(|why| rejected(&why))?;
+                // What no subscriber could decode is not published.
+                schema.decode(&encoded).map_err(|error| rejected(&error.to_string()))?;
+                encoded
+            }
+        };
+        if value.len() <= payload_len_max { Ok(value) } else { Err(rejected(&too_long(payload_len_max))) }
+    }
+}
+
+fn too_long(len_max: usize) -> String {
+    format!("it has more than {len_max} bytes; give a larger --payload-len-max")
+}
+
+/// Reads lines until there are no more, or nobody takes them. Those that can be had without waiting are handed over
+/// together.
+pub(super) fn read(input: &mut BufReader<impl Read>, len_max: usize, batches: &Sender<Vec<Line>>) {
+    let mut batch = Vec::new();
+    for number in 1_u64.. {
+        let content = read_line(input, len_max).unwrap_or_else(|error| {
+            let sentence = format!("cannot read standard input: {error}");
+            Some(Content::Unreadable(Failure::new(Exit::Local, sentence)))
+        });
+        let is_over = matches!(content, None | Some(Content::Unreadable(_)));
+        batch.extend(content.map(|content| Line { number, content }));
+        if batch.len() < LINES_AT_ONCE && !is_over && input.buffer().contains(&b'\n') {
+            continue;
+        }
+        let sent = batch.is_empty() || batches.send(std::mem::take(&mut batch)).is_ok();
+        if is_over || !sent {
+            return;
+        }
+    }
+}
+
+/// The next line without its end. Never takes more memory than a line may have.
+fn read_line(input: &mut impl BufRead, len_max: usize) -> std::io::Result<Option<Content>> {
+    let mut line = Vec::new();
+    // The longest line, and its end.
+    let room = (len_max as u64).saturating_add(2);
+    if input.by_ref().take(room).read_until(b'\n', &mut line)? == 0 {
+        return Ok(None);
+    }
+    let is_whole = line.ends_with(b"\n");
+    let ends: [&[u8]; 2] = [b"\r\n", b"\n"];
+    let end = ends.into_iter().find(|end| line.ends_with(end)).map_or(0, <[u8]>::len);
+    line.truncate(line.len() - end);
+    if line.len() <= len_max {
+        return Ok(Some(Content::Bytes(line)));
+    }
+    if !is_whole {
+        skip_line(input)?;
+    }
+    Ok(Some(Content::TooLong(len_max)))
+}
+
+/// Reads what is left of a line, and keeps nothing of it.
+fn skip_line(input: &mut impl BufRead) -> std::io::Result<()> {
+    loop {
+        let available = input.fill_buf()?;
+        let (len, end) = (available.len(), available.iter().position(|byte| *byte == b'\n'));
+        input.consume(end.map_or(len, |end| end + 1));
+        if end.is_some() || len == 0 {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crossbeam::channel::bounded;
+
+    use super::*;
+
+    fn batches(input: &[u8], len_max: usize) -> Vec<Vec<Line>> {
+        let (sender, batches) = bounded(100);
+        read(&mut BufReader::new(input), len_max, &sender);
+        drop(sender);
+        batches.iter().collect()
+    }
+
+    /// The lines, or the lengths that they may have where they are longer.
+    fn lines(input: &[u8], len_max: usize) -> Vec<Result<String, usize>> {
+        let content = |line: Line| match line.content {
+            Content::Bytes(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Content::TooLong(len_max) => Err(len_max),
+            Content::Unreadable(failure) => panic!("{failure}"),
+        };
+        batches(input, len_max).into_iter().flatten().map(content).collect()
+    }
+
+    fn encode(form: &Form, input: &[u8]) -> Vec<Result<Vec<u8>, String>> {
+        let lines = batches(input, 1000).into_iter().flatten();
+        let sentence = |rejected| match rejected {
+            Rejected::Line(sentence) => sentence,
+            Rejected::Input(failure) => panic!("{failure}"),
+        };
+        lines.map(|line| form.encode(line, 16).map_err(sentence)).collect()
+    }
+
+    #[test]
+    fn lines_that_are_there_at_once_come_together() {
+        let lens = |text: &str| batches(text.as_bytes(), 10).iter().map(Vec::len).collect::<Vec<_>>();
+        assert_eq!(lens("one\ntwo\nthree\n"), [3]);
+        // What has no end yet might be waited for.
+        assert_eq!(lens("one\ntwo\nthr"), [2, 1]);
+        assert_eq!(lens(&"x\n".repeat(150)), [64, 64, 22]);
+    }
+
+    #[test]
+    fn lines_lose_their_ends_only() {
+        let read = lines(b"one\r\n\n two \nlast", 10);
+        assert_eq!(read, ["one", "", " two ", "last"].map(|line| Ok(line.to_owned())));
+        assert_eq!(lines(b"", 10), []);
+        assert_eq!(lines(b"abc\n", 3), [Ok("abc".to_owned())]);
+        assert_eq!(lines(b"abc\r\n", 3), [Ok("abc".to_owned())]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_is_left_out_as_a_whole() {
+        let kept = |text: &str| Ok(text.to_owned());
+        assert_eq!(lines(b"ok\nabcd\nnext\nx\n", 3), [kept("ok"), Err(3), Err(3), kept("x")]);
+        assert_eq!(lines(b"abcdefghijklmnop\nx\n", 3), [Err(3), kept("x")]);
+        assert_eq!(lines(b"abcdefghijklmnop", 3), [Err(3)]);
+        // Its end may be where reading stopped.
+        assert_eq!(lines(b"abcd\n\nx\n", 3), [Err(3), kept(""), kept("x")]);
+        assert_eq!(lines(b"abcde\nx\n", 3), [Err(3), kept("x")]);
+    }
+
+    #[test]
+    fn a_line_that_is_not_a_value_is_rejected_by_its_number() {
+        let not_text =
+            "line 2 was not published: it is not UTF-8, so it is not a text; --raw publishes bytes";
+        let text = encode(&Form::Text, b"a\n\xff\n");
+        assert_eq!(text, [Ok(b"\x01\0\0\0\0\0\0\0a".to_vec()), Err(not_text.to_owned())]);
+        assert_eq!(encode(&Form::Raw, b"\xff\x00\n"), [Ok(b"\xff\x00".to_vec())]);
+        let too_long = "line 1 was not published: it has more than 16 bytes; give a larger --payload-len-max";
+        assert_eq!(encode(&Form::Raw, &[b'x'; 17]), [Err(too_long.to_owned())]);
+        let form = Form::of_examples(&["[1]".to_owned()]).unwrap();
+        let values = encode(&form, b"[2]\n[\n[\"x\"]\n[1, 2]\n");
+        assert!(values[0].is_ok());
+        assert!(values[1].as_ref().unwrap_err().starts_with("line 2 was not published: it is not JSON: "));
+        assert!(
+            values[2]
+                .as_ref()
+                .unwrap_err()
+                .starts_with("line 3 was not published: an element of the value is")
+        );
+        assert!(values[3].as_ref().unwrap_err().contains("more than 16 bytes"));
+    }
+}

@@ -1,0 +1,316 @@
+//! What JSON values look like, inferred from examples, as a schema; and such values as bytes of that schema.
+
+use std::collections::BTreeMap;
+
+use fabricast::Schema;
+use serde::Serialize;
+use serde_json::{Map, Number, Value, json};
+
+/// What values look like that are published together.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Shape {
+    /// Nothing was seen that shows it: an empty list has no elements, null no value.
+    Unknown,
+    Bool,
+    I64,
+    U64,
+    F64,
+    Text,
+    /// It may be null, or a field that is missing.
+    Optional(Box<Self>),
+    List(Box<Self>),
+    /// Fields, in the order in which they were seen.
+    Object(Vec<(String, Self)>),
+}
+
+/// The JSON form of a schema, as the library writes it.
+#[derive(Debug, Serialize)]
+struct Described<'a> {
+    #[serde(rename = "type")]
+    type_name: &'a str,
+    encoding: &'a str,
+    format: Value,
+    types: BTreeMap<String, Value>,
+}
+
+impl Shape {
+    /// What this value shows.
+    pub(crate) fn of(value: &Value) -> Result<Self, String> {
+        Self::at(value, "the value")
+    }
+
+    /// What both look like. `path` is where in the values they stand.
+    pub(crate) fn merge(self, other: Self, path: &str) -> Result<Self, String> {
+        Ok(match (self, other) {
+            (Self::Unknown, shape) | (shape, Self::Unknown) => shape,
+            (Self::Optional(one), Self::Optional(other)) => {
+                Self::Optional(Box::new(one.merge(*other, path)?))
+            }
+            (Self::Optional(one), other) | (other, Self::Optional(one)) => {
+                Self::Optional(Box::new(one.merge(other, path)?))
+            }
+            (Self::F64, Self::I64 | Self::U64) | (Self::I64 | Self::U64, Self::F64) => Self::F64,
+            (Self::List(one), Self::List(other)) => Self::List(Box::new(one.merge(*other, &element(path))?)),
+            (Self::Object(one), Self::Object(other)) => Self::Object(merge_fields(one, other, path)?),
+            (one, other) if one == other => one,
+            (one, other) => {
+                return Err(format!("{path} is {} in one place and {} in another", one.name(), other.name()));
+            }
+        })
+    }
+
+    /// The schema of values that look like this.
+    pub(crate) fn schema(&self) -> Result<Schema, String> {
+        let mut types = BTreeMap::new();
+        let format = self.format("the value", "Json", &mut types)?;
+        let type_name = format.as_str().map_or_else(|| "Json".to_owned(), str::to_owned);
+        let described = Described { type_name: &type_name, encoding: "bincode", format, types };
+        let json = serde_json::to_vec(&described).map_err(|error| error.to_string())?;
+        Schema::from_json(&json).map_err(|error| error.to_string())
+    }
+
+    /// Appends the encoding of a value, if that is what it looks like: see `docs/layouts.md`.
+    pub(crate) fn encode(&self, value: &Value, into: &mut Vec<u8>) -> Result<(), String> {
+        self.encode_at(value, "the value", into)
+    }
+
+    fn at(value: &Value, path: &str) -> Result<Self, String> {
+        Ok(match value {
+            Value::Null => Self::Optional(Box::new(Self::Unknown)),
+            Value::Bool(_) => Self::Bool,
+            Value::Number(number) if number.is_i64() => Self::I64,
+            Value::Number(number) if number.is_u64() => Self::U64,
+            Value::Number(_) => Self::F64,
+            Value::String(_) => Self::Text,
+            Value::Array(values) => {
+                let path = element(path);
+                let merged = values
+                    .iter()
+                    .try_fold(Self::Unknown, |shape, value| shape.merge(Self::at(value, &path)?, &path));
+                Self::List(Box::new(merged?))
+            }
+            Value::Object(fields) => {
+                let field = |(name, value): (&String, &Value)| {
+                    Ok((name.clone(), Self::at(value, &field_of(path, name))?))
+                };
+                Self::Object(fields.iter().map(field).collect::<Result<_, String>>()?)
+            }
+        })
+    }
+
+    /// What people call it.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Bool => "true or false",
+            Self::I64 => "an integer",
+            Self::U64 => "an integer over 9223372036854775807",
+            Self::F64 => "a number",
+            Self::Text => "a text",
+            Self::Optional(_) => "null",
+            Self::List(_) => "a list",
+            Self::Object(_) => "an object",
+        }
+    }
+
+    /// The format that a schema has for it. Objects become named types.
+    fn format(&self, path: &str, name: &str, types: &mut BTreeMap<String, Value>) -> Result<Value, String> {
+        Ok(match self {
+            Self::Unknown => {
+                let instead = "give an --example with a value there";
+                return Err(format!("{path} is null or empty, which shows no type: {instead}"));
+            }
+            Self::Bool => json!("bool"),
+            Self::I64 => json!("i64"),
+            Self::U64 => json!("u64"),
+            Self::F64 => json!("f64"),
+            Self::Text => json!("string"),
+            Self::Optional(of) => json!({ "option": of.format(path, name, types)? }),
+            Self::List(of) => json!({ "seq": of.format(&element(path), name, types)? }),
+            Self::Object(fields) => {
+                let field = |(field, shape): &(String, Self)| {
+                    let format = shape.format(&field_of(path, field), &format!("{name}.{field}"), types)?;
+                    Ok(json!({ "name": field, "format": format }))
+                };
+                let fields: Vec<Value> = fields.iter().map(field).collect::<Result<_, String>>()?;
+                types.insert(name.to_owned(), json!({ "struct": { "fields": fields } }));
+                json!({ "type": name })
+            }
+        })
+    }
+
+    fn encode_at(&self, value: &Value, path: &str, into: &mut Vec<u8>) -> Result<(), String> {
+        let differs = || format!("{path} is {value} and not {}, as in the type of the topic", self.name());
+        match (self, value) {
+            (Self::Optional(_), Value::Null) => into.push(0),
+            (Self::Optional(of), value) => {
+                into.push(1);
+                of.encode_at(value, path, into)?;
+            }
+            (Self::Bool, Value::Bool(value)) => into.push((*value).into()),
+            (Self::I64, Value::Number(number)) => {
+                into.extend(number.as_i64().ok_or_else(differs)?.to_le_bytes());
+            }
+            (Self::U64, Value::Number(number)) => {
+                into.extend(number.as_u64().ok_or_else(differs)?.to_le_bytes());
+            }
+            (Self::F64, Value::Number(number)) => {
+                into.extend(exact(number).ok_or_else(differs)?.to_le_bytes());
+            }
+            (Self::Text, Value::String(text)) => {
+                into.extend((text.len() as u64).to_le_bytes());
+                into.extend(text.as_bytes());
+            }
+            (Self::List(of), Value::Array(values)) => {
+                into.extend((values.len() as u64).to_le_bytes());
+                let path = element(path);
+                values.iter().try_for_each(|value| of.encode_at(value, &path, into))?;
+            }
+            (Self::Object(fields), Value::Object(object)) => encode_fields(fields, object, path, into)?,
+            _ => return Err(differs()),
+        }
+        Ok(())
+    }
+}
+
+fn merge_fields(
+    mut one: Vec<(String, Shape)>,
+    mut other: Vec<(String, Shape)>,
+    path: &str,
+) -> Result<Vec<(String, Shape)>, String> {
+    let missing = || Shape::Optional(Box::new(Shape::Unknown));
+    for (name, shape) in &mut one {
+        let found = other.iter().position(|(other, _)| other == name).map(|index| other.remove(index).1);
+        let own = std::mem::replace(shape, Shape::Unknown);
+        *shape = own.merge(found.unwrap_or_else(missing), &field_of(path, name))?;
+    }
+    for (name, shape) in other {
+        let shape = shape.merge(missing(), &field_of(path, &name))?;
+        one.push((name, shape));
+    }
+    Ok(one)
+}
+
+fn encode_fields(
+    fields: &[(String, Shape)],
+    object: &Map<String, Value>,
+    path: &str,
+    into: &mut Vec<u8>,
+) -> Result<(), String> {
+    for (name, shape) in fields {
+        let path = field_of(path, name);
+        match (object.get(name), shape) {
+            (Some(value), shape) => shape.encode_at(value, &path, into)?,
+            (None, Shape::Optional(_)) => into.push(0),
+            (None, _) => return Err(format!("{path} is missing")),
+        }
+    }
+    let is_known = |name: &String| fields.iter().any(|(field, _)| field == name);
+    match object.keys().find(|name| !is_known(name)) {
+        Some(name) => Err(format!("{} is not in the type of the topic", field_of(path, name))),
+        None => Ok(()),
+    }
+}
+
+/// The number as a float, unless that would be another one.
+fn exact(number: &Number) -> Option<f64> {
+    let float = number.as_f64()?;
+    let integer = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
+    #[expect(clippy::cast_possible_truncation, reason = "it saturates, and is compared")]
+    let back = float as i128;
+    (integer.is_none_or(|integer| integer == back)).then_some(float)
+}
+
+fn element(path: &str) -> String {
+    format!("an element of {path}")
+}
+
+fn field_of(path: &str, name: &str) -> String {
+    if path == "the value" { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use fabricast::Decoded;
+
+    use super::*;
+
+    fn shape(examples: &[Value]) -> Result<Shape, String> {
+        let merged = examples
+            .iter()
+            .try_fold(Shape::Unknown, |shape, example| shape.merge(Shape::of(example)?, "the value"));
+        merged.and_then(|shape| shape.schema().map(|_| shape))
+    }
+
+    /// What a subscriber decodes of a value.
+    fn received(shape: &Shape, value: &Value) -> Result<Value, String> {
+        let mut bytes = Vec::new();
+        shape.encode(value, &mut bytes)?;
+        match shape.schema()?.decode(&bytes) {
+            Ok(Decoded::Value(value)) => Ok(value),
+            other => Err(format!("{other:?}")),
+        }
+    }
+
+    #[test]
+    fn values_are_received_as_they_were_published() {
+        let values = [
+            json!({ "bid": 1.5, "size": 7, "venue": "X", "live": true, "legs": [[1, -2], []], "none": [] }),
+            json!({ "bid": 2, "size": -7, "live": false, "legs": [], "none": [{ "b": 1, "a": u64::MAX }], "venue": null }),
+        ];
+        let shape = shape(&values).unwrap();
+        for value in &values {
+            assert_eq!(received(&shape, value).unwrap(), *value);
+        }
+        for value in [json!(7), json!("text"), json!([1.5]), json!(true), json!({}), json!(u64::MAX)] {
+            let shape = Shape::of(&value).unwrap();
+            assert_eq!(received(&shape, &value).unwrap(), value);
+        }
+    }
+
+    #[test]
+    fn bytes_are_those_of_the_same_type_in_rust() {
+        let value = json!({ "a": 1, "b": 0.5, "c": "é", "d": [true], "e": { "f": null } });
+        let example = json!({ "a": 1, "b": 0.5, "c": "é", "d": [true], "e": { "f": -1 } });
+        let mut bytes = Vec::new();
+        shape(&[value.clone(), example]).unwrap().encode(&value, &mut bytes).unwrap();
+        type Same = (i64, f64, String, Vec<bool>, (Option<i64>,));
+        let same = <Same as fabricast::Payload>::decode(&bytes).unwrap();
+        assert_eq!(same, (1, 0.5, "é".to_owned(), vec![true], (None,)));
+    }
+
+    #[test]
+    fn what_shows_no_type_or_two_is_refused() {
+        let refused = |examples: &[Value]| shape(examples).unwrap_err();
+        let no_type = "is null or empty, which shows no type: give an --example with a value there";
+        assert_eq!(refused(&[json!({ "a": { "b": null } })]), format!("a.b {no_type}"));
+        assert_eq!(refused(&[json!([])]), format!("an element of the value {no_type}"));
+        let two = [json!({ "a": 1 }), json!({ "a": "x" })];
+        assert_eq!(refused(&two), "a is an integer in one place and a text in another");
+        assert!(
+            refused(&[json!({ "": 1 })]).contains("can not be a name") || shape(&[json!({ "": 1 })]).is_err()
+        );
+        assert!(shape(&[json!([1, "x"])]).is_err());
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_refused_by_the_place_where_it_differs() {
+        let shape = shape(&[json!({ "a": 1, "b": [0.5], "c": { "d": true } })]).unwrap();
+        let refused = |value: Value| shape.encode(&value, &mut Vec::new()).unwrap_err();
+        let rest = json!({ "b": [1], "c": { "d": true } });
+        let with = |a: Value| {
+            let mut value = rest.clone();
+            value.as_object_mut().unwrap().insert("a".into(), a);
+            value
+        };
+        assert_eq!(refused(with(json!(1.5))), "a is 1.5 and not an integer, as in the type of the topic");
+        assert_eq!(refused(rest.clone()), "a is missing");
+        let mut value = with(json!(1));
+        value["c"]["e"] = json!(1);
+        assert_eq!(refused(value), "c.e is not in the type of the topic");
+        let mut value = with(json!(1));
+        // It is no float.
+        value["b"][0] = json!((1_u64 << 53) + 1);
+        assert!(refused(value).starts_with("an element of b is 9007199254740993 and not a number"));
+    }
+}

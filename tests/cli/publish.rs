@@ -163,7 +163,7 @@ fn json_lines_are_values_of_the_type_that_the_first_one_shows() {
     let place = Place::new();
     let mut publisher = place.start(&["pub", "me/quote", "--json", "--kind", "log", "--quiet"]);
     // The order of the names is kept, and nothing is there before the first line.
-    assert_eq!(place.run(&["list", "shm:me", "--json"]).out.contains("quote"), false);
+    assert!(!place.run(&["list", "shm:me", "--json"]).out.contains("quote"));
     publisher.write(r#"{"venue": "X", "bid": 1.5, "legs": [{"size": 7}]}"#);
     wait_until("the value", || place.list(&["shm:me"]).iter().any(|row| row["sequence"] == 1));
     let shown = place.run(&["get", "me/quote"]);

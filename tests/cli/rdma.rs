@@ -73,7 +73,7 @@ fn what_is_published_over_rdma_is_listed_shown_and_received() {
     assert_eq!(publisher.end().printed(), "");
     let ended = place.run(&["get", "rdma://127.0.0.1:7501/t"]);
     assert_eq!(ended.code, Some(3), "{ended:?}");
-    assert!(ended.error.contains("; 127.0.0.1 seldom is that of an RDMA device: "), "{ended:?}");
+    assert!(ended.error.contains("; 127.0.0.1 is rarely the address of an RDMA device: "), "{ended:?}");
     // An attempt that finds nobody is told at once, by whichever way: no deadline is waited for.
     let address = rdma(7501);
     let sentence = format!(

@@ -149,7 +149,7 @@ fn a_listing_that_is_short_of_descriptors_says_so_once() {
     let nodes: Vec<_> = (0..30).map(|number| place.node(&format!("node-{number:02}"))).collect();
     let ended = run_after(&place, "ulimit -n 8", "list");
     assert_eq!((ended.code, ended.error.lines().count()), (Some(7), 1), "{ended:?}");
-    let told = "; this process may have 8 files open, and `ulimit -n` raises that\n";
+    let told = "; this process may have at most 8 open files: close some, or raise the limit (ulimit -n)\n";
     assert!(ended.error.ends_with(told), "{ended:?}");
     assert!(ended.error.matches("shm:node-").count() >= 1 || ended.out.is_empty(), "{ended:?}");
     drop(nodes);
@@ -168,7 +168,7 @@ fn what_this_host_is_short_of_exits_with_7() {
     }
     let ended = run_after(&place, "ulimit -n 4", "get n/t");
     assert_eq!((ended.code, ended.error.lines().count()), (Some(7), 1), "{ended:?}");
-    assert!(ended.error.contains("this process may have 4 files open"), "{ended:?}");
+    assert!(ended.error.contains("this process may have at most 4 open files"), "{ended:?}");
     let ended = place.run(&["pub", "me/t", "--runtime-dir", "/proc/no/such"]);
     assert_eq!(ended.code, Some(7), "{ended:?}");
     assert!(ended.error.starts_with("fabricast: the runtime directory /proc/no/such cannot be used: "));

@@ -111,14 +111,14 @@ impl Failure {
         }
     }
 
-    /// The same, with what is to be said of an address that leads to no RDMA device on most hosts.
+    /// Adds advice for an address that leads to no RDMA device on most hosts.
     pub(crate) fn at(self, address: &Address) -> Self {
         let Address::Rdma { host, .. } = address else { return self };
         let is_loopback = host.parse::<IpAddr>().map_or(host == "localhost", |address| address.is_loopback());
         match self {
             Self::Told { exit: exit @ Exit::Unreachable, sentence } if is_loopback => {
-                let what = "write the address of an RDMA interface (`rdma link` and `ip address` show them)";
-                Self::new(exit, format!("{sentence}; {host} seldom is that of an RDMA device: {what}"))
+                let what = "write that of an RDMA interface (`rdma link` and `ip address` show them)";
+                Self::new(exit, format!("{sentence}; {host} is rarely the address of an RDMA device: {what}"))
             }
             other => other,
         }
@@ -142,7 +142,7 @@ impl Failure {
         }
     }
 
-    /// Tells the user on standard error. It may be closed; then there is nobody to be told.
+    /// Prints it on standard error, which may be closed.
     pub(crate) fn note(&self) {
         let _ = self.tell(&mut io::stderr().lock());
     }
@@ -311,8 +311,8 @@ fn explained(error: &(dyn Error + 'static)) -> String {
         return sentence;
     }
     let limit = rustix::process::getrlimit(Resource::Nofile).current;
-    let limit = limit.map_or_else(|| "any number of".to_owned(), |limit| limit.to_string());
-    format!("{sentence}; this process may have {limit} files open, and `ulimit -n` raises that")
+    let limit = limit.map_or_else(String::new, |limit| format!(" at most {limit}"));
+    format!("{sentence}; this process may have{limit} open files: close some, or raise the limit (ulimit -n)")
 }
 
 fn of_session(address: &Address, source: &ControlError, error: &dyn Display) -> Failure {
@@ -399,7 +399,10 @@ mod tests {
             assert_eq!(failure.exit().code(), 7, "{failure}");
         }
         let failure = Failure::from(DirectoryError::Fabric(system(Errno::MFILE)));
-        assert!(sentence(&failure).contains(" files open, and `ulimit -n` raises that"), "{failure}");
+        assert!(
+            sentence(&failure).contains(" open files: close some, or raise the limit (ulimit -n)"),
+            "{failure}"
+        );
         assert_eq!(Failure::from(NodeError::Fabric(system(Errno::CONNREFUSED))).exit(), Exit::Unreachable);
         assert_eq!(Failure::from(NodeError::Fabric(system(Errno::AGAIN))).exit(), Exit::Hung);
         let (path, why) = ("/x".to_owned(), "it belongs to user 1".to_owned());
@@ -419,11 +422,11 @@ mod tests {
         let expected = "cannot subscribe to rdma://10.0.0.9:9999/t: no node listens at rdma://10.0.0.9:9999: check host \
                         and port, and that its program serves RDMA there";
         assert_eq!((failure.exit(), failure.to_string().as_str()), (Exit::Unreachable, expected));
-        let hint = "; 127.0.0.1 seldom is that of an RDMA device: write the address of an RDMA interface";
+        let hint = "; 127.0.0.1 is rarely the address of an RDMA device: write that of an RDMA interface";
         let unreachable = || Failure::new(Exit::Unreachable, "no route");
         let at = |address: &str, failure: Failure| failure.at(&address.parse().unwrap()).to_string();
         assert!(at("rdma://127.0.0.1", unreachable()).contains(hint));
-        assert!(at("rdma://localhost:1", unreachable()).contains("; localhost seldom is"));
+        assert!(at("rdma://localhost:1", unreachable()).contains("; localhost is rarely "));
         assert_eq!(at("rdma://10.0.0.9", unreachable()), "no route");
         assert_eq!(at("rdma://[::1]", Failure::new(Exit::Local, "no device")), "no device");
     }

@@ -62,7 +62,7 @@ Examples:
   fabricast watch shm:quotes/EURUSD --json        each new value, one JSON object a line
   fabricast tail shm:exchange/trades --follow     the last records of a log, and those that come
   fabricast hz shm:quotes/EURUSD                  how often a topic is published
-  date | fabricast pub shm:me/now --linger 60     publish a line for a minute
+  date | fabricast pub shm:me/now --linger 1m     publish a line for a minute
   fabricast perf push --size 64,65536 --floor     what a round trip costs on this host";
 
 /// The arguments.

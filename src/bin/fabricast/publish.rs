@@ -33,8 +33,8 @@ A state topic holds the newest value: without --rate, lines replace each other a
 A log holds them in order, as many as fit into --capacity, and gives up the oldest for new ones;
 lines that are there at once are published at once.
 
-What is served, and until when, is said on standard error, unless --quiet is given. A line that cannot
-be a value is said there, too, and the others are published; then the exit code is 1.
+Standard error says what is served and until when, unless --quiet is given, and names each line that
+cannot be a value. The other lines are published, and the exit code is 1.
 
 Numbers in JSON are i64, u64 if they are too large for that, or f64 if they have a point. What is null
 or missing in one --example and not in another is optional.

@@ -58,8 +58,21 @@ pub(crate) fn size_in<T: TryFrom<u64>>(
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
     move |text| {
         let bytes = size(text)?;
-        let fits = Some(bytes).filter(|bytes| bounds.contains(bytes)).and_then(|bytes| T::try_from(bytes).ok());
+        let fits =
+            Some(bytes).filter(|bytes| bounds.contains(bytes)).and_then(|bytes| T::try_from(bytes).ok());
         fits.ok_or_else(|| format!("{text} is not in {}..={} bytes", bounds.start(), bounds.end()))
+    }
+}
+
+/// The bytes of a unit of sizes, in small letters: a prefix alone is a power of 1,024, as memory is counted.
+fn size_unit(unit: &str) -> Option<u64> {
+    let mut rest = unit.chars();
+    let Some(prefix) = rest.next().filter(|_| unit != "b") else { return Some(1) };
+    let power = ['k', 'm', 'g', 't'].into_iter().zip(1_u32..).find(|(name, _)| *name == prefix)?.1;
+    match rest.as_str() {
+        "" | "i" | "ib" => Some(1_024_u64.pow(power)),
+        "b" => Some(1_000_u64.pow(power)),
+        _ => None,
     }
 }
 

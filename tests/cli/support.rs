@@ -9,8 +9,10 @@ use fabricast::Node;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-/// How long a test waits for what must come.
+/// How long a test waits for what must come: it only ends a hang.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+/// How long the program may run where a test waits for its end: longer than what it waits for itself.
+const RUN_MAX: Duration = Duration::from_secs(120);
 /// How often it looks.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -58,7 +60,7 @@ impl Place {
     pub(crate) fn run_with_input(&self, arguments: &[&str], input: impl Into<Vec<u8>>) -> Ended {
         let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_fabricast"));
         command.env("FABRICAST_RUNTIME_DIR", self.path()).env_remove("RUST_LOG").args(arguments);
-        let output = command.timeout(PATIENCE).write_stdin(input.into()).output().unwrap();
+        let output = command.timeout(RUN_MAX).write_stdin(input.into()).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         Ended { code: output.status.code(), out: text(output.stdout), error: text(output.stderr) }
     }

@@ -260,3 +260,57 @@ impl Row {
         ]
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn silence() -> DirectoryError {
+        let source = ControlError::Deadline { awaited: "hello" };
+        DirectoryError::Session { address: "shm:n".parse().unwrap(), source }
+    }
+
+    /// Where all processes have stood still, the one that asks may be the first to go on: its time is over, and nobody had any.
+    #[test]
+    fn a_node_that_was_silent_is_asked_once_more() {
+        let mut asked = Vec::new();
+        let answer = twice(|patience| {
+            asked.push(patience);
+            if asked.len() == 1 { Err(silence()) } else { Ok("here") }
+        });
+        assert_eq!((answer.unwrap(), asked), ("here", vec![PATIENCE, LAST_PATIENCE]));
+        let mut number = 0;
+        let answer: Result<(), _> = twice(|_| {
+            number += 1;
+            Err(silence())
+        });
+        assert_eq!((Failure::from(answer.unwrap_err()).exit(), number), (Exit::Hung, 2));
+        let gone = twice::<()>(|_| Err(FabricError::NodeGone { address: "shm:n".parse().unwrap() }.into()));
+        assert_eq!(Failure::from(gone.unwrap_err()).exit(), Exit::Gone);
+    }
+
+    #[test]
+    fn a_trouble_of_several_nodes_names_some_of_them() {
+        let nodes: Vec<NodeName> =
+            ["a", "b", "c", "d", "e"].into_iter().map(|name| name.parse().unwrap()).collect();
+        let of = |number| about("shm:a is odd", &nodes.iter().take(number).collect::<Vec<_>>());
+        assert_eq!(of(1), "shm:a is odd");
+        assert_eq!(of(2), "cannot ask shm:a, shm:b: shm:a is odd");
+        assert_eq!(of(5), "cannot ask shm:a, shm:b, shm:c and 2 more: shm:a is odd");
+    }
+
+    #[test]
+    fn a_value_from_the_future_has_no_age() {
+        let row = Row {
+            node: "n".parse().unwrap(),
+            topic: None,
+            kind: None,
+            type_name: Some("a\u{202e}b".to_owned()),
+            sequence: None,
+            age_ns: Some(age_ns(0, 3_600_000_000_000)),
+            state: Liveness::Live,
+        };
+        assert_eq!(row.cells(), ["n", "-", "-", "a\\u202eb", "-", "-1h00m (clock?)", "live"]);
+        assert!(serde_json::to_string(&row).unwrap().contains(r#""age_ns":-3600000000000,"#));
+    }
+}

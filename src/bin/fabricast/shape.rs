@@ -256,12 +256,15 @@ mod tests {
     fn values_are_received_as_they_were_published() {
         let values = [
             json!({ "bid": 1.5, "size": 7, "venue": "X", "live": true, "legs": [[1, -2], []], "none": [] }),
-            json!({ "bid": 2, "size": -7, "live": false, "legs": [], "none": [{ "b": 1, "a": u64::MAX }], "venue": null }),
+            json!({ "bid": 2.0, "size": -7, "live": false, "legs": [], "none": [{ "b": 1, "a": u64::MAX }], "venue": null }),
         ];
         let shape = shape(&values).unwrap();
         for value in &values {
             assert_eq!(received(&shape, value).unwrap(), *value);
         }
+        let mut whole = values[1].clone();
+        whole["bid"] = json!(2);
+        assert_eq!(received(&shape, &whole).unwrap(), values[1]);
         for value in [json!(7), json!("text"), json!([1.5]), json!(true), json!({}), json!(u64::MAX)] {
             let shape = Shape::of(&value).unwrap();
             assert_eq!(received(&shape, &value).unwrap(), value);

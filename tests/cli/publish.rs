@@ -132,7 +132,8 @@ fn published(arguments: &[&str], input: &[u8]) -> (Vec<Vec<u8>>, i32, String) {
     publisher.write_bytes(input);
     publisher.end_input();
     wait_until("the topic", || place.run(&["list", "shm:me", "--json"]).out.contains("\"topic\":\"t\""));
-    let mut subscriber = reader(&place).log_subscriber::<Raw>("shm:me/t").earliest().timeout(PATIENCE).open().unwrap();
+    let mut subscriber =
+        reader(&place).log_subscriber::<Raw>("shm:me/t").earliest().timeout(PATIENCE).open().unwrap();
     let (mut values, is_last) = (Vec::new(), |value: &Vec<u8>| value.ends_with(b"last"));
     while !values.last().is_some_and(is_last) {
         values.push(subscriber.receive_timeout(PATIENCE).unwrap().unwrap().value);
@@ -169,7 +170,8 @@ fn json_lines_are_values_of_the_type_that_the_first_one_shows() {
     let shown = place.run(&["get", "me/quote"]);
     assert_eq!(shown.printed(), "{\"venue\": \"X\", \"bid\": 1.5, \"legs\": [{\"size\": 7}]}\n");
     let node = reader(&place);
-    let mut subscriber = node.log_subscriber::<Raw>("shm:me/quote").earliest().timeout(PATIENCE).open().unwrap();
+    let mut subscriber =
+        node.log_subscriber::<Raw>("shm:me/quote").earliest().timeout(PATIENCE).open().unwrap();
     assert_eq!(subscriber.schema().type_name(), "Json");
     publisher.write(r#"{"venue": "X", "bid": "high", "legs": []}"#);
     publisher.write(r#"{"legs": [], "bid": 2, "venue": "Y"}"#);

@@ -119,7 +119,9 @@ impl Payload for Encoded {
     }
 
     fn encode(value: &[u8], out: &mut [u8]) -> Result<usize, EncodeError> {
-        Raw::encode(value, out)
+        let max = out.len();
+        out.get_mut(..value.len()).ok_or(EncodeError::TooLong { max })?.copy_from_slice(value);
+        Ok(value.len())
     }
 
     fn decode(bytes: &[u8]) -> Result<Vec<u8>, DecodeError> {

@@ -157,10 +157,7 @@ impl Shape {
             (Self::F64, Value::Number(number)) => {
                 into.extend(exact(number).ok_or_else(differs)?.to_le_bytes());
             }
-            (Self::Text, Value::String(text)) => {
-                into.extend((text.len() as u64).to_le_bytes());
-                into.extend(text.as_bytes());
-            }
+            (Self::Text, Value::String(text)) => encode_text(text, into),
             (Self::List(of), Value::Array(values)) => {
                 into.extend((values.len() as u64).to_le_bytes());
                 let path = element(path);
@@ -171,6 +168,12 @@ impl Shape {
         }
         Ok(())
     }
+}
+
+/// Appends the encoding of a text.
+pub(crate) fn encode_text(text: &str, into: &mut Vec<u8>) {
+    into.extend((text.len() as u64).to_le_bytes());
+    into.extend(text.as_bytes());
 }
 
 fn merge_fields(

@@ -3,10 +3,10 @@
 use std::io::{BufRead, BufReader, Read};
 
 use crossbeam::channel::Sender;
-use fabricast::{Payload, Schema};
+use fabricast::Schema;
 
 use super::super::failure::{Exit, Failure};
-use super::super::shape::Shape;
+use super::super::shape::{Shape, encode_text};
 
 /// The most lines that are handed over, and published, at once.
 const LINES_AT_ONCE: usize = 64;
@@ -100,9 +100,9 @@ impl Form {
                 let text = String::from_utf8(bytes);
                 let text = text
                     .map_err(|_| rejected("it is not UTF-8, so it is not a text; --raw publishes bytes"))?;
-                let mut value = vec![0; text.len() + TEXT_OVERHEAD];
-                String::encode(&text, &mut value).map_err(|error| rejected(&error.to_string()))?;
-                value
+                let mut encoded = Vec::with_capacity(text.len() + TEXT_OVERHEAD);
+                encode_text(&text, &mut encoded);
+                encoded
             }
             Self::Json(shape, schema) => {
                 let value = serde_json::from_slice(&bytes);

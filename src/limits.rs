@@ -72,6 +72,12 @@ pub const NOTICE_INLINE_HELD_LEN: usize = 64 * 1024;
 /// How far the number of a datagram may be ahead of all that were heard to be believed at once. After more losses than that
 /// the next one is.
 pub const NOTICE_LEAP_MAX: u64 = 1 << 20;
+/// How far a value that came with a notice may be ahead of what the publisher's memory said last to be received before that is
+/// read again: what a publisher of four million values a second publishes between two such reads ([`NOTICE_DOUBT_NS`]).
+pub const NOTICE_LEAD_MAX: u64 = 1 << 20;
+/// Bytes of records that came with notices and that a subscriber of a log receives before it compares them with the publisher's
+/// memory; half of the ring where that is less.
+pub const NOTICE_UNPROVEN_LEN_MAX: usize = LOG_FETCH_LEN;
 /// How often a subscriber that asked for notices looks in a repository on another host while none arrive, nanoseconds.
 pub const NOTICE_TIMER_NS: u64 = 1_000_000;
 /// How often it looks while they do arrive, and tell of nothing, nanoseconds: the last one may have been lost.
@@ -183,6 +189,12 @@ pub const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 /// and the heartbeats have their turn. (A publisher that has just committed copies in a thread of its own.)
 pub const LOG_COPY_LEN_MAX: usize = 4 << 20;
 
+/// How soon the node's thread looks again after landing regions that are not up to date yet, nanoseconds.
+pub const LANDING_TENDED_NS: u64 = 5_000_000;
+/// A subscriber of a log by push that stands still while its landing region is full is asked less and less often whether it goes
+/// on: after a quarter of the time for which it has stood still, and after this time at the latest, nanoseconds. It is asked
+/// with each heartbeat, too ([`HEARTBEAT_INTERVAL_NS`]), which takes no wake-up of its own.
+pub const LOG_REST_NS_MAX: u64 = 500_000_000;
 /// Bytes of a log in one batch to a landing region over a wire at the most, if no record is longer.
 pub const LOG_BATCH_LEN_MAX: usize = 1 << 20;
 

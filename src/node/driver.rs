@@ -10,7 +10,7 @@ use crate::clock::saturate;
 use crate::event::Event;
 use crate::fabric::{Listener, wait};
 use crate::limits;
-use crate::publisher::PublishedTopic;
+use crate::publisher::{PublishedTopic, Tended};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 #[cfg(test)]
@@ -18,8 +18,8 @@ mod tests;
 
 /// Connections accepted in one turn.
 const ACCEPTED_PER_TURN: usize = 16;
-/// How soon landing regions are looked after again that were just handed over, and messages that wait for room.
-const TEND_AGAIN: Duration = Duration::from_millis(5);
+/// How soon messages are looked after again that wait for room, and what was left to the next turn.
+const TEND_AGAIN: Duration = Duration::from_nanos(limits::LANDING_TENDED_NS);
 /// How long peers have to take part in the end of their sessions when the node stops.
 const FAREWELL_NS: u64 = 250_000_000;
 /// When as little as this is left of that, sessions end even if one-sided writes are under way.
@@ -40,6 +40,8 @@ pub(super) struct Driver {
     buffer: Vec<u8>,
     beaten_ns: Option<u64>,
     tend_soon: bool,
+    /// When landing regions are looked after again, even if nothing happens.
+    tend_at_ns: Option<u64>,
     /// The landing regions of the topic with this index are looked after first.
     tend_first: usize,
     /// Until then no connection is accepted, because the last one could not be.
@@ -58,8 +60,8 @@ impl Driver {
     pub(super) fn new(core: Arc<NodeCore>, listener: Option<Box<dyn Listener>>) -> Self {
         let buffer = vec![0; limits::CONTROL_MESSAGE_LEN_MAX];
         let served = Vec::new();
-        let (beaten_ns, tend_soon, tend_first, accept_again_ns) = (None, false, 0, None);
-        Self { core, listener, served, buffer, beaten_ns, tend_soon, tend_first, accept_again_ns }
+        let (beaten_ns, tend_soon, tend_at_ns, tend_first, accept_again_ns) = (None, false, None, 0, None);
+        Self { core, listener, served, buffer, beaten_ns, tend_soon, tend_at_ns, tend_first, accept_again_ns }
     }
 
     /// One turn: everything that can be done now.
@@ -67,7 +69,7 @@ impl Driver {
         let now_ns = self.core.clock().monotonic_ns();
         self.accept(now_ns);
         self.take_dialled();
-        self.core.copy_room().refill();
+        self.core.copy_room().begin(now_ns, false);
         for served in &mut self.served {
             served.turn(&self.core, now_ns, &mut self.buffer);
         }
@@ -194,6 +196,8 @@ impl Driver {
         let realtime_ns = self.core.clock().realtime_ns();
         topics.iter().filter(|_| beat).for_each(|topic| topic.beat(realtime_ns));
         self.tend_soon = self.core.notice_senders().tend(&topics, beat);
+        // What was lent in this turn has not used it up for the others.
+        self.core.copy_room().begin(now_ns, beat);
         self.tend_landings(topics);
     }
 
@@ -205,17 +209,16 @@ impl Driver {
         ending.dedup_by(|one, other| Arc::ptr_eq(one, other));
         topics.append(&mut ending);
         let (first, room) = (self.tend_first.min(topics.len()), self.core.copy_room());
-        // What was lent in this turn has not used it up for the others.
-        room.refill();
-        self.tend_first = 0;
+        (self.tend_first, self.tend_at_ns) = (0, None);
         let (before, after) = topics.split_at(first);
         for (index, topic) in after.iter().chain(before).enumerate() {
             let had_room = !room.is_used_up();
-            if topic.landings().tend(room) {
-                self.tend_soon = true;
-                // What the node has written to them nobody else tells of.
+            let Tended { again_ns, has_written } = topic.landings().tend(room);
+            if has_written {
+                // Nobody else tells of it.
                 topic.notices().ring();
             }
+            self.tend_at_ns = self.tend_at_ns.into_iter().chain(again_ns).min();
             if had_room && room.is_used_up() {
                 self.tend_first = (first + index + 1) % topics.len();
             }
@@ -230,14 +233,15 @@ impl Driver {
         // A connection may have room again without waking anybody.
         let has_unsent =
             || self.served.iter().any(Served::has_unsent) || links.iter().any(|it| it.has_unsent());
-        if self.tend_soon || self.served.iter().any(Served::has_writes_under_way) || has_unsent() {
+        if self.tend_soon || self.served.iter().any(Served::awaits_writes) || has_unsent() {
             return TEND_AGAIN;
         }
         let now_ns = self.core.clock().monotonic_ns();
         let beat_ns = self.beaten_ns.map(|beaten_ns| beaten_ns.saturating_add(limits::HEARTBEAT_INTERVAL_NS));
         let sessions = self.served.iter().filter_map(Served::deadline_ns);
         let links = links.iter().filter_map(|link| link.deadline_ns());
-        let due_ns = sessions.chain(links).chain(beat_ns).chain(self.accept_again_ns).min();
+        let own = beat_ns.into_iter().chain(self.accept_again_ns).chain(self.tend_at_ns);
+        let due_ns = sessions.chain(links).chain(own).min();
         let patience_ns = due_ns.map_or(IDLE_NS, |due_ns| due_ns.saturating_sub(now_ns));
         Duration::from_nanos(patience_ns.clamp(PATIENCE_NS_MIN, IDLE_NS))
     }

@@ -184,6 +184,12 @@ impl Served {
         !self.leaving.is_empty() || self.attachments.values().any(awaits)
     }
 
+    /// The same, but for those that wait until a subscriber goes on: its landing region is looked after now and then.
+    pub(super) fn awaits_writes(&self) -> bool {
+        let awaits = |it: &ServedAttachment| it.is_beginning || (it.is_ending() && !it.rests());
+        !self.leaving.is_empty() || self.attachments.values().any(awaits)
+    }
+
     /// Begins the end of the session. What could not be written any more is told by the newest sequence.
     pub(super) fn shutdown(&mut self, now_ns: u64) {
         self.tell_ended_topics(true);

@@ -41,6 +41,8 @@ struct Held {
     words: VecDeque<u64>,
     /// How many pieces that is.
     pieces: u64,
+    /// None are kept.
+    refuses_inline: bool,
 }
 
 /// What a topic has reached, as far as it was heard.
@@ -68,7 +70,7 @@ impl Mailbox {
     pub(super) fn new(topic: TopicId, epoch: Epoch, gaps: Arc<AtomicU64>) -> Self {
         let words = VecDeque::with_capacity(HELD_WORDS);
         let gaps_told = AtomicU64::new(gaps.load(Ordering::Relaxed));
-        let held = Mutex::new(Held { hint: Hint::default(), words, pieces: 0 });
+        let held = Mutex::new(Held { hint: Hint::default(), words, pieces: 0, refuses_inline: false });
         let (sequence, is_awaited, waker) = (AtomicU64::new(0), AtomicBool::new(false), OnceLock::new());
         Self { topic, epoch, sequence, held, gaps, gaps_told, is_awaited, waker }
     }
@@ -103,9 +105,26 @@ impl Mailbox {
         self.sequence.load(Ordering::Relaxed) > last.get()
     }
 
-    /// The newest that was heard of. Never goes back.
+    /// The newest that was heard of. Goes back only by [`Self::correct`].
     pub(crate) fn hint(&self) -> Hint {
         self.held.lock().hint
+    }
+
+    /// Takes back the hint of this sequence, if it is the newest: the repository has not reached it, but that one.
+    pub(crate) fn correct(&self, hinted: Sequence, reached: Sequence) {
+        let held = &mut *self.held.lock();
+        if held.hint.sequence == hinted {
+            held.hint = Hint { sequence: reached, ..Hint::default() };
+            // Relaxed: see `has_news`.
+            self.sequence.store(reached.get(), Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps nothing that comes inline from now on, and forgets what has.
+    pub(crate) fn refuse_inline(&self) {
+        let held = &mut *self.held.lock();
+        (held.refuses_inline, held.pieces) = (true, 0);
+        held.words.clear();
     }
 
     /// Whether datagrams were missing on the channel since this was last asked: there may be news that nobody heard of.
@@ -133,7 +152,7 @@ impl Mailbox {
     /// the new one is the one of use to somebody who lags.
     pub(super) fn put(&self, entry: &Entry<'_>) -> u64 {
         let held = &mut *self.held.lock();
-        let dropped = if entry.inline.is_empty() { 0 } else { held.keep(entry) };
+        let dropped = if entry.inline.is_empty() || held.refuses_inline { 0 } else { held.keep(entry) };
         let Notice { sequence, position, published_ns, .. } = entry.notice;
         if sequence > held.hint.sequence {
             held.hint = Hint { sequence, position, published_ns };

@@ -102,6 +102,8 @@ pub struct NoticeCounts {
     pub inline_taken: u64,
     /// Those of them that a subscription did not take before its room was used up.
     pub inline_dropped: u64,
+    /// Subscriptions whose publisher's memory did not hold what had come inline, and that take nothing inline any more.
+    pub contradicted: u64,
 }
 
 /// What tells a subscriber of news, as it looks at the moment.
@@ -204,6 +206,11 @@ impl NoticeReceiver {
             (false, true) => Some(DatagramReach::Unicast),
             (false, false) => None,
         }
+    }
+
+    /// Takes note of a subscription that was told inline what is not true.
+    pub(crate) fn count_contradiction(&self) {
+        self.state.lock().counts.contradicted += 1;
     }
 
     /// What has been counted so far.

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 
 use super::CopyRoom;
 use super::landing::Landing;
-use super::topic::Landings;
+use super::topic::{Landings, Tended};
 use crate::fabric::{Registration, RemoteWrite};
 use crate::id::{Epoch, Sequence};
 use crate::layout::header::HOT_SEQUENCE;
@@ -134,18 +134,25 @@ impl Landings for StateLandings {
     }
 
     /// A publish that began before a handover may have passed the landing region by: it is looked after once more.
-    fn tend(&self, _: &CopyRoom) -> bool {
+    fn tend(&self, room: &CopyRoom) -> Tended {
         // Taken out first, so that the publisher is not kept waiting while memory is unmapped.
         let released = std::mem::take(&mut *self.released.lock());
         drop(released);
         let mut waiting = self.waiting.lock();
         waiting.retain(|landing| !landing.is_closed());
-        let mut soon = false;
+        let (mut soon, mut has_written) = (false, false);
         for landing in waiting.iter_mut() {
+            let before = landing.written();
             self.bring_up_to_date(landing);
+            has_written |= landing.written() != before;
             soon |= landing.tend() < TENDED_CLOSELY || landing.is_behind();
         }
-        soon
+        Tended { again_ns: soon.then(|| room.soon_ns()), has_written }
+    }
+
+    /// Nobody has to make room for a value.
+    fn rests(&self, _: &Arc<AtomicBool>) -> bool {
+        false
     }
 
     fn owe(&self, closed: &Arc<AtomicBool>) -> bool {

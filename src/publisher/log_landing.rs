@@ -64,6 +64,19 @@ pub(super) struct LogLanding {
     is_free: bool,
     /// How often the node has looked after it since all was written.
     tended: u32,
+    /// Nothing can be written before its subscriber goes on.
+    rest: Option<Rest>,
+}
+
+/// A landing region whose subscriber stands still.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    /// How far the subscriber had come.
+    taken: u64,
+    /// Since when it stands there, ns of the node's clock.
+    since_ns: u64,
+    /// When it is asked again.
+    due_ns: u64,
 }
 
 /// Frames that are being written.
@@ -134,6 +147,7 @@ impl LogLanding {
             is_overrun: false,
             is_free: false,
             tended: 0,
+            rest: None,
         };
         // The first time takes longer than all others, on some media.
         if !may_lose {
@@ -199,17 +213,44 @@ impl LogLanding {
         self.tended
     }
 
+    /// Takes note of what came of an attempt to bring it up to date while there was room for copies. Where nothing could be
+    /// written, and nothing is under way, its subscriber stands still: it is asked again after a quarter of the time for which it
+    /// has, so that one that is slow waits no longer than that, and one that was stopped costs next to nothing.
+    pub(super) fn pause(&mut self, end: u64, has_written: bool, now_ns: u64) {
+        let stands = !has_written && self.in_flight.is_empty() && self.is_behind(end) && !self.is_closed();
+        self.rest = stands.then(|| {
+            let earlier = self.rest.filter(|rest| rest.taken == self.taken);
+            let since_ns = earlier.map_or(now_ns, |rest| rest.since_ns);
+            let pause_ns = now_ns.saturating_sub(since_ns) / 4;
+            let pause_ns = pause_ns.clamp(limits::LANDING_TENDED_NS, limits::LOG_REST_NS_MAX);
+            Rest { taken: self.taken, since_ns, due_ns: now_ns.saturating_add(pause_ns) }
+        });
+    }
+
+    /// Whether it waits for its subscriber to go on.
+    pub(super) fn rests(&self) -> bool {
+        self.rest.is_some() && !self.is_closed()
+    }
+
+    /// When its subscriber is asked again whether it goes on, ns of the node's clock; 0 when it does not stand still.
+    pub(super) fn due_ns(&self) -> u64 {
+        if self.is_closed() { 0 } else { self.rest.map_or(0, |rest| rest.due_ns) }
+    }
+
     /// Writes what the repository has and this has not, as far as the subscriber and the medium have room. In memory, where that
-    /// is a copy, no batch is begun when nothing is left of `room`, bytes. Never waits.
+    /// is a copy, no batch is begun when nothing is left of `room`, bytes. Never waits. Whether anything was written.
     #[inline]
-    pub(super) fn advance(&mut self, source: &Registration, head: &LogHead, room: &mut u64) {
+    pub(super) fn advance(&mut self, source: &Registration, head: &LogHead, room: &mut u64) -> bool {
         self.tended = 0;
+        let mut has_written = false;
         for _ in 0..if self.has_word_order { STEPS_MAX } else { WIRE_STEPS_MAX } {
             let is_done = self.is_closed() || !self.is_behind(head.end);
             if is_done || (self.has_word_order && *room == 0) || !self.step(source, head, room) {
                 break;
             }
+            has_written = true;
         }
+        has_written
     }
 
     /// Writes one batch. False when nothing more can be written now.

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 
 use super::CopyRoom;
 use super::log_landing::LogLanding;
-use super::topic::Landings;
+use super::topic::{Landings, Tended};
 use crate::fabric::{Registration, RemoteWrite, Waker};
 use crate::id::Epoch;
 use crate::layout::log::{LogGeometry, LogHead};
@@ -116,19 +116,24 @@ impl LogLandings {
         head(self.registration.region()).end
     }
 
-    /// Brings these up to date as far as that can be done now. Says whether that should be done again soon. Those for which no
-    /// room was left come first then.
-    fn bring_up_to_date(&self, landings: &mut Vec<LogLanding>, room: &CopyRoom) -> bool {
+    /// Brings these up to date as far as that can be done now. Says whether that should be done again soon, and whether anything
+    /// was written. Those for which no room was left come first then.
+    fn bring_up_to_date(&self, landings: &mut Vec<LogLanding>, room: &CopyRoom) -> (bool, bool) {
         landings.retain(|landing| !landing.is_closed());
-        let (mut soon, mut served, mut left) = (false, 0, room.left());
+        let (mut soon, mut has_written, mut served, mut left) = (false, false, 0, room.left());
         for landing in landings.iter_mut() {
             served += usize::from(left > 0);
             let head = head(self.registration.region());
+            // One for which no room is left does not stand still.
+            let mut advances = left == 0;
             if landing.is_behind(head.end) {
-                landing.advance(&self.registration, &head, &mut left);
+                let advanced = landing.advance(&self.registration, &head, &mut left);
+                advances |= advanced;
+                has_written |= advanced;
             }
             let is_settled = landing.is_settled(&self.registration);
-            if landing.tend(head.end) < TENDED_CLOSELY {
+            landing.pause(head.end, advances, room.now_ns());
+            if landing.tend(head.end) < TENDED_CLOSELY && !landing.rests() {
                 landing.remind(&self.registration, &head);
                 soon = true;
             }
@@ -136,7 +141,12 @@ impl LogLandings {
         }
         room.set(left);
         landings.rotate_left(served);
-        soon
+        (soon, has_written)
+    }
+
+    /// When those that stand still are looked after again.
+    fn rest_ends_ns(&self) -> Option<u64> {
+        self.waiting.lock().iter().filter(|landing| landing.rests()).map(LogLanding::due_ns).min()
     }
 }
 
@@ -165,19 +175,23 @@ impl Landings for LogLandings {
         found.is_none_or(|landing| landing.is_begun(&self.registration))
     }
 
-    fn tend(&self, room: &CopyRoom) -> bool {
+    fn tend(&self, room: &CopyRoom) -> Tended {
         self.is_tended_soon.store(false, Ordering::Release);
         // Taken out first, so that the publisher is not kept waiting while memory is unmapped.
         // The room for them stays: the publisher allocates nothing when it leaves some here.
         let released: Vec<_> = self.released.lock().drain(..).collect();
         drop(released);
-        let (mut soon, mut end) = (false, self.end());
-        let mut landings = self.take_those(|landing| landing.needs_tending(end, TENDED_CLOSELY));
-        if landings.is_empty() {
-            return false;
-        }
+        let (mut soon, mut has_written, mut end) = (false, false, self.end());
+        let is_due = |landing: &LogLanding| landing.due_ns() <= room.now_ns();
+        let mut landings = self.take_those(|landing| {
+            landing.needs_tending(end, TENDED_CLOSELY) && (room.is_beat() || is_due(landing))
+        });
         for round in 1.. {
-            soon |= self.bring_up_to_date(&mut landings, room);
+            if landings.is_empty() {
+                break;
+            }
+            let outcome = self.bring_up_to_date(&mut landings, room);
+            (soon, has_written) = (soon || outcome.0, has_written || outcome.1);
             self.leave(landings);
             // What was published meanwhile, when the publisher found nobody waiting here, is brought at once as far as there is room.
             let before = std::mem::replace(&mut end, self.end());
@@ -186,13 +200,17 @@ impl Landings for LogLandings {
             if is_enough || end == before {
                 break;
             }
-            landings = self.take_those(|landing| landing.is_behind(end));
-            if landings.is_empty() {
-                break;
-            }
+            landings = self.take_those(|landing| landing.is_behind(end) && is_due(landing));
         }
+        // One that rests is looked after later: the publisher wakes the node for the next one that it leaves here.
         self.is_tended_soon.store(soon, Ordering::Release);
-        soon
+        let again_ns = if soon { Some(room.soon_ns()) } else { self.rest_ends_ns() };
+        Tended { again_ns, has_written }
+    }
+
+    fn rests(&self, closed: &Arc<AtomicBool>) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.iter().any(|landing| landing.is_closed_by(closed) && landing.rests())
     }
 
     fn owe(&self, closed: &Arc<AtomicBool>) -> bool {

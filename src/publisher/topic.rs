@@ -33,6 +33,15 @@ pub(crate) struct PublishedTopic {
     pub(super) ended: AtomicBool,
 }
 
+/// What came of looking after landing regions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tended {
+    /// When that should be done again, ns of the node's clock.
+    pub(crate) again_ns: Option<u64>,
+    /// Something was written that nobody else tells of.
+    pub(crate) has_written: bool,
+}
+
 /// The landing regions of one topic, on their way between its node and its publisher.
 pub(crate) trait Landings: Debug + Send + Sync {
     /// Takes a landing region, and has the publisher write it from now on: what is there is brought to it first, of a log from
@@ -50,9 +59,12 @@ pub(crate) trait Landings: Debug + Send + Sync {
     fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool;
 
     /// Releases what the publisher has given up, and keeps landing regions up to date that it has not taken over
-    /// yet, because it has not published since: of a log, as far as there is room for copies. True when that should be done
-    /// again soon.
-    fn tend(&self, room: &CopyRoom) -> bool;
+    /// yet, because it has not published since: of a log, as far as there is room for copies.
+    fn tend(&self, room: &CopyRoom) -> Tended;
+
+    /// Whether the landing region that `closed` closes waits for its subscriber to go on. [`Self::tend`] says when it is looked
+    /// after.
+    fn rests(&self, closed: &Arc<AtomicBool>) -> bool;
 
     /// Whether the landing region that `closed` closes was left to the node, and has yet to get what was published last.
     fn owe(&self, closed: &Arc<AtomicBool>) -> bool;

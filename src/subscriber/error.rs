@@ -103,6 +103,22 @@ pub enum ReceiveError {
         /// How many they are.
         count: u64,
     },
+    /// Values or records that came with notices are not what the publisher's memory holds: somebody who may read the topic has
+    /// forged them, or they were damaged on the way. Once for a subscriber, which from then on reads that memory and takes
+    /// nothing from notices. The next call goes on with what is there: for a state topic the newest value, for a log every
+    /// record from `first` on.
+    #[error(
+        "values {first} to {told} came with notices and are not what the publisher's memory holds, which has reached {found}: \
+         discard those received; memory is read from now on, but check which programs may read the topic"
+    )]
+    Contradicted {
+        /// The first value that is in doubt; those before it are right. For a log, the first record that differs.
+        first: Sequence,
+        /// The last value that came with a notice.
+        told: Sequence,
+        /// The newest value in the publisher's memory when it was read.
+        found: Sequence,
+    },
     /// The publisher of the topic was dropped, and every value was received that it left behind.
     #[error("the topic has ended after {published} values")]
     Ended {

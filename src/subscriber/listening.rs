@@ -45,6 +45,16 @@ pub(crate) enum Listening {
     Channel(Ear),
 }
 
+impl Listening {
+    /// Its part in the notices of a channel, if that is how it is told.
+    pub(super) fn ear(&mut self) -> Option<&mut Ear> {
+        match self {
+            Self::Bell(_) => None,
+            Self::Channel(ear) => Some(ear),
+        }
+    }
+}
+
 /// A subscriber's part in the notices of a channel.
 #[derive(Debug)]
 pub(crate) struct Ear {
@@ -100,6 +110,33 @@ impl Ear {
             }
         }
         is_due
+    }
+
+    /// Whether the repository was not read for so long that what came inline since then has to be compared with it first. It
+    /// is taken to be read then.
+    pub(super) fn is_proof_due(&mut self, now_ns: u64) -> bool {
+        let read_ns = |looked_ns: u64| looked_ns.saturating_add(limits::NOTICE_DOUBT_NS);
+        let is_due = self.looked_ns.is_none_or(|looked_ns| now_ns >= read_ns(looked_ns));
+        if is_due {
+            self.looked_ns = Some(now_ns);
+        }
+        is_due
+    }
+
+    /// The repository, read after the last hint that was followed, had this newest sequence. A hint of a later one was a lie, and
+    /// is forgotten: otherwise nothing would be a hint any more that is true.
+    pub(super) fn answer(&mut self, newest: Sequence) {
+        if newest < self.followed {
+            self.mailbox.correct(self.followed, newest);
+            self.followed = newest;
+        }
+    }
+
+    /// Takes nothing inline any more: the repository has contradicted what came.
+    pub(super) fn distrust(&mut self) {
+        self.mailbox.refuse_inline();
+        self.receiver.count_contradiction();
+        self.forget();
     }
 
     /// Whether it was told of something later than this, and has not looked for that.

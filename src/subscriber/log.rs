@@ -11,12 +11,12 @@ use super::{GrantError, ReceiveError, Record, RecordRef, Subscribed};
 use crate::clock::Clock;
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
 use crate::id::{Delivery, Epoch, Kind, Sequence};
-use crate::layout::header::HOT_EPOCH;
+use crate::layout::header::{HOT_EPOCH, HOT_SEQUENCE};
 use crate::limits;
 use crate::memory::Region;
 use crate::payload::Payload;
 use crate::repository::log::{
-    Brought, LogCounts, LogFetch, LogReader, LogStart, LossReason, Lost, Next, Taken,
+    Brought, Contradiction, LogCounts, LogFetch, LogReader, LogStart, LossReason, Lost, Next, Taken,
 };
 use crate::repository::state::ReadCounts;
 
@@ -83,6 +83,9 @@ pub struct LogSubscriberStats {
     pub rejected: u64,
     /// Records that could not be read any more when the topic had ended.
     pub cut_off: u64,
+    /// Records among those received that came with notices and are not what the publisher's memory holds: see
+    /// [`ReceiveError::Contradicted`]. They are received again as it holds them.
+    pub withdrawn: u64,
 }
 
 /// What one look at what is fetched gave.
@@ -92,6 +95,8 @@ enum Look {
     Nothing,
     /// Everything that there is was received.
     All,
+    /// What came with notices is not what the repository holds.
+    Contradicted(Contradiction),
 }
 
 impl<T: Payload> LogSubscriber<T> {
@@ -197,6 +202,10 @@ impl<T: Payload> LogSubscriber<T> {
         match look {
             Look::Nothing => Ok(None),
             Look::All => self.conclude(),
+            Look::Contradicted(Contradiction { first, told, found }) => {
+                self.subscription.distrust_notices();
+                Err(ReceiveError::Contradicted { first, told, found })
+            }
             Look::Taken(taken) => match self.reader.taken(taken) {
                 Next::Record(record) => Ok(Some(RecordRef::of(record, epoch))),
                 Next::Lost(lost) => Err(lost.into()),
@@ -233,9 +242,10 @@ impl<T: Payload> LogSubscriber<T> {
 
     /// What has been counted so far.
     pub fn stats(&self) -> LogSubscriberStats {
-        let LogCounts { received, lapped, damaged, cut_off } = self.reader.counts();
+        let LogCounts { received, lapped, damaged, cut_off, withdrawn } = self.reader.counts();
         let failures = self.decode_failures;
-        LogSubscriberStats { received: received - failures, lapped, rejected: damaged + failures, cut_off }
+        let (received, rejected) = (received - failures, damaged + failures);
+        LogSubscriberStats { received, lapped, rejected, cut_off, withdrawn }
     }
 
     /// Tells the end of the topic. Records before it that were not received, and never will be, are told first.
@@ -282,8 +292,17 @@ impl<T: Payload> LogSubscriber<T> {
             }
             let Some(Batch::Values(fetched)) = self.fetching.take() else { continue };
             let now_ns = clock.monotonic_ns();
-            if self.reader.check(remote.mirror(), &fetched, now_ns) == Brought::Nothing {
-                return Ok(if self.ended_before { Look::All } else { Look::Nothing });
+            let brought = self.reader.check(remote.mirror(), &fetched, now_ns);
+            if let Some(Listening::Channel(ear)) = listening
+                && fetched.has_hot_line()
+            {
+                ear.answer(Sequence::new(remote.mirror().load(HOT_SEQUENCE)));
+            }
+            match brought {
+                Brought::Something => {}
+                Brought::Nothing if self.ended_before => return Ok(Look::All),
+                Brought::Nothing => return Ok(Look::Nothing),
+                Brought::Contradiction(contradiction) => return Ok(Look::Contradicted(contradiction)),
             }
             if self.reader.is_behind() {
                 // More comes while this is taken.
@@ -308,6 +327,9 @@ enum Heard {
 /// Takes what has come by notices.
 fn hear(reader: &mut LogReader, ear: &mut Ear, now_ns: u64) -> Heard {
     ear.hear(now_ns);
+    if reader.is_unproven() && ear.is_proof_due(now_ns) {
+        return Heard::Due;
+    }
     let mut has_records = false;
     while let Some((piece, frames)) = ear.take_piece() {
         let from = piece.notice.position.wrapping_sub(size_of_val(frames) as u64);
@@ -402,7 +424,7 @@ impl<T: Payload> Observed for LogSubscriber<T> {
 
 impl<T: Payload> Drop for LogSubscriber<T> {
     fn drop(&mut self) {
-        let LogSubscriberStats { received, lapped, rejected, cut_off } = self.stats();
+        let LogSubscriberStats { received, lapped, rejected, cut_off, .. } = self.stats();
         let conflated = lapped + cut_off;
         self.subscription.leave(ReadCounts { received, conflated, torn_retries: 0, rejected });
     }

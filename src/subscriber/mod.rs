@@ -7,6 +7,8 @@ mod log;
 mod sample;
 mod state;
 mod subscription;
+#[cfg(test)]
+mod tests;
 
 pub use any::AnySubscriber;
 pub use error::{AttachError, GrantError, ReceiveError, SubscriberError};

@@ -75,6 +75,9 @@ pub struct SubscriberStats {
     pub torn_retries: u64,
     /// Values that were not accepted.
     pub rejected: u64,
+    /// Values among those received that came with notices and that the publisher's memory did not confirm: see
+    /// [`ReceiveError::Contradicted`].
+    pub withdrawn: u64,
 }
 
 impl<T: Payload> StateSubscriber<T> {
@@ -129,10 +132,11 @@ impl<T: Payload> StateSubscriber<T> {
             Source::Landing { region: memory, .. } => self.reader.follow(memory, || clock.monotonic_ns()),
             Source::Remote(remote) => {
                 let now_ns = clock.monotonic_ns();
+                let mut ear = listening.as_mut().and_then(Listening::ear);
                 let mut heard = Heard::Due;
                 if self.fetching.is_none() {
                     self.ended_before = ended;
-                    if let Some(Listening::Channel(ear)) = listening {
+                    if let Some(ear) = &mut ear {
                         heard = hear(&mut self.reader, ear, ended, now_ns);
                     }
                 }
@@ -140,7 +144,7 @@ impl<T: Payload> StateSubscriber<T> {
                 let fetched = match heard {
                     Heard::Value(accepted) => Ok(Ok(Some(self.reader.verified(accepted)))),
                     Heard::Nothing => return Ok(None),
-                    Heard::Due => fetch(&mut self.reader, remote.as_mut(), &mut self.fetching, now_ns),
+                    Heard::Due => fetch((&mut self.reader, ear), remote.as_mut(), &mut self.fetching, now_ns),
                 };
                 match fetched {
                     Ok(verified) => verified,
@@ -170,6 +174,9 @@ impl<T: Payload> StateSubscriber<T> {
             Ok(None) => Ok(None),
             Err(failure) => {
                 subscription.look_again();
+                if let ReadFailure::Contradicted { .. } = failure {
+                    subscription.distrust_notices();
+                }
                 Err(explain(failure, epoch, max))
             }
         }
@@ -193,7 +200,7 @@ impl<T: Payload> StateSubscriber<T> {
     /// What has been counted so far.
     pub fn stats(&self) -> SubscriberStats {
         let ReadCounts { received, conflated, torn_retries, rejected } = self.counts();
-        SubscriberStats { received, conflated, torn_retries, rejected }
+        SubscriberStats { received, conflated, torn_retries, rejected, withdrawn: self.reader.withdrawn() }
     }
 
     /// The sequence of the newest value received; [`Sequence::NONE`] before the first.
@@ -243,6 +250,9 @@ impl<T: Payload> fmt::Debug for StateSubscriber<T> {
 /// Takes what has come by notices.
 fn hear(reader: &mut StateReader, ear: &mut Ear, has_ended: bool, now_ns: u64) -> Heard {
     ear.hear(now_ns);
+    if reader.is_unproven() && ear.is_proof_due(now_ns) {
+        return Heard::Due;
+    }
     // Of those that came meanwhile only the newest is accepted: each one that is counts as received.
     let newest =
         ear.take_newest_piece().and_then(|(piece, slot)| reader.take_inline(slot, piece.notice.sequence));
@@ -255,7 +265,7 @@ fn hear(reader: &mut StateReader, ear: &mut Ear, has_ended: bool, now_ns: u64) -
 
 /// Fetches as much as can be fetched without waiting, and checks it.
 fn fetch<'r>(
-    reader: &'r mut StateReader,
+    (reader, ear): (&'r mut StateReader, Option<&mut Ear>),
     remote: &mut dyn RemoteRead,
     fetching: &mut Option<Batch<Fetch>>,
     now_ns: u64,
@@ -278,9 +288,12 @@ fn fetch<'r>(
             None => break,
         };
         match reader.check(remote.mirror(), &fetched, now_ns) {
-            Ok(Step::Nothing) => return Ok(Ok(None)),
             Ok(Step::Fetch(more)) => completion = begin(remote, fetching, more)?,
-            Ok(Step::Value(accepted)) => return Ok(Ok(Some(reader.verified(accepted)))),
+            Ok(step) => {
+                ear.into_iter().for_each(|ear| ear.answer(reader.last()));
+                let Step::Value(accepted) = step else { return Ok(Ok(None)) };
+                return Ok(Ok(Some(reader.verified(accepted))));
+            }
             Err(failure) => return Ok(Err(failure)),
         }
     }
@@ -309,5 +322,6 @@ fn explain(failure: ReadFailure, epoch: Epoch, max: usize) -> ReceiveError {
             ReceiveError::ForeignEpoch { sequence, expected: epoch, found }
         }
         ReadFailure::ImpossibleLen { sequence, len } => ReceiveError::ImpossibleLen { sequence, len, max },
+        ReadFailure::Contradicted { first, told, found } => ReceiveError::Contradicted { first, told, found },
     }
 }

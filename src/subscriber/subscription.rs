@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ReceiveError;
-use super::listening::{Listening, NoticePath};
+use super::listening::{Ear, Listening, NoticePath};
 use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
@@ -247,6 +247,12 @@ impl Subscription {
         if let Some(Listening::Channel(ear)) = &mut self.listening {
             ear.forget();
         }
+    }
+
+    /// Takes nothing that comes with notices any more, and looks as soon as it is asked to.
+    #[cold]
+    pub(super) fn distrust_notices(&mut self) {
+        self.listening.iter_mut().filter_map(Listening::ear).for_each(Ear::distrust);
     }
 
     /// Waits for what is being fetched, for a notice of something later than `last`, or, where neither can be waited for, a

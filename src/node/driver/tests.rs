@@ -3,18 +3,23 @@
 use parking_lot::Mutex;
 
 use super::*;
+use crate::clock::Clock as _;
 use crate::control::{ClientEvent, ClientSession, Start, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
-    Completion, Connection, FabricError, Offer, Received, Registration, RemoteKey, RemoteRead, RemoteWrite,
+    Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey, RemoteRead, RemoteWrite,
     Revocation, Sent, Write,
 };
 use crate::id::Delivery;
 use crate::node::Node;
 use crate::node::builder::assemble;
 use crate::node::served::tests::Scripted;
+use crate::memory::{Protection, Region};
+use crate::notice::BELL_LEN;
 use crate::payload::Raw;
+use crate::publisher::LogPublisher;
 use crate::repository::log::LogStart;
+use crate::sync::atomic::AtomicU64;
 use crate::testkit::fabric::{Network, Reach};
 
 /// A medium need not wake anybody who waits for room.
@@ -238,4 +243,159 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
     assert!(turns >= 12, "{turns} turns");
     (0..2).for_each(|_| driver.turn());
     assert!(!driver.patience(&[]).is_zero());
+}
+
+/// A landing region whose subscriber has come so far, and no further for as long as nobody says so.
+#[derive(Debug)]
+struct Standing(Arc<AtomicU64>);
+
+impl RemoteWrite for Standing {
+    fn post(&mut self, _: &Registration, _: &[Write]) -> Result<Completion, FabricError> {
+        Ok(Completion::Done)
+    }
+
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        Ok(0)
+    }
+
+    fn fetch_word(&mut self, _: usize) -> Result<Option<u64>, FabricError> {
+        Ok(Some(self.0.load(Ordering::Relaxed)))
+    }
+
+    fn writes_words_in_order(&self) -> bool {
+        true
+    }
+
+    fn writes_may_be_lost(&self) -> bool {
+        false
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(Stalled)
+    }
+}
+
+/// A node that publishes a log, and the landing region of a subscriber that was stopped.
+struct Stopped {
+    network: Arc<Network>,
+    driver: Driver,
+    publisher: LogPublisher<Raw>,
+    topic: Arc<PublishedTopic>,
+    closed: Arc<AtomicBool>,
+    taken: Arc<AtomicU64>,
+    /// The bell of those who sleep until the topic has news, and how often it was rung.
+    bell: Arc<Registration>,
+}
+
+impl Stopped {
+    /// Its ring, and that of the repository, are full: the publisher has given up what comes next for it.
+    fn new() -> Self {
+        let network = Network::new(0, Reach::Mapped);
+        let name = "node".parse().unwrap();
+        let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
+        let (core, driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+        let node = Node::new(Arc::clone(&core), None);
+        let publisher = node.log_publisher::<Raw>("t").capacity(1 << 14).payload_len_max(100).open().unwrap();
+        let topic = core.topic(publisher.topic()).unwrap();
+        let (taken, closed) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+        let remote = Box::new(Standing(Arc::clone(&taken)));
+        assert!(topic.landings().lend(remote, &closed, LogStart::Newest, core.copy_room()));
+        let memory = || Region::allocate(BELL_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
+        let bell = topic.notices().bell(|| core.fabric().register(&memory(), Exposure::Exchange)).unwrap();
+        let mut stopped = Self { network, driver, publisher, topic, closed, taken, bell };
+        (0..10).for_each(|_| _ = stopped.turns(20_000_000));
+        (0..1000).for_each(|_| stopped.publish());
+        assert!(stopped.topic.landings().owe(&stopped.closed), "it stands still");
+        stopped
+    }
+
+    fn publish(&mut self) {
+        self.publisher.publish(&[0; 100]).unwrap();
+    }
+
+    /// Lets so much time pass as the driver's thread would see it: how often it woke up.
+    fn turns(&mut self, ns: u64) -> u64 {
+        let clock = Arc::clone(self.network.clock());
+        let end_ns = clock.monotonic_ns() + ns;
+        let mut turns = 0;
+        while clock.monotonic_ns() < end_ns {
+            self.driver.turn();
+            turns += 1;
+            clock.advance(saturate(self.driver.patience(&[])));
+        }
+        turns
+    }
+
+    /// How often somebody who sleeps all the time was woken in so much time.
+    fn rings(&mut self, ns: u64) -> u64 {
+        let clock = Arc::clone(self.network.clock());
+        let end_ns = clock.monotonic_ns() + ns;
+        let mut rings = 0;
+        while clock.monotonic_ns() < end_ns {
+            self.bell.region().store(0, 1);
+            self.driver.turn();
+            rings += u64::from(self.bell.region().load(0) == 0);
+            clock.advance(saturate(self.driver.patience(&[])));
+        }
+        rings
+    }
+}
+
+/// The heartbeats are ten wake-ups a second.
+#[test]
+fn a_stopped_subscriber_of_a_log_by_push_costs_at_most_two_wake_ups_a_second() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let mut stopped = Stopped::new();
+    stopped.turns(3 * SECOND_NS);
+    let turns = stopped.turns(60 * SECOND_NS);
+    println!("{turns} turns in 60 s with heartbeats");
+    assert!(turns <= (10 + 2) * 60, "{turns} turns in 60 s");
+    // The publisher goes on: that is no reason to look after it, either.
+    for _ in 0..600 {
+        (0..5).for_each(|_| stopped.publish());
+        stopped.turns(SECOND_NS / 60);
+    }
+    let turns = stopped.turns(10 * SECOND_NS);
+    assert!(turns <= 120, "{turns} turns in 10 s");
+    assert_eq!(stopped.rings(10 * SECOND_NS), 0, "nothing was written, and sleepers were woken");
+}
+
+#[test]
+fn a_subscriber_that_was_stopped_is_written_to_soon_after_it_goes_on() {
+    for stopped_ns in [1_000_000, 50_000_000, 1_000_000_000, 60_000_000_000] {
+        let mut stopped = Stopped::new();
+        stopped.turns(stopped_ns);
+        stopped.taken.store(u64::MAX, Ordering::Relaxed);
+        let began_ns = stopped.network.clock().monotonic_ns();
+        while stopped.topic.landings().owe(&stopped.closed) {
+            stopped.turns(1);
+        }
+        let waited_ns = stopped.network.clock().monotonic_ns() - began_ns;
+        assert!(waited_ns <= limits::HEARTBEAT_INTERVAL_NS, "{waited_ns} ns after {stopped_ns} ns");
+    }
+}
+
+/// Without a topic there are no heartbeats.
+#[test]
+fn a_topic_that_has_ended_and_waits_for_a_stopped_subscriber_lets_the_node_rest() {
+    let Stopped { network, mut driver, publisher, topic, closed, taken, .. } = Stopped::new();
+    drop(publisher);
+    driver.beaten_ns = None;
+    let turn = |driver: &mut Driver| {
+        driver.core.copy_room().begin(network.clock().monotonic_ns(), false);
+        driver.tend_landings(vec![Arc::clone(&topic)]);
+    };
+    let mut turns = 0;
+    let end_ns = network.clock().monotonic_ns() + 30_000_000_000;
+    while network.clock().monotonic_ns() < end_ns {
+        turn(&mut driver);
+        turns += 1;
+        assert!(turns < 30 * 2 + 30, "a few in quick succession, and then two a second");
+        network.clock().advance(saturate(driver.patience(&[])));
+    }
+    assert!(topic.landings().rests(&closed));
+    taken.store(u64::MAX, Ordering::Relaxed);
+    network.clock().advance(limits::LOG_REST_NS_MAX);
+    turn(&mut driver);
+    assert!(!topic.landings().rests(&closed) && !topic.landings().owe(&closed));
 }

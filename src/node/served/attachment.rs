@@ -77,6 +77,11 @@ impl ServedAttachment {
         self.is_ending() && (is_late || !owes())
     }
 
+    /// Whether its landing region waits for its subscriber to go on.
+    pub(super) fn rests(&self) -> bool {
+        self.topic.landings().rests(&self.closed)
+    }
+
     /// Whether its landing region was closed because writing it failed.
     pub(super) fn is_lost(&self) -> bool {
         let is_written = self.delivery == Delivery::Push && self.counted && !self.told;

@@ -1,8 +1,11 @@
 mod fetched;
+mod inline;
 mod landing;
 
 use self::fetched::Fetching;
 pub(crate) use self::fetched::{Brought, LogFetch};
+pub(crate) use self::inline::Contradiction;
+use self::inline::Unproven;
 use super::places::entries;
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::WORD;
@@ -54,6 +57,7 @@ pub(crate) struct LogReader {
     from: usize,
     until: usize,
     fetching: Fetching,
+    unproven: Unproven,
     suspicion: Option<Suspicion>,
     /// The last look came to no end: see [`Self::has_more`].
     has_more: bool,
@@ -161,6 +165,8 @@ pub struct LogCounts {
     pub damaged: u64,
     /// Records that were given up because they cannot be read any more.
     pub cut_off: u64,
+    /// Records among those accepted that came with notices and are not what the repository holds.
+    pub withdrawn: u64,
 }
 
 /// A frame that is not what it should be, and that was not given up.
@@ -226,6 +232,7 @@ impl LogReader {
             from: HELD_FROM,
             until: HELD_FROM,
             fetching: Fetching::default(),
+            unproven: Unproven::default(),
             suspicion: None,
             has_more: false,
             bound: UNBOUNDED,
@@ -242,7 +249,7 @@ impl LogReader {
 
     /// What has been counted so far.
     pub(crate) fn counts(&self) -> LogCounts {
-        self.counts
+        LogCounts { withdrawn: self.unproven.withdrawn, ..self.counts }
     }
 
     /// Finds where to begin, so that what is published from now on is not before that.

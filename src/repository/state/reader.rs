@@ -1,5 +1,7 @@
+mod inline;
 mod landing;
 
+use self::inline::Unproven;
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::header::{HOT_LEN, HOT_OFFSET, HOT_SEQUENCE};
 use crate::layout::state::{
@@ -36,6 +38,7 @@ pub(crate) struct StateReader {
     /// Since when, ns of the caller's clock.
     suspect_since_ns: u64,
     counts: ReadCounts,
+    unproven: Unproven,
     /// A slot in private memory.
     slot: Box<[u64]>,
 }
@@ -78,6 +81,9 @@ pub(crate) enum ReadFailure {
     ForeignEpoch { sequence: Sequence, found: u64 },
     /// The value claims a length that the repository cannot hold.
     ImpossibleLen { sequence: Sequence, len: u64 },
+    /// What came inline up to `told` is not what the repository holds, whose newest value is `found`. Values before `first` are
+    /// not in doubt.
+    Contradicted { first: Sequence, told: Sequence, found: Sequence },
 }
 
 /// What to fetch before the next check.
@@ -97,6 +103,8 @@ enum Expected {
     Newest,
     /// The hot line, and the value that it named before.
     Known(Sequence),
+    /// The hot line, and the slot of this value, which came inline.
+    Proof(Sequence),
 }
 
 /// What a check of fetched memory found.
@@ -147,6 +155,7 @@ impl StateReader {
             suspicions: 0,
             suspect_since_ns: 0,
             counts: ReadCounts::default(),
+            unproven: Unproven::default(),
             slot: vec![0; slot_len(geometry.payload_len_max()) / WORD].into(),
         }
     }
@@ -185,6 +194,9 @@ impl StateReader {
     /// there is one after that: mostly one piece of memory. Otherwise it is the hot line and, as a guess, that value. A
     /// long one is not fetched before it is known to be there: that would be each time that nothing is new.
     pub(crate) fn plan(&self) -> Fetch {
+        if self.is_unproven() {
+            return self.proof(self.last_len);
+        }
         let next = self.last.next();
         let slot = self.geometry.slot_range(next, self.last_len);
         if self.last == Sequence::NONE || next == Sequence::NONE || slot.len > limits::PREDICTED_LEN_MAX {
@@ -210,6 +222,11 @@ impl StateReader {
         fetched: &Fetch,
         now_ns: u64,
     ) -> Result<Step, ReadFailure> {
+        if let Expected::Proof(sequence) = fetched.expected
+            && let Some(more) = self.prove(mirror, fetched, sequence)?
+        {
+            return Ok(Step::Fetch(more));
+        }
         let (sequence, len) = match fetched.expected {
             Expected::Next => {
                 let (next, offset) = (self.last.next(), self.geometry.slot_offset(self.last.next()));
@@ -226,7 +243,7 @@ impl StateReader {
                 let (len, _) = crate::layout::halves(mirror.load(offset + 2 * WORD));
                 (next, len as usize)
             }
-            Expected::Newest | Expected::Known(_) => {
+            Expected::Newest | Expected::Known(_) | Expected::Proof(_) => {
                 let newest = Sequence::new(mirror.load(HOT_SEQUENCE));
                 if newest <= self.last {
                     return Ok(Step::Nothing);
@@ -302,27 +319,26 @@ impl StateReader {
         self.verify(sequence, len, tail)
     }
 
-    /// Takes the slot of this sequence from somewhere else than a repository, and checks it as if it had been fetched. Nothing
-    /// happens if it is not newer than the last value, or not whole.
-    pub(crate) fn take_inline(&mut self, slot: &[u64], sequence: Sequence) -> Option<Accepted> {
-        if sequence <= self.last {
-            return None;
-        }
-        let (len, _) = crate::layout::halves(*slot.get(2)?);
-        let len = len as usize;
-        let words = slot_len(len.min(self.geometry.payload_len_max())) / WORD;
-        let (tail, run) = slot.get(..words)?.split_last()?;
-        if len > self.geometry.payload_len_max() {
-            return None;
-        }
-        self.slot.get_mut(..run.len())?.copy_from_slice(run);
-        self.verify(sequence, len, *tail).ok()
-    }
-
-    /// The only place where a value is accepted: the private copy in `self.slot` is compared with its stamps, its
-    /// bounds, its epoch and its checksum.
+    /// The only place where a value is accepted: when the private copy in `self.slot` is what it should be.
     #[inline]
     fn verify(&mut self, sequence: Sequence, len: usize, tail: u64) -> Result<Accepted, Rejection> {
+        let header = self.inspect(sequence, len, tail)?;
+        let skipped = self.skipped(sequence);
+        let conflated = skipped + std::mem::take(&mut self.unreported);
+        self.last = sequence;
+        self.last_len = len;
+        self.keeps_up = skipped == 0;
+        self.attempts = 0;
+        self.suspect = None;
+        self.counts.received += 1;
+        self.counts.conflated += skipped;
+        let payload_len = u32::try_from(len).unwrap_or(0);
+        Ok(Accepted { header: SlotHeader { payload_len, ..header }, conflated })
+    }
+
+    /// Compares the private copy in `self.slot` with its stamps, its bounds, its epoch and its checksum.
+    #[inline]
+    fn inspect(&self, sequence: Sequence, len: usize, tail: u64) -> Result<SlotHeader, Rejection> {
         let words = slot_len(len) / WORD;
         let (run, _) = self.slot.split_at(words - TRAILER_WORDS);
         let Some((head, _)) = run.split_first_chunk::<HEADER_WORDS>() else { return Err(Rejection::Torn) };
@@ -342,17 +358,7 @@ impl StateReader {
                 return Err(Rejection::Wrong(ReadFailure::ForeignEpoch { sequence, found: header.epoch }));
             }
         }
-        let skipped = self.skipped(sequence);
-        let conflated = skipped + std::mem::take(&mut self.unreported);
-        self.last = sequence;
-        self.last_len = len;
-        self.keeps_up = skipped == 0;
-        self.attempts = 0;
-        self.suspect = None;
-        self.counts.received += 1;
-        self.counts.conflated += skipped;
-        let payload_len = u32::try_from(len).unwrap_or(0);
-        Ok(Accepted { header: SlotHeader { payload_len, ..header }, conflated })
+        Ok(header)
     }
 
     /// Counts a failed copy. An error when there have been enough of them: a value that stands still and is wrong

@@ -328,7 +328,7 @@ impl World {
 
     /// A turn of the node's thread.
     pub(super) fn tend(&self) -> bool {
-        self.topic.landings().tend(&CopyRoom::new())
+        self.topic.landings().tend(&CopyRoom::new()).again_ns.is_some()
     }
 
     /// Publishes no more: everything arrives and is read.

@@ -8,7 +8,7 @@
 //! Behind it a reader that keeps up fetches what the next record would take, with the hot line in the same batch: if the
 //! record is there that was one round trip, and if not, nothing is wrong.
 
-use super::{HELD_FROM, LogReader, LossReason, Parsed, Taken};
+use super::{Contradiction, HELD_FROM, LogReader, LossReason, Parsed, Taken};
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{HOT_END, RING_OFFSET};
 use crate::layout::{ByteRange, LINE, WORD};
@@ -19,17 +19,19 @@ use crate::memory::Region;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogFetch {
     /// Those that are not empty, the first ones.
-    ranges: [ByteRange; 2],
+    pub(super) ranges: [ByteRange; 2],
     /// What they are.
-    purpose: Purpose,
+    pub(super) purpose: Purpose,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+pub(super) enum Purpose {
     /// The hot line and the index, to find where to go on.
     Orientation,
     /// Frames from this position on, and perhaps the hot line. Those before `end` are whole.
     Frames { from: u64, end: u64, has_hot_line: bool },
+    /// Frames that came inline, so many bytes from this position on, to be compared; and the hot line.
+    Proof { from: u64, len: usize },
 }
 
 /// What a fetch has brought.
@@ -39,13 +41,15 @@ pub(crate) enum Brought {
     Something,
     /// The reader has taken, or holds, all that there is.
     Nothing,
+    /// That what came inline is not what the repository holds.
+    Contradiction(Contradiction),
 }
 
 /// What a reader knows of a log that it fetches.
 #[derive(Debug, Default)]
 pub(super) struct Fetching {
     /// All frames before this are whole.
-    end: u64,
+    pub(super) end: u64,
     /// Frames in the buffer that begin before this were whole when they were fetched.
     sure: u64,
     /// How much more the log has when it goes on, as far as one can guess, bytes.
@@ -55,17 +59,20 @@ pub(super) struct Fetching {
 }
 
 /// The line that tells the end.
-const HOT_LINE: ByteRange = ByteRange { offset: HOT_OFFSET, len: LINE };
+pub(super) const HOT_LINE: ByteRange = ByteRange { offset: HOT_OFFSET, len: LINE };
 /// Everything that tells where records are.
 const ORIENTATION: ByteRange = ByteRange { offset: HOT_OFFSET, len: RING_OFFSET - HOT_OFFSET };
 /// What is not fetched.
-const NOTHING: ByteRange = ByteRange { offset: 0, len: 0 };
+pub(super) const NOTHING: ByteRange = ByteRange { offset: 0, len: 0 };
 
 impl LogReader {
     /// What to fetch next.
     pub(crate) fn plan(&self) -> LogFetch {
         if self.start.is_some() || self.fetching.is_astray {
             return LogFetch { ranges: [ORIENTATION, NOTHING], purpose: Purpose::Orientation };
+        }
+        if self.is_unproven() {
+            return self.proof();
         }
         let (from, end) = (self.held_until(), self.fetching.end);
         let known = usize::try_from(end.saturating_sub(from)).unwrap_or(usize::MAX);
@@ -95,24 +102,15 @@ impl LogReader {
         self.start.is_some() || self.fetching.is_astray || self.held_until() < self.fetching.end
     }
 
-    /// Takes frames that came from somewhere else than the repository, and that stand at this position there. Whether they
-    /// follow what it holds; they are checked as if they had been fetched, and what they say is not known to be true.
-    pub(crate) fn take_inline(&mut self, frames: &[u64], from: u64) -> bool {
-        if self.wants_more() || self.at.is_none() || from != self.held_until() {
-            return false;
-        }
-        self.move_to_front();
-        let Some(room) = self.buffer.get_mut(self.until..self.until + frames.len()) else { return false };
-        room.copy_from_slice(frames);
-        self.until += frames.len();
-        true
-    }
-
     /// Takes over what was fetched into a mirror of the repository.
     pub(crate) fn check(&mut self, mirror: &Region, fetched: &LogFetch, now_ns: u64) -> Brought {
-        let Purpose::Frames { from, end, has_hot_line } = fetched.purpose else {
-            self.orient(mirror, now_ns);
-            return Brought::Something;
+        let (from, end, has_hot_line) = match fetched.purpose {
+            Purpose::Frames { from, end, has_hot_line } => (from, end, has_hot_line),
+            Purpose::Proof { from, len } => return self.prove(mirror, from, len),
+            Purpose::Orientation => {
+                self.orient(mirror, now_ns);
+                return Brought::Something;
+            }
         };
         let known = self.fetching.end;
         if has_hot_line {
@@ -163,7 +161,7 @@ impl LogReader {
     }
 
     /// Where what is held ends.
-    fn held_until(&self) -> u64 {
+    pub(super) fn held_until(&self) -> u64 {
         self.position.wrapping_add(((self.until - self.from) * WORD) as u64)
     }
 
@@ -174,7 +172,7 @@ impl LogReader {
     }
 
     /// Makes room behind what is held.
-    fn move_to_front(&mut self) {
+    pub(super) fn move_to_front(&mut self) {
         self.buffer.copy_within(self.from..self.until, HELD_FROM);
         (self.from, self.until) = (HELD_FROM, HELD_FROM + self.until - self.from);
     }
@@ -219,5 +217,10 @@ impl LogFetch {
     pub(crate) fn ranges(&self) -> &[ByteRange] {
         let count = self.ranges.iter().take_while(|range| range.len > 0).count();
         self.ranges.split_at(count).0
+    }
+
+    /// Whether the hot line is among them.
+    pub(crate) fn has_hot_line(&self) -> bool {
+        self.ranges.contains(&HOT_LINE)
     }
 }

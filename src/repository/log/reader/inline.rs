@@ -1,0 +1,174 @@
+//! Records that come with notices, and how they are proven.
+//!
+//! A notice proves who may have sent it, and that is everybody who may read the topic. So what came with one is kept until the
+//! repository is read next, and compared with what stands there at its position. The publisher commits records before it sends
+//! the notice, and nothing inline is taken while a read is under way: every read finds them, unless they are overwritten already.
+
+use super::fetched::{Brought, HOT_LINE, LogFetch, NOTHING, Purpose};
+use super::{LogReader, aligned};
+use crate::id::Sequence;
+use crate::layout::header::HOT_SEQUENCE;
+use crate::layout::log::{FrameHeader, HEADER_WORDS, HOT_END, HOT_START, frame_len};
+use crate::layout::{ByteRange, WORD};
+use crate::limits;
+use crate::memory::Region;
+use crate::sync::atomic::{Ordering, fence};
+
+/// What came inline since the repository was last read.
+#[derive(Debug, Default)]
+pub(super) struct Unproven {
+    /// Its frames. Those that the reader has not taken yet may be anything.
+    words: Vec<u64>,
+    /// Where they begin.
+    from: u64,
+    /// The first frame that was not the same in the repository. It may have been overwritten while it was fetched.
+    doubted: Option<Doubted>,
+    /// The repository has contradicted them once: nothing inline is taken any more.
+    is_off: bool,
+    /// Records that were received and are not what the repository holds.
+    pub(super) withdrawn: u64,
+}
+
+/// A frame that came inline and is not the same in the repository.
+#[derive(Clone, Copy, Debug)]
+struct Doubted {
+    position: u64,
+    sequence: Sequence,
+}
+
+/// Records that came inline and are not what the repository holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Contradiction {
+    /// The first of them, which is the next one now.
+    pub(crate) first: Sequence,
+    /// The last record that came inline.
+    pub(crate) told: Sequence,
+    /// The newest record in the repository.
+    pub(crate) found: Sequence,
+}
+
+impl LogReader {
+    /// Takes frames that came with a notice, and that stand at this position. Whether they follow what it holds, and there is
+    /// room for them before those that came earlier are compared with the repository. They are checked as if they had been
+    /// fetched, and what they say is not known to be true.
+    pub(crate) fn take_inline(&mut self, frames: &[u64], from: u64) -> bool {
+        let held_until = self.held_until();
+        if self.unproven.is_off || self.wants_more() || self.at.is_none() || from != held_until {
+            return false;
+        }
+        if !self.is_unproven() && self.from == self.until {
+            // What was kept was not taken, because it was wrong.
+            self.unproven.words.clear();
+            self.unproven.from = from;
+        }
+        let len_max = limits::NOTICE_UNPROVEN_LEN_MAX.min(self.geometry.capacity() / 2);
+        let end = self.unproven.from.wrapping_add((self.unproven.words.len() * WORD) as u64);
+        if from != end || (self.unproven.words.len() + frames.len()) * WORD > len_max {
+            return false;
+        }
+        self.move_to_front();
+        let Some(room) = self.buffer.get_mut(self.until..self.until + frames.len()) else { return false };
+        room.copy_from_slice(frames);
+        self.until += frames.len();
+        if self.unproven.words.capacity() == 0 {
+            self.unproven.words.reserve_exact(len_max / WORD);
+        }
+        self.unproven.words.extend_from_slice(frames);
+        true
+    }
+
+    /// Whether records were taken that came inline and were not compared with the repository yet.
+    pub(crate) fn is_unproven(&self) -> bool {
+        self.unproven_words() > 0
+    }
+
+    /// Words of the frames that came inline and were taken.
+    fn unproven_words(&self) -> usize {
+        let taken = self.position.checked_sub(self.unproven.from).unwrap_or_default() / WORD as u64;
+        usize::try_from(taken).unwrap_or(usize::MAX).min(self.unproven.words.len())
+    }
+
+    /// What to fetch to compare them with the repository. After a difference the hot line alone: it tells whether the frame was
+    /// overwritten while it was fetched.
+    pub(super) fn proof(&self) -> LogFetch {
+        let from = self.unproven.from;
+        let offset = self.geometry.offset(from);
+        let len = if self.unproven.doubted.is_some() { 0 } else { self.unproven_words() * WORD };
+        let len = len.min(self.geometry.rest(from)) / WORD * WORD;
+        let ranges = if len > 0 { [ByteRange { offset, len }, HOT_LINE] } else { [HOT_LINE, NOTHING] };
+        LogFetch { ranges, purpose: Purpose::Proof { from, len } }
+    }
+
+    /// Compares what was fetched with what came inline.
+    pub(super) fn prove(&mut self, mirror: &Region, from: u64, len: usize) -> Brought {
+        self.fetching.end = self.fetching.end.max(mirror.load(HOT_END));
+        if from != self.unproven.from || !self.is_unproven() {
+            return Brought::Something;
+        }
+        // Acquire: what was fetched is not older than the read.
+        fence(Ordering::Acquire);
+        let (end, start) = (aligned(mirror.load(HOT_END)), aligned(mirror.load(HOT_START)));
+        if let Some(doubted) = self.unproven.doubted.take() {
+            if start <= doubted.position {
+                return self.withdraw(doubted, mirror);
+            }
+            self.pass_proven(start);
+            return Brought::Something;
+        }
+        let differs = |at: u64, words: &[u64]| {
+            let first = self.geometry.offset(at);
+            words.iter().enumerate().any(|(index, word)| mirror.load(first + index * WORD) != *word)
+        };
+        let (mut rest, mut at) = (self.unproven.words.get(..len / WORD).unwrap_or_default(), from);
+        while let Some((head, _)) = rest.split_first_chunk::<HEADER_WORDS>() {
+            let header = FrameHeader::parse(*head);
+            let words = frame_len(header.payload_len as usize) / WORD;
+            let doubted = Doubted { position: at, sequence: header.sequence };
+            let behind = at.wrapping_add((words * WORD) as u64);
+            // A frame that is longer goes on at the other end of the ring, which no frame does.
+            let Some((frame, after)) = rest.split_at_checked(words).filter(|_| behind <= end) else {
+                return self.withdraw(doubted, mirror);
+            };
+            if differs(at, frame) {
+                self.pass_proven(at);
+                self.unproven.doubted = Some(doubted);
+                return Brought::Something;
+            }
+            (rest, at) = (after, behind);
+        }
+        self.pass_proven(at);
+        Brought::Something
+    }
+
+    /// Takes note that the frames before this position are what the repository holds, or were overwritten there. It may be in
+    /// the middle of one.
+    fn pass_proven(&mut self, position: u64) {
+        let taken = self.unproven_words();
+        let (mut rest, mut at) = (self.unproven.words.as_slice(), self.unproven.from);
+        while at < position
+            && let Some((head, _)) = rest.split_first_chunk::<HEADER_WORDS>()
+        {
+            let len = frame_len(FrameHeader::parse(*head).payload_len as usize);
+            rest = rest.get(len / WORD..).unwrap_or_default();
+            at = at.wrapping_add(len as u64);
+        }
+        let passed = self.unproven.words.len() - rest.len();
+        // What was not taken and is not held is of no use.
+        let keeps = passed < taken || at.wrapping_add((rest.len() * WORD) as u64) == self.held_until();
+        self.unproven.words.drain(..if keeps { passed } else { self.unproven.words.len() });
+        self.unproven.from = at;
+    }
+
+    /// Goes back to this frame, and takes nothing inline any more.
+    #[cold]
+    fn withdraw(&mut self, Doubted { position, sequence }: Doubted, mirror: &Region) -> Brought {
+        let (told, found) = (self.last(), Sequence::new(mirror.load(HOT_SEQUENCE)));
+        self.unproven.withdrawn += self.next.get().saturating_sub(sequence.get());
+        (self.unproven.is_off, self.unproven.doubted) = (true, None);
+        self.unproven.words.clear();
+        self.next = sequence;
+        (self.doubts, self.suspicion) = (false, None);
+        self.move_to(position, Some(sequence));
+        Brought::Contradiction(Contradiction { first: sequence, told, found })
+    }
+}

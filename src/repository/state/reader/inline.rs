@@ -1,0 +1,136 @@
+//! Values that come with notices, and how they are proven.
+//!
+//! A notice proves who may have sent it, and that is everybody who may read the topic. So a value that came with one is
+//! compared with the repository when that is read next. The publisher commits a value before it sends the notice: a read that
+//! was posted after the value was taken finds that value, or a later one. Nothing inline is taken while a read is under way, so
+//! every read was.
+
+use super::{Accepted, Expected, Fetch, HOT_LINE, ReadFailure, StateReader};
+use crate::id::Sequence;
+use crate::layout::header::HOT_SEQUENCE;
+use crate::layout::state::{StateGeometry, slot_len};
+use crate::layout::{ByteRange, WORD, halves};
+use crate::limits;
+use crate::memory::Region;
+
+/// The values that came inline since the repository was last read.
+#[derive(Debug, Default)]
+pub(super) struct Unproven {
+    /// The slot of the last of them; empty when there are none.
+    slot: Vec<u64>,
+    /// The last value before them.
+    proven: Sequence,
+    /// What was counted then.
+    received: u64,
+    conflated: u64,
+    /// The repository has contradicted them once: nothing inline is taken any more.
+    is_off: bool,
+    /// Values that were received and are not known to have been published.
+    withdrawn: u64,
+}
+
+impl StateReader {
+    /// Takes the slot of this sequence from a notice, and checks it as if it had been fetched. Nothing happens if it is not
+    /// newer than the last value, not whole, or further ahead of the repository than can be believed at once: see
+    /// [`limits::NOTICE_LEAD_MAX`].
+    pub(crate) fn take_inline(&mut self, slot: &[u64], sequence: Sequence) -> Option<Accepted> {
+        let is_first = !self.is_unproven();
+        let proven = if is_first { self.last } else { self.unproven.proven };
+        let lead = sequence.get().saturating_sub(proven.get());
+        if self.unproven.is_off || sequence <= self.last || lead > limits::NOTICE_LEAD_MAX {
+            return None;
+        }
+        let (len, _) = halves(*slot.get(2)?);
+        let len = len as usize;
+        let words = slot_len(len.min(self.geometry.payload_len_max())) / WORD;
+        let slot = slot.get(..words)?;
+        let (tail, run) = slot.split_last()?;
+        if len > self.geometry.payload_len_max() {
+            return None;
+        }
+        self.slot.get_mut(..run.len())?.copy_from_slice(run);
+        let (received, conflated) = (self.counts.received, self.counts.conflated);
+        let accepted = self.verify(sequence, len, *tail).ok()?;
+        if is_first {
+            let Unproven { is_off, withdrawn, .. } = self.unproven;
+            let kept = std::mem::take(&mut self.unproven.slot);
+            self.unproven = Unproven { slot: kept, proven, received, conflated, is_off, withdrawn };
+        }
+        self.unproven.slot.clear();
+        self.unproven.slot.extend_from_slice(slot);
+        Some(accepted)
+    }
+
+    /// Whether the last value came inline, and was not compared with the repository yet.
+    pub(crate) fn is_unproven(&self) -> bool {
+        !self.unproven.slot.is_empty()
+    }
+
+    /// Values that were received inline, and that the repository did not confirm.
+    pub(crate) fn withdrawn(&self) -> u64 {
+        self.unproven.withdrawn
+    }
+
+    /// What to fetch to compare the last value with the slot of the repository, if that has this length.
+    pub(super) fn proof(&self, payload_len: usize) -> Fetch {
+        let slot = self.geometry.slot_range(self.last, payload_len);
+        Fetch { ranges: [HOT_LINE, slot], expected: Expected::Proof(self.last) }
+    }
+
+    /// Compares what was fetched with the last value, which came inline: what to fetch before that can be told. The words may
+    /// be of different moments, so that only a slot that is whole can contradict.
+    pub(super) fn prove(
+        &mut self,
+        mirror: &Region,
+        fetched: &Fetch,
+        sequence: Sequence,
+    ) -> Result<Option<Fetch>, ReadFailure> {
+        if sequence != self.last || !self.is_unproven() {
+            return Ok(None);
+        }
+        let newest = Sequence::new(mirror.load(HOT_SEQUENCE));
+        if newest < sequence {
+            return Err(self.withdraw(newest));
+        }
+        let slot = fetched.ranges[1];
+        let is_same = |(index, word): (usize, &u64)| mirror.load(slot.offset + index * WORD) == *word;
+        let mut words = self.unproven.slot.iter().enumerate();
+        if slot.len < self.unproven.slot.len() * WORD || !words.all(is_same) {
+            let (len, _) = halves(mirror.load(slot.offset + 2 * WORD));
+            let len = len as usize;
+            if len <= self.geometry.payload_len_max() && slot_len(len) > slot.len {
+                return Ok(Some(self.proof(len)));
+            }
+            if self.holds_another(mirror, slot, len) {
+                return Err(self.withdraw(newest));
+            }
+        }
+        // Or it has been overwritten already, by a later value.
+        self.unproven.slot.clear();
+        Ok(None)
+    }
+
+    /// Whether this slot holds a whole value of the last one's sequence.
+    fn holds_another(&mut self, mirror: &Region, slot: ByteRange, len: usize) -> bool {
+        if len > self.geometry.payload_len_max() {
+            return false;
+        }
+        let (run, _) = self.slot.split_at_mut(slot_len(len) / WORD - 1);
+        mirror.copy_out(slot.offset, run);
+        let tail = mirror.load(slot.offset + StateGeometry::tail_offset(len));
+        self.inspect(self.last, len, tail).is_ok()
+    }
+
+    /// Goes back to the last value that is proven, and takes nothing inline any more.
+    #[cold]
+    fn withdraw(&mut self, found: Sequence) -> ReadFailure {
+        let Unproven { proven, received, conflated, .. } = self.unproven;
+        let told = std::mem::replace(&mut self.last, proven);
+        self.unproven.withdrawn += self.counts.received - received;
+        self.unproven.slot.clear();
+        self.unproven.is_off = true;
+        self.counts.conflated = conflated;
+        (self.keeps_up, self.attempts, self.suspect) = (false, 0, None);
+        ReadFailure::Contradicted { first: proven.next(), told, found }
+    }
+}

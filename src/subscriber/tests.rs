@@ -1,0 +1,235 @@
+//! Subscribers by pull over a wire that hear notices, honest ones and forged ones: a virtual clock, and every delay, loss and
+//! order from a seed.
+
+use std::collections::VecDeque;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::subscription::{Attachment, End, Granted, Source, Subscription};
+use super::{Ear, Listening, LogSubscriber, ReceiveError, StateSubscriber};
+use crate::clock::Clock as _;
+use crate::fabric::{
+    ByteRange, ChannelReceiver, Completion, Datagram, DatagramReach, FabricError, RemoteRead,
+};
+use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
+use crate::layout::notice::{DatagramDraft, DatagramHeader};
+use crate::layout::{Geometry, LINE, WORD};
+use crate::limits;
+use crate::memory::{Protection, Region};
+use crate::notice::{Inline, Notice, NoticeKey, NoticeReceiver};
+use crate::payload::{Payload as _, Raw};
+use crate::repository::log::LogStart;
+use crate::repository::state::ReadCounts;
+use crate::testkit::clock::VirtualClock;
+use crate::testkit::random::{Random, each_seed};
+
+mod logs;
+mod states;
+
+const CHANNEL: u64 = 77;
+const KEY: NoticeKey = NoticeKey::new([3; 16]);
+const EPOCH: Epoch = Epoch::FIRST;
+/// Longest payload. Longer ones than this never come inline here.
+const LEN_MAX: usize = 64;
+/// What a datagram may take on its way, ns.
+const DELAY_NS_MAX: u64 = 60_000_000;
+/// Time in which a subscriber finds what no notice tells of: until it reads again, and some turns of the world.
+const TIMER_NS: u64 = limits::NOTICE_DOUBT_NS + 10_000_000;
+/// The first byte of every payload that was forged.
+const FORGED: u8 = 0xff;
+
+/// Reads of the publisher's memory, a few lines at a time and in any order.
+#[derive(Debug)]
+struct Wire {
+    memory: Arc<Region>,
+    mirror: Arc<Region>,
+    /// What has yet to be read of the batch, offsets of pieces.
+    left: Vec<ByteRange>,
+    random: Random,
+}
+
+impl RemoteRead for Wire {
+    fn mirror(&self) -> &Arc<Region> {
+        &self.mirror
+    }
+
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
+    fn post(&mut self, ranges: &[ByteRange]) -> Result<Completion, FabricError> {
+        assert!(self.left.is_empty(), "one batch at a time");
+        let pieces = |range: &ByteRange| {
+            let ends = range.offset + range.len;
+            let pieces = (range.offset..ends).step_by(LINE);
+            pieces.map(move |offset| ByteRange { offset, len: LINE.min(ends - offset) }).collect::<Vec<_>>()
+        };
+        self.left = ranges.iter().flat_map(pieces).collect();
+        self.random.shuffle(&mut self.left);
+        self.poll()
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        let most = if self.random.once_in(3) { usize::MAX } else { self.random.index(12) };
+        let count = most.min(self.left.len());
+        for ByteRange { offset, len } in self.left.drain(..count) {
+            let words = (offset..offset + len).step_by(WORD);
+            words.for_each(|offset| self.mirror.store(offset, self.memory.load(offset)));
+        }
+        Ok(if self.left.is_empty() { Completion::Done } else { Completion::Pending })
+    }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        Ok(None)
+    }
+}
+
+/// Datagrams that have arrived.
+#[derive(Clone, Debug, Default)]
+struct Inbox(Arc<Mutex<VecDeque<Vec<u8>>>>);
+
+impl ChannelReceiver for Inbox {
+    fn return_ticket(&self) -> &[u8] {
+        b"here"
+    }
+
+    fn receive(&mut self, into: &mut [u8]) -> Result<Option<Datagram>, FabricError> {
+        let Some(bytes) = self.0.lock().pop_front() else { return Ok(None) };
+        into[..bytes.len()].copy_from_slice(&bytes);
+        Ok(Some(Datagram { len: bytes.len(), reach: DatagramReach::Multicast }))
+    }
+
+    fn passed_over(&self) -> u64 {
+        0
+    }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        Ok(None)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Quiet(Mutex<Option<End>>);
+
+impl Attachment for Quiet {
+    fn has_ended(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
+    fn end(&self) -> Option<End> {
+        self.0.lock().clone()
+    }
+
+    fn leave(&self, _: ReadCounts) {}
+}
+
+/// The channel of a publisher, and all that is on its way.
+struct Net {
+    random: Random,
+    clock: Arc<VirtualClock>,
+    inbox: Inbox,
+    draft: DatagramDraft,
+    /// The number of the last datagram.
+    number: u64,
+    under_way: Vec<(u64, Vec<u8>)>,
+    lose_permille: u64,
+    delay_ns_max: u64,
+    beaten_ns: u64,
+}
+
+/// What a subscription is made of.
+struct Ends {
+    net: Net,
+    receiver: Arc<NoticeReceiver>,
+    attached: Arc<Quiet>,
+    subscription: Subscription,
+}
+
+fn topic_id() -> TopicId {
+    TopicId::of(&"topic".parse::<TopicName>().unwrap())
+}
+
+/// A subscription to what stands in this memory.
+fn subscribe(seed: u64, memory: &Arc<Region>, geometry: Geometry) -> Ends {
+    let clock = Arc::new(VirtualClock::default());
+    let inbox = Inbox::default();
+    let receiver = Arc::new(NoticeReceiver::new(Box::new(inbox.clone()), CHANNEL));
+    let mailbox = receiver.subscribe(topic_id(), EPOCH, KEY);
+    let mirror = Arc::new(Region::allocate(memory.len(), Protection::PeersRead).unwrap());
+    let random = Random::new(seed ^ 0x5eed);
+    let wire = Wire { memory: Arc::clone(memory), mirror, left: Vec::new(), random };
+    let granted = Granted {
+        topic: "topic".parse().unwrap(),
+        topic_id: topic_id(),
+        delivery: Delivery::Pull,
+        epoch: EPOCH,
+        geometry,
+        schema: Raw::schema().unwrap(),
+        key: 0,
+        address: 0,
+        newest: Sequence::NONE,
+    };
+    let attached = Arc::new(Quiet::default());
+    let source = Source::Remote(Box::new(wire));
+    let mut subscription =
+        Subscription::new(granted, source, Arc::clone(&attached) as _, Arc::clone(&clock) as _);
+    subscription.listen(Listening::Channel(Ear::new(Arc::clone(&receiver), mailbox)));
+    let mut random = Random::new(seed);
+    let (lose_permille, delay_ns_max) = (random.below(3) * 300, random.below(2) * DELAY_NS_MAX);
+    let draft = DatagramDraft::new(1024).unwrap();
+    let under_way = Vec::new();
+    let net =
+        Net { random, clock, inbox, draft, number: 0, under_way, lose_permille, delay_ns_max, beaten_ns: 0 };
+    Ends { net, receiver, attached, subscription }
+}
+
+impl Net {
+    fn now_ns(&self) -> u64 {
+        self.clock.monotonic_ns()
+    }
+
+    /// A datagram of one notice, under a number of its own.
+    fn datagram(&mut self, number: u64, position: [u64; 2], inline: Option<Inline<'_>>) -> Vec<u8> {
+        let [sequence, position] = position;
+        let sequence = Sequence::new(sequence);
+        let notice = Notice { topic: topic_id(), epoch: EPOCH, sequence, position, published_ns: 1 };
+        self.draft.clear();
+        assert!(self.draft.push(&notice, &KEY, inline));
+        let header = DatagramHeader { is_beacon: false, is_alone: false, channel: CHANNEL, number };
+        self.draft.seal(&header).to_vec()
+    }
+
+    /// Sends what the publisher does, through a network that loses, doubles, delays and reorders.
+    fn tell(&mut self, position: [u64; 2], inline: Option<Inline<'_>>) {
+        self.number += 1;
+        let bytes = self.datagram(self.number, position, inline);
+        for _ in 0..if self.random.once_in(5) { 2 } else { 1 } {
+            if self.random.below(1000) >= self.lose_permille {
+                let due_ns = self.now_ns() + self.random.below(self.delay_ns_max + 1);
+                self.under_way.push((due_ns, bytes.clone()));
+            }
+        }
+    }
+
+    /// Sends what somebody else does who has the key: it arrives at once, and as the next one.
+    fn forge(&mut self, position: [u64; 2], inline: Option<Inline<'_>>) {
+        self.number += 1;
+        let bytes = self.datagram(self.number, position, inline);
+        self.inbox.0.lock().push_back(bytes);
+    }
+
+    /// Lets time pass, and brings what has arrived by then. The publisher's node tells what there is ten times a second.
+    fn pass(&mut self, ns: u64, position: [u64; 2]) {
+        self.clock.advance(ns);
+        let now_ns = self.now_ns();
+        if now_ns >= self.beaten_ns + limits::HEARTBEAT_INTERVAL_NS {
+            self.beaten_ns = now_ns;
+            self.tell(position, None);
+        }
+        self.under_way.sort_by_key(|(due_ns, _)| *due_ns);
+        let arrived = self.under_way.partition_point(|(due_ns, _)| *due_ns <= now_ns);
+        self.inbox.0.lock().extend(self.under_way.drain(..arrived).map(|(_, bytes)| bytes));
+    }
+}

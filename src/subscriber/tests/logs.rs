@@ -1,0 +1,226 @@
+//! Log topics.
+
+use super::*;
+use crate::layout::log::{FrameCheck, FrameHeader, LogGeometry, frame_len};
+use crate::repository::log::{Appended, LogWriter};
+
+/// Bytes of the ring: a few hundred records.
+const CAPACITY: usize = 1 << 15;
+
+/// A publisher, and a subscriber that hears its notices.
+struct World {
+    writer: LogWriter,
+    net: Net,
+    receiver: Arc<NoticeReceiver>,
+    subscriber: LogSubscriber<Raw>,
+    /// The next record.
+    next: u64,
+    /// The first record that was received forged, and not contradicted since.
+    forged: Option<u64>,
+    lapped: u64,
+    contradictions: u64,
+}
+
+fn payload(number: u64) -> Vec<u8> {
+    vec![number.to_le_bytes()[0] & 0x7f; usize::try_from(number * 7 % LEN_MAX as u64).unwrap() + 1]
+}
+
+/// Frames of so many records that were never published, in memory of their own.
+fn forged_frames(first: u64, count: u64, len: usize) -> (Region, ByteRange) {
+    let check = FrameCheck::new(topic_id(), EPOCH);
+    let mut words = Vec::new();
+    for sequence in first..first + count {
+        let payload = vec![FORGED; len];
+        let (sequence, payload_len) = (Sequence::new(sequence), u32::try_from(len).unwrap());
+        let header = FrameHeader { sequence, payload_len, crc: 0, published_ns: 5 };
+        let header = FrameHeader { crc: check.of(&header, &payload), ..header };
+        words.extend(header.emit());
+        let padded: Vec<u8> = payload.into_iter().chain([0; WORD]).take(frame_len(len) - 24).collect();
+        words.extend(padded.chunks(WORD).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())));
+    }
+    let memory = Region::allocate(1 << 16, Protection::PeersRead).unwrap();
+    words.iter().enumerate().for_each(|(index, word)| memory.store(index * WORD, *word));
+    (memory, ByteRange { offset: 0, len: words.len() * WORD })
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let geometry = LogGeometry::new(CAPACITY, LEN_MAX).unwrap();
+        let memory = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
+        let line = Geometry::from(geometry).static_line(EPOCH, topic_id(), 0);
+        let writer = LogWriter::new(Arc::clone(&memory), geometry, &line);
+        let Ends { net, receiver, subscription, .. } = subscribe(seed, &memory, geometry.into());
+        let subscriber = LogSubscriber::open(subscription, LogStart::Earliest).unwrap();
+        let (next, forged, lapped, contradictions) = (1, None, 0, 0);
+        Self { writer, net, receiver, subscriber, next, forged, lapped, contradictions }
+    }
+
+    fn newest(&self) -> u64 {
+        self.writer.last().get()
+    }
+
+    fn publish(&mut self, count: u64) {
+        let first = self.newest() + 1;
+        for number in first..first + count {
+            self.writer.append(&payload(number), number).unwrap();
+        }
+        let now_ns = self.net.now_ns();
+        let Some(Appended { newest, positions, count }) = self.writer.commit(now_ns) else { return };
+        let memory = Arc::clone(self.writer.region());
+        let range = self.writer.geometry().range(positions);
+        let records = u32::try_from(count).unwrap();
+        let inline = range.map(|range| Inline { memory: &memory, range, records });
+        self.net.tell([newest.get(), positions[1]], inline);
+    }
+
+    fn pass(&mut self, ns: u64) {
+        let position = [self.newest(), self.writer.committed_end()];
+        self.net.pass(ns, position);
+    }
+
+    fn forge(&mut self, count: u64, len: usize) {
+        let (newest, end) = (self.newest(), self.writer.committed_end());
+        let (memory, range) = forged_frames(newest + 1, count, len);
+        let position = end + range.len as u64;
+        let records = u32::try_from(count).unwrap();
+        self.net.forge([newest + count, position], Some(Inline { memory: &memory, range, records }));
+    }
+
+    fn receive(&mut self) {
+        match self.subscriber.try_receive() {
+            Ok(None) => {}
+            Ok(Some(record)) => {
+                assert_eq!(record.sequence.get(), self.next);
+                if record.value.first() == Some(&FORGED) {
+                    assert_eq!(self.contradictions, 0, "{} after it was switched off", self.next);
+                    self.forged.get_or_insert(self.next);
+                } else {
+                    assert_eq!(record.value, payload(self.next));
+                }
+                self.next += 1;
+            }
+            Err(ReceiveError::Lapped { first_lost, count }) => {
+                assert_eq!(first_lost.get(), self.next);
+                self.next += count;
+                self.lapped += count;
+            }
+            Err(ReceiveError::Contradicted { first, told, found }) => {
+                self.contradictions += 1;
+                assert!(found.get() <= self.newest() && told.get() == self.next - 1, "{found} {told}");
+                assert_eq!(self.forged.take(), Some(first.get()));
+                self.next = first.get();
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn step(&mut self) {
+        match self.net.random.below(6) {
+            0 => self.publish(1),
+            1 => {
+                let count = self.net.random.below(9);
+                self.publish(count);
+            }
+            2 if self.net.random.once_in(8) => (0..90).for_each(|_| self.publish(4)),
+            2 | 3 => {
+                let ns = self.net.random.below(40_000_000);
+                self.pass(ns);
+            }
+            _ => (0..self.net.random.below(30)).for_each(|_| self.receive()),
+        }
+    }
+
+    /// Goes on for as long as the subscriber may take to find what there is.
+    fn settle(&mut self) {
+        let until_ns = self.net.now_ns() + TIMER_NS;
+        while self.net.now_ns() < until_ns {
+            self.pass(10_000_000);
+            (0..5).for_each(|_| self.receive());
+        }
+        let mut turns = 0;
+        while turns < 60 || (self.next <= self.newest() && turns < 4000) {
+            self.receive();
+            turns += 1;
+        }
+    }
+}
+
+#[test]
+fn no_honest_network_makes_the_log_contradict_its_notices() {
+    let (mut lapped, mut inline) = (0, 0);
+    each_seed(2000, |seed| {
+        let mut world = World::new(seed);
+        (0..100).for_each(|_| world.step());
+        world.settle();
+        assert_eq!((world.next, world.contradictions, world.forged), (world.newest() + 1, 0, None));
+        let stats = world.subscriber.stats();
+        assert_eq!((stats.received + stats.lapped, stats.rejected), (world.newest(), 0));
+        assert_eq!((stats.lapped, stats.withdrawn), (world.lapped, 0));
+        lapped += stats.lapped;
+        inline += world.receiver.counts().inline_taken;
+    });
+    println!("{inline} pieces came inline, {lapped} records were lapped");
+    assert!(std::env::var("FABRICAST_SEED").is_ok() || (lapped > 0 && inline > 0));
+}
+
+/// Whatever somebody who has the topic's key sends, every record is received as it was published, and those that were not are
+/// told.
+#[test]
+fn forged_records_are_found_and_the_real_ones_are_received() {
+    let mut contradictions = 0;
+    each_seed(300, |seed| {
+        let mut world = World::new(seed);
+        for _ in 0..6 {
+            (0..15).for_each(|_| world.step());
+            world.settle();
+            let (count, len) = (1 + world.net.random.below(3), world.net.random.index(LEN_MAX) + 1);
+            match world.net.random.below(3) {
+                0 => world.forge(count, len),
+                1 => {
+                    let ahead = [1, 1 << 20, 1 << 63][world.net.random.index(3)];
+                    let position = world.net.random.next() / 8 * 8;
+                    let sequence = world.newest() + ahead;
+                    world.net.forge([sequence, position], None);
+                }
+                _ => {}
+            }
+            (0..world.net.random.below(3)).for_each(|_| world.receive());
+            world.publish(count);
+            (0..world.net.random.below(5)).for_each(|_| world.receive());
+            world.publish(2);
+            world.settle();
+            assert_eq!((world.next, world.forged), (world.newest() + 1, None));
+        }
+        assert!(world.contradictions <= 1);
+        let stats = world.subscriber.stats();
+        assert_eq!(stats.received - stats.withdrawn + stats.lapped, world.newest());
+        assert_eq!(world.receiver.counts().contradicted, world.contradictions);
+        contradictions += world.contradictions;
+    });
+    println!("{contradictions} contradictions");
+    assert!(contradictions > 0 || std::env::var("FABRICAST_SEED").is_ok());
+}
+
+/// A forged record may be as long as the real one, shorter, or longer, and come before it or where none is.
+#[test]
+fn a_forged_record_does_not_stand_in_for_the_real_one() {
+    for (len, published) in [(7, 0), (7, 1), (29, 1), (64, 1), (64, 3), (1, 9)] {
+        let mut world = World::new(0);
+        (world.net.lose_permille, world.net.delay_ns_max) = (0, 0);
+        for _ in 0..4 {
+            world.publish(1);
+            world.settle();
+        }
+        world.forge(1, len);
+        (0..9).for_each(|_| world.receive());
+        assert_eq!(world.forged, Some(5), "it is the next one, for a subscriber");
+        (0..published).for_each(|_| world.publish(1));
+        world.settle();
+        let expected = (5 + published, 1, None);
+        assert_eq!((world.next, world.contradictions, world.forged), expected, "{len} {published}");
+        assert_eq!(world.subscriber.stats().withdrawn, 1);
+        world.publish(3);
+        world.settle();
+        assert_eq!((world.next, world.contradictions), (8 + published, 1));
+    }
+}

@@ -46,6 +46,8 @@ struct Incarnation {
     key: NoticeKey,
     /// The newest number that came to all, and that came alone.
     newest: [u64; 2],
+    /// When a notice was last believed, nanoseconds of the caller's clock.
+    believed_ns: u64,
     mailboxes: Vec<Weak<Mailbox>>,
 }
 
@@ -161,7 +163,7 @@ impl NoticeReceiver {
             Some(incarnation) => incarnation.mailboxes.push(Arc::downgrade(&mailbox)),
             None => {
                 let mailboxes = vec![Arc::downgrade(&mailbox)];
-                incarnations.push(Incarnation { epoch, key, newest: [0; 2], mailboxes });
+                incarnations.push(Incarnation { epoch, key, newest: [0; 2], believed_ns: 0, mailboxes });
             }
         }
         mailbox
@@ -176,7 +178,7 @@ impl NoticeReceiver {
             let Some(datagram) = receiver.receive(bytemuck::cast_slice_mut(buffer))? else {
                 return Ok(false);
             };
-            if let Some(header) = self.handle(&mut state, datagram.len) {
+            if let Some(header) = self.handle(&mut state, datagram.len, now_ns) {
                 // What says that it was sent in one way and comes in the other tells nothing of either.
                 match (datagram.reach, header.is_alone) {
                     (DatagramReach::Multicast, false) => self.multicast.note(now_ns, header.is_beacon),
@@ -237,7 +239,7 @@ impl NoticeReceiver {
     }
 
     /// Goes through the datagram in the buffer. Its header, if that is believed.
-    fn handle(&self, state: &mut State, len: usize) -> Option<DatagramHeader> {
+    fn handle(&self, state: &mut State, len: usize, now_ns: u64) -> Option<DatagramHeader> {
         let State { buffer, topics, numbers, counts, .. } = state;
         counts.datagrams += 1;
         let Ok((header, entries)) = notice::parse(buffer, len) else {
@@ -248,11 +250,11 @@ impl NoticeReceiver {
             counts.other_channel += 1;
             return None;
         }
-        let is_leap = numbers.is_leap(header.number);
+        let arrival = Arrival { header: &header, is_leap: numbers.is_leap(header.number), now_ns };
         let mut best = None;
         for entry in entries {
             let verdict = match entry {
-                Ok(entry) => deliver(topics, &header, &entry, is_leap, counts),
+                Ok(entry) => deliver(topics, &arrival, &entry, counts),
                 Err(_) => {
                     counts.malformed += 1;
                     Verdict::Forged
@@ -282,9 +284,8 @@ impl NoticeReceiver {
 /// Puts an entry into the mailboxes of those who subscribe to it, if it is to be believed and new. What to make of it.
 fn deliver(
     topics: &mut HashMap<TopicId, Vec<Incarnation>>,
-    header: &DatagramHeader,
+    arrival: &Arrival<'_>,
     entry: &Entry<'_>,
-    is_leap: bool,
     counts: &mut NoticeCounts,
 ) -> Verdict {
     let topic = entry.notice.topic;
@@ -294,7 +295,7 @@ fn deliver(
     };
     let (mut verdict, mut is_deserted) = (None, false);
     for incarnation in incarnations.iter_mut().filter(|it| it.epoch == entry.notice.epoch) {
-        let judged = incarnation.judge(header, entry, is_leap);
+        let judged = incarnation.judge(arrival, entry);
         if judged == Verdict::New {
             let (taken, dropped) = incarnation.put(entry);
             counts.inline_taken += taken;
@@ -318,6 +319,15 @@ fn deliver(
     verdict.unwrap_or(Verdict::Stale)
 }
 
+/// A datagram that has arrived.
+struct Arrival<'a> {
+    header: &'a DatagramHeader,
+    /// Its number is further ahead than can be believed at once.
+    is_leap: bool,
+    /// When, nanoseconds of the caller's clock.
+    now_ns: u64,
+}
+
 /// What to make of an entry, the better the later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
@@ -336,10 +346,13 @@ enum Verdict {
 }
 
 impl Incarnation {
-    fn judge(&mut self, header: &DatagramHeader, entry: &Entry<'_>, is_leap: bool) -> Verdict {
+    fn judge(&mut self, arrival: &Arrival<'_>, entry: &Entry<'_>) -> Verdict {
+        let Arrival { header, is_leap, now_ns } = *arrival;
+        // Beacons come more often than that: the newest number was a lie, if not all of them were lost.
+        let is_deaf = now_ns.saturating_sub(self.believed_ns) >= limits::NOTICE_SILENCE_NS;
         let [multicast, unicast] = &mut self.newest;
         let (same_way, other_way) = if header.is_alone { (unicast, multicast) } else { (multicast, unicast) };
-        if header.number <= *same_way {
+        if header.number <= *same_way && !is_deaf {
             return Verdict::Stale;
         }
         if !entry.is_authentic(&self.key) {
@@ -349,12 +362,26 @@ impl Incarnation {
             return Verdict::Leap;
         }
         *same_way = header.number;
-        match other_way.checked_sub(header.number) {
+        let verdict = match other_way.checked_sub(header.number) {
             None => Verdict::New,
-            Some(ahead) if ahead <= limits::CHANNEL_RECEIVES as u64 => Verdict::Copy,
+            // What nobody has heard of yet is no copy: the number that came in the other way was a lie.
+            Some(ahead) if ahead <= limits::CHANNEL_RECEIVES as u64 => {
+                let sequence = entry.notice.sequence;
+                let is_unheard = |mailbox: Arc<Mailbox>| mailbox.hint().sequence < sequence;
+                let is_new = self.mailboxes.iter().filter_map(Weak::upgrade).any(is_unheard);
+                if is_new { Verdict::New } else { Verdict::Copy }
+            }
             // Both ways are about as fast: that what was heard in the other way is so far ahead was a lie.
+            Some(_) if is_deaf => {
+                *other_way = 0;
+                Verdict::New
+            }
             Some(_) => Verdict::Stale,
+        };
+        if verdict >= Verdict::Copy {
+            self.believed_ns = now_ns;
         }
+        verdict
     }
 
     /// Puts an entry into all mailboxes; how many pieces were taken, and how many dropped.

@@ -7,14 +7,14 @@ use crate::clock::Clock as _;
 use crate::control::{ClientEvent, ClientSession, Start, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
-    Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey, RemoteRead, RemoteWrite,
-    Revocation, Sent, Write,
+    Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey, RemoteRead,
+    RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::Delivery;
+use crate::memory::{Protection, Region};
 use crate::node::Node;
 use crate::node::builder::assemble;
 use crate::node::served::tests::Scripted;
-use crate::memory::{Protection, Region};
 use crate::notice::BELL_LEN;
 use crate::payload::Raw;
 use crate::publisher::LogPublisher;

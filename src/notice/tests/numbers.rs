@@ -89,3 +89,22 @@ fn a_high_number_deafens_nobody_but_the_readers_of_its_topic() {
     assert_eq!((counts.forged, counts.entries), (1, 2));
     assert_eq!((mailbox.hint().sequence.get(), other_mailbox.hint().sequence.get()), (1, 77));
 }
+
+/// Beacons come five times in that time: when none is believed, the number was a lie that was.
+#[test]
+fn a_number_that_is_a_little_too_high_deafens_nobody_for_long() {
+    for is_alone in [false, true] {
+        for ahead in [1, 100, limits::CHANNEL_RECEIVES as u64 + 5, limits::NOTICE_LEAP_MAX] {
+            let (pair, mailbox) = Pair::with_topic();
+            (1..=3).for_each(|sequence| assert!(!pair.announce(sequence)));
+            pair.deliver(1);
+            pair.inbox.put(&made_up(&pair, 3 + ahead, 3, KEY, is_alone));
+            pair.deliver(2);
+            for sequence in 4..20 {
+                pair.announce(sequence);
+                pair.deliver(2 + (sequence - 3) * limits::HEARTBEAT_INTERVAL_NS);
+            }
+            assert_eq!(mailbox.hint().sequence.get(), 19, "{ahead} ahead, alone: {is_alone}");
+        }
+    }
+}

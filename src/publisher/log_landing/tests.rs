@@ -2,6 +2,7 @@
 //! order and once, whatever the order of publishing, placing, acknowledging and reading.
 
 mod meanwhile;
+mod slow;
 mod world;
 
 use self::world::{Medium, Subscriber, Way, World};

@@ -148,7 +148,7 @@ impl World {
 #[test]
 fn no_honest_network_makes_the_log_contradict_its_notices() {
     let (mut lapped, mut inline) = (0, 0);
-    each_seed(2000, |seed| {
+    each_seed(1500, |seed| {
         let mut world = World::new(seed);
         (0..100).for_each(|_| world.step());
         world.settle();

@@ -27,8 +27,7 @@ fn forged_slot(sequence: u64) -> (Region, ByteRange) {
     let payload = [FORGED; 16];
     let len = u32::try_from(payload.len()).unwrap();
     let sequence = Sequence::new(sequence);
-    let header =
-        SlotHeader { sequence, epoch: EPOCH.get(), payload_len: len, encoding: 3, published_ns: 5 };
+    let header = SlotHeader { sequence, epoch: EPOCH.get(), payload_len: len, encoding: 3, published_ns: 5 };
     let mut crc = SlotCheck::new(topic_id()).of_header(&header);
     crc.update(&payload);
     let mut words = header.emit().to_vec();
@@ -119,7 +118,7 @@ impl World {
 
 #[test]
 fn no_honest_network_makes_the_repository_contradict_its_notices() {
-    each_seed(2000, |seed| {
+    each_seed(1500, |seed| {
         let mut world = World::new(seed);
         (0..120).for_each(|_| world.step());
         world.settle();

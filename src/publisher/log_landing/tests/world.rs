@@ -259,6 +259,7 @@ pub(super) struct World {
     pub(super) subscribers: Vec<Subscriber>,
     pub(super) len_max: usize,
     pub(super) appended: u64,
+    waker: Arc<Waker>,
 }
 
 /// A payload that follows from its sequence, of any length.
@@ -270,12 +271,13 @@ pub(super) fn payload(sequence: u64, len_max: usize) -> Vec<u8> {
 impl World {
     pub(super) fn new(capacity: usize, len_max: usize) -> Self {
         let name: NodeName = "publishing".parse().unwrap();
+        let waker = Arc::new(Waker::new().unwrap());
         let fabric = Network::new(1, Reach::Mapped).fabric(&name);
         let (publisher, topic) = LogPublisher::<Raw>::open(LogParts {
             topic: TopicParts {
                 fabric: &fabric,
                 clock: Arc::new(VirtualClock::default()),
-                waker: Arc::new(Waker::new().unwrap()),
+                waker: Arc::clone(&waker),
                 node: Arc::new(()),
                 host: "host",
                 name: "topic".parse().unwrap(),
@@ -284,7 +286,12 @@ impl World {
             capacity,
         })
         .unwrap();
-        Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0 }
+        Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0, waker }
+    }
+
+    /// Whether the publisher has woken the node's thread since this was last asked.
+    pub(super) fn is_woken(&self) -> bool {
+        rustix::io::read(self.waker.wait_handle(), &mut [0; 8]).is_ok()
     }
 
     /// One more subscriber, that begins with this record. It has the beginning when this returns.

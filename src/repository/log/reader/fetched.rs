@@ -99,7 +99,8 @@ impl LogReader {
 
     /// Whether something has to be fetched before this reader can tell whether there is anything new.
     pub(crate) fn wants_more(&self) -> bool {
-        self.start.is_some() || self.fetching.is_astray || self.held_until() < self.fetching.end
+        let is_astray = self.start.is_some() || self.fetching.is_astray;
+        is_astray || self.unproven.is_doubted() || self.held_until() < self.fetching.end
     }
 
     /// Takes over what was fetched into a mirror of the repository.

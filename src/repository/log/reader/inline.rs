@@ -29,6 +29,13 @@ pub(super) struct Unproven {
     pub(super) withdrawn: u64,
 }
 
+impl Unproven {
+    /// Whether the hot line has to tell what became of a frame.
+    pub(super) fn is_doubted(&self) -> bool {
+        self.doubted.is_some()
+    }
+}
+
 /// A frame that came inline and is not the same in the repository.
 #[derive(Clone, Copy, Debug)]
 struct Doubted {

@@ -59,7 +59,7 @@ impl World {
         let Committed { slot, .. } = self.writer.publish(&payload(number), 3, number).unwrap();
         let inline = Inline { memory: self.writer.region(), range: slot, records: 1 };
         // Some are too long for a datagram.
-        let inline = (number % 5 != 0).then_some(inline);
+        let inline = (!number.is_multiple_of(5)).then_some(inline);
         self.net.tell([number, 0], inline);
     }
 
@@ -231,7 +231,7 @@ fn a_forged_hint_costs_one_read_and_hides_no_later_one() {
         assert_eq!((world.last, world.contradictions), ((4, false), 0));
         // Too long to come inline.
         let number = world.newest() + 1;
-        assert_eq!(number % 5, 0);
+        assert!(number.is_multiple_of(5));
         world.publish();
         world.pass(1_000);
         (0..20).for_each(|_| _ = world.receive());

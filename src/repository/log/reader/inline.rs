@@ -91,7 +91,7 @@ impl LogReader {
 
     /// Words of the frames that came inline and were taken.
     fn unproven_words(&self) -> usize {
-        let taken = self.position.checked_sub(self.unproven.from).unwrap_or_default() / WORD as u64;
+        let taken = self.position.saturating_sub(self.unproven.from) / WORD as u64;
         usize::try_from(taken).unwrap_or(usize::MAX).min(self.unproven.words.len())
     }
 

@@ -46,7 +46,7 @@ fn received(reading: Reading, medium: Medium, restless: bool) -> (u64, u64) {
 #[test]
 fn a_slow_subscriber_receives_as_much_as_if_it_were_asked_every_five_milliseconds() {
     for medium in [Medium::Memory, Medium::Wire] {
-        for (every_ms, records) in [(1, 10), (10, 100), (20, 400), (50, 2000), (150, 2000), (400, 2000)] {
+        for (every_ms, records) in [(1, 10), (50, 2000), (150, 2000), (400, 2000)] {
             let reading = Reading { every_ms, records };
             let ((before, turns_before), (now, turns)) =
                 (received(reading, medium, true), received(reading, medium, false));

@@ -40,8 +40,9 @@ const SHORT_PATIENCE: Duration = Duration::from_secs(3);
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 #[test]
+#[ignore = "no test: a process that a test starts"]
 fn role() {
-    let Some(role) = Role::of_this_process() else { return };
+    let role = Role::of_this_process();
     assert_eq!(role.name, "sleeper");
     let node = Node::builder().runtime_dir(&role.dir).open().expect("a node");
     let builder = node.state_subscriber::<Raw>("shm:p/t").notices().timeout(PATIENCE);

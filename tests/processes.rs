@@ -26,8 +26,9 @@ const PUBLISHES_AT_A_TIME: u32 = 64;
 const CYCLES: usize = 30;
 
 #[test]
+#[ignore = "no test: a process that a test starts"]
 fn role() {
-    let Some(role) = Role::of_this_process() else { return };
+    let role = Role::of_this_process();
     match role.name.as_str() {
         "publisher" => play_publisher(&role),
         "subscriber" => play_subscriber(&role),

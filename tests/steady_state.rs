@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use self::support::pattern::{Pattern, is_whole};
 use self::support::peer::Peer;
 use self::support::role::Role;
+use self::support::skip::skip;
 use self::support::time::{now, wait_until};
 
 #[cfg(test)]
@@ -92,8 +93,9 @@ fn a_system_call_is_noticed() {
 }
 
 #[test]
+#[ignore = "no test: a process that a test starts"]
 fn role() {
-    let Some(role) = Role::of_this_process() else { return };
+    let role = Role::of_this_process();
     let (what, len) = (role.argument(0).to_owned(), role.number(2));
     let delivery = if role.argument(1) == "push" { Delivery::Push } else { Delivery::Pull };
     let no_core = rustix::process::Rlimit { current: Some(0), maximum: Some(0) };
@@ -144,14 +146,14 @@ fn filtered(what: &str, delivery: Delivery, len: usize) -> Filtered {
     }
 }
 
-/// Whether this machine can forbid system calls, and tells the time without one.
+/// Whether this machine can forbid system calls, and tells the time without one. Fails where it cannot, unless that is allowed.
 fn calls_can_be_noticed() -> bool {
     let reason = match filtered("clock", Delivery::Pull, 64) {
         Filtered::Clean => return true,
-        Filtered::Called => "THIS MACHINE CAN NOT TELL THE TIME WITHOUT A SYSTEM CALL",
-        Filtered::Refused => "THIS MACHINE DOES NOT LET A PROGRAM FILTER ITS SYSTEM CALLS (SECCOMP)",
+        Filtered::Called => "this machine cannot tell the time without a system call",
+        Filtered::Refused => "this machine does not let a program filter its system calls (seccomp)",
     };
-    println!("SKIPPED: {reason}");
+    skip("system-calls", reason);
     false
 }
 

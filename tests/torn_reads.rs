@@ -60,8 +60,9 @@ struct Outcome {
 }
 
 #[test]
+#[ignore = "no test: a process that a test starts"]
 fn role() {
-    let Some(role) = Role::of_this_process() else { return };
+    let role = Role::of_this_process();
     assert_eq!(role.name, "writer");
     let (size, slots, loans) = (role.number(0), role.number(1), role.argument(2) == "loan");
     let node = Node::builder().name("writer").expect("a name").runtime_dir(&role.dir).open().expect("a node");

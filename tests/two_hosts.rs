@@ -7,14 +7,17 @@
 //! ```
 //!
 //! FABRICAST_TEST_CONNECT says how queue pairs are connected: manager (the default), tcp or tcp-unreliable.
+//!
+//! A test that found everything right, but slow, fails with a line that begins with `TOO SLOW`. A busy machine can be the
+//! reason: `tools/test` then runs the pair again, up to three times in all. Nothing else is ever tried again.
 
 #![cfg(feature = "verbs")]
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fabricast::{
     Delivery, Node, NodeBuilder, Raw, RdmaConnect, ReceiveError, StatePublisher, StateSubscriber,
-    SubscriberError, SubscriberStats,
+    SubscriberError, SubscriberStats, limits,
 };
 
 use self::support::pattern::{Pattern, is_whole};
@@ -29,6 +32,8 @@ const TOPIC: &str = "ticks";
 const OVER: &str = "over";
 /// The topic of which nothing is heard after its first value.
 const QUIET: &str = "quiet";
+/// The topic of a subscriber on the publisher's own host.
+const NEAR: &str = "near";
 /// The topic by which the subscribers' host shows that it lives.
 const BEAT: &str = "beat";
 const PORT: u16 = 7471;
@@ -46,8 +51,10 @@ const ABSENT: Duration = Duration::from_secs(8);
 /// A host that is dead or stands still is noticed within this time: a second, as the pages promise, and another one
 /// because an emulated machine takes 10 to 30 times as long as others for what it has to do meanwhile.
 const NOTICED: Duration = Duration::from_secs(2);
-/// Who has noticed it says so at once. Finding out takes longer: six tries of 67 ms.
+/// A node that has noticed it reports it at once. Finding out takes longer: six tries of 67 ms.
 const TOLD: Duration = Duration::from_millis(250);
+/// A value in a landing region is only called broken when it has been incomplete for this long.
+const SETTLED: Duration = Duration::from_nanos(limits::ARRIVAL_SETTLED_NS);
 
 type Publishers = [(usize, StatePublisher<Raw>)];
 
@@ -122,7 +129,9 @@ struct Watch {
     subscriber: StateSubscriber<Raw>,
     first: u64,
     last: u64,
-    /// Values that were told to be wrong: the end of their session cut them off, or a bad wire took longer than a second.
+    /// When `last` was received, or reported broken.
+    last_seen: Instant,
+    /// Values that were reported broken: they took longer than `SETTLED` to arrive.
     broken: u64,
     end: Option<ReceiveError>,
 }
@@ -144,7 +153,7 @@ impl Watch {
     }
 
     fn of(subscriber: StateSubscriber<Raw>, size: usize) -> Self {
-        Self { size, subscriber, first: 0, last: 0, broken: 0, end: None }
+        Self { size, subscriber, first: 0, last: 0, last_seen: now(), broken: 0, end: None }
     }
 
     /// The connection was lost; that is all that may go wrong.
@@ -163,8 +172,7 @@ impl Watch {
                 let sequence = sample.sequence.get();
                 assert!(is_whole(sample.bytes, sequence, self.size), "a torn value of {} bytes", self.size);
                 assert!(sequence > self.last, "{sequence} came after {}", self.last);
-                self.first = if self.first == 0 { sequence } else { self.first };
-                self.last = sequence;
+                self.reach(sequence);
             }
             Err(
                 ReceiveError::BrokenStamps { sequence }
@@ -172,12 +180,21 @@ impl Watch {
                 | ReceiveError::ForeignEpoch { sequence, .. }
                 | ReceiveError::ImpossibleLen { sequence, .. },
             ) => {
-                self.first = if self.first == 0 { sequence.get() } else { self.first };
-                self.last = sequence.get();
+                // What is fetched is what the publisher committed, or is torn and fetched again.
+                assert_eq!(self.subscriber.delivery(), Delivery::Push, "{sequence} is broken");
+                let incomplete = self.last_seen.elapsed();
+                assert!(incomplete >= SETTLED, "{sequence} was given up within {incomplete:?}");
+                self.reach(sequence.get());
                 self.broken += 1;
             }
             Err(error) => self.end = Some(error),
         }
+    }
+
+    /// Has come to this sequence.
+    fn reach(&mut self, sequence: u64) {
+        self.first = if self.first == 0 { sequence } else { self.first };
+        (self.last, self.last_seen) = (sequence, now());
     }
 
     /// Every value up to the last one was received, or counted as replaced by a newer one.
@@ -380,8 +397,6 @@ fn subscribers_on_a_bad_wire() {
     watches.iter_mut().for_each(Reopened::close);
     for Reopened { size, delivery, received, broken, lost, .. } in &watches {
         println!("{size} bytes by {delivery}: {received} received, {broken} broken, {lost} times lost");
-        // One for each connection that was cut off, and one that took longer than a value may.
-        assert!(*broken <= lost + 1 + received / 10, "{broken} broken of {received}");
     }
     assert!(mended > 0, "the wire is not a bad one");
 }
@@ -418,7 +433,6 @@ fn subscribers_of_a_host_that_is_lost() {
         assert!(watch.is_lost(), "{:?}", watch.end);
     }
     assert!(quiet_end.as_ref().is_some_and(is_loss), "{quiet_end:?}");
-    assert!(noticed < NOTICED, "noticed after {noticed:?}");
     // Its node has noticed it, too, without having been asked.
     wait_until("the time to notice it to be over", || quiet_since.elapsed() > NOTICED);
     let (began, mut end) = (now(), None);
@@ -426,9 +440,20 @@ fn subscribers_of_a_host_that_is_lost() {
         end = quiet.pull.try_receive().err();
         end.is_some()
     });
-    println!("told {:?} after it was asked for", began.elapsed());
+    let told = began.elapsed();
+    println!("told {told:?} after it was asked for");
     assert!(end.as_ref().is_some_and(is_loss), "{end:?}");
-    assert!(began.elapsed() < TOLD, "told after {:?}", began.elapsed());
+    hold(&[("the loss was noticed", noticed, NOTICED), ("the loss was reported", told, TOLD)]);
+}
+
+/// Holds what took so long to its bounds. Nothing is judged behind this: see the head of this file.
+fn hold(bounds: &[(&str, Duration, Duration)]) {
+    for (what, took, bound) in bounds {
+        if took >= bound {
+            println!("TOO SLOW: {what} after {took:?}, not within {bound:?}");
+        }
+    }
+    assert!(bounds.iter().all(|(_, took, bound)| took < bound), "too slow");
 }
 
 /// Host A, publishing until it is switched off.
@@ -462,10 +487,19 @@ fn publisher_to_a_host_that_is_lost() {
     let beat = format!("{}/{BEAT}", host("PEER"));
     let mut beat = subscribe(|| watching.state_subscriber::<u64>(&beat).push().open());
     println!("all subscribers are there");
+    let mut near = node.state_publisher::<u64>(NEAR).open().expect("a topic");
+    let target = format!("shm:{NODE}/{NEAR}");
+    let mut neighbour = watching.state_subscriber::<u64>(&target).open().expect("a subscription");
+    let mut serve_the_neighbour = move || {
+        let sequence = near.publish(&0).expect("it fits");
+        let sample = neighbour.try_receive().expect("a receive").expect("what was just published");
+        assert_eq!((sample.sequence, sample.conflated), (sequence, 0));
+    };
     let (mut slowest, mut last, mut beaten) = (Duration::ZERO, now(), now());
     publish_until(&mut publishers, |them| {
         slowest = slowest.max(last.elapsed());
         last = now();
+        serve_the_neighbour();
         if matches!(beat.try_receive(), Ok(Some(_))) {
             beaten = now();
         }
@@ -475,9 +509,16 @@ fn publisher_to_a_host_that_is_lost() {
     println!(
         "forgotten {forgotten:?} after the last beat; the longest time between two rounds was {slowest:?}"
     );
-    assert!(forgotten < NOTICED, "forgotten after {forgotten:?}");
-    // A push that cannot be delivered holds up nobody.
-    assert!(slowest < NOTICED, "a publish took {slowest:?}");
+    let newest = publishers[0].1.newest().get();
+    publish_until(&mut publishers, |them| {
+        serve_the_neighbour();
+        them[0].1.newest().get() >= newest + values()
+    });
+    // A push that cannot be delivered delays nothing.
+    hold(&[
+        ("the subscribers were forgotten", forgotten, NOTICED),
+        ("a round was published", slowest, NOTICED),
+    ]);
 }
 
 /// Host B, receiving until it is switched off.

@@ -92,8 +92,9 @@ fn take(subscriber: &mut StateSubscriber<Raw>, sequence: u64) {
 }
 
 #[test]
+#[ignore = "no test: a process that a test starts"]
 fn role() {
-    let Some(role) = Role::of_this_process() else { return };
+    let role = Role::of_this_process();
     if role.name != "publisher" {
         return limited(&role);
     }

@@ -1,8 +1,9 @@
 //! Numbers that follow from a seed, and the seeds of tests.
 
 use std::fmt::Debug;
+use std::ops::Range;
 
-/// The environment variable that makes seeded tests run one seed only.
+/// The environment variable that makes seeded tests run only some seeds.
 const SEED_VARIABLE: &str = "FABRICAST_SEED";
 
 /// The environment variable that makes tests do all that they can, which takes minutes.
@@ -56,14 +57,21 @@ pub(crate) fn amount(usual: u64, long: u64) -> u64 {
     if std::env::var(LONG_VARIABLE).is_ok_and(|value| value == "1") { long } else { usual }
 }
 
-/// Runs a test with seeds 0 to `count - 1`, or only with the one that `FABRICAST_SEED` names. The seed of a failing
-/// run is printed.
+/// Runs a test with seeds 0 to `count - 1`, or only with those that `FABRICAST_SEED` names: one, as `7`, or a range, as
+/// `1000..2000`. The seed of a failing run is printed.
 pub(crate) fn each_seed(count: u64, mut test: impl FnMut(u64)) {
-    let only = std::env::var(SEED_VARIABLE).ok();
-    let only = only.map(|text| text.parse().expect("FABRICAST_SEED is a number"));
-    for seed in only.map_or(0..count, |seed: u64| seed..seed + 1) {
+    let named = std::env::var(SEED_VARIABLE).ok();
+    for seed in named.map_or(0..count, |text| seeds(&text).expect("FABRICAST_SEED is a number, or a range")) {
         let _printed = Printed::on_failure("seed", &seed);
         test(seed);
+    }
+}
+
+fn seeds(text: &str) -> Option<Range<u64>> {
+    let number = |text: &str| text.parse::<u64>().ok();
+    match text.split_once("..") {
+        Some((first, end)) => Some(number(first)?..number(end)?).filter(|seeds| !seeds.is_empty()),
+        None => number(text).map(|seed| seed..seed + 1),
     }
 }
 
@@ -89,6 +97,15 @@ impl Drop for Printed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seeds_are_a_number_or_a_range_that_is_not_empty() {
+        assert_eq!(seeds("7"), Some(7..8));
+        assert_eq!(seeds("10..12"), Some(10..12));
+        for text in ["", "x", "..", "1..", "2..2", "3..2"] {
+            assert_eq!(seeds(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn a_seed_gives_the_same_numbers_again() {

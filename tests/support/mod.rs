@@ -9,4 +9,5 @@ pub(crate) mod pattern;
 pub(crate) mod peer;
 pub(crate) mod raw;
 pub(crate) mod role;
+pub(crate) mod skip;
 pub(crate) mod time;

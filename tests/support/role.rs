@@ -25,11 +25,16 @@ pub(crate) struct Role {
 }
 
 impl Role {
-    /// The role of this process; `None` in the one that runs the tests.
-    pub(crate) fn of_this_process() -> Option<Self> {
-        let name = std::env::var(ROLE).ok()?;
-        let dir = std::env::var_os(DIR)?.into();
-        let arguments = std::env::var(ARGUMENTS).ok()?;
+    /// Returns the role of this process.
+    ///
+    /// # Panics
+    ///
+    /// When no test started this process to play one: the test named `role` is only an entry point.
+    pub(crate) fn of_this_process() -> Self {
+        let variable =
+            |name| std::env::var(name).unwrap_or_else(|_| panic!("only tests start this; no {name}"));
+        let (name, arguments) = (variable(ROLE), variable(ARGUMENTS));
+        let dir = std::env::var_os(DIR).expect("a role has a directory").into();
         let arguments = arguments.split_whitespace().map(str::to_owned).collect();
         let (sender, commands) = channel();
         std::thread::spawn(move || {
@@ -41,7 +46,7 @@ impl Role {
             }
             std::process::exit(0);
         });
-        Some(Self { name, dir, arguments, commands })
+        Self { name, dir, arguments, commands }
     }
 
     /// An argument.

@@ -1,9 +1,12 @@
 //! Two hosts with RDMA devices: each of these tests is one host's part, and its other part runs on the other host at the
 //! same time. `tools/test` runs the pairs in two soft-RoCE machines, on wires that lose and reorder, and with machines
-//! that freeze and die:
+//! that freeze and die, soon after a line of output that says that everything stands:
 //!
 //! ```text
 //! tools/soft-roce run2 --loss-a 1 'two_hosts --ignored --exact publisher' 'two_hosts --ignored --exact subscribers'
+//! tools/soft-roce run2 --count-from 'all subscribers are there' --freeze-b-after 2 \
+//!     'two_hosts --ignored --nocapture --exact publisher_to_a_host_that_is_lost' \
+//!     'two_hosts --ignored --nocapture --exact subscribers_that_are_lost'
 //! ```
 //!
 //! FABRICAST_TEST_CONNECT says how queue pairs are connected: manager (the default), tcp or tcp-unreliable.
@@ -411,6 +414,7 @@ fn subscribers_of_a_host_that_is_lost() {
         watches.iter_mut().for_each(Watch::look);
         watches.iter().all(|watch| watch.last > 0 || watch.end.is_some())
     });
+    println!("all subscribers are there");
     let mut quiet_since = now();
     let mut newest = 0;
     let (mut quiet_end, mut quiet_noticed) = (None, Duration::ZERO);

@@ -235,6 +235,12 @@ struct Reopened<'a> {
 }
 
 impl<'a> Reopened<'a> {
+    /// One of each size and delivery.
+    fn all(node: &'a Node) -> Vec<Self> {
+        let of = |delivery: &Delivery| SIZES.map(|size| Self::new(node, size, *delivery));
+        deliveries().iter().flat_map(of).collect()
+    }
+
     fn new(node: &'a Node, size: usize, delivery: Delivery) -> Self {
         Self { node, size, delivery, watch: None, received: 0, broken: 0, lost: 0 }
     }
@@ -387,8 +393,7 @@ fn publisher_on_a_bad_wire() {
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn subscribers_on_a_bad_wire() {
     let node = node("watcher");
-    let watch = |delivery: &Delivery| SIZES.map(|size| Reopened::new(&node, size, *delivery));
-    let mut watches: Vec<_> = deliveries().iter().flat_map(watch).collect();
+    let mut watches = Reopened::all(&node);
     let began = now();
     wait_until("values by each subscription", || {
         watches.iter_mut().for_each(Reopened::look);
@@ -529,11 +534,13 @@ fn publisher_to_a_host_that_is_lost() {
 #[test]
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn subscribers_that_are_lost() {
-    let (node, mut watches) = watch_all();
+    let node = node("watcher");
+    // A machine that stands still for half a second loses connections: until it is lost itself, they are opened again.
+    let mut watches = Reopened::all(&node);
     let _quiet = Quiet::new();
     let mut beat = node.state_publisher::<u64>(BEAT).open().expect("a topic");
     loop {
-        watches.iter_mut().for_each(Watch::look);
+        watches.iter_mut().for_each(Reopened::look);
         beat.publish(&beat.newest().get()).expect("it fits");
         std::thread::park_timeout(Duration::from_micros(200));
     }

@@ -78,8 +78,8 @@ impl NodeBuilder {
     }
 
     /// Where the nodes of this user find each other. By default `FABRICAST_RUNTIME_DIR` of the environment, or
-    /// `fabricast` in `XDG_RUNTIME_DIR`, or `/tmp/fabricast-UID`. Made when it is missing; must belong to this
-    /// user, and no one else may write to it.
+    /// `fabricast` in `XDG_RUNTIME_DIR`, or `/tmp/fabricast-UID`. A node with a name makes it when it is missing. It must belong
+    /// to this user, and no one else may write to it.
     pub fn runtime_dir(self, path: impl Into<PathBuf>) -> Self {
         Self { runtime_dir: Some(path.into()), ..self }
     }

@@ -5,7 +5,8 @@
 //! of dead nodes are removed by the next node that starts.
 //!
 //! The directory is `FABRICAST_RUNTIME_DIR`, or else `fabricast` in `XDG_RUNTIME_DIR`, or else
-//! `/tmp/fabricast-UID`. It is made when it is missing, and refused when it belongs to, or is open to, others.
+//! `/tmp/fabricast-UID`. A node that takes a name makes it when it is missing; it is refused when it belongs to, or is open to,
+//! others. Whatever else is in it is passed over: an entry is a regular file, and never waited for.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,9 +15,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::entry::{ENTRY_LEN, Entry};
@@ -34,14 +36,18 @@ const SOCKET_SUFFIX: &str = ".sock";
 const LOCK_ATTEMPTS: u32 = 20;
 /// Pause between two attempts to lock an entry.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
+/// How an entry is opened: whatever stands in its place is neither followed nor waited for, and does not become a terminal.
+const ENTRY_FLAGS: OFlags =
+    OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 /// Longest path of a Unix socket, bytes (`sun_path` of unix(7), less the final zero).
 const SOCKET_PATH_LEN_MAX: usize = 107;
 
-/// The open runtime directory.
+/// The runtime directory, which need not be there until a node takes a name.
 #[derive(Debug)]
 pub(crate) struct RuntimeDirectory {
     path: PathBuf,
-    file: OwnedFd,
+    /// The open directory, once it was found.
+    file: OnceLock<OwnedFd>,
 }
 
 /// A node's name, taken. Given up when dropped.
@@ -66,50 +72,80 @@ impl RuntimeDirectory {
         Self::open(&path)
     }
 
-    /// This directory, made if it is missing.
+    /// This directory. An error when it is there and cannot be used, or could not be made.
     pub(crate) fn open(path: &Path) -> Result<Self, FabricError> {
-        let unusable = |why: &dyn std::fmt::Display| FabricError::RuntimeDirectory {
-            path: path.display().to_string(),
-            why: why.to_string(),
-        };
-        let made = rustix::fs::mkdir(path, Mode::RWXU);
-        if let Err(errno) = made
-            && errno != Errno::EXIST
-        {
-            return Err(unusable(&errno));
+        let directory = Self { path: path.to_owned(), file: OnceLock::new() };
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if directory.find()?.is_none() && parent.is_some_and(|parent| !parent.is_dir()) {
+            return Err(directory.unusable(&"the folder above it does not exist"));
+        }
+        Ok(directory)
+    }
+
+    /// The directory, if it is there.
+    fn find(&self) -> Result<Option<&OwnedFd>, FabricError> {
+        if let Some(file) = self.file.get() {
+            return Ok(Some(file));
         }
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::RDONLY;
-        let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| unusable(&errno))?;
-        let stat = rustix::fs::fstat(&file).map_err(|errno| unusable(&errno))?;
+        let file = match rustix::fs::open(&self.path, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
+                return Err(system("open the runtime directory")(errno));
+            }
+            Err(errno) => return Err(self.unusable(&errno)),
+        };
+        let stat = rustix::fs::fstat(&file).map_err(|errno| self.unusable(&errno))?;
         if stat.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(unusable(&format!("it belongs to user {}", stat.st_uid)));
+            return Err(self.unusable(&format!("it belongs to user {}", stat.st_uid)));
         }
         if stat.st_mode & 0o022 != 0 {
-            return Err(unusable(&"other users may write to it"));
+            return Err(self.unusable(&"other users may write to it"));
         }
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Some(self.file.get_or_init(|| file)))
+    }
+
+    /// The directory, made if it is missing.
+    fn find_or_make(&self) -> Result<&OwnedFd, FabricError> {
+        match rustix::fs::mkdir(&self.path, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(self.unusable(&errno)),
+        }
+        self.find()?.ok_or_else(|| self.unusable(&Errno::NOENT))
+    }
+
+    fn unusable(&self, why: &dyn std::fmt::Display) -> FabricError {
+        FabricError::RuntimeDirectory { path: self.path.display().to_string(), why: why.to_string() }
     }
 
     /// Takes a node's name, and removes what dead nodes have left.
     pub(super) fn claim(&self, node: &NodeName) -> Result<Claim, FabricError> {
-        self.sweep();
+        let directory = self.find_or_make()?;
+        sweep(directory);
         let name = format!("{node}{ENTRY_SUFFIX}");
         for attempt in 0..LOCK_ATTEMPTS {
             if attempt > 0 {
                 SystemClock.pause(LOCK_PAUSE);
             }
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let entry = rustix::fs::openat(&self.file, &name, flags, Mode::RUSR | Mode::WUSR);
-            let entry = entry.map_err(system("make the node's entry"))?;
+            let flags = OFlags::RDWR | OFlags::CREATE | ENTRY_FLAGS;
+            let entry = rustix::fs::openat(directory, &name, flags, Mode::RUSR | Mode::WUSR);
+            let entry = match entry {
+                Ok(entry) if is_regular(&entry) => entry,
+                Ok(_) | Err(Errno::ISDIR | Errno::NXIO | Errno::LOOP) => {
+                    return Err(self.unusable(&format!("{name} is not a regular file: remove it")));
+                }
+                Err(errno) => return Err(system("make the node's entry")(errno)),
+            };
             if rustix::fs::flock(&entry, FlockOperation::NonBlockingLockExclusive).is_err() {
                 continue;
             }
             let mut entry = File::from(entry);
-            if self.is_named(&entry, &name) {
-                self.announce(node, &mut entry)?;
+            if is_named(directory, &entry, &name) {
+                announce(directory, node, &mut entry)?;
                 return Ok(Claim {
                     node: node.clone(),
-                    directory: self.file.try_clone().map_err(io("share the runtime directory"))?,
+                    directory: directory.try_clone().map_err(io("share the runtime directory"))?,
                     socket_address: self.socket_address(node)?,
                     _entry: entry,
                 });
@@ -126,24 +162,38 @@ impl RuntimeDirectory {
         if direct.as_os_str().as_bytes().len() <= SOCKET_PATH_LEN_MAX {
             return Ok(direct);
         }
-        Ok(PathBuf::from(format!("/proc/self/fd/{}/{name}", self.file.as_raw_fd())))
+        // Where there is no directory, nobody listens at the direct one either.
+        Ok(match self.find()? {
+            Some(directory) => PathBuf::from(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd())),
+            None => PathBuf::from(name),
+        })
     }
 
     /// All entries that can be read, by name.
     pub(super) fn entries(&self) -> Result<Vec<NodeEntry>, FabricError> {
-        let mut entries: Vec<NodeEntry> =
-            self.names()?.into_iter().filter_map(|node| self.entry(&node).ok().flatten()).collect();
-        entries.sort_by(|one, other| one.node.cmp(&other.node));
+        let Some(directory) = self.find()? else { return Ok(Vec::new()) };
+        let mut entries = Vec::new();
+        for node in names(directory)? {
+            match self.entry(&node) {
+                Ok(entry) => entries.extend(entry),
+                // Without descriptors no entry could be read: that is not to say that there are none.
+                Err(FabricError::System { what, source }) if is_short_of_files(&source) => {
+                    return Err(FabricError::System { what, source });
+                }
+                Err(_) => {}
+            }
+        }
+        entries.sort_by(|one: &NodeEntry, other| one.node.cmp(&other.node));
         Ok(entries)
     }
 
     /// The entry of this node, if there is one that can be read.
     pub(super) fn entry(&self, node: &NodeName) -> Result<Option<NodeEntry>, FabricError> {
+        let Some(directory) = self.find()? else { return Ok(None) };
         let name = format!("{node}{ENTRY_SUFFIX}");
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = match rustix::fs::openat(&self.file, &name, flags, Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(None),
+        let file = match rustix::fs::openat(directory, &name, OFlags::RDONLY | ENTRY_FLAGS, Mode::empty()) {
+            Ok(file) if is_regular(&file) => File::from(file),
+            Ok(_) | Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(system("read the node's entry")(errno)),
         };
         let mut bytes = Vec::with_capacity(ENTRY_LEN + 1);
@@ -154,48 +204,56 @@ impl RuntimeDirectory {
         let entry = Entry::parse(&bytes).filter(|entry| entry.node == *node);
         Ok(entry.map(|Entry { node, process, started_ns }| NodeEntry { node, process, started_ns, alive }))
     }
+}
 
-    /// The names of all entries.
-    fn names(&self) -> Result<Vec<NodeName>, FabricError> {
-        let listing = rustix::fs::Dir::read_from(&self.file).map_err(system("list the runtime directory"))?;
-        let names = listing.filter_map(|item| {
-            let item = item.ok()?;
-            item.file_name().to_str().ok()?.strip_suffix(ENTRY_SUFFIX)?.parse().ok()
-        });
-        Ok(names.collect())
-    }
+/// The names of all entries.
+fn names(directory: &OwnedFd) -> Result<Vec<NodeName>, FabricError> {
+    let listing = rustix::fs::Dir::read_from(directory).map_err(system("list the runtime directory"))?;
+    let names = listing.filter_map(|item| {
+        let item = item.ok()?;
+        item.file_name().to_str().ok()?.strip_suffix(ENTRY_SUFFIX)?.parse().ok()
+    });
+    Ok(names.collect())
+}
 
-    /// Removes the files of dead nodes. What cannot be removed stays, and harms nobody.
-    fn sweep(&self) {
-        for node in self.names().unwrap_or_default() {
-            let name = format!("{node}{ENTRY_SUFFIX}");
-            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-            let Ok(file) = rustix::fs::openat(&self.file, &name, flags, Mode::empty()) else { continue };
-            let file = File::from(file);
-            let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
-            if locked && self.is_named(&file, &name) {
-                remove(&self.file, &node);
-            }
+/// Removes the files of dead nodes. What cannot be removed stays, and harms nobody.
+fn sweep(directory: &OwnedFd) {
+    for node in names(directory).unwrap_or_default() {
+        let name = format!("{node}{ENTRY_SUFFIX}");
+        let file = rustix::fs::openat(directory, &name, OFlags::RDONLY | ENTRY_FLAGS, Mode::empty());
+        let Some(file) = file.ok().filter(is_regular) else { continue };
+        let file = File::from(file);
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if locked && is_named(directory, &file, &name) {
+            remove(directory, &node);
         }
     }
+}
 
-    /// Whether this open file is still the one of that name: its owner may have removed it meanwhile.
-    fn is_named(&self, file: &File, name: &str) -> bool {
-        let named = rustix::fs::statat(&self.file, name, AtFlags::SYMLINK_NOFOLLOW);
-        named.is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.st_ino))
-    }
+/// Whether it is a regular file: whoever reads anything else may wait for ever.
+fn is_regular(file: &OwnedFd) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
+}
 
-    fn announce(&self, node: &NodeName, entry: &mut File) -> Result<(), FabricError> {
-        let process = std::process::id();
-        let content = Entry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
-        entry
-            .set_len(0)
-            .and_then(|()| entry.write_all(&content.emit()))
-            .map_err(io("write the node's entry"))?;
-        match rustix::fs::unlinkat(&self.file, format!("{node}{SOCKET_SUFFIX}"), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(errno) => Err(system("remove a dead node's socket")(errno)),
-        }
+/// Whether a process or the host has as many open files as it may.
+fn is_short_of_files(error: &std::io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// Whether this open file is still the one of that name: its owner may have removed it meanwhile.
+fn is_named(directory: &OwnedFd, file: &File, name: &str) -> bool {
+    let named = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
+    named.is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.st_ino))
+}
+
+/// Fills the entry of a node, and makes its socket's name free.
+fn announce(directory: &OwnedFd, node: &NodeName, entry: &mut File) -> Result<(), FabricError> {
+    let process = std::process::id();
+    let content = Entry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
+    entry.set_len(0).and_then(|()| entry.write_all(&content.emit())).map_err(io("write the node's entry"))?;
+    match rustix::fs::unlinkat(directory, format!("{node}{SOCKET_SUFFIX}"), AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(system("remove a dead node's socket")(errno)),
     }
 }
 
@@ -239,6 +297,7 @@ mod tests {
     fn directory() -> (tempfile::TempDir, RuntimeDirectory) {
         let holder = tempfile::tempdir().unwrap();
         let directory = RuntimeDirectory::open(&holder.path().join("run")).unwrap();
+        assert!(directory.find_or_make().is_ok());
         (holder, directory)
     }
 
@@ -283,6 +342,36 @@ mod tests {
         }
         assert_eq!(directory.entries().unwrap(), []);
         directory.claim(&node("x")).unwrap();
+    }
+
+    #[test]
+    fn only_a_node_that_takes_a_name_makes_the_directory() {
+        let holder = tempfile::tempdir().unwrap();
+        let path = holder.path().join("run");
+        let directory = RuntimeDirectory::open(&path).unwrap();
+        assert_eq!((directory.entries().unwrap(), directory.entry(&node("a")).unwrap()), (vec![], None));
+        assert!(!path.exists());
+        let other = RuntimeDirectory::open(&path).unwrap();
+        let _claim = other.claim(&node("a")).unwrap();
+        assert!(directory.entry(&node("a")).unwrap().unwrap().alive, "it is found later");
+        assert!(RuntimeDirectory::open(&path.join("a.node")).is_err(), "it is no directory");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_passed_over_and_in_the_way_of_a_node_of_that_name() {
+        let (holder, directory) = directory();
+        let path = |name: &str| holder.path().join("run").join(name);
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, path("fifo.node"), FileType::Fifo, mode, 0).unwrap();
+        std::fs::create_dir(path("dir.node")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(path("socket.node")).unwrap();
+        std::os::unix::fs::symlink("/dev/zero", path("link.node")).unwrap();
+        assert_eq!(directory.entries().unwrap(), []);
+        for name in ["fifo", "dir", "socket", "link"] {
+            assert!(!matches!(directory.entry(&node(name)), Ok(Some(_))), "{name}");
+            let error = directory.claim(&node(name)).unwrap_err().to_string();
+            assert!(error.contains(&format!("{name}.node is not a regular file")), "{error}");
+        }
     }
 
     #[test]

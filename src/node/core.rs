@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -12,7 +13,7 @@ use super::served::Served;
 use crate::clock::Clock;
 use crate::control::Identity;
 use crate::event::{Event, EventSink};
-use crate::fabric::{Address, Fabric, FabricError, Waker};
+use crate::fabric::{Address, Connection, Fabric, FabricError, Waker};
 use crate::id::{TopicId, TopicName};
 use crate::limits;
 use crate::publisher::{CopyRoom, PublishedTopic, PublisherError};
@@ -79,6 +80,19 @@ impl NodeCore {
     /// What moves this node's bytes.
     pub(crate) fn fabric(&self) -> &dyn Fabric {
         self.fabric.as_ref()
+    }
+
+    /// Dials the node at this address, and waits for up to `patience_ns` until it takes more connections. The connection, and how
+    /// much of the time is left.
+    pub(super) fn dial(
+        &self,
+        address: &Address,
+        patience_ns: u64,
+    ) -> Result<(Box<dyn Connection>, u64), FabricError> {
+        let began_ns = self.clock.monotonic_ns();
+        let connection = self.fabric.dial_patiently(address, false, Duration::from_nanos(patience_ns))?;
+        let elapsed_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
+        Ok((connection, patience_ns.saturating_sub(elapsed_ns)))
     }
 
     /// Where its time comes from.

@@ -161,7 +161,8 @@ pub(super) fn invite(
     if core.topic(&topic).is_none() {
         return Err(DialError::NoSuchTopic { topic });
     }
-    let connection = match core.fabric().dial_to_write(address) {
+    let patience = Duration::from_nanos(deadline_ns.saturating_sub(core.clock().monotonic_ns()));
+    let connection = match core.fabric().dial_patiently(address, true, patience) {
         Ok(connection) => connection,
         Err(source) => return Err(DialError::Unreachable { topic, source }),
     };

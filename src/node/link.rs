@@ -1,9 +1,9 @@
 mod hearing;
+mod waiting;
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -16,16 +16,13 @@ use crate::control::{
     AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, NoticeChannel,
     NoticesBy, RefuseReason, Start, SubscriberCounts, TopicEntry,
 };
-use crate::fabric::{Address, Connection, Exposure, FabricError, Offer, Received, Registration, wait};
+use crate::fabric::{Address, Connection, Exposure, FabricError, Offer, Received, Registration};
 use crate::id::{Delivery, Sequence, TopicName};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::state::ReadCounts;
 use crate::subscriber::{Attachment, Ear, End, Granted, Source};
-use crate::sync::atomic::{AtomicBool, Ordering};
-
-/// How long a thread that waits for an answer sleeps at the most: another thread may have taken the answer for it.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A session in which this node subscribes. Shared by all subscriptions to a peer that it has dialled, and by the node's thread.
 #[derive(Debug)]
@@ -38,6 +35,8 @@ pub(crate) struct Link {
     handle: Option<OwnedFd>,
     /// How long each answer may take.
     patience_ns: u64,
+    /// Threads that wait for an answer. They drive the session then, and the node's thread leaves it to them.
+    waiting: AtomicU32,
     state: Mutex<LinkState>,
 }
 
@@ -143,9 +142,9 @@ impl Link {
 
     /// A new session with the node at this address.
     pub(super) fn dial(core: &NodeCore, address: &Address, patience_ns: u64) -> Result<Arc<Self>, LinkError> {
-        let connection = core.fabric().dial(address).map_err(LinkError::Fabric)?;
-        let link = Self::new(core, connection, patience_ns)?;
-        let link = Arc::new(Self { address: Some(address.clone()), ..link });
+        let (connection, left_ns) = core.dial(address, patience_ns).map_err(LinkError::Fabric)?;
+        let link = Self::new(core, connection, left_ns)?;
+        let link = Arc::new(Self { address: Some(address.clone()), patience_ns, ..link });
         core.links().lock().push(Arc::clone(&link));
         core.waker().wake();
         link.wait_for(core, "hello", |state| state.peer.is_some().then_some(Ok(())))?;
@@ -179,6 +178,7 @@ impl Link {
             _place: None,
             handle: handle.map_err(cloned).map_err(LinkError::Fabric)?,
             patience_ns,
+            waiting: AtomicU32::new(0),
             state: Mutex::new(LinkState {
                 connection,
                 session: ClientSession::connect(now_ns, core.identity().clone(), nonce, patience_ns),
@@ -200,9 +200,9 @@ impl Link {
     }
 
     /// Readable when the peer has sent something, or is gone. `None` when the session is over: the connection to a
-    /// peer that is gone stays readable, and nobody who waits for it would wait.
+    /// peer that is gone stays readable, and nobody who waits for it would wait. Nor while a thread drives it that waits for an answer.
     pub(super) fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        let over = self.state.try_lock().is_some_and(|state| state.failure.is_some());
+        let over = self.is_awaited() || self.state.try_lock().is_some_and(|state| state.failure.is_some());
         self.handle.as_ref().filter(|_| !over).map(AsFd::as_fd)
     }
 
@@ -214,7 +214,7 @@ impl Link {
 
     /// When a turn is due even if the peer does nothing.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        let state = self.state.try_lock().filter(|state| state.failure.is_none())?;
+        let state = self.state.try_lock().filter(|state| state.failure.is_none() && !self.is_awaited())?;
         let unused_ns = state.unused_since_ns.map(|since_ns| since_ns.saturating_add(self.patience_ns));
         let hearing_ns = state.hearing.as_ref().map(|hearing| hearing.due_ns().max(1));
         let deadlines = [state.session.deadline_ns().or(unused_ns), hearing_ns];
@@ -289,50 +289,13 @@ impl Link {
         let state = self.state.lock();
         state.attachments.len() < limits::ATTACHMENTS_PER_SESSION_MAX && state.is_ready()
     }
-
-    /// Takes messages until `found` finds what it looks for, the session fails, or the time for an answer is over.
-    /// In the last case the session goes on for those who use it, and is not used for anything new.
-    fn wait_for<R>(
-        &self,
-        core: &NodeCore,
-        awaited: &'static str,
-        mut found: impl FnMut(&mut LinkState) -> Option<Result<R, ControlError>>,
-    ) -> Result<R, LinkError> {
-        let deadline_ns = core.clock().monotonic_ns().saturating_add(self.patience_ns);
-        loop {
-            let now_ns = core.clock().monotonic_ns();
-            {
-                let mut state = self.state.lock();
-                state.turn(now_ns);
-                let result = found(&mut state);
-                state.flush();
-                if let Some(result) = result {
-                    return result.map_err(LinkError::Session);
-                }
-                if let Some(unreachable) = state.unreachable.take() {
-                    return Err(LinkError::Fabric(unreachable));
-                }
-                if let Some(failure) = &state.failure {
-                    return Err(LinkError::Session(failure.clone()));
-                }
-                if now_ns >= deadline_ns {
-                    state.ending = true;
-                    return Err(LinkError::Session(ControlError::Deadline { awaited }));
-                }
-            }
-            match &self.handle {
-                Some(handle) => wait(&[handle.as_fd()], &[], LOOK_AGAIN).map_err(LinkError::Fabric)?,
-                None => core.clock().pause(LOOK_AGAIN),
-            }
-        }
-    }
 }
 
 /// One turn of all sessions of a node. Those that nobody uses any more are ended, and forgotten when they are over.
 pub(super) fn turn_all(core: &NodeCore) {
     let now_ns = core.clock().monotonic_ns();
     core.links().lock().retain(|link| {
-        let Some(mut state) = link.state.try_lock() else { return true };
+        let Some(mut state) = link.state.try_lock().filter(|_| !link.is_awaited()) else { return true };
         state.turn(now_ns);
         let unused = Arc::strong_count(link) == 1;
         if unused {

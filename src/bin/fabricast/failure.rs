@@ -248,8 +248,7 @@ fn of_fabric(error: &FabricError, tried: &dyn Display) -> Failure {
         FabricError::Memory(source) => of_memory(source),
         #[cfg(feature = "verbs")]
         FabricError::Verbs(source) => of_verbs(source),
-        // A node that hangs accepts no connections; some wait, then the kernel takes no more.
-        FabricError::System { source, .. } if source.kind() == io::ErrorKind::WouldBlock => Exit::Hung,
+        FabricError::NotAccepting { .. } => Exit::Hung,
         _ => of_system(error).unwrap_or(Exit::Unreachable),
     };
     Failure::new(exit, format!("{tried}{}", explained(error)))

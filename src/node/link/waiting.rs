@@ -1,0 +1,95 @@
+//! Threads that wait for an answer, and drive the session meanwhile.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use super::{Link, LinkError, LinkState};
+use crate::control::ControlError;
+use crate::fabric::wait;
+use crate::node::core::NodeCore;
+use crate::sync::atomic::Ordering;
+
+/// How long a thread that waits for an answer sleeps at the most while others wait, too: one of them may have taken the answer
+/// for it.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// As [`LOOK_AGAIN`], for a thread that waits alone: another one may have begun to wait since, and have taken its answer. It is
+/// rare, and hundreds of threads that wait each for a peer of its own must not keep the processors from the peers.
+const LOOK_AGAIN_ALONE: Duration = Duration::from_millis(25);
+
+/// A thread's wait for an answer.
+#[derive(Debug)]
+struct Waiting<'a> {
+    link: &'a Link,
+    core: &'a NodeCore,
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(link: &'a Link, core: &'a NodeCore) -> Self {
+        // Relaxed: the session itself is behind a lock.
+        link.waiting.fetch_add(1, Ordering::Relaxed);
+        Self { link, core }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.link.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // The node's thread drives the session again.
+            self.core.waker().wake();
+        }
+    }
+}
+
+impl Link {
+    /// Whether a thread waits for an answer.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Whether several threads do.
+    fn is_shared(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 1
+    }
+
+    /// Takes messages until `found` finds what it looks for, the session fails, or the time for an answer is over.
+    /// In the last case the session goes on for those who use it, and is not used for anything new.
+    pub(super) fn wait_for<R>(
+        &self,
+        core: &NodeCore,
+        awaited: &'static str,
+        mut found: impl FnMut(&mut LinkState) -> Option<Result<R, ControlError>>,
+    ) -> Result<R, LinkError> {
+        let deadline_ns = core.clock().monotonic_ns().saturating_add(self.patience_ns);
+        let _waiting = Waiting::begin(self, core);
+        loop {
+            let now_ns = core.clock().monotonic_ns();
+            {
+                let mut state = self.state.lock();
+                state.turn(now_ns);
+                let result = found(&mut state);
+                state.flush();
+                if let Some(result) = result {
+                    return result.map_err(LinkError::Session);
+                }
+                if let Some(unreachable) = state.unreachable.take() {
+                    return Err(LinkError::Fabric(unreachable));
+                }
+                if let Some(failure) = &state.failure {
+                    return Err(LinkError::Session(failure.clone()));
+                }
+                if now_ns >= deadline_ns {
+                    state.ending = true;
+                    return Err(LinkError::Session(ControlError::Deadline { awaited }));
+                }
+            }
+            match &self.handle {
+                Some(handle) => {
+                    let left = Duration::from_nanos(deadline_ns.saturating_sub(now_ns));
+                    let again = if self.is_shared() { LOOK_AGAIN } else { LOOK_AGAIN_ALONE };
+                    wait(&[handle.as_fd()], &[], again.min(left)).map_err(LinkError::Fabric)?;
+                }
+                None => core.clock().pause(LOOK_AGAIN),
+            }
+        }
+    }
+}

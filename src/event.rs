@@ -39,6 +39,16 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A subscriber asked for notices and gets none, because this process lacks what that takes: it polls. Each repository counts
+    /// them (`without notices`).
+    NoticesUnavailable {
+        /// The subscriber's node.
+        peer: NodeName,
+        /// The topic.
+        topic: TopicName,
+        /// What is lacking.
+        reason: String,
+    },
     /// A subscriber detached, with what it counted.
     Detached {
         /// The subscriber's node.
@@ -81,7 +91,10 @@ pub(crate) struct TracingSink;
 impl EventSink for TracingSink {
     fn event(&self, event: &Event) {
         match event {
-            Event::PeerRejected { .. } | Event::Refused { .. } | Event::Trouble { .. } => {
+            Event::PeerRejected { .. }
+            | Event::Refused { .. }
+            | Event::NoticesUnavailable { .. }
+            | Event::Trouble { .. } => {
                 tracing::warn!(target: "fabricast", ?event);
             }
             Event::SessionClosed { orderly: false, .. } => tracing::info!(target: "fabricast", ?event),

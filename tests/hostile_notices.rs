@@ -229,17 +229,17 @@ fn bells_that_are_none_and_channels_that_cannot_be_joined_cost_the_notices_only(
     for file in unfit {
         let (subscriber, ..) =
             told(move |peer| peer.send_with(&notices(BELL).message(raw::NOTICES), &[file.as_fd()]));
-        assert_eq!(subscriber.notice_path(), NoticePath::None);
+        assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     }
     for ticket in [&b""[..], b"garbage", &[0xFF; 64]] {
         let channel = notices(CHANNEL).long(7).long(1).long(2).bytes(ticket).message(raw::NOTICES);
         let (mut subscriber, _landing, _peer) = told(move |peer| peer.send(&channel));
-        assert_eq!(subscriber.notice_path(), NoticePath::None);
+        assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
         assert!(subscriber.receive_timeout(Duration::from_millis(5)).expect("a receive").is_none());
     }
     // One who never answers costs the patience, and not the subscription.
     let (mut subscriber, _landing, peer) = told_within(SHORT_PATIENCE, |_| {});
-    assert_eq!(subscriber.notice_path(), NoticePath::None);
+    assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     assert!(subscriber.try_receive().expect("a receive").is_none());
     peer.send(&notices(NOTHING).message(raw::NOTICES));
     assert!(subscriber.receive_timeout(Duration::from_millis(5)).expect("a receive").is_none());
@@ -260,7 +260,7 @@ fn answers_about_notices_that_break_the_rules_end_the_session() {
     ];
     for answer in broken {
         let (mut subscriber, ..) = told(answer);
-        assert_eq!(subscriber.notice_path(), NoticePath::None);
+        assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
         wait_until("the end", || subscriber.try_receive().is_err());
     }
 }

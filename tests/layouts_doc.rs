@@ -213,9 +213,17 @@ fn assert_counters(file: &File, offset: u64, bytes: u64) {
     }
     let found: Vec<(String, u64)> =
         lines.iter().map(|line| (line.text("name"), line.number("unit"))).collect();
-    let names =
-        ["process", "started", "host", "bytes", "publish duration", "pull subscribers", "push subscribers"];
-    let units = [5, 4, 7, 2, 3, 1, 1];
+    let names = [
+        "process",
+        "started",
+        "host",
+        "bytes",
+        "publish duration",
+        "pull subscribers",
+        "push subscribers",
+        "without notices",
+    ];
+    let units = [5, 4, 7, 2, 3, 1, 1, 1];
     assert_eq!(found.len(), names.len(), "{found:?}");
     for ((name, unit), expected) in found.iter().zip(names.iter().zip(units)) {
         assert_eq!((name.split(':').next().unwrap(), *unit), (*expected.0, expected.1));

@@ -197,7 +197,9 @@ impl Terms {
         let attachment = link.attach(core, node.hold(), request)?;
         match self.take_grant(core, topic, &attachment) {
             Ok((granted, source)) => {
-                let listening = if self.notices { listen(core, &attachment, &granted) } else { None };
+                let is_mapped = matches!(source, Source::Mapped(_));
+                let listening =
+                    if self.notices { listen(core, &attachment, &granted, is_mapped) } else { None };
                 let clock = Arc::clone(core.clock());
                 let mut subscription = Subscription::new(granted, source, Arc::new(attachment), clock);
                 listening.into_iter().for_each(|it| subscription.listen(it));
@@ -233,7 +235,7 @@ impl Terms {
                 Ok((granted, source))
             }
             Delivery::Push => {
-                let region = Arc::new(Region::allocate(len, Protection::PeersWrite)?);
+                let region = Arc::new(Region::allocate(len, Protection::PeerSeals)?);
                 let is_log = granted.geometry.log().is_some();
                 let exposure = if is_log { Exposure::Exchange } else { Exposure::Write };
                 attachment.lend(core.fabric().register(&region, exposure)?)?;
@@ -284,13 +286,19 @@ fn is_over(error: &SubscriberError) -> bool {
     matches!(error, SubscriberError::Session { source, .. } if over(source))
 }
 
-/// Has the publisher tell of what it publishes. What fails costs that, and nothing else: the subscriber looks by itself.
-fn listen(core: &NodeCore, attachment: &LinkAttachment, granted: &Granted) -> Option<Listening> {
+/// Asks the publisher for notices. What fails costs these, and nothing else: the subscriber polls. Where memory `is_mapped` a
+/// publisher has them, unless something fails there.
+fn listen(
+    core: &NodeCore,
+    attachment: &LinkAttachment,
+    granted: &Granted,
+    is_mapped: bool,
+) -> Option<Listening> {
     let listening = || -> Result<Option<Listening>, AttachError> {
         attachment.listen()?;
         let Answer::Notices { by, offer } = attachment.answer()? else { return Ok(None) };
         Ok(match by {
-            NoticesBy::Nothing => None,
+            NoticesBy::Nothing => is_mapped.then_some(Listening::Unavailable),
             NoticesBy::Bell => {
                 let memory = offer.ok_or(GrantError::NoRegion)?.open_shared(BELL_LEN)?;
                 Some(Listening::Bell(Bell::new(memory)))
@@ -300,7 +308,7 @@ fn listen(core: &NodeCore, attachment: &LinkAttachment, granted: &Granted) -> Op
     };
     listening().unwrap_or_else(|error| {
         core.tell(&Event::Trouble { what: format!("no notices of {}: {error}", granted.topic) });
-        None
+        Some(Listening::Unavailable)
     })
 }
 

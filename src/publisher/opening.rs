@@ -35,6 +35,7 @@ pub(super) struct Opening {
     schema: Schema,
     pull_subscribers: Gauge,
     push_subscribers: Gauge,
+    without_notices: Gauge,
     started_ns: u64,
     pub(super) notices: Arc<TopicNotices>,
     /// Its header, for the writer to place.
@@ -89,8 +90,10 @@ impl Opening {
         let duration = counters.add("publish duration", Unit::Ns, 0);
         let pull = counters.add("pull subscribers", Unit::Count, 0);
         let push = counters.add("push subscribers", Unit::Count, 0);
+        let without = counters.add("without notices", Unit::Count, 0);
         let gauge = |handle: Option<Handle>| handle.map(|handle| counters.gauge(handle));
-        let (Some(pull_subscribers), Some(push_subscribers)) = (gauge(pull), gauge(push)) else {
+        let gauges = (gauge(pull), gauge(push), gauge(without));
+        let (Some(pull_subscribers), Some(push_subscribers), Some(without_notices)) = gauges else {
             unreachable!("the counters have room for those that every topic has")
         };
         let key = draw_key().map_err(PublisherError::Random)?;
@@ -102,6 +105,7 @@ impl Opening {
             schema,
             pull_subscribers,
             push_subscribers,
+            without_notices,
             started_ns,
             notices,
             line,
@@ -127,6 +131,7 @@ impl Opening {
             registration: self.registration,
             pull_subscribers: self.pull_subscribers,
             push_subscribers: self.push_subscribers,
+            without_notices: self.without_notices,
             notices: self.notices,
             landings,
             ended: AtomicBool::new(false),

@@ -25,6 +25,7 @@ pub(crate) struct PublishedTopic {
     pub(super) registration: Arc<Registration>,
     pub(super) pull_subscribers: Gauge,
     pub(super) push_subscribers: Gauge,
+    pub(super) without_notices: Gauge,
     /// Who is told of what it publishes.
     pub(super) notices: Arc<TopicNotices>,
     /// What the topic is written to.
@@ -114,6 +115,11 @@ impl PublishedTopic {
     /// How many subscribers it is written to.
     pub(crate) fn push_subscribers(&self) -> &Gauge {
         &self.push_subscribers
+    }
+
+    /// How many subscribers have asked for notices in vain.
+    pub(crate) fn without_notices(&self) -> &Gauge {
+        &self.without_notices
     }
 
     /// The newest sequence.

@@ -14,6 +14,9 @@ use crate::notice::{Bell, Mailbox, NoticeCounts, NoticeReach, NoticeReceiver, Pi
 pub enum NoticePath {
     /// It has not asked for notices, or there are none on its fabric, or it is written to over RDMA: it looks when it is asked to.
     None,
+    /// It has asked for notices and gets none: the publisher's process, or this one, lacks what that takes, as a rule file
+    /// descriptors. It polls, as if it had not asked.
+    Unavailable,
     /// The publisher wakes it, on the same host.
     Bell,
     /// By datagrams to all who listen.
@@ -28,6 +31,7 @@ impl fmt::Display for NoticePath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.pad(match self {
             Self::None => "none",
+            Self::Unavailable => "unavailable",
             Self::Bell => "bell",
             Self::Multicast => "multicast",
             Self::Unicast => "unicast",
@@ -39,6 +43,8 @@ impl fmt::Display for NoticePath {
 /// What tells a subscriber that there is something new.
 #[derive(Debug)]
 pub(crate) enum Listening {
+    /// Nothing does, though it was asked for.
+    Unavailable,
     /// The publisher rings, on this host.
     Bell(Bell),
     /// The publisher sends notices.

@@ -169,6 +169,7 @@ impl Subscription {
     pub(super) fn notice_path(&self) -> NoticePath {
         match &self.listening {
             None => NoticePath::None,
+            Some(Listening::Unavailable) => NoticePath::Unavailable,
             Some(Listening::Bell(_)) => NoticePath::Bell,
             Some(Listening::Channel(ear)) => ear.path(self.clock.monotonic_ns()),
         }
@@ -178,7 +179,7 @@ impl Subscription {
     pub(super) fn notice_counts(&self) -> NoticeCounts {
         match &self.listening {
             Some(Listening::Channel(ear)) => ear.counts(),
-            None | Some(Listening::Bell(_)) => NoticeCounts::default(),
+            None | Some(Listening::Bell(_) | Listening::Unavailable) => NoticeCounts::default(),
         }
     }
 

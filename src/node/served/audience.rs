@@ -3,7 +3,7 @@ use std::sync::Arc;
 use crate::control::{Heard, NoticeChannel, NoticesBy, Ticket};
 use crate::event::Event;
 use crate::fabric::{Connection, Exposure, FabricError, UnicastSender};
-use crate::id::Delivery;
+use crate::id::{Delivery, NodeName};
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::node::core::NodeCore;
@@ -34,16 +34,19 @@ enum NoticeError {
 }
 
 impl Audience {
-    /// Has the peer told of what the topic of this attachment publishes, in the way that the medium has. A failure costs it
-    /// that, and nothing else.
+    /// Notifies the peer of what the topic of this attachment publishes, in the way that the medium has. A failure costs it that,
+    /// and nothing else.
     pub(super) fn answer(
         &mut self,
         core: &NodeCore,
-        connection: &dyn Connection,
+        (peer, connection): (&NodeName, &dyn Connection),
         attachment: &mut ServedAttachment,
     ) -> NoticesBy {
         self.admit(core, connection, attachment).unwrap_or_else(|error| {
-            core.tell(&Event::Trouble { what: format!("a subscriber gets no notices: {error}") });
+            let (peer, topic) = (peer.clone(), attachment.topic.name().clone());
+            core.tell(&Event::NoticesUnavailable { peer, topic, reason: error.to_string() });
+            let count = attachment.topic.without_notices();
+            count.set(count.value() + 1);
             NoticesBy::Nothing
         })
     }

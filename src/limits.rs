@@ -38,6 +38,9 @@ pub const SESSIONS_MAX: usize = 1024;
 pub const INVITED_SESSIONS_MAX: usize = 256;
 /// Attachments of one session.
 pub const ATTACHMENTS_PER_SESSION_MAX: usize = 256;
+/// Bytes of the landing regions that one session may have at a time (16 GiB): their owner pays for their pages, the publisher for
+/// the page tables, a 512th part.
+pub const LANDING_LEN_PER_SESSION_MAX: usize = REGION_LEN_MAX;
 /// Push subscribers of one topic.
 pub const PUSH_SUBSCRIBERS_MAX: usize = 256;
 
@@ -47,6 +50,9 @@ pub const CONTROL_MESSAGE_LEN_MAX: usize = 96 * 1024;
 pub const DIRECTORY_PAGE_LEN_MAX: usize = 128;
 /// Regions that may travel with one control message.
 pub const MESSAGE_REGIONS_MAX: usize = 1;
+/// File descriptors that peers sent, and connections to them, that wait to be closed because closing others blocks. Beyond that a
+/// node on shared memory accepts no connections, and ends the sessions of peers that send more.
+pub(crate) const CLOSING_FILES_MAX: usize = 4 * SESSIONS_MAX;
 /// Control messages waiting for a peer that does not take them; one more ends the session.
 pub const OUTBOUND_MESSAGES_MAX: usize = 64;
 /// Control messages of one session handled in one turn, so that a chatty peer does not starve the others.

@@ -196,6 +196,10 @@ fn the_protocol_page_states_the_limits_that_hold() {
         format!("| attachments of a session | {} |", limits::ATTACHMENTS_PER_SESSION_MAX),
         format!("| push subscribers of a topic | {} |", limits::PUSH_SUBSCRIBERS_MAX),
         format!(
+            "| landing regions of a session, together | {} |",
+            gibibytes(limits::LANDING_LEN_PER_SESSION_MAX)
+        ),
+        format!(
             "| payload; region | {}; {} |",
             gibibytes(limits::PAYLOAD_LEN_MAX),
             gibibytes(limits::REGION_LEN_MAX)

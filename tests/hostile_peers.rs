@@ -349,7 +349,7 @@ fn files_that_nobody_asked_for_are_closed() {
 #[test]
 fn unfit_landing_regions_are_refused_and_a_fit_one_is_taken_after() {
     let mut victim = Victim::new();
-    let fixed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let fixed = SealFlags::SHRINK | SealFlags::GROW;
     let regular = tempfile::tempfile().expect("a file");
     regular.set_len(PAGE).expect("a length");
     let (socket, _other) = std::os::unix::net::UnixStream::pair().expect("two sockets");
@@ -377,7 +377,7 @@ fn unfit_landing_regions_are_refused_and_a_fit_one_is_taken_after() {
         assert_eq!(reason, LANDING_UNFIT, "{what}: {text}");
         assert!(!text.is_empty(), "{what}");
     }
-    let fit = raw::memory_file(PAGE, fixed);
+    let fit = raw::full_file(PAGE, fixed);
     peer.send_with(&raw::lend(1), &[fit.as_fd()]);
     assert_eq!(peer.receive().expect("an answer").kind, raw::LENT);
     let sequence = victim.peer.ask_number("publish");
@@ -393,7 +393,7 @@ fn unfit_landing_regions_are_refused_and_a_fit_one_is_taken_after() {
 fn a_landing_region_that_is_far_too_long_costs_no_more_than_what_is_used_of_it() {
     let mut victim = Victim::new();
     let peer = victim.attached();
-    let huge = raw::memory_file(256 << 20, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL);
+    let huge = raw::memory_file(256 << 20, SealFlags::SHRINK | SealFlags::GROW);
     peer.send_with(&raw::lend(1), &[huge.as_fd()]);
     let answer = peer.receive().expect("an answer");
     victim.peer.ask("publish");
@@ -471,7 +471,7 @@ fn grants_that_do_not_fit_are_refused() {
         raw::memory_file(PAGE, SealFlags::empty()),
         raw::memory_file(PAGE, SealFlags::SHRINK),
         raw::memory_file(0, sealed),
-        raw::memory_file(PAGE - 8, sealed),
+        raw::full_file(PAGE - 8, sealed),
         std::fs::File::open("/dev/zero").expect("it is there").into(),
         std::io::pipe().expect("a pipe").0.into(),
     ];
@@ -479,7 +479,10 @@ fn grants_that_do_not_fit_are_refused() {
         let error = deceived(Delivery::Pull, move |peer| granted(peer, SLOT_STRIDE, Some(&file)));
         assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Fabric(_), .. }), "{error}");
     }
-    let empty = raw::memory_file(PAGE, sealed);
+    let sparse = raw::memory_file(PAGE, sealed);
+    let error = deceived(Delivery::Pull, move |peer| granted(peer, SLOT_STRIDE, Some(&sparse)));
+    assert!(error.to_string().contains("sparse"), "{error}");
+    let empty = raw::full_file(PAGE, sealed);
     let error = deceived(Delivery::Pull, move |peer| granted(peer, SLOT_STRIDE, Some(&empty)));
     assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Header(_), .. }), "{error}");
 }

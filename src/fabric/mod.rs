@@ -8,8 +8,8 @@
 //! - **one-sided access**: [`RemoteRead`] brings ranges of a peer's region here, [`RemoteWrite`] writes ranges of
 //!   a local region to a peer's. The peer's processor has no part in either.
 //!
-//! The fabric moves bytes and never looks at them. Nothing here blocks: calls that cannot go on say so, and every
-//! wait is a file descriptor (or, in a simulation, a turn of its clock).
+//! The fabric moves bytes and never looks at them. Nothing here blocks, except [`Fabric::dial_patiently`]: calls that cannot go
+//! on say so, and every wait is a file descriptor (or, in a simulation, a turn of its clock).
 
 mod address;
 #[cfg(any(test, feature = "verbs"))]
@@ -25,6 +25,7 @@ mod wait;
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use address::Group;
 pub use address::{Address, AddressError, RdmaConnect, Target};
@@ -39,7 +40,7 @@ pub(crate) use wait::{Waker, finish, read_now, wait};
 
 use crate::id::NodeName;
 pub(crate) use crate::memory::ByteRange;
-use crate::memory::{MemoryError, Region};
+use crate::memory::{MemoryError, Region, remedy};
 
 /// A provider: one way of moving bytes between nodes.
 ///
@@ -56,6 +57,18 @@ pub(crate) trait Fabric: Debug + Send + Sync {
     /// the other way, where that would put them within the reach of others.
     fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
         self.dial(address)
+    }
+
+    /// As [`Self::dial`], or [`Self::dial_to_write`] if it `writes`, and waits for up to `patience` while the node has as many
+    /// connections to accept as may wait there. Not for the thread of a node, which may wait for nobody.
+    fn dial_patiently(
+        &self,
+        address: &Address,
+        writes: bool,
+        patience: Duration,
+    ) -> Result<Box<dyn Connection>, FabricError> {
+        let _ = patience;
+        if writes { self.dial_to_write(address) } else { self.dial(address) }
     }
 
     /// Registers a region, so that it can be sent to peers.
@@ -152,8 +165,8 @@ pub(crate) trait Offer: Debug + Send {
         Err(FabricError::Access { why: "this medium does not share memory" })
     }
 
-    /// Opens it for one-sided writes. It must have at least `len_min` bytes.
-    fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError>;
+    /// Opens it for one-sided writes. It must have `len` bytes, or as many more as fill the last page.
+    fn open_write(self: Box<Self>, len: usize) -> Result<Box<dyn RemoteWrite>, FabricError>;
 }
 
 /// A peer's region, open for one-sided reads.
@@ -326,6 +339,25 @@ pub enum FabricError {
         /// The address.
         address: Address,
     },
+    /// The node accepted no connection in time: as many wait as may.
+    #[error(
+        "timed out: {address} accepts no connections{}; it is stopped or overloaded: resume it (kill -CONT), or restart it",
+        if *process == 0 { String::new() } else { format!(" (process {process})") }
+    )]
+    NotAccepting {
+        /// The address that was dialled.
+        address: Address,
+        /// The node's process, 0 if that is not known.
+        process: u32,
+    },
+    /// Descriptors that peers sent block when they are closed, and as many wait for it as may.
+    #[error(
+        "{max} file descriptors of peers wait to be closed, which is the limit: nothing more is accepted until they are"
+    )]
+    Behind {
+        /// The limit.
+        max: usize,
+    },
     /// Nobody answered at the address in time.
     #[error(
         "{address} does not answer: check that its host is up, and that nothing between filters the traffic"
@@ -393,7 +425,7 @@ pub enum FabricError {
     #[error(transparent)]
     Verbs(#[from] verbs::VerbsError),
     /// The operating system refused.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}: {source}{}", remedy(source))]
     System {
         /// What was tried.
         what: &'static str,

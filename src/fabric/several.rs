@@ -1,5 +1,6 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::epoll;
 
@@ -62,6 +63,15 @@ impl Fabric for SeveralFabrics {
         self.dial_by(address, |fabric| fabric.dial_to_write(address))
     }
 
+    fn dial_patiently(
+        &self,
+        address: &Address,
+        writes: bool,
+        patience: Duration,
+    ) -> Result<Box<dyn Connection>, FabricError> {
+        self.dial_by(address, |fabric| fabric.dial_patiently(address, writes, patience))
+    }
+
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
         let register = |member: &Member| member.fabric.register(region, exposure);
         let parts = self.members.iter().map(register).collect::<Result<Vec<_>, _>>()?;
@@ -97,15 +107,19 @@ impl SeveralListeners {
 
 impl Listener for SeveralListeners {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
+        let mut failed = None;
         for _ in 0..self.listeners.len() {
             let turn = self.first % self.listeners.len();
             self.first = turn + 1;
             let Some(listener) = self.listeners.get_mut(turn) else { break };
-            if let Some(connection) = listener.accept()? {
-                return Ok(Some(connection));
+            match listener.accept() {
+                Ok(Some(connection)) => return Ok(Some(connection)),
+                Ok(None) => {}
+                // Those that can accept come first.
+                Err(error) => failed = Some(error),
             }
         }
-        Ok(None)
+        failed.map_or(Ok(None), Err)
     }
 
     fn addresses(&self) -> Vec<Address> {
@@ -184,6 +198,42 @@ mod tests {
                 completion = read.poll().unwrap();
             }
             assert_eq!(read.mirror().load(8), 7);
+        }
+    }
+
+    /// A listener that can accept nothing, for want of descriptors, say.
+    #[derive(Debug)]
+    struct Exhausted;
+
+    impl Listener for Exhausted {
+        fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
+            Err(FabricError::Closed)
+        }
+
+        fn addresses(&self) -> Vec<Address> {
+            Vec::new()
+        }
+
+        fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_listener_that_fails_does_not_keep_the_others_from_accepting() {
+        let network = Network::new(1, Reach::Mapped);
+        let other = network.fabric(&name("node")).listen(&name("far")).unwrap();
+        let mut several = SeveralListeners::new(vec![Box::new(Exhausted), other]).unwrap();
+        for _ in 0..3 {
+            assert!(several.accept().is_err(), "nobody has dialled");
+        }
+        for _ in 0..3 {
+            let _near = network.fabric(&name("peer")).dial(&Address::Shm(name("far"))).unwrap();
+            for _ in 0..100 {
+                network.step();
+            }
+            assert!(several.accept().unwrap().is_some());
+            assert!(several.accept().is_err(), "the failure is told, too");
         }
     }
 

@@ -1,5 +1,5 @@
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::layout::LINE;
 use crate::memory::{Access, MemoryError, Protection, Region};
@@ -38,7 +38,7 @@ impl Control {
     ///
     /// [`MemoryError`] when the file is not of that length.
     pub fn open(file: OwnedFd, len: usize) -> Result<Self, MemoryError> {
-        Ok(Self { region: Region::import(file, BODY + len, Access::Write)? })
+        Ok(Self { region: Region::import(file.as_fd(), BODY + len, Access::Write)? })
     }
 
     /// The memory, to be handed to another process.

@@ -3,10 +3,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::{LINE, WORD, copy};
+use super::{LINE, WORD, copy, remedy};
 use crate::limits;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -20,6 +20,9 @@ pub(crate) enum Protection {
     PeersRead,
     /// Read and write it.
     PeersWrite,
+    /// One of them writes it, after it has seen to it that no page is given up ([`Region::import_to_write`]): the file can still
+    /// be sealed further.
+    PeerSeals,
 }
 
 /// What this process does with a region that it was handed.
@@ -44,9 +47,7 @@ pub enum MemoryError {
         max: usize,
     },
     /// The operating system refused.
-    #[error(
-        "cannot {what} {len} bytes of shared memory: {source}; check the memory limit of this process or container"
-    )]
+    #[error("cannot {what} {len} bytes of shared memory: {source}{}", remedy(source))]
     System {
         /// What was tried.
         what: &'static str,
@@ -72,7 +73,8 @@ pub(crate) struct Region {
     base: NonNull<u64>,
     len: usize,
     access: Access,
-    file: OwnedFd,
+    /// The memory file, of memory that was allocated here. A mapping needs none.
+    file: Option<OwnedFd>,
 }
 
 // SAFETY: the mapping belongs to this value alone and lives as long as it does; all access to it goes through
@@ -97,42 +99,66 @@ impl Region {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(c"fabricast", flags).map_err(system("create"))?;
         rustix::fs::ftruncate(&file, len as u64).map_err(system("reserve"))?;
-        let region = Self::map(file, len, Access::Write)?;
+        let mut region = Self::map(&file, len, Access::Write, MapFlags::POPULATE)?;
 
         let fixed = SealFlags::SHRINK | SealFlags::GROW;
         let seals = match protection {
             Protection::PeersRead => fixed | SealFlags::FUTURE_WRITE | SealFlags::SEAL,
             Protection::PeersWrite => fixed | SealFlags::SEAL,
+            Protection::PeerSeals => fixed,
         };
-        rustix::fs::fcntl_add_seals(&region.file, seals).map_err(system("seal"))?;
+        rustix::fs::fcntl_add_seals(&file, seals).map_err(system("seal"))?;
+        region.file = Some(file);
         Ok(region)
     }
 
     /// Maps the first `len_min` bytes (rounded up to whole pages) of a memory file that a peer handed over. It may
     /// be longer: no more pages are made present than that takes.
     ///
-    /// The file must be sealed against shrinking: a peer could otherwise cut it and have us killed by `SIGBUS`.
-    pub(crate) fn import(file: OwnedFd, len_min: usize, access: Access) -> Result<Self, MemoryError> {
+    /// The file must be sealed against shrinking: a peer could otherwise cut it and have us killed by `SIGBUS`. What can only be
+    /// read must have all its pages: this process would pay for those that its reads make.
+    pub(crate) fn import(file: BorrowedFd<'_>, len_min: usize, access: Access) -> Result<Self, MemoryError> {
+        check_len(file, len_min)?;
+        if access == Access::Read {
+            check_pages(file, len_min)?;
+        }
+        Self::map(file, whole_pages(len_min), access, MapFlags::POPULATE)
+    }
+
+    /// Maps a memory file of exactly `len` bytes (rounded up to whole pages) that a peer made for this process to write. Its pages
+    /// are the peer's, and stay so: the kernel charges a page to whoever touches it first, so the file is refused unless all of
+    /// them are there, and sealed so that the peer cannot give any up later (fallocate(2) punches no holes then).
+    ///
+    /// Returns before the pages are in this process's page table; see [`Self::populate`].
+    pub(crate) fn import_to_write(file: BorrowedFd<'_>, len: usize) -> Result<Self, MemoryError> {
         let unfit = |why| MemoryError::Unfit { why };
-        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| unfit("it is not a memory file"))?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(unfit("it is not sealed against shrinking"));
+        let found = check_len(file, len)?;
+        let len = whole_pages(len);
+        if found > len {
+            return Err(unfit("it is longer than what was agreed"));
         }
-        let stat = rustix::fs::fstat(&file).map_err(|_| unfit("its length cannot be read"))?;
-        let len = usize::try_from(stat.st_size).map_err(|_| unfit("its length is negative"))?;
-        if len < len_min {
-            return Err(unfit("it is shorter than what was agreed"));
+        // Mapped first: afterwards nobody can map it for writing any more.
+        let region = Self::map(file, len, Access::Write, MapFlags::empty())?;
+        let kept = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
+        let sealed = rustix::fs::fcntl_add_seals(file, kept);
+        sealed.map_err(|_| unfit("it cannot be sealed against giving up its pages"))?;
+        check_pages(file, len)?;
+        Ok(region)
+    }
+
+    /// Has the page table refer to the pages of these bytes, as far as they are in the region, so that the first stores there are
+    /// as fast as later ones. Blocks for as long as that takes.
+    pub(crate) fn populate(&self, offset: usize, len: usize) {
+        let page = rustix::param::page_size();
+        let begin = offset.min(self.len) / page * page;
+        let len = self.len.min(offset.saturating_add(len)) - begin;
+        let at = self.range(begin, 0).cast();
+        // SAFETY: the range lies in the mapping, whose pages it leaves as they are: it only brings them into the page table.
+        let populated = unsafe { rustix::mm::madvise(at, len, Advice::LinuxPopulateWrite) };
+        if let Err(errno) = populated {
+            // Kernels before 5.14 cannot: the first stores do it then.
+            tracing::trace!(target: "fabricast", %errno, "cannot populate a region");
         }
-        if !(WORD..=limits::REGION_LEN_MAX).contains(&len) || !len.is_multiple_of(rustix::param::page_size())
-        {
-            return Err(unfit("its length is not one that a region can have"));
-        }
-        // Mappings of such files have other lengths than asked for.
-        let system = rustix::fs::fstatfs(&file).map_err(|_| unfit("its file system cannot be read"))?;
-        if system.f_type == HUGETLBFS_MAGIC {
-            return Err(unfit("it is made of huge pages"));
-        }
-        Self::map(file, len_min.max(WORD).next_multiple_of(rustix::param::page_size()), access)
     }
 
     /// Whether nobody can ever map this memory file for writing any more.
@@ -142,14 +168,14 @@ impl Region {
         Ok(seals.intersects(SealFlags::FUTURE_WRITE | SealFlags::WRITE))
     }
 
-    fn map(file: OwnedFd, len: usize, access: Access) -> Result<Self, MemoryError> {
+    fn map(file: impl AsFd, len: usize, access: Access, populate: MapFlags) -> Result<Self, MemoryError> {
         let protection = match access {
             Access::Read => ProtFlags::READ,
             Access::Write => ProtFlags::READ | ProtFlags::WRITE,
         };
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        let flags = MapFlags::SHARED | populate;
         // SAFETY: a new mapping at an address of the kernel's choice replaces nothing that exists.
-        let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, &file, 0) };
+        let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) };
         let base = mapped.map_err(|errno| MemoryError::System { what: "map", len, source: errno.into() })?;
         // SAFETY: the range was mapped by the call above; the advice only keeps it out of core dumps.
         let advised = unsafe { rustix::mm::madvise(base, len, Advice::LinuxDontDump) };
@@ -158,7 +184,7 @@ impl Region {
         }
         let base =
             NonNull::new(base.cast()).ok_or(MemoryError::Unfit { why: "it was mapped at address 0" })?;
-        Ok(Self { base, len, access, file })
+        Ok(Self { base, len, access, file: None })
     }
 
     /// Bytes; a multiple of the page size.
@@ -180,8 +206,15 @@ impl Region {
     }
 
     /// The memory file, to be handed to another process.
+    ///
+    /// # Panics
+    ///
+    /// When the region was imported: only its owner hands it over.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        match &self.file {
+            Some(file) => file.as_fd(),
+            None => unreachable!("a region that another process has handed over is not handed on"),
+        }
     }
 
     /// One word, as it is now.
@@ -344,6 +377,46 @@ impl Region {
     }
 }
 
+/// Whole pages for this many bytes.
+fn whole_pages(len: usize) -> usize {
+    len.max(WORD).next_multiple_of(rustix::param::page_size())
+}
+
+/// Checks that a peer's file is memory that stays as long as it is, and at least `len_min` bytes long. Its length.
+fn check_len(file: BorrowedFd<'_>, len_min: usize) -> Result<usize, MemoryError> {
+    let unfit = |why| MemoryError::Unfit { why };
+    let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| unfit("it is not a memory file"))?;
+    if !seals.contains(SealFlags::SHRINK) {
+        return Err(unfit("it is not sealed against shrinking"));
+    }
+    let stat = rustix::fs::fstat(file).map_err(|_| unfit("its length cannot be read"))?;
+    let len = usize::try_from(stat.st_size).map_err(|_| unfit("its length is negative"))?;
+    if len < len_min {
+        return Err(unfit("it is shorter than what was agreed"));
+    }
+    if !(WORD..=limits::REGION_LEN_MAX).contains(&len) || !len.is_multiple_of(rustix::param::page_size()) {
+        return Err(unfit("its length is not one that a region can have"));
+    }
+    // Mappings of such files have other lengths than asked for.
+    let system = rustix::fs::fstatfs(file).map_err(|_| unfit("its file system cannot be read"))?;
+    if system.f_type == HUGETLBFS_MAGIC {
+        return Err(unfit("it is made of huge pages"));
+    }
+    Ok(len)
+}
+
+/// Checks that all pages of the first `len` bytes are there.
+fn check_pages(file: BorrowedFd<'_>, len: usize) -> Result<(), MemoryError> {
+    let hole = rustix::fs::seek(file, SeekFrom::Hole(0));
+    let hole = hole.map_err(|_| MemoryError::Unfit { why: "its pages cannot be found" })?;
+    if hole < len as u64 {
+        return Err(MemoryError::Unfit {
+            why: "it is sparse: this process would pay for pages that its owner has never written",
+        });
+    }
+    Ok(())
+}
+
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `map` and belongs to this value; nothing refers to it any more, since
@@ -438,10 +511,10 @@ mod tests {
     #[test]
     fn readers_see_stores_and_cannot_map_a_repository_for_writing() {
         let owner = Region::allocate(4096, Protection::PeersRead).unwrap();
-        let reader = Region::import(handed_over(&owner), 4096, Access::Read).unwrap();
+        let reader = Region::import(owner.file(), 4096, Access::Read).unwrap();
         owner.store_release(64, 42);
         assert_eq!(reader.load_acquire(64), 42);
-        let error = Region::import(handed_over(&owner), 4096, Access::Write).unwrap_err();
+        let error = Region::import(owner.file(), 4096, Access::Write).unwrap_err();
         assert!(matches!(error, MemoryError::System { what: "map", .. }), "{error}");
     }
 
@@ -463,7 +536,7 @@ mod tests {
             (handed_over(&region(4096)), "shorter"),
         ];
         for (file, why) in cases {
-            let error = Region::import(file, 8192, Access::Read).unwrap_err();
+            let error = Region::import(file.as_fd(), 8192, Access::Read).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");
         }
     }
@@ -471,10 +544,50 @@ mod tests {
     #[test]
     fn no_more_is_mapped_than_was_agreed() {
         let long = region(64 * 4096);
-        let imported = Region::import(handed_over(&long), 4097, Access::Write).unwrap();
+        let imported = Region::import(long.file(), 4097, Access::Write).unwrap();
         assert_eq!(imported.len(), 2 * 4096);
         imported.store(8184, 5);
         assert_eq!(long.load(8184), 5);
+    }
+
+    #[test]
+    fn what_a_peer_made_to_be_written_keeps_its_pages() {
+        use rustix::fs::FallocateFlags;
+
+        let owner = Region::allocate(2 * 4096, Protection::PeerSeals).unwrap();
+        let writer = Region::import_to_write(owner.file(), 4097).unwrap();
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(rustix::fs::fallocate(owner.file(), hole, 0, 4096), Err(rustix::io::Errno::PERM));
+        for (offset, len) in [(0, usize::MAX), (4096, 4096), (100, 1), (2 * 4096, 8)] {
+            writer.populate(offset, len);
+        }
+        writer.store(8184, 5);
+        assert_eq!(owner.load(8184), 5);
+        assert!(Region::import(owner.file(), 4096, Access::Write).is_err(), "nobody else can write it");
+    }
+
+    #[test]
+    fn what_a_peer_made_to_be_written_is_refused_with_pages_missing() {
+        let file = |len, seals| {
+            let file = rustix::fs::memfd_create(c"x", MemfdFlags::ALLOW_SEALING).unwrap();
+            rustix::fs::ftruncate(&file, len).unwrap();
+            rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | seals).unwrap();
+            file
+        };
+        let none = SealFlags::empty();
+        for (file, why) in [
+            (file(8192, none), "sparse"),
+            (file(4096, none), "shorter"),
+            (file(3 * 4096, none), "longer"),
+            (file(8192, SealFlags::SEAL), "cannot be sealed"),
+        ] {
+            let error = Region::import_to_write(file.as_fd(), 8192).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+            assert_eq!(rustix::fs::fstat(&file).unwrap().st_blocks, 0);
+        }
+        let sealed = file(8192, SealFlags::FUTURE_WRITE);
+        let error = Region::import(sealed.as_fd(), 8192, Access::Read).unwrap_err();
+        assert!(error.to_string().contains("sparse"), "{error}");
     }
 
     #[test]

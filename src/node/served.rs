@@ -289,7 +289,9 @@ impl Served {
                 ServerAction::Lend { attachment } => self.lend(core, attachment, offer.take()),
                 ServerAction::Listen { attachment } => {
                     let listening = self.attachments.get_mut(&attachment);
-                    let by = listening.map(|it| self.audience.answer(core, self.connection.as_ref(), it));
+                    let peer = self.peer.as_ref().unwrap_or_else(|| &core.identity().node);
+                    let peer = (peer, self.connection.as_ref());
+                    let by = listening.map(|it| self.audience.answer(core, peer, it));
                     self.session.notices(attachment, by.unwrap_or(NoticesBy::Nothing))
                 }
                 ServerAction::Heard(heard) => {
@@ -454,14 +456,22 @@ impl Served {
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), Objection> {
         let unfit = |text: &str| Objection::new(RefuseReason::LandingUnfit, text);
-        let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
+        let attachment = self.attachments.get(&id).ok_or_else(|| unfit(""))?;
         let offer = offer.ok_or_else(|| unfit("no region came with the message"))?;
         let topic = Arc::clone(&attachment.topic);
         if topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
             return Err(Objection::new(RefuseReason::TooManySubscribers, ""));
         }
-        let remote = offer.open_write(topic.geometry().region_len());
-        let remote = remote.map_err(|error| unfit(&error.to_string()))?;
+        let len = topic.geometry().region_len();
+        let (held, max) = (self.landing_len(id), limits::LANDING_LEN_PER_SESSION_MAX);
+        if len > max.saturating_sub(held) {
+            let text = format!(
+                "the session has landing regions of {held} bytes, and may have {max}: it cannot have {len} more"
+            );
+            return Err(unfit(&text));
+        }
+        let remote = offer.open_write(len).map_err(|error| unfit(&error.to_string()))?;
+        let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
         attachment.revocation = Some(remote.revocation());
         // One that was refused before is closed, and stays so.
         attachment.closed = Arc::default();
@@ -475,6 +485,13 @@ impl Served {
         attachment.count(core, self.peer.as_ref());
         attachment.is_beginning = true;
         Ok(())
+    }
+
+    /// Bytes of the peer's landing regions, except that of this attachment.
+    fn landing_len(&self, except: AttachmentId) -> usize {
+        let held = self.attachments.iter().chain(&self.leaving).filter(|(id, _)| **id != except);
+        let has_landing = |it: &&ServedAttachment| it.revocation.is_some();
+        held.map(|(_, it)| it).filter(has_landing).map(|it| it.topic.geometry().region_len()).sum()
     }
 
     /// Tells the peer of landing regions that were taken, and that it can begin to read.

@@ -127,7 +127,7 @@ fn mark(seen: u32) -> NonZeroU32 {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd as _;
+    use std::os::fd::{AsFd as _, AsRawFd as _};
 
     use super::*;
     use crate::memory::{Access, Protection};
@@ -146,8 +146,7 @@ mod tests {
 
     /// The same bell as another process has it.
     fn mapped_again(bell: &Bell) -> Bell {
-        let file = bell.memory.file().try_clone_to_owned().unwrap();
-        Bell::new(Arc::new(Region::import(file, BELL_LEN, Access::Write).unwrap()))
+        Bell::new(Arc::new(Region::import(bell.memory.file(), BELL_LEN, Access::Write).unwrap()))
     }
 
     #[test]
@@ -247,7 +246,7 @@ mod tests {
     fn sleeper_that_is_killed() {
         let Ok(path) = std::env::var(MEMORY_VARIABLE) else { return };
         let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
-        let bell = Bell::new(Arc::new(Region::import(file.into(), BELL_LEN, Access::Write).unwrap()));
+        let bell = Bell::new(Arc::new(Region::import(file.as_fd(), BELL_LEN, Access::Write).unwrap()));
         bell.sleep(SLEEP, || {
             println!("asleep");
             false

@@ -5,6 +5,7 @@
 
 #[path = "../../src/testkit/attempts.rs"]
 pub(crate) mod attempts;
+pub(crate) mod cgroup;
 pub(crate) mod pattern;
 pub(crate) mod peer;
 pub(crate) mod raw;

@@ -1,6 +1,6 @@
 //! The control channel by hand: sockets and messages made without the library, for peers that do as they like.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -37,7 +37,7 @@ pub(crate) const HEARD: u16 = 17;
 const NEWEST: u32 = 1;
 
 /// More files than any test sends or receives at a time.
-const FILES_MAX: usize = 8;
+const FILES_MAX: usize = 64;
 
 /// A body in the making: integers in network byte order, texts behind their length in eight bytes.
 #[derive(Clone, Debug, Default)]
@@ -302,6 +302,16 @@ pub(crate) fn memory_file(len: u64, seals: SealFlags) -> OwnedFd {
     rustix::fs::ftruncate(file.as_fd(), len).expect("a length");
     rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
     file
+}
+
+/// A memory file of this length, sealed like that, all of whose pages are there.
+pub(crate) fn full_file(len: u64, seals: SealFlags) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create(c"hostile", flags).expect("a memory file");
+    let mut bytes = std::fs::File::from(file);
+    bytes.write_all(&vec![0; usize::try_from(len).expect("a length")]).expect("memory");
+    rustix::fs::fcntl_add_seals(&bytes, seals).expect("seals");
+    bytes.into()
 }
 
 fn socket() -> Result<OwnedFd, Errno> {

@@ -3,20 +3,23 @@
 //!
 //! Nodes are found in a runtime directory that belongs to one user (see [`directory`]); nobody else can connect.
 
+mod background;
 pub(crate) mod directory;
 mod entry;
 mod socket;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::fabric::{
     Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry,
     NothingToRevoke, Offer, Registered, Registration, RemoteRead, RemoteWrite, Revocation, Write,
 };
 use crate::id::NodeName;
-use crate::memory::{Access, Region};
+use crate::memory::{Access, MemoryError, Region};
 use crate::sync::atomic::{Ordering, fence};
+use background::{Background, Deferred};
 use directory::RuntimeDirectory;
 
 /// The provider's name.
@@ -26,30 +29,47 @@ const NAME: &str = "shm";
 #[derive(Debug)]
 pub(crate) struct ShmFabric {
     directory: RuntimeDirectory,
+    background: Background,
 }
 
 impl ShmFabric {
     /// The provider whose nodes are found in this directory.
     pub(crate) fn new(directory: RuntimeDirectory) -> Self {
-        Self { directory }
+        Self { directory, background: Background::default() }
     }
 }
 
 impl Fabric for ShmFabric {
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
         let claim = self.directory.claim(node)?;
-        Ok(Box::new(socket::ShmListener::bind(claim, node.clone())?))
+        Ok(Box::new(socket::ShmListener::bind(claim, node.clone(), &self.background)?))
     }
 
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+        self.dial_patiently(address, false, Duration::ZERO)
+    }
+
+    fn dial_patiently(
+        &self,
+        address: &Address,
+        _writes: bool,
+        patience: Duration,
+    ) -> Result<Box<dyn Connection>, FabricError> {
         let Address::Shm(node) = address else {
             return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
         };
         let path = self.directory.socket_address(node)?;
-        match socket::ShmConnection::connect(&path) {
+        match socket::ShmConnection::connect(&path, patience, &self.background) {
             Ok(connection) => Ok(Box::new(connection)),
+            Err(errno @ (rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
+                Err(FabricError::System { what: "connect to the node", source: errno.into() })
+            }
             Err(_) if self.directory.entry(node)?.is_some_and(|entry| !entry.alive) => {
                 Err(FabricError::NodeGone { address: address.clone() })
+            }
+            Err(rustix::io::Errno::AGAIN) => {
+                let process = self.directory.entry(node)?.map_or(0, |entry| entry.process);
+                Err(FabricError::NotAccepting { address: address.clone(), process })
             }
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => {
                 Err(FabricError::NoSuchNode { address: address.clone() })
@@ -85,17 +105,25 @@ impl Registered for ShmRegistered {}
 /// A memory file that a peer sent.
 #[derive(Debug)]
 struct ShmOffer {
-    file: std::os::fd::OwnedFd,
+    /// An error when this process could not take it.
+    file: Result<Deferred, FabricError>,
+    background: Background,
 }
 
 impl ShmOffer {
-    fn open(self, exposure: Exposure, len_min: usize) -> Result<Region, FabricError> {
-        use std::os::fd::AsFd;
-        let sealed = Region::is_sealed_against_writing(self.file.as_fd())?;
+    /// Maps the file, and closes it: a mapping needs none. One that was not mapped may be anything.
+    fn open(
+        self,
+        exposure: Exposure,
+        map: impl FnOnce(BorrowedFd<'_>) -> Result<Region, MemoryError>,
+    ) -> Result<Arc<Region>, FabricError> {
+        let file = self.file?;
+        let sealed = Region::is_sealed_against_writing(file.as_fd())?;
         match (exposure, sealed) {
-            (Exposure::Read, true) => Ok(Region::import(self.file, len_min, Access::Read)?),
-            (Exposure::Write | Exposure::Exchange, false) => {
-                Ok(Region::import(self.file, len_min, Access::Write)?)
+            (Exposure::Read, true) | (Exposure::Write | Exposure::Exchange, false) => {
+                let region = map(file.as_fd())?;
+                file.close();
+                Ok(Arc::new(region))
             }
             (Exposure::Read, false) => Err(FabricError::Access { why: "the peer lent it to be written" }),
             (Exposure::Write | Exposure::Exchange, true) => {
@@ -107,15 +135,19 @@ impl ShmOffer {
 
 impl Offer for ShmOffer {
     fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
-        Ok(Box::new(ShmRead { region: Arc::new(self.open(Exposure::Read, len_min)?) }))
+        let region = self.open(Exposure::Read, |file| Region::import(file, len_min, Access::Read))?;
+        Ok(Box::new(ShmRead { region }))
     }
 
     fn open_shared(self: Box<Self>, len_min: usize) -> Result<Arc<Region>, FabricError> {
-        Ok(Arc::new(self.open(Exposure::Write, len_min)?))
+        self.open(Exposure::Write, |file| Region::import(file, len_min, Access::Write))
     }
 
-    fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
-        Ok(Box::new(ShmWrite { region: self.open(Exposure::Write, len_min)? }))
+    fn open_write(self: Box<Self>, len: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
+        let background = self.background.clone();
+        let region = self.open(Exposure::Write, |file| Region::import_to_write(file, len))?;
+        background.populate(&region);
+        Ok(Box::new(ShmWrite { region, background }))
     }
 }
 
@@ -150,7 +182,15 @@ impl RemoteRead for ShmRead {
 /// A peer's region, mapped for writing.
 #[derive(Debug)]
 struct ShmWrite {
-    region: Region,
+    region: Arc<Region>,
+    background: Background,
+}
+
+impl Drop for ShmWrite {
+    fn drop(&mut self) {
+        // Where the peer is gone this frees its memory.
+        self.background.unmap(Arc::clone(&self.region));
+    }
 }
 
 impl RemoteWrite for ShmWrite {

@@ -2,31 +2,35 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::Mode;
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use super::background::{Background, Closing, Deferred, FILES_ROOM, files};
 use super::directory::Claim;
 use super::{ShmOffer, ShmRegistered};
+use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{
     Address, Connection, FabricError, Listener, Offer, Received, Registration, RemoteKey, Sent,
 };
 use crate::id::NodeName;
 use crate::limits;
 
-/// Connections that may wait to be accepted.
-const BACKLOG: i32 = 128;
-/// Files that a message has room for; more than the limit, so that a surplus is noticed and closed.
-const FILES_ROOM: usize = limits::MESSAGE_REGIONS_MAX + 3;
+/// Connections that may wait to be accepted: as many as there may be sessions, if net.core.somaxconn allows it.
+const BACKLOG: i32 = 1024;
+const _: () = assert!(BACKLOG as usize == limits::SESSIONS_MAX);
 
 /// A node's listening socket.
 #[derive(Debug)]
 pub(super) struct ShmListener {
-    socket: OwnedFd,
+    socket: Deferred,
+    background: Background,
     node: NodeName,
     /// Removes the socket's file when it is dropped.
     _claim: Claim,
@@ -35,14 +39,15 @@ pub(super) struct ShmListener {
 /// A session's socket: `SOCK_SEQPACKET`, so that messages stay whole.
 #[derive(Debug)]
 pub(super) struct ShmConnection {
-    socket: OwnedFd,
+    socket: Deferred,
+    background: Background,
 }
 
 impl ShmListener {
     /// Listens at the claimed name.
-    pub(super) fn bind(claim: Claim, node: NodeName) -> Result<Self, FabricError> {
+    pub(super) fn bind(claim: Claim, node: NodeName, background: &Background) -> Result<Self, FabricError> {
         let listen = || -> Result<OwnedFd, Errno> {
-            let socket = socket()?;
+            let socket = socket(SocketFlags::NONBLOCK)?;
             rustix::net::bind(&socket, &SocketAddrUnix::new(claim.socket_address())?)?;
             // Whatever the umask and the directory allow, only this user may connect.
             rustix::fs::chmod(claim.socket_address(), Mode::RUSR | Mode::WUSR)?;
@@ -50,14 +55,18 @@ impl ShmListener {
             Ok(socket)
         };
         let socket = listen().map_err(system("listen at the node's socket"))?;
-        Ok(Self { socket, node, _claim: claim })
+        let socket = Deferred::new(socket, Closing::Listener, background);
+        Ok(Self { socket, background: background.clone(), node, _claim: claim })
     }
 }
 
 impl Listener for ShmListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
+        if self.background.is_behind() {
+            return Err(FabricError::Behind { max: limits::CLOSING_FILES_MAX });
+        }
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => Ok(Some(Box::new(ShmConnection { socket }))),
+            Ok(socket) => Ok(Some(Box::new(ShmConnection::new(socket, &self.background)))),
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
             Err(errno) => Err(system("accept a connection")(errno)),
         }
@@ -73,11 +82,54 @@ impl Listener for ShmListener {
 }
 
 impl ShmConnection {
-    /// Connects to the socket at this path.
-    pub(super) fn connect(path: &Path) -> Result<Self, Errno> {
-        let socket = socket()?;
-        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-        Ok(Self { socket })
+    fn new(socket: OwnedFd, background: &Background) -> Self {
+        let socket = Deferred::new(socket, Closing::Connection, background);
+        Self { socket, background: background.clone() }
+    }
+
+    /// Connects to the socket at this path. Blocks for up to `patience` while as many wait there to be accepted as may:
+    /// `EAGAIN` when that was not enough.
+    pub(super) fn connect(path: &Path, patience: Duration, background: &Background) -> Result<Self, Errno> {
+        let address = SocketAddrUnix::new(path)?;
+        let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(patience));
+        loop {
+            let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
+            let flags = if left_ns == 0 { SocketFlags::NONBLOCK } else { SocketFlags::empty() };
+            let socket = socket(flags)?;
+            if left_ns > 0 {
+                // The kernel rounds down to microseconds, and waits for ever if that is 0. It has whoever waits take turns.
+                let left = Duration::from_nanos(left_ns.max(1_000_000));
+                set_socket_timeout(&socket, Timeout::Send, Some(left))?;
+            }
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => return Ok(Self::new(socket, background)),
+                Err(Errno::INTR | Errno::AGAIN) if left_ns > 0 => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+    }
+
+    /// The region that came with a message, if one did; `is_cut` if the kernel had to leave out files.
+    fn offer(&self, mut files: Vec<Deferred>, is_cut: bool) -> Result<Option<Box<dyn Offer>>, FabricError> {
+        if files.len() > limits::MESSAGE_REGIONS_MAX {
+            return Err(FabricError::TooManyRegions);
+        }
+        if files.is_empty() && !is_cut {
+            return Ok(None);
+        }
+        if self.background.is_behind() {
+            return Err(FabricError::Behind { max: limits::CLOSING_FILES_MAX });
+        }
+        let file = match files.pop().filter(|_| !is_cut) {
+            Some(file) => Ok(file),
+            // Why is not said. Where there is a free one again, there was none in this process.
+            None => Err(match rustix::io::fcntl_dupfd_cloexec(&self.socket, 0) {
+                Err(errno @ (Errno::MFILE | Errno::NFILE)) => errno,
+                _ => Errno::MFILE,
+            }),
+        };
+        let file = file.map_err(system("receive the peer's memory"));
+        Ok(Some(Box::new(ShmOffer { file, background: self.background.clone() })))
     }
 }
 
@@ -120,25 +172,16 @@ impl Connection for ShmConnection {
             Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Ok(Received::Closed),
             Err(errno) => return Err(system("receive a message")(errno)),
         };
-        // Every file is taken out, so that those that are not used are closed.
-        let mut files: Vec<OwnedFd> = ancillary
-            .drain()
-            .filter_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(files) => Some(files),
-                _ => None,
-            })
-            .flatten()
-            .collect();
+        // Every file is taken out first: whatever becomes of the message, they are closed elsewhere.
+        let deferred = |file| Deferred::new(file, Closing::Foreign, &self.background);
+        let files: Vec<Deferred> = files(&mut ancillary).map(deferred).collect();
         if received.flags.contains(ReturnFlags::TRUNC) {
             return Err(FabricError::MessageTooLong { len: max.saturating_add(1), max });
         }
-        if files.len() > limits::MESSAGE_REGIONS_MAX || received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(FabricError::TooManyRegions);
-        }
+        let offer = self.offer(files, received.flags.contains(ReturnFlags::CTRUNC))?;
         if received.bytes == 0 {
             return Ok(Received::Closed);
         }
-        let offer = files.pop().map(|file| -> Box<dyn Offer> { Box::new(ShmOffer { file }) });
         Ok(Received::Message { len: received.bytes, offer })
     }
 
@@ -163,8 +206,8 @@ impl Connection for ShmConnection {
     }
 }
 
-fn socket() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | flags;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 

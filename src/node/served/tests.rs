@@ -255,6 +255,42 @@ fn a_landing_region_that_cannot_be_written_is_refused() {
 }
 
 #[test]
+fn the_landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
+    let mut setup = Setup::new();
+    let builder = setup.node.state_publisher::<Raw>("t").slots(2).payload_len_max(80 << 20);
+    let publisher = builder.open().unwrap();
+    let topic: TopicName = "t".parse().unwrap();
+    let len = setup.node.core().topic(&topic).unwrap().geometry().region_len();
+    setup.turn(None);
+    let mut lent = Vec::new();
+    let (last, text) = loop {
+        let id = setup.client.attach(topic.clone(), Delivery::Push, None, Start::Newest).unwrap();
+        assert!(matches!(setup.turn(None)[..], [Ok(ClientEvent::Granted { .. })]));
+        setup.client.lend(id).unwrap();
+        match &setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })))[..] {
+            [Ok(ClientEvent::Lent { .. })] => lent.push(id),
+            [Ok(ClientEvent::Refused { reason: RefuseReason::LandingUnfit, text, .. })] => {
+                break (id, text.clone());
+            }
+            events => panic!("{events:?}"),
+        }
+    };
+    let max = limits::LANDING_LEN_PER_SESSION_MAX;
+    let count = lent.len();
+    assert!(count * len <= max && (count + 1) * len > max, "{count} of {len}");
+    assert!(text.contains(&max.to_string()), "{text}");
+    assert_eq!(publisher.push_subscribers(), count as u64);
+
+    // What is given up makes room.
+    setup.client.detach(lent[0], SubscriberCounts::default()).unwrap();
+    setup.turn(None);
+    setup.turn(None);
+    setup.client.lend(last).unwrap();
+    let events = setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })));
+    assert!(matches!(events[..], [Ok(ClientEvent::Lent { .. })]), "{events:?}");
+}
+
+#[test]
 fn a_landing_region_that_cannot_be_written_any_more_ends_the_session() {
     let mut setup = Setup::new();
     let (mut publisher, events) = setup.lend(0, 2);

@@ -340,8 +340,7 @@ fn a_hot_writer_never_gets_a_wrong_record_accepted_and_none_is_lost_silently() {
     let mut writer = writer(1 << 16, 200);
     let mut reader = reader(&writer, LogStart::At(Sequence::new(1)));
     let len = writer.geometry().region_len();
-    let memory =
-        Region::import(writer.region().file().try_clone_to_owned().unwrap(), len, Access::Read).unwrap();
+    let memory = Region::import(writer.region().file(), len, Access::Read).unwrap();
     let count = amount(100_000, 2_000_000);
     let writing = std::thread::spawn(move || {
         append(&mut writer, count, 200);

@@ -239,7 +239,7 @@ fn message(harness: &dyn Harness, from: &mut dyn Connection) -> Message {
 fn registered(fabric: &dyn Fabric, len: usize, exposure: Exposure) -> Registration {
     let protection = match exposure {
         Exposure::Read => Protection::PeersRead,
-        Exposure::Write | Exposure::Exchange => Protection::PeersWrite,
+        Exposure::Write | Exposure::Exchange => Protection::PeerSeals,
     };
     let region = Region::allocate(len, protection).expect("there is memory");
     fabric.register(&region.into(), exposure).expect("a new region can be registered")

@@ -32,9 +32,7 @@ impl SimOffer {
 
     /// Maps the region as another process would, with no more rights than it would have.
     fn map(region: &Region, len_min: usize, access: Access) -> Result<Arc<Region>, FabricError> {
-        let file = region.file().try_clone_to_owned();
-        let file = file.map_err(|source| FabricError::System { what: "pass a memory file on", source })?;
-        Ok(Arc::new(Region::import(file, len_min, access)?))
+        Ok(Arc::new(Region::import(region.file(), len_min, access)?))
     }
 
     /// The way to a region that has to be fetched from, or sent to.

@@ -1,0 +1,484 @@
+//! Peers that reach for what a process is short of: memory, file descriptors, places in a backlog, threads that wait. A node
+//! pays for none of it with its own memory or time.
+
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
+
+use fabricast::{
+    Delivery, Event, EventSink, Node, NoticePath, Raw, StateSubscriber, SubscriberError, TopicReport,
+};
+use parking_lot::Mutex;
+use rustix::fs::{FallocateFlags, SealFlags};
+use rustix::process::{Resource, Rlimit, Signal};
+
+use self::support::cgroup::Cgroup;
+use self::support::peer::Peer;
+use self::support::raw::{self, RawListener, RawPeer};
+use self::support::role::Role;
+use self::support::time::{PATIENCE, now, wait_until, wait_within};
+
+#[cfg(test)]
+mod support;
+
+const LEN_MAX: usize = 64;
+/// Bytes of the ring of the log.
+const CAPACITY: usize = 8 << 20;
+/// Where a grant has the length of the region.
+const GRANTED_LEN_AT: usize = 44;
+const LANDING_UNFIT: u16 = 5;
+/// What a landing region has to be sealed against before it is sent.
+const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+/// Longer than any test.
+const LINGER: Duration = Duration::from_secs(3600);
+
+#[test]
+fn role() {
+    let Some(role) = Role::of_this_process() else { return };
+    match role.name.as_str() {
+        "victim" => victim(&role),
+        "subscriber" => subscriber(&role),
+        "publisher" => publisher(&role),
+        name => panic!("what is a {name}?"),
+    }
+}
+
+/// A node with a state and a log.
+fn victim(role: &Role) {
+    if role.argument(0) == "confined" {
+        role.say("started");
+        assert_eq!(role.command(), "go");
+    }
+    let unavailable = Arc::new(Unavailable::default());
+    let builder = Node::builder().name("victim").expect("a name").runtime_dir(&role.dir);
+    let node = builder.events(Arc::<Unavailable>::clone(&unavailable)).open().expect("a node");
+    let mut state = node.state_publisher::<Raw>("t").payload_len_max(LEN_MAX).open().expect("a topic");
+    let log = node.log_publisher::<Raw>("log").capacity(CAPACITY).payload_len_max(LEN_MAX);
+    let mut log = log.open().expect("a log");
+    role.say("ready");
+    loop {
+        match role.command().as_str() {
+            "publish" => {
+                log.publish(b"record").expect("it fits");
+                role.say(state.publish(b"value").expect("it fits"));
+            }
+            "unavailable" => role.say(unavailable.0.lock().join("; t: ")),
+            command => panic!("what is {command}?"),
+        }
+    }
+}
+
+/// Why subscribers got no notices.
+#[derive(Debug, Default)]
+struct Unavailable(Mutex<Vec<String>>);
+
+impl EventSink for Unavailable {
+    fn event(&self, event: &Event) {
+        if let Event::NoticesUnavailable { topic, reason, .. } = event {
+            self.0.lock().push(format!("{topic}: {reason}"));
+        }
+    }
+}
+
+/// A process with few descriptors that subscribes, and says what became of it.
+fn subscriber(role: &Role) {
+    let files = role.number(0) as u64;
+    let few = Rlimit { current: Some(files), maximum: Some(files) };
+    rustix::process::setrlimit(Resource::Nofile, few).expect("limits can be lowered");
+    let received = || -> Result<(), fabricast::Error> {
+        let node = Node::builder().runtime_dir(&role.dir).open()?;
+        let builder = node.state_subscriber::<Raw>("shm:victim/t").notices();
+        let mut subscriber = builder.timeout(PATIENCE).open()?;
+        while subscriber.receive_timeout(PATIENCE)?.is_none() {}
+        Ok(())
+    };
+    match received() {
+        Ok(()) => role.say("received"),
+        Err(error) => role.say(error),
+    }
+    role.command();
+}
+
+/// A process with few descriptors that publishes as many topics as it can, and says what kept it from more.
+fn publisher(role: &Role) {
+    let node = Node::builder().name("few").expect("a name").runtime_dir(&role.dir).open().expect("a node");
+    let few = Rlimit { current: Some(64), maximum: Some(64) };
+    rustix::process::setrlimit(Resource::Nofile, few).expect("limits can be lowered");
+    let mut topics = Vec::new();
+    let error = loop {
+        match node.state_publisher::<u64>(&format!("t{}", topics.len())).open() {
+            Ok(topic) => topics.push(topic),
+            Err(error) => break error,
+        }
+    };
+    role.say(error);
+    role.command();
+}
+
+fn subscribe(dir: &Path, delivery: Delivery) -> Result<StateSubscriber<Raw>, SubscriberError> {
+    let node = Node::builder().runtime_dir(dir).open().expect("a node");
+    node.state_subscriber::<Raw>("shm:victim/t").delivery(delivery).timeout(PATIENCE).open()
+}
+
+/// Whether it serves others as ever; how long they took.
+fn serves(victim: &mut Peer, dir: &Path) -> Duration {
+    let began = now();
+    for delivery in [Delivery::Pull, Delivery::Push] {
+        let mut subscriber = subscribe(dir, delivery).expect("a subscription");
+        let sequence = victim.ask_number("publish");
+        wait_until("the value", || {
+            subscriber.try_receive().expect("a receive");
+            subscriber.newest().get() == sequence
+        });
+    }
+    began.elapsed()
+}
+
+/// A peer that waits to send a landing region for the topic, and how long that has to be.
+fn attached(dir: &Path, attachments: u32, topic: &str) -> (RawPeer, u64) {
+    let peer = RawPeer::greeted(dir, "victim");
+    let mut len = 0;
+    for attachment in 1..=attachments {
+        peer.send(&raw::attach(attachment, topic, true));
+        let grant = peer.receive().expect("a grant");
+        assert_eq!(grant.kind, raw::GRANTED);
+        len = grant.long(GRANTED_LEN_AT).next_multiple_of(4096);
+    }
+    (peer, len)
+}
+
+#[test]
+fn sparse_landing_regions_are_refused_and_cost_the_publisher_no_memory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let group = Cgroup::with_memory(48 << 20);
+    let mut victim = Peer::start("victim", dir.path(), "confined");
+    assert_eq!(victim.hear(), "started");
+    group.as_ref().inspect(|group| group.add(victim.pid()));
+    assert_eq!(victim.ask("go"), "ready");
+
+    let (peer, len) = attached(dir.path(), 60, "log");
+    assert!(len > CAPACITY as u64);
+    let files: Vec<OwnedFd> = (0..60).map(|_| raw::memory_file(len, FIXED)).collect();
+    for (attachment, file) in (1..).zip(&files) {
+        peer.send_with(&raw::lend(attachment), &[file.as_fd()]);
+        let answer = peer.receive().expect("an answer: the publisher lives");
+        let (reason, text) = answer.refused();
+        assert_eq!(reason, LANDING_UNFIT, "{text}");
+        assert!(text.contains("sparse"), "{text}");
+    }
+    serves(&mut victim, dir.path());
+    let charged: i64 = files.iter().map(|file| rustix::fs::fstat(file).expect("a file").st_blocks).sum();
+    assert_eq!(charged, 0, "blocks were allocated for the peer");
+}
+
+/// A hole that is made later would be filled by the publisher's writes, and its pages charged to the publisher.
+#[test]
+fn pages_of_a_landing_region_cannot_be_given_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut victim = Peer::ready("victim", dir.path(), "free");
+    for topic in ["t", "log"] {
+        let (peer, len) = attached(dir.path(), 1, topic);
+        let file = raw::full_file(len, FIXED);
+        peer.send_with(&raw::lend(1), &[file.as_fd()]);
+        let answer = peer.receive().expect("an answer");
+        assert_eq!(answer.kind, raw::LENT, "{answer:?}");
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        let punched = rustix::fs::fallocate(&file, hole, 0, len);
+        assert_eq!(punched, Err(rustix::io::Errno::PERM), "{topic}");
+        victim.ask("publish");
+        drop(peer);
+    }
+    serves(&mut victim, dir.path());
+}
+
+#[test]
+fn landing_regions_with_holes_or_of_other_lengths_are_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut victim = Peer::ready("victim", dir.path(), "free");
+    let (peer, len) = attached(dir.path(), 1, "log");
+    let punched = raw::full_file(len, FIXED);
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&punched, hole, len / 2 / 4096 * 4096, 4096).expect("a hole");
+    // As many pages as it needs, though not where it needs them.
+    let elsewhere = raw::memory_file(len, SealFlags::empty());
+    rustix::fs::fallocate(&elsewhere, FallocateFlags::KEEP_SIZE, len, len).expect("pages behind the end");
+    rustix::fs::fcntl_add_seals(&elsewhere, FIXED).expect("seals");
+    let unfit = [
+        ("sparse", punched),
+        ("sparse", elsewhere),
+        ("longer", raw::full_file(len + 4096, FIXED)),
+        ("shorter", raw::full_file(len - 4096, FIXED)),
+        ("cannot be sealed", raw::full_file(len, FIXED | SealFlags::SEAL)),
+    ];
+    for (why, file) in &unfit {
+        peer.send_with(&raw::lend(1), &[file.as_fd()]);
+        let answer = peer.receive().expect("an answer");
+        assert_eq!(answer.kind, raw::REFUSED, "{why}");
+        let (reason, text) = answer.refused();
+        assert_eq!(reason, LANDING_UNFIT, "{text}");
+        assert!(text.contains(why), "{why}: {text}");
+    }
+    peer.send_with(&raw::lend(1), &[raw::full_file(len, FIXED).as_fd()]);
+    assert_eq!(peer.receive().expect("an answer").kind, raw::LENT);
+    serves(&mut victim, dir.path());
+}
+
+/// A socket that blocks whoever closes it last, and the end that keeps it from being closed.
+fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut near = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
+    let (far, _) = listener.accept().expect("a connection");
+    near.set_nonblocking(true).expect("it can be set");
+    while near.write(&[0; 1 << 16]).is_ok() {}
+    rustix::net::sockopt::set_socket_linger(&near, Some(LINGER)).expect("it can be set");
+    (near.into(), far)
+}
+
+/// Sends a message with so many descriptors that block whoever closes them. This process has closed its own when the other one
+/// takes them, so that the last close is left to that.
+fn send_lingering(taker: &Peer, peer: &RawPeer, message: &[u8], count: usize) -> Vec<TcpStream> {
+    let (files, ends): (Vec<OwnedFd>, Vec<TcpStream>) = (0..count).map(|_| lingering()).unzip();
+    taker.stop();
+    let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    // The session may be over already: then nobody takes them, and nobody minds.
+    let sent = peer.try_send(message, &borrowed);
+    for file in files.iter().filter(|_| sent.is_err()) {
+        rustix::net::sockopt::set_socket_linger(file, None).expect("it can be set");
+    }
+    drop(files);
+    taker.signal(Signal::CONT);
+    ends
+}
+
+/// The descriptors linger for longer than anybody waits here: if the node closed them itself, it would answer nobody.
+#[test]
+fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut victim = Peer::ready("victim", dir.path(), "free");
+    let (mut ends, undisturbed) = (Vec::new(), serves(&mut victim, dir.path()));
+    let mut slowest = Duration::ZERO;
+    for count in [1, 4, 20] {
+        // Before and with the hello.
+        for message in [raw::list_topics(), raw::hello(None), vec![7; 40]] {
+            let peer = RawPeer::dial(dir.path(), "victim");
+            ends.extend(send_lingering(&victim, &peer, &message, count));
+            peer.wait_closed();
+            slowest = slowest.max(serves(&mut victim, dir.path()));
+        }
+        // As a landing region, and with a message that has none.
+        let (peer, _) = attached(dir.path(), 1, "t");
+        ends.extend(send_lingering(&victim, &peer, &raw::lend(1), count));
+        let answer = peer.receive().expect("an answer");
+        assert!(matches!(answer.kind, raw::REFUSED | raw::REFUSE), "{answer:?}");
+        slowest = slowest.max(serves(&mut victim, dir.path()));
+        ends.extend(send_lingering(&victim, &peer, &raw::list_topics(), count));
+        peer.wait_closed();
+        slowest = slowest.max(serves(&mut victim, dir.path()));
+        // Never read: the node ends the session before.
+        let peer = RawPeer::dial(dir.path(), "victim");
+        victim.stop();
+        peer.send(&[7; 40]);
+        ends.extend(send_lingering(&victim, &peer, &raw::hello(None), count));
+        peer.wait_closed();
+        slowest = slowest.max(serves(&mut victim, dir.path()));
+    }
+    println!("others were served within {slowest:?}, and undisturbed within {undisturbed:?}");
+}
+
+/// Neither the thread of the program nor the one of its node waits for what a publisher's node sent.
+#[test]
+fn descriptors_that_block_when_they_are_closed_do_not_hold_a_subscriber_up() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let listener = RawListener::bind(dir.path(), "victim");
+    let mut subscriber = Peer::start("subscriber", dir.path(), "1000");
+    let peer = listener.accept();
+    let nonce = peer.receive().expect("a hello").long(0);
+    let _ends = send_lingering(&subscriber, &peer, &raw::hello(Some(nonce)), 2);
+    let outcome = subscriber.hear();
+    assert!(outcome.contains("more than 1 region"), "{outcome}");
+}
+
+#[test]
+fn a_fifo_in_place_of_an_entry_hangs_nobody() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let fifo = dir.path().join("x.node");
+    rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).expect("a fifo");
+    std::fs::create_dir(dir.path().join("y.node")).expect("a directory");
+    let path = dir.path().to_owned();
+    let looking = std::thread::spawn(move || {
+        let node = Node::builder().name("z").expect("a name").runtime_dir(&path).open().expect("a node");
+        let names: Vec<_> = node.nodes().expect("a listing").into_iter().map(|it| it.node).collect();
+        assert_eq!(names, ["z".parse().expect("a name")]);
+        for target in ["shm:x/t", "shm:y/t"] {
+            let error = node.state_subscriber::<Raw>(target).open().expect_err("no node");
+            assert!(matches!(error, SubscriberError::Unreachable { .. }), "{error}");
+        }
+        let error = Node::builder().name("x").expect("a name").runtime_dir(&path).open().expect_err("taken");
+        assert!(error.to_string().contains("x.node is not a regular file"), "{error}");
+    });
+    wait_within(PATIENCE, "an end", || looking.is_finished());
+    looking.join().expect("as expected");
+}
+
+#[test]
+fn a_node_that_only_reads_makes_no_directory() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("missing");
+    let node = Node::builder().runtime_dir(&path).open().expect("a node");
+    assert_eq!(node.nodes().expect("a listing"), []);
+    let error = node.state_subscriber::<Raw>("shm:victim/t").open().expect_err("no node");
+    assert!(matches!(error, SubscriberError::Unreachable { .. }), "{error}");
+    assert!(!path.exists(), "the directory was made");
+    // It finds what begins later.
+    let mut victim = Peer::ready("victim", &path, "free");
+    let mut subscriber =
+        node.state_subscriber::<Raw>("shm:victim/t").timeout(PATIENCE).open().expect("it is there");
+    assert_eq!(victim.ask_number("publish"), 1);
+    wait_until("the value", || subscriber.try_receive().expect("a receive").is_some());
+}
+
+#[test]
+fn a_subscriber_out_of_descriptors_says_so_and_what_to_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut victim = Peer::ready("victim", dir.path(), "free");
+    victim.ask("publish");
+    let mut outcomes = Vec::new();
+    for files in 4..16 {
+        let mut subscriber = Peer::start("subscriber", dir.path(), &files.to_string());
+        let outcome = subscriber.hear();
+        let named = format!("at most {files} open files");
+        let says = outcome.contains(&named) && outcome.contains("ulimit -n");
+        assert!(outcome == "received" || says, "with {files} descriptors: {outcome}");
+        outcomes.push(outcome);
+    }
+    assert_ne!(outcomes.first().map(String::as_str), Some("received"));
+    assert_eq!(outcomes.last().map(String::as_str), Some("received"));
+    serves(&mut victim, dir.path());
+}
+
+#[test]
+fn a_publisher_out_of_descriptors_says_so_and_what_to_do() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let error = Peer::start("publisher", dir.path(), "").hear();
+    assert!(error.contains("at most 64 open files") && error.contains("ulimit -n"), "{error}");
+    assert!(!error.contains("memory limit"), "{error}");
+}
+
+#[test]
+fn a_subscriber_knows_that_a_publisher_out_of_descriptors_has_no_notices_for_it() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut victim = Peer::ready("victim", dir.path(), "free");
+    let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
+    let open = || node.state_subscriber::<Raw>("shm:victim/t").notices().timeout(PATIENCE);
+    let _session =
+        node.state_subscriber::<Raw>("shm:victim/t").timeout(PATIENCE).open().expect("a subscription");
+    let limit = |current| {
+        let limit = Rlimit { current: Some(current), ..rustix::process::getrlimit(Resource::Nofile) };
+        rustix::process::prlimit(Some(victim.pid()), Resource::Nofile, limit).expect("it can be set").current
+    };
+    let before = limit(3).expect("a limit");
+
+    let mut subscriber = open().open().expect("a subscription");
+    assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
+    let error = open().push().open().expect_err("there is no descriptor for the landing region").to_string();
+    assert!(error.contains("at most 3 open files") && error.contains("ulimit -n"), "{error}");
+    limit(before);
+    let unavailable = victim.ask("unavailable");
+    assert!(unavailable.starts_with("t: ") && unavailable.contains("ulimit -n"), "{unavailable}");
+    assert!(!unavailable.contains("; t: "), "told once: {unavailable}");
+    assert_eq!(victim.ask_number("publish"), 1);
+    assert!(subscriber.receive_timeout(PATIENCE).expect("a receive").is_some());
+    let report = TopicReport::of(&mut subscriber).expect("a report");
+    let counter = report.counters.iter().find(|counter| counter.name == "without notices");
+    assert_eq!(counter.map(|counter| counter.value), Some(1));
+    assert_eq!(open().open().expect("a subscription").notice_path(), NoticePath::Bell);
+}
+
+/// More than a backlog of any kernel has places for.
+#[test]
+fn many_subscribers_that_connect_at_the_same_moment_all_attach() {
+    const SUBSCRIBERS: usize = 900;
+    let dir = tempfile::tempdir().expect("a directory");
+    raise_files(None, SUBSCRIBERS as u64 * 8);
+    let mut victim = Peer::ready("victim", dir.path(), "free");
+    raise_files(Some(victim.pid()), SUBSCRIBERS as u64 * 2);
+    victim.ask("publish");
+    let nodes: Vec<Node> =
+        (0..SUBSCRIBERS).map(|_| Node::builder().runtime_dir(dir.path()).open().expect("a node")).collect();
+    let (together, began) = (Barrier::new(SUBSCRIBERS), now());
+    let attach = |node: &Node| {
+        together.wait();
+        let attached = node.state_subscriber::<Raw>("shm:victim/t").timeout(PATIENCE).open();
+        (attached.map(|mut subscriber| subscriber.try_receive().is_ok()), began.elapsed())
+    };
+    let slowest = std::thread::scope(|scope| {
+        let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(|| attach(node))).collect();
+        let ended = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+        let (outcomes, times): (Vec<_>, Vec<_>) = ended.unzip();
+        let failed: Vec<String> =
+            outcomes.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
+        assert!(failed.is_empty(), "{} of {SUBSCRIBERS} failed: {:?}", failed.len(), failed.first());
+        times.into_iter().max()
+    });
+    println!("{SUBSCRIBERS} subscribers attached within {slowest:?}");
+}
+
+/// Sees to it that a process may open so many files.
+fn raise_files(process: Option<rustix::process::Pid>, wanted: u64) {
+    let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
+    if current.is_some_and(|current| current < wanted) {
+        let raised = Rlimit { current: maximum.map(|maximum| maximum.min(wanted)), maximum };
+        rustix::process::prlimit(process, Resource::Nofile, raised).expect("a limit can be raised");
+        let may = maximum.is_none_or(|maximum| maximum >= wanted);
+        assert!(may, "this test needs {wanted} open files: raise the hard limit (ulimit -Hn)");
+    }
+}
+
+/// A node that accepts nothing, with so many connections before its door that no other one finds a place.
+fn crowded(dir: &Path) -> (RawListener, Vec<RawPeer>) {
+    let listener = RawListener::bind(dir, "victim");
+    // The kernel takes one more than the backlog.
+    (listener, (0..17).map(|_| RawPeer::dial(dir, "victim")).collect())
+}
+
+#[test]
+fn a_subscriber_waits_for_a_place_in_the_backlog() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (listener, crowd) = crowded(dir.path());
+    let path = dir.path().to_owned();
+    let (sender, thread) = channel();
+    let subscribing = std::thread::spawn(move || {
+        sender.send(rustix::thread::gettid()).expect("somebody waits for it");
+        subscribe(&path, Delivery::Pull).map(drop)
+    });
+    let thread = thread.recv().expect("it runs").as_raw_nonzero();
+    // Asleep, which is to say: it waits. Otherwise a place would be free before it asks for one.
+    wait_until("the subscriber to wait", || {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+        subscribing.is_finished() || stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+    });
+    assert!(!subscribing.is_finished(), "{:?}", subscribing.join());
+    for _ in &crowd {
+        listener.accept();
+    }
+    let peer = listener.accept();
+    assert_eq!(peer.receive().expect("a hello").kind, raw::HELLO);
+    drop(peer);
+    let error = subscribing.join().expect("no panic").expect_err("the node hung up");
+    assert!(matches!(error, SubscriberError::Session { .. }), "{error}");
+}
+
+#[test]
+fn a_subscriber_that_finds_no_place_in_time_is_told_which_node_accepts_none() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (_listener, _crowd) = crowded(dir.path());
+    let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
+    let builder = node.state_subscriber::<Raw>("shm:victim/t").timeout(Duration::from_millis(50));
+    let error = builder.open().expect_err("nobody accepts").to_string();
+    assert!(error.contains("timed out") && error.contains("shm:victim"), "{error}");
+}

@@ -5,9 +5,12 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::control::{ClientEvent, ClientSession, EndReason, Start};
+use crate::control::{ClientEvent, ClientSession, EndReason, Start, SubscriberCounts};
 use crate::event::EventSink;
-use crate::fabric::{NothingToRevoke, Registration, RemoteRead, RemoteWrite, Revocation, Sent, Write};
+use crate::fabric::{
+    Completion, NothingToRevoke, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
+};
+use crate::id::Delivery;
 use crate::node::Node;
 use crate::payload::Raw;
 use crate::publisher::StatePublisher;

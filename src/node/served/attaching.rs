@@ -1,0 +1,219 @@
+//! What a peer asks for when it attaches, and whether it may have that.
+
+use std::sync::Arc;
+
+use super::attachment::ServedAttachment;
+use super::{DialledFor, Served};
+use crate::control::{Attach, AttachmentId, ControlError, Grant, RefuseReason, SchemaJson};
+use crate::event::Event;
+use crate::fabric::{Exposure, FabricError, Offer, RemoteKey};
+use crate::id::{Delivery, TopicName};
+use crate::limits;
+use crate::node::core::NodeCore;
+use crate::node::dial::Pending;
+use crate::publisher::PublishedTopic;
+use crate::sync::atomic::Ordering;
+
+/// What a peer is told that was dialled and asks for anything but its one subscription.
+const DIALLED_FOR_ONE: &str = "it was dialled for one subscription to one topic";
+/// What a peer is told that attaches too late.
+const GIVEN_UP: &str = "the publisher does not wait for it any more";
+
+/// Why a request is refused.
+#[derive(Debug)]
+struct Objection {
+    reason: RefuseReason,
+    /// In words; may be empty.
+    text: String,
+}
+
+/// A topic that a peer may have.
+#[derive(Debug)]
+struct Admitted {
+    topic: Arc<PublishedTopic>,
+    schema: SchemaJson,
+    /// What the peer gets to know of its repository.
+    remote_key: RemoteKey,
+}
+
+impl Served {
+    pub(super) fn attach(&mut self, core: &NodeCore, attach: Attach) -> Result<(), ControlError> {
+        match self.admit(core, &attach) {
+            Ok(admitted) => self.grant(core, &attach, admitted),
+            Err(Objection { reason, text }) => {
+                self.tell_refused(core, &attach.topic, reason, &text);
+                self.tell_unfit(&attach.topic, reason, &text);
+                self.session.refuse(attach.attachment, reason, &text)
+            }
+        }
+    }
+
+    fn tell_refused(&self, core: &NodeCore, topic: &TopicName, reason: RefuseReason, text: &str) {
+        let peer = self.peer.as_ref().unwrap_or_else(|| &core.identity().node).clone();
+        let separator = if text.is_empty() { "" } else { ": " };
+        let (topic, reason) = (topic.to_string(), format!("{reason}{separator}{text}"));
+        core.tell(&Event::Refused { peer, topic, reason });
+    }
+
+    /// Tells whoever invited the peer to this topic why it cannot have it.
+    fn tell_unfit(&self, topic: &TopicName, reason: RefuseReason, text: &str) {
+        let invited = self.invitation.iter().filter(|invitation| invitation.topic() == topic);
+        invited.for_each(|invitation| invitation.unfit(reason, text));
+    }
+
+    /// The topic that the peer asks for, if it may have it; otherwise why not.
+    fn admit(&mut self, core: &NodeCore, attach: &Attach) -> Result<Admitted, Objection> {
+        let is_meant = |dialled: &DialledFor| !dialled.is_granted && dialled.topic == attach.topic;
+        if !self.dialled_for.as_ref().is_none_or(is_meant) {
+            return Err(Objection::new(RefuseReason::NotPermitted, DIALLED_FOR_ONE));
+        }
+        let Some(topic) = core.topic(&attach.topic) else {
+            return Err(Objection::new(RefuseReason::NoSuchTopic, ""));
+        };
+        let schema = topic.schema();
+        if attach.schema_hash.is_some_and(|hash| hash != schema.hash()) {
+            let text = format!("the topic's values are {} ({})", schema.type_name(), schema.encoding());
+            return Err(Objection::new(RefuseReason::SchemaMismatch, text));
+        }
+        let Ok(schema) = SchemaJson::new(schema.to_json()) else {
+            return Err(Objection::new(
+                RefuseReason::NotPermitted,
+                "the topic's schema is too long to be sent",
+            ));
+        };
+        let remote_key = match self.connection.prepare(topic.registration()) {
+            Ok(remote_key) => remote_key,
+            // It is noticed as soon as the answer is sent.
+            Err(FabricError::Closed) => RemoteKey::default(),
+            Err(error) => {
+                let text = format!("the publisher's node cannot offer the topic: {error}");
+                return Err(Objection::new(RefuseReason::NotPermitted, text));
+            }
+        };
+        if attach.delivery == Delivery::Pull && !is_awaited(&mut self.invitation, &attach.topic) {
+            return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
+        }
+        Ok(Admitted { topic, schema, remote_key })
+    }
+
+    fn grant(
+        &mut self,
+        core: &NodeCore,
+        attach: &Attach,
+        Admitted { topic, schema, remote_key: RemoteKey { key, address } }: Admitted,
+    ) -> Result<(), ControlError> {
+        let Attach { attachment, delivery, start, .. } = *attach;
+        assert_eq!(topic.registration().exposure(), Exposure::Read, "peers can only read a repository");
+        let grant = Grant {
+            attachment,
+            topic_id: topic.topic_id(),
+            kind: topic.kind(),
+            epoch: topic.epoch(),
+            geometry: topic.geometry().numbers().into(),
+            schema,
+            key,
+            address,
+            newest: topic.newest(),
+        };
+        let start = (start.into(), grant.newest);
+        let mut attached = ServedAttachment::new(topic, delivery, start, Arc::default());
+        if delivery == Delivery::Pull {
+            attached.count(core, self.peer.as_ref());
+        }
+        self.attachments.insert(attachment, attached);
+        if let Some(dialled_for) = &mut self.dialled_for {
+            dialled_for.is_granted = true;
+        }
+        self.session.grant(grant)
+    }
+
+    pub(super) fn lend(
+        &mut self,
+        core: &NodeCore,
+        id: AttachmentId,
+        offer: Option<Box<dyn Offer>>,
+    ) -> Result<(), ControlError> {
+        match self.take_landing(core, id, offer) {
+            Ok(()) => Ok(()),
+            Err(Objection { reason, text }) => {
+                if let Some(attachment) = self.attachments.get(&id) {
+                    let topic = attachment.topic.name();
+                    self.tell_refused(core, topic, reason, &text);
+                    self.tell_unfit(topic, reason, &text);
+                }
+                self.session.refuse(id, reason, &text)
+            }
+        }
+    }
+
+    /// Hands the landing region that was lent over to the publisher, or says why that cannot be.
+    fn take_landing(
+        &mut self,
+        core: &NodeCore,
+        id: AttachmentId,
+        offer: Option<Box<dyn Offer>>,
+    ) -> Result<(), Objection> {
+        let unfit = |text: &str| Objection::new(RefuseReason::LandingUnfit, text);
+        let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
+        let offer = offer.ok_or_else(|| unfit("no region came with the message"))?;
+        let topic = Arc::clone(&attachment.topic);
+        if topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
+            return Err(Objection::new(RefuseReason::TooManySubscribers, ""));
+        }
+        let len = topic.geometry().region_len();
+        let (held, max) = (self.landing_len(id), limits::LANDING_LEN_PER_SESSION_MAX);
+        if len > max.saturating_sub(held) {
+            let text = format!(
+                "the session has landing regions of {held} bytes, and may have {max}: it cannot have {len} more"
+            );
+            return Err(unfit(&text));
+        }
+        let remote = offer.open_write(len).map_err(|error| unfit(&error.to_string()))?;
+        let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
+        attachment.revocation = Some(remote.revocation());
+        // One that was refused before is closed, and stays so.
+        attachment.closed = Arc::default();
+        if !topic.landings().lend(remote, &attachment.closed, attachment.start, core.copy_room()) {
+            return Err(unfit("it cannot be written"));
+        }
+        if !is_awaited(&mut self.invitation, topic.name()) {
+            attachment.closed.store(true, Ordering::Relaxed);
+            return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
+        }
+        attachment.count(core, self.peer.as_ref());
+        attachment.is_beginning = true;
+        Ok(())
+    }
+
+    /// Bytes of the peer's landing regions, except that of this attachment.
+    fn landing_len(&self, except: AttachmentId) -> usize {
+        let held = self.attachments.iter().chain(&self.leaving).filter(|(id, _)| **id != except);
+        let has_landing = |it: &&ServedAttachment| it.revocation.is_some();
+        held.map(|(_, it)| it).filter(has_landing).map(|it| it.topic.geometry().region_len()).sum()
+    }
+
+    /// Tells the peer of landing regions that were taken, and that it can begin to read.
+    pub(super) fn tell_lent(&mut self) {
+        for (id, attachment) in &mut self.attachments {
+            if attachment.is_beginning && attachment.topic.landings().is_begun(&attachment.closed) {
+                attachment.is_beginning = false;
+                // It fails when the session, or the topic, has ended meanwhile: then the peer was told that.
+                let _ = self.session.lent(*id);
+            }
+        }
+    }
+}
+
+impl Objection {
+    fn new(reason: RefuseReason, text: impl Into<String>) -> Self {
+        Self { reason, text: text.into() }
+    }
+}
+
+/// Tells whoever dialled the peer that it is attached to this topic now. False when it must not be, because the one who
+/// dialled has given up.
+fn is_awaited(invitation: &mut Option<Pending>, topic: &TopicName) -> bool {
+    let Some(invited) = invitation.take_if(|invitation| invitation.topic() == topic) else { return true };
+    *invitation = invited.attached().err();
+    invitation.is_none()
+}

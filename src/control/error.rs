@@ -230,6 +230,30 @@ impl RefuseReason {
     }
 }
 
+impl RefuseReason {
+    /// What to tell a peer that met a limit of this node: its value, and what to do. Empty for every other reason.
+    pub(crate) fn advice(self) -> String {
+        match self {
+            Self::TooManySubscribers => {
+                let max = limits::PUSH_SUBSCRIBERS_MAX;
+                format!("{max} push subscribers; subscribe by pull, or close one of them")
+            }
+            Self::TooManyAttachments => {
+                let max = limits::ATTACHMENTS_PER_SESSION_MAX;
+                format!("{max} attachments; detach one of them, or open another session")
+            }
+            Self::TooManySessions => {
+                let (served, invited) = (limits::SESSIONS_MAX, limits::INVITED_SESSIONS_MAX);
+                format!(
+                    "{served} sessions, {invited} of them with publishers that dialled it; close one of them, or open \
+                     another node there"
+                )
+            }
+            _ => String::new(),
+        }
+    }
+}
+
 impl From<u16> for RefuseReason {
     fn from(code: u16) -> Self {
         match code {
@@ -302,6 +326,18 @@ mod tests {
         }
         assert_eq!(RefuseReason::from(7), RefuseReason::ShuttingDown);
         assert_eq!(RefuseReason::from(31), RefuseReason::Unknown(31));
+    }
+
+    #[test]
+    fn a_refusal_by_a_limit_names_it() {
+        for (reason, max) in [
+            (RefuseReason::TooManySubscribers, limits::PUSH_SUBSCRIBERS_MAX),
+            (RefuseReason::TooManyAttachments, limits::ATTACHMENTS_PER_SESSION_MAX),
+            (RefuseReason::TooManySessions, limits::SESSIONS_MAX),
+        ] {
+            assert!(reason.advice().contains(&max.to_string()), "{reason}: {}", reason.advice());
+        }
+        assert!(RefuseReason::NoSuchTopic.advice().is_empty());
     }
 
     #[test]

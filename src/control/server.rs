@@ -414,7 +414,8 @@ impl ServerSession {
             return Err(step.wrong("Attach", attachment));
         }
         if self.attachments.len() >= limits::ATTACHMENTS_PER_SESSION_MAX {
-            self.send_refused(attachment, RefuseReason::TooManyAttachments, "");
+            let reason = RefuseReason::TooManyAttachments;
+            self.send_refused(attachment, reason, &reason.advice());
             return Ok(());
         }
         self.attachments.insert(attachment, Step::Attaching(attach.delivery));

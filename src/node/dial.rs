@@ -107,6 +107,20 @@ pub(super) struct Invitation {
     progress: Mutex<Progress>,
     /// Wakes whoever waits for the outcome.
     settled: Waker,
+    #[cfg(test)]
+    witness: Mutex<Witness>,
+}
+
+/// What a test does at the moment at which an invitation is settled.
+#[cfg(test)]
+#[derive(Default)]
+struct Witness(Option<Box<dyn FnOnce() + Send>>);
+
+#[cfg(test)]
+impl std::fmt::Debug for Witness {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.write_str("Witness")
+    }
 }
 
 #[derive(Debug, Default)]
@@ -170,8 +184,14 @@ pub(super) fn invite(
         Ok(settled) => settled,
         Err(source) => return Err(DialError::Unreachable { topic, source }),
     };
-    let invitation = Invitation { address: address.clone(), topic, progress: Mutex::default(), settled };
-    let invitation = Arc::new(invitation);
+    let invitation = Arc::new(Invitation {
+        address: address.clone(),
+        topic,
+        progress: Mutex::default(),
+        settled,
+        #[cfg(test)]
+        witness: Mutex::default(),
+    });
     let pending = Pending(Arc::clone(&invitation));
     let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
     core.dialled().lock().push(served);
@@ -201,15 +221,24 @@ impl Invitation {
         }
     }
 
-    /// Whether it was open, and has ended in this way.
-    fn settle(&self, stage: Stage) -> bool {
+    /// Whether it was open, and has ended in this way: then this was done before anybody could see that.
+    fn settle(&self, stage: Stage, effect: impl FnOnce()) -> bool {
         let mut progress = self.progress.lock();
         let is_open = matches!(progress.stage, Stage::Open);
         if is_open {
+            effect();
             progress.stage = stage;
             self.settled.wake();
+            #[cfg(test)]
+            self.witness.lock().0.take().into_iter().for_each(|witness| witness());
         }
         is_open
+    }
+
+    /// Has this done as soon as the outcome can be seen.
+    #[cfg(test)]
+    pub(super) fn when_settled(&self, witness: impl FnOnce() + Send + 'static) {
+        self.witness.lock().0 = Some(Box::new(witness));
     }
 }
 
@@ -229,16 +258,20 @@ impl Pending {
         self.0.progress.lock().greeted = true;
     }
 
-    /// The peer is about to be attached to the topic. Gives the invitation back if that has failed already, or nobody waits
-    /// for it any more: then it must not be.
-    pub(super) fn attached(self) -> Result<(), Self> {
-        if self.0.settle(Stage::Attached) { Ok(()) } else { Err(self) }
+    /// Attaches the peer to the topic. Gives the invitation back, and does not attach it, if the invitation has failed already
+    /// or the dialling thread has given up.
+    pub(super) fn attached(self, attach: impl FnOnce()) -> Result<(), Self> {
+        if self.0.settle(Stage::Attached, attach) { Ok(()) } else { Err(self) }
+    }
+
+    fn fail(&self, error: DialError) {
+        self.0.settle(Stage::Failed(error), || {});
     }
 
     /// This node refused the peer's request to attach, or its landing region.
     pub(super) fn unfit(&self, reason: RefuseReason, text: &str) {
         let (address, topic, text) = (self.0.address.clone(), self.0.topic.clone(), text.to_owned());
-        self.0.settle(Stage::Failed(DialError::Unfit { address, topic, reason, text }));
+        self.fail(DialError::Unfit { address, topic, reason, text });
     }
 
     /// The connection failed before the peer said hello: it could not be reached, unless it sent what is no message.
@@ -250,26 +283,26 @@ impl Pending {
             }
             source => {
                 let topic = self.0.topic.clone();
-                self.0.settle(Stage::Failed(DialError::Unreachable { topic, source }));
+                self.fail(DialError::Unreachable { topic, source });
             }
         }
     }
 
     /// This node has no room for the session.
     pub(super) fn no_room(&self) {
-        self.0.settle(Stage::Failed(DialError::TooManySessions));
+        self.fail(DialError::TooManySessions);
     }
 
     /// The session is over: in good order, or for this reason.
     pub(super) fn closed(&self, error: Option<&ControlError>) {
         let (address, topic) = (self.0.address.clone(), self.0.topic.clone());
-        self.0.settle(Stage::Failed(match error.cloned() {
+        self.fail(match error.cloned() {
             None => DialError::Left { address, topic },
             Some(ControlError::Refused { reason, text }) => {
                 DialError::Refused { address, topic, reason, text }
             }
             Some(source) => DialError::Session { address, source },
-        }));
+        });
     }
 }
 

@@ -80,7 +80,8 @@ impl Served {
     ) -> Result<Self, std::io::Error> {
         let mut session = ServerSession::new(now_ns, core.identity().clone(), core.nonce()?);
         if !room {
-            session.reject(RefuseReason::TooManySessions, "");
+            let reason = RefuseReason::TooManySessions;
+            session.reject(reason, &reason.advice());
         }
         Ok(Self::with(connection, session))
     }
@@ -299,7 +300,7 @@ impl Served {
     fn take_invite(&mut self, core: &NodeCore, Invite { identity: inviter, topic }: Invite) {
         match core.backlogs().admit(&topic) {
             Ok((backlog, place)) => self.invited = Some(Invited { inviter, backlog, place }),
-            Err(reason) => self.session.reject(reason, ""),
+            Err(reason) => self.session.reject(reason, &reason.advice()),
         }
     }
 

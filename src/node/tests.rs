@@ -334,6 +334,7 @@ fn a_topic_takes_as_many_push_subscribers_as_its_limit_says() {
     let error = open().unwrap_err();
     let full = RefuseReason::TooManySubscribers;
     assert!(matches!(error, SubscriberError::Refused { reason, .. } if reason == full), "{error}");
+    assert!(error.to_string().contains(&limits::PUSH_SUBSCRIBERS_MAX.to_string()), "{error}");
     drop(subscribers);
     wait_until("room", || publisher.push_subscribers() == 0);
     open().unwrap();

@@ -38,8 +38,9 @@ struct Admitted {
 
 impl Served {
     pub(super) fn attach(&mut self, core: &NodeCore, attach: Attach) -> Result<(), ControlError> {
-        match self.admit(core, &attach) {
-            Ok(admitted) => self.grant(core, &attach, admitted),
+        let admitted = self.admit(core, &attach);
+        match admitted.and_then(|admitted| self.begin(core, &attach, admitted)) {
+            Ok(grant) => self.session.grant(grant),
             Err(Objection { reason, text }) => {
                 self.tell_refused(core, &attach.topic, reason, &text);
                 self.tell_unfit(&attach.topic, reason, &text);
@@ -90,18 +91,16 @@ impl Served {
                 return Err(Objection::new(RefuseReason::NotPermitted, text));
             }
         };
-        if attach.delivery == Delivery::Pull && !is_awaited(&mut self.invitation, &attach.topic) {
-            return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
-        }
         Ok(Admitted { topic, schema, remote_key })
     }
 
-    fn grant(
+    /// Begins the attachment, and says what the peer is granted. A pull subscriber is attached by that.
+    fn begin(
         &mut self,
         core: &NodeCore,
         attach: &Attach,
         Admitted { topic, schema, remote_key: RemoteKey { key, address } }: Admitted,
-    ) -> Result<(), ControlError> {
+    ) -> Result<Grant, Objection> {
         let Attach { attachment, delivery, start, .. } = *attach;
         assert_eq!(topic.registration().exposure(), Exposure::Read, "peers can only read a repository");
         let grant = Grant {
@@ -118,13 +117,14 @@ impl Served {
         let start = (start.into(), grant.newest);
         let mut attached = ServedAttachment::new(topic, delivery, start, Arc::default());
         if delivery == Delivery::Pull {
-            attached.count(core, self.peer.as_ref());
+            settle(&mut self.invitation, &mut attached)?;
+            attached.tell(core, self.peer.as_ref());
         }
         self.attachments.insert(attachment, attached);
         if let Some(dialled_for) = &mut self.dialled_for {
             dialled_for.is_granted = true;
         }
-        self.session.grant(grant)
+        Ok(grant)
     }
 
     pub(super) fn lend(
@@ -158,7 +158,8 @@ impl Served {
         let offer = offer.ok_or_else(|| unfit("no region came with the message"))?;
         let topic = Arc::clone(&attachment.topic);
         if topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
-            return Err(Objection::new(RefuseReason::TooManySubscribers, ""));
+            let reason = RefuseReason::TooManySubscribers;
+            return Err(Objection::new(reason, reason.advice()));
         }
         let len = topic.geometry().region_len();
         let (held, max) = (self.landing_len(id), limits::LANDING_LEN_PER_SESSION_MAX);
@@ -176,11 +177,11 @@ impl Served {
         if !topic.landings().lend(remote, &attachment.closed, attachment.start, core.copy_room()) {
             return Err(unfit("it cannot be written"));
         }
-        if !is_awaited(&mut self.invitation, topic.name()) {
+        if let Err(objection) = settle(&mut self.invitation, attachment) {
             attachment.closed.store(true, Ordering::Relaxed);
-            return Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP));
+            return Err(objection);
         }
-        attachment.count(core, self.peer.as_ref());
+        attachment.tell(core, self.peer.as_ref());
         attachment.is_beginning = true;
         Ok(())
     }
@@ -210,10 +211,17 @@ impl Objection {
     }
 }
 
-/// Tells whoever dialled the peer that it is attached to this topic now. False when it must not be, because the one who
-/// dialled has given up.
-fn is_awaited(invitation: &mut Option<Pending>, topic: &TopicName) -> bool {
-    let Some(invited) = invitation.take_if(|invitation| invitation.topic() == topic) else { return true };
-    *invitation = invited.attached().err();
-    invitation.is_none()
+/// Counts the attachment, which takes effect by that, and only then settles the invitation to it, if there is one: what is
+/// published after a dial has returned reaches the subscriber. An objection if the dialling thread has given up.
+fn settle(invitation: &mut Option<Pending>, attachment: &mut ServedAttachment) -> Result<(), Objection> {
+    let topic = attachment.topic.name().clone();
+    let Some(invited) = invitation.take_if(|invitation| *invitation.topic() == topic) else {
+        attachment.count();
+        return Ok(());
+    };
+    *invitation = invited.attached(|| attachment.count()).err();
+    match invitation {
+        None => Ok(()),
+        Some(_) => Err(Objection::new(RefuseReason::NotPermitted, GIVEN_UP)),
+    }
 }

@@ -50,10 +50,14 @@ impl ServedAttachment {
     }
 
     /// Counts it among the topic's subscribers.
-    pub(super) fn count(&mut self, core: &NodeCore, peer: Option<&NodeName>) {
+    pub(super) fn count(&mut self) {
         self.counted = true;
         let gauge = self.gauge();
         gauge.set(gauge.value() + 1);
+    }
+
+    /// Reports that this peer has attached.
+    pub(super) fn tell(&self, core: &NodeCore, peer: Option<&NodeName>) {
         if let Some(peer) = peer {
             let (peer, topic) = (peer.clone(), self.topic.name().clone());
             core.tell(&Event::Attached { peer, topic, delivery: self.delivery });

@@ -3,7 +3,7 @@
 use super::*;
 use crate::control::RefuseReason;
 use crate::fabric::Address;
-use crate::node::dial::invite;
+use crate::node::dial::{Invitation, invite};
 use crate::node::{DialError, StateListener};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -337,6 +337,66 @@ fn a_stopped_process_costs_the_other_its_patience_and_later_dials_succeed() {
             dial(&publishing, &desk).expect("it goes on as before");
             (0..100).for_each(|_| world.turn());
             desk.take_one().catch_up(&world, 4);
+        });
+    }
+}
+
+/// Begins to dial the desk, and does this at the moment at which the outcome can be seen.
+fn invite_and(node: &Node, desk: &Address, witness: impl FnOnce() + Send + 'static) -> Arc<Invitation> {
+    let invitation = invite(node.core(), "topic".parse().unwrap(), desk, u64::MAX).unwrap();
+    invitation.when_settled(witness);
+    invitation
+}
+
+#[test]
+fn a_subscriber_is_counted_before_its_dial_returns() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 12, |seed| {
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", false);
+            let publisher = publisher(&publishing);
+            let desk = Desk::open(&world, world.node("desk", true), delivery);
+            let topic = publishing.core().topic(publisher.topic()).unwrap();
+            let counted = Arc::new(Mutex::new(None));
+            let seen = Arc::clone(&counted);
+            let invitation = invite_and(&publishing, &desk.address(), move || {
+                let count = topic.pull_subscribers().value() + topic.push_subscribers().value();
+                *seen.lock() = Some(count);
+            });
+            (0..SETTLED_WITHIN).for_each(|_| world.turn());
+            assert!(matches!(invitation.outcome(true), Some(Ok(()))));
+            assert_eq!(*counted.lock(), Some(1), "{reach:?}, {delivery:?}");
+        });
+    }
+}
+
+#[test]
+fn a_record_that_is_published_as_soon_as_a_dial_returns_is_received() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 12, |seed| {
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", false);
+            let publisher = publishing.log_publisher::<Value>("topic").payload_len_max(128).open().unwrap();
+            let publisher = Arc::new(Mutex::new(publisher));
+            let node = world.node("desk", true);
+            let listener = node.log_listener::<Value>("topic").delivery(delivery).open().unwrap();
+            let accepted = Arc::new(Mutex::new(None));
+            let kept = Arc::clone(&accepted);
+            world.spawn(move || {
+                *kept.lock() = listener.accept_timeout(Duration::ZERO).unwrap();
+                kept.lock().is_none()
+            });
+            let publishes = Arc::clone(&publisher);
+            let address = node.address().unwrap();
+            let _invitation = invite_and(&publishing, &address, move || {
+                publishes.lock().publish(&value(1)).unwrap();
+            });
+            let received = (0..TURNS).find_map(|_| {
+                world.turn();
+                accepted.lock().as_mut().and_then(|subscriber| subscriber.try_receive().unwrap())
+            });
+            let record = received.unwrap_or_else(|| panic!("nothing came, {reach:?}, {delivery:?}"));
+            assert_eq!((record.sequence.get(), record.value), (1, value(1)));
         });
     }
 }

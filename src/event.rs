@@ -71,6 +71,12 @@ pub enum Event {
         /// Whether the peer said goodbye; a process that died did not.
         orderly: bool,
     },
+    /// The node's thread has panicked and ended: the node serves nothing any more. Publishing fails from then on, and what
+    /// this node subscribes to is gone.
+    NodeFailed {
+        /// What the panic said.
+        reason: String,
+    },
     /// The driving loop met a failure of the operating system and went on.
     Trouble {
         /// What failed, and how.
@@ -78,7 +84,7 @@ pub enum Event {
     },
 }
 
-/// Takes the events of a node, on its driving thread. Must not block.
+/// Takes the events of a node, on its driving thread. Must not block. A panic in it is caught and logged, and costs the event.
 pub trait EventSink: Debug + Send + Sync {
     /// Takes one event.
     fn event(&self, event: &Event);
@@ -97,6 +103,7 @@ impl EventSink for TracingSink {
             | Event::Trouble { .. } => {
                 tracing::warn!(target: "fabricast", ?event);
             }
+            Event::NodeFailed { .. } => tracing::error!(target: "fabricast", ?event),
             Event::SessionClosed { orderly: false, .. } => tracing::info!(target: "fabricast", ?event),
             _ => tracing::debug!(target: "fabricast", ?event),
         }

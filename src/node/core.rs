@@ -1,17 +1,19 @@
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::ops::Bound;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::link::Link;
+use super::link::{self, Link};
 use super::listener::Backlogs;
 use super::notices::NoticeSenders;
 use super::served::Served;
 use crate::clock::Clock;
-use crate::control::Identity;
+use crate::control::{ControlError, Identity};
 use crate::event::{Event, EventSink};
 use crate::fabric::{Address, Connection, Fabric, FabricError, Waker};
 use crate::id::{TopicId, TopicName};
@@ -40,6 +42,8 @@ pub(crate) struct NodeCore {
     notice_senders: NoticeSenders,
     /// What its thread may still copy to landing regions in this turn.
     copy_room: CopyRoom,
+    /// Why its thread has ended before its time.
+    failure: OnceLock<String>,
 }
 
 /// A topic's name, taken until its topic is there or opening it has failed.
@@ -74,6 +78,7 @@ impl NodeCore {
             dialled,
             notice_senders,
             copy_room: CopyRoom::new(),
+            failure: OnceLock::new(),
         })
     }
 
@@ -115,9 +120,28 @@ impl NodeCore {
         &self.waker
     }
 
-    /// Tells what happened.
+    /// Tells what happened. A sink that panics costs its event.
     pub(super) fn tell(&self, event: &Event) {
-        self.events.event(event);
+        let told = catch_unwind(AssertUnwindSafe(|| self.events.event(event)));
+        if let Err(panic) = told {
+            let reason = panic_message(panic.as_ref());
+            tracing::error!(target: "fabricast", ?event, reason, "the event sink panicked: the event is lost");
+        }
+    }
+
+    /// Takes note that its thread has panicked, and lets everybody know who relies on it.
+    pub(super) fn fail(&self, panic: &(dyn Any + Send)) {
+        let reason = self.failure.get_or_init(|| panic_message(panic).to_owned());
+        self.topics.lock().values().flatten().for_each(|topic| topic.orphan());
+        link::fail_all(self, &ControlError::Broken { why: thread_failed(reason) });
+        // Nobody serves them: their dials fail.
+        self.dialled.lock().clear();
+        self.tell(&Event::NodeFailed { reason: reason.clone() });
+    }
+
+    /// An error once its thread has panicked.
+    pub(super) fn check_runs(&self) -> Result<(), ControlError> {
+        self.failure.get().map_or(Ok(()), |reason| Err(ControlError::Broken { why: thread_failed(reason) }))
     }
 
     /// A number that no peer can guess.
@@ -127,6 +151,7 @@ impl NodeCore {
 
     /// Takes a topic's name.
     pub(super) fn reserve(&self, name: &TopicName) -> Result<Reserved<'_>, PublisherError> {
+        self.check_runs().map_err(|_| PublisherError::NodeFailed)?;
         let mut topics = self.topics.lock();
         // A topic whose publisher was dropped makes room at once, even if its subscribers have yet to be told.
         let taken =
@@ -192,11 +217,26 @@ impl NodeCore {
 impl Reserved<'_> {
     /// Opens the topic to subscribers.
     pub(super) fn fill(mut self, topic: Arc<PublishedTopic>) {
-        self.core.topics.lock().insert(self.name.clone(), Some(topic));
+        let mut topics = self.core.topics.lock();
+        topics.insert(self.name.clone(), Some(Arc::clone(&topic)));
+        if self.core.failure.get().is_some() {
+            topic.orphan();
+        }
+        drop(topics);
         self.filled = true;
         // From now on its heart beats.
         self.core.waker.wake();
     }
+}
+
+/// What a panic said.
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it gave no reason")
+}
+
+fn thread_failed(reason: &str) -> String {
+    format!("the thread of this node has panicked ({reason}): open another node")
 }
 
 impl Drop for Reserved<'_> {

@@ -172,6 +172,7 @@ pub(super) fn invite(
     address: &Address,
     deadline_ns: u64,
 ) -> Result<Arc<Invitation>, DialError> {
+    core.check_runs().map_err(|source| DialError::Session { address: address.clone(), source })?;
     if core.topic(&topic).is_none() {
         return Err(DialError::NoSuchTopic { topic });
     }

@@ -1,4 +1,5 @@
 use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -252,12 +253,19 @@ impl DriverThread {
     pub(super) fn start(mut driver: Driver, core: Arc<NodeCore>) -> Result<Self, std::io::Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
+        let failing = Arc::clone(&core);
         let thread = std::thread::Builder::new().name("fabricast-node".to_owned()).spawn(move || {
-            while !stopped.load(Ordering::Acquire) {
-                driver.turn();
-                driver.wait();
+            let run = move || {
+                while !stopped.load(Ordering::Acquire) {
+                    driver.turn();
+                    driver.wait();
+                }
+                driver.farewell();
+            };
+            // The driver, and with it every session that this node serves, ends before anybody is told.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
+                failing.fail(panic.as_ref());
             }
-            driver.farewell();
         })?;
         Ok(Self { core, stop, thread: Some(thread) })
     }

@@ -142,6 +142,7 @@ impl Link {
 
     /// A new session with the node at this address.
     pub(super) fn dial(core: &NodeCore, address: &Address, patience_ns: u64) -> Result<Arc<Self>, LinkError> {
+        core.check_runs().map_err(LinkError::Session)?;
         let (connection, left_ns) = core.dial(address, patience_ns).map_err(LinkError::Fabric)?;
         let link = Self::new(core, connection, left_ns)?;
         let link = Arc::new(Self { address: Some(address.clone()), patience_ns, ..link });
@@ -309,6 +310,12 @@ pub(super) fn turn_all(core: &NodeCore) {
         state.flush();
         !(unused && state.failure.is_some())
     });
+}
+
+/// Ends all sessions of a node whose thread has panicked, for this reason.
+pub(super) fn fail_all(core: &NodeCore, error: &ControlError) {
+    let links = std::mem::take(&mut *core.links().lock());
+    links.iter().for_each(|link| link.state.lock().fail(error.clone()));
 }
 
 /// Ends all sessions of a node that stops.

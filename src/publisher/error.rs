@@ -22,6 +22,11 @@ pub enum PublishError {
     /// The value could not be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
+    /// The node's thread has panicked: it serves no subscribers any more. Its last event and log record say why.
+    #[error(
+        "the node's thread has panicked and serves no subscribers: see its NodeFailed event, and open another node"
+    )]
+    NodeFailed,
 }
 
 impl PublishError {
@@ -30,6 +35,7 @@ impl PublishError {
         match self {
             Self::TooLong { .. } => "value too long",
             Self::Encode(_) => "value not encodable",
+            Self::NodeFailed => "node failed",
         }
     }
 }
@@ -63,6 +69,11 @@ pub enum PublisherError {
         max = limits::TOPICS_MAX
     )]
     TooManyTopics,
+    /// The node's thread has panicked: it serves no subscribers any more.
+    #[error(
+        "the node's thread has panicked and serves no subscribers: see its NodeFailed event, and open another node"
+    )]
+    NodeFailed,
     /// The name is not one a topic can have.
     #[error(transparent)]
     Name(#[from] crate::id::NameError),

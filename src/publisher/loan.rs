@@ -28,7 +28,9 @@ impl<'a> Loan<'a> {
     /// # Errors
     ///
     /// [`PublishError::TooLong`] when they do not fit; none of them is appended then, and the loan goes on.
+    /// [`PublishError::NodeFailed`] when the node's thread has panicked.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), PublishError> {
+        self.output.check_served()?;
         Ok(self.staged.append(bytes)?)
     }
 

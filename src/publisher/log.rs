@@ -87,7 +87,8 @@ impl<T: Payload> LogPublisher<T> {
     /// # Errors
     ///
     /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`]
-    /// when its type refuses to be encoded. Nothing is published then.
+    /// when its type refuses to be encoded, [`PublishError::NodeFailed`] when the node's thread has panicked. Nothing is
+    /// published then.
     #[inline]
     pub fn publish(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
         let began_ns = self.output.clock.realtime_ns();
@@ -173,6 +174,7 @@ impl<T: Payload> LogPublisher<T> {
 
     #[inline]
     fn append_at(&mut self, value: &T::Borrowed, now_ns: u64) -> Result<Sequence, PublishError> {
+        self.output.topic.check_served()?;
         let appended = match T::as_bytes(value) {
             Some(bytes) => self.append_bytes(bytes.len(), now_ns, |_| bytes),
             None => match T::encode(value, &mut self.scratch) {

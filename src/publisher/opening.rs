@@ -135,6 +135,7 @@ impl Opening {
             notices: self.notices,
             landings,
             ended: AtomicBool::new(false),
+            orphaned: AtomicBool::new(false),
         };
         topic.beat(self.started_ns);
         (Arc::new(topic), self.counts)

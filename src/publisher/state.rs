@@ -81,9 +81,11 @@ impl<T: Payload> StatePublisher<T> {
     /// # Errors
     ///
     /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`]
-    /// when its type refuses to be encoded. Nothing is published then.
+    /// when its type refuses to be encoded, [`PublishError::NodeFailed`] when the node's thread has panicked. Nothing is
+    /// published then.
     #[inline]
     pub fn publish(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
+        self.output.check_served()?;
         let began_ns = self.output.realtime_ns();
         let committed = match T::as_bytes(value) {
             Some(bytes) => self.writer.publish(bytes, self.encoding, began_ns).map_err(PublishError::from),
@@ -158,6 +160,12 @@ impl StatePublisher<Raw> {
 }
 
 impl Output {
+    /// An error once the thread of the topic's node has panicked.
+    #[inline]
+    pub(super) fn check_served(&self) -> Result<(), PublishError> {
+        self.topic.check_served()
+    }
+
     /// The time, nanoseconds since the Unix epoch.
     #[inline]
     pub(super) fn realtime_ns(&self) -> u64 {

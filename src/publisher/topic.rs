@@ -1,8 +1,8 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::CopyRoom;
 use super::notices::TopicNotices;
+use super::{CopyRoom, PublishError};
 use crate::fabric::{Registration, RemoteWrite};
 use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
@@ -32,6 +32,8 @@ pub(crate) struct PublishedTopic {
     pub(super) landings: Arc<dyn Landings>,
     /// The publisher was dropped.
     pub(super) ended: AtomicBool,
+    /// The thread of its node has panicked.
+    pub(super) orphaned: AtomicBool,
 }
 
 /// What came of looking after landing regions.
@@ -145,6 +147,17 @@ impl PublishedTopic {
     /// Whether the publisher was dropped.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Tells the publisher that the thread of its node has panicked.
+    pub(crate) fn orphan(&self) {
+        self.orphaned.store(true, Ordering::Relaxed);
+    }
+
+    /// An error once the thread of its node has panicked. One load.
+    #[inline]
+    pub(super) fn check_served(&self) -> Result<(), PublishError> {
+        if self.orphaned.load(Ordering::Relaxed) { Err(PublishError::NodeFailed) } else { Ok(()) }
     }
 
     /// Who is told of what it publishes.

@@ -7,17 +7,18 @@ use crate::clock::Clock as _;
 use crate::control::{ClientEvent, ClientSession, Start, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
-    Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey, RemoteRead,
+    Address, Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey, RemoteRead,
     RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::Delivery;
 use crate::memory::{Protection, Region};
+use crate::node::DialError;
 use crate::node::Node;
 use crate::node::builder::assemble;
 use crate::node::served::tests::Scripted;
 use crate::notice::BELL_LEN;
 use crate::payload::Raw;
-use crate::publisher::LogPublisher;
+use crate::publisher::{LogPublisher, PublishError, PublisherError};
 use crate::repository::log::LogStart;
 use crate::sync::atomic::AtomicU64;
 use crate::testkit::fabric::{Network, Reach};
@@ -398,4 +399,89 @@ fn a_topic_that_has_ended_and_waits_for_a_stopped_subscriber_lets_the_node_rest(
     network.clock().advance(limits::LOG_REST_NS_MAX);
     turn(&mut driver);
     assert!(!topic.landings().rests(&closed) && !topic.landings().owe(&closed));
+}
+
+/// A sink that is broken.
+#[derive(Debug)]
+struct Panics;
+
+impl EventSink for Panics {
+    fn event(&self, event: &Event) {
+        panic!("the sink fails at {event:?}");
+    }
+}
+
+#[test]
+fn an_event_sink_that_panics_costs_its_event_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let node =
+        Node::builder().name("p").unwrap().runtime_dir(dir.path()).events(Arc::new(Panics)).open().unwrap();
+    let mut publisher = node.state_publisher::<u64>("t").open().unwrap();
+    for round in 1..4 {
+        let peer = Node::builder().runtime_dir(dir.path()).open().unwrap();
+        let mut subscriber = peer.state_subscriber::<u64>("shm:p/t").open().unwrap();
+        publisher.publish(&round).unwrap();
+        assert_eq!(subscriber.try_receive().unwrap().unwrap().value, round);
+    }
+}
+
+/// A listener whose provider has a fault.
+#[derive(Debug)]
+struct Faulty(Arc<AtomicBool>);
+
+impl Listener for Faulty {
+    fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
+        assert!(!self.0.load(Ordering::Relaxed), "the provider fails");
+        Ok(None)
+    }
+
+    fn addresses(&self) -> Vec<Address> {
+        Vec::new()
+    }
+
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+#[derive(Debug, Default)]
+struct Recorder(Mutex<Vec<Event>>);
+
+impl EventSink for Recorder {
+    fn event(&self, event: &Event) {
+        self.0.lock().push(event.clone());
+    }
+}
+
+#[test]
+fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
+    let network = Network::new(0, Reach::Mapped);
+    let name = "node".parse().unwrap();
+    let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
+    let (fails, recorder) = (Arc::new(AtomicBool::new(false)), Arc::new(Recorder::default()));
+    let (core, mut driver) = assemble(None, fabric, clock, Arc::clone(&recorder) as _).unwrap();
+    driver.listener = Some(Box::new(Faulty(Arc::clone(&fails))));
+    let thread = DriverThread::start(driver, Arc::clone(&core)).unwrap();
+    let node = Node::new(Arc::clone(&core), Some(thread));
+    let mut state = node.state_publisher::<u64>("state").open().unwrap();
+    let mut log = node.log_publisher::<u64>("log").open().unwrap();
+    state.publish(&1).unwrap();
+    log.publish(&1).unwrap();
+    fails.store(true, Ordering::Relaxed);
+    core.waker().wake();
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while state.publish(&2).is_ok() || log.publish(&2).is_ok() {
+        assert!(std::time::Instant::now() < deadline, "the publishers publish into the void");
+        std::thread::yield_now();
+    }
+    assert!(matches!(state.publish(&3), Err(PublishError::NodeFailed)));
+    assert!(matches!(log.publish_batch(&[3]), Err(PublishError::NodeFailed)));
+    assert!(matches!(node.state_publisher::<u64>("next").open(), Err(PublisherError::NodeFailed)));
+    let failed = |event: &Event| matches!(event, Event::NodeFailed { reason } if reason.contains("the provider fails"));
+    assert!(recorder.0.lock().iter().any(failed), "{:?}", recorder.0.lock());
+    let address = "shm:elsewhere".parse().unwrap();
+    let error = node.dial_subscriber("state", &address, Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(error, DialError::Session { .. }), "{error}");
+    let error = node.state_subscriber::<u64>("shm:elsewhere/t").open().unwrap_err();
+    assert!(error.to_string().contains("the provider fails"), "{error}");
 }

@@ -1,3 +1,4 @@
+mod attachment;
 mod hearing;
 mod waiting;
 
@@ -13,15 +14,13 @@ use super::listener::Place;
 use super::outbox::Outbox;
 use super::served::Invited;
 use crate::control::{
-    AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, NoticeChannel,
-    NoticesBy, RefuseReason, Start, SubscriberCounts, TopicEntry,
+    AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, NoticesBy,
+    RefuseReason, Start, SubscriberCounts, TopicEntry,
 };
-use crate::fabric::{Address, Connection, Exposure, FabricError, Offer, Received, Registration};
+use crate::fabric::{Address, Connection, FabricError, Offer, Received, Registration};
 use crate::id::{Delivery, Sequence, TopicName};
 use crate::limits;
-use crate::memory::Region;
-use crate::repository::state::ReadCounts;
-use crate::subscriber::{Attachment, Ear, End, Granted, Source};
+use crate::subscriber::End;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A session in which this node subscribes. Shared by all subscriptions to a peer that it has dialled, and by the node's thread.
@@ -276,7 +275,8 @@ impl Link {
         let Request { topic, delivery, schema_hash, start } = request;
         let attached = Arc::new(Attached { ended: AtomicBool::new(false), inbox: Mutex::default() });
         let mut state = self.state.lock();
-        let id = state.session.attach(topic, delivery, schema_hash, start).map_err(LinkError::Session)?;
+        let asked = state.session.attach(topic, delivery, schema_hash, start);
+        let id = asked.map_err(|error| state.explain(error))?;
         state.attachments.insert(id, Arc::clone(&attached));
         drop(state);
         let parting = Parting { core: Arc::clone(core) };
@@ -444,6 +444,11 @@ impl LinkState {
         }
     }
 
+    /// Why a request could not be made: a session that is over says how it ended.
+    fn explain(&self, error: ControlError) -> LinkError {
+        LinkError::Session(self.failure.clone().unwrap_or(error))
+    }
+
     /// Ends the session in good order, if it is not over.
     fn end(&mut self, now_ns: u64) {
         self.ending = true;
@@ -488,83 +493,5 @@ impl Attached {
         self.inbox.lock().end.get_or_insert(end);
         // Release: whoever sees the flag finds the reason. Pairs with the Acquire in `has_ended`.
         self.ended.store(true, Ordering::Release);
-    }
-}
-
-impl LinkAttachment {
-    /// Waits for the publisher's answer.
-    pub(super) fn answer(&self) -> Result<Answer, LinkError> {
-        let take = |_: &mut LinkState| self.attached.inbox.lock().answer.take().map(Ok);
-        self.link.wait_for(&self.parting.core, "answer to a request to attach", take)
-    }
-
-    /// Where the publisher's writes to this region are received.
-    pub(super) fn landing(&self, region: Arc<Region>) -> Source {
-        let connection = &self.link.state.lock().connection;
-        let may_lose = connection.writes_may_be_lost();
-        let is_mapped = connection.writes_words_in_order();
-        if is_mapped { Source::Mapped(region) } else { Source::Landing { region, may_lose } }
-    }
-
-    /// Asks to be told of what the topic publishes.
-    pub(super) fn listen(&self) -> Result<(), LinkError> {
-        let mut state = self.link.state.lock();
-        state.session.listen(self.id).map_err(LinkError::Session)?;
-        state.flush();
-        Ok(())
-    }
-
-    /// What tells of what the topic publishes, on the channel that the publisher named.
-    pub(super) fn hear(&self, channel: &NoticeChannel, granted: &Granted) -> Result<Ear, FabricError> {
-        let state = &mut *self.link.state.lock();
-        let ear = Hearing::ear(&mut state.hearing, state.connection.as_ref(), channel, granted)?;
-        // The node's thread tells the peer that the channel is joined.
-        self.parting.core.waker().wake();
-        Ok(ear)
-    }
-
-    /// Lends a landing region to the publisher.
-    pub(super) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
-        let mut state = self.link.state.lock();
-        assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
-        match state.connection.prepare(&landing) {
-            // The session knows better why.
-            Ok(_) | Err(FabricError::Closed) => {}
-            Err(error) => return Err(LinkError::Fabric(error)),
-        }
-        state.session.lend(self.id).map_err(LinkError::Session)?;
-        self.attached.inbox.lock().landing = Some(Arc::new(landing));
-        state.flush();
-        Ok(())
-    }
-}
-
-impl Attachment for LinkAttachment {
-    fn has_ended(&self) -> bool {
-        // Acquire: pairs with the Release in `Attached::finish`.
-        self.attached.ended.load(Ordering::Acquire)
-    }
-
-    fn end(&self) -> Option<End> {
-        self.attached.inbox.lock().end.clone()
-    }
-
-    fn leave(&self, counts: ReadCounts) {
-        let ReadCounts { received, conflated, torn_retries, rejected } = counts;
-        let mut state = self.link.state.lock();
-        let total = &mut state.total;
-        total.received = total.received.saturating_add(received);
-        total.conflated = total.conflated.saturating_add(conflated);
-        total.torn_retries = total.torn_retries.saturating_add(torn_retries);
-        total.rejected = total.rejected.saturating_add(rejected);
-        let counts = SubscriberCounts { received, conflated, torn_retries, rejected };
-        state.leave(self.id, counts);
-        state.flush();
-    }
-}
-
-impl Drop for Parting {
-    fn drop(&mut self) {
-        self.core.waker().wake();
     }
 }

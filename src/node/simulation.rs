@@ -480,5 +480,6 @@ fn a_stopped_publisher_is_fetched_from_and_attaching_to_it_takes_no_longer_than_
 }
 
 mod dialling;
+mod ends;
 mod logs;
 mod notices;

@@ -6,7 +6,7 @@ use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
 use super::terms::{Terms, start_setters, terms_setters};
 use crate::clock::saturate;
-use crate::control::{ControlError, Grant, NoticesBy, Start};
+use crate::control::{ControlError, Grant, NoticesBy, RefuseReason, Start};
 use crate::event::Event;
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
 use crate::id::{Delivery, Sequence, TopicName};
@@ -20,7 +20,7 @@ use crate::payload::{Encoding, Payload, Schema, SchemaError};
 use crate::repository::log::LogStart;
 use crate::repository::state::ReadCounts;
 use crate::subscriber::{
-    AnySubscriber, AttachError, Attachment, GrantError, Granted, Listening, LogSubscriber, Source,
+    AnySubscriber, AttachError, Attachment, End, GrantError, Granted, Listening, LogSubscriber, Source,
     StateSubscriber, SubscriberError, Subscription,
 };
 
@@ -177,7 +177,7 @@ impl Terms {
             None => attach(&dial()?),
             Some(link) => match attach(&link) {
                 // The node may have ended, or started again, since the session began.
-                Err(error) if is_over(&error) => attach(&dial()?),
+                Err(error) if is_over(&link, &error) => attach(&dial()?),
                 attached => attached,
             },
         }
@@ -238,7 +238,8 @@ impl Terms {
                 let region = Arc::new(Region::allocate(len, Protection::PeerSeals)?);
                 let is_log = granted.geometry.log().is_some();
                 let exposure = if is_log { Exposure::Exchange } else { Exposure::Write };
-                attachment.lend(core.fabric().register(&region, exposure)?)?;
+                let lent = attachment.lend(core.fabric().register(&region, exposure)?);
+                lent.map_err(|error| if has_ended(attachment) { topic_ended() } else { error.into() })?;
                 match attachment.answer()? {
                     Answer::Lent => Ok((granted, attachment.landing(region))),
                     Answer::Refused { reason, text } => Err(AttachError::Refused { reason, text }),
@@ -278,12 +279,21 @@ pub(super) fn schema_hash<T: Payload>() -> Result<Option<u64>, SchemaError> {
 }
 
 /// Whether the session takes no more, rather than the request failed.
-fn is_over(error: &SubscriberError) -> bool {
+fn is_over(link: &Link, error: &SubscriberError) -> bool {
     let over = |source: &ControlError| {
         use ControlError::{Broken, Closed, Disconnected, TooManyAttachments};
         matches!(source, Broken { .. } | Closed { .. } | Disconnected | TooManyAttachments { .. })
     };
-    matches!(error, SubscriberError::Session { source, .. } if over(source))
+    matches!(error, SubscriberError::Session { source, .. } if over(source) || link.failure().is_some())
+}
+
+/// Whether the topic has ended since it was granted.
+fn has_ended(attachment: &LinkAttachment) -> bool {
+    matches!(attachment.end(), Some(End::Ended { .. }))
+}
+
+fn topic_ended() -> AttachError {
+    AttachError::Refused { reason: RefuseReason::TopicEnded, text: String::new() }
 }
 
 /// Asks the publisher for notices. What fails costs these, and nothing else: the subscriber polls. Where memory `is_mapped` a
@@ -307,6 +317,9 @@ fn listen(
         })
     };
     listening().unwrap_or_else(|error| {
+        if has_ended(attachment) {
+            return None;
+        }
         core.tell(&Event::Trouble { what: format!("no notices of {}: {error}", granted.topic) });
         Some(Listening::Unavailable)
     })

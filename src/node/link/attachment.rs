@@ -1,0 +1,92 @@
+//! What a subscription does with its attachment.
+
+use std::sync::Arc;
+
+use super::hearing::Hearing;
+use super::{Answer, LinkAttachment, LinkError, LinkState, Parting};
+use crate::control::{NoticeChannel, SubscriberCounts};
+use crate::fabric::{Exposure, FabricError, Registration};
+use crate::memory::Region;
+use crate::repository::state::ReadCounts;
+use crate::subscriber::{Attachment, Ear, End, Granted, Source};
+use crate::sync::atomic::Ordering;
+
+impl LinkAttachment {
+    /// Waits for the publisher's answer.
+    pub(in crate::node) fn answer(&self) -> Result<Answer, LinkError> {
+        let take = |_: &mut LinkState| self.attached.inbox.lock().answer.take().map(Ok);
+        self.link.wait_for(&self.parting.core, "answer to a request to attach", take)
+    }
+
+    /// Where the publisher's writes to this region are received.
+    pub(in crate::node) fn landing(&self, region: Arc<Region>) -> Source {
+        let connection = &self.link.state.lock().connection;
+        let may_lose = connection.writes_may_be_lost();
+        let is_mapped = connection.writes_words_in_order();
+        if is_mapped { Source::Mapped(region) } else { Source::Landing { region, may_lose } }
+    }
+
+    /// Asks to be told of what the topic publishes.
+    pub(in crate::node) fn listen(&self) -> Result<(), LinkError> {
+        let mut state = self.link.state.lock();
+        let asked = state.session.listen(self.id);
+        asked.map_err(|error| state.explain(error))?;
+        state.flush();
+        Ok(())
+    }
+
+    /// What tells of what the topic publishes, on the channel that the publisher named.
+    pub(in crate::node) fn hear(&self, channel: &NoticeChannel, granted: &Granted) -> Result<Ear, FabricError> {
+        let state = &mut *self.link.state.lock();
+        let ear = Hearing::ear(&mut state.hearing, state.connection.as_ref(), channel, granted)?;
+        // The node's thread tells the peer that the channel is joined.
+        self.parting.core.waker().wake();
+        Ok(ear)
+    }
+
+    /// Lends a landing region to the publisher.
+    pub(in crate::node) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
+        let mut state = self.link.state.lock();
+        assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
+        match state.connection.prepare(&landing) {
+            // The session knows better why.
+            Ok(_) | Err(FabricError::Closed) => {}
+            Err(error) => return Err(LinkError::Fabric(error)),
+        }
+        let asked = state.session.lend(self.id);
+        asked.map_err(|error| state.explain(error))?;
+        self.attached.inbox.lock().landing = Some(Arc::new(landing));
+        state.flush();
+        Ok(())
+    }
+}
+
+impl Attachment for LinkAttachment {
+    fn has_ended(&self) -> bool {
+        // Acquire: pairs with the Release in `Attached::finish`.
+        self.attached.ended.load(Ordering::Acquire)
+    }
+
+    fn end(&self) -> Option<End> {
+        self.attached.inbox.lock().end.clone()
+    }
+
+    fn leave(&self, counts: ReadCounts) {
+        let ReadCounts { received, conflated, torn_retries, rejected } = counts;
+        let mut state = self.link.state.lock();
+        let total = &mut state.total;
+        total.received = total.received.saturating_add(received);
+        total.conflated = total.conflated.saturating_add(conflated);
+        total.torn_retries = total.torn_retries.saturating_add(torn_retries);
+        total.rejected = total.rejected.saturating_add(rejected);
+        let counts = SubscriberCounts { received, conflated, torn_retries, rejected };
+        state.leave(self.id, counts);
+        state.flush();
+    }
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        self.core.waker().wake();
+    }
+}

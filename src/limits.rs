@@ -139,6 +139,15 @@ pub const LOSS_TOLD_NS: u64 = 1_000_000_000;
 pub const HELLO_DEADLINE_NS: u64 = 2_000_000_000;
 /// How long a subscriber waits for an answer on the control channel, unless it says otherwise, nanoseconds.
 pub const ANSWER_DEADLINE_NS: u64 = 5_000_000_000;
+/// How long a publisher's node keeps a topic that has ended for subscribers on other hosts to fetch what was published last,
+/// and for subscribers by push to make room for it, nanoseconds. Then a subscriber that has not detached from a repository that
+/// it fetches loses its session.
+pub const ENDED_GRACE_NS: u64 = 10_000_000_000;
+/// How long a subscriber fetches from a topic that has ended, nanoseconds.
+pub const ENDED_FETCH_NS: u64 = ENDED_GRACE_NS / 2;
+/// When a subscriber's node detaches from a topic that has ended, should the subscriber not have received the end,
+/// nanoseconds. What was being fetched is complete by then, and the publisher's grace is not over.
+pub const ENDED_DETACH_NS: u64 = ENDED_GRACE_NS / 4 * 3;
 /// How often a node shows that its process lives (the heartbeat word of its repositories), nanoseconds.
 pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
 /// A repository whose heartbeat is older than this belongs to a process that hangs, nanoseconds.

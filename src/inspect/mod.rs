@@ -377,6 +377,22 @@ mod tests {
     }
 
     #[test]
+    fn a_report_of_a_topic_that_has_ended_says_what_was_seen_last() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = node(&dir);
+        let mut publisher = node.state_publisher::<u64>("t").open().unwrap();
+        let mut subscriber = node.state_subscriber::<u64>("shm:p/t").open().unwrap();
+        publisher.publish(&7).unwrap();
+        drop(publisher);
+        let timeout = std::time::Duration::from_secs(10);
+        assert_eq!(subscriber.receive_timeout(timeout).unwrap().unwrap().value, 7);
+        subscriber.receive_timeout(timeout).unwrap_err();
+        let report = TopicReport::of(&mut subscriber).unwrap();
+        assert_eq!((report.sequence.get(), report.state), (Sequence::new(1).get(), Liveness::Gone));
+        assert_eq!(subscriber.stats().received, 1);
+    }
+
+    #[test]
     fn a_stale_heartbeat_is_that_of_a_hung_publisher() {
         assert_eq!(of_heartbeat(limits::HEARTBEAT_STALE_NS - 1), Liveness::Live);
         assert_eq!(of_heartbeat(limits::HEARTBEAT_STALE_NS), Liveness::Hung);

@@ -45,6 +45,8 @@ struct LinkState {
     session: ClientSession,
     outbox: Outbox,
     attachments: BTreeMap<AttachmentId, Arc<Attached>>,
+    /// Attachments that fetch from topics that have ended, and since when that is known, ns.
+    ended: Vec<(AttachmentId, u64)>,
     peer: Option<Identity>,
     /// Who has asked for a page of the directory: nobody else may ask, or take it.
     listing: Option<Ticket>,
@@ -73,6 +75,9 @@ struct Ticket(u64);
 #[derive(Debug)]
 pub(super) struct Attached {
     ended: AtomicBool,
+    delivery: Delivery,
+    /// The topic ended some time ago: nothing is to be fetched any more.
+    shut: AtomicBool,
     inbox: Mutex<Inbox>,
 }
 
@@ -184,6 +189,7 @@ impl Link {
                 session: ClientSession::connect(now_ns, core.identity().clone(), nonce, patience_ns),
                 outbox: Outbox::default(),
                 attachments: BTreeMap::new(),
+                ended: Vec::new(),
                 peer: None,
                 listing: None,
                 ticket_next: Ticket(0),
@@ -217,7 +223,8 @@ impl Link {
         let state = self.state.try_lock().filter(|state| state.failure.is_none() && !self.is_awaited())?;
         let unused_ns = state.unused_since_ns.map(|since_ns| since_ns.saturating_add(self.patience_ns));
         let hearing_ns = state.hearing.as_ref().map(|hearing| hearing.due_ns().max(1));
-        let deadlines = [state.session.deadline_ns().or(unused_ns), hearing_ns];
+        let ended_ns = state.ended.iter().map(|(id, since_ns)| state.ended_due_ns(*id, *since_ns)).min();
+        let deadlines = [state.session.deadline_ns().or(unused_ns), hearing_ns, ended_ns];
         deadlines.into_iter().flatten().min()
     }
 
@@ -273,7 +280,8 @@ impl Link {
         request: Request,
     ) -> Result<LinkAttachment, LinkError> {
         let Request { topic, delivery, schema_hash, start } = request;
-        let attached = Arc::new(Attached { ended: AtomicBool::new(false), inbox: Mutex::default() });
+        let (ended, shut) = (AtomicBool::new(false), AtomicBool::new(false));
+        let attached = Arc::new(Attached { ended, delivery, shut, inbox: Mutex::default() });
         let mut state = self.state.lock();
         let asked = state.session.attach(topic, delivery, schema_hash, start);
         let id = asked.map_err(|error| state.explain(error))?;
@@ -351,7 +359,33 @@ impl LinkState {
             // It fails when the session ends: then nothing is to be told.
             let _ = self.session.heard(heard);
         }
+        self.tend_ended(now_ns);
         self.flush();
+    }
+
+    /// Sees to it that nothing is fetched from a topic that ended some time ago, and then detaches from it: its publisher takes
+    /// the memory back, and a fetch that found none would end the session for everybody.
+    fn tend_ended(&mut self, now_ns: u64) {
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.retain(|(id, since_ns)| {
+            let Some(attached) = self.attachments.get(id) else { return false };
+            let elapsed_ns = now_ns.saturating_sub(*since_ns);
+            if elapsed_ns >= limits::ENDED_FETCH_NS {
+                attached.shut.store(true, Ordering::Release);
+            }
+            let is_over = elapsed_ns >= limits::ENDED_DETACH_NS;
+            if is_over {
+                self.leave(*id, SubscriberCounts::default());
+            }
+            !is_over
+        });
+        self.ended = ended;
+    }
+
+    /// When an attachment to a topic that has ended is to be looked after next.
+    fn ended_due_ns(&self, id: AttachmentId, since_ns: u64) -> u64 {
+        let is_shut = self.attachments.get(&id).is_none_or(|it| it.shut.load(Ordering::Acquire));
+        since_ns.saturating_add(if is_shut { limits::ENDED_DETACH_NS } else { limits::ENDED_FETCH_NS })
     }
 
     /// Takes one message. False when there was none.
@@ -400,10 +434,19 @@ impl LinkState {
                 self.answer(attachment, Answer::Refused { reason, text });
             }
             ClientEvent::Notices { attachment, by } => self.answer(attachment, Answer::Notices { by, offer }),
-            ClientEvent::Detached { attachment, .. } => drop(self.attachments.remove(&attachment)),
+            ClientEvent::Detached { attachment, .. } => {
+                if let Some(detached) = self.attachments.remove(&attachment) {
+                    // Nobody writes it any more, and its subscriber may be kept.
+                    let landing = detached.inbox.lock().landing.take();
+                    drop(landing);
+                }
+            }
             ClientEvent::TopicEnded { attachment, published } => {
                 if let Some(attached) = self.attachments.get(&attachment) {
                     attached.finish(End::Ended { published: Sequence::new(published) });
+                    if attached.delivery == Delivery::Pull && !self.connection.shares_memory() {
+                        self.ended.push((attachment, now_ns));
+                    }
                 }
             }
             ClientEvent::EndAsked { .. } => {

@@ -28,6 +28,12 @@ impl Outbox {
         Ok(self.waiting.len() <= limits::OUTBOUND_MESSAGES_MAX + limits::ATTACHMENTS_PER_SESSION_MAX)
     }
 
+    /// Whether a message waits with which this region goes.
+    pub(super) fn has(&self, region: &Arc<Registration>) -> bool {
+        let regions = self.waiting.iter().filter_map(|(_, region)| region.as_ref());
+        regions.into_iter().any(|waiting| Arc::ptr_eq(waiting, region))
+    }
+
     /// Whether nothing waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()

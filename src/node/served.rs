@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use self::attachment::ServedAttachment;
 use self::audience::Audience;
+use self::leaving::EndedAttachment;
 use super::core::NodeCore;
 use super::dial::Pending;
 use super::directory::entry;
@@ -40,6 +41,8 @@ pub(super) struct Served {
     attachments: BTreeMap<AttachmentId, ServedAttachment>,
     /// What the peer has detached from and may still be written.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
+    /// Whose topics have ended, and what the peer has yet to detach from.
+    ended: BTreeMap<AttachmentId, EndedAttachment>,
     /// What the peer hears of what is told to all.
     audience: Audience,
     peer: Option<NodeName>,
@@ -106,6 +109,7 @@ impl Served {
             outbox: Outbox::default(),
             attachments: BTreeMap::new(),
             leaving: BTreeMap::new(),
+            ended: BTreeMap::new(),
             audience: Audience::default(),
             peer: None,
             invitation: None,
@@ -150,7 +154,9 @@ impl Served {
 
     /// When a turn is due even if the peer does nothing.
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        self.session.deadline_ns()
+        let ended = self.ended.values().filter_map(EndedAttachment::until_ns);
+        let ending = self.attachments.values().filter_map(ServedAttachment::ended_until_ns);
+        self.session.deadline_ns().into_iter().chain(ended).chain(ending).min()
     }
 
     /// Topics that have ended, but of which the peer has yet to get the last of what was published.
@@ -172,7 +178,7 @@ impl Served {
 
     /// Begins the end of the session. What could not be written any more is told by the newest sequence.
     pub(super) fn shutdown(&mut self, now_ns: u64) {
-        self.tell_ended_topics(true);
+        self.tell_ended_topics(now_ns, true);
         self.session.shutdown(now_ns);
     }
 
@@ -197,7 +203,8 @@ impl Served {
         if has_lost {
             self.end_if_unwritable(core);
         }
-        self.tell_ended_topics(false);
+        self.tell_ended_topics(now_ns, false);
+        self.end_if_overdue(now_ns);
         self.act(core, None);
         self.flush(core, buffer);
     }
@@ -285,7 +292,7 @@ impl Served {
                     Ok(())
                 }
                 ServerAction::FinalCounts { attachment, counts } => {
-                    self.detach(core, attachment, counts);
+                    self.detach_ended(core, attachment, counts);
                     Ok(())
                 }
                 ServerAction::Close { result } => {

@@ -450,5 +450,6 @@ fn errors_read_as_sentences() {
 }
 
 mod dialling;
+mod ended;
 mod log;
 mod notices;

@@ -136,6 +136,7 @@ impl Opening {
             landings,
             ended: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
+            superseded: AtomicBool::new(false),
         };
         topic.beat(self.started_ns);
         (Arc::new(topic), self.counts)

@@ -34,6 +34,8 @@ pub(crate) struct PublishedTopic {
     pub(super) ended: AtomicBool,
     /// The thread of its node has panicked.
     pub(super) orphaned: AtomicBool,
+    /// A later incarnation of it has ended, too.
+    pub(super) superseded: AtomicBool,
 }
 
 /// What came of looking after landing regions.
@@ -147,6 +149,16 @@ impl PublishedTopic {
     /// Whether the publisher was dropped.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Says that a later incarnation of it has ended, too.
+    pub(crate) fn supersede(&self) {
+        self.superseded.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a later incarnation of it has ended, too: nobody waits for its subscribers any more.
+    pub(crate) fn is_superseded(&self) -> bool {
+        self.superseded.load(Ordering::Relaxed)
     }
 
     /// Tells the publisher that the thread of its node has panicked.

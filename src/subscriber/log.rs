@@ -114,7 +114,7 @@ impl<T: Payload> LogSubscriber<T> {
             Source::Mapped(memory) | Source::Landing { region: memory, .. } => {
                 Some(memory).filter(|_| granted.delivery == Delivery::Push)
             }
-            Source::Remote(_) => None,
+            Source::Remote(_) | Source::Released(_) => None,
         };
         if let Some(memory) = landing {
             await_beginning(memory, granted.epoch, clock)?;
@@ -124,6 +124,7 @@ impl<T: Payload> LogSubscriber<T> {
         match &mut subscription.source {
             Source::Mapped(memory) | Source::Landing { region: memory, .. } => reader.settle(memory),
             Source::Remote(remote) => settle(&mut reader, remote.as_mut(), clock)?,
+            Source::Released(_) => {}
         }
         let (fetching, payload) = (None, PhantomData);
         Ok(Self { reader, subscription, fetching, ended_before: false, decode_failures: 0, payload })
@@ -186,6 +187,8 @@ impl<T: Payload> LogSubscriber<T> {
                     },
                 }
             }
+            Source::Released(_) => Look::All,
+            Source::Remote(_) if self.subscription.has_ended() && self.subscription.is_shut() => Look::All,
             Source::Remote(_) => match self.look() {
                 Ok(look) => look,
                 Err(error) => {
@@ -195,6 +198,7 @@ impl<T: Payload> LogSubscriber<T> {
                     if self.subscription.has_ended() {
                         return self.conclude();
                     }
+                    self.subscription.note_counts(self.counts());
                     return self.subscription.lose(error, now_ns);
                 }
             },
@@ -256,7 +260,13 @@ impl<T: Payload> LogSubscriber<T> {
         {
             return Err(ReceiveError::CutOff { first_lost, count });
         }
+        self.subscription.note_counts(self.counts());
         self.subscription.conclude()
+    }
+
+    fn counts(&self) -> ReadCounts {
+        let LogSubscriberStats { received, lapped, rejected, cut_off, .. } = self.stats();
+        ReadCounts { received, conflated: lapped + cut_off, torn_retries: 0, rejected }
     }
 
     /// Takes the next record of a repository on another host, and fetches as much as can be fetched without waiting.
@@ -424,9 +434,7 @@ impl<T: Payload> Observed for LogSubscriber<T> {
 
 impl<T: Payload> Drop for LogSubscriber<T> {
     fn drop(&mut self) {
-        let LogSubscriberStats { received, lapped, rejected, cut_off, .. } = self.stats();
-        let conflated = lapped + cut_off;
-        self.subscription.leave(ReadCounts { received, conflated, torn_retries: 0, rejected });
+        self.subscription.leave(self.counts());
     }
 }
 

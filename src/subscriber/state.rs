@@ -122,10 +122,17 @@ impl<T: Payload> StateSubscriber<T> {
     /// As [`Self::try_receive`], but for [`ReceiveError::Decode`].
     #[inline]
     pub fn try_receive_ref(&mut self) -> Result<Option<SampleRef<'_, T>>, ReceiveError> {
-        let subscription = &mut self.subscription;
-        subscription.check_told()?;
+        self.subscription.check_told()?;
         // Looked at before the value: what was published before the end is still received.
-        let mut ended = subscription.has_ended();
+        let mut ended = self.subscription.has_ended();
+        if ended || self.subscription.is_fetched() {
+            let counts = self.counts();
+            self.subscription.note_counts(counts);
+        }
+        let subscription = &mut self.subscription;
+        if ended && subscription.is_shut() {
+            return subscription.conclude();
+        }
         let Subscription { source, clock, listening, .. } = subscription;
         let verified = match source {
             Source::Mapped(memory) => self.reader.poll(memory),
@@ -155,6 +162,7 @@ impl<T: Payload> StateSubscriber<T> {
                     }
                 }
             }
+            Source::Released(_) => Ok(None),
         };
         let granted = subscription.granted();
         let (epoch, max) = (granted.epoch, granted.geometry.payload_len_max());

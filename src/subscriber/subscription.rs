@@ -11,7 +11,7 @@ use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{BODY_OFFSET, HOT_SEQUENCE};
 use crate::limits;
-use crate::memory::Region;
+use crate::memory::{Protection, Region};
 #[cfg(test)]
 use crate::notice::Bell;
 use crate::notice::NoticeCounts;
@@ -39,6 +39,8 @@ pub(crate) struct Subscription {
     conclusion: Conclusion,
     /// The heartbeat that was seen last on another host, and when it was seen first, by the monotonic clock.
     heartbeat: Option<(u64, u64)>,
+    /// What had been counted before the last look.
+    counts: ReadCounts,
     has_left: bool,
 }
 
@@ -73,6 +75,8 @@ pub(crate) enum Source {
     },
     /// A repository that has to be fetched.
     Remote(Box<dyn RemoteRead>),
+    /// Nothing any more, because the end was received; of a repository the headers, as they were seen last.
+    Released(Option<Arc<Region>>),
 }
 
 /// What the publisher granted, checked.
@@ -97,6 +101,11 @@ pub(crate) trait Attachment: fmt::Debug + Send + Sync {
 
     /// How the topic ended.
     fn end(&self) -> Option<End>;
+
+    /// Whether a repository on another host must not be fetched from any more, because its topic ended some time ago.
+    fn is_shut(&self) -> bool {
+        false
+    }
 
     /// Detaches, with the final counts.
     fn leave(&self, counts: ReadCounts);
@@ -136,7 +145,7 @@ impl Subscription {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (conclusion, heartbeat) = (Conclusion::default(), None);
-        let (listening, claim, has_left) = (None, None, false);
+        let (listening, claim, counts, has_left) = (None, None, ReadCounts::default(), false);
         let sleep_max = Duration::from_nanos(limits::BELL_SLEEP_NS);
         Self {
             source,
@@ -148,6 +157,7 @@ impl Subscription {
             attachment,
             conclusion,
             heartbeat,
+            counts,
             has_left,
         }
     }
@@ -213,6 +223,23 @@ impl Subscription {
         self.attachment.has_ended()
     }
 
+    /// Whether nothing must be fetched any more, because the topic ended some time ago.
+    #[cold]
+    pub(super) fn is_shut(&self) -> bool {
+        self.attachment.is_shut()
+    }
+
+    /// Whether it is a repository on another host.
+    #[inline]
+    pub(super) fn is_fetched(&self) -> bool {
+        matches!(self.source, Source::Remote(_))
+    }
+
+    /// Takes note of what has been counted, for a look that may find the end.
+    pub(super) fn note_counts(&mut self, counts: ReadCounts) {
+        self.counts = counts;
+    }
+
     /// Tells the end, if there is one, and remembers that.
     #[cold]
     pub(super) fn conclude<R>(&mut self) -> Result<Option<R>, ReceiveError> {
@@ -220,8 +247,24 @@ impl Subscription {
     }
 
     fn tell<R>(&mut self, end: Option<End>) -> Result<Option<R>, ReceiveError> {
-        self.conclusion.told = end;
+        if end.is_some() {
+            self.conclusion.told = end;
+            self.release();
+        }
         self.check_told().map(|()| None)
+    }
+
+    /// Detaches, and lets go of the memory: nothing is received after the end.
+    fn release(&mut self) {
+        let headers = match &self.source {
+            Source::Mapped(region) if self.granted.delivery == Delivery::Pull => Some(region),
+            Source::Remote(remote) => Some(remote.mirror()),
+            Source::Mapped(_) | Source::Landing { .. } | Source::Released(_) => None,
+        };
+        let headers = headers.and_then(|region| copy_headers(region));
+        self.source = Source::Released(headers);
+        self.listening.take_if(|listening| matches!(listening, Listening::Bell(_)));
+        self.leave(self.counts);
     }
 
     /// What comes of a fetch that failed. Where the connection is over nothing will ever be fetched again: the session
@@ -312,6 +355,7 @@ impl Subscription {
                 return Ok(Some(Arc::clone(region)));
             }
             Source::Mapped(_) | Source::Landing { .. } => return Ok(None),
+            Source::Released(headers) => return Ok(headers.clone()),
             Source::Remote(remote) => remote.as_mut(),
         };
         let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };
@@ -352,6 +396,15 @@ impl Subscription {
             self.attachment.leave(counts);
         }
     }
+}
+
+/// The headers of a repository, in memory of their own. `None` if there is none to be had.
+fn copy_headers(region: &Region) -> Option<Arc<Region>> {
+    let copy = Region::allocate(BODY_OFFSET, Protection::PeersRead).ok()?;
+    let mut words = [0; BODY_OFFSET / size_of::<u64>()];
+    region.copy_out(0, &mut words);
+    copy.copy_in(0, &words);
+    Some(Arc::new(copy))
 }
 
 /// Looks for something new until it is there, up to `timeout`: first without pause, then with one between two looks. `Contended`

@@ -36,7 +36,11 @@ impl LinkAttachment {
     }
 
     /// What tells of what the topic publishes, on the channel that the publisher named.
-    pub(in crate::node) fn hear(&self, channel: &NoticeChannel, granted: &Granted) -> Result<Ear, FabricError> {
+    pub(in crate::node) fn hear(
+        &self,
+        channel: &NoticeChannel,
+        granted: &Granted,
+    ) -> Result<Ear, FabricError> {
         let state = &mut *self.link.state.lock();
         let ear = Hearing::ear(&mut state.hearing, state.connection.as_ref(), channel, granted)?;
         // The node's thread tells the peer that the channel is joined.
@@ -69,6 +73,10 @@ impl Attachment for LinkAttachment {
 
     fn end(&self) -> Option<End> {
         self.attached.inbox.lock().end.clone()
+    }
+
+    fn is_shut(&self) -> bool {
+        self.attached.shut.load(Ordering::Acquire)
     }
 
     fn leave(&self, counts: ReadCounts) {

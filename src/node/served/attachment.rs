@@ -3,6 +3,7 @@ use std::sync::Arc;
 use crate::event::Event;
 use crate::fabric::{Registration, Revocation};
 use crate::id::{Delivery, NodeName, Sequence};
+use crate::limits;
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
 use crate::publisher::{Listener, PublishedTopic};
@@ -28,8 +29,8 @@ pub(super) struct ServedAttachment {
     pub(super) bell: Option<Arc<Registration>>,
     /// Its part in the audience of a channel, if it has asked for that.
     pub(super) listener: Option<Listener>,
-    /// The peer was told that the topic has ended.
-    pub(super) told: bool,
+    /// Since when the topic is known to have ended, ns.
+    ended_ns: Option<u64>,
 }
 
 impl ServedAttachment {
@@ -45,8 +46,8 @@ impl ServedAttachment {
             start => start,
         };
         let (revocation, bell, listener) = (None, None, None);
-        let (is_beginning, counted, told) = (false, false, false);
-        Self { topic, delivery, start, is_beginning, closed, revocation, counted, bell, listener, told }
+        let (is_beginning, counted, ended_ns) = (false, false, None);
+        Self { topic, delivery, start, is_beginning, closed, revocation, counted, bell, listener, ended_ns }
     }
 
     /// Counts it among the topic's subscribers.
@@ -71,14 +72,26 @@ impl ServedAttachment {
 
     /// Whether the topic has ended, and the peer has yet to be told.
     pub(super) fn is_ending(&self) -> bool {
-        !self.told && self.topic.has_ended()
+        self.topic.has_ended()
     }
 
-    /// Whether the peer is to be told now that the topic has ended: late also if not everything was written to its landing region.
-    pub(super) fn has_end_to_tell(&self, is_late: bool) -> bool {
+    /// Until when the peer has to make room for what was published last, once the topic has ended.
+    pub(super) fn ended_until_ns(&self) -> Option<u64> {
+        self.ended_ns.map(|ended_ns| ended_ns.saturating_add(limits::ENDED_GRACE_NS))
+    }
+
+    /// Whether the peer is to be told now that the topic has ended: late also if not everything was written to its landing
+    /// region. It is late when the grace is over, and when the topic's next incarnation has ended, too.
+    pub(super) fn has_end_to_tell(&mut self, now_ns: u64, is_late: bool) -> bool {
+        if !self.is_ending() {
+            return false;
+        }
+        self.ended_ns.get_or_insert(now_ns);
+        let is_overdue = self.ended_until_ns().is_some_and(|until_ns| until_ns <= now_ns);
+        let is_late = is_late || is_overdue || self.topic.is_superseded();
         // The last value may be on its way, or have come between the handover of its region and the end.
         let owes = || self.delivery == Delivery::Push && self.topic.landings().owe(&self.closed);
-        self.is_ending() && (is_late || !owes())
+        is_late || !owes() && self.is_revoked()
     }
 
     /// Whether its landing region waits for its subscriber to go on.
@@ -88,7 +101,7 @@ impl ServedAttachment {
 
     /// Whether its landing region was closed because writing it failed.
     pub(super) fn is_lost(&self) -> bool {
-        let is_written = self.delivery == Delivery::Push && self.counted && !self.told;
+        let is_written = self.delivery == Delivery::Push && self.counted;
         is_written && self.closed.load(Ordering::Relaxed)
     }
 

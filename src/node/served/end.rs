@@ -16,6 +16,7 @@ impl Served {
     pub(super) fn close(&mut self, core: &NodeCore, result: Result<Farewell, ControlError>) {
         self.attachments.clear();
         self.leaving.clear();
+        self.ended.clear();
         self.closing = true;
         if let Some(invitation) = self.invitation.take() {
             invitation.closed(result.as_ref().err());
@@ -53,6 +54,7 @@ impl Served {
                 self.closing = true;
                 self.over = true;
                 self.attachments.clear();
+                self.ended.clear();
             }
         }
         self.over |= self.closing;

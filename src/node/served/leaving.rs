@@ -4,12 +4,36 @@ use std::sync::Arc;
 
 use super::Served;
 use super::attachment::ServedAttachment;
-use crate::control::{AttachmentId, SubscriberCounts};
+use crate::control::{AttachmentId, RefuseReason, SubscriberCounts};
 use crate::event::Event;
 use crate::fabric::Completion;
-use crate::id::Delivery;
+use crate::id::{Delivery, TopicName};
+use crate::limits;
 use crate::node::core::NodeCore;
+use crate::publisher::PublishedTopic;
 use crate::sync::atomic::Ordering;
+
+/// What is left of an attachment whose topic has ended, until the peer detaches from it.
+#[derive(Debug)]
+pub(super) struct EndedAttachment {
+    name: TopicName,
+    /// The topic, where the peer may still fetch from it.
+    kept: Option<Kept>,
+}
+
+/// A topic that has ended, for a peer that may still fetch from it.
+#[derive(Debug)]
+struct Kept {
+    topic: Arc<PublishedTopic>,
+    until_ns: u64,
+}
+
+impl EndedAttachment {
+    /// Until when the peer has to detach.
+    pub(super) fn until_ns(&self) -> Option<u64> {
+        self.kept.as_ref().map(|kept| kept.until_ns)
+    }
+}
 
 impl Served {
     /// Ends an attachment.
@@ -21,26 +45,46 @@ impl Served {
     ) -> Option<ServedAttachment> {
         let attachment = self.attachments.remove(&id)?;
         attachment.closed.store(true, Ordering::Relaxed);
-        let reads = |it: &ServedAttachment| {
-            it.delivery == Delivery::Pull && Arc::ptr_eq(&it.topic, &attachment.topic)
-        };
-        if reads(&attachment) && !self.attachments.values().any(reads) {
-            self.connection.withdraw(attachment.topic.registration());
+        if attachment.delivery == Delivery::Pull {
+            self.withdraw(&attachment.topic);
         }
+        self.tell_counts(core, attachment.topic.name(), counts);
+        Some(attachment)
+    }
+
+    /// Ends what was left of an attachment whose topic had ended.
+    pub(super) fn detach_ended(&mut self, core: &NodeCore, id: AttachmentId, counts: SubscriberCounts) {
+        let Some(EndedAttachment { name, kept }) = self.ended.remove(&id) else { return };
+        if let Some(Kept { topic, .. }) = kept {
+            self.withdraw(&topic);
+        }
+        self.tell_counts(core, &name, counts);
+    }
+
+    /// Takes a topic's repository back, unless the peer has another attachment that reads it.
+    fn withdraw(&mut self, topic: &Arc<PublishedTopic>) {
+        let mut living = self.attachments.values().filter(|it| it.delivery == Delivery::Pull);
+        let mut ended = self.ended.values().filter_map(|it| it.kept.as_ref());
+        let is_read = living.any(|it| Arc::ptr_eq(&it.topic, topic))
+            || ended.any(|kept| Arc::ptr_eq(&kept.topic, topic));
+        if !is_read {
+            self.connection.withdraw(topic.registration());
+        }
+    }
+
+    fn tell_counts(&self, core: &NodeCore, topic: &TopicName, counts: SubscriberCounts) {
         if let Some(peer) = &self.peer {
             let SubscriberCounts { received, conflated, torn_retries, rejected } = counts;
-            let (peer, topic) = (peer.clone(), attachment.topic.name().clone());
+            let (peer, topic) = (peer.clone(), topic.clone());
             core.tell(&Event::Detached { peer, topic, received, conflated, torn_retries, rejected });
         }
-        Some(attachment)
     }
 
     /// Tells the peer of attachments that it has left and that are written no more.
     pub(super) fn tell_detached(&mut self) {
         let session = &mut self.session;
         self.leaving.retain(|id, attachment| {
-            let revoked = attachment.revocation.as_ref().map(|revocation| revocation.revoke());
-            let written = revoked == Some(Completion::Pending);
+            let written = !attachment.is_revoked();
             if !written {
                 // It fails when the session has ended meanwhile: then there is nobody to be told.
                 let _ = session.detached(*id, attachment.topic.newest().get());
@@ -49,14 +93,37 @@ impl Served {
         });
     }
 
-    /// Tells of topics that have ended: late also if not everything was written to a landing region.
-    pub(super) fn tell_ended_topics(&mut self, is_late: bool) {
-        for (id, attachment) in &mut self.attachments {
-            if attachment.has_end_to_tell(is_late) {
-                (attachment.told, attachment.listener) = (true, None);
-                // It fails when the session has ended meanwhile: then there is nobody to be told.
-                let _ = self.session.topic_ended(*id, attachment.topic.newest().get());
-            }
+    /// Tells of topics that have ended, and lets go of them: late also if not everything was written to a landing region. Memory
+    /// that the peer has mapped stays with it. What it fetches has to stand until it has detached.
+    pub(super) fn tell_ended_topics(&mut self, now_ns: u64, is_late: bool) {
+        let told = self.attachments.extract_if(.., |_, it| it.has_end_to_tell(now_ns, is_late));
+        for (id, attachment) in told {
+            let topic = &attachment.topic;
+            // It fails when the session has ended meanwhile: then there is nobody to be told.
+            let _ = self.session.topic_ended(id, topic.newest().get());
+            let is_mapped = self.connection.shares_memory() && !self.outbox.has(topic.registration());
+            let is_fetched = attachment.delivery == Delivery::Pull && !is_mapped;
+            let until_ns = now_ns.saturating_add(limits::ENDED_GRACE_NS);
+            let kept = is_fetched.then(|| Kept { topic: Arc::clone(topic), until_ns });
+            self.ended.insert(id, EndedAttachment { name: topic.name().clone(), kept });
         }
+    }
+
+    /// Ends the session with a peer that has not detached in time from a topic that has ended. To take the memory from under what
+    /// it fetches would break the connection with less of an explanation.
+    pub(super) fn end_if_overdue(&mut self, now_ns: u64) {
+        let is_overdue = |it: &&EndedAttachment| it.until_ns().is_some_and(|until_ns| until_ns <= now_ns);
+        if let Some(EndedAttachment { name, .. }) = self.ended.values().find(is_overdue) {
+            let seconds = limits::ENDED_GRACE_NS / 1_000_000_000;
+            let text = format!("{name} has ended, and this subscriber did not detach from it in {seconds} s");
+            self.session.reject(RefuseReason::TopicEnded, &text);
+        }
+    }
+}
+
+impl ServedAttachment {
+    /// Whether nothing is written to its landing region any more, and nothing will be.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.revocation.as_ref().is_none_or(|revocation| revocation.revoke() == Completion::Done)
     }
 }

@@ -60,3 +60,65 @@ fn a_topic_that_ends_while_it_is_attached_to_is_refused_as_ended() {
     }
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
+
+/// The memory of a topic.
+fn repository(node: &Node, topic: &str) -> Weak<crate::memory::Region> {
+    let topic = node.core().topic(&topic.parse().unwrap()).unwrap();
+    Arc::downgrade(topic.registration().region())
+}
+
+/// Its node detaches for it, so that the publisher takes the memory back without breaking the session.
+#[test]
+fn a_subscriber_that_does_not_look_detaches_in_time_and_keeps_its_other_topics() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 12, |seed| {
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", true);
+            let subscribing = world.node("subscribing", false);
+            let mut publisher = publisher(&publishing);
+            let ending = publishing.state_publisher::<Value>("ending").open().unwrap();
+            let memory = repository(&publishing, "ending");
+            let mut observed = subscribe(&subscribing, delivery).expect("a grant");
+            let builder = subscribing.state_subscriber::<Value>("shm:publishing/ending").delivery(delivery);
+            let mut absent = builder.open().unwrap();
+            drop(ending);
+            let step_ns = limits::ENDED_GRACE_NS / 100;
+            for _ in 0..120 {
+                world.network.clock().advance(step_ns);
+                (0..10).for_each(|_| world.turn());
+            }
+            assert_eq!(memory.strong_count(), 0, "{reach:?}, {delivery:?}");
+            publish(&mut publisher, 3);
+            observed.catch_up(&world, 3);
+            let end = (0..TURNS).find_map(|_| {
+                world.turn();
+                absent.try_receive().err()
+            });
+            assert!(matches!(end, Some(ReceiveError::Ended { .. })), "{end:?}");
+            publish(&mut publisher, 1);
+            observed.catch_up(&world, 4);
+        });
+    }
+}
+
+#[test]
+fn a_subscriber_that_stands_still_holds_no_memory_of_topics_that_have_ended() {
+    for (reach, delivery) in WAYS {
+        each_seed(SEEDS / 12, |seed| {
+            let world = World::new(seed, reach);
+            let publishing = world.node("publishing", true);
+            let subscribing = world.node("subscribing", false);
+            let publisher = publisher(&publishing);
+            let memory = repository(&publishing, "topic");
+            let _observed = subscribe(&subscribing, delivery).expect("a grant");
+            world.network.pause(&"subscribing".parse().unwrap());
+            drop(publisher);
+            let step_ns = limits::ENDED_GRACE_NS / 100;
+            for _ in 0..220 {
+                world.network.clock().advance(step_ns);
+                (0..10).for_each(|_| world.turn());
+            }
+            assert_eq!(memory.strong_count(), 0, "{reach:?}, {delivery:?}");
+        });
+    }
+}

@@ -1,0 +1,68 @@
+//! What is left of topics that have ended.
+
+use std::sync::Weak;
+
+use super::*;
+use crate::memory::Region;
+use crate::subscriber::AnySubscriber;
+
+/// How often a topic is opened again.
+const INCARNATIONS: u64 = 300;
+
+/// Opens a topic again and again, each time with a subscriber that is kept, and says how many repositories are in memory.
+fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -> usize {
+    let dir = tempfile::tempdir().unwrap();
+    let (node, subscribing) = (node(&dir, "p"), anonymous(&dir));
+    let mut kept: Vec<AnySubscriber<u64>> = Vec::new();
+    let mut repositories: Vec<Weak<Region>> = Vec::new();
+    for number in 1..=INCARNATIONS {
+        let state = (!is_log).then(|| node.state_publisher::<u64>("t").open().unwrap());
+        let log = is_log.then(|| node.log_publisher::<u64>("t").capacity(4096).open().unwrap());
+        let topic = node.core().topic(&"t".parse().unwrap()).unwrap();
+        repositories.push(Arc::downgrade(topic.registration().region()));
+        drop(topic);
+        let mut subscriber = subscribing.any_subscriber::<u64>("shm:p/t").delivery(delivery).open().unwrap();
+        for mut publisher in state {
+            publisher.publish(&number).unwrap();
+        }
+        for mut publisher in log {
+            publisher.publish(&number).unwrap();
+        }
+        if receives_the_end {
+            let mut receive = || match &mut subscriber {
+                AnySubscriber::State(it) => it.receive_timeout(PATIENCE).map(|it| it.map(|it| it.value)),
+                AnySubscriber::Log(it) => it.receive_timeout(PATIENCE).map(|it| it.map(|it| it.value)),
+            };
+            assert_eq!(receive().unwrap(), Some(number));
+            for _ in 0..2 {
+                let error = receive().unwrap_err();
+                assert!(
+                    matches!(error, ReceiveError::Ended { published } if published.get() == 1),
+                    "{error}"
+                );
+            }
+        }
+        kept.push(subscriber);
+    }
+    let left = || repositories.iter().filter(|it| it.strong_count() > 0).count();
+    // The last ones are let go of as soon as the node's thread has seen to it.
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while left() > 0 && std::time::Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let left = left();
+    drop(kept);
+    left
+}
+
+#[test]
+fn repositories_of_topics_that_have_ended_are_given_back_though_their_subscribers_are_kept() {
+    for is_log in [false, true] {
+        for delivery in [Delivery::Pull, Delivery::Push] {
+            for receives_the_end in [true, false] {
+                let left = repositories_left(is_log, delivery, receives_the_end);
+                assert_eq!(left, 0, "log: {is_log}, {delivery:?}, received: {receives_the_end}");
+            }
+        }
+    }
+}

@@ -22,10 +22,10 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
         repositories.push(Arc::downgrade(topic.registration().region()));
         drop(topic);
         let mut subscriber = subscribing.any_subscriber::<u64>("shm:p/t").delivery(delivery).open().unwrap();
-        for mut publisher in state {
+        if let Some(mut publisher) = state {
             publisher.publish(&number).unwrap();
         }
-        for mut publisher in log {
+        if let Some(mut publisher) = log {
             publisher.publish(&number).unwrap();
         }
         if receives_the_end {

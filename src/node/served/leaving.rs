@@ -96,8 +96,11 @@ impl Served {
     /// Tells of topics that have ended, and lets go of them: late also if not everything was written to a landing region. Memory
     /// that the peer has mapped stays with it. What it fetches has to stand until it has detached.
     pub(super) fn tell_ended_topics(&mut self, now_ns: u64, is_late: bool) {
-        let told = self.attachments.extract_if(.., |_, it| it.has_end_to_tell(now_ns, is_late));
-        for (id, attachment) in told {
+        let told = |it: &mut ServedAttachment| it.has_end_to_tell(now_ns, is_late);
+        let told: Vec<_> =
+            self.attachments.iter_mut().filter_map(|(id, it)| told(it).then_some(*id)).collect();
+        for id in told {
+            let Some(attachment) = self.attachments.remove(&id) else { continue };
             let topic = &attachment.topic;
             // It fails when the session has ended meanwhile: then there is nobody to be told.
             let _ = self.session.topic_ended(id, topic.newest().get());

@@ -46,9 +46,9 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
     }
     let left = || repositories.iter().filter(|it| it.strong_count() > 0).count();
     // The last ones are let go of as soon as the node's thread has seen to it.
-    let deadline = std::time::Instant::now() + PATIENCE;
-    while left() > 0 && std::time::Instant::now() < deadline {
-        std::thread::sleep(Duration::from_millis(1));
+    let deadline_ns = SystemClock.monotonic_ns() + saturate(PATIENCE);
+    while left() > 0 && SystemClock.monotonic_ns() < deadline_ns {
+        SystemClock.pause(Duration::from_millis(1));
     }
     let left = left();
     drop(kept);

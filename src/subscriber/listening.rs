@@ -55,7 +55,7 @@ impl Listening {
     /// Its part in the notices of a channel, if that is how it is told.
     pub(super) fn ear(&mut self) -> Option<&mut Ear> {
         match self {
-            Self::Bell(_) => None,
+            Self::Unavailable | Self::Bell(_) => None,
             Self::Channel(ear) => Some(ear),
         }
     }

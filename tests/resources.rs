@@ -37,8 +37,9 @@ const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 const LINGER: Duration = Duration::from_secs(3600);
 
 #[test]
+#[ignore = "no test: a process that a test starts"]
 fn role() {
-    let Some(role) = Role::of_this_process() else { return };
+    let role = Role::of_this_process();
     match role.name.as_str() {
         "victim" => victim(&role),
         "subscriber" => subscriber(&role),

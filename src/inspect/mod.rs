@@ -384,7 +384,7 @@ mod tests {
         let mut subscriber = node.state_subscriber::<u64>("shm:p/t").open().unwrap();
         publisher.publish(&7).unwrap();
         drop(publisher);
-        let timeout = std::time::Duration::from_secs(10);
+        let timeout = Duration::from_secs(60);
         assert_eq!(subscriber.receive_timeout(timeout).unwrap().unwrap().value, 7);
         subscriber.receive_timeout(timeout).unwrap_err();
         let report = TopicReport::of(&mut subscriber).unwrap();

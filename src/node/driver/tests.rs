@@ -7,8 +7,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::control::{ClientEvent, ClientSession, Start, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey, RemoteRead,
-    RemoteWrite, Revocation, Sent, Write,
+    Address, Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey,
+    RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::Delivery;
 use crate::memory::{Protection, Region};

@@ -98,7 +98,9 @@ fn a_publisher_that_refuses_is_told() {
         .map(|_| node.state_subscriber::<u8>("shm:p/t").push().open().unwrap())
         .collect::<Vec<_>>();
     let ended = place.run(&["watch", "shm:p/t", "--delivery", "push"]);
-    ended.assert_failure(4, "cannot subscribe to shm:p/t: the topic has as many subscribers as it may");
+    let sentence = "cannot subscribe to shm:p/t: the topic has as many subscribers as it may: 256 push subscribers; \
+                    subscribe by pull, or close one of them";
+    ended.assert_failure(4, sentence);
     drop(subscribers);
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use super::role::{ARGUMENTS, DIR, MARK, ROLE};
 use super::time::{PATIENCE, wait_until};
@@ -104,9 +104,11 @@ impl Peer {
     /// Stops it, and waits until all of its threads stand still.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        let stopped = rustix::process::waitpid(Some(self.pid()), rustix::process::WaitOptions::UNTRACED);
-        let stopped = stopped.expect("the process can be waited for");
-        assert!(stopped.is_some_and(|(_, status)| status.stopped()), "{stopped:?}");
+        // Not taken: it may be stopped already, and be asked again.
+        let options = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
+        let stopped =
+            rustix::process::waitid(WaitId::Pid(self.pid()), options).expect("it can be waited for");
+        assert!(stopped.is_some_and(|status| status.stopped()), "it is not stopped");
     }
 
     /// Kills it, and waits until it is dead.

@@ -403,7 +403,9 @@ mod tests {
             "{failure}"
         );
         assert_eq!(Failure::from(NodeError::Fabric(system(Errno::CONNREFUSED))).exit(), Exit::Unreachable);
-        assert_eq!(Failure::from(NodeError::Fabric(system(Errno::AGAIN))).exit(), Exit::Hung);
+        let address = "shm:p".parse().unwrap();
+        let failure = Failure::from(NodeError::Fabric(FabricError::NotAccepting { address, process: 0 }));
+        assert_eq!(failure.exit(), Exit::Hung);
         let (path, why) = ("/x".to_owned(), "it belongs to user 1".to_owned());
         let failure = Failure::from(NodeError::Fabric(FabricError::RuntimeDirectory { path, why }));
         assert_eq!(failure.exit(), Exit::Local);

@@ -174,7 +174,7 @@ fn assert_static_line(line: &Part<'_>, publisher: &StatePublisher<Value>) {
 
 fn assert_slot(slot: &Part<'_>, trailer: &Table, sequence: u64, value: &Value, line: &Part<'_>) {
     let mut expected = [0; 100];
-    let len = Value::encode(value, &mut expected).unwrap();
+    let len = Value::encode(value, &Value::schema().unwrap(), &mut expected).unwrap();
     let payload_offset = slot.table.place("payload").0;
     let padded = (len as u64).next_multiple_of(8);
     let payload = slot.range(payload_offset, payload_offset + padded);

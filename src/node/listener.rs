@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::Node;
 use super::core::NodeCore;
 use super::link::Link;
-use super::subscribe::schema_hash;
+use super::subscribe::expected;
 use super::terms::{Terms, start_setters, terms_setters};
 use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
@@ -17,7 +17,7 @@ use crate::event::Event;
 use crate::fabric::Waker;
 use crate::id::TopicName;
 use crate::limits;
-use crate::payload::Payload;
+use crate::payload::{Payload, Schema};
 use crate::subscriber::{
     AttachError, GrantError, LogSubscriber, StateSubscriber, SubscriberError, Subscription,
 };
@@ -29,6 +29,7 @@ pub struct StateListenerBuilder<'a, T> {
     node: &'a Node,
     topic: String,
     terms: Terms,
+    samples: Vec<String>,
     payload: PhantomData<fn() -> T>,
 }
 
@@ -39,6 +40,7 @@ pub struct LogListenerBuilder<'a, T> {
     node: &'a Node,
     topic: String,
     terms: Terms,
+    samples: Vec<String>,
     payload: PhantomData<fn() -> T>,
 }
 
@@ -129,7 +131,7 @@ pub struct LogListener<T> {
 #[derive(Debug)]
 struct Listening {
     terms: Terms,
-    schema_hash: Option<u64>,
+    expected: Option<Schema>,
     topic: TopicName,
     backlog: Arc<Backlog>,
     node: Node,
@@ -160,7 +162,13 @@ pub(super) struct Place(#[expect(dead_code, reason = "it is counted while it is 
 
 impl<'a, T: Payload> StateListenerBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, topic: String) -> Self {
-        Self { node, topic, terms: Terms::of(StateSubscriber::<T>::KIND), payload: PhantomData }
+        Self {
+            node,
+            topic,
+            terms: Terms::of(StateSubscriber::<T>::KIND),
+            samples: Vec::new(),
+            payload: PhantomData,
+        }
     }
 
     terms_setters! {
@@ -177,14 +185,20 @@ impl<'a, T: Payload> StateListenerBuilder<'a, T> {
     /// [`SubscriberError`] when the node has no name, listens for the topic already, the topic's name is malformed, or
     /// the type cannot be described.
     pub fn open(self) -> Result<StateListener<T>, SubscriberError> {
-        let listening = Listening::open::<T>(self.node, &self.topic, self.terms)?;
+        let listening = Listening::open::<T>(self.node, &self.topic, self.terms, &self.samples)?;
         Ok(StateListener { listening, payload: PhantomData })
     }
 }
 
 impl<'a, T: Payload> LogListenerBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, topic: String) -> Self {
-        Self { node, topic, terms: Terms::of(LogSubscriber::<T>::KIND), payload: PhantomData }
+        Self {
+            node,
+            topic,
+            terms: Terms::of(LogSubscriber::<T>::KIND),
+            samples: Vec::new(),
+            payload: PhantomData,
+        }
     }
 
     start_setters! {
@@ -207,7 +221,7 @@ impl<'a, T: Payload> LogListenerBuilder<'a, T> {
     /// [`SubscriberError`] when the node has no name, listens for the topic already, the topic's name is malformed, or
     /// the type cannot be described.
     pub fn open(self) -> Result<LogListener<T>, SubscriberError> {
-        let listening = Listening::open::<T>(self.node, &self.topic, self.terms)?;
+        let listening = Listening::open::<T>(self.node, &self.topic, self.terms, &self.samples)?;
         Ok(LogListener { listening, payload: PhantomData })
     }
 }
@@ -256,15 +270,20 @@ impl<T: Payload> LogListener<T> {
 
 impl Listening {
     /// Begins to listen for values of this type.
-    fn open<T: Payload>(node: &Node, topic: &str, terms: Terms) -> Result<Self, SubscriberError> {
+    fn open<T: Payload>(
+        node: &Node,
+        topic: &str,
+        terms: Terms,
+        samples: &[String],
+    ) -> Result<Self, SubscriberError> {
         let topic: TopicName = topic.parse()?;
         let core = node.core();
         if core.addresses().is_empty() {
             return Err(SubscriberError::Unnamed);
         }
-        let schema_hash = schema_hash::<T>()?;
+        let expected = expected::<T>(samples)?;
         let backlog = core.backlogs().open(&topic, saturate(terms.patience))?;
-        Ok(Self { terms, schema_hash, topic, backlog, node: node.clone() })
+        Ok(Self { terms, expected, topic, backlog, node: node.clone() })
     }
 
     /// What is made of the subscription to the next publisher that has dialled; `None` when none did in time.
@@ -292,8 +311,8 @@ impl Listening {
         link: Arc<Link>,
         open: impl FnOnce(Subscription) -> Result<S, GrantError>,
     ) -> Result<S, SubscriberError> {
-        let Self { terms, schema_hash, topic, node, .. } = self;
-        let attached = terms.attach(node, &link, topic, *schema_hash);
+        let Self { terms, expected, topic, node, .. } = self;
+        let attached = terms.attach(node, &link, topic, expected.as_ref());
         let attached = attached.and_then(|subscription| Ok(open(subscription)?));
         let Some(peer) = link.peer() else { unreachable!("only who has said hello is taken from a backlog") };
         attached.map_err(|source: AttachError| {

@@ -2,6 +2,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Node;
+use super::terms::sample_setter;
 use crate::id::TopicName;
 use crate::limits;
 use crate::payload::Payload;
@@ -36,6 +37,7 @@ struct Settings<'a> {
     node: &'a Node,
     topic: String,
     payload_len_max: usize,
+    samples: Vec<String>,
 }
 
 impl<'a, T: Payload> StatePublisherBuilder<'a, T> {
@@ -56,6 +58,8 @@ impl<'a, T: Payload> StatePublisherBuilder<'a, T> {
         self.settings.payload_len_max = payload_len_max;
         self
     }
+
+    sample_setter!(settings.samples);
 
     /// Makes the repository and opens the topic to subscribers. Allocates; does not block.
     ///
@@ -89,6 +93,8 @@ impl<'a, T: Payload> LogPublisherBuilder<'a, T> {
         self
     }
 
+    sample_setter!(settings.samples);
+
     /// Makes the repository and opens the topic to subscribers. Allocates; does not block.
     ///
     /// # Errors
@@ -104,7 +110,7 @@ impl<'a, T: Payload> LogPublisherBuilder<'a, T> {
 impl<'a> Settings<'a> {
     fn new<T: Payload>(node: &'a Node, topic: &str) -> Self {
         let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
-        Self { node, topic: topic.to_owned(), payload_len_max }
+        Self { node, topic: topic.to_owned(), payload_len_max, samples: Vec::new() }
     }
 
     /// Opens the topic under its name.
@@ -112,7 +118,7 @@ impl<'a> Settings<'a> {
         self,
         open: impl FnOnce(TopicParts<'_>) -> Result<(P, Arc<PublishedTopic>), PublisherError>,
     ) -> Result<P, PublisherError> {
-        let Self { node, topic, payload_len_max } = self;
+        let Self { node, topic, payload_len_max, samples } = self;
         let core = node.core();
         let name: TopicName = topic.parse()?;
         let reserved = core.reserve(&name)?;
@@ -124,6 +130,7 @@ impl<'a> Settings<'a> {
             host: core.identity().host.as_str(),
             name,
             payload_len_max,
+            samples: &samples,
         })?;
         reserved.fill(topic);
         Ok(publisher)

@@ -16,7 +16,7 @@ use crate::layout::state::GeometryError;
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::notice::{BELL_LEN, Bell};
-use crate::payload::{Encoding, Payload, Schema, SchemaError};
+use crate::payload::{Payload, Schema, SchemaError};
 use crate::repository::log::LogStart;
 use crate::repository::state::ReadCounts;
 use crate::subscriber::{
@@ -31,6 +31,7 @@ pub struct StateSubscriberBuilder<'a, T> {
     node: &'a Node,
     target: String,
     terms: Terms,
+    samples: Vec<String>,
     payload: PhantomData<fn() -> T>,
 }
 
@@ -41,6 +42,7 @@ pub struct LogSubscriberBuilder<'a, T> {
     node: &'a Node,
     target: String,
     terms: Terms,
+    samples: Vec<String>,
     payload: PhantomData<fn() -> T>,
 }
 
@@ -51,12 +53,19 @@ pub struct AnySubscriberBuilder<'a, T> {
     node: &'a Node,
     target: String,
     terms: Terms,
+    samples: Vec<String>,
     payload: PhantomData<fn() -> T>,
 }
 
 impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
-        Self { node, target, terms: Terms::of(StateSubscriber::<T>::KIND), payload: PhantomData }
+        Self {
+            node,
+            target,
+            terms: Terms::of(StateSubscriber::<T>::KIND),
+            samples: Vec::new(),
+            payload: PhantomData,
+        }
     }
 
     terms_setters! {
@@ -78,7 +87,8 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
     /// or what it grants cannot be used.
     pub fn open(self) -> Result<StateSubscriber<T>, SubscriberError> {
         let target: Target = self.target.parse()?;
-        let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
+        let subscription =
+            self.terms.subscribe(self.node, &target, expected::<T>(&self.samples)?.as_ref())?;
         StateSubscriber::new(subscription).map_err(|source| SubscriberError::Unfit { target, source })
     }
 }
@@ -86,7 +96,7 @@ impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
 impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
         let terms = Terms::of(LogSubscriber::<T>::KIND);
-        Self { node, target, terms, payload: PhantomData }
+        Self { node, target, terms, samples: Vec::new(), payload: PhantomData }
     }
 
     start_setters! {
@@ -113,7 +123,8 @@ impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
     /// refuses, or what it grants cannot be used.
     pub fn open(self) -> Result<LogSubscriber<T>, SubscriberError> {
         let target: Target = self.target.parse()?;
-        let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
+        let subscription =
+            self.terms.subscribe(self.node, &target, expected::<T>(&self.samples)?.as_ref())?;
         LogSubscriber::open(subscription, self.terms.start)
             .map_err(|source| SubscriberError::Unfit { target, source })
     }
@@ -121,7 +132,7 @@ impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
 
 impl<'a, T: Payload> AnySubscriberBuilder<'a, T> {
     pub(super) fn new(node: &'a Node, target: String) -> Self {
-        Self { node, target, terms: Terms::of(None), payload: PhantomData }
+        Self { node, target, terms: Terms::of(None), samples: Vec::new(), payload: PhantomData }
     }
 
     start_setters! {
@@ -150,7 +161,8 @@ impl<'a, T: Payload> AnySubscriberBuilder<'a, T> {
     /// or what it grants cannot be used.
     pub fn open(self) -> Result<AnySubscriber<T>, SubscriberError> {
         let target: Target = self.target.parse()?;
-        let subscription = self.terms.subscribe(self.node, &target, schema_hash::<T>()?)?;
+        let subscription =
+            self.terms.subscribe(self.node, &target, expected::<T>(&self.samples)?.as_ref())?;
         AnySubscriber::open(subscription, self.terms.start)
             .map_err(|source| SubscriberError::Unfit { target, source })
     }
@@ -162,7 +174,7 @@ impl Terms {
         self,
         node: &Node,
         target: &Target,
-        schema_hash: Option<u64>,
+        expected: Option<&Schema>,
     ) -> Result<Subscription, SubscriberError> {
         let core = node.core();
         let dial = || {
@@ -170,7 +182,7 @@ impl Terms {
             link.map_err(|error| undialled(target, error))
         };
         let attach = |link: &Arc<Link>| {
-            let attached = self.attach(node, link, &target.topic, schema_hash);
+            let attached = self.attach(node, link, &target.topic, expected);
             attached.map_err(|error| unattached(target, error))
         };
         match Link::known(core, &target.address) {
@@ -189,10 +201,11 @@ impl Terms {
         node: &Node,
         link: &Arc<Link>,
         topic: &TopicName,
-        schema_hash: Option<u64>,
+        expected: Option<&Schema>,
     ) -> Result<Subscription, AttachError> {
         let core = node.core();
         let (delivery, start) = (self.delivery, self.start.into());
+        let schema_hash = expected.map(Schema::hash);
         let request = Request { topic: topic.clone(), delivery, schema_hash, start };
         let attachment = link.attach(core, node.hold(), request)?;
         match self.take_grant(core, topic, &attachment) {
@@ -207,7 +220,14 @@ impl Terms {
             }
             Err(error) => {
                 attachment.leave(ReadCounts::default());
-                Err(error)
+                drop(attachment);
+                Err(match (error, expected) {
+                    (AttachError::Refused { reason: RefuseReason::SchemaMismatch, text }, Some(expected)) => {
+                        let text = difference(node, link, topic, expected).unwrap_or(text);
+                        AttachError::Refused { reason: RefuseReason::SchemaMismatch, text }
+                    }
+                    (error, _) => error,
+                })
             }
         }
     }
@@ -270,12 +290,22 @@ impl Terms {
     }
 }
 
-/// What tells the values of this type from others; `None` for one that takes any.
-pub(super) fn schema_hash<T: Payload>() -> Result<Option<u64>, SchemaError> {
-    match T::ENCODING {
-        Encoding::Raw => Ok(None),
-        _ => Ok(Some(T::schema()?.hash())),
-    }
+/// What the topic's values have to be; `None` for bytes without a type, which are taken from any topic.
+pub(super) fn expected<T: Payload>(samples: &[String]) -> Result<Option<Schema>, SchemaError> {
+    let schema = T::schema_with(samples)?;
+    Ok(if schema == Schema::raw() { None } else { Some(schema) })
+}
+
+/// What a topic's values are otherwise than expected, if its node still says what they are. It is asked as by a subscriber of
+/// bytes, by push, because one who lends no region is not counted as a subscriber.
+fn difference(node: &Node, link: &Arc<Link>, topic: &TopicName, expected: &Schema) -> Option<String> {
+    let (delivery, start) = (Delivery::Push, Start::Newest);
+    let request = Request { topic: topic.clone(), delivery, schema_hash: None, start };
+    let attachment = link.attach(node.core(), node.hold(), request).ok()?;
+    let answer = attachment.answer();
+    attachment.leave(ReadCounts::default());
+    let Ok(Answer::Granted { grant, .. }) = answer else { return None };
+    Some(Schema::from_json(grant.schema.as_bytes()).ok()?.difference(expected))
 }
 
 /// Whether the session takes no more, rather than the request failed.

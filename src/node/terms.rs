@@ -33,10 +33,25 @@ impl Terms {
     }
 }
 
+/// The setter of samples, for the `impl` block of a builder with such a field.
+macro_rules! sample_setter {
+    ($($samples:ident).+) => {
+        /// Names a value that the payload type takes, for a type that checks its values: it is tried first wherever the type
+        /// reads a text, bytes or a character, or a number if it is one. Call it once for each such type inside the payload
+        /// type. See [`Payload`](crate::Payload#types-that-check-their-values) for an example.
+        pub fn sample(mut self, sample: impl Into<String>) -> Self {
+            self.$($samples).+.push(sample.into());
+            self
+        }
+    };
+}
+
 /// The setters of [`Terms`] that topics of every kind have, for the `impl` block of a builder with a field `terms`. It says what
 /// its topics hold, and what else there is to know of a setter.
 macro_rules! terms_setters {
     ($values:literal; $(#[$timeout:meta])* timeout; $(#[$region_len_max:meta])* region_len_max;) => {
+        $crate::node::terms::sample_setter!(samples);
+
         /// Reads the publisher's repository one-sidedly. This is the default; it costs the publisher nothing.
         pub fn pull(self) -> Self {
             self.delivery($crate::id::Delivery::Pull)
@@ -118,4 +133,4 @@ macro_rules! start_setters {
     };
 }
 
-pub(super) use {start_setters, terms_setters};
+pub(super) use {sample_setter, start_setters, terms_setters};

@@ -13,24 +13,45 @@ use ::bincode::error::{DecodeError as BytesError, EncodeError as ValueError};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, DeserializeSeed};
 
+use super::checked::Check;
 use super::guard::{Budget, Guarded};
+use super::plan::Plan;
 use super::{DecodeError, EncodeError};
 
 /// There is no need for bincode's own limit: the guard bounds what it would bound, more tightly.
 const CONFIGURATION: Configuration<LittleEndian, Fixint, NoLimit> =
     ::bincode::config::standard().with_little_endian().with_fixed_int_encoding().with_no_limit();
 
-/// Encodes into the beginning of `out`.
+/// Encodes into the beginning of `out` what follows the plan.
 #[inline]
-pub(super) fn encode<T: Serialize + ?Sized>(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
+pub(super) fn encode<T: Serialize + ?Sized>(
+    value: &T,
+    plan: &Plan,
+    out: &mut [u8],
+) -> Result<usize, EncodeError> {
+    let check = Check::new(plan);
     let max = out.len();
-    ::bincode::serde::encode_into_slice(value, out, CONFIGURATION).map_err(|error| match error {
-        ValueError::UnexpectedEnd => EncodeError::TooLong { max },
-        other => EncodeError::Refused { reason: value_reason(&other) },
-    })
+    match ::bincode::serde::encode_into_slice(check.value(value), out, CONFIGURATION) {
+        Ok(len) => check.finish(len).map(|()| len),
+        Err(ValueError::UnexpectedEnd) => Err(EncodeError::TooLong { max }),
+        Err(other) => Err(refused(&check, &other)),
+    }
 }
 
-/// Encodes into memory of its own.
+/// Encodes what follows the plan into memory of its own.
+pub(super) fn encode_checked<T: Serialize + ?Sized>(value: &T, plan: &Plan) -> Result<Vec<u8>, EncodeError> {
+    let check = Check::new(plan);
+    let encoded = ::bincode::serde::encode_to_vec(check.value(value), CONFIGURATION);
+    let bytes = encoded.map_err(|error| refused(&check, &error))?;
+    check.finish(bytes.len()).map(|()| bytes)
+}
+
+#[cold]
+fn refused(check: &Check<'_>, error: &ValueError) -> EncodeError {
+    check.flaw().unwrap_or_else(|| EncodeError::Refused { reason: value_reason(error) })
+}
+
+/// Encodes into memory of its own, whatever the value is.
 pub(super) fn encode_to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, EncodeError> {
     ::bincode::serde::encode_to_vec(value, CONFIGURATION)
         .map_err(|error| EncodeError::Refused { reason: value_reason(&error) })
@@ -93,6 +114,7 @@ mod tests {
 
     use serde::Deserialize;
 
+    use super::super::{Encoding, Schema};
     use super::*;
 
     #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -116,16 +138,21 @@ mod tests {
         Struct { a: u8, b: bool },
     }
 
-    fn round_trip<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(value: &T, golden: &[u8]) {
+    fn round_trip<T>(value: &T, golden: &[u8])
+    where
+        T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+    {
+        let schema = Schema::of::<T>(Encoding::Bincode, &[]).unwrap();
+        let plan = schema.plan();
         let mut out = vec![0xEE; golden.len() + 4];
-        assert_eq!(encode(value, &mut out).unwrap(), golden.len());
+        assert_eq!(encode(value, plan, &mut out).unwrap(), golden.len());
         assert_eq!(&out[..golden.len()], golden);
         assert_eq!(encode_to_vec(value).unwrap(), golden);
         assert_eq!(&decode::<T>(golden).unwrap(), value);
         for cut in 0..golden.len() {
             assert!(decode::<T>(&golden[..cut]).is_err(), "cut at {cut}");
             let max = cut;
-            assert_eq!(encode(value, &mut out[..cut]), Err(EncodeError::TooLong { max }));
+            assert_eq!(encode(value, plan, &mut out[..cut]), Err(EncodeError::TooLong { max }));
         }
         let longer: Vec<u8> = golden.iter().copied().chain([0, 0]).collect();
         assert_eq!(decode::<T>(&longer), Err(DecodeError::TrailingBytes { count: 2 }));
@@ -198,7 +225,8 @@ mod tests {
                 serializer.collect_seq((0..).take_while(|number| *number < 3))
             }
         }
-        let error = encode(&Endless, &mut [0; 64]).unwrap_err();
+        let schema = Schema::of::<Vec<u64>>(Encoding::Bincode, &[]).unwrap();
+        let error = encode(&Endless, schema.plan(), &mut [0; 64]).unwrap_err();
         assert!(error.to_string().contains("does not know its length"), "{error}");
     }
 }

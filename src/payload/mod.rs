@@ -6,9 +6,12 @@
 //! - `dynamic` decodes by a schema alone.
 
 mod bincode;
+mod checked;
+mod difference;
 mod dynamic;
 mod format;
 mod guard;
+mod plan;
 mod pod;
 mod schema;
 mod trace;
@@ -39,7 +42,7 @@ pub use schema::{Schema, SchemaError};
 ///
 /// let quote = Quote { bid: 99.5, ask: 100.25, venue: Some("XNAS".into()) };
 /// let mut bytes = [0; 64];
-/// let len = Quote::encode(&quote, &mut bytes)?;
+/// let len = Quote::encode(&quote, &Quote::schema()?, &mut bytes)?;
 /// assert_eq!(Quote::decode(&bytes[..len])?, quote);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -64,7 +67,7 @@ pub trait Payload: 'static {
     /// [`EncodeError::TooLong`] if `out` is too short: it may have been written to.
     /// [`EncodeError::Refused`] if the type's own `Serialize` gives up, or has no length to give for a
     /// sequence.
-    fn encode(value: &Self::Borrowed, out: &mut [u8]) -> Result<usize, EncodeError>;
+    fn encode(value: &Self::Borrowed, schema: &Schema, out: &mut [u8]) -> Result<usize, EncodeError>;
 
     /// Decodes a value that takes up all of `bytes`. Memory is bounded by the length of `bytes`, whatever
     /// they claim, and nesting by [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX).
@@ -83,6 +86,17 @@ pub trait Payload: 'static {
     ///
     /// [`SchemaError`] if the type can not be described.
     fn schema() -> Result<Schema, SchemaError>;
+
+    /// The same as [`Self::schema`] for a type that takes only certain values: these samples are tried first for its texts,
+    /// bytes, characters and numbers. They are no part of the schema.
+    ///
+    /// # Errors
+    ///
+    /// [`SchemaError`] if the type cannot be described.
+    fn schema_with(samples: &[String]) -> Result<Schema, SchemaError> {
+        let _ = samples;
+        Self::schema()
+    }
 }
 
 /// Which of the encodings of [`Payload`] a topic uses.
@@ -128,6 +142,30 @@ pub enum EncodeError {
     Refused {
         /// What serde or the type said.
         reason: String,
+    },
+    /// The type's `Serialize` does not write what the schema of the topic has, and what its `Deserialize` would read: it
+    /// would be received as another value.
+    #[error("the value would be received as another one: {reason}")]
+    Differs {
+        /// Where it departs from the schema.
+        reason: String,
+    },
+    /// The value is nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX), so that no subscriber would
+    /// decode it.
+    #[error(
+        "the value is nested deeper than {max} levels: publish a flatter type, such as a list with indices"
+    )]
+    TooDeep {
+        /// Levels allowed.
+        max: usize,
+    },
+    /// The value has more elements without bytes of their own than a subscriber would decode.
+    #[error(
+        "the value has more than {max} elements, too many for a payload of its length: publish their count instead"
+    )]
+    TooManyElements {
+        /// Elements allowed in a payload of this length.
+        max: usize,
     },
     /// The value needs more room than there is.
     #[error("the encoded value is longer than {max} bytes; declare a larger payload for the topic")]
@@ -192,8 +230,8 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Payload for T {
     }
 
     #[inline]
-    fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
-        bincode::encode(value, out)
+    fn encode(value: &T, schema: &Schema, out: &mut [u8]) -> Result<usize, EncodeError> {
+        bincode::encode(value, schema.plan(), out)
     }
 
     #[inline]
@@ -207,7 +245,11 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Payload for T {
     }
 
     fn schema() -> Result<Schema, SchemaError> {
-        Schema::of::<T>(Encoding::Bincode)
+        Self::schema_with(&[])
+    }
+
+    fn schema_with(samples: &[String]) -> Result<Schema, SchemaError> {
+        Schema::of::<T>(Encoding::Bincode, samples)
     }
 }
 
@@ -235,7 +277,7 @@ impl Payload for Raw {
     }
 
     #[inline]
-    fn encode(value: &[u8], out: &mut [u8]) -> Result<usize, EncodeError> {
+    fn encode(value: &[u8], _: &Schema, out: &mut [u8]) -> Result<usize, EncodeError> {
         copy(value, out)
     }
 

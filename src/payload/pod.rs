@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{DecodeError, EncodeError, Encoding, Payload, Schema, SchemaError, bincode, copy};
+use super::{DecodeError, EncodeError, Encoding, Payload, Schema, SchemaError, bincode, copy, trace};
 
 /// Chooses the memory of a plain-old-data type as its encoding: publishing copies it once, and nothing is
 /// encoded or decoded.
@@ -59,7 +59,7 @@ where
     }
 
     #[inline]
-    fn encode(value: &T, out: &mut [u8]) -> Result<usize, EncodeError> {
+    fn encode(value: &T, _: &Schema, out: &mut [u8]) -> Result<usize, EncodeError> {
         copy(bytemuck::bytes_of(value), out)
     }
 
@@ -75,13 +75,17 @@ where
     }
 
     fn schema() -> Result<Schema, SchemaError> {
-        let schema = Schema::of::<T>(Encoding::Pod)?;
+        Self::schema_with(&[])
+    }
+
+    fn schema_with(samples: &[String]) -> Result<Schema, SchemaError> {
         let counting =
             |index: usize| index.to_le_bytes().iter().fold(0, |sum: u8, byte| sum.wrapping_add(*byte));
         let scattered = |index: usize| counting(index.wrapping_mul(0x9E37_79B9).wrapping_add(0x55));
-        let faithful = serializes_as_memory::<T>(counting) && serializes_as_memory::<T>(scattered);
-        let type_name = || schema.type_name().to_owned();
-        if faithful { Ok(schema) } else { Err(SchemaError::MemoryDiffers { type_name: type_name() }) }
+        if serializes_as_memory::<T>(counting) && serializes_as_memory::<T>(scattered) {
+            return Schema::of::<T>(Encoding::Pod, samples);
+        }
+        Err(SchemaError::MemoryDiffers { type_name: trace::short_name(std::any::type_name::<T>()) })
     }
 }
 
@@ -177,8 +181,12 @@ mod tests {
     fn lengths_and_places_are_checked() {
         let mut room = [0u64; 3];
         let room: &mut [u8] = bytemuck::cast_slice_mut(&mut room);
-        assert_eq!(Pod::<Level>::encode(&LEVEL, room), Ok(16));
-        assert_eq!(Pod::<Level>::encode(&LEVEL, &mut room[..15]), Err(EncodeError::TooLong { max: 15 }));
+        let schema = Pod::<Level>::schema().unwrap();
+        assert_eq!(Pod::<Level>::encode(&LEVEL, &schema, room), Ok(16));
+        assert_eq!(
+            Pod::<Level>::encode(&LEVEL, &schema, &mut room[..15]),
+            Err(EncodeError::TooLong { max: 15 })
+        );
         assert_eq!(Pod::<Level>::view(&room[..16]), Ok(&LEVEL));
         assert_eq!(Pod::<Level>::view(&room[1..17]), Err(DecodeError::Misaligned { align: 8 }));
         for len in (0..24).filter(|len| *len != 16) {

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::format::{Format, Named, Shape};
-use super::{DecodeError, Encoding, bincode, trace};
+use super::plan::Plan;
+use super::{EncodeError, Encoding, bincode, trace};
 use crate::{checksum, limits};
 
 /// The description of a payload type, made from the type itself, with which a program that does not know the
@@ -25,9 +27,10 @@ use crate::{checksum, limits};
 /// struct Order { side: Side, price: f64 }
 ///
 /// // The publisher:
-/// let json = Order::schema()?.to_json();
+/// let schema = Order::schema()?;
 /// let mut bytes = [0; 16];
-/// let len = Order::encode(&Order { side: Side::Sell, price: 99.5 }, &mut bytes)?;
+/// let len = Order::encode(&Order { side: Side::Sell, price: 99.5 }, &schema, &mut bytes)?;
+/// let json = schema.to_json();
 ///
 /// // A stranger:
 /// let schema = Schema::from_json(&json)?;
@@ -42,7 +45,21 @@ pub struct Schema {
     encoding: Encoding,
     format: Format,
     types: BTreeMap<String, Named>,
+    #[serde(skip)]
+    plan: Compiled,
 }
+
+/// The plan of a schema, made when it is first needed; no part of what the schema is.
+#[derive(Clone, Debug, Default)]
+struct Compiled(OnceLock<Arc<Plan>>);
+
+impl PartialEq for Compiled {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Compiled {}
 
 /// Why there is no schema for a type, or bytes are not a schema.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -116,12 +133,20 @@ pub enum SchemaError {
 
 impl Schema {
     /// The schema of a type, checked against the encoding of sample values.
-    pub(super) fn of<T: Serialize + DeserializeOwned>(encoding: Encoding) -> Result<Self, SchemaError> {
+    pub(super) fn of<T>(encoding: Encoding, samples: &[String]) -> Result<Self, SchemaError>
+    where
+        T: Serialize + DeserializeOwned,
+    {
         let type_name = trace::short_name(std::any::type_name::<T>());
         let untraceable = |reason| SchemaError::Untraceable { type_name: type_name.clone(), reason };
-        let traced = trace::trace::<T>().map_err(untraceable)?;
-        let schema =
-            Self { type_name: type_name.clone(), encoding, format: traced.format, types: traced.types };
+        let traced = trace::trace::<T>(samples).map_err(untraceable)?;
+        let schema = Self {
+            type_name: type_name.clone(),
+            encoding,
+            format: traced.format,
+            types: traced.types,
+            plan: Compiled::default(),
+        };
         schema.check()?;
         if Self::from_json(&schema.to_json())? != schema {
             return Err(SchemaError::NotCanonical);
@@ -131,13 +156,32 @@ impl Schema {
     }
 
     /// The schema of bytes that have none.
-    pub(super) fn raw() -> Self {
+    pub(crate) fn raw() -> Self {
         Self {
             type_name: "bytes".into(),
             encoding: Encoding::Raw,
             format: Format::Bytes,
             types: BTreeMap::new(),
+            plan: Compiled::default(),
         }
+    }
+
+    /// The schema of a payload with an encoding of its own, which only programs that know it can decode. The name stands for both:
+    /// a subscriber with the same name receives the values, one with another is refused. So let it tell the type, the
+    /// encoding and its version: `Order (exchange format 3)`.
+    ///
+    /// # Errors
+    ///
+    /// [`SchemaError::Name`] if the name is empty, longer than [`limits::TYPE_NAME_LEN_MAX`], or has control characters;
+    /// [`SchemaError::Malformed`] if it is that of [`Raw`](crate::Raw).
+    pub fn own(name: &str) -> Result<Self, SchemaError> {
+        let schema = Self { type_name: name.into(), ..Self::raw() };
+        if schema == Self::raw() {
+            let reason =
+                format!("{name} is the name of bytes without a type: name the type and its encoding");
+            return Err(SchemaError::Malformed { reason });
+        }
+        schema.check().map(|()| schema)
     }
 
     /// The name of the payload type, without the modules it stands in; generic arguments are kept.
@@ -174,6 +218,17 @@ impl Schema {
             .map_err(|error| SchemaError::Malformed { reason: error.to_string() })?;
         schema.check()?;
         if schema.to_json() == bytes { Ok(schema) } else { Err(SchemaError::NotCanonical) }
+    }
+
+    /// The number of bytes that every value has at least.
+    pub(crate) fn value_len_min(&self) -> usize {
+        if self.encoding == Encoding::Raw { 0 } else { self.plan().len_min() }
+    }
+
+    /// What a value is held to while it is encoded. Allocates when it is first asked for.
+    #[inline]
+    pub(super) fn plan(&self) -> &Plan {
+        self.plan.0.get_or_init(|| Arc::new(Plan::new(&self.format, &self.types)))
     }
 
     pub(super) fn format(&self) -> &Format {
@@ -249,19 +304,27 @@ impl Schema {
         }
     }
 
-    /// Checks that the type's `Serialize` writes what its `Deserialize`, from which the schema was made, reads.
-    fn check_samples<T: Serialize>(&self, samples: &[T]) -> Result<(), String> {
+    /// Checks that the type's `Serialize` writes what its `Deserialize`, from which the schema was made, reads; and that
+    /// what is read of it is written again as it was.
+    fn check_samples<T: Serialize + DeserializeOwned>(&self, samples: &[T]) -> Result<(), String> {
         for sample in samples {
-            let bytes = bincode::encode_to_vec(sample).map_err(|error| error.to_string())?;
-            match self.decode(&bytes) {
+            let bytes = match bincode::encode_checked(sample, self.plan()) {
+                Ok(bytes) => bytes,
                 // A recursive type may have samples that are deeper than any value should be.
-                Ok(_) | Err(DecodeError::TooDeep { .. }) => {}
-                Err(error) => {
-                    return Err(format!(
-                        "its Serialize does not write what its Deserialize reads ({error}); give both the same \
-                         attributes, and skip variants only at the end of an enum"
-                    ));
+                Err(EncodeError::TooDeep { .. }) => continue,
+                Err(EncodeError::Differs { reason }) => {
+                    return Err(format!("its Serialize does not write what its Deserialize reads: {reason}"));
                 }
+                Err(error) => return Err(error.to_string()),
+            };
+            let received: T = bincode::decode(&bytes)
+                .map_err(|error| format!("its Deserialize refuses what its Serialize writes ({error})"))?;
+            if bincode::encode_checked(&received, self.plan()) != Ok(bytes) {
+                return Err(
+                    "what its Deserialize reads is not what its Serialize wrote: give both halves the same \
+                            attributes and functions, each the reverse of the other"
+                        .into(),
+                );
             }
         }
         Ok(())

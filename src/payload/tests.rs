@@ -6,6 +6,8 @@ use serde_json::json;
 use super::*;
 use crate::limits;
 
+mod attributes;
+
 mod venue {
     use serde::{Deserialize, Serialize};
 
@@ -125,10 +127,19 @@ fn sample() -> Rich {
 }
 
 fn encoded<T: Payload>(value: &T::Borrowed) -> Vec<u8> {
+    encoded_by::<T>(value, &T::schema().unwrap())
+}
+
+fn encoded_by<T: Payload>(value: &T::Borrowed, schema: &Schema) -> Vec<u8> {
     let mut out = vec![0; 64 * 1024];
-    let len = T::encode(value, &mut out).unwrap();
+    let len = T::encode(value, schema, &mut out).unwrap();
     out.truncate(len);
     out
+}
+
+fn rich_schema() -> &'static Schema {
+    static SCHEMA: std::sync::OnceLock<Schema> = std::sync::OnceLock::new();
+    SCHEMA.get_or_init(|| Rich::schema().unwrap())
 }
 
 /// The length prefix of a sequence, text or map.
@@ -139,15 +150,16 @@ fn claim(len: u64) -> Vec<u8> {
 proptest! {
     #[test]
     fn typed_and_untyped_decoding_agree_with_the_value(value in rich()) {
-        let bytes = encoded::<Rich>(&value);
+        let schema = rich_schema();
+        let bytes = encoded_by::<Rich>(&value, schema);
         prop_assert_eq!(&Rich::decode(&bytes).unwrap(), &value);
-        let schema = Schema::from_json(&Rich::schema().unwrap().to_json()).unwrap();
+        let schema = Schema::from_json(&schema.to_json()).unwrap();
         prop_assert_eq!(schema.decode(&bytes).unwrap(), Decoded::Value(serde_json::to_value(&value).unwrap()));
     }
 
     #[test]
     fn arbitrary_bytes_are_an_error_or_a_value(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-        let schema = Rich::schema().unwrap();
+        let schema = rich_schema();
         let typed = Rich::decode(&bytes);
         let untyped = schema.decode(&bytes);
         prop_assert_eq!(typed.is_ok(), untyped.is_ok());
@@ -213,9 +225,10 @@ fn full_sequences_of_the_smallest_elements_are_within_the_budget() {
     let flat = vec![7u8; 200_000];
     let nested: Vec<Vec<Option<bool>>> = vec![vec![None]; 30_000];
     let mut out = vec![0; 300_000];
-    let len = Vec::<u8>::encode(&flat, &mut out).unwrap();
+    let len = Vec::<u8>::encode(&flat, &Vec::<u8>::schema().unwrap(), &mut out).unwrap();
     assert_eq!(Vec::<u8>::decode(&out[..len]).unwrap(), flat);
-    let len = Vec::<Vec<Option<bool>>>::encode(&nested, &mut out).unwrap();
+    let schema = Vec::<Vec<Option<bool>>>::schema().unwrap();
+    let len = Vec::<Vec<Option<bool>>>::encode(&nested, &schema, &mut out).unwrap();
     assert_eq!(Vec::<Vec<Option<bool>>>::decode(&out[..len]).unwrap(), nested);
 }
 
@@ -243,9 +256,9 @@ fn a_recursive_type_does_not_run_out_of_stack() {
 #[test]
 fn raw_bytes_pass_unchanged() {
     assert_eq!(encoded::<Raw>(b"abc"), b"abc");
-    assert_eq!(Raw::encode(b"abc", &mut [0; 2]), Err(EncodeError::TooLong { max: 2 }));
-    assert_eq!(Raw::decode(b"abc").unwrap(), b"abc");
     let schema = Raw::schema().unwrap();
+    assert_eq!(Raw::encode(b"abc", &schema, &mut [0; 2]), Err(EncodeError::TooLong { max: 2 }));
+    assert_eq!(Raw::decode(b"abc").unwrap(), b"abc");
     assert_eq!(schema.decode(b"abc").unwrap(), Decoded::Bytes(b"abc".to_vec()));
     assert_eq!(Schema::from_json(&schema.to_json()), Ok(schema));
 }

@@ -91,6 +91,16 @@ pub enum PublisherError {
         /// The declared maximum, bytes.
         max: usize,
     },
+    /// Even the shortest value of the payload type is over the declared maximum.
+    #[error(
+        "a value of this type has at least {len} bytes, over the declared payload_len_max of {max}: declare a larger one"
+    )]
+    PayloadLenMin {
+        /// The length of the shortest value, bytes.
+        len: usize,
+        /// The declared maximum, bytes.
+        max: usize,
+    },
     /// The repository's memory could not be had.
     #[error(transparent)]
     Memory(#[from] MemoryError),

@@ -157,7 +157,6 @@ impl<T: Payload> LogPublisher<T> {
         LogParts { topic: parts, capacity }: LogParts<'_>,
         epoch: Epoch,
     ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        parts.check_len::<T>()?;
         let geometry = LogGeometry::new(capacity, parts.payload_len_max)?;
         let opening = Opening::new::<T>(&parts, geometry.into(), epoch)?;
         let registration = Arc::clone(&opening.registration);
@@ -177,7 +176,7 @@ impl<T: Payload> LogPublisher<T> {
         self.output.topic.check_served()?;
         let appended = match T::as_bytes(value) {
             Some(bytes) => self.append_bytes(bytes.len(), now_ns, |_| bytes),
-            None => match T::encode(value, &mut self.scratch) {
+            None => match T::encode(value, self.output.topic.schema(), &mut self.scratch) {
                 Ok(len) => self.append_bytes(len, now_ns, |scratch| scratch.get(..len).unwrap_or_default()),
                 Err(error) => Err(error.into()),
             },

@@ -25,6 +25,8 @@ pub(crate) struct TopicParts<'a> {
     pub(crate) host: &'a str,
     pub(crate) name: TopicName,
     pub(crate) payload_len_max: usize,
+    /// What the payload type is tried with first.
+    pub(crate) samples: &'a [String],
 }
 
 /// The repository of a new topic, which nobody else knows yet.
@@ -59,12 +61,16 @@ pub(super) fn fresh_epoch() -> Result<Epoch, PublisherError> {
 }
 
 impl TopicParts<'_> {
-    /// Whether values of this type fit.
-    pub(super) fn check_len<T: Payload>(&self) -> Result<(), PublisherError> {
+    /// The schema of this type, if its values fit.
+    fn schema<T: Payload>(&self) -> Result<Schema, PublisherError> {
         let max = self.payload_len_max;
+        let schema = T::schema_with(self.samples)?;
         match T::fixed_len() {
             Some(len) if len > max => Err(PublisherError::PayloadLenMax { len, max }),
-            _ => Ok(()),
+            None if schema.value_len_min() > max => {
+                Err(PublisherError::PayloadLenMin { len: schema.value_len_min(), max })
+            }
+            _ => Ok(schema),
         }
     }
 }
@@ -76,7 +82,7 @@ impl Opening {
         geometry: Geometry,
         epoch: Epoch,
     ) -> Result<Self, PublisherError> {
-        let schema = T::schema()?;
+        let schema = parts.schema::<T>()?;
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
         let line = geometry.static_line(epoch, TopicId::of(&parts.name), schema.hash());
         let registration = Arc::new(parts.fabric.register(&region, Exposure::Read)?);

@@ -90,7 +90,8 @@ impl<T: Payload> StatePublisher<T> {
         let committed = match T::as_bytes(value) {
             Some(bytes) => self.writer.publish(bytes, self.encoding, began_ns).map_err(PublishError::from),
             None => {
-                let fill = |room: &mut [u8]| T::encode(value, room);
+                let schema = self.output.topic.schema();
+                let fill = |room: &mut [u8]| T::encode(value, schema, room);
                 self.writer.publish_with(self.encoding, began_ns, fill).map_err(PublishError::from)
             }
         };
@@ -121,7 +122,6 @@ impl<T: Payload> StatePublisher<T> {
         StateParts { topic: parts, slot_count }: StateParts<'_>,
         epoch: Epoch,
     ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        parts.check_len::<T>()?;
         let geometry = StateGeometry::new(slot_count, parts.payload_len_max)?;
         let opening = Opening::new::<T>(&parts, geometry.into(), epoch)?;
         let registration = Arc::clone(&opening.registration);

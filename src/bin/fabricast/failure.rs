@@ -211,7 +211,9 @@ impl From<NodeError> for Failure {
 impl From<PublisherError> for Failure {
     fn from(error: PublisherError) -> Self {
         match &error {
-            PublisherError::Geometry(_) | PublisherError::PayloadLenMax { .. } => Self::usage(error),
+            PublisherError::Geometry(_)
+            | PublisherError::PayloadLenMax { .. }
+            | PublisherError::PayloadLenMin { .. } => Self::usage(error),
             PublisherError::Memory(source) => Self::new(of_memory(source), error),
             PublisherError::Fabric(source) => of_fabric(source, &""),
             _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),

@@ -8,7 +8,7 @@ use super::*;
 
 fn decoded<T: Payload<Borrowed = T>>(value: &T) -> Value {
     let mut out = vec![0; 4096];
-    let len = T::encode(value, &mut out).unwrap();
+    let len = T::encode(value, &T::schema().unwrap(), &mut out).unwrap();
     match T::schema().unwrap().decode(&out[..len]).unwrap() {
         Decoded::Value(value) => value,
         Decoded::Bytes(bytes) => panic!("{bytes:?} is not a value"),

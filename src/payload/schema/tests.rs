@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, HashMap};
 
-use super::super::{Payload, Raw};
+use super::super::{DecodeError, Payload, Raw};
 use super::*;
 
 #[derive(Serialize, Deserialize)]

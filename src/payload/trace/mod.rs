@@ -1,18 +1,20 @@
 //! Makes a schema out of a Rust type, by letting the type's own `Deserialize` say what it reads.
 //!
-//! A pass hands the type a deserializer (`probe`) that gives small constants and notes what it was asked for.
+//! A pass hands the type a deserializer (`probe`) that gives sample values (`leaves`) and notes what it was asked for.
 //! One pass shows one variant of each enum that it meets, so there are as many as it takes: each pass steers
 //! into variants that no pass has been through. A type inside itself is noted by its name and not gone into
 //! again; where a value of it is needed all the same, options and sequences are empty and an enum takes the
 //! first variant that ever came to an end.
 
+mod leaves;
 mod probe;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::DeserializeOwned;
 
-use self::probe::Probe;
+use self::leaves::Leaves;
+use self::probe::{Probe, TraceError};
 use super::format::{Format, Named, Shape, Variant};
 use crate::limits;
 
@@ -21,33 +23,22 @@ use crate::limits;
 pub(super) struct Traced<T> {
     pub(super) format: Format,
     pub(super) types: BTreeMap<String, Named>,
-    /// A value of each pass that came to an end: between them they have every variant.
+    /// A value of each pass that came to an end: between them they have every variant, and values that types may treat
+    /// otherwise than others: nothing, zero, empty.
     pub(super) samples: Vec<T>,
 }
-
-/// The constants that a pass hands out. A type that refuses some may take others.
-#[derive(Clone, Copy, Debug)]
-struct Palette {
-    number: u8,
-    text: &'static str,
-}
-
-const PALETTES: [Palette; 3] =
-    [Palette { number: 1, text: "a" }, Palette { number: 0, text: "" }, Palette { number: 1, text: "1" }];
 
 /// Passes that a type may take; more than it can have variants within the length of a schema.
 const PASSES_MAX: usize = 16 * 1024;
 
-/// Traces the type with the first constants that it takes. The error is the reason, as a sentence part.
-pub(super) fn trace<T: DeserializeOwned>() -> Result<Traced<T>, String> {
-    let mut reason = None;
-    for palette in PALETTES {
-        match Tracer::new(palette).run::<T>() {
-            Ok(traced) => return Ok(traced),
-            Err(error) => reason = reason.or(Some(error)),
-        }
-    }
-    Err(reason.unwrap_or_default())
+/// Passes that are made for each variant to vary values, and for what is in no enum.
+const VARIATIONS: usize = 8;
+const VARIATIONS_MIN: usize = 32;
+const VARIATIONS_MAX: usize = 1024;
+
+/// Traces the type with sample values, of which these are tried first. The error is the reason, as a sentence part.
+pub(super) fn trace<T: DeserializeOwned>(named: &[String]) -> Result<Traced<T>, String> {
+    Tracer::new(named).run::<T>()
 }
 
 /// The name of a type as the compiler gives it, without modules, cut to fit a schema.
@@ -77,7 +68,7 @@ pub(super) fn short_name(path: &str) -> String {
 /// What the passes so far have shown.
 #[derive(Debug)]
 struct Tracer {
-    palette: Palette,
+    leaves: Leaves,
     types: BTreeMap<String, TypeState>,
     /// The name in the schema of a type, by its full name and the name that serde calls it.
     names: BTreeMap<(&'static str, &'static str), String>,
@@ -118,9 +109,9 @@ struct Choice {
 }
 
 impl Tracer {
-    fn new(palette: Palette) -> Self {
+    fn new(named: &[String]) -> Self {
         Self {
-            palette,
+            leaves: Leaves::new(named),
             types: BTreeMap::new(),
             names: BTreeMap::new(),
             progress: 0,
@@ -139,13 +130,20 @@ impl Tracer {
             match outcome {
                 Ok(value) => samples.push(value),
                 Err(_) if self.blocked => self.give_up_variant(before)?,
-                Err(error) => return Err(error.into_reason()),
+                Err(TraceError::Refused(reason)) => {
+                    self.leaves.advance(reason)?;
+                    continue;
+                }
+                Err(TraceError::Untraceable(reason)) => return Err(reason),
             }
             if self.blocked {
                 continue;
             }
             match root {
-                Some(format) if !self.leads_on(&format) => return self.finish(format, samples),
+                Some(format) if !self.leads_on(&format) => {
+                    self.vary(&mut samples);
+                    return self.finish(format, samples);
+                }
                 _ if self.progress == before => return Err(STUCK.into()),
                 _ => self.unblock(),
             }
@@ -153,8 +151,26 @@ impl Tracer {
         Err(STUCK.into())
     }
 
+    /// Makes more samples, of a type that is known whole. Values that the type refuses are left out.
+    fn vary<T: DeserializeOwned>(&mut self, samples: &mut Vec<T>) {
+        self.leaves.begin_variation();
+        let variants: usize = self.types.values().map(|state| state.variants.len()).sum();
+        let passes = variants.saturating_mul(VARIATIONS).clamp(VARIATIONS_MIN, VARIATIONS_MAX);
+        for _ in 0..passes {
+            if self.leaves.is_done() {
+                break;
+            }
+            self.begin_pass();
+            match T::deserialize(Probe::new(self, &mut None)) {
+                Ok(value) => samples.push(value),
+                Err(_) => self.leaves.ban(),
+            }
+        }
+    }
+
     fn begin_pass(&mut self) {
         self.blocked = false;
+        self.leaves.begin_pass();
         self.showing.clear();
         self.types.values_mut().for_each(|state| state.busy = 0);
     }
@@ -231,7 +247,8 @@ impl Tracer {
 
     /// Begins a value of this type. `None` if there can be none yet: the pass has to be given up.
     fn begin(&mut self, name: &str, closing: bool) -> Option<Choice> {
-        let choice = self.choose(name, closing);
+        let choice =
+            if self.leaves.is_varying() { self.alternate(name, closing) } else { self.choose(name, closing) };
         self.blocked |= choice.is_none();
         let choice = choice?;
         self.state(name).busy += 1;
@@ -263,6 +280,14 @@ impl Tracer {
 
     fn shape(&self, name: &str, index: usize) -> Option<&Shape> {
         self.types.get(name)?.variants.get(index)?.shape.as_ref()
+    }
+
+    /// The variant whose turn it is, when all are known.
+    fn alternate(&mut self, name: &str, closing: bool) -> Option<Choice> {
+        let state = self.types.get(name)?;
+        let closing = closing || state.busy > 0 || self.leaves.is_spent();
+        let index = if closing { state.closing? } else { self.leaves.turn(name, state.variants.len()) };
+        Some(Choice { index, closing })
     }
 
     fn choose(&self, name: &str, closing: bool) -> Option<Choice> {

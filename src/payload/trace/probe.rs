@@ -1,4 +1,4 @@
-//! The deserializer of a tracing pass: it gives constants and notes what it was asked for.
+//! The deserializer of a tracing pass: it gives sample values and notes what it was asked for.
 
 use std::fmt;
 
@@ -9,6 +9,7 @@ use serde::de::{
 
 use super::super::format::{Field, Format, Shape};
 use super::Tracer;
+use super::leaves::Leaves;
 
 /// How deep a pass may go. A type has to be nested this deep, not a value: a pass enters none twice.
 const DEPTH_MAX: usize = 256;
@@ -20,21 +21,32 @@ pub(super) struct Probe<'t> {
     format: &'t mut Option<Format>,
     closing: bool,
     depth_left: usize,
+    /// Where it is: from the innermost named type on, so that it is the same wherever that type stands.
+    place: String,
 }
 
-/// Why a type could not be traced.
+/// Why a pass did not come to an end.
 #[derive(Debug)]
-pub(super) struct TraceError(String);
+pub(super) enum TraceError {
+    /// The type refused what it was given; it may take something else.
+    Refused(String),
+    /// The type cannot be traced, whatever it is given.
+    Untraceable(String),
+}
 
 impl TraceError {
-    pub(super) fn into_reason(self) -> String {
-        self.0
+    fn into_untraceable(self) -> Self {
+        match self {
+            Self::Refused(reason) | Self::Untraceable(reason) => Self::Untraceable(reason),
+        }
     }
 }
 
 impl fmt::Display for TraceError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.0)
+        match self {
+            Self::Refused(reason) | Self::Untraceable(reason) => out.write_str(reason),
+        }
     }
 }
 
@@ -42,16 +54,13 @@ impl std::error::Error for TraceError {}
 
 impl Error for TraceError {
     fn custom<T: fmt::Display>(message: T) -> Self {
-        Self(format!(
-            "its Deserialize refuses the sample values that it is tried with ({message}); check values after \
-             decoding instead, or publish a plain type in its place"
-        ))
+        Self::Refused(message.to_string())
     }
 }
 
 /// What a type asks for that only self-describing bytes can answer.
 fn self_describing() -> TraceError {
-    TraceError(
+    TraceError::Untraceable(
         "its Deserialize asks the bytes what they are, which they do not tell; remove serde's untagged, tag, \
          content and flatten attributes, or publish a plain type in its place"
             .into(),
@@ -61,16 +70,18 @@ fn self_describing() -> TraceError {
 impl<'t> Probe<'t> {
     /// The place of the whole value.
     pub(super) fn new(tracer: &'t mut Tracer, format: &'t mut Option<Format>) -> Self {
-        Self { tracer, format, closing: false, depth_left: DEPTH_MAX }
+        Self { tracer, format, closing: false, depth_left: DEPTH_MAX, place: "the value".into() }
     }
 
-    fn parts(self, len: usize, closing: bool) -> (Parts<'t>, &'t mut Option<Format>) {
+    fn parts(self, labels: Labels, len: usize, closing: bool) -> (Parts<'t>, &'t mut Option<Format>) {
         let parts = Parts {
             tracer: self.tracer,
             formats: Vec::new(),
             left: len,
             closing,
             depth_left: self.depth_left,
+            place: self.place,
+            labels,
         };
         (parts, self.format)
     }
@@ -78,14 +89,15 @@ impl<'t> Probe<'t> {
     /// Deserializes a named type that is not an enum.
     fn named<'de, V: Visitor<'de>>(
         self,
-        name: &'static str,
+        (name, labels): (&'static str, Labels),
         len: usize,
         visit: impl FnOnce(&mut Parts<'t>) -> Result<V::Value, TraceError>,
         shape: impl FnOnce(Vec<Format>) -> Result<Shape, TraceError>,
     ) -> Result<V::Value, TraceError> {
         let entry = self.tracer.enter::<V::Value>(name, None);
         let choice = self.tracer.begin(&entry, self.closing).ok_or_else(blocked)?;
-        let (mut parts, format) = self.parts(len, choice.closing);
+        let place = Self { place: entry.clone(), ..self };
+        let (mut parts, format) = place.parts(labels, len, choice.closing);
         let value = visit(&mut parts)?;
         let formats: Option<Vec<Format>> = parts.formats.into_iter().collect();
         let shape = formats.map(shape).transpose()?;
@@ -97,16 +109,19 @@ impl<'t> Probe<'t> {
 
 /// The message is never read: the tracer knows that it gave up.
 fn blocked() -> TraceError {
-    TraceError("no value yet".into())
+    TraceError::Untraceable("no value yet".into())
 }
 
 /// Methods for values without parts.
 macro_rules! leaves {
-    ($($method:ident $format:ident $visit:ident($value:expr);)*) => {$(
+    ($($method:ident $format:ident $visit:ident($sample:expr);)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
             *self.format = Some(Format::$format);
-            let value: fn(super::Palette) -> _ = $value;
-            visitor.$visit(value(self.tracer.palette))
+            let leaves = &mut self.tracer.leaves;
+            let sample: fn(&mut Leaves, &str) -> _ = $sample;
+            let outcome = visitor.$visit(sample(leaves, &self.place));
+            leaves.answered(outcome.is_ok());
+            outcome
         }
     )*};
 }
@@ -115,24 +130,30 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     type Error = TraceError;
 
     leaves! {
-        deserialize_bool Bool visit_bool(|_| false);
-        deserialize_i8 I8 visit_i8(|palette| palette.number.cast_signed());
-        deserialize_i16 I16 visit_i16(|palette| palette.number.into());
-        deserialize_i32 I32 visit_i32(|palette| palette.number.into());
-        deserialize_i64 I64 visit_i64(|palette| palette.number.into());
-        deserialize_i128 I128 visit_i128(|palette| palette.number.into());
-        deserialize_u8 U8 visit_u8(|palette| palette.number);
-        deserialize_u16 U16 visit_u16(|palette| palette.number.into());
-        deserialize_u32 U32 visit_u32(|palette| palette.number.into());
-        deserialize_u64 U64 visit_u64(|palette| palette.number.into());
-        deserialize_u128 U128 visit_u128(|palette| palette.number.into());
-        deserialize_f32 F32 visit_f32(|palette| palette.number.into());
-        deserialize_f64 F64 visit_f64(|palette| palette.number.into());
-        deserialize_char Char visit_char(|_| 'a');
-        deserialize_str String visit_borrowed_str(|palette| palette.text);
-        deserialize_string String visit_string(|palette| palette.text.to_owned());
-        deserialize_bytes Bytes visit_borrowed_bytes(|palette| palette.text.as_bytes());
-        deserialize_byte_buf Bytes visit_byte_buf(|palette| palette.text.as_bytes().to_vec());
+        deserialize_bool Bool visit_bool(|leaves, place| leaves.boolean(place));
+        deserialize_i8 I8 visit_i8(|leaves, place| leaves.integer(place).unwrap_or_default());
+        deserialize_i16 I16 visit_i16(|leaves, place| leaves.integer(place).unwrap_or_default());
+        deserialize_i32 I32 visit_i32(|leaves, place| leaves.integer(place).unwrap_or_default());
+        deserialize_i64 I64 visit_i64(|leaves, place| leaves.integer(place).unwrap_or_default());
+        deserialize_i128 I128 visit_i128(|leaves, place| leaves.integer(place).unwrap_or_default());
+        deserialize_u8 U8 visit_u8(|leaves, place| leaves.integer(place).unwrap_or_default());
+        deserialize_u16 U16 visit_u16(|leaves, place| leaves.integer(place).unwrap_or_default());
+        deserialize_u32 U32 visit_u32(|leaves, place| leaves.integer(place).unwrap_or_default());
+        deserialize_u64 U64 visit_u64(|leaves, place| leaves.integer(place).unwrap_or_default());
+        deserialize_u128 U128 visit_u128(|leaves, place| leaves.integer(place).unwrap_or_default());
+        deserialize_f32 F32 visit_f32(|leaves, place| leaves.single_float(place));
+        deserialize_f64 F64 visit_f64(|leaves, place| leaves.float(place));
+        deserialize_char Char visit_char(|leaves, place| leaves.character(place));
+        deserialize_string String visit_string(|leaves, place| leaves.text(place));
+        deserialize_byte_buf Bytes visit_byte_buf(|leaves, place| leaves.bytes(place));
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
+        self.deserialize_string(Lent(visitor))
+    }
+
+    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
+        self.deserialize_byte_buf(Lent(visitor))
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, TraceError> {
@@ -157,15 +178,15 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         name: &'static str,
         visitor: V,
     ) -> Result<V::Value, TraceError> {
-        self.named::<V>(name, 0, |_| visitor.visit_unit(), |_| Ok(Shape::Unit))
+        self.named::<V>((name, Labels::Numbers), 0, |_| visitor.visit_unit(), |_| Ok(Shape::Unit))
     }
 
     fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
-        if self.closing {
+        if self.closing || self.tracer.leaves.is_absent(&self.place) {
             *self.format = None;
             return visitor.visit_none();
         }
-        let (mut parts, format) = self.parts(1, false);
+        let (mut parts, format) = self.parts(Labels::Option, 1, false);
         let value = parts.visit(|place| visitor.visit_some(place))?;
         *format = parts.only().map(|of| Format::Option(Box::new(of)));
         Ok(value)
@@ -177,7 +198,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         visitor: V,
     ) -> Result<V::Value, TraceError> {
         self.named::<V>(
-            name,
+            (name, Labels::Numbers),
             1,
             |parts| parts.visit(|place| visitor.visit_newtype_struct(place)),
             |formats| one(formats).map(Shape::Newtype),
@@ -186,7 +207,8 @@ impl<'de> Deserializer<'de> for Probe<'_> {
 
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
         let closing = self.closing;
-        let (mut parts, format) = self.parts(usize::from(!closing), closing);
+        let is_empty = closing || self.tracer.leaves.is_absent(&self.place);
+        let (mut parts, format) = self.parts(Labels::Elements, usize::from(!is_empty), closing);
         let value = visitor.visit_seq(&mut parts)?;
         *format = parts.only().map(|of| Format::Seq(Box::new(of)));
         Ok(value)
@@ -194,7 +216,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
 
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, TraceError> {
         let closing = self.closing;
-        let (mut parts, format) = self.parts(len, closing);
+        let (mut parts, format) = self.parts(Labels::Numbers, len, closing);
         let value = visitor.visit_seq(&mut parts)?;
         *format = parts.formats.into_iter().collect::<Option<Vec<Format>>>().map(Format::tuple);
         Ok(value)
@@ -206,12 +228,18 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         len: usize,
         visitor: V,
     ) -> Result<V::Value, TraceError> {
-        self.named::<V>(name, len, |parts| visitor.visit_seq(parts), |formats| Ok(Shape::Tuple(formats)))
+        self.named::<V>(
+            (name, Labels::Numbers),
+            len,
+            |parts| visitor.visit_seq(parts),
+            |formats| Ok(Shape::Tuple(formats)),
+        )
     }
 
     fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
         let closing = self.closing;
-        let (mut parts, format) = self.parts(if closing { 0 } else { 2 }, closing);
+        let is_empty = closing || self.tracer.leaves.is_absent(&self.place);
+        let (mut parts, format) = self.parts(Labels::Pairs, if is_empty { 0 } else { 2 }, closing);
         let value = visitor.visit_map(&mut parts)?;
         *format = match <[_; 2]>::try_from(parts.formats) {
             Ok([Some(key), Some(value)]) => Some(Format::Map { key: Box::new(key), value: Box::new(value) }),
@@ -227,7 +255,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         visitor: V,
     ) -> Result<V::Value, TraceError> {
         self.named::<V>(
-            name,
+            (name, Labels::Names(fields)),
             fields.len(),
             |parts| visitor.visit_seq(parts),
             |formats| named_fields(fields, formats),
@@ -249,6 +277,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
                 format: &mut *self.format,
                 closing: choice.closing,
                 depth_left: self.depth_left,
+                place: format!("{entry}::{}", variants.get(choice.index).unwrap_or(&"")),
             },
             index: choice.index,
             shape: &mut shape,
@@ -267,14 +296,56 @@ impl<'de> Deserializer<'de> for Probe<'_> {
 /// The formats of a struct's fields with their names.
 fn named_fields(names: &[&'static str], formats: Vec<Format>) -> Result<Shape, TraceError> {
     if names.len() != formats.len() {
-        return Err(TraceError(super::STUCK.into()));
+        return Err(TraceError::Untraceable(super::STUCK.into()));
     }
     let field = |(name, format): (&&str, Format)| Field { name: (*name).to_owned(), format };
     Ok(Shape::Fields(names.iter().zip(formats).map(field).collect()))
 }
 
 fn one(mut formats: Vec<Format>) -> Result<Format, TraceError> {
-    formats.pop().ok_or_else(|| TraceError(super::STUCK.into()))
+    formats.pop().ok_or_else(|| TraceError::Untraceable(super::STUCK.into()))
+}
+
+/// What the places inside one place are called.
+#[derive(Clone, Copy, Debug)]
+enum Labels {
+    Names(&'static [&'static str]),
+    Numbers,
+    Option,
+    Elements,
+    Pairs,
+}
+
+impl Labels {
+    fn inside(self, place: &str, index: usize) -> String {
+        match self {
+            Self::Names(names) => format!("{place}.{}", names.get(index).unwrap_or(&"")),
+            Self::Numbers => format!("{place}.{index}"),
+            Self::Option => format!("{place}?"),
+            Self::Elements => format!("{place}[]"),
+            Self::Pairs if index == 0 => format!("{place}[key]"),
+            Self::Pairs => format!("{place}[value]"),
+        }
+    }
+}
+
+/// A visitor of a text or bytes that are not its own.
+struct Lent<V>(V);
+
+impl<'de, V: Visitor<'de>> Visitor<'de> for Lent<V> {
+    type Value = V::Value;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.expecting(out)
+    }
+
+    fn visit_string<E: Error>(self, text: String) -> Result<V::Value, E> {
+        self.0.visit_str(&text)
+    }
+
+    fn visit_byte_buf<E: Error>(self, bytes: Vec<u8>) -> Result<V::Value, E> {
+        self.0.visit_bytes(&bytes)
+    }
 }
 
 /// The places directly inside one place, in order.
@@ -286,17 +357,20 @@ struct Parts<'t> {
     left: usize,
     closing: bool,
     depth_left: usize,
+    place: String,
+    labels: Labels,
 }
 
 impl Parts<'_> {
     /// Visits the next place.
     fn visit<T>(&mut self, visit: impl FnOnce(Probe<'_>) -> Result<T, TraceError>) -> Result<T, TraceError> {
-        let too_deep = || TraceError(format!("it is nested deeper than {DEPTH_MAX} levels"));
+        let too_deep = || TraceError::Untraceable(format!("it is nested deeper than {DEPTH_MAX} levels"));
         let depth_left = self.depth_left.checked_sub(1).ok_or_else(too_deep)?;
         let mut format = None;
-        let place =
-            Probe { tracer: &mut *self.tracer, format: &mut format, closing: self.closing, depth_left };
-        let value = visit(place)?;
+        let place = self.labels.inside(&self.place, self.formats.len());
+        let tracer = &mut *self.tracer;
+        let probe = Probe { tracer, format: &mut format, closing: self.closing, depth_left, place };
+        let value = visit(probe)?;
         self.formats.push(format);
         Ok(value)
     }
@@ -355,7 +429,8 @@ impl<'de> EnumAccess<'de> for VariantProbe<'_> {
 
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), TraceError> {
         let index = u32::try_from(self.index).map_err(TraceError::custom)?;
-        let value = seed.deserialize(U32Deserializer::<TraceError>::new(index))?;
+        let variant = seed.deserialize(U32Deserializer::<TraceError>::new(index));
+        let value = variant.map_err(TraceError::into_untraceable)?;
         Ok((value, self))
     }
 }
@@ -370,7 +445,7 @@ impl<'de> VariantAccess<'de> for VariantProbe<'_> {
 
     fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<S::Value, TraceError> {
         let closing = self.place.closing;
-        let (mut parts, _) = self.place.parts(1, closing);
+        let (mut parts, _) = self.place.parts(Labels::Numbers, 1, closing);
         let value = parts.visit(|place| seed.deserialize(place))?;
         *self.shape = parts.only().map(Shape::Newtype);
         Ok(value)
@@ -378,7 +453,7 @@ impl<'de> VariantAccess<'de> for VariantProbe<'_> {
 
     fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, TraceError> {
         let closing = self.place.closing;
-        let (mut parts, _) = self.place.parts(len, closing);
+        let (mut parts, _) = self.place.parts(Labels::Numbers, len, closing);
         let value = visitor.visit_seq(&mut parts)?;
         *self.shape = parts.formats.into_iter().collect::<Option<_>>().map(Shape::Tuple);
         Ok(value)
@@ -390,7 +465,7 @@ impl<'de> VariantAccess<'de> for VariantProbe<'_> {
         visitor: V,
     ) -> Result<V::Value, TraceError> {
         let closing = self.place.closing;
-        let (mut parts, _) = self.place.parts(fields.len(), closing);
+        let (mut parts, _) = self.place.parts(Labels::Names(fields), fields.len(), closing);
         let value = visitor.visit_seq(&mut parts)?;
         let formats: Option<Vec<Format>> = parts.formats.into_iter().collect();
         *self.shape = formats.map(|formats| named_fields(fields, formats)).transpose()?;

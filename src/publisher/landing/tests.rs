@@ -214,6 +214,7 @@ impl World {
                 host: "host",
                 name: "topic".parse().unwrap(),
                 payload_len_max: LEN_MAX,
+                samples: &[],
             },
             slot_count,
         })

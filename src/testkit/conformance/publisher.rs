@@ -65,6 +65,7 @@ impl Publisher {
             host: "host",
             name: topic(),
             payload_len_max: geometry.payload_len_max(),
+            samples: &[],
         };
         let parts = StateParts { topic: parts, slot_count: geometry.slot_count() };
         let (publisher, topic) = StatePublisher::open_as(parts, epoch).expect("a small topic");

@@ -282,6 +282,7 @@ impl World {
                 host: "host",
                 name: "topic".parse().unwrap(),
                 payload_len_max: len_max,
+                samples: &[],
             },
             capacity,
         })

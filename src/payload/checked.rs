@@ -1,0 +1,399 @@
+//! A serializer around another that holds a value to the schema of its topic: what the schema does not have is not
+//! published.
+//!
+//! The schema was made from the type's `Deserialize`, and bytes do not tell what they are. So what the type's `Serialize`
+//! leaves out, puts elsewhere or writes in another length would be received as another value. It is compared part by part:
+//! kinds of leaves, lengths, names of fields, variants. The bounds of `guard` are kept here too, so that what is
+//! published can be received.
+//!
+//! A newtype on one side only is let pass, because it has no bytes; so are fields against the parts of a tuple.
+
+mod place;
+
+use std::fmt::{self, Display, Write};
+
+use serde::ser::{
+    Error, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
+    SerializeTupleStruct, SerializeTupleVariant, Serializer,
+};
+
+use self::place::{Left, Parts, Place};
+use super::plan::{Leaf, ShapePlan, Step};
+
+pub(super) use self::place::Check;
+
+/// A value that is held to what the schema has in its place; or the serializer that does so.
+#[derive(Debug)]
+pub(super) struct Checked<'p, I> {
+    inner: I,
+    place: Place<'p>,
+}
+
+impl<T: Serialize + ?Sized> Serialize for Checked<'_, &T> {
+    #[inline]
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.inner.serialize(Checked { inner: serializer, place: self.place })
+    }
+}
+
+/// Methods for values without parts.
+macro_rules! leaves {
+    ($($method:ident($value:ty) $leaf:ident;)*) => {$(
+        #[inline]
+        fn $method(self, value: $value) -> Result<S::Ok, S::Error> {
+            self.place.leaf(Leaf::$leaf)?;
+            self.inner.$method(value)
+        }
+    )*};
+}
+
+impl<'p, S: Serializer> Serializer for Checked<'p, S> {
+    type Ok = S::Ok;
+    type Error = S::Error;
+    type SerializeSeq = Elements<'p, S::SerializeSeq>;
+    type SerializeTuple = Members<'p, S::SerializeTuple>;
+    type SerializeTupleStruct = Members<'p, S::SerializeTupleStruct>;
+    type SerializeTupleVariant = Members<'p, S::SerializeTupleVariant>;
+    type SerializeMap = Pairs<'p, S::SerializeMap>;
+    type SerializeStruct = Members<'p, S::SerializeStruct>;
+    type SerializeStructVariant = Members<'p, S::SerializeStructVariant>;
+
+    leaves! {
+        serialize_bool(bool) Bool;
+        serialize_i8(i8) I8;
+        serialize_i16(i16) I16;
+        serialize_i32(i32) I32;
+        serialize_i64(i64) I64;
+        serialize_i128(i128) I128;
+        serialize_u8(u8) U8;
+        serialize_u16(u16) U16;
+        serialize_u32(u32) U32;
+        serialize_u64(u64) U64;
+        serialize_u128(u128) U128;
+        serialize_f32(f32) F32;
+        serialize_f64(f64) F64;
+        serialize_char(char) Char;
+        serialize_str(&str) String;
+    }
+
+    #[inline]
+    fn serialize_bytes(self, bytes: &[u8]) -> Result<S::Ok, S::Error> {
+        self.place.bytes(bytes.len())?;
+        self.inner.serialize_bytes(bytes)
+    }
+
+    #[inline]
+    fn serialize_none(self) -> Result<S::Ok, S::Error> {
+        self.place.option()?;
+        self.inner.serialize_none()
+    }
+
+    #[inline]
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
+        let place = self.place.option()?.below()?;
+        self.inner.serialize_some(&Checked { inner: value, place })
+    }
+
+    #[inline]
+    fn serialize_unit(self) -> Result<S::Ok, S::Error> {
+        self.place.unit()?;
+        self.inner.serialize_unit()
+    }
+
+    #[inline]
+    fn serialize_unit_struct(self, name: &'static str) -> Result<S::Ok, S::Error> {
+        self.place.unit()?;
+        self.inner.serialize_unit_struct(name)
+    }
+
+    #[inline]
+    fn serialize_unit_variant(
+        self,
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+    ) -> Result<S::Ok, S::Error> {
+        match self.place.variant(index, variant)? {
+            (ShapePlan::Unit, _) => self.inner.serialize_unit_variant(name, index, variant),
+            (_, place) => Err(place.other_shape(variant)),
+        }
+    }
+
+    #[inline]
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        name: &'static str,
+        value: &T,
+    ) -> Result<S::Ok, S::Error> {
+        let place = self.place.inside()?.unwrap_or(self.place);
+        self.inner.serialize_newtype_struct(name, &Checked { inner: value, place })
+    }
+
+    #[inline]
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        self,
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+        value: &T,
+    ) -> Result<S::Ok, S::Error> {
+        match self.place.variant(index, variant)? {
+            (ShapePlan::Newtype(step), place) => {
+                let value = Checked { inner: value, place: place.at(step) };
+                self.inner.serialize_newtype_variant(name, index, variant, &value)
+            }
+            (_, place) => Err(place.other_shape(variant)),
+        }
+    }
+
+    #[inline]
+    fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
+        let place = self.place.elements(len.unwrap_or_default())?;
+        Ok(Elements { inner: self.inner.serialize_seq(len)?, place, left: len.unwrap_or_default() })
+    }
+
+    #[inline]
+    fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
+        let parts = self.place.parts(len)?;
+        Ok(Members { inner: self.inner.serialize_tuple(len)?, parts })
+    }
+
+    #[inline]
+    fn serialize_tuple_struct(
+        self,
+        name: &'static str,
+        len: usize,
+    ) -> Result<Self::SerializeTupleStruct, S::Error> {
+        let parts = self.place.parts(len)?;
+        Ok(Members { inner: self.inner.serialize_tuple_struct(name, len)?, parts })
+    }
+
+    #[inline]
+    fn serialize_tuple_variant(
+        self,
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+        len: usize,
+    ) -> Result<Self::SerializeTupleVariant, S::Error> {
+        let parts = match self.place.variant(index, variant)? {
+            (ShapePlan::Tuple(steps), place) => place.below()?.begin(Left::Steps(steps), len)?,
+            (_, place) => return Err(place.other_shape(variant)),
+        };
+        Ok(Members { inner: self.inner.serialize_tuple_variant(name, index, variant, len)?, parts })
+    }
+
+    #[inline]
+    fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
+        let (pair, place) = self.place.pairs(len.unwrap_or_default())?;
+        Ok(Pairs {
+            inner: self.inner.serialize_map(len)?,
+            pair,
+            place,
+            left: len.unwrap_or_default().saturating_mul(2),
+        })
+    }
+
+    #[inline]
+    fn serialize_struct(self, name: &'static str, len: usize) -> Result<Self::SerializeStruct, S::Error> {
+        let parts = self.place.parts(len)?;
+        Ok(Members { inner: self.inner.serialize_struct(name, len)?, parts })
+    }
+
+    #[inline]
+    fn serialize_struct_variant(
+        self,
+        name: &'static str,
+        index: u32,
+        variant: &'static str,
+        len: usize,
+    ) -> Result<Self::SerializeStructVariant, S::Error> {
+        let parts = match self.place.variant(index, variant)? {
+            (ShapePlan::Fields(fields), place) => place.below()?.begin(Left::Fields(fields), len)?,
+            (_, place) => return Err(place.other_shape(variant)),
+        };
+        Ok(Members { inner: self.inner.serialize_struct_variant(name, index, variant, len)?, parts })
+    }
+
+    /// Texts that are short, as those of dates and decimals, are put together on the stack.
+    #[inline]
+    fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
+        let mut short = ShortText { bytes: [0; SHORT_TEXT_LEN], len: 0 };
+        match write!(short, "{value}") {
+            Ok(()) => self.serialize_str(short.text()),
+            Err(fmt::Error) => self.serialize_str(&value.to_string()),
+        }
+    }
+
+    #[inline]
+    fn is_human_readable(&self) -> bool {
+        self.inner.is_human_readable()
+    }
+}
+
+/// What writes the members of a tuple or struct.
+#[derive(Debug)]
+pub(super) struct Members<'p, I> {
+    inner: I,
+    parts: Parts<'p>,
+}
+
+/// Traits of which each writes the members of something without names.
+macro_rules! nameless_members {
+    ($($name:ident::$method:ident)*) => {$(
+        impl<I: $name> $name for Members<'_, I> {
+            type Ok = I::Ok;
+            type Error = I::Error;
+
+            #[inline]
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), I::Error> {
+                let place = self.parts.next(None)?;
+                self.inner.$method(&Checked { inner: value, place })
+            }
+
+            #[inline]
+            fn end(self) -> Result<I::Ok, I::Error> {
+                self.parts.end()?;
+                self.inner.end()
+            }
+        }
+    )*};
+}
+
+nameless_members! {
+    SerializeTuple::serialize_element
+    SerializeTupleStruct::serialize_field
+    SerializeTupleVariant::serialize_field
+}
+
+/// Traits of which each writes the fields of something.
+macro_rules! named_members {
+    ($($name:ident)*) => {$(
+        impl<I: $name> $name for Members<'_, I> {
+            type Ok = I::Ok;
+            type Error = I::Error;
+
+            #[inline]
+            fn serialize_field<T>(&mut self, key: &'static str, value: &T) -> Result<(), I::Error>
+            where
+                T: Serialize + ?Sized,
+            {
+                let place = self.parts.next(Some(key))?;
+                self.inner.serialize_field(key, &Checked { inner: value, place })
+            }
+
+            #[inline]
+            fn skip_field(&mut self, key: &'static str) -> Result<(), I::Error> {
+                Err(self.parts.skipped(key))
+            }
+
+            #[inline]
+            fn end(self) -> Result<I::Ok, I::Error> {
+                self.parts.end()?;
+                self.inner.end()
+            }
+        }
+    )*};
+}
+
+named_members! { SerializeStruct SerializeStructVariant }
+
+/// What writes the elements of a sequence.
+#[derive(Debug)]
+pub(super) struct Elements<'p, I> {
+    inner: I,
+    place: Place<'p>,
+    left: usize,
+}
+
+impl<I: SerializeSeq> SerializeSeq for Elements<'_, I> {
+    type Ok = I::Ok;
+    type Error = I::Error;
+
+    #[inline]
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), I::Error> {
+        self.left = take(self.left, self.left % 2, self.place)?;
+        self.inner.serialize_element(&Checked { inner: value, place: self.place })
+    }
+
+    #[inline]
+    fn end(self) -> Result<I::Ok, I::Error> {
+        none_left(self.left, self.place)?;
+        self.inner.end()
+    }
+}
+
+/// What writes the pairs of a map.
+#[derive(Debug)]
+pub(super) struct Pairs<'p, I> {
+    inner: I,
+    pair: &'p (Step, Step),
+    place: Place<'p>,
+    /// Keys and values.
+    left: usize,
+}
+
+impl<I: SerializeMap> SerializeMap for Pairs<'_, I> {
+    type Ok = I::Ok;
+    type Error = I::Error;
+
+    #[inline]
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), I::Error> {
+        self.left = take(self.left, 0, self.place)?;
+        self.inner.serialize_key(&Checked { inner: key, place: self.place.at(&self.pair.0) })
+    }
+
+    #[inline]
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), I::Error> {
+        self.left = take(self.left, 1, self.place)?;
+        self.inner.serialize_value(&Checked { inner: value, place: self.place.at(&self.pair.1) })
+    }
+
+    #[inline]
+    fn end(self) -> Result<I::Ok, I::Error> {
+        none_left(self.left, self.place)?;
+        self.inner.end()
+    }
+}
+
+/// One less, if the number that is left is odd or even as it has to be.
+#[inline]
+fn take<E: Error>(left: usize, odd: usize, place: Place<'_>) -> Result<usize, E> {
+    match left.checked_sub(1) {
+        Some(rest) if left % 2 == odd => Ok(rest),
+        _ => Err(place.other_count()),
+    }
+}
+
+#[inline]
+fn none_left<E: Error>(left: usize, place: Place<'_>) -> Result<(), E> {
+    if left == 0 { Ok(()) } else { Err(place.other_count()) }
+}
+
+/// Longest text that is put together without an allocation, bytes.
+const SHORT_TEXT_LEN: usize = 128;
+
+/// The beginning of a text, or all of it.
+struct ShortText {
+    bytes: [u8; SHORT_TEXT_LEN],
+    len: usize,
+}
+
+impl ShortText {
+    fn text(&self) -> &str {
+        let text = self.bytes.get(..self.len).map(std::str::from_utf8);
+        text.and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+impl Write for ShortText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let room = self.bytes.get_mut(self.len..).and_then(|room| room.get_mut(..text.len()));
+        room.ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
+        self.len += text.len();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

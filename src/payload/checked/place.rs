@@ -1,0 +1,372 @@
+//! A place in a value, and what the schema has there.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::{self, Display};
+
+use serde::ser::Error;
+
+use super::super::EncodeError;
+use super::super::plan::{Leaf, Plan, ShapePlan, Step, TypePlan};
+use super::Checked;
+use crate::limits;
+
+/// One value on its way into its bytes.
+#[derive(Debug)]
+pub(in super::super) struct Check<'p> {
+    plan: &'p Plan,
+    /// Elements of sequences and maps so far.
+    elements: Cell<usize>,
+    flaw: RefCell<Option<EncodeError>>,
+}
+
+/// A place in a value, and what the schema has there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<'p> {
+    check: &'p Check<'p>,
+    step: &'p Step,
+    /// Levels that may still open below this one.
+    depth_left: usize,
+}
+
+/// What the elements of bytes are, where a type writes them one by one.
+const BYTE: &Step = &Step::Leaf(Leaf::U8);
+
+impl<'p> Check<'p> {
+    pub(in super::super) fn new(plan: &'p Plan) -> Self {
+        Self { plan, elements: Cell::new(0), flaw: RefCell::new(None) }
+    }
+
+    /// The value, which is checked while it is serialized.
+    #[inline]
+    pub(in super::super) fn value<'v, T: ?Sized>(&'p self, value: &'v T) -> Checked<'p, &'v T> {
+        let place = Place { check: self, step: &self.plan.root, depth_left: limits::SCHEMA_DEPTH_MAX };
+        Checked { inner: value, place }
+    }
+
+    /// What ended the encoding, if it was a check.
+    #[cold]
+    pub(in super::super) fn flaw(&self) -> Option<EncodeError> {
+        self.flaw.borrow_mut().take()
+    }
+
+    /// Checks that a decoder would take as many elements from this many bytes.
+    #[inline]
+    pub(in super::super) fn finish(&self, len: usize) -> Result<(), EncodeError> {
+        let elements = self.elements.get();
+        // One comparison for all but payloads of many elements.
+        if elements <= limits::EMPTY_ELEMENTS_MAX {
+            return Ok(());
+        }
+        let max = elements_max(len);
+        if elements <= max { Ok(()) } else { Err(EncodeError::TooManyElements { max }) }
+    }
+
+    #[cold]
+    fn stop<E: Error>(&self, flaw: EncodeError) -> E {
+        let error = E::custom(&flaw);
+        *self.flaw.borrow_mut() = Some(flaw);
+        error
+    }
+
+    #[cold]
+    fn differs<E: Error>(&self, reason: fmt::Arguments<'_>) -> E {
+        self.stop(EncodeError::Differs { reason: reason.to_string() })
+    }
+}
+
+/// Elements that a payload of this many bytes may have.
+fn elements_max(len: usize) -> usize {
+    len.saturating_mul(2).saturating_add(limits::EMPTY_ELEMENTS_MAX)
+}
+
+impl<'p> Place<'p> {
+    #[inline]
+    pub(super) fn at(self, step: &'p Step) -> Self {
+        Self { step, ..self }
+    }
+
+    #[inline]
+    pub(super) fn below<E: Error>(self) -> Result<Self, E> {
+        match self.depth_left.checked_sub(1) {
+            Some(depth_left) => Ok(Self { depth_left, ..self }),
+            None => Err(self.check.stop(EncodeError::TooDeep { max: limits::SCHEMA_DEPTH_MAX })),
+        }
+    }
+
+    #[inline]
+    fn type_plan(self) -> Option<&'p TypePlan> {
+        match self.step {
+            Step::Type(number) => self.check.plan.types.get(*number),
+            _ => None,
+        }
+    }
+
+    /// The place inside, if the schema has a newtype here.
+    #[inline]
+    pub(super) fn inside<E: Error>(self) -> Result<Option<Self>, E> {
+        match self.type_plan() {
+            Some(TypePlan::Struct(ShapePlan::Newtype(step))) => self.at(step).below().map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    #[inline]
+    pub(super) fn leaf<E: Error>(self, leaf: Leaf) -> Result<(), E> {
+        match self.step {
+            Step::Leaf(expected) if *expected == leaf => Ok(()),
+            _ => self.leaf_inside(leaf),
+        }
+    }
+
+    #[cold]
+    fn leaf_inside<E: Error>(self, leaf: Leaf) -> Result<(), E> {
+        match self.inside()? {
+            Some(inside) => inside.leaf(leaf),
+            None => Err(self.differs(format_args!("a value of the kind {leaf}"))),
+        }
+    }
+
+    #[inline]
+    pub(super) fn unit<E: Error>(self) -> Result<(), E> {
+        match self.type_plan() {
+            Some(TypePlan::Struct(ShapePlan::Unit)) => Ok(()),
+            _ => self.leaf(Leaf::Unit),
+        }
+    }
+
+    /// A byte string, which has the bytes of a sequence of bytes.
+    #[inline]
+    pub(super) fn bytes<E: Error>(self, len: usize) -> Result<(), E> {
+        match self.step {
+            Step::Seq(of) if matches!(**of, Step::Leaf(Leaf::U8)) => {
+                self.below()?;
+                self.count(len);
+                Ok(())
+            }
+            Step::Leaf(_) => self.leaf(Leaf::Bytes),
+            _ => match self.inside()? {
+                Some(inside) => inside.bytes(len),
+                None => Err(self.differs(format_args!("bytes"))),
+            },
+        }
+    }
+
+    /// The place of what an option holds, on the level of the option.
+    #[inline]
+    pub(super) fn option<E: Error>(self) -> Result<Self, E> {
+        match self.step {
+            Step::Option(of) => Ok(self.at(of)),
+            _ => match self.inside()? {
+                Some(inside) => inside.option(),
+                None => Err(self.differs(format_args!("an option"))),
+            },
+        }
+    }
+
+    /// The place of each element of a sequence.
+    #[inline]
+    pub(super) fn elements<E: Error>(self, len: usize) -> Result<Self, E> {
+        match self.step {
+            Step::Seq(of) => {
+                self.count(len);
+                self.at(of).below()
+            }
+            Step::Leaf(Leaf::Bytes) => self.at(BYTE).below(),
+            _ => match self.inside()? {
+                Some(inside) => inside.elements(len),
+                None => Err(self.differs(format_args!("a sequence"))),
+            },
+        }
+    }
+
+    /// The key and the value of each pair of a map, and their level.
+    #[inline]
+    pub(super) fn pairs<E: Error>(self, len: usize) -> Result<(&'p (Step, Step), Self), E> {
+        match self.step {
+            Step::Map(pair) => {
+                self.count(len);
+                Ok((pair, self.below()?))
+            }
+            _ => match self.inside()? {
+                Some(inside) => inside.pairs(len),
+                None => Err(self.differs(format_args!("a map"))),
+            },
+        }
+    }
+
+    /// The parts of a tuple or struct that says it has so many.
+    #[inline]
+    pub(super) fn parts<E: Error>(self, len: usize) -> Result<Parts<'p>, E> {
+        let left = match (self.step, self.type_plan()) {
+            (Step::Tuple(steps), _) => Left::Steps(steps),
+            (Step::Array { of, len }, _) => Left::Same(of, *len),
+            (_, Some(TypePlan::Struct(ShapePlan::Tuple(steps)))) => Left::Steps(steps),
+            (_, Some(TypePlan::Struct(ShapePlan::Fields(fields)))) => Left::Fields(fields),
+            _ => {
+                return match self.inside()? {
+                    Some(inside) => inside.parts(len),
+                    None => Err(self.differs(format_args!("a tuple or struct of {len} parts"))),
+                };
+            }
+        };
+        self.below()?.begin(left, len)
+    }
+
+    #[inline]
+    pub(super) fn begin<E: Error>(self, left: Left<'p>, len: usize) -> Result<Parts<'p>, E> {
+        if left.len() != len {
+            return Err(left.miscounted(self.check, len));
+        }
+        Ok(Parts { left, place: self })
+    }
+
+    /// What the schema has for a variant, one level down.
+    #[inline]
+    pub(super) fn variant<E: Error>(self, index: u32, name: &str) -> Result<(&'p ShapePlan, Self), E> {
+        let Some(TypePlan::Enum(variants)) = self.type_plan() else {
+            return match self.inside()? {
+                Some(inside) => inside.variant(index, name),
+                None => Err(self.differs(format_args!("variant {name} of an enum"))),
+            };
+        };
+        match usize::try_from(index).ok().and_then(|index| variants.get(index)) {
+            Some((expected, shape)) if **expected == *name => Ok((shape, self.below()?)),
+            found => Err(self.other_variant(index, name, found.map(|(name, _)| &**name))),
+        }
+    }
+
+    #[cold]
+    fn other_variant<E: Error>(self, index: u32, name: &str, found: Option<&str>) -> E {
+        let found = found.unwrap_or("no variant");
+        self.check.differs(format_args!(
+            "it writes variant {name} as number {index}, which is read as {found}: skip variants only at the end \
+             of an enum, and give both halves the same attributes"
+        ))
+    }
+
+    #[cold]
+    pub(super) fn other_shape<E: Error>(self, name: &str) -> E {
+        self.differs(format_args!("variant {name}"))
+    }
+
+    #[cold]
+    pub(super) fn other_count<E: Error>(self) -> E {
+        self.check.differs(format_args!("it does not write as many elements as it announces"))
+    }
+
+    /// Adds to the elements that a decoder would count.
+    #[inline]
+    fn count(self, len: usize) {
+        self.check.elements.set(self.check.elements.get().saturating_add(len));
+    }
+
+    #[cold]
+    fn differs<E: Error>(self, written: fmt::Arguments<'_>) -> E {
+        let expected = match (self.step, self.type_plan()) {
+            (Step::Leaf(leaf), _) => {
+                return self.check.differs(format_args!("it writes {written}, {leaf} is read"));
+            }
+            (Step::Option(_), _) => "an option",
+            (Step::Seq(_), _) => "a sequence",
+            (Step::Map(_), _) => "a map",
+            (Step::Tuple(_) | Step::Array { .. }, _) => "a tuple",
+            (_, Some(TypePlan::Struct(_))) => "a struct",
+            (_, Some(TypePlan::Enum(_))) => "an enum, or a variant of another shape,",
+            (Step::Type(_), None) => "nothing",
+        };
+        self.check.differs(format_args!("it writes {written} where {expected} is read"))
+    }
+}
+
+impl Display for Leaf {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", format!("{self:?}").to_ascii_lowercase())
+    }
+}
+
+/// The parts that are still to be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Left<'p> {
+    Fields(&'p [(Box<str>, Step)]),
+    Steps(&'p [Step]),
+    /// So many of one format.
+    Same(&'p Step, usize),
+}
+
+impl<'p> Left<'p> {
+    #[inline]
+    fn len(self) -> usize {
+        match self {
+            Self::Fields(fields) => fields.len(),
+            Self::Steps(steps) => steps.len(),
+            Self::Same(_, left) => left,
+        }
+    }
+
+    #[cold]
+    fn miscounted<E: Error>(self, check: &Check<'_>, len: usize) -> E {
+        let (of, expected) = match self {
+            Self::Fields([(first, _), ..]) => {
+                (format!(" of the struct that begins with {first}"), self.len())
+            }
+            _ => (String::new(), self.len()),
+        };
+        check.differs(format_args!(
+            "it writes {len} of the {expected} parts{of} (serde's skip_serializing and skip_serializing_if do that): \
+             write all, or publish a type without the attribute"
+        ))
+    }
+}
+
+/// The parts of a tuple or struct, in order.
+#[derive(Debug)]
+pub(super) struct Parts<'p> {
+    left: Left<'p>,
+    place: Place<'p>,
+}
+
+impl<'p> Parts<'p> {
+    #[inline]
+    pub(super) fn next<E: Error>(&mut self, name: Option<&str>) -> Result<Place<'p>, E> {
+        let step = match self.left {
+            Left::Fields([(expected, step), rest @ ..]) => {
+                if name.is_some_and(|name| *name != **expected) {
+                    return Err(self.other_field(name.unwrap_or_default(), expected));
+                }
+                self.left = Left::Fields(rest);
+                step
+            }
+            Left::Steps([step, rest @ ..]) => {
+                self.left = Left::Steps(rest);
+                step
+            }
+            Left::Same(step, left @ 1..) => {
+                self.left = Left::Same(step, left - 1);
+                step
+            }
+            _ => {
+                return Err(self.place.check.differs(format_args!("it writes more parts than it announced")));
+            }
+        };
+        Ok(self.place.at(step))
+    }
+
+    #[cold]
+    fn other_field<E: Error>(&self, name: &str, expected: &str) -> E {
+        self.place.check.differs(format_args!("it writes field {name} where field {expected} is read"))
+    }
+
+    #[cold]
+    pub(super) fn skipped<E: Error>(&self, name: &str) -> E {
+        let reason = format_args!("it leaves out field {name}, which is read all the same");
+        self.place.check.differs(reason)
+    }
+
+    #[inline]
+    pub(super) fn end<E: Error>(&self) -> Result<(), E> {
+        match self.left.len() {
+            0 => Ok(()),
+            left => Err(self.place.check.differs(format_args!("it leaves out its last {left} parts"))),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+
+use serde::ser::{Serialize, SerializeMap, SerializeSeq, SerializeTuple, Serializer};
+
+use super::super::{EncodeError, Encoding, Payload, Schema};
+
+fn encode<S: Serialize>(value: &S, schema: &Schema) -> Result<Vec<u8>, EncodeError> {
+    super::super::bincode::encode_checked(value, schema.plan())
+}
+
+fn reason<S: Serialize>(value: &S, schema: &Schema) -> String {
+    match encode(value, schema) {
+        Err(EncodeError::Differs { reason }) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[derive(serde::Serialize, serde::Deserialize)]
+enum Side {
+    Buy,
+    Sell(u8),
+    Short { size: u8 },
+    Cross(u8, u8),
+}
+
+mod other {
+    #[derive(serde::Serialize)]
+    pub(super) enum Side {
+        Sell,
+        Buy,
+    }
+
+    #[derive(serde::Serialize)]
+    pub(super) enum Shapes {
+        Buy(u8),
+        Sell,
+        Short(u8, u8),
+        Cross { size: u8 },
+    }
+}
+
+/// Each value against the schema of a type that has the same bytes, fewer, more, or others.
+#[test]
+fn values_of_other_schemas_are_refused() {
+    let number = u32::schema().unwrap();
+    assert!(reason(&1_i32, &number).contains("i32, u32 is read"));
+    assert!(reason(&1.0_f32, &number).contains("f32, u32 is read"));
+    assert!(reason(&'a', &number).contains("char, u32 is read"));
+    assert!(reason(&Some(1_u32), &number).contains("an option, u32 is read"));
+    assert!(reason(&"text", &Vec::<u8>::schema().unwrap()).contains("a sequence"));
+    assert!(reason(&(1_u8, 2_u8), &<(u8, u8, u8)>::schema().unwrap()).contains("2 of the 3 parts"));
+    assert!(reason(&[1_u8; 2], &<(u8, u16)>::schema().unwrap()).contains("u8, u16 is read"));
+    assert!(reason(&vec![1_u8], &<[u8; 1]>::schema().unwrap()).contains("a sequence where a tuple"));
+    assert!(reason(&BTreeMap::from([(1_u8, 2_u8)]), &Vec::<(u8, u8)>::schema().unwrap()).contains("a map"));
+
+    let side = Side::schema().unwrap();
+    assert!(reason(&other::Side::Sell, &side).contains("variant Sell as number 0, which is read as Buy"));
+    assert!(reason(&other::Side::Buy, &side).contains("variant Buy as number 1"));
+    for value in [other::Shapes::Buy(1), other::Shapes::Sell, other::Shapes::Short(1, 2)] {
+        assert!(reason(&value, &side).contains("another shape"));
+    }
+    assert!(reason(&other::Shapes::Cross { size: 1 }, &side).contains("another shape"));
+    for value in [Side::Buy, Side::Sell(1), Side::Short { size: 1 }, Side::Cross(1, 2)] {
+        encode(&value, &side).unwrap();
+    }
+}
+
+/// What its own `Serialize` is told to do.
+enum Liar {
+    SeqOf { announced: usize, given: usize },
+    TupleOf { announced: usize, given: usize },
+    MapOf { announced: usize, keys: usize, values: usize },
+}
+
+impl Serialize for Liar {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match *self {
+            Self::SeqOf { announced, given } => {
+                let mut seq = serializer.serialize_seq(Some(announced))?;
+                (0..given).try_for_each(|_| seq.serialize_element(&1_u8))?;
+                seq.end()
+            }
+            Self::TupleOf { announced, given } => {
+                let mut tuple = serializer.serialize_tuple(announced)?;
+                (0..given).try_for_each(|_| tuple.serialize_element(&1_u8))?;
+                tuple.end()
+            }
+            Self::MapOf { announced, keys, values } => {
+                let mut map = serializer.serialize_map(Some(announced))?;
+                for index in 0..keys.max(values) {
+                    if index < keys {
+                        map.serialize_key(&1_u8)?;
+                    }
+                    if index < values {
+                        map.serialize_value(&1_u8)?;
+                    }
+                }
+                map.end()
+            }
+        }
+    }
+}
+
+#[test]
+fn counts_that_are_not_kept_to_are_refused() {
+    let seq = Vec::<u8>::schema().unwrap();
+    let tuple = <[u8; 2]>::schema().unwrap();
+    let map = BTreeMap::<u8, u8>::schema().unwrap();
+    assert!(encode(&Liar::SeqOf { announced: 2, given: 2 }, &seq).is_ok());
+    assert!(encode(&Liar::TupleOf { announced: 2, given: 2 }, &tuple).is_ok());
+    assert!(encode(&Liar::MapOf { announced: 2, keys: 2, values: 2 }, &map).is_ok());
+    for given in [0, 1, 3] {
+        reason(&Liar::SeqOf { announced: 2, given }, &seq);
+        reason(&Liar::TupleOf { announced: 2, given }, &tuple);
+        reason(&Liar::TupleOf { announced: given, given }, &tuple);
+        reason(&Liar::MapOf { announced: 2, keys: given, values: given }, &map);
+    }
+    reason(&Liar::MapOf { announced: 2, keys: 2, values: 1 }, &map);
+    reason(&Liar::MapOf { announced: 2, keys: 1, values: 2 }, &map);
+    reason(&Liar::MapOf { announced: 1, keys: 2, values: 0 }, &map);
+}
+
+#[test]
+fn newtype_on_one_side_is_let_pass() {
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Price(u64);
+    assert_eq!(encode(&7_u64, &Price::schema().unwrap()), encode(&Price(7), &u64::schema().unwrap()));
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Bytes(Vec<u8>);
+    let schema = Bytes::schema().unwrap();
+    assert_eq!(encode(&vec![1_u8], &schema), encode(&Bytes(vec![1]), &schema));
+}
+
+struct Text<'t>(&'t str);
+
+impl Display for Text<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|letter| write!(out, "{letter}"))
+    }
+}
+
+impl Serialize for Text<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[test]
+fn texts_that_are_put_together_are_whole_at_every_length() {
+    let schema = String::schema().unwrap();
+    for len in [0, 1, 100, 127, 128, 129, 1000] {
+        let text = "a".repeat(len) + "\u{20AC}";
+        assert_eq!(encode(&Text(&text), &schema), encode(&text, &schema), "{len}");
+    }
+}
+
+#[test]
+fn shortest_value_is_known() {
+    let len_min = |schema: Schema| schema.value_len_min();
+    assert_eq!(len_min(String::schema().unwrap()), 8);
+    assert_eq!(len_min(<(u8, Option<u64>, [u16; 3], char)>::schema().unwrap()), 9);
+    assert_eq!(len_min(Side::schema().unwrap()), 4);
+    assert_eq!(len_min(crate::Raw::schema().unwrap()), 0);
+    #[derive(serde::Serialize, serde::Deserialize)]
+    enum Tree {
+        Node(Box<Self>, Box<Self>),
+        Leaf(u8),
+    }
+    assert_eq!(len_min(Tree::schema().unwrap()), 5);
+    assert_eq!(len_min(Schema::of::<()>(Encoding::Bincode, &[]).unwrap()), 0);
+}

@@ -1,0 +1,204 @@
+//! A schema whose names are resolved, so that each publish can be held to it without a search.
+
+use std::collections::BTreeMap;
+
+use super::format::{Field, Format, Named, Shape, Variant};
+
+/// The format of the whole value, and of the named types that it refers to by their number.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) root: Step,
+    pub(super) types: Box<[TypePlan]>,
+}
+
+/// What one value has to be.
+#[derive(Debug)]
+pub(super) enum Step {
+    Leaf(Leaf),
+    Option(Box<Self>),
+    Seq(Box<Self>),
+    /// The key and the value of each pair.
+    Map(Box<(Self, Self)>),
+    Tuple(Box<[Self]>),
+    Array {
+        of: Box<Self>,
+        len: usize,
+    },
+    /// A named type; one beyond the last fits no value.
+    Type(usize),
+}
+
+/// A value without parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leaf {
+    Unit,
+    Bool,
+    I8,
+    I16,
+    I32,
+    I64,
+    I128,
+    U8,
+    U16,
+    U32,
+    U64,
+    U128,
+    F32,
+    F64,
+    Char,
+    String,
+    Bytes,
+}
+
+/// A named type.
+#[derive(Debug)]
+pub(super) enum TypePlan {
+    Struct(ShapePlan),
+    Enum(Box<[(Box<str>, ShapePlan)]>),
+}
+
+/// What a struct or a variant holds.
+#[derive(Debug)]
+pub(super) enum ShapePlan {
+    Unit,
+    Newtype(Step),
+    Tuple(Box<[Step]>),
+    Fields(Box<[(Box<str>, Step)]>),
+}
+
+/// The shortest encoding of an enum that has not been found yet.
+const UNKNOWN: usize = usize::MAX;
+
+impl Plan {
+    pub(super) fn new(root: &Format, types: &BTreeMap<String, Named>) -> Self {
+        let numbers: BTreeMap<&str, usize> = types.keys().map(String::as_str).zip(0..).collect();
+        Self {
+            root: step(root, &numbers),
+            types: types.values().map(|named| type_plan(named, &numbers)).collect(),
+        }
+    }
+
+    /// The number of bytes that every value has at least.
+    pub(super) fn len_min(&self) -> usize {
+        let mut known = vec![UNKNOWN; self.types.len()];
+        // A type may hold itself behind an enum: its shortest value is found from the inside out.
+        for _ in 0..=self.types.len() {
+            let next: Vec<usize> = self.types.iter().map(|plan| plan.len_min(&known)).collect();
+            if next == known {
+                break;
+            }
+            known = next;
+        }
+        self.root.len_min(&known)
+    }
+}
+
+impl TypePlan {
+    fn len_min(&self, known: &[usize]) -> usize {
+        match self {
+            Self::Struct(shape) => shape.len_min(known),
+            Self::Enum(variants) => {
+                let shortest = variants.iter().map(|(_, shape)| shape.len_min(known)).min();
+                shortest.unwrap_or_default().saturating_add(size_of::<u32>())
+            }
+        }
+    }
+}
+
+impl ShapePlan {
+    fn len_min(&self, known: &[usize]) -> usize {
+        match self {
+            Self::Unit => 0,
+            Self::Newtype(step) => step.len_min(known),
+            Self::Tuple(steps) => sum(steps.iter(), known),
+            Self::Fields(fields) => sum(fields.iter().map(|(_, step)| step), known),
+        }
+    }
+}
+
+impl Step {
+    fn len_min(&self, known: &[usize]) -> usize {
+        match self {
+            Self::Leaf(leaf) => leaf.len_min(),
+            Self::Option(_) => 1,
+            Self::Seq(_) | Self::Map(_) => size_of::<u64>(),
+            Self::Tuple(steps) => sum(steps.iter(), known),
+            Self::Array { of, len } => of.len_min(known).saturating_mul(*len),
+            Self::Type(number) => known.get(*number).copied().unwrap_or(UNKNOWN),
+        }
+    }
+}
+
+impl Leaf {
+    fn len_min(self) -> usize {
+        match self {
+            Self::Unit => 0,
+            Self::Bool | Self::I8 | Self::U8 | Self::Char => 1,
+            Self::I16 | Self::U16 => 2,
+            Self::I32 | Self::U32 | Self::F32 => 4,
+            Self::I64 | Self::U64 | Self::F64 | Self::String | Self::Bytes => 8,
+            Self::I128 | Self::U128 => 16,
+        }
+    }
+}
+
+fn sum<'s>(steps: impl Iterator<Item = &'s Step>, known: &[usize]) -> usize {
+    steps.fold(0, |sum, step| sum.saturating_add(step.len_min(known)))
+}
+
+fn type_plan(named: &Named, numbers: &BTreeMap<&str, usize>) -> TypePlan {
+    match named {
+        Named::Struct(of) => TypePlan::Struct(shape(of, numbers)),
+        Named::Enum(variants) => {
+            let variant = |Variant { name, shape: of }: &Variant| (name.as_str().into(), shape(of, numbers));
+            TypePlan::Enum(variants.iter().map(variant).collect())
+        }
+    }
+}
+
+fn shape(of: &Shape, numbers: &BTreeMap<&str, usize>) -> ShapePlan {
+    match of {
+        Shape::Unit => ShapePlan::Unit,
+        Shape::Newtype(format) => ShapePlan::Newtype(step(format, numbers)),
+        Shape::Tuple(formats) => ShapePlan::Tuple(formats.iter().map(|of| step(of, numbers)).collect()),
+        Shape::Fields(fields) => {
+            let field = |Field { name, format }: &Field| (name.as_str().into(), step(format, numbers));
+            ShapePlan::Fields(fields.iter().map(field).collect())
+        }
+    }
+}
+
+/// The nesting of formats in each other is bounded where a schema is checked.
+fn step(format: &Format, numbers: &BTreeMap<&str, usize>) -> Step {
+    let inner = |of: &Format| Box::new(step(of, numbers));
+    let leaf = match format {
+        Format::Option(of) => return Step::Option(inner(of)),
+        Format::Seq(of) => return Step::Seq(inner(of)),
+        Format::Array { of, len } => return Step::Array { of: inner(of), len: *len },
+        Format::Map { key, value } => {
+            return Step::Map(Box::new((step(key, numbers), step(value, numbers))));
+        }
+        Format::Tuple(parts) => return Step::Tuple(parts.iter().map(|of| step(of, numbers)).collect()),
+        Format::Type(name) => {
+            return Step::Type(numbers.get(name.as_str()).copied().unwrap_or(usize::MAX));
+        }
+        Format::Unit => Leaf::Unit,
+        Format::Bool => Leaf::Bool,
+        Format::I8 => Leaf::I8,
+        Format::I16 => Leaf::I16,
+        Format::I32 => Leaf::I32,
+        Format::I64 => Leaf::I64,
+        Format::I128 => Leaf::I128,
+        Format::U8 => Leaf::U8,
+        Format::U16 => Leaf::U16,
+        Format::U32 => Leaf::U32,
+        Format::U64 => Leaf::U64,
+        Format::U128 => Leaf::U128,
+        Format::F32 => Leaf::F32,
+        Format::F64 => Leaf::F64,
+        Format::Char => Leaf::Char,
+        Format::String => Leaf::String,
+        Format::Bytes => Leaf::Bytes,
+    };
+    Step::Leaf(leaf)
+}

@@ -1,0 +1,303 @@
+//! The sample values that a pass hands out for values without parts.
+//!
+//! A type may refuse some: a decimal takes no text that is not a number, an identifier none without its check digit. So each
+//! leaf has several, and when a pass is refused, the leaf that was asked for last gets its next one; when it has no more, it
+//! begins again and the leaf before it moves on. What a leaf has settled on it keeps for the passes that follow.
+//!
+//! Once the whole type is known, leaves vary: the same passes are made with other values, with empty sequences and without
+//! what is optional, so that a type that treats some values otherwise is found when it is opened.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Passes that may be refused.
+const REFUSALS_MAX: usize = 4096;
+
+/// Places that a pass varies before it takes the shortest way out: types that hold each other have no end of them.
+const VISITS_PER_PASS_MAX: usize = 4096;
+
+/// Places that all passes vary together.
+const VISITS_MAX: usize = 16 * VISITS_PER_PASS_MAX;
+
+const TEXTS: [&str; 20] = [
+    "a",
+    "",
+    "1",
+    "2000-01-01T00:00:00Z",
+    "2000-01-01T00:00:00",
+    "2000-01-01",
+    "00:00:00",
+    "67e55044-10b1-426f-9247-bb680e5fe0c8",
+    "1.5",
+    "A",
+    "AA",
+    "AAA",
+    "AAAA",
+    "AAPL",
+    "US0378331005",
+    "127.0.0.1",
+    "127.0.0.1:80",
+    "http://localhost/",
+    "a@example.org",
+    "+00:00",
+];
+
+const NUMBERS: [i128; 14] =
+    [1, 0, 2, 7, 10, 16, 100, 1_000, 2_000, 10_000, 1_000_000, 20_000_101, 1_000_000_000_000_000_000, -1];
+
+const FLOATS: [f64; 7] = [1.0, 0.0, 0.5, 2.0, 100.0, -1.0, 1e9];
+
+const CHARS: [char; 6] = ['a', 'A', '1', '0', ' ', '-'];
+
+/// Lengths of byte strings: those of identifiers, keys and digests.
+const LENGTHS: [usize; 11] = [1, 0, 16, 4, 8, 12, 20, 24, 32, 48, 64];
+
+/// Which sample each leaf is given.
+#[derive(Debug)]
+pub(super) struct Leaves {
+    /// What the user named, before all others.
+    named: Vec<String>,
+    settled: BTreeMap<String, Settled>,
+    /// What this pass gave, in order.
+    offered: Vec<Offer>,
+    refusals: usize,
+    first_refusal: Option<String>,
+    variation: Option<Variation>,
+}
+
+#[derive(Debug, Default)]
+struct Settled {
+    index: usize,
+    /// Its own type has taken a sample before.
+    taken: bool,
+}
+
+#[derive(Debug)]
+struct Offer {
+    place: String,
+    count: usize,
+    alternative: usize,
+    refused: bool,
+}
+
+/// What was tried beside the samples that leaves have settled on.
+#[derive(Debug, Default)]
+struct Variation {
+    visits: BTreeMap<String, usize>,
+    /// Places that were varied, in all passes and in those before this one.
+    visited: usize,
+    visited_before: usize,
+    /// Alternatives that a type refused.
+    banned: BTreeMap<String, BTreeSet<usize>>,
+}
+
+impl Leaves {
+    pub(super) fn new(named: &[String]) -> Self {
+        Self {
+            named: named.to_vec(),
+            settled: BTreeMap::new(),
+            offered: Vec::new(),
+            refusals: 0,
+            first_refusal: None,
+            variation: None,
+        }
+    }
+
+    pub(super) fn begin_pass(&mut self) {
+        self.offered.clear();
+        if let Some(variation) = &mut self.variation {
+            variation.visited_before = variation.visited;
+        }
+    }
+
+    pub(super) fn begin_variation(&mut self) {
+        self.variation = Some(Variation::default());
+    }
+
+    pub(super) fn is_varying(&self) -> bool {
+        self.variation.is_some()
+    }
+
+    /// Whether this pass has been through so much that it should end.
+    pub(super) fn is_spent(&self) -> bool {
+        let visited = |it: &Variation| it.visited - it.visited_before;
+        self.variation.as_ref().is_some_and(|it| visited(it) > VISITS_PER_PASS_MAX)
+    }
+
+    /// Whether enough was varied.
+    pub(super) fn is_done(&self) -> bool {
+        self.variation.as_ref().is_some_and(|it| it.visited > VISITS_MAX)
+    }
+
+    /// Whether what may be missing or empty in this place is to be so now.
+    pub(super) fn is_absent(&mut self, place: &str) -> bool {
+        self.is_spent() || self.turn(place, 2) == 1
+    }
+
+    /// The number below `count` whose turn it is in this place; 0 as long as nothing varies.
+    pub(super) fn turn(&mut self, place: &str, count: usize) -> usize {
+        self.variation.as_mut().map_or(0, |variation| variation.turn(place, count))
+    }
+
+    /// Notes how the leaf's type took the last sample.
+    pub(super) fn answered(&mut self, is_taken: bool) {
+        if let Some(offer) = self.offered.last_mut() {
+            offer.refused = !is_taken;
+            if let Some(settled) = self.settled.get_mut(&offer.place) {
+                settled.taken |= is_taken;
+            }
+        }
+    }
+
+    /// Moves on to other samples, because the type refused those of this pass. Fails when there are no more.
+    pub(super) fn advance(&mut self, reason: String) -> Result<(), String> {
+        let first = self.first_refusal.get_or_insert(reason).clone();
+        let place = self.offered.last().map_or_else(String::new, |offer| format!(" at {}", offer.place));
+        let exhausted = || {
+            format!(
+                "its Deserialize refuses all sample values that it is tried with{place} ({first}); give it one that it takes \
+                 with sample(\"...\") of the publisher's and the subscriber's builder, or check values after decoding instead"
+            )
+        };
+        self.refusals += 1;
+        if self.refusals > REFUSALS_MAX {
+            return Err(exhausted());
+        }
+        let mut seen = BTreeSet::new();
+        while let Some(Offer { place, count, refused, .. }) = self.offered.pop() {
+            let Some(settled) = self.settled.get_mut(&place) else { continue };
+            if !seen.insert(place) {
+                continue;
+            }
+            if settled.index + 1 < count {
+                settled.index += 1;
+                return Ok(());
+            }
+            settled.index = 0;
+            if refused && !settled.taken {
+                break;
+            }
+        }
+        Err(exhausted())
+    }
+
+    /// Gives up the last alternative of a pass that was refused.
+    pub(super) fn ban(&mut self) {
+        let last = self.offered.iter().rfind(|offer| offer.alternative > 0);
+        if let (Some(offer), Some(variation)) = (last, &mut self.variation) {
+            variation.banned.entry(offer.place.clone()).or_default().insert(offer.alternative);
+        }
+    }
+
+    pub(super) fn integer<T: TryFrom<i128> + Copy>(&mut self, place: &str) -> Option<T> {
+        let fitting = |number: i128| T::try_from(number).ok();
+        let named: Vec<i128> = self.named.iter().filter_map(|text| text.parse().ok()).collect();
+        let samples: Vec<T> = named.into_iter().chain(NUMBERS).filter_map(fitting).collect();
+        let largest = (7..=127).rev().find_map(|bits| fitting(i128::MAX >> (127 - bits)));
+        let smallest = (7..=127).rev().find_map(|bits| fitting(i128::MIN >> (127 - bits)));
+        let others = [fitting(0), fitting(own_number(place).into()), largest, smallest];
+        self.choose(place, &samples, &others.into_iter().flatten().collect::<Vec<T>>())
+    }
+
+    pub(super) fn float(&mut self, place: &str) -> f64 {
+        let named = self.named.iter().filter_map(|text| text.parse::<f64>().ok());
+        let samples: Vec<f64> = named.chain(FLOATS).collect();
+        self.choose(place, &samples, &[0.0, own_number(place).into(), -1.5]).unwrap_or_default()
+    }
+
+    pub(super) fn single_float(&mut self, place: &str) -> f32 {
+        // Other digits than a single has would not come back as they were given.
+        #[expect(clippy::cast_possible_truncation, reason = "all samples but the user's own are exact")]
+        let single = self.float(place) as f32;
+        single
+    }
+
+    pub(super) fn boolean(&mut self, place: &str) -> bool {
+        self.choose(place, &[false, true], &[true, false]).unwrap_or_default()
+    }
+
+    pub(super) fn character(&mut self, place: &str) -> char {
+        let single = |text: &String| text.chars().next().filter(|letter| letter.len_utf8() == text.len());
+        let samples: Vec<char> = self.named.iter().filter_map(single).chain(CHARS).collect();
+        let own = char::from(b'A' + own_number(place) % 26);
+        self.choose(place, &samples, &['\0', own, '\u{20AC}']).unwrap_or_default()
+    }
+
+    pub(super) fn text(&mut self, place: &str) -> String {
+        let own = own_number(place);
+        match self.pick(place, TEXTS.len(), 3) {
+            Pick::Named(text) => text.clone(),
+            Pick::Known(index) => TEXTS.get(index).copied().unwrap_or_default().to_owned(),
+            Pick::Other(0) => String::new(),
+            Pick::Other(1) => own.to_string(),
+            Pick::Other(_) => format!("text {own}"),
+        }
+    }
+
+    pub(super) fn bytes(&mut self, place: &str) -> Vec<u8> {
+        let own = own_number(place);
+        let len = |index: usize| LENGTHS.get(index).copied().unwrap_or_default();
+        match self.pick(place, LENGTHS.len(), LENGTHS.len()) {
+            Pick::Named(text) => text.clone().into_bytes(),
+            Pick::Known(index) => vec![b'a'; len(index)],
+            Pick::Other(index) => vec![own; len(index)],
+        }
+    }
+
+    /// One of these samples, or of the others whose turn it is.
+    fn choose<T: Copy>(&mut self, place: &str, samples: &[T], others: &[T]) -> Option<T> {
+        let named = std::mem::take(&mut self.named);
+        let pick = match self.pick(place, samples.len(), others.len()) {
+            Pick::Other(index) => others.get(index),
+            Pick::Known(index) => samples.get(index),
+            Pick::Named(_) => None,
+        };
+        let pick = pick.copied();
+        self.named = named;
+        pick
+    }
+
+    fn pick(&mut self, place: &str, known: usize, others: usize) -> Pick<'_> {
+        let count = self.named.len() + known;
+        let index = self.settled.entry(place.to_owned()).or_default().index;
+        let alternative = self.turn(place, others + 1);
+        self.offered.push(Offer { place: place.to_owned(), count, alternative, refused: false });
+        match (alternative.checked_sub(1), self.named.get(index)) {
+            (Some(other), _) => Pick::Other(other),
+            (None, Some(text)) => Pick::Named(text),
+            (None, None) => Pick::Known(index - self.named.len()),
+        }
+    }
+}
+
+/// A sample.
+#[derive(Debug)]
+enum Pick<'l> {
+    /// That the user named.
+    Named(&'l String),
+    /// One of those that are tried for every type.
+    Known(usize),
+    /// One beside those.
+    Other(usize),
+}
+
+impl Variation {
+    fn turn(&mut self, place: &str, count: usize) -> usize {
+        self.visited += 1;
+        let visits = match self.visits.get_mut(place) {
+            Some(visits) => visits,
+            None => self.visits.entry(place.to_owned()).or_default(),
+        };
+        // Leaves beside each other do not go in step.
+        let at = visits.wrapping_add(own_number(place).into());
+        *visits += 1;
+        let Some(banned) = self.banned.get(place) else { return at.checked_rem(count).unwrap_or_default() };
+        let turns: Vec<usize> = (0..count).filter(|turn| !banned.contains(turn)).collect();
+        at.checked_rem(turns.len()).and_then(|at| turns.get(at)).copied().unwrap_or_default()
+    }
+}
+
+/// A number that hardly any other place has, of 3 to 115: the same on every host.
+fn own_number(place: &str) -> u8 {
+    let hash = crate::checksum::crc32(place.as_bytes());
+    u8::try_from(hash % 113).unwrap_or_default() + 3
+}

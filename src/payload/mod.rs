@@ -2,8 +2,9 @@
 //!
 //! - `bincode` is the only file that names the crate of that name: golden bytes, errors put into sentences;
 //! - `guard` stands between it and a type, and bounds what hostile bytes can make of either;
+//! - `checked` stands between a value and it, and holds the value to the `plan` of its topic's schema;
 //! - `schema` is the description that travels, `format` its parts, `trace` makes one out of a Rust type;
-//! - `dynamic` decodes by a schema alone.
+//! - `dynamic` decodes by a schema alone, `difference` says what two of them differ in.
 
 mod bincode;
 mod checked;
@@ -32,6 +33,7 @@ pub use schema::{Schema, SchemaError};
 /// | any `T: Serialize + DeserializeOwned` | `&T` | `T` | bincode, little-endian, integers of fixed length |
 /// | [`Pod<T>`] for `T: bytemuck::Pod` | `&T` | `T` | the memory of the value, nothing is encoded |
 /// | [`Raw`] | `&[u8]` | `Vec<u8>` | the bytes themselves |
+/// | a type that implements this trait | its choice | its choice | its own |
 ///
 /// ```
 /// use fabricast::Payload;
@@ -44,6 +46,101 @@ pub use schema::{Schema, SchemaError};
 /// let mut bytes = [0; 64];
 /// let len = Quote::encode(&quote, &Quote::schema()?, &mut bytes)?;
 /// assert_eq!(Quote::decode(&bytes[..len])?, quote);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # What serde types can do
+///
+/// Encoded bytes have no names: what `Serialize` leaves out or writes otherwise than `Deserialize` reads it would be received
+/// as another value. So the schema is made from the type's `Deserialize`, a type is refused when its publisher or subscriber
+/// opens if its `Serialize` does not write the same, and each value is held to the schema while it is encoded.
+///
+/// | works | is refused |
+/// | --- | --- |
+/// | structs, tuples, enums, generics, options, sequences, maps, recursive types | `serde_json::Value` and other types that ask the bytes what they are |
+/// | `rename`, `rename_all`, `default`, `transparent`, `remote`, `deny_unknown_fields` | `flatten`, `untagged`, `tag`, `content`, `alias` |
+/// | `with`, `from`, `try_from`, `into`, if one half is the reverse of the other | the same where they are not, or on one half only |
+/// | `skip`: the field is no part of the data and arrives as its default | `skip_serializing`, `skip_serializing_if`, `skip_deserializing` |
+/// | `skip` of the last variants of an enum, which are then refused by publish | `skip` of variants before others |
+/// | `NonZero`, `IpAddr`, `SocketAddr`, `Duration`, `SystemTime` | values nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX), by publish |
+/// | `chrono::DateTime`, `NaiveDate`, `NaiveDateTime`, `NaiveTime`, `uuid::Uuid` | |
+/// | `rust_decimal::Decimal` with its feature `serde-str`, or a field with `#[serde(with = "rust_decimal::serde::str")]` | `Decimal` without |
+///
+/// What `with` and conversions make of a value is checked with sample values, not at each publish.
+///
+/// # Types that check their values
+///
+/// A type whose `Deserialize` takes only certain values is tried with several: numbers, dates, times, identifiers, addresses.
+/// If it takes none of them, name one that it takes, on both sides; they need not be the same:
+///
+/// ```
+/// use fabricast::Node;
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Clone, Serialize, Deserialize)]
+/// #[serde(try_from = "String", into = "String")]
+/// struct Account(String);
+///
+/// impl TryFrom<String> for Account {
+///     type Error = &'static str;
+///     fn try_from(text: String) -> Result<Self, Self::Error> {
+///         if text.starts_with("ACME-") { Ok(Self(text)) } else { Err("not an account") }
+///     }
+/// }
+/// # impl From<Account> for String { fn from(account: Account) -> Self { account.0 } }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = tempfile::tempdir()?;
+/// # let node = Node::builder().name("desk")?.runtime_dir(dir.path()).open()?;
+///
+/// let mut accounts = node.state_publisher::<Account>("account").sample("ACME-1").open()?;
+/// let subscriber = node.state_subscriber::<Account>("shm:desk/account").sample("ACME-2").open()?;
+/// # accounts.publish(&Account("ACME-7".into()))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Encodings of your own
+///
+/// A type that is not `Serialize + DeserializeOwned` may implement this trait itself. [`Schema::own`] names the type and its
+/// encoding: only subscribers with the same name, and those of [`Raw`], receive its values.
+///
+/// ```
+/// use fabricast::{DecodeError, EncodeError, Encoding, Payload, Schema, SchemaError};
+///
+/// struct Order { id: u64, price: u32 }
+///
+/// impl Payload for Order {
+///     type Borrowed = Self;
+///     type Owned = Self;
+///     const ENCODING: Encoding = Encoding::Raw;
+///
+///     fn as_bytes(_: &Self) -> Option<&[u8]> {
+///         None
+///     }
+///     fn encode(order: &Self, _: &Schema, out: &mut [u8]) -> Result<usize, EncodeError> {
+///         let max = out.len();
+///         let out = out.first_chunk_mut::<12>().ok_or(EncodeError::TooLong { max })?;
+///         out[..8].copy_from_slice(&order.id.to_be_bytes());
+///         out[8..].copy_from_slice(&order.price.to_be_bytes());
+///         Ok(out.len())
+///     }
+///     fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
+///         let length = DecodeError::Length { expected: 12, found: bytes.len() };
+///         let bytes: &[u8; 12] = bytes.try_into().map_err(|_| length)?;
+///         let [a, b, c, d, e, f, g, h, price @ ..] = *bytes;
+///         Ok(Self { id: u64::from_be_bytes([a, b, c, d, e, f, g, h]), price: u32::from_be_bytes(price) })
+///     }
+///     fn fixed_len() -> Option<usize> {
+///         Some(12)
+///     }
+///     fn schema() -> Result<Schema, SchemaError> {
+///         Schema::own("Order (exchange format 3)")
+///     }
+/// }
+/// # let mut bytes = [0; 12];
+/// # Order::encode(&Order { id: 1 << 40, price: 7 }, &Order::schema()?, &mut bytes)?;
+/// # assert_eq!(Order::decode(&bytes)?.id, 1 << 40);
+/// # assert_eq!(Order::decode(&bytes)?.price, 7);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Payload: 'static {
@@ -59,13 +156,13 @@ pub trait Payload: 'static {
     fn as_bytes(value: &Self::Borrowed) -> Option<&[u8]>;
 
     /// Encodes the value into the beginning of `out` and returns the length. Allocates nothing, unless the
-    /// type's own `Serialize` does. A value nested deeper than
-    /// [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX) can be encoded, but no subscriber decodes it.
+    /// type's own `Serialize` does. `schema` is the topic's, from [`Self::schema`]; a serde type is held to it.
     ///
     /// # Errors
     ///
     /// [`EncodeError::TooLong`] if `out` is too short: it may have been written to.
-    /// [`EncodeError::Refused`] if the type's own `Serialize` gives up, or has no length to give for a
+    /// [`EncodeError::Differs`], [`EncodeError::TooDeep`] or [`EncodeError::TooManyElements`] if no subscriber would receive
+    /// this value. [`EncodeError::Refused`] if the type's own `Serialize` gives up, or has no length to give for a
     /// sequence.
     fn encode(value: &Self::Borrowed, schema: &Schema, out: &mut [u8]) -> Result<usize, EncodeError>;
 

@@ -30,7 +30,7 @@ pub(super) struct Checked<'p, I> {
 }
 
 impl<T: Serialize + ?Sized> Serialize for Checked<'_, &T> {
-    #[inline]
+    #[inline(always)]
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.inner.serialize(Checked { inner: serializer, place: self.place })
     }
@@ -39,7 +39,7 @@ impl<T: Serialize + ?Sized> Serialize for Checked<'_, &T> {
 /// Methods for values without parts.
 macro_rules! leaves {
     ($($method:ident($value:ty) $leaf:ident;)*) => {$(
-        #[inline]
+        #[inline(always)]
         fn $method(self, value: $value) -> Result<S::Ok, S::Error> {
             self.place.leaf(Leaf::$leaf)?;
             self.inner.$method(value)
@@ -76,37 +76,37 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
         serialize_str(&str) String;
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_bytes(self, bytes: &[u8]) -> Result<S::Ok, S::Error> {
         self.place.bytes(bytes.len())?;
         self.inner.serialize_bytes(bytes)
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_none(self) -> Result<S::Ok, S::Error> {
         self.place.option()?;
         self.inner.serialize_none()
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
         let place = self.place.option()?.below()?;
         self.inner.serialize_some(&Checked { inner: value, place })
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_unit(self) -> Result<S::Ok, S::Error> {
         self.place.unit()?;
         self.inner.serialize_unit()
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_unit_struct(self, name: &'static str) -> Result<S::Ok, S::Error> {
         self.place.unit()?;
         self.inner.serialize_unit_struct(name)
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_unit_variant(
         self,
         name: &'static str,
@@ -119,7 +119,7 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_newtype_struct<T: Serialize + ?Sized>(
         self,
         name: &'static str,
@@ -129,7 +129,7 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
         self.inner.serialize_newtype_struct(name, &Checked { inner: value, place })
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_newtype_variant<T: Serialize + ?Sized>(
         self,
         name: &'static str,
@@ -146,19 +146,19 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, S::Error> {
         let place = self.place.elements(len.unwrap_or_default())?;
         Ok(Elements { inner: self.inner.serialize_seq(len)?, place, left: len.unwrap_or_default() })
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, S::Error> {
         let parts = self.place.parts(len)?;
         Ok(Members { inner: self.inner.serialize_tuple(len)?, parts })
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_tuple_struct(
         self,
         name: &'static str,
@@ -168,7 +168,7 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
         Ok(Members { inner: self.inner.serialize_tuple_struct(name, len)?, parts })
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_tuple_variant(
         self,
         name: &'static str,
@@ -183,7 +183,7 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
         Ok(Members { inner: self.inner.serialize_tuple_variant(name, index, variant, len)?, parts })
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, S::Error> {
         let (pair, place) = self.place.pairs(len.unwrap_or_default())?;
         Ok(Pairs {
@@ -194,13 +194,13 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_struct(self, name: &'static str, len: usize) -> Result<Self::SerializeStruct, S::Error> {
         let parts = self.place.parts(len)?;
         Ok(Members { inner: self.inner.serialize_struct(name, len)?, parts })
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_struct_variant(
         self,
         name: &'static str,
@@ -216,7 +216,7 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
     }
 
     /// Texts that are short, as those of dates and decimals, are put together on the stack.
-    #[inline]
+    #[inline(always)]
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
         let mut short = ShortText { bytes: [0; SHORT_TEXT_LEN], len: 0 };
         match write!(short, "{value}") {
@@ -225,7 +225,7 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_human_readable(&self) -> bool {
         self.inner.is_human_readable()
     }
@@ -245,13 +245,13 @@ macro_rules! nameless_members {
             type Ok = I::Ok;
             type Error = I::Error;
 
-            #[inline]
+            #[inline(always)]
             fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), I::Error> {
                 let place = self.parts.next(None)?;
                 self.inner.$method(&Checked { inner: value, place })
             }
 
-            #[inline]
+            #[inline(always)]
             fn end(self) -> Result<I::Ok, I::Error> {
                 self.parts.end()?;
                 self.inner.end()
@@ -273,7 +273,7 @@ macro_rules! named_members {
             type Ok = I::Ok;
             type Error = I::Error;
 
-            #[inline]
+            #[inline(always)]
             fn serialize_field<T>(&mut self, key: &'static str, value: &T) -> Result<(), I::Error>
             where
                 T: Serialize + ?Sized,
@@ -282,12 +282,12 @@ macro_rules! named_members {
                 self.inner.serialize_field(key, &Checked { inner: value, place })
             }
 
-            #[inline]
+            #[inline(always)]
             fn skip_field(&mut self, key: &'static str) -> Result<(), I::Error> {
                 Err(self.parts.skipped(key))
             }
 
-            #[inline]
+            #[inline(always)]
             fn end(self) -> Result<I::Ok, I::Error> {
                 self.parts.end()?;
                 self.inner.end()
@@ -310,13 +310,13 @@ impl<I: SerializeSeq> SerializeSeq for Elements<'_, I> {
     type Ok = I::Ok;
     type Error = I::Error;
 
-    #[inline]
+    #[inline(always)]
     fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), I::Error> {
         self.left = take(self.left, self.left % 2, self.place)?;
         self.inner.serialize_element(&Checked { inner: value, place: self.place })
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(self) -> Result<I::Ok, I::Error> {
         none_left(self.left, self.place)?;
         self.inner.end()
@@ -337,19 +337,19 @@ impl<I: SerializeMap> SerializeMap for Pairs<'_, I> {
     type Ok = I::Ok;
     type Error = I::Error;
 
-    #[inline]
+    #[inline(always)]
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), I::Error> {
         self.left = take(self.left, 0, self.place)?;
         self.inner.serialize_key(&Checked { inner: key, place: self.place.at(&self.pair.0) })
     }
 
-    #[inline]
+    #[inline(always)]
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), I::Error> {
         self.left = take(self.left, 1, self.place)?;
         self.inner.serialize_value(&Checked { inner: value, place: self.place.at(&self.pair.1) })
     }
 
-    #[inline]
+    #[inline(always)]
     fn end(self) -> Result<I::Ok, I::Error> {
         none_left(self.left, self.place)?;
         self.inner.end()
@@ -357,7 +357,7 @@ impl<I: SerializeMap> SerializeMap for Pairs<'_, I> {
 }
 
 /// One less, if the number that is left is odd or even as it has to be.
-#[inline]
+#[inline(always)]
 fn take<E: Error>(left: usize, odd: usize, place: Place<'_>) -> Result<usize, E> {
     match left.checked_sub(1) {
         Some(rest) if left % 2 == odd => Ok(rest),
@@ -365,7 +365,7 @@ fn take<E: Error>(left: usize, odd: usize, place: Place<'_>) -> Result<usize, E>
     }
 }
 
-#[inline]
+#[inline(always)]
 fn none_left<E: Error>(left: usize, place: Place<'_>) -> Result<(), E> {
     if left == 0 { Ok(()) } else { Err(place.other_count()) }
 }

@@ -55,17 +55,20 @@ pub use schema::{Schema, SchemaError};
 /// as another value. So the schema is made from the type's `Deserialize`, a type is refused when its publisher or subscriber
 /// opens if its `Serialize` does not write the same, and each value is held to the schema while it is encoded.
 ///
-/// | works | is refused |
+/// | | |
 /// | --- | --- |
-/// | structs, tuples, enums, generics, options, sequences, maps, recursive types | `serde_json::Value` and other types that ask the bytes what they are |
-/// | `rename`, `rename_all`, `default`, `transparent`, `remote`, `deny_unknown_fields` | `flatten`, `untagged`, `tag`, `content`, `alias` |
-/// | `with`, `from`, `try_from`, `into`, if one half is the reverse of the other | the same where they are not, or on one half only |
-/// | `skip`: the field is no part of the data and arrives as its default | `skip_serializing`, `skip_serializing_if`, `skip_deserializing` |
-/// | `skip` of the last variants of an enum, which are then refused by publish | `skip` of variants before others |
-/// | `NonZero`, `IpAddr`, `SocketAddr`, `Duration`, `SystemTime` | values nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX), by publish |
-/// | `chrono::DateTime`, `NaiveDate`, `NaiveDateTime`, `NaiveTime`, `uuid::Uuid` | |
-/// | `rust_decimal::Decimal` with its feature `serde-str`, or a field with `#[serde(with = "rust_decimal::serde::str")]` | `Decimal` without |
+/// | types that work | structs, tuples, enums, generics, options, sequences, maps, recursive types |
+/// | of the standard library | also `NonZero`, `IpAddr`, `SocketAddr`, `Duration`, `SystemTime` |
+/// | of other crates | `chrono`'s `DateTime` and `Naive` types, `uuid::Uuid`, `rust_decimal::Decimal` with `serde-str` |
+/// | attributes that work | `rename`, `rename_all`, `default`, `transparent`, `remote`, `deny_unknown_fields` |
+/// | that work if one half is the reverse of the other | `with`, `from`, `try_from`, `into` |
+/// | `skip` of a field | the field is no part of the data: it arrives as its default |
+/// | `skip` of the last variants of an enum | publish refuses them |
+/// | refused when opened | `skip_serializing_if`, `skip_serializing`, `skip_deserializing`, `skip` of other variants |
+/// | refused when opened, for want of names in the bytes | `flatten`, `untagged`, `tag`, `content`, `alias`, `serde_json::Value` |
+/// | refused by publish | values nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX) |
 ///
+/// `Decimal` without the feature `serde-str` works in a field with `#[serde(with = "rust_decimal::serde::str")]`.
 /// What `with` and conversions make of a value is checked with sample values, not at each publish.
 ///
 /// # Types that check their values

@@ -80,12 +80,12 @@ fn elements_max(len: usize) -> usize {
 }
 
 impl<'p> Place<'p> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn at(self, step: &'p Step) -> Self {
         Self { step, ..self }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn below<E: Error>(self) -> Result<Self, E> {
         match self.depth_left.checked_sub(1) {
             Some(depth_left) => Ok(Self { depth_left, ..self }),
@@ -93,7 +93,7 @@ impl<'p> Place<'p> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn type_plan(self) -> Option<&'p TypePlan> {
         match self.step {
             Step::Type(number) => self.check.plan.types.get(*number),
@@ -110,7 +110,13 @@ impl<'p> Place<'p> {
         }
     }
 
-    #[inline]
+    /// The place inside, if the schema has a newtype here; otherwise this value is not what it has.
+    #[cold]
+    fn inside_for<E: Error>(self, written: &str) -> Result<Self, E> {
+        self.inside()?.ok_or_else(|| self.differs(format_args!("{written}")))
+    }
+
+    #[inline(always)]
     pub(super) fn leaf<E: Error>(self, leaf: Leaf) -> Result<(), E> {
         match self.step {
             Step::Leaf(expected) if *expected == leaf => Ok(()),
@@ -126,7 +132,7 @@ impl<'p> Place<'p> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn unit<E: Error>(self) -> Result<(), E> {
         match self.type_plan() {
             Some(TypePlan::Struct(ShapePlan::Unit)) => Ok(()),
@@ -135,7 +141,7 @@ impl<'p> Place<'p> {
     }
 
     /// A byte string, which has the bytes of a sequence of bytes.
-    #[inline]
+    #[inline(always)]
     pub(super) fn bytes<E: Error>(self, len: usize) -> Result<(), E> {
         match self.step {
             Step::Seq(of) if matches!(**of, Step::Leaf(Leaf::U8)) => {
@@ -144,27 +150,31 @@ impl<'p> Place<'p> {
                 Ok(())
             }
             Step::Leaf(_) => self.leaf(Leaf::Bytes),
-            _ => match self.inside()? {
-                Some(inside) => inside.bytes(len),
-                None => Err(self.differs(format_args!("bytes"))),
-            },
+            _ => self.inside_for("bytes")?.bytes_inside(len),
         }
+    }
+
+    #[cold]
+    fn bytes_inside<E: Error>(self, len: usize) -> Result<(), E> {
+        self.bytes(len)
     }
 
     /// The place of what an option holds, on the level of the option.
-    #[inline]
+    #[inline(always)]
     pub(super) fn option<E: Error>(self) -> Result<Self, E> {
         match self.step {
             Step::Option(of) => Ok(self.at(of)),
-            _ => match self.inside()? {
-                Some(inside) => inside.option(),
-                None => Err(self.differs(format_args!("an option"))),
-            },
+            _ => self.inside_for("an option")?.option_inside(),
         }
     }
 
+    #[cold]
+    fn option_inside<E: Error>(self) -> Result<Self, E> {
+        self.option()
+    }
+
     /// The place of each element of a sequence.
-    #[inline]
+    #[inline(always)]
     pub(super) fn elements<E: Error>(self, len: usize) -> Result<Self, E> {
         match self.step {
             Step::Seq(of) => {
@@ -172,47 +182,51 @@ impl<'p> Place<'p> {
                 self.at(of).below()
             }
             Step::Leaf(Leaf::Bytes) => self.at(BYTE).below(),
-            _ => match self.inside()? {
-                Some(inside) => inside.elements(len),
-                None => Err(self.differs(format_args!("a sequence"))),
-            },
+            _ => self.inside_for("a sequence")?.elements_inside(len),
         }
     }
 
+    #[cold]
+    fn elements_inside<E: Error>(self, len: usize) -> Result<Self, E> {
+        self.elements(len)
+    }
+
     /// The key and the value of each pair of a map, and their level.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pairs<E: Error>(self, len: usize) -> Result<(&'p (Step, Step), Self), E> {
         match self.step {
             Step::Map(pair) => {
                 self.count(len);
                 Ok((pair, self.below()?))
             }
-            _ => match self.inside()? {
-                Some(inside) => inside.pairs(len),
-                None => Err(self.differs(format_args!("a map"))),
-            },
+            _ => self.inside_for("a map")?.pairs_inside(len),
         }
     }
 
+    #[cold]
+    fn pairs_inside<E: Error>(self, len: usize) -> Result<(&'p (Step, Step), Self), E> {
+        self.pairs(len)
+    }
+
     /// The parts of a tuple or struct that says it has so many.
-    #[inline]
+    #[inline(always)]
     pub(super) fn parts<E: Error>(self, len: usize) -> Result<Parts<'p>, E> {
         let left = match (self.step, self.type_plan()) {
             (Step::Tuple(steps), _) => Left::Steps(steps),
             (Step::Array { of, len }, _) => Left::Same(of, *len),
             (_, Some(TypePlan::Struct(ShapePlan::Tuple(steps)))) => Left::Steps(steps),
             (_, Some(TypePlan::Struct(ShapePlan::Fields(fields)))) => Left::Fields(fields),
-            _ => {
-                return match self.inside()? {
-                    Some(inside) => inside.parts(len),
-                    None => Err(self.differs(format_args!("a tuple or struct of {len} parts"))),
-                };
-            }
+            _ => return self.inside_for("a tuple or struct")?.parts_inside(len),
         };
         self.below()?.begin(left, len)
     }
 
-    #[inline]
+    #[cold]
+    fn parts_inside<E: Error>(self, len: usize) -> Result<Parts<'p>, E> {
+        self.parts(len)
+    }
+
+    #[inline(always)]
     pub(super) fn begin<E: Error>(self, left: Left<'p>, len: usize) -> Result<Parts<'p>, E> {
         if left.len() != len {
             return Err(left.miscounted(self.check, len));
@@ -221,18 +235,20 @@ impl<'p> Place<'p> {
     }
 
     /// What the schema has for a variant, one level down.
-    #[inline]
+    #[inline(always)]
     pub(super) fn variant<E: Error>(self, index: u32, name: &str) -> Result<(&'p ShapePlan, Self), E> {
         let Some(TypePlan::Enum(variants)) = self.type_plan() else {
-            return match self.inside()? {
-                Some(inside) => inside.variant(index, name),
-                None => Err(self.differs(format_args!("variant {name} of an enum"))),
-            };
+            return self.inside_for("a variant of an enum")?.variant_inside(index, name);
         };
         match usize::try_from(index).ok().and_then(|index| variants.get(index)) {
             Some((expected, shape)) if **expected == *name => Ok((shape, self.below()?)),
             found => Err(self.other_variant(index, name, found.map(|(name, _)| &**name))),
         }
+    }
+
+    #[cold]
+    fn variant_inside<E: Error>(self, index: u32, name: &str) -> Result<(&'p ShapePlan, Self), E> {
+        self.variant(index, name)
     }
 
     #[cold]
@@ -255,7 +271,7 @@ impl<'p> Place<'p> {
     }
 
     /// Adds to the elements that a decoder would count.
-    #[inline]
+    #[inline(always)]
     fn count(self, len: usize) {
         self.check.elements.set(self.check.elements.get().saturating_add(len));
     }
@@ -294,7 +310,7 @@ pub(super) enum Left<'p> {
 }
 
 impl<'p> Left<'p> {
-    #[inline]
+    #[inline(always)]
     fn len(self) -> usize {
         match self {
             Self::Fields(fields) => fields.len(),
@@ -326,7 +342,7 @@ pub(super) struct Parts<'p> {
 }
 
 impl<'p> Parts<'p> {
-    #[inline]
+    #[inline(always)]
     pub(super) fn next<E: Error>(&mut self, name: Option<&str>) -> Result<Place<'p>, E> {
         let step = match self.left {
             Left::Fields([(expected, step), rest @ ..]) => {
@@ -362,7 +378,7 @@ impl<'p> Parts<'p> {
         self.place.check.differs(reason)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn end<E: Error>(&self) -> Result<(), E> {
         match self.left.len() {
             0 => Ok(()),

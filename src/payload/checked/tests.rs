@@ -68,25 +68,25 @@ fn values_of_other_schemas_are_refused() {
 
 /// What its own `Serialize` is told to do.
 enum Liar {
-    SeqOf { announced: usize, given: usize },
-    TupleOf { announced: usize, given: usize },
-    MapOf { announced: usize, keys: usize, values: usize },
+    Seq { announced: usize, given: usize },
+    Tuple { announced: usize, given: usize },
+    Map { announced: usize, keys: usize, values: usize },
 }
 
 impl Serialize for Liar {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match *self {
-            Self::SeqOf { announced, given } => {
+            Self::Seq { announced, given } => {
                 let mut seq = serializer.serialize_seq(Some(announced))?;
                 (0..given).try_for_each(|_| seq.serialize_element(&1_u8))?;
                 seq.end()
             }
-            Self::TupleOf { announced, given } => {
+            Self::Tuple { announced, given } => {
                 let mut tuple = serializer.serialize_tuple(announced)?;
                 (0..given).try_for_each(|_| tuple.serialize_element(&1_u8))?;
                 tuple.end()
             }
-            Self::MapOf { announced, keys, values } => {
+            Self::Map { announced, keys, values } => {
                 let mut map = serializer.serialize_map(Some(announced))?;
                 for index in 0..keys.max(values) {
                     if index < keys {
@@ -107,18 +107,18 @@ fn counts_that_are_not_kept_to_are_refused() {
     let seq = Vec::<u8>::schema().unwrap();
     let tuple = <[u8; 2]>::schema().unwrap();
     let map = BTreeMap::<u8, u8>::schema().unwrap();
-    assert!(encode(&Liar::SeqOf { announced: 2, given: 2 }, &seq).is_ok());
-    assert!(encode(&Liar::TupleOf { announced: 2, given: 2 }, &tuple).is_ok());
-    assert!(encode(&Liar::MapOf { announced: 2, keys: 2, values: 2 }, &map).is_ok());
+    assert!(encode(&Liar::Seq { announced: 2, given: 2 }, &seq).is_ok());
+    assert!(encode(&Liar::Tuple { announced: 2, given: 2 }, &tuple).is_ok());
+    assert!(encode(&Liar::Map { announced: 2, keys: 2, values: 2 }, &map).is_ok());
     for given in [0, 1, 3] {
-        reason(&Liar::SeqOf { announced: 2, given }, &seq);
-        reason(&Liar::TupleOf { announced: 2, given }, &tuple);
-        reason(&Liar::TupleOf { announced: given, given }, &tuple);
-        reason(&Liar::MapOf { announced: 2, keys: given, values: given }, &map);
+        reason(&Liar::Seq { announced: 2, given }, &seq);
+        reason(&Liar::Tuple { announced: 2, given }, &tuple);
+        reason(&Liar::Tuple { announced: given, given }, &tuple);
+        reason(&Liar::Map { announced: 2, keys: given, values: given }, &map);
     }
-    reason(&Liar::MapOf { announced: 2, keys: 2, values: 1 }, &map);
-    reason(&Liar::MapOf { announced: 2, keys: 1, values: 2 }, &map);
-    reason(&Liar::MapOf { announced: 1, keys: 2, values: 0 }, &map);
+    reason(&Liar::Map { announced: 2, keys: 2, values: 1 }, &map);
+    reason(&Liar::Map { announced: 2, keys: 1, values: 2 }, &map);
+    reason(&Liar::Map { announced: 1, keys: 2, values: 0 }, &map);
 }
 
 #[test]

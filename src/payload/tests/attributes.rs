@@ -173,7 +173,12 @@ fn skipped_field_arrives_as_its_default() {
 
 /// Variants that hold values of any kind; the attributes make of them what they can.
 macro_rules! enums {
-    ($($outcome:ident: $(#[$on_enum:meta])* enum $name:ident { $($(#[$on_variant:meta])* $variant:ident $(($($part:ty),*))? $({ $(#[$on_field:meta])? $field:ident: $type:ty })? ,)* })*) => {
+    ($($outcome:ident: $(#[$on_enum:meta])* enum $name:ident {
+        $(
+            $(#[$on_variant:meta])*
+            $variant:ident $(($($part:ty),*))? $({ $(#[$on_field:meta])? $field:ident: $type:ty })?,
+        )*
+    })*) => {
         $(
             #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
             $(#[$on_enum])*

@@ -149,11 +149,19 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 
     fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
-        self.deserialize_string(Lent(visitor))
+        *self.format = Some(Format::String);
+        let leaves = &mut self.tracer.leaves;
+        let outcome = visitor.visit_str(&leaves.text(&self.place));
+        leaves.answered(outcome.is_ok());
+        outcome
     }
 
     fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
-        self.deserialize_byte_buf(Lent(visitor))
+        *self.format = Some(Format::Bytes);
+        let leaves = &mut self.tracer.leaves;
+        let outcome = visitor.visit_bytes(&leaves.bytes(&self.place));
+        leaves.answered(outcome.is_ok());
+        outcome
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, TraceError> {
@@ -326,25 +334,6 @@ impl Labels {
             Self::Pairs if index == 0 => format!("{place}[key]"),
             Self::Pairs => format!("{place}[value]"),
         }
-    }
-}
-
-/// A visitor of a text or bytes that are not its own.
-struct Lent<V>(V);
-
-impl<'de, V: Visitor<'de>> Visitor<'de> for Lent<V> {
-    type Value = V::Value;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.expecting(out)
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<V::Value, E> {
-        self.0.visit_str(&text)
-    }
-
-    fn visit_byte_buf<E: Error>(self, bytes: Vec<u8>) -> Result<V::Value, E> {
-        self.0.visit_bytes(&bytes)
     }
 }
 

@@ -118,7 +118,7 @@ impl Payload for Encoded {
         Some(value)
     }
 
-    fn encode(value: &[u8], out: &mut [u8]) -> Result<usize, EncodeError> {
+    fn encode(value: &[u8], _: &Schema, out: &mut [u8]) -> Result<usize, EncodeError> {
         let max = out.len();
         out.get_mut(..value.len()).ok_or(EncodeError::TooLong { max })?.copy_from_slice(value);
         Ok(value.len())

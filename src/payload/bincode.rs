@@ -6,9 +6,12 @@
 //! a length or count as u64; the index of a variant as u32; an option as 0 or 1 and the value; nothing for
 //! names, units and tuples.
 
+use std::fmt;
 use std::marker::PhantomData;
 
 use ::bincode::config::{Configuration, Fixint, LittleEndian, NoLimit};
+use ::bincode::enc::write::SliceWriter;
+use ::bincode::enc::{Encode, EncoderImpl};
 use ::bincode::error::{DecodeError as BytesError, EncodeError as ValueError};
 use serde::Serialize;
 use serde::de::{DeserializeOwned, DeserializeSeed};
@@ -16,15 +19,51 @@ use serde::de::{DeserializeOwned, DeserializeSeed};
 use super::checked::Check;
 use super::guard::{Budget, Guarded};
 use super::plan::Plan;
+use super::quick::{self, Stopped};
 use super::{DecodeError, EncodeError};
 
+type Config = Configuration<LittleEndian, Fixint, NoLimit>;
+
 /// There is no need for bincode's own limit: the guard bounds what it would bound, more tightly.
-const CONFIGURATION: Configuration<LittleEndian, Fixint, NoLimit> =
+const CONFIGURATION: Config =
     ::bincode::config::standard().with_little_endian().with_fixed_int_encoding().with_no_limit();
+
+/// Bytes into which values are encoded one after the other.
+pub(super) struct Out<'o>(EncoderImpl<SliceWriter<'o>, Config>);
+
+impl fmt::Debug for Out<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Out")
+    }
+}
+
+impl Out<'_> {
+    #[inline(always)]
+    pub(super) fn put<T: Encode + ?Sized>(&mut self, value: &T) -> Result<(), Stopped> {
+        // The error is as large as a text: what does not fit is encoded once more to say so.
+        value.encode(&mut self.0).map_err(|_| Stopped)
+    }
+}
 
 /// Encodes into the beginning of `out` what follows the plan.
 #[inline]
 pub(super) fn encode<T: Serialize + ?Sized>(
+    value: &T,
+    plan: &Plan,
+    out: &mut [u8],
+) -> Result<usize, EncodeError> {
+    if let Some(runs) = &plan.runs {
+        let mut quick = Out(EncoderImpl::new(SliceWriter::new(out), CONFIGURATION));
+        if quick::write(value, runs, &mut quick).is_ok() {
+            return Ok(quick.0.into_writer().bytes_written());
+        }
+    }
+    encode_or_explain(value, plan, out)
+}
+
+/// The same for every type, with the reason if the value cannot be encoded.
+#[inline(never)]
+fn encode_or_explain<T: Serialize + ?Sized>(
     value: &T,
     plan: &Plan,
     out: &mut [u8],

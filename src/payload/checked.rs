@@ -215,14 +215,9 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
         Ok(Members { inner: self.inner.serialize_struct_variant(name, index, variant, len)?, parts })
     }
 
-    /// Texts that are short, as those of dates and decimals, are put together on the stack.
     #[inline(always)]
     fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<S::Ok, S::Error> {
-        let mut short = ShortText { bytes: [0; SHORT_TEXT_LEN], len: 0 };
-        match write!(short, "{value}") {
-            Ok(()) => self.serialize_str(short.text()),
-            Err(fmt::Error) => self.serialize_str(&value.to_string()),
-        }
+        ShortText::with(value, |text| self.serialize_str(text))
     }
 
     #[inline(always)]
@@ -374,12 +369,22 @@ fn none_left<E: Error>(left: usize, place: Place<'_>) -> Result<(), E> {
 const SHORT_TEXT_LEN: usize = 128;
 
 /// The beginning of a text, or all of it.
-struct ShortText {
+pub(super) struct ShortText {
     bytes: [u8; SHORT_TEXT_LEN],
     len: usize,
 }
 
 impl ShortText {
+    /// Calls `then` with the text of a value. Those that are short, as of dates and decimals, are put together on the stack.
+    #[inline(always)]
+    pub(super) fn with<T: Display + ?Sized, R>(value: &T, then: impl FnOnce(&str) -> R) -> R {
+        let mut short = Self { bytes: [0; SHORT_TEXT_LEN], len: 0 };
+        match write!(short, "{value}") {
+            Ok(()) => then(short.text()),
+            Err(fmt::Error) => then(&value.to_string()),
+        }
+    }
+
     fn text(&self) -> &str {
         let text = self.bytes.get(..self.len).map(std::str::from_utf8);
         text.and_then(Result::ok).unwrap_or_default()

@@ -3,6 +3,7 @@
 //! - `bincode` is the only file that names the crate of that name: golden bytes, errors put into sentences;
 //! - `guard` stands between it and a type, and bounds what hostile bytes can make of either;
 //! - `checked` stands between a value and it, and holds the value to the `plan` of its topic's schema;
+//! - `quick` does the same for every publish, as fast as it goes; where a value departs, `checked` decides and says why;
 //! - `schema` is the description that travels, `format` its parts, `trace` makes one out of a Rust type;
 //! - `dynamic` decodes by a schema alone, `difference` says what two of them differ in.
 
@@ -14,6 +15,7 @@ mod format;
 mod guard;
 mod plan;
 mod pod;
+mod quick;
 mod schema;
 mod trace;
 

@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::format::{Field, Format, Named, Shape, Variant};
+use super::quick::Runs;
 
 /// The format of the whole value, and of the named types that it refers to by their number.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) root: Step,
     pub(super) types: Box<[TypePlan]>,
+    /// The same for the serializer of every publish, if that is enough for such values.
+    pub(super) runs: Option<Runs>,
+    len_min: usize,
 }
 
 /// What one value has to be.
@@ -72,14 +76,21 @@ const UNKNOWN: usize = usize::MAX;
 impl Plan {
     pub(super) fn new(root: &Format, types: &BTreeMap<String, Named>) -> Self {
         let numbers: BTreeMap<&str, usize> = types.keys().map(String::as_str).zip(0..).collect();
-        Self {
-            root: step(root, &numbers),
-            types: types.values().map(|named| type_plan(named, &numbers)).collect(),
-        }
+        let types = types.values().map(|named| type_plan(named, &numbers)).collect();
+        let mut plan = Self { root: step(root, &numbers), types, runs: None, len_min: 0 };
+        let known = plan.types_len_min();
+        plan.len_min = plan.root.len_min(&known);
+        plan.runs = Runs::new(&plan, &known);
+        plan
     }
 
     /// The number of bytes that every value has at least.
     pub(super) fn len_min(&self) -> usize {
+        self.len_min
+    }
+
+    /// The number of bytes that every value of each named type has at least.
+    fn types_len_min(&self) -> Vec<usize> {
         let mut known = vec![UNKNOWN; self.types.len()];
         // A type may hold itself behind an enum: its shortest value is found from the inside out.
         for _ in 0..=self.types.len() {
@@ -89,7 +100,7 @@ impl Plan {
             }
             known = next;
         }
-        self.root.len_min(&known)
+        known
     }
 }
 
@@ -117,7 +128,7 @@ impl ShapePlan {
 }
 
 impl Step {
-    fn len_min(&self, known: &[usize]) -> usize {
+    pub(super) fn len_min(&self, known: &[usize]) -> usize {
         match self {
             Self::Leaf(leaf) => leaf.len_min(),
             Self::Option(_) => 1,

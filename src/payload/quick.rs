@@ -1,0 +1,447 @@
+//! The serializer of every publish: writes a value and holds it to the schema of its topic at the cost of one comparison
+//! for each struct, sequence, option and enum in it.
+//!
+//! What a type's `Serialize` calls is mixed into a hash: the kind of each leaf, the names of fields, the number of parts.
+//! In code that serde derives all of these are constants, so the compiler computes the hash of a struct of numbers, and the
+//! program compares it with the one that [`Runs`] has. 64 bits find disagreement, not deceit.
+//!
+//! A value that is not exactly what the schema has ends here without a reason; `checked` then encodes it anew, decides, and
+//! says why. So do types for which there are no [`Runs`].
+
+mod runs;
+
+use std::fmt::{self, Display};
+
+use serde::ser::{
+    Error, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
+    SerializeTupleStruct, SerializeTupleVariant, Serializer,
+};
+
+pub(super) use self::runs::Runs;
+use self::runs::{ARRAY_LEN_MIN, Each, Op, State, VariantKind};
+use super::bincode::Out;
+use super::checked::ShortText;
+use super::plan::Leaf;
+
+/// Encodes the value at the root of the schema.
+///
+/// # Errors
+///
+/// [`Stopped`] if `checked` has to decide.
+#[inline(always)]
+pub(super) fn write<T: Serialize + ?Sized>(value: &T, runs: &Runs, out: &mut Out<'_>) -> Result<(), Stopped> {
+    let each = runs.each(runs.root)?;
+    each.check(value.serialize(Quick { out, runs, state: each.start })?)
+}
+
+/// The value is not what the schema has, or does not fit, or its `Serialize` gave up.
+#[derive(Debug)]
+pub(super) struct Stopped;
+
+impl Display for Stopped {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("not encoded")
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+impl Error for Stopped {
+    #[cold]
+    fn custom<T: Display>(_: T) -> Self {
+        Self
+    }
+}
+
+/// What writes one value.
+#[derive(Debug)]
+struct Quick<'a, 'o, 'p> {
+    out: &'a mut Out<'o>,
+    runs: &'p Runs,
+    state: State,
+}
+
+impl<'a, 'o, 'p> Quick<'a, 'o, 'p> {
+    #[inline(always)]
+    fn op(&self) -> Result<Op, Stopped> {
+        self.runs.op(self.state)
+    }
+
+    /// What writes the parts that are in this place.
+    #[inline(always)]
+    fn parts(self, len: usize) -> Result<Members<'a, 'o, 'p>, Stopped> {
+        let Op::Parts { body } = self.op()? else { return Err(Stopped) };
+        Ok(self.members(State::parts(body, len), None))
+    }
+
+    #[inline(always)]
+    fn members(self, state: State, each: Option<(Each, usize)>) -> Members<'a, 'o, 'p> {
+        Members { out: self.out, runs: self.runs, state, each, next: self.state.next() }
+    }
+
+    /// Writes the number of a variant that the schema has here, and returns where its parts are.
+    #[inline(always)]
+    fn variant(&mut self, index: u32, name: &str, kind: VariantKind) -> Result<u32, Stopped> {
+        let Op::Enum { first, count } = self.op()? else { return Err(Stopped) };
+        if index >= count {
+            return Err(Stopped);
+        }
+        let body = self.runs.variant(first, index, kind.hash(name))?;
+        self.out.put(&index)?;
+        Ok(body)
+    }
+
+    #[inline(always)]
+    fn inside<T: Serialize + ?Sized>(self, body: u32, value: &T) -> Result<State, Stopped> {
+        let each = self.runs.each(body)?;
+        each.check(value.serialize(Quick { state: each.start, out: self.out, runs: self.runs })?)?;
+        Ok(self.state.next())
+    }
+}
+
+/// Methods for values without parts.
+macro_rules! leaves {
+    ($($method:ident($value:ty) $leaf:ident;)*) => {$(
+        #[inline(always)]
+        fn $method(self, value: $value) -> Result<State, Stopped> {
+            self.out.put(&value)?;
+            Ok(self.state.leaf(Leaf::$leaf))
+        }
+    )*};
+}
+
+impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
+    type Ok = State;
+    type Error = Stopped;
+    type SerializeSeq = Elements<'a, 'o, 'p>;
+    type SerializeTuple = Members<'a, 'o, 'p>;
+    type SerializeTupleStruct = Members<'a, 'o, 'p>;
+    type SerializeTupleVariant = Members<'a, 'o, 'p>;
+    type SerializeMap = Pairs<'a, 'o, 'p>;
+    type SerializeStruct = Members<'a, 'o, 'p>;
+    type SerializeStructVariant = Members<'a, 'o, 'p>;
+
+    leaves! {
+        serialize_bool(bool) Bool;
+        serialize_i8(i8) I8;
+        serialize_i16(i16) I16;
+        serialize_i32(i32) I32;
+        serialize_i64(i64) I64;
+        serialize_i128(i128) I128;
+        serialize_u8(u8) U8;
+        serialize_u16(u16) U16;
+        serialize_u32(u32) U32;
+        serialize_u64(u64) U64;
+        serialize_u128(u128) U128;
+        serialize_f32(f32) F32;
+        serialize_f64(f64) F64;
+        serialize_char(char) Char;
+        serialize_str(&str) String;
+        serialize_bytes(&[u8]) Bytes;
+    }
+
+    #[inline(always)]
+    fn serialize_none(self) -> Result<State, Stopped> {
+        let Op::Option { .. } = self.op()? else { return Err(Stopped) };
+        self.out.put(&0_u8)?;
+        Ok(self.state.next())
+    }
+
+    #[inline(always)]
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<State, Stopped> {
+        let Op::Option { body } = self.op()? else { return Err(Stopped) };
+        self.out.put(&1_u8)?;
+        self.inside(body, value)
+    }
+
+    #[inline(always)]
+    fn serialize_unit(self) -> Result<State, Stopped> {
+        Ok(self.state.leaf(Leaf::Unit))
+    }
+
+    #[inline(always)]
+    fn serialize_unit_struct(self, _: &'static str) -> Result<State, Stopped> {
+        self.serialize_unit()
+    }
+
+    #[inline(always)]
+    fn serialize_unit_variant(
+        mut self,
+        _: &'static str,
+        index: u32,
+        variant: &'static str,
+    ) -> Result<State, Stopped> {
+        self.variant(index, variant, VariantKind::Unit)?;
+        Ok(self.state.next())
+    }
+
+    #[inline(always)]
+    fn serialize_newtype_struct<T: Serialize + ?Sized>(
+        self,
+        _: &'static str,
+        value: &T,
+    ) -> Result<State, Stopped> {
+        value.serialize(self)
+    }
+
+    #[inline(always)]
+    fn serialize_newtype_variant<T: Serialize + ?Sized>(
+        mut self,
+        _: &'static str,
+        index: u32,
+        variant: &'static str,
+        value: &T,
+    ) -> Result<State, Stopped> {
+        let body = self.variant(index, variant, VariantKind::Newtype)?;
+        self.inside(body, value)
+    }
+
+    #[inline(always)]
+    fn serialize_seq(self, len: Option<usize>) -> Result<Self::SerializeSeq, Stopped> {
+        let (Op::Seq { body }, Some(left)) = (self.op()?, len) else { return Err(Stopped) };
+        let each = self.runs.each(body)?;
+        self.out.put(&left)?;
+        Ok(Elements { out: self.out, runs: self.runs, each, left, next: self.state.next() })
+    }
+
+    #[inline(always)]
+    fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, Stopped> {
+        // The length is a constant where this is inlined.
+        if len < ARRAY_LEN_MIN {
+            return self.parts(len);
+        }
+        match self.op()? {
+            Op::Array { body, len: expected } if expected == len => {
+                let each = self.runs.each(body)?;
+                Ok(self.members(each.start, Some((each, len))))
+            }
+            _ => Err(Stopped),
+        }
+    }
+
+    #[inline(always)]
+    fn serialize_tuple_struct(
+        self,
+        _: &'static str,
+        len: usize,
+    ) -> Result<Self::SerializeTupleStruct, Stopped> {
+        self.parts(len)
+    }
+
+    #[inline(always)]
+    fn serialize_tuple_variant(
+        mut self,
+        _: &'static str,
+        index: u32,
+        variant: &'static str,
+        len: usize,
+    ) -> Result<Self::SerializeTupleVariant, Stopped> {
+        let body = self.variant(index, variant, VariantKind::Tuple)?;
+        Ok(self.members(State::parts(body, len), None))
+    }
+
+    #[inline(always)]
+    fn serialize_map(self, len: Option<usize>) -> Result<Self::SerializeMap, Stopped> {
+        let (Op::Map { key, value }, Some(len)) = (self.op()?, len) else { return Err(Stopped) };
+        let (key, value) = (self.runs.each(key)?, self.runs.each(value)?);
+        self.out.put(&len)?;
+        let left = len.checked_mul(2).ok_or(Stopped)?;
+        Ok(Pairs { out: self.out, runs: self.runs, key, value, left, next: self.state.next() })
+    }
+
+    #[inline(always)]
+    fn serialize_struct(self, _: &'static str, len: usize) -> Result<Self::SerializeStruct, Stopped> {
+        self.parts(len)
+    }
+
+    #[inline(always)]
+    fn serialize_struct_variant(
+        mut self,
+        _: &'static str,
+        index: u32,
+        variant: &'static str,
+        len: usize,
+    ) -> Result<Self::SerializeStructVariant, Stopped> {
+        let body = self.variant(index, variant, VariantKind::Fields)?;
+        Ok(self.members(State::parts(body, len), None))
+    }
+
+    #[inline(always)]
+    fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<State, Stopped> {
+        ShortText::with(value, |text| self.serialize_str(text))
+    }
+
+    #[inline(always)]
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+}
+
+/// What writes the parts of a tuple, a struct or a variant.
+#[derive(Debug)]
+struct Members<'a, 'o, 'p> {
+    out: &'a mut Out<'o>,
+    runs: &'p Runs,
+    state: State,
+    /// Of a long array: what each element has to be, and how many are still to be written.
+    each: Option<(Each, usize)>,
+    next: State,
+}
+
+impl Members<'_, '_, '_> {
+    #[inline(always)]
+    fn part<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Stopped> {
+        let state = value.serialize(Quick { out: &mut *self.out, runs: self.runs, state: self.state })?;
+        match &mut self.each {
+            None => self.state = state,
+            Some((each, left)) => {
+                *left = left.wrapping_sub(1);
+                each.check(state)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn finish(self) -> Result<State, Stopped> {
+        match self.each {
+            None => self.runs.ended(self.state)?,
+            Some((_, 0)) => {}
+            Some(_) => return Err(Stopped),
+        }
+        Ok(self.next)
+    }
+}
+
+/// Traits of which each writes the members of something without names.
+macro_rules! nameless_members {
+    ($($name:ident::$method:ident)*) => {$(
+        impl $name for Members<'_, '_, '_> {
+            type Ok = State;
+            type Error = Stopped;
+
+            #[inline(always)]
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Stopped> {
+                self.part(value)
+            }
+
+            #[inline(always)]
+            fn end(self) -> Result<State, Stopped> {
+                self.finish()
+            }
+        }
+    )*};
+}
+
+nameless_members! {
+    SerializeTuple::serialize_element
+    SerializeTupleStruct::serialize_field
+    SerializeTupleVariant::serialize_field
+}
+
+/// Traits of which each writes the fields of something.
+macro_rules! named_members {
+    ($($name:ident)*) => {$(
+        impl $name for Members<'_, '_, '_> {
+            type Ok = State;
+            type Error = Stopped;
+
+            #[inline(always)]
+            fn serialize_field<T: Serialize + ?Sized>(
+                &mut self,
+                key: &'static str,
+                value: &T,
+            ) -> Result<(), Stopped> {
+                self.state = self.state.name(key);
+                self.part(value)
+            }
+
+            #[cold]
+            fn skip_field(&mut self, _: &'static str) -> Result<(), Stopped> {
+                Err(Stopped)
+            }
+
+            #[inline(always)]
+            fn end(self) -> Result<State, Stopped> {
+                self.finish()
+            }
+        }
+    )*};
+}
+
+named_members! { SerializeStruct SerializeStructVariant }
+
+/// What writes the elements of a sequence.
+#[derive(Debug)]
+struct Elements<'a, 'o, 'p> {
+    out: &'a mut Out<'o>,
+    runs: &'p Runs,
+    each: Each,
+    left: usize,
+    next: State,
+}
+
+impl SerializeSeq for Elements<'_, '_, '_> {
+    type Ok = State;
+    type Error = Stopped;
+
+    #[inline(always)]
+    fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Stopped> {
+        // More elements than announced wrap around, and do not come back to zero.
+        self.left = self.left.wrapping_sub(1);
+        let quick = Quick { out: &mut *self.out, runs: self.runs, state: self.each.start };
+        self.each.check(value.serialize(quick)?)
+    }
+
+    #[inline(always)]
+    fn end(self) -> Result<State, Stopped> {
+        if self.left == 0 { Ok(self.next) } else { Err(Stopped) }
+    }
+}
+
+/// What writes the pairs of a map.
+#[derive(Debug)]
+struct Pairs<'a, 'o, 'p> {
+    out: &'a mut Out<'o>,
+    runs: &'p Runs,
+    key: Each,
+    value: Each,
+    /// Keys and values.
+    left: usize,
+    next: State,
+}
+
+impl Pairs<'_, '_, '_> {
+    /// Writes a key where an even number is left, or a value where an odd one is.
+    #[inline(always)]
+    fn part<T: Serialize + ?Sized>(&mut self, part: &T, odd: usize, each: Each) -> Result<(), Stopped> {
+        if self.left % 2 != odd {
+            return Err(Stopped);
+        }
+        self.left = self.left.wrapping_sub(1);
+        each.check(part.serialize(Quick { out: &mut *self.out, runs: self.runs, state: each.start })?)
+    }
+}
+
+impl SerializeMap for Pairs<'_, '_, '_> {
+    type Ok = State;
+    type Error = Stopped;
+
+    #[inline(always)]
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Stopped> {
+        self.part(key, 0, self.key)
+    }
+
+    #[inline(always)]
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Stopped> {
+        self.part(value, 1, self.value)
+    }
+
+    #[inline(always)]
+    fn end(self) -> Result<State, Stopped> {
+        if self.left == 0 { Ok(self.next) } else { Err(Stopped) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,7 @@ use serde::de::{DeserializeOwned, DeserializeSeed};
 use super::checked::Check;
 use super::guard::{Budget, Guarded};
 use super::plan::Plan;
-use super::quick::{self, Stopped};
+use super::quick::{self, Runs, Stopped};
 use super::{DecodeError, EncodeError};
 
 type Config = Configuration<LittleEndian, Fixint, NoLimit>;
@@ -52,13 +52,22 @@ pub(super) fn encode<T: Serialize + ?Sized>(
     plan: &Plan,
     out: &mut [u8],
 ) -> Result<usize, EncodeError> {
-    if let Some(runs) = &plan.runs {
-        let mut quick = Out(EncoderImpl::new(SliceWriter::new(out), CONFIGURATION));
-        if quick::write(value, runs, &mut quick).is_ok() {
-            return Ok(quick.0.into_writer().bytes_written());
-        }
+    match plan.runs.as_ref().map(|runs| encode_quick(value, runs, out)) {
+        Some(Ok(len)) => Ok(len),
+        None | Some(Err(Stopped)) => encode_or_explain(value, plan, out),
     }
-    encode_or_explain(value, plan, out)
+}
+
+/// The same without a reason if the value cannot be encoded.
+#[inline(always)]
+pub(super) fn encode_quick<T: Serialize + ?Sized>(
+    value: &T,
+    runs: &Runs,
+    out: &mut [u8],
+) -> Result<usize, Stopped> {
+    let mut out = Out(EncoderImpl::new(SliceWriter::new(out), CONFIGURATION));
+    quick::write(value, runs, &mut out)?;
+    Ok(out.0.into_writer().bytes_written())
 }
 
 /// The same for every type, with the reason if the value cannot be encoded.
@@ -179,7 +188,7 @@ mod tests {
 
     fn round_trip<T>(value: &T, golden: &[u8])
     where
-        T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug,
+        T: Serialize + DeserializeOwned + PartialEq + fmt::Debug,
     {
         let schema = Schema::of::<T>(Encoding::Bincode, &[]).unwrap();
         let plan = schema.plan();

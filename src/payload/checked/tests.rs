@@ -3,10 +3,15 @@ use std::fmt::{self, Display};
 
 use serde::ser::{Serialize, SerializeMap, SerializeSeq, SerializeTuple, Serializer};
 
-use super::super::{EncodeError, Encoding, Payload, Schema};
+use super::super::{EncodeError, Encoding, Payload, Schema, bincode};
 
+/// Encodes a value into memory of its own, and as a publisher does.
 fn encode<S: Serialize>(value: &S, schema: &Schema) -> Result<Vec<u8>, EncodeError> {
-    super::super::bincode::encode_checked(value, schema.plan())
+    let encoded = bincode::encode_checked(value, schema.plan());
+    let mut out = [0; 4096];
+    let published = bincode::encode(value, schema.plan(), &mut out);
+    assert_eq!(published.map(|len| out[..len].to_vec()), encoded);
+    encoded
 }
 
 fn reason<S: Serialize>(value: &S, schema: &Schema) -> String {

@@ -1,5 +1,5 @@
 //! A serializer around another that holds a value to the schema of its topic: what the schema does not have is not
-//! published.
+//! published. It sees the values that `quick` does not let pass, and all values of types that `quick` leaves to it.
 //!
 //! The schema was made from the type's `Deserialize`, and bytes do not tell what they are. So what the type's `Serialize`
 //! leaves out, puts elsewhere or writes in another length would be received as another value. It is compared part by part:

@@ -72,6 +72,8 @@ pub use schema::{Schema, SchemaError};
 ///
 /// `Decimal` without the feature `serde-str` works in a field with `#[serde(with = "rust_decimal::serde::str")]`.
 /// What `with` and conversions make of a value is checked with sample values, not at each publish.
+/// The check of a value costs about one comparison for each struct, sequence, option and enum in it. It takes several times as long
+/// as the encoding for types that contain themselves and sequences of elements without bytes, which have to be counted.
 ///
 /// # Types that check their values
 ///
@@ -161,7 +163,8 @@ pub trait Payload: 'static {
     fn as_bytes(value: &Self::Borrowed) -> Option<&[u8]>;
 
     /// Encodes the value into the beginning of `out` and returns the length. Allocates nothing, unless the
-    /// type's own `Serialize` does. `schema` is the topic's, from [`Self::schema`]; a serde type is held to it.
+    /// type's own `Serialize` does. `schema` is the topic's, from [`Self::schema`]; a serde type is held to it. A value that
+    /// departs from it is serialized a second time, for the reason in the error.
     ///
     /// # Errors
     ///

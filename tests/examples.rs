@@ -139,8 +139,8 @@ fn market_data_leaves_no_process_behind_when_it_is_killed() {
 #[test]
 fn publish_and_subscribe_find_each_other() {
     let dir = directory();
-    // It takes ten seconds, in which the subscribers have to begin.
-    let mut publisher = example("publish", &dir).arg("100").spawn().unwrap();
+    // It takes thirty seconds, in which the subscribers have to begin.
+    let mut publisher = example("publish", &dir).arg("300").spawn().unwrap();
     wait_for_line(&mut publisher, "publishing");
     let subscribers =
         ["pull", "push"].map(|delivery| example("subscribe", &dir).arg(delivery).spawn().unwrap());
@@ -149,7 +149,7 @@ fn publish_and_subscribe_find_each_other() {
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{text}");
         assert!(
-            text.contains("Reading { celsius: ") && text.contains("the end, after 100 readings"),
+            text.contains("Reading { celsius: ") && text.contains("the end, after 300 readings"),
             "{text}"
         );
     }

@@ -316,8 +316,9 @@ fn a_node_out_of_files_neither_spins_nor_stops() {
     wait_until("some time to pass", || began.elapsed() > Duration::from_secs(1));
     let used = Duration::from_nanos(victim.peer.cpu_ns() - before_ns);
     let troubles = victim.peer.ask_number("troubles") - before;
-    assert!(used < Duration::from_millis(200), "{used:?} of the processor's time in {:?}", began.elapsed());
-    assert!(troubles < 200, "{troubles} events in {:?}", began.elapsed());
+    let elapsed = began.elapsed();
+    assert!(used < elapsed / 5, "{used:?} of the processor's time in {elapsed:?}");
+    assert!(u128::from(troubles) < 200 * elapsed.as_millis() / 1000, "{troubles} events in {elapsed:?}");
     victim.publishes_to(&mut neighbour);
     drop((peers, neighbour));
     victim.serves_and_holds_nothing();
@@ -431,15 +432,13 @@ fn a_node_that_is_none_costs_a_subscriber_its_patience_at_most() {
         }),
     ];
     for (what, deceit) in deceits {
-        let error = deceived(Delivery::Pull, deceit);
+        let is_silent = what.contains("silence");
+        let patience = if is_silent { Duration::from_secs(2) } else { PATIENCE };
+        let error = deceived(Delivery::Pull, patience, deceit);
         assert!(matches!(error, SubscriberError::Session { .. }), "{what}: {error}");
-        if what.contains("silence") {
-            let is_deadline = |source: &ControlError| matches!(source, ControlError::Deadline { .. });
-            assert!(
-                matches!(&error, SubscriberError::Session { source, .. } if is_deadline(source)),
-                "{error}"
-            );
-        }
+        let is_deadline =
+            matches!(error, SubscriberError::Session { source: ControlError::Deadline { .. }, .. });
+        assert_eq!(is_deadline, is_silent, "{what}: {error}");
         if what.contains("another version") {
             assert!(error.to_string().contains("control version 2, this program speaks 1"), "{error}");
         }
@@ -462,9 +461,9 @@ fn a_node_that_hangs_up_is_an_error_at_once() {
 
 #[test]
 fn grants_that_do_not_fit_are_refused() {
-    let error = deceived(Delivery::Pull, |peer| granted(peer, SLOT_STRIDE, None));
+    let error = deceived(Delivery::Pull, PATIENCE, |peer| granted(peer, SLOT_STRIDE, None));
     assert!(matches!(error, SubscriberError::Session { .. }), "{error}");
-    let error = deceived(Delivery::Push, |peer| granted(peer, 64, None));
+    let error = deceived(Delivery::Push, PATIENCE, |peer| granted(peer, 64, None));
     assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Geometry(_), .. }), "{error}");
     let sealed = SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE;
     let unfit = [
@@ -476,14 +475,14 @@ fn grants_that_do_not_fit_are_refused() {
         std::io::pipe().expect("a pipe").0.into(),
     ];
     for file in unfit {
-        let error = deceived(Delivery::Pull, move |peer| granted(peer, SLOT_STRIDE, Some(&file)));
+        let error = deceived(Delivery::Pull, PATIENCE, move |peer| granted(peer, SLOT_STRIDE, Some(&file)));
         assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Fabric(_), .. }), "{error}");
     }
     let sparse = raw::memory_file(PAGE, sealed);
-    let error = deceived(Delivery::Pull, move |peer| granted(peer, SLOT_STRIDE, Some(&sparse)));
+    let error = deceived(Delivery::Pull, PATIENCE, move |peer| granted(peer, SLOT_STRIDE, Some(&sparse)));
     assert!(error.to_string().contains("sparse"), "{error}");
     let empty = raw::full_file(PAGE, sealed);
-    let error = deceived(Delivery::Pull, move |peer| granted(peer, SLOT_STRIDE, Some(&empty)));
+    let error = deceived(Delivery::Pull, PATIENCE, move |peer| granted(peer, SLOT_STRIDE, Some(&empty)));
     assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Header(_), .. }), "{error}");
 }
 
@@ -572,8 +571,12 @@ fn the_last_sequences_there_are_do_no_harm() {
     }
 }
 
-/// Subscribes to somebody who deceives, and tells the error; it must come before long.
-fn deceived(delivery: Delivery, deceit: impl FnOnce(&RawPeer) + Send + 'static) -> SubscriberError {
+/// Subscribes to somebody who deceives, with this patience, and returns the error.
+fn deceived(
+    delivery: Delivery,
+    patience: Duration,
+    deceit: impl FnOnce(&RawPeer) + Send + 'static,
+) -> SubscriberError {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "fake");
     let server = std::thread::spawn(move || {
@@ -582,9 +585,7 @@ fn deceived(delivery: Delivery, deceit: impl FnOnce(&RawPeer) + Send + 'static) 
         // Stays until the subscriber hangs up.
         peer.wait_closed();
     });
-    let began = now();
-    let error = subscribe(dir.path(), delivery, Duration::from_secs(2)).expect_err("nobody is a node there");
-    assert!(began.elapsed() < Duration::from_secs(10), "{error}");
+    let error = subscribe(dir.path(), delivery, patience).expect_err("nobody is a node there");
     wait_within(PATIENCE, "the subscriber to hang up", || server.is_finished());
     server.join().expect("the deceit went as planned");
     error

@@ -49,8 +49,9 @@ const BAD_WIRE_WATCHED: Duration = Duration::from_secs(10);
 const BAD_WIRE_VALUES: u64 = 3;
 /// How long one attempt to subscribe may take there.
 const ATTEMPT: Duration = Duration::from_secs(3);
-/// Who has not been seen there for so long does not come again.
-const ABSENT: Duration = Duration::from_secs(8);
+/// Subscribers that have been absent for this long do not return. It exceeds one attempt by each of the six subscriptions,
+/// which make theirs one after the other.
+const ABSENT: Duration = Duration::from_secs(8 * ATTEMPT.as_secs());
 /// A host that is dead or stands still is noticed within this time: a second, as the pages promise, and another one
 /// because an emulated machine takes 10 to 30 times as long as others for what it has to do meanwhile.
 const NOTICED: Duration = Duration::from_secs(2);

@@ -20,6 +20,7 @@ use self::support::cgroup::Cgroup;
 use self::support::peer::Peer;
 use self::support::raw::{self, RawListener, RawPeer};
 use self::support::role::Role;
+use self::support::skip::skip;
 use self::support::time::{PATIENCE, now, wait_until, wait_within};
 
 #[cfg(test)]
@@ -405,9 +406,13 @@ fn a_subscriber_knows_that_a_publisher_out_of_descriptors_has_no_notices_for_it(
 fn many_subscribers_that_connect_at_the_same_moment_all_attach() {
     const SUBSCRIBERS: usize = 900;
     let dir = tempfile::tempdir().expect("a directory");
-    raise_files(None, SUBSCRIBERS as u64 * 8);
+    if !raise_files(None, SUBSCRIBERS as u64 * 8) {
+        return;
+    }
     let mut victim = Peer::ready("victim", dir.path(), "free");
-    raise_files(Some(victim.pid()), SUBSCRIBERS as u64 * 2);
+    if !raise_files(Some(victim.pid()), SUBSCRIBERS as u64 * 2) {
+        return;
+    }
     victim.ask("publish");
     let nodes: Vec<Node> =
         (0..SUBSCRIBERS).map(|_| Node::builder().runtime_dir(dir.path()).open().expect("a node")).collect();
@@ -415,29 +420,38 @@ fn many_subscribers_that_connect_at_the_same_moment_all_attach() {
     let attach = |node: &Node| {
         together.wait();
         let attached = node.state_subscriber::<Raw>("shm:victim/t").timeout(PATIENCE).open();
-        (attached.map(|mut subscriber| subscriber.try_receive().is_ok()), began.elapsed())
+        let received = attached.map(|mut subscriber| subscriber.try_receive().map(|sample| sample.is_some()));
+        (received, began.elapsed())
     };
     let slowest = std::thread::scope(|scope| {
         let threads: Vec<_> = nodes.iter().map(|node| scope.spawn(|| attach(node))).collect();
         let ended = threads.into_iter().map(|thread| thread.join().expect("no panic"));
         let (outcomes, times): (Vec<_>, Vec<_>) = ended.unzip();
-        let failed: Vec<String> =
-            outcomes.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
+        let failed: Vec<String> = outcomes
+            .iter()
+            .filter(|outcome| !matches!(outcome, Ok(Ok(true))))
+            .map(|it| format!("{it:?}"))
+            .collect();
         assert!(failed.is_empty(), "{} of {SUBSCRIBERS} failed: {:?}", failed.len(), failed.first());
         times.into_iter().max()
     });
     println!("{SUBSCRIBERS} subscribers attached within {slowest:?}");
 }
 
-/// Sees to it that a process may open so many files.
-fn raise_files(process: Option<rustix::process::Pid>, wanted: u64) {
+/// Raises how many files a process may open, where that is fewer. False where it may not be raised so far and the check
+/// may be left out.
+fn raise_files(process: Option<rustix::process::Pid>, wanted: u64) -> bool {
     let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
     if current.is_some_and(|current| current < wanted) {
-        let raised = Rlimit { current: maximum.map(|maximum| maximum.min(wanted)), maximum };
+        if let Some(maximum) = maximum.filter(|maximum| *maximum < wanted) {
+            let why = format!("{wanted} open files are needed, and the hard limit (ulimit -Hn) is {maximum}");
+            skip("many-files", &why);
+            return false;
+        }
+        let raised = Rlimit { current: Some(wanted), maximum };
         rustix::process::prlimit(process, Resource::Nofile, raised).expect("a limit can be raised");
-        let may = maximum.is_none_or(|maximum| maximum >= wanted);
-        assert!(may, "this test needs {wanted} open files: raise the hard limit (ulimit -Hn)");
     }
+    true
 }
 
 /// A node that accepts nothing, with so many connections before its door that no other one finds a place.
@@ -458,10 +472,11 @@ fn a_subscriber_waits_for_a_place_in_the_backlog() {
         subscribe(&path, Delivery::Pull).map(drop)
     });
     let thread = thread.recv().expect("it runs").as_raw_nonzero();
-    // Asleep, which is to say: it waits. Otherwise a place would be free before it asks for one.
+    // Asleep in connect(2): it waits for a place. Otherwise one would be free before it asks for it.
+    let connect = format!("{} ", libc::SYS_connect);
     wait_until("the subscriber to wait", || {
-        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
-        subscribing.is_finished() || stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S'))
+        let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();
+        subscribing.is_finished() || call.starts_with(&connect)
     });
     assert!(!subscribing.is_finished(), "{:?}", subscribing.join());
     for _ in &crowd {
@@ -475,7 +490,7 @@ fn a_subscriber_waits_for_a_place_in_the_backlog() {
 }
 
 #[test]
-fn a_subscriber_that_finds_no_place_in_time_is_told_which_node_accepts_none() {
+fn subscriber_that_times_out_on_a_full_backlog_names_the_node() {
     let dir = tempfile::tempdir().expect("a directory");
     let (_listener, _crowd) = crowded(dir.path());
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");

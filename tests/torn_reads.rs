@@ -173,7 +173,7 @@ mod unchecked {
             let (slots, reads, run_len_max) = (2, 50_000_000, Duration::from_secs(20));
             torn += read(Run { size, slots, delivery, manner, reads, run_len_max, torn_enough: 100 }).torn;
         }
-        assert!(torn > 0, "no torn value was seen: this program can not see them");
+        assert!(torn > 0, "no torn value was seen: this program cannot see them");
     }
 }
 

@@ -28,7 +28,10 @@ impl Cgroup {
     pub(crate) fn with_memory(bytes: u64) -> Option<Self> {
         let made = PLACES.iter().find_map(|(place, limit)| Self::make(Path::new(place), limit, bytes));
         if made.is_none() {
-            skip("control-groups", "no control group that limits memory can be made, which takes root");
+            skip(
+                "control-groups",
+                "no control group that limits memory can be made: it takes root, and a writable /sys/fs/cgroup, which most containers lack",
+            );
         }
         made
     }

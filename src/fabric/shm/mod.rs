@@ -147,7 +147,7 @@ impl Offer for ShmOffer {
         let background = self.background.clone();
         let region = self.open(Exposure::Write, |file| Region::import_to_write(file, len))?;
         background.populate(&region);
-        Ok(Box::new(ShmWrite { region, background }))
+        Ok(Box::new(ShmWrite { region: Some(region), background }))
     }
 }
 
@@ -182,30 +182,44 @@ impl RemoteRead for ShmRead {
 /// A peer's region, mapped for writing.
 #[derive(Debug)]
 struct ShmWrite {
-    region: Arc<Region>,
+    /// Taken when this is dropped only: were it dropped here after the background is done with it, this thread would unmap it.
+    region: Option<Arc<Region>>,
     background: Background,
+}
+
+impl ShmWrite {
+    #[inline]
+    fn region(&self) -> &Region {
+        match &self.region {
+            Some(region) => region,
+            None => unreachable!("it is taken when this is dropped only"),
+        }
+    }
 }
 
 impl Drop for ShmWrite {
     fn drop(&mut self) {
         // Where the peer is gone this frees its memory.
-        self.background.unmap(Arc::clone(&self.region));
+        if let Some(region) = self.region.take() {
+            self.background.unmap(region);
+        }
     }
 }
 
 impl RemoteWrite for ShmWrite {
     #[inline]
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        let region = self.region();
         for write in writes {
             // Release: whoever sees a word of this write has seen the one before it whole. Pairs with the Acquire
             // loads and fences of readers.
             fence(Ordering::Release);
             match *write {
                 Write::Range(ByteRange { offset, len }) => {
-                    source.region().write_across(offset, &self.region, offset, len);
+                    source.region().write_across(offset, region, offset, len);
                 }
-                Write::Line { offset, words } => self.region.copy_in_head(offset, &words),
-                Write::Word { offset, word } => self.region.store_release(offset, word),
+                Write::Line { offset, words } => region.copy_in_head(offset, &words),
+                Write::Word { offset, word } => region.store_release(offset, word),
             }
         }
         Ok(Completion::Done)
@@ -217,7 +231,7 @@ impl RemoteWrite for ShmWrite {
 
     #[inline]
     fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
-        Ok(Some(self.region.load_acquire(offset)))
+        Ok(Some(self.region().load_acquire(offset)))
     }
 
     #[inline]

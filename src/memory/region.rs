@@ -99,7 +99,7 @@ impl Region {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create(c"fabricast", flags).map_err(system("create"))?;
         rustix::fs::ftruncate(&file, len as u64).map_err(system("reserve"))?;
-        let mut region = Self::map(&file, len, Access::Write, MapFlags::POPULATE)?;
+        let mut region = Self::map_populated(&file, len)?;
 
         let fixed = SealFlags::SHRINK | SealFlags::GROW;
         let seals = match protection {
@@ -146,19 +146,37 @@ impl Region {
         Ok(region)
     }
 
+    /// Maps memory of this process, all pages of it made present. What MAP_POPULATE cannot make present it leaves out without an
+    /// error: peers would refuse the region as sparse.
+    fn map_populated(file: &OwnedFd, len: usize) -> Result<Self, MemoryError> {
+        let region = Self::map(file, len, Access::Write, MapFlags::empty())?;
+        match rustix::io::retry_on_intr(|| region.advise_populate(0, len)) {
+            Ok(()) => Ok(region),
+            // Kernels before 5.14 cannot.
+            Err(rustix::io::Errno::INVAL) => Self::map(file, len, Access::Write, MapFlags::POPULATE),
+            Err(errno) => Err(MemoryError::System { what: "populate", len, source: errno.into() }),
+        }
+    }
+
     /// Has the page table refer to the pages of these bytes, as far as they are in the region, so that the first stores there are
     /// as fast as later ones. Blocks for as long as that takes.
     pub(crate) fn populate(&self, offset: usize, len: usize) {
         let page = rustix::param::page_size();
         let begin = offset.min(self.len) / page * page;
         let len = self.len.min(offset.saturating_add(len)) - begin;
-        let at = self.range(begin, 0).cast();
-        // SAFETY: the range lies in the mapping, whose pages it leaves as they are: it only brings them into the page table.
-        let populated = unsafe { rustix::mm::madvise(at, len, Advice::LinuxPopulateWrite) };
-        if let Err(errno) = populated {
+        if let Err(errno) = self.advise_populate(begin, len) {
             // Kernels before 5.14 cannot: the first stores do it then.
             tracing::trace!(target: "fabricast", %errno, "cannot populate a region");
         }
+    }
+
+    /// Makes the pages of these bytes present, `offset` being where a page begins.
+    fn advise_populate(&self, offset: usize, len: usize) -> rustix::io::Result<()> {
+        assert!(len <= self.len - offset, "{len} bytes at {offset} of {} cannot be populated", self.len);
+        let at = self.range(offset, 0).cast();
+        // SAFETY: the range lies in the mapping, as `range` and the assertion check; pages that are there stay as they are, others
+        // become zeroes.
+        unsafe { rustix::mm::madvise(at, len, Advice::LinuxPopulateWrite) }
     }
 
     /// Whether nobody can ever map this memory file for writing any more.
@@ -539,6 +557,16 @@ mod tests {
             let error = Region::import(file.as_fd(), 8192, Access::Read).unwrap_err();
             assert!(error.to_string().contains(why), "{error}");
         }
+    }
+
+    #[test]
+    fn memory_whose_pages_cannot_all_be_made_present_is_an_error() {
+        let file = rustix::fs::memfd_create(c"x", MemfdFlags::empty()).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        // The second page cannot be, as if the memory of the host ended there.
+        let error = Region::map_populated(&file, 2 * 4096).unwrap_err();
+        assert!(error.to_string().contains("cannot populate 8192 bytes of shared memory"), "{error}");
+        assert_eq!(Region::map_populated(&file, 4096).unwrap().len(), 4096);
     }
 
     #[test]

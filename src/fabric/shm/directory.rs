@@ -22,7 +22,7 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::entry::{ENTRY_LEN, Entry};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{FabricError, NodeEntry};
 use crate::id::NodeName;
 
@@ -32,8 +32,10 @@ const VARIABLE: &str = "FABRICAST_RUNTIME_DIR";
 const ENTRY_SUFFIX: &str = ".node";
 /// Ends the name of a socket.
 const SOCKET_SUFFIX: &str = ".sock";
-/// Attempts to lock an entry: somebody who lists nodes holds a lock for an instant.
+/// Attempts to lock an entry on which another process holds an exclusive lock: its owner, or a node that sweeps for an instant.
 const LOCK_ATTEMPTS: u32 = 20;
+/// Limit on waiting for processes that list nodes: each holds a shared lock for an instant, or longer if it is stopped.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to lock an entry.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
 /// How an entry is opened: whatever stands in its place is neither followed nor waited for, and does not become a terminal.
@@ -124,10 +126,9 @@ impl RuntimeDirectory {
         let directory = self.find_or_make()?;
         sweep(directory);
         let name = format!("{node}{ENTRY_SUFFIX}");
-        for attempt in 0..LOCK_ATTEMPTS {
-            if attempt > 0 {
-                SystemClock.pause(LOCK_PAUSE);
-            }
+        let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(LOCK_TIMEOUT));
+        let mut attempts = 0;
+        while attempts < LOCK_ATTEMPTS {
             let flags = OFlags::RDWR | OFlags::CREATE | ENTRY_FLAGS;
             let entry = rustix::fs::openat(directory, &name, flags, Mode::RUSR | Mode::WUSR);
             let entry = match entry {
@@ -138,6 +139,16 @@ impl RuntimeDirectory {
                 Err(errno) => return Err(system("make the node's entry")(errno)),
             };
             if rustix::fs::flock(&entry, FlockOperation::NonBlockingLockExclusive).is_err() {
+                if rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared).is_err() {
+                    attempts += 1;
+                } else if SystemClock.monotonic_ns() >= deadline_ns {
+                    // No process owns the name: the owner's lock would have excluded this one.
+                    return Err(
+                        self.unusable(&format!("a process that lists nodes keeps {name} locked: end it"))
+                    );
+                }
+                drop(entry);
+                SystemClock.pause(LOCK_PAUSE);
                 continue;
             }
             let mut entry = File::from(entry);
@@ -150,6 +161,7 @@ impl RuntimeDirectory {
                     _entry: entry,
                 });
             }
+            attempts += 1;
         }
         let process = self.entry(node).ok().flatten().map_or(0, |entry| entry.process);
         Err(FabricError::NameInUse { node: node.clone(), process })
@@ -385,6 +397,22 @@ mod tests {
         assert!(error.to_string().contains("FABRICAST_RUNTIME_DIR"), "{error}");
         std::os::unix::fs::symlink(holder.path(), holder.path().join("link")).unwrap();
         assert!(RuntimeDirectory::open(&holder.path().join("link")).is_err());
+    }
+
+    #[test]
+    fn a_name_can_be_taken_after_a_slow_process_has_listed_its_entry() {
+        let (holder, directory) = directory();
+        let dead = Entry { node: node("x"), process: 1, started_ns: 1 };
+        std::fs::write(holder.path().join("run/x.node"), dead.emit()).unwrap();
+        let lister = File::open(holder.path().join("run/x.node")).unwrap();
+        rustix::fs::flock(&lister, FlockOperation::NonBlockingLockShared).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                SystemClock.pause(Duration::from_millis(200));
+                drop(lister);
+            });
+            directory.claim(&node("x")).unwrap();
+        });
     }
 
     #[test]

@@ -132,7 +132,7 @@ pub enum ControlError {
         why: String,
     },
     /// More is waiting to be taken from this session than it may hold.
-    #[error("the session holds {max} actions that nobody took: it can not go on")]
+    #[error("the session holds {max} actions that nobody took: it cannot go on")]
     Backlog {
         /// Actions that may wait.
         max: usize,

@@ -352,7 +352,7 @@ pub enum FabricError {
     },
     /// Descriptors that peers sent block when they are closed, and as many wait for it as may.
     #[error(
-        "{max} file descriptors of peers wait to be closed, which is the limit: nothing more is accepted until they are"
+        "limit of {max} peer descriptors waiting to be closed is reached: nothing is accepted until some are closed"
     )]
     Behind {
         /// The limit.

@@ -15,7 +15,7 @@ pub(crate) fn remedy(refusal: &io::Error) -> String {
             format!("; this process may have{limit} open files: close some, or raise the limit (ulimit -n)")
         }
         Some(Errno::NFILE) => {
-            "; the whole host has as many open files as it may: raise fs.file-max (sysctl)".to_owned()
+            "; the host's limit on open files is reached: raise fs.file-max (sysctl)".to_owned()
         }
         Some(Errno::NOMEM) => {
             "; check the memory limit of this process or container (ulimit -v), and vm.max_map_count (sysctl)"

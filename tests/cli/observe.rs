@@ -109,6 +109,19 @@ fn list_of_nothing_is_empty() {
 }
 
 #[test]
+fn a_runtime_directory_that_cannot_be_reached_is_not_called_empty() {
+    let place = Place::new();
+    let file = place.path().join("file");
+    std::fs::write(&file, b"").unwrap();
+    let beyond = file.join("run");
+    for arguments in [&["list"][..], &["list", "shm:n"], &["get", "n/t"]] {
+        let ended = place.run(&[arguments, &["--runtime-dir", beyond.to_str().unwrap()]].concat());
+        assert_eq!((ended.code, ended.out.as_str()), (Some(7), ""), "{ended:?}");
+        assert!(ended.error.contains(beyond.to_str().unwrap()), "{ended:?}");
+    }
+}
+
+#[test]
 fn a_strangers_struct_is_decoded_by_its_schema() {
     let place = Place::new();
     let node = place.node("desk");
@@ -314,7 +327,7 @@ fn times_sizes_and_targets_are_written_as_they_are_printed() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
-    let sentence = "nothing arrived from shm:n/t: the 50ms of --for are over";
+    let sentence = "nothing arrived from shm:n/t: the 50.0ms of --for are over";
     place.run(&["watch", "n/t", "--for", "50ms"]).assert_failure(1, sentence);
     publisher.publish(&42).unwrap();
     assert_eq!(place.run(&["get", "n/t", "--wait", "1m30s"]).printed(), "42\n");

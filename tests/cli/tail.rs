@@ -40,7 +40,7 @@ fn earlier_records_are_shown_from_where_one_asks_to_begin() {
     assert_eq!(tail(&["--last", "1000"]), (1..=30).collect::<Vec<_>>());
     assert_eq!(tail(&["--from", "12", "--count", "3"]), [12, 13, 14]);
     for from in ["31", "1000"] {
-        let sentence = format!("shm:n/t has no record {from} yet, its newest is 30: --follow waits for it");
+        let sentence = format!("shm:n/t has no record {from} yet (newest: 30): use --follow to wait for it");
         place.run(&["tail", "shm:n/t", "--from", from]).assert_failure(1, &sentence);
     }
     let line = place.run(&["tail", "shm:n/t", "--json", "--last", "1"]);
@@ -56,12 +56,23 @@ fn earlier_records_are_shown_from_where_one_asks_to_begin() {
 }
 
 #[test]
+fn a_record_of_an_empty_log_is_asked_for_in_vain() {
+    let place = Place::new();
+    let node = place.node("n");
+    let _publisher = node.log_publisher::<u64>("t").open().unwrap();
+    let ended = place.run(&["tail", "shm:n/t", "--from", "7"]);
+    assert_eq!((ended.code, ended.out.as_str()), (Some(1), ""), "{ended:?}");
+    let parts = ["shm:n/t is empty", "record 7", "--follow"];
+    assert!(parts.iter().all(|part| ended.error.contains(part)), "{ended:?}");
+}
+
+#[test]
 fn an_empty_log_is_no_failure_unless_something_was_waited_for() {
     let place = Place::new();
     let node = place.node("n");
     let _publisher = log(&node, 0);
     assert_eq!(place.run(&["tail", "shm:n/t"]).printed(), "");
-    let sentence = "nothing arrived from shm:n/t: the 50ms of --for are over";
+    let sentence = "nothing arrived from shm:n/t: the 50.0ms of --for are over";
     place.run(&["tail", "shm:n/t", "--follow", "--for", "0.05"]).assert_failure(1, sentence);
 }
 

@@ -207,7 +207,7 @@ fn a_closed_pipe_is_noticed_while_nothing_comes() {
 #[test]
 fn the_advice_fits_what_was_asked() {
     let place = Place::new();
-    let sentence = "nothing can be read over an unreliable connection, which only pushes: leave --rdma-connect out, or use \
+    let sentence = "an unreliable connection supports push only: omit --rdma-connect, or use \
                     `fabricast watch --delivery push` or `fabricast tail --push`";
     for verb in ["info", "get", "watch", "tail", "hz"] {
         let arguments = [verb, "rdma://127.0.0.1/t", "--rdma-connect", "tcp-unreliable"];

@@ -80,7 +80,7 @@ fn watch_ends_after_its_time() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
-    let sentence = "nothing arrived from shm:n/t: the 50ms of --for are over";
+    let sentence = "nothing arrived from shm:n/t: the 50.0ms of --for are over";
     place.run(&["watch", "shm:n/t", "--for", "0.05"]).assert_failure(1, sentence);
     publisher.publish(&1).unwrap();
     assert_eq!(place.run(&["watch", "shm:n/t", "--for", "0.05"]).printed().lines().count(), 1);
@@ -168,7 +168,7 @@ fn nothing_from_a_publisher_that_hangs_ends_watch_with_5() {
     let ended = watch.end();
     assert_eq!(ended.code, Some(5), "{ended:?}");
     let last =
-        "fabricast: nothing arrived from shm:p/t: the 10s of --for are over, and its publisher is hung\n";
+        "fabricast: nothing arrived from shm:p/t: the 10.0s of --for are over, and its publisher is hung\n";
     assert!(ended.error.ends_with(last), "{ended:?}");
 }
 

@@ -34,7 +34,7 @@ pub(crate) enum Exit {
     Hung,
     /// The publisher is gone.
     Gone,
-    /// This host or process is short of something: memory, descriptors, room on a disk, an RDMA device.
+    /// A local resource is exhausted or missing: memory, descriptors, disk space, an RDMA device.
     Local,
     /// The process was asked to end before it had its answer.
     Interrupted,
@@ -117,7 +117,7 @@ impl Failure {
         let is_loopback = host.parse::<IpAddr>().map_or(host == "localhost", |address| address.is_loopback());
         match self {
             Self::Told { exit: exit @ Exit::Unreachable, sentence } if is_loopback => {
-                let what = "write that of an RDMA interface (`rdma link` and `ip address` show them)";
+                let what = "use the address of an RDMA interface (`rdma link` and `ip address` show them)";
                 Self::new(exit, format!("{sentence}; {host} is rarely the address of an RDMA device: {what}"))
             }
             other => other,
@@ -425,7 +425,8 @@ mod tests {
         let expected = "cannot subscribe to rdma://10.0.0.9:9999/t: no node listens at rdma://10.0.0.9:9999: check host \
                         and port, and that its program serves RDMA there";
         assert_eq!((failure.exit(), failure.to_string().as_str()), (Exit::Unreachable, expected));
-        let hint = "; 127.0.0.1 is rarely the address of an RDMA device: write that of an RDMA interface";
+        let hint =
+            "; 127.0.0.1 is rarely the address of an RDMA device: use the address of an RDMA interface";
         let unreachable = || Failure::new(Exit::Unreachable, "no route");
         let at = |address: &str, failure: Failure| failure.at(&address.parse().unwrap()).to_string();
         assert!(at("rdma://127.0.0.1", unreachable()).contains(hint));

@@ -142,7 +142,7 @@ impl<'a> Feed<'a> {
             return Some(Event::Interrupted);
         }
         let deadline = self.deadline.filter(Deadline::is_over)?;
-        Some(Event::Over(format!("the {:?} of --for are over", deadline.whole())))
+        Some(Event::Over(format!("the {} of --for are over", output::shown(deadline.whole()))))
     }
 
     /// What was not accepted is a loss; anything else that goes wrong ends it.

@@ -24,7 +24,7 @@ const LAPS_MAX: u32 = 16;
 
 const AFTER_HELP: &str = "\
 The value is decoded by the schema that the publisher gave to its topic. Of a log it is the newest
-record. The exit code is 1 if nothing has been published yet, 130 if Ctrl-C came before a value.
+record. The exit code is 1 if nothing has been published yet, 130 if Ctrl-C ends the wait.
 
 With --json the value is a line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}; a value of raw bytes is in

@@ -20,17 +20,17 @@ use super::units::duration;
 const TICK: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
-A line a second, and one for all of the time at the end: values published a second, their bytes (by
-the mean length of those that were received), the bytes that were received here, the time from one
+A line a second, and a summary at the end: values published a second, their bytes (by the mean length
+of those that were received), bytes received, the time from one
 publish to the next by the publisher's clock (mean, its standard deviation, which is the jitter, the
 shortest and the longest), and values that were lost: of a state topic replaced before they were
-read, of a log overwritten or damaged. The time that values were missed in is shared out evenly among
-them: the mean is exact, and the jitter at least what is shown. Records of one batch are published at
+read, of a log overwritten or damaged. An interval with missed values is divided evenly among them: the
+mean is exact; the jitter is a lower bound. Records of one batch are published at
 one moment.
 
 With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"bytes_per_s\",
 \"received_bytes_per_s\",\"interval_ns\",\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"};
-a time that there is not is null.
+a time that is not available is null.
 
 It goes on until --for is over, the topic ends, or Ctrl-C. The exit code is 1 if nothing came, 5 if
 the publisher is hung besides, 6 if its process is gone.

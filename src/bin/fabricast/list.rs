@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::clock;
 use super::failure::{Exit, Failure};
 use super::output::{age, age_ns, json_line, printable, table};
-use super::setting::{Setting, no_nodes};
+use super::setting::{Setting, is_absent, no_nodes};
 
 /// How long a node may take to answer before it is called hung.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -29,15 +29,14 @@ const NAMED_AT_ONCE: usize = 3;
 const AFTER_HELP: &str = "\
 STATE is live, hung (the process is there and does not answer in 1.1 seconds) or gone (the process
 has ended and left its entry). AGE is the time since the newest value. A node without topics, or
-that cannot be asked, has `-` for its topic. An age like `-1h00m (clock?)` is that of a value from the
-future: one of the clocks is wrong.
+that cannot be asked, has `-` for its topic. An age like `-1h00m (clock?)` means that the value's
+time lies in the future: one of the clocks is wrong.
 
 With --json each topic is a line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\"}; what
-there is not is null.
+is not available is null.
 
-Without ADDRESS the exit code is 0 whatever is found, and 7 if this process had not the means to ask,
-file descriptors say. With ADDRESS it is 3 if there is no such node,
-5 if it is hung, 6 if it is gone.
+Without ADDRESS the exit code is 0, or 7 if a local limit, such as open files, kept a node from being
+queried. With ADDRESS it is 3 if there is no such node, 5 if it is hung, 6 if it is gone.
 
 Examples:
   fabricast list
@@ -84,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         }
         None => {
             let place = setting.place();
-            let mut found = if place.exists() { all(&setting.node(None)?)? } else { Vec::new() };
+            let mut found = if is_absent(&place) { Vec::new() } else { all(&setting.node(None)?)? };
             if found.is_empty() {
                 Failure::new(Exit::Done, no_nodes(&place)).note();
                 return Ok(Exit::Done);
@@ -300,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_from_the_future_has_no_age() {
+    fn value_from_the_future_has_a_negative_age() {
         let row = Row {
             node: "n".parse().unwrap(),
             topic: None,

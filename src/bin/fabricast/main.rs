@@ -46,15 +46,16 @@ Times and sizes are written as they are printed: 250ms, 5s, 1m30s, and 64k or 64
 
 Exit codes:
   0  done
-  1  the answer is no: nothing was published, nothing arrived in time, a value is damaged
+  1  no result: nothing published, nothing arrived in time, a damaged value, or a rejected input line
   2  usage
   3  no such node or topic, or it cannot be reached
   4  refused by the publisher
   5  the publisher is hung
   6  the publisher is gone
-  7  this host or process is short of something: descriptors, memory, room on a disk, an RDMA device, a
-     runtime directory that can be used
-  130  Ctrl-C came before the answer, or twice; one ends `watch`, `tail`, `hz` and `pub` in good order, with 0
+  7  local failure: out of file descriptors, memory or disk space, no RDMA device, or an unusable runtime
+     directory
+  130  interrupted before the answer, or by a second Ctrl-C. The first Ctrl-C ends `watch`, `tail`, `hz` and
+     `pub` cleanly
 
 Examples:
   fabricast list                                  what is published on this host

@@ -1,6 +1,7 @@
 //! How things are printed.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
@@ -41,15 +42,17 @@ pub(crate) fn printable(text: &str) -> String {
 }
 
 /// Whether a character acts on the terminal, changes the order of the text around it, or shows nothing at all: control
-/// characters, line and paragraph separators, format characters, fillers and tags of Unicode.
+/// characters, line and paragraph separators, format characters, fillers, tags, and variation selectors that emoji do not use.
 fn is_hidden(char: char) -> bool {
     match char {
         ' '..='~' => false,
-        '\u{ad}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{180e}' | '\u{3164}' | '\u{feff}'
-        | '\u{ffa0}' => true,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' => {
+            true
+        }
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => true,
         '\u{fff9}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => true,
-        '\u{e0000}'..='\u{e007f}' => true,
+        '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' => true,
+        '\u{e0000}'..='\u{e007f}' | '\u{e0100}'..='\u{e01ef}' => true,
         other => other.is_control(),
     }
 }
@@ -82,6 +85,11 @@ pub(crate) fn span(ns: u64) -> String {
         Some((unit_ns, unit)) => format!("{}.{}{unit}", ns / unit_ns, ns % unit_ns * 10 / unit_ns),
         None => format!("{ns}ns"),
     }
+}
+
+/// A duration in the unit that fits it.
+pub(crate) fn shown(duration: Duration) -> String {
+    span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// How long ago something happened by this host's clock, nanoseconds; negative where that clock is behind.
@@ -252,6 +260,11 @@ mod tests {
         let kept = "a ~ é ß 日本 \u{301} 🦀 \\";
         assert_eq!(printable(kept), kept);
         assert_eq!(printable("a\u{202e}b\u{7f}\n"), "a\\u202eb\\u007f\\u000a");
+        let invisible =
+            ['\u{34f}', '\u{17b4}', '\u{17b5}', '\u{180b}', '\u{180e}', '\u{180f}', '\u{e0100}', '\u{e01ef}'];
+        for char in invisible {
+            assert_eq!(printable(&char.to_string()), escaped(char));
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use self::lines::{Form, Line};
 use super::clock::Pace;
 use super::failure::{Exit, Failure};
 use super::interrupt::{Input, Interrupt};
-use super::output::span;
+use super::output::shown;
 use super::setting::{Setting, target};
 use super::units::{duration, size_in};
 
@@ -25,19 +25,19 @@ use super::units::{duration, size_in};
 const INTERVAL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 const AFTER_HELP: &str = "\
-Each line becomes a value without its line end: a text of type String, with --raw bytes, with --json a
-value of the type that the first line shows, or --example. The topic is there until the input has
-ended and --linger has passed, or until Ctrl-C; then its subscribers are told that it has ended. With
---json and without --example it begins with the first line.
+Each line, without its line end, becomes one value: a String, bytes with --raw, or with --json a value of
+the type inferred from --example or from the first line. The topic is served until the input has ended
+and --linger has passed, or until Ctrl-C. With --json and without --example it begins with the first
+line that shows a type.
 A state topic holds the newest value: without --rate, lines replace each other as fast as they come.
 A log holds them in order, as many as fit into --capacity, and gives up the oldest for new ones;
-lines that are there at once are published at once.
+lines that arrive together are published with one commit.
 
-Standard error says what is served and until when, unless --quiet is given, and names each line that
-cannot be a value. The other lines are published, and the exit code is 1.
+Unless --quiet is given, reports on standard error what is served and until when. Rejected lines are
+reported by number and skipped; the exit code is then 1.
 
-Numbers in JSON are i64, u64 if they are too large for that, or f64 if they have a point. What is null
-or missing in one --example and not in another is optional.
+Numbers in JSON are i64, u64 if they are too large for that, or f64 if they have a point. A field
+that is null or missing in some of the --example values is optional.
 
 Examples:
   vmstat 1 | fabricast pub shm:host/vmstat --kind state
@@ -63,13 +63,13 @@ pub(crate) struct Arguments {
     /// What the topic holds. This version has topics of kind state and log only.
     #[arg(long, value_enum, default_value_t = Holding::State)]
     kind: Holding,
-    /// Publish the bytes of each line as they are, whatever they are.
+    /// Publish each line as raw bytes.
     #[arg(long, conflicts_with = "json")]
     raw: bool,
-    /// Publish each line as a value of the type that the first one shows: a JSON value a line.
+    /// Parse each line as a JSON value; the first line shows the type.
     #[arg(long)]
     json: bool,
-    /// A JSON value that shows the type instead of the first line; several show what may be null, missing, or a fraction.
+    /// JSON value to infer the type from; repeat it to make fields optional or fractional.
     #[arg(long, value_name = "JSON", requires = "json")]
     example: Vec<String>,
     /// Publish at most so many values a second.
@@ -78,7 +78,7 @@ pub(crate) struct Arguments {
     /// Serve the last value so long after the input has ended: seconds, or with a unit, as in 5s or 1h.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     linger: Duration,
-    /// Do not say what is served, and until when.
+    /// Do not report what is served.
     #[arg(long, short)]
     quiet: bool,
     /// Values that the memory of a state topic has room for: a power of two [default: 8].
@@ -178,17 +178,16 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let len_max = Form::line_len_max(example.as_ref(), arguments.payload_len_max);
     // It is left behind when the process is asked to end while there is no input.
     std::thread::spawn(move || lines::read(&mut BufReader::new(io::stdin()), len_max, &sender));
+    let mut tally = Tally::default();
     let (form, first) = match example {
         Some(form) => (form, Vec::new()),
-        None => match first_lines(&batches, &interrupt)? {
+        None => match first_lines(&batches, &interrupt, &mut tally)? {
             Some((form, first)) => (form, first),
-            None if interrupt.came() => return Ok(Exit::Done),
-            None => {
-                return Err(Failure::new(Exit::No, "the input has ended without a line that shows a type"));
-            }
+            None if interrupt.came() => return Ok(tally.exit()),
+            None => return Err(Failure::new(Exit::No, tally.typeless())),
         },
     };
-    let mut topic = Topic::open(&node, arguments, form)?;
+    let mut topic = Topic::open(&node, arguments, form, tally)?;
     arguments.say(&format!("serving {}", arguments.outlook()));
     let outcome = topic.serve(arguments, first, &batches, &interrupt);
     // The topic ends before the node does, so that all subscribers hear of it.
@@ -196,19 +195,23 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     outcome
 }
 
-/// The lines up to the first that shows a type, and that type. Those before it are rejected.
+/// The type that the first line with one shows, that line, and those that came with it. The lines before it are rejected.
 fn first_lines(
     batches: &Receiver<Vec<Line>>,
     interrupt: &Interrupt,
+    tally: &mut Tally,
 ) -> Result<Option<(Form, Vec<Line>)>, Failure> {
-    match interrupt.receive(batches) {
-        Input::Item(batch) => {
-            let form = batch.first().map_or_else(|| Err("there is none".to_owned()), Form::of_line);
-            let form = form.map_err(|why| Failure::usage(format!("line 1 shows no type: {why}")))?;
-            Ok(Some((form, batch)))
+    while let Input::Item(batch) = interrupt.receive(batches) {
+        let mut batch = batch.into_iter();
+        while let Some(line) = batch.next() {
+            match Form::of_line(line) {
+                Ok((form, line)) => return Ok(Some((form, std::iter::once(line).chain(batch).collect()))),
+                Err(lines::Rejected::Line(sentence)) => tally.reject(sentence),
+                Err(lines::Rejected::Input(failure)) => return Err(failure),
+            }
         }
-        Input::End | Input::Interrupted => Ok(None),
     }
+    Ok(None)
 }
 
 impl Arguments {
@@ -236,7 +239,7 @@ impl Arguments {
             (_, false, _) => Some(Form::Text),
             (_, true, []) => None,
             (_, true, examples) => {
-                let malformed = |why| Failure::usage(format!("--example shows no type: {why}"));
+                let malformed = |why| Failure::usage(format!("cannot infer a type from --example: {why}"));
                 Some(Form::of_examples(examples).map_err(malformed)?)
             }
         })
@@ -260,7 +263,7 @@ impl Arguments {
 }
 
 impl Topic {
-    fn open(node: &Node, arguments: &Arguments, form: Form) -> Result<Self, Failure> {
+    fn open(node: &Node, arguments: &Arguments, form: Form, tally: Tally) -> Result<Self, Failure> {
         let publisher = match &form {
             Form::Raw => open_publisher::<Raw>(node, arguments)?,
             Form::Text => open_publisher::<Encoded>(node, arguments)?,
@@ -270,7 +273,7 @@ impl Topic {
                 open_publisher::<Encoded>(node, arguments)?
             }
         };
-        Ok(Self { form, publisher, tally: Tally::default() })
+        Ok(Self { form, publisher, tally })
     }
 
     /// Publishes the lines, and lingers.
@@ -313,10 +316,7 @@ impl Topic {
         for line in lines {
             match self.form.encode(line, arguments.payload_len_max) {
                 Ok(value) => values.push(value),
-                Err(lines::Rejected::Line(sentence)) => {
-                    self.tally.rejected += 1;
-                    Failure::new(Exit::No, sentence).note();
-                }
+                Err(lines::Rejected::Line(sentence)) => self.tally.reject(sentence),
                 Err(lines::Rejected::Input(failure)) => trouble = Some(failure),
             }
         }
@@ -331,6 +331,22 @@ impl Tally {
         if self.rejected == 0 { Exit::Done } else { Exit::No }
     }
 
+    /// Reports a line that is not published.
+    fn reject(&mut self, sentence: String) {
+        self.rejected += 1;
+        Failure::new(Exit::No, sentence).note();
+    }
+
+    /// Why there is no topic when there is no more input.
+    fn typeless(self) -> String {
+        let why = match self.rejected {
+            0 => "the input is empty".to_owned(),
+            1 => "the only one was rejected".to_owned(),
+            rejected => format!("all {rejected} were rejected"),
+        };
+        format!("no line to infer a type from: {why}")
+    }
+
     /// What is to be said when there is no more input.
     fn at_end(self, arguments: &Arguments) -> String {
         let values = match self.published {
@@ -340,11 +356,17 @@ impl Tally {
         match arguments.linger {
             Duration::ZERO => {
                 format!(
-                    "the input has ended after {values}, and {} with it: --linger 1m keeps it served",
+                    "input ended after {values}; {} is no longer served: use --linger 1m to keep it",
                     arguments.target
                 )
             }
-            linger => format!("the input has ended after {values}: serving on for {}", shown(linger)),
+            linger => {
+                format!(
+                    "input ended after {values}; serving {} for another {}",
+                    arguments.target,
+                    shown(linger)
+                )
+            }
         }
     }
 }
@@ -366,11 +388,6 @@ fn open_publisher<P: Payload<Borrowed = [u8]>>(
             Box::new(builder.payload_len_max(len_max).open()?)
         }
     })
-}
-
-/// A duration as it is printed.
-fn shown(duration: Duration) -> String {
-    span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// The node that is published from.

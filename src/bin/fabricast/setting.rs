@@ -73,7 +73,7 @@ impl Setting {
     pub(crate) fn reader(&self, address: &Address) -> Result<Node, Failure> {
         let place = self.place();
         match address {
-            Address::Shm(_) if !place.exists() => Err(Failure::new(
+            Address::Shm(_) if is_absent(&place) => Err(Failure::new(
                 Exit::Unreachable,
                 format!("no node listens at {address}: {}", no_nodes(&place)),
             )),
@@ -129,9 +129,9 @@ impl Setting {
         if (self.rdma_connect, delivery) == (Connect::TcpUnreliable, Delivery::Pull)
             && matches!(address, Address::Rdma { .. })
         {
-            let instead = "leave --rdma-connect out, or use `fabricast watch --delivery push` or `fabricast tail --push`";
-            let sentence =
-                format!("nothing can be read over an unreliable connection, which only pushes: {instead}");
+            let instead =
+                "omit --rdma-connect, or use `fabricast watch --delivery push` or `fabricast tail --push`";
+            let sentence = format!("an unreliable connection supports push only: {instead}");
             return Err(Failure::usage(sentence));
         }
         Ok(())
@@ -179,6 +179,11 @@ pub(crate) fn target(text: &str) -> Result<Target, AddressError> {
         }
         target => target,
     }
+}
+
+/// Whether nothing is at this path. Where that cannot be found out, opening it says why.
+pub(crate) fn is_absent(place: &Path) -> bool {
+    place.try_exists().is_ok_and(|exists| !exists)
 }
 
 /// That no node was found in this directory.

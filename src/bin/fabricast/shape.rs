@@ -6,6 +6,9 @@ use fabricast::Schema;
 use serde::Serialize;
 use serde_json::{Map, Number, Value, json};
 
+/// Characters of a value that a message quotes.
+const QUOTED_CHARS_MAX: usize = 64;
+
 /// What values look like that are published together.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Shape {
@@ -103,10 +106,10 @@ impl Shape {
         match self {
             Self::Unknown => "unknown",
             Self::Bool => "true or false",
-            Self::I64 => "an integer",
-            Self::U64 => "an integer over 9223372036854775807",
-            Self::F64 => "a number",
-            Self::Text => "a text",
+            Self::I64 => "an integer (i64)",
+            Self::U64 => "an integer (u64)",
+            Self::F64 => "a number (f64)",
+            Self::Text => "a string",
             Self::Optional(_) => "null",
             Self::List(_) => "a list",
             Self::Object(_) => "an object",
@@ -118,7 +121,7 @@ impl Shape {
         Ok(match self {
             Self::Unknown => {
                 let instead = "give an --example with a value there";
-                return Err(format!("{path} is null or empty, which shows no type: {instead}"));
+                return Err(format!("cannot infer the type of {path}, which is null or empty: {instead}"));
             }
             Self::Bool => json!("bool"),
             Self::I64 => json!("i64"),
@@ -133,14 +136,17 @@ impl Shape {
                     Ok(json!({ "name": field, "format": format }))
                 };
                 let fields: Vec<Value> = fields.iter().map(field).collect::<Result<_, String>>()?;
-                types.insert(name.to_owned(), json!({ "struct": { "fields": fields } }));
-                json!({ "type": name })
+                let name = free_name(name, types);
+                let named = json!({ "type": name });
+                types.insert(name, json!({ "struct": { "fields": fields } }));
+                named
             }
         })
     }
 
     fn encode_at(&self, value: &Value, path: &str, into: &mut Vec<u8>) -> Result<(), String> {
-        let differs = || format!("{path} is {value} and not {}, as in the type of the topic", self.name());
+        let differs =
+            || format!("{path} is {}, but the topic's type has {} there", brief(value), self.name());
         match (self, value) {
             (Self::Optional(_), Value::Null) => into.push(0),
             (Self::Optional(of), value) => {
@@ -167,6 +173,31 @@ impl Shape {
             _ => return Err(differs()),
         }
         Ok(())
+    }
+}
+
+/// Whether a subscriber that decodes the second has received the first: an optional field that is missing is null there, and a
+/// whole number may be a float of the same value.
+pub(crate) fn is_received_as(published: &Value, received: &Value) -> bool {
+    match (published, received) {
+        (Value::Object(published), Value::Object(received)) => {
+            let is_same = |(name, received): (&String, &Value)| match published.get(name) {
+                Some(published) => is_received_as(published, received),
+                None => received.is_null(),
+            };
+            published.keys().all(|name| received.contains_key(name)) && received.iter().all(is_same)
+        }
+        (Value::Array(published), Value::Array(received)) => {
+            published.len() == received.len()
+                && published
+                    .iter()
+                    .zip(received)
+                    .all(|(published, received)| is_received_as(published, received))
+        }
+        (Value::Number(published), Value::Number(received)) => {
+            published == received || (received.is_f64() && exact(published) == received.as_f64())
+        }
+        (published, received) => published == received,
     }
 }
 
@@ -224,6 +255,22 @@ fn exact(number: &Number) -> Option<f64> {
     (integer.is_none_or(|integer| integer == back)).then_some(float)
 }
 
+/// This name for a type, numbered if another has it: names of fields may have dots, too.
+fn free_name(name: &str, types: &BTreeMap<String, Value>) -> String {
+    let numbered = (2_u64..).map(|number| format!("{name}#{number}"));
+    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    names.find(|name| !types.contains_key(name)).unwrap_or_default()
+}
+
+/// The beginning of a value in JSON, for a message.
+fn brief(value: &Value) -> String {
+    let json = value.to_string();
+    match json.char_indices().nth(QUOTED_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", json.split_at(end).0),
+        None => json,
+    }
+}
+
 fn element(path: &str) -> String {
     format!("an element of {path}")
 }
@@ -268,7 +315,10 @@ mod tests {
         let mut whole = values[1].clone();
         whole["bid"] = json!(2);
         assert_eq!(received(&shape, &whole).unwrap(), values[1]);
-        for value in [json!(7), json!("text"), json!([1.5]), json!(true), json!({}), json!(u64::MAX)] {
+        // Names of types are made from those of fields, which may have dots of their own.
+        let dotted = json!({ "a.b": { "x": 1 }, "a": { "b": { "y": 2 }, "b.c": {} }, "a.b.c": { "z": "3" } });
+        for value in [json!(7), json!("text"), json!([1.5]), json!(true), json!({}), json!(u64::MAX), dotted]
+        {
             let shape = Shape::of(&value).unwrap();
             assert_eq!(received(&shape, &value).unwrap(), value);
         }
@@ -288,15 +338,18 @@ mod tests {
     #[test]
     fn what_shows_no_type_or_two_is_refused() {
         let refused = |examples: &[Value]| shape(examples).unwrap_err();
-        let no_type = "is null or empty, which shows no type: give an --example with a value there";
-        assert_eq!(refused(&[json!({ "a": { "b": null } })]), format!("a.b {no_type}"));
-        assert_eq!(refused(&[json!([])]), format!("an element of the value {no_type}"));
-        let two = [json!({ "a": 1 }), json!({ "a": "x" })];
-        assert_eq!(refused(&two), "a is an integer in one place and a text in another");
-        assert!(
-            refused(&[json!({ "": 1 })]).contains("can not be a name") || shape(&[json!({ "": 1 })]).is_err()
-        );
-        assert!(shape(&[json!([1, "x"])]).is_err());
+        for (example, path) in
+            [(json!({ "a": { "b": null } }), " a.b,"), (json!([]), " an element of the value,")]
+        {
+            let sentence = refused(&[example]);
+            assert!(sentence.contains(path) && sentence.contains("--example"), "{sentence}");
+        }
+        for two in [&[json!({ "a": 1 }), json!({ "a": "x" })][..], &[json!({ "a": [1, "x"] })]] {
+            let sentence = refused(two);
+            assert!(["a is", "i64", "string"].iter().all(|part| sentence.contains(part)), "{sentence}");
+        }
+        let sentence = refused(&[json!({ "": 1 })]);
+        assert!(sentence.starts_with("\"\" can"), "an empty name: {sentence}");
     }
 
     #[test]
@@ -309,7 +362,8 @@ mod tests {
             value.as_object_mut().unwrap().insert("a".into(), a);
             value
         };
-        assert_eq!(refused(with(json!(1.5))), "a is 1.5 and not an integer, as in the type of the topic");
+        let sentence = refused(with(json!(1.5)));
+        assert!(sentence.starts_with("a is 1.5, ") && sentence.contains("i64"), "{sentence}");
         assert_eq!(refused(rest.clone()), "a is missing");
         let mut value = with(json!(1));
         value["c"]["e"] = json!(1);
@@ -317,6 +371,44 @@ mod tests {
         let mut value = with(json!(1));
         // It is no float.
         value["b"][0] = json!((1_u64 << 53) + 1);
-        assert!(refused(value).starts_with("an element of b is 9007199254740993 and not a number"));
+        let sentence = refused(value);
+        assert!(sentence.starts_with("an element of b is 9007199254740993, "), "{sentence}");
+    }
+
+    #[test]
+    fn only_the_value_that_was_published_counts_as_received() {
+        let published = json!({ "a": 1, "b": [2, 0.5], "c": { "d": "x" } });
+        let same = json!({ "a": 1, "b": [2.0, 0.5], "c": { "d": "x" }, "e": null });
+        assert!(is_received_as(&published, &same));
+        for (place, other) in [
+            ("/a", json!(2)),
+            ("/b", json!([2.0])),
+            ("/b/0", json!(2.5)),
+            ("/c", json!({})),
+            ("/c", json!({ "e": "x" })),
+            ("/c/d", json!("y")),
+            ("/e", json!(0)),
+        ] {
+            let mut received = same.clone();
+            *received.pointer_mut(place).unwrap() = other;
+            assert!(!is_received_as(&published, &received), "{received}");
+        }
+    }
+
+    #[test]
+    fn a_rejected_value_is_quoted_in_brief_beside_the_name_of_the_type() {
+        let refused = |example: Value, value: Value| {
+            shape(&[example]).unwrap().encode(&value, &mut Vec::new()).unwrap_err()
+        };
+        for (example, value, parts) in [
+            (json!({ "a": 1 }), json!({ "a": u64::MAX }), ["a is 18446744073709551615,", "i64"]),
+            (json!({ "a": u64::MAX }), json!({ "a": -1 }), ["a is -1,", "u64"]),
+            (json!({ "a": 0.5 }), json!({ "a": "high" }), ["a is \"high\",", "f64"]),
+        ] {
+            let sentence = refused(example, value);
+            assert!(parts.iter().all(|part| sentence.contains(part)), "{sentence}");
+        }
+        let sentence = refused(json!(1), json!("é".repeat(10_000)));
+        assert!(sentence.chars().count() < 200 && sentence.contains('…'), "{sentence}");
     }
 }

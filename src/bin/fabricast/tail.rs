@@ -95,8 +95,12 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     if let (Some(from), Some(newest)) = (arguments.from, until.filter(|until| until.get() != u64::MAX))
         && from > newest.get()
     {
-        let what = "--follow waits for it";
-        let sentence = format!("{target} has no record {from} yet, its newest is {newest}: {what}");
+        let sentence = match newest.get() {
+            0 => format!("{target} is empty: use --follow to wait for record {from}"),
+            newest => {
+                format!("{target} has no record {from} yet (newest: {newest}): use --follow to wait for it")
+            }
+        };
         return Err(Failure::new(Exit::No, sentence));
     }
     // Taken only now: until here, Ctrl-C ends the process as it ends any other.

@@ -18,7 +18,7 @@ A line is the sequence of a value, its age when it was printed, and the value. V
 topic that were replaced before they were read are not shown; a line of its own says how many. Of a
 log topic each record is shown that is published from now on; `fabricast tail` shows earlier ones,
 too. An age is by the clocks of both hosts: of another host's value it is as wrong as they are apart,
-and `-1h00m (clock?)` is that of a value from the future.
+and `-1h00m (clock?)` means that the value's time lies in the future.
 
 With --json a value is a line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
@@ -26,7 +26,7 @@ With --json a value is a line
 in a log), cut off (the connection was lost first), damaged or undecodable.
 
 It ends with 0 after --count values, after --for if any value came, at Ctrl-C, and when the topic
-ends in good order after a value came; with 1 when none came; with 5 when none came in --for and
+ends cleanly after a value came; with 1 when none came; with 5 when none came in --for and
 the publisher is hung; with 6 when the publisher's process is gone. That a publisher is hung is said
 once, and watching goes on; with --delivery push it is not seen.
 

@@ -6,7 +6,8 @@
 //!
 //! The directory is `FABRICAST_RUNTIME_DIR`, or else `fabricast` in `XDG_RUNTIME_DIR`, or else
 //! `/tmp/fabricast-UID`. A node that takes a name makes it when it is missing; it is refused when it belongs to, or is open to,
-//! others. Whatever else is in it is passed over: an entry is a regular file, and never waited for.
+//! others; root may read the directory of another user that it names. Whatever else is in it is passed over: an entry is a regular
+//! file, and never waited for.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -48,6 +49,8 @@ const SOCKET_PATH_LEN_MAX: usize = 107;
 #[derive(Debug)]
 pub(crate) struct RuntimeDirectory {
     path: PathBuf,
+    /// Whether the user named it, and not the default in a directory where everybody may create it.
+    is_chosen: bool,
     /// The open directory, once it was found.
     file: OnceLock<OwnedFd>,
 }
@@ -66,25 +69,36 @@ impl RuntimeDirectory {
     /// The directory that the environment names.
     pub(crate) fn from_environment() -> Result<Self, FabricError> {
         let of = |variable| std::env::var_os(variable).filter(|value: &OsString| !value.is_empty());
-        let path = of(VARIABLE).map(PathBuf::from).unwrap_or_else(|| {
-            let user = rustix::process::getuid().as_raw();
-            let own = || PathBuf::from(format!("/tmp/fabricast-{user}"));
-            of("XDG_RUNTIME_DIR").map_or_else(own, |base| PathBuf::from(base).join("fabricast"))
-        });
-        Self::open(&path)
+        let of_session = || of("XDG_RUNTIME_DIR").map(|base| PathBuf::from(base).join("fabricast"));
+        match of(VARIABLE).map(PathBuf::from).or_else(of_session) {
+            Some(path) => Self::open(&path),
+            None => {
+                let user = rustix::process::getuid().as_raw();
+                Self {
+                    path: format!("/tmp/fabricast-{user}").into(),
+                    is_chosen: false,
+                    file: OnceLock::new(),
+                }
+                .checked()
+            }
+        }
     }
 
     /// This directory. An error when it is there and cannot be used, or could not be made.
     pub(crate) fn open(path: &Path) -> Result<Self, FabricError> {
-        let directory = Self { path: path.to_owned(), file: OnceLock::new() };
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        if directory.find()?.is_none() && parent.is_some_and(|parent| !parent.is_dir()) {
-            return Err(directory.unusable(&"the folder above it does not exist"));
-        }
-        Ok(directory)
+        Self { path: path.to_owned(), is_chosen: true, file: OnceLock::new() }.checked()
     }
 
-    /// The directory, if it is there.
+    fn checked(self) -> Result<Self, FabricError> {
+        let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        if self.find()?.is_none() && parent.is_some_and(|parent| !parent.is_dir()) {
+            return Err(self.unusable(&"the folder above it does not exist"));
+        }
+        Ok(self)
+    }
+
+    /// The directory, if it is there. Root may read that of another user, if it was chosen: the default of root may have
+    /// been created by anybody.
     fn find(&self) -> Result<Option<&OwnedFd>, FabricError> {
         if let Some(file) = self.file.get() {
             return Ok(Some(file));
@@ -99,8 +113,9 @@ impl RuntimeDirectory {
             Err(errno) => return Err(self.unusable(&errno)),
         };
         let stat = rustix::fs::fstat(&file).map_err(|errno| self.unusable(&errno))?;
-        if stat.st_uid != rustix::process::geteuid().as_raw() {
-            return Err(self.unusable(&format!("it belongs to user {}", stat.st_uid)));
+        let user = rustix::process::geteuid();
+        if stat.st_uid != user.as_raw() && !(user.is_root() && self.is_chosen) {
+            return Err(self.of_another_user(stat.st_uid));
         }
         if stat.st_mode & 0o022 != 0 {
             return Err(self.unusable(&"other users may write to it"));
@@ -114,7 +129,16 @@ impl RuntimeDirectory {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(self.unusable(&errno)),
         }
-        self.find()?.ok_or_else(|| self.unusable(&Errno::NOENT))
+        let directory = self.find()?.ok_or_else(|| self.unusable(&Errno::NOENT))?;
+        let owner = rustix::fs::fstat(directory).map_err(|errno| self.unusable(&errno))?.st_uid;
+        match owner == rustix::process::geteuid().as_raw() {
+            true => Ok(directory),
+            false => Err(self.of_another_user(owner)),
+        }
+    }
+
+    fn of_another_user(&self, owner: u32) -> FabricError {
+        self.unusable(&format!("it belongs to user {owner}"))
     }
 
     fn unusable(&self, why: &dyn std::fmt::Display) -> FabricError {
@@ -413,6 +437,26 @@ mod tests {
             });
             directory.claim(&node("x")).unwrap();
         });
+    }
+
+    #[test]
+    fn root_reads_a_directory_of_another_user_and_takes_no_name_there() {
+        let (holder, directory) = directory();
+        let _claim = directory.claim(&node("a")).unwrap();
+        let path = holder.path().join("run");
+        if std::os::unix::fs::chown(&path, Some(65_534), None).is_err() {
+            let error = RuntimeDirectory::open(Path::new("/")).unwrap_err().to_string();
+            assert!(error.contains("it belongs to user"), "any other user is refused: {error}");
+            return;
+        }
+        let looking = RuntimeDirectory::open(&path).unwrap();
+        assert!(looking.entry(&node("a")).unwrap().unwrap().alive);
+        let error = looking.claim(&node("b")).unwrap_err().to_string();
+        assert!(error.contains("it belongs to user 65534"), "{error}");
+        assert_eq!(looking.entries().unwrap().len(), 1);
+        let default = RuntimeDirectory { path, is_chosen: false, file: OnceLock::new() };
+        let error = default.checked().unwrap_err().to_string();
+        assert!(error.contains("it belongs to user 65534"), "anybody may create the default: {error}");
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use std::io::{BufRead, BufReader, Read};
 
 use crossbeam::channel::Sender;
-use fabricast::Schema;
+use fabricast::{Decoded, Schema};
 
 use super::super::failure::{Exit, Failure};
-use super::super::shape::{Shape, encode_text};
+use super::super::shape::{Shape, encode_text, is_received_as};
 
 /// The most lines that are handed over, and published, at once.
 const LINES_AT_ONCE: usize = 64;
@@ -58,23 +58,25 @@ pub(super) enum Form {
 
 impl Form {
     /// The form of JSON values that look like these.
-    pub(super) fn of_examples(examples: &[String]) -> Result<Self, String> {
+    pub(super) fn of_examples(examples: &[impl AsRef<str>]) -> Result<Self, String> {
         let shown = examples.iter().try_fold(Shape::Unknown, |shape, example| {
             let value =
-                serde_json::from_str(example).map_err(|error| format!("{example} is not JSON: {error}"))?;
+                serde_json::from_str(example.as_ref()).map_err(|error| format!("not JSON: {error}"))?;
             shape.merge(Shape::of(&value)?, "the value")
         })?;
         let schema = shown.schema()?;
         Ok(Self::Json(shown, schema))
     }
 
-    /// The form of JSON values that look like this line.
-    pub(super) fn of_line(line: &Line) -> Result<Self, String> {
-        match &line.content {
-            Content::Bytes(bytes) => Self::of_examples(&[String::from_utf8_lossy(bytes).into_owned()]),
-            Content::TooLong(len_max) => Err(too_long(*len_max)),
-            Content::Unreadable(failure) => Err(failure.to_string()),
-        }
+    /// The form of JSON values that look like this line, which is handed back.
+    pub(super) fn of_line(line: Line) -> Result<(Self, Line), Rejected> {
+        let form = match line.content {
+            Content::Bytes(ref bytes) => Self::of_examples(&[String::from_utf8_lossy(bytes)]),
+            Content::TooLong(len_max) => Err(too_long(len_max)),
+            Content::Unreadable(failure) => return Err(Rejected::Input(failure)),
+        };
+        let rejected = |why| Rejected::Line(format!("cannot infer a type from line {}: {why}", line.number));
+        Ok((form.map_err(rejected)?, line))
     }
 
     /// The most bytes that a line may have where a value may have so many; of JSON where its form is not known yet.
@@ -98,19 +100,21 @@ impl Form {
             Self::Raw => bytes,
             Self::Text => {
                 let text = String::from_utf8(bytes);
-                let text = text
-                    .map_err(|_| rejected("it is not UTF-8, so it is not a text; --raw publishes bytes"))?;
+                let text = text.map_err(|_| rejected("not valid UTF-8: use --raw to publish bytes"))?;
                 let mut encoded = Vec::with_capacity(text.len() + TEXT_OVERHEAD);
                 encode_text(&text, &mut encoded);
                 encoded
             }
             Self::Json(shape, schema) => {
                 let value = serde_json::from_slice(&bytes);
-                let value = value.map_err(|error| rejected(&format!("it is not JSON: {error}")))?;
+                let value = value.map_err(|error| rejected(&format!("not JSON: {error}")))?;
                 let mut encoded = Vec::new();
                 shape.encode(&value, &mut encoded).map_err(|why| rejected(&why))?;
-                // What no subscriber could decode is not published.
-                schema.decode(&encoded).map_err(|error| rejected(&error.to_string()))?;
+                // What a subscriber could not decode, or would take for another value, is not published.
+                match schema.decode(&encoded).map_err(|error| rejected(&error.to_string()))? {
+                    Decoded::Value(received) if is_received_as(&value, &received) => {}
+                    _ => return Err(rejected("subscribers would decode another value")),
+                }
                 encoded
             }
         };
@@ -119,7 +123,7 @@ impl Form {
 }
 
 fn too_long(len_max: usize) -> String {
-    format!("it has more than {len_max} bytes; give a larger --payload-len-max")
+    format!("longer than {len_max} bytes: raise --payload-len-max")
 }
 
 /// Reads lines until there are no more, or nobody takes them. Those that can be had without waiting are handed over
@@ -239,23 +243,22 @@ mod tests {
 
     #[test]
     fn a_line_that_is_not_a_value_is_rejected_by_its_number() {
-        let not_text =
-            "line 2 was not published: it is not UTF-8, so it is not a text; --raw publishes bytes";
+        let not_text = "line 2 was not published: not valid UTF-8: use --raw to publish bytes";
         let text = encode(&Form::Text, b"a\n\xff\n");
         assert_eq!(text, [Ok(b"\x01\0\0\0\0\0\0\0a".to_vec()), Err(not_text.to_owned())]);
         assert_eq!(encode(&Form::Raw, b"\xff\x00\n"), [Ok(b"\xff\x00".to_vec())]);
-        let too_long = "line 1 was not published: it has more than 16 bytes; give a larger --payload-len-max";
+        let too_long = "line 1 was not published: longer than 16 bytes: raise --payload-len-max";
         assert_eq!(encode(&Form::Raw, &[b'x'; 17]), [Err(too_long.to_owned())]);
         let form = Form::of_examples(&["[1]".to_owned()]).unwrap();
         let values = encode(&form, b"[2]\n[\n[\"x\"]\n[1, 2]\n");
         assert!(values[0].is_ok());
-        assert!(values[1].as_ref().unwrap_err().starts_with("line 2 was not published: it is not JSON: "));
+        assert!(values[1].as_ref().unwrap_err().starts_with("line 2 was not published: not JSON: "));
         assert!(
             values[2]
                 .as_ref()
                 .unwrap_err()
                 .starts_with("line 3 was not published: an element of the value is")
         );
-        assert!(values[3].as_ref().unwrap_err().contains("more than 16 bytes"));
+        assert!(values[3].as_ref().unwrap_err().contains("longer than 16 bytes"));
     }
 }

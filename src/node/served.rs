@@ -207,6 +207,7 @@ impl Served {
         self.end_if_overdue(now_ns);
         self.act(core, None);
         self.flush(core, buffer);
+        self.forget_mapped();
     }
 
     /// Takes one message. False when there was none.

@@ -80,18 +80,19 @@ impl ServedAttachment {
         self.ended_ns.map(|ended_ns| ended_ns.saturating_add(limits::ENDED_GRACE_NS))
     }
 
-    /// Whether the peer is to be told now that the topic has ended: late also if not everything was written to its landing
-    /// region. It is late when the grace is over, and when the topic's next incarnation has ended, too.
+    /// Whether the peer is to be told now that the topic has ended. It waits until everything was written to its landing region,
+    /// unless the grace is over, or the topic's next incarnation has ended, too; and, but for a late end of the session, until
+    /// nothing is written there any more.
     pub(super) fn has_end_to_tell(&mut self, now_ns: u64, is_late: bool) -> bool {
         if !self.is_ending() {
             return false;
         }
         self.ended_ns.get_or_insert(now_ns);
         let is_overdue = self.ended_until_ns().is_some_and(|until_ns| until_ns <= now_ns);
-        let is_late = is_late || is_overdue || self.topic.is_superseded();
+        let is_given_up = is_overdue || self.topic.is_superseded();
         // The last value may be on its way, or have come between the handover of its region and the end.
         let owes = || self.delivery == Delivery::Push && self.topic.landings().owe(&self.closed);
-        is_late || !owes() && self.is_revoked()
+        is_late || (is_given_up || !owes()) && self.is_revoked()
     }
 
     /// Whether its landing region waits for its subscriber to go on.

@@ -112,6 +112,16 @@ impl Served {
         }
     }
 
+    /// Keeps nothing for a peer that has mapped it, which it has as soon as the grant has gone.
+    pub(super) fn forget_mapped(&mut self) {
+        if !self.connection.shares_memory() {
+            return;
+        }
+        for ended in self.ended.values_mut() {
+            ended.kept.take_if(|kept| !self.outbox.has(kept.topic.registration()));
+        }
+    }
+
     /// Ends the session with a peer that has not detached in time from a topic that has ended. To take the memory from under what
     /// it fetches would break the connection with less of an explanation.
     pub(super) fn end_if_overdue(&mut self, now_ns: u64) {

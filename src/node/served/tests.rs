@@ -40,6 +40,8 @@ pub(in crate::node) struct Line {
     is_full: bool,
     /// The peer has dialled to write.
     is_dialled_to_write: bool,
+    /// The peer maps the memory that it reads.
+    shares_memory: bool,
 }
 
 /// One end of a connection.
@@ -79,6 +81,10 @@ impl Connection for Scripted {
 
     fn writes_words_in_order(&self) -> bool {
         true
+    }
+
+    fn shares_memory(&self) -> bool {
+        self.0.lock().shares_memory
     }
 
     fn is_dialled_to_write(&self) -> bool {
@@ -335,4 +341,26 @@ fn a_peer_that_ends_before_it_is_answered_ends_in_good_order() {
     assert!(setup.served.is_over());
     let events = setup.recorder.0.lock().clone();
     assert!(matches!(events.last(), Some(Event::SessionClosed { orderly: true, .. })), "{events:?}");
+}
+
+/// It has mapped the memory as soon as the grant has reached it: nothing is to be taken from under it.
+#[test]
+fn a_peer_that_is_granted_a_topic_after_its_end_on_the_same_host_need_not_detach() {
+    let mut setup = Setup::new();
+    setup.line.lock().shares_memory = true;
+    let publisher = setup.node.state_publisher::<Raw>("t").open().unwrap();
+    setup.turn(None);
+    setup.client.attach("t".parse().unwrap(), Delivery::Pull, None, Start::Newest).unwrap();
+    setup.line.lock().is_full = true;
+    assert!(setup.turn(None).is_empty());
+    drop(publisher);
+    assert!(setup.turn(None).is_empty());
+    setup.line.lock().is_full = false;
+    assert_eq!(setup.turn(None).len(), 2, "the grant, and the end");
+    let core = setup.node.core();
+    let late_ns = core.clock().monotonic_ns() + limits::ENDED_GRACE_NS + 1;
+    for _ in 0..2 {
+        setup.served.turn(core, late_ns, &mut vec![0; limits::CONTROL_MESSAGE_LEN_MAX]);
+    }
+    assert!(!setup.served.is_over(), "{:?}", setup.recorder.0.lock());
 }

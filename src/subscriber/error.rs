@@ -90,11 +90,11 @@ pub enum ReceiveError {
         /// How many they are.
         count: u64,
     },
-    /// Records of a log that were published before the topic ended, and that will not be received any more: the connection was
-    /// lost before this subscriber came to them, or the publisher's node went before it could write them. The next call tells
-    /// the end.
+    /// Values or records that were published before the topic ended, and that will not be received any more: of a log, because
+    /// the connection was lost before this subscriber came to them, or the publisher's node went before it could write them; of
+    /// any topic, because this subscriber pulls over a wire and came too late. The next call tells the end.
     #[error(
-        "{count} records from {first_lost} on, the last ones of the topic, cannot be received any more: the publisher or the \
+        "{count} values or records from {first_lost} on, the last ones of the topic, cannot be received any more: the publisher or the \
          connection was gone before they were"
     )]
     CutOff {
@@ -194,6 +194,15 @@ pub enum SubscriberError {
         /// Why.
         #[source]
         source: AttachError,
+    },
+    /// The thread of the node has panicked: no publisher that dials is accepted any more.
+    #[error("cannot listen for publishers of {topic}: {source}")]
+    NodeFailed {
+        /// The topic.
+        topic: TopicName,
+        /// Why.
+        #[source]
+        source: ControlError,
     },
     /// The node has no name, so that nobody can dial it.
     #[error("a node without a name cannot be dialled: give it one with NodeBuilder::name to listen")]

@@ -121,6 +121,9 @@ impl<T: Payload> LogSubscriber<T> {
         }
         let reader = LogReader::new(geometry, granted.epoch, granted.topic_id, start);
         let mut reader = reader.granted_at(granted.newest);
+        if let Some(Listening::Channel(_)) = subscription.listening {
+            reader.expect_inline();
+        }
         match &mut subscription.source {
             Source::Mapped(memory) | Source::Landing { region: memory, .. } => reader.settle(memory),
             Source::Remote(remote) => settle(&mut reader, remote.as_mut(), clock)?,

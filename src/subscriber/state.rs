@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::listening::{Ear, Listening};
-use super::subscription::{Batch, Observed, Source, Subscription, look_until, subscription_accessors};
+use super::subscription::{Batch, End, Observed, Source, Subscription, look_until, subscription_accessors};
 use super::{GrantError, ReceiveError, Sample, SampleRef, Subscribed};
 use crate::fabric::{Completion, FabricError, RemoteRead};
 use crate::id::{Epoch, Kind, Sequence};
@@ -69,7 +69,7 @@ enum Heard {
 pub struct SubscriberStats {
     /// Values received.
     pub received: u64,
-    /// Values that were replaced by newer ones before this subscriber looked.
+    /// Values that were replaced by newer ones, or gone with their topic, before this subscriber looked.
     pub conflated: u64,
     /// Reads that were repeated because the value was overwritten meanwhile.
     pub torn_retries: u64,
@@ -89,7 +89,10 @@ impl<T: Payload> StateSubscriber<T> {
         let granted = subscription.granted();
         let (expected, found) = (Self::KIND, granted.geometry.kind());
         let geometry = granted.geometry.state().ok_or(GrantError::Kind { expected, found })?;
-        let reader = StateReader::new(geometry, granted.epoch, granted.topic_id);
+        let mut reader = StateReader::new(geometry, granted.epoch, granted.topic_id);
+        if let Some(Listening::Channel(_)) = subscription.listening {
+            reader.expect_inline();
+        }
         let (fetching, payload) = (None, PhantomData);
         Ok(Self { reader, subscription, fetching, ended_before: false, decode_failures: 0, payload })
     }
@@ -100,7 +103,9 @@ impl<T: Payload> StateSubscriber<T> {
     ///
     /// [`ReceiveError`]. Those that name a sequence passed that value over, so that the next call goes on behind
     /// it; [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come after the last value, and from then on always. A
-    /// subscriber by pull over a wire cannot read what was published just before the publisher's node was gone.
+    /// subscriber by pull over a wire cannot read what was published just before the publisher's node was gone. One that first
+    /// looks [`limits::ENDED_FETCH_NS`] after the end of the topic, or later, gets [`ReceiveError::CutOff`] in place of the values
+    /// that it has not seen.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
         let Some(sample) = self.try_receive_ref()? else { return Ok(None) };
@@ -131,7 +136,7 @@ impl<T: Payload> StateSubscriber<T> {
         }
         let subscription = &mut self.subscription;
         if ended && subscription.is_shut() {
-            return subscription.conclude();
+            return self.conclude_unseen();
         }
         let Subscription { source, clock, listening, .. } = subscription;
         let verified = match source {
@@ -214,6 +219,17 @@ impl<T: Payload> StateSubscriber<T> {
     /// The sequence of the newest value received; [`Sequence::NONE`] before the first.
     pub fn newest(&self) -> Sequence {
         self.reader.last()
+    }
+
+    /// Tells the end of a topic from which nothing is fetched any more. Values before it that were not received are told first.
+    #[cold]
+    fn conclude_unseen<R>(&mut self) -> Result<Option<R>, ReceiveError> {
+        if let Some(End::Ended { published }) = self.subscription.end()
+            && let Some((first_lost, count)) = self.reader.give_up(published)
+        {
+            return Err(ReceiveError::CutOff { first_lost, count });
+        }
+        self.subscription.conclude()
     }
 
     fn counts(&self) -> ReadCounts {

@@ -356,6 +356,10 @@ impl Subscription {
             }
             Source::Mapped(_) | Source::Landing { .. } => return Ok(None),
             Source::Released(headers) => return Ok(headers.clone()),
+            // What was seen last: the publisher takes the memory back.
+            Source::Remote(remote) if self.attachment.is_shut() => {
+                return Ok(Some(Arc::clone(remote.mirror())));
+            }
             Source::Remote(remote) => remote.as_mut(),
         };
         let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };

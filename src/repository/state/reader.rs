@@ -268,6 +268,15 @@ impl StateReader {
         }
     }
 
+    /// Gives up the values up to this one, because they cannot be read any more. The first of them, and how many, if there are any.
+    pub(crate) fn give_up(&mut self, newest: Sequence) -> Option<(Sequence, u64)> {
+        let count = newest.get().checked_sub(self.last.get()).filter(|count| *count > 0)?;
+        let first = self.last.next();
+        self.last = newest;
+        self.counts.conflated = self.counts.conflated.saturating_add(count);
+        Some((first, count))
+    }
+
     /// The newest sequence in mapped memory, if it is newer than the last one. A reader that has kept up finds
     /// its value without touching the hot line, which the writer can thus keep in its own cache.
     #[inline]

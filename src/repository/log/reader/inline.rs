@@ -55,6 +55,16 @@ pub(crate) struct Contradiction {
 }
 
 impl LogReader {
+    /// Makes room for what comes with notices, so that taking it allocates nothing.
+    pub(crate) fn expect_inline(&mut self) {
+        self.unproven.words.reserve_exact(self.unproven_len_max() / WORD);
+    }
+
+    /// How much that came inline is kept until the repository is read next, bytes.
+    fn unproven_len_max(&self) -> usize {
+        limits::NOTICE_UNPROVEN_LEN_MAX.min(self.geometry.capacity() / 2)
+    }
+
     /// Takes frames that came with a notice, and that stand at this position. Whether they follow what it holds, and there is
     /// room for them before those that came earlier are compared with the repository. They are checked as if they had been
     /// fetched, and what they say is not known to be true.
@@ -68,7 +78,7 @@ impl LogReader {
             self.unproven.words.clear();
             self.unproven.from = from;
         }
-        let len_max = limits::NOTICE_UNPROVEN_LEN_MAX.min(self.geometry.capacity() / 2);
+        let len_max = self.unproven_len_max();
         let end = self.unproven.from.wrapping_add((self.unproven.words.len() * WORD) as u64);
         if from != end || (self.unproven.words.len() + frames.len()) * WORD > len_max {
             return false;
@@ -77,9 +87,6 @@ impl LogReader {
         let Some(room) = self.buffer.get_mut(self.until..self.until + frames.len()) else { return false };
         room.copy_from_slice(frames);
         self.until += frames.len();
-        if self.unproven.words.capacity() == 0 {
-            self.unproven.words.reserve_exact(len_max / WORD);
-        }
         self.unproven.words.extend_from_slice(frames);
         true
     }

@@ -30,6 +30,12 @@ pub(super) struct Unproven {
 }
 
 impl StateReader {
+    /// Makes room for what comes with notices, so that taking it allocates nothing.
+    pub(crate) fn expect_inline(&mut self) {
+        let len_max = slot_len(self.geometry.payload_len_max()).min(limits::NOTICE_DATAGRAM_LEN_MAX);
+        self.unproven.slot.reserve_exact(len_max / WORD);
+    }
+
     /// Takes the slot of this sequence from a notice, and checks it as if it had been fetched. Nothing happens if it is not
     /// newer than the last value, not whole, or further ahead of the repository than can be believed at once: see
     /// [`limits::NOTICE_LEAD_MAX`].

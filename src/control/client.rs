@@ -146,6 +146,13 @@ impl ClientSession {
         }
     }
 
+    /// Waits for the peer's hello until then, and not for as long as it may take for anything else.
+    pub(crate) fn expect_hello_until(&mut self, deadline_ns: u64) {
+        if let State::AwaitHello { deadline_ns: until_ns } = &mut self.state {
+            *until_ns = deadline_ns;
+        }
+    }
+
     /// Takes the hello of nobody else than this peer, which has dialled, and invited this one: a
     /// [`ServerSession`](super::ServerSession) took its first message.
     pub(crate) fn expect_hello_of(&mut self, inviter: Identity) {

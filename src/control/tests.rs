@@ -499,6 +499,9 @@ fn a_silent_peer_costs_a_deadline() {
 
     let mut client = ClientSession::connect(10, identity("reader"), nonce(1), PATIENCE_NS);
     assert_eq!(client.deadline_ns(), Some(10 + PATIENCE_NS));
+    client.expect_hello_until(20);
+    assert_eq!(client.deadline_ns(), Some(20));
+    client.expect_hello_until(10 + PATIENCE_NS);
     assert_eq!(client.on_time(9 + PATIENCE_NS), Ok(()));
     assert_eq!(client.on_time(10 + PATIENCE_NS), Err(ControlError::Deadline { awaited: "hello" }));
     assert_eq!(client.deadline_ns(), None);

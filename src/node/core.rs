@@ -134,6 +134,7 @@ impl NodeCore {
         let reason = self.failure.get_or_init(|| panic_message(panic).to_owned());
         self.topics.lock().values().flatten().for_each(|topic| topic.orphan());
         link::fail_all(self, &ControlError::Broken { why: thread_failed(reason) });
+        self.backlogs.wake_all();
         // Nobody serves them: their dials fail.
         self.dialled.lock().clear();
         self.tell(&Event::NodeFailed { reason: reason.clone() });

@@ -1,6 +1,6 @@
 use std::os::fd::BorrowedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -43,8 +43,6 @@ pub(super) struct Driver {
     tend_soon: bool,
     /// When landing regions are looked after again, even if nothing happens.
     tend_at_ns: Option<u64>,
-    /// Topics that have ended and that subscribers by push have yet to get the last of, in the order in which they ended.
-    ending: Vec<Weak<PublishedTopic>>,
     /// The landing regions of the topic with this index are looked after first.
     tend_first: usize,
     /// Until then no connection is accepted, because the last one could not be.
@@ -64,19 +62,7 @@ impl Driver {
         let buffer = vec![0; limits::CONTROL_MESSAGE_LEN_MAX];
         let served = Vec::new();
         let (beaten_ns, tend_soon, tend_at_ns, tend_first, accept_again_ns) = (None, false, None, 0, None);
-        let ending = Vec::new();
-        Self {
-            core,
-            listener,
-            served,
-            buffer,
-            beaten_ns,
-            tend_soon,
-            tend_at_ns,
-            ending,
-            tend_first,
-            accept_again_ns,
-        }
+        Self { core, listener, served, buffer, beaten_ns, tend_soon, tend_at_ns, tend_first, accept_again_ns }
     }
 
     /// One turn: everything that can be done now.
@@ -220,9 +206,7 @@ impl Driver {
     /// the room for copies was used up.
     fn tend_landings(&mut self, mut topics: Vec<Arc<PublishedTopic>>) {
         let mut ending: Vec<_> = self.served.iter().flat_map(Served::ending_topics).cloned().collect();
-        ending.sort_unstable_by_key(Arc::as_ptr);
-        ending.dedup_by(|one, other| Arc::ptr_eq(one, other));
-        self.supersede(&ending);
+        supersede(&mut ending);
         topics.append(&mut ending);
         let (first, room) = (self.tend_first.min(topics.len()), self.core.copy_room());
         (self.tend_first, self.tend_at_ns) = (0, None);
@@ -238,20 +222,6 @@ impl Driver {
             if had_room && room.is_used_up() {
                 self.tend_first = (first + index + 1) % topics.len();
             }
-        }
-    }
-
-    /// Of several incarnations of a topic that have ended only the last one waits for its subscribers: a topic that is opened
-    /// again and again takes no more memory for them than that.
-    fn supersede(&mut self, ending: &[Arc<PublishedTopic>]) {
-        self.ending.retain(|known| ending.iter().any(|topic| known.as_ptr() == Arc::as_ptr(topic)));
-        for topic in ending {
-            if self.ending.iter().any(|known| known.as_ptr() == Arc::as_ptr(topic)) {
-                continue;
-            }
-            let known = self.ending.iter().filter_map(Weak::upgrade);
-            known.filter(|known| known.name() == topic.name()).for_each(|known| known.supersede());
-            self.ending.push(Arc::downgrade(topic));
         }
     }
 
@@ -274,6 +244,22 @@ impl Driver {
         let due_ns = sessions.chain(links).chain(own).min();
         let patience_ns = due_ns.map_or(IDLE_NS, |due_ns| due_ns.saturating_sub(now_ns));
         Duration::from_nanos(patience_ns.clamp(PATIENCE_NS_MIN, IDLE_NS))
+    }
+}
+
+/// Brings topics that have ended into the order of their names, each once. Of several incarnations of a topic only the last one
+/// waits for its subscribers: a topic that is opened again and again takes no more memory for them than that.
+fn supersede(ending: &mut Vec<Arc<PublishedTopic>>) {
+    ending.sort_unstable_by(|one, other| {
+        one.name().cmp(other.name()).then_with(|| one.opening().cmp(&other.opening()))
+    });
+    ending.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    for pair in ending.windows(2) {
+        if let [earlier, later] = pair
+            && earlier.name() == later.name()
+        {
+            earlier.supersede();
+        }
     }
 }
 

@@ -148,9 +148,12 @@ impl Link {
     pub(super) fn dial(core: &NodeCore, address: &Address, patience_ns: u64) -> Result<Arc<Self>, LinkError> {
         core.check_runs().map_err(LinkError::Session)?;
         let (connection, left_ns) = core.dial(address, patience_ns).map_err(LinkError::Fabric)?;
-        let link = Self::new(core, connection, left_ns)?;
-        let link = Arc::new(Self { address: Some(address.clone()), patience_ns, ..link });
+        let link = Self::new(core, connection, patience_ns)?;
+        link.state.lock().session.expect_hello_until(core.clock().monotonic_ns().saturating_add(left_ns));
+        let link = Arc::new(Self { address: Some(address.clone()), ..link });
         core.links().lock().push(Arc::clone(&link));
+        // The node's thread may have failed since, and have failed the sessions that it knew of.
+        core.check_runs().map_err(|error| link.abandon(core, error))?;
         core.waker().wake();
         link.wait_for(core, "hello", |state| state.peer.is_some().then_some(Ok(())))?;
         Ok(link)
@@ -291,6 +294,18 @@ impl Link {
         Ok(LinkAttachment { link: Arc::clone(self), id, attached, parting, _node: node })
     }
 
+    /// Ends the session for this reason, because nobody drives it any more. The peer is told as far as it takes that at once.
+    fn abandon(&self, core: &NodeCore, error: ControlError) -> LinkError {
+        let now_ns = core.clock().monotonic_ns();
+        let mut state = self.state.lock();
+        let total = state.total;
+        state.ending = true;
+        // It fails when the session has ended already, or has not begun: then there is nobody to be told.
+        let _ = state.session.end(now_ns, EndReason::Done, total);
+        state.fail(error.clone());
+        LinkError::Session(error)
+    }
+
     fn takes_more(&self, address: &Address) -> bool {
         if self.address.as_ref() != Some(address) {
             return false;
@@ -323,7 +338,9 @@ pub(super) fn turn_all(core: &NodeCore) {
 /// Ends all sessions of a node whose thread has panicked, for this reason.
 pub(super) fn fail_all(core: &NodeCore, error: &ControlError) {
     let links = std::mem::take(&mut *core.links().lock());
-    links.iter().for_each(|link| link.state.lock().fail(error.clone()));
+    for link in links {
+        let _ = link.abandon(core, error.clone());
+    }
 }
 
 /// Ends all sessions of a node that stops.

@@ -237,6 +237,7 @@ impl<T: Payload> StateListener<T> {
     ///
     /// [`SubscriberError::Dialled`] when a publisher had dialled that cannot be received from, because its values are of
     /// another type, say; the error names it. The listener goes on: call this again for the next one.
+    /// [`SubscriberError::NodeFailed`] when the thread of this node has panicked.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<StateSubscriber<T>>, SubscriberError> {
         self.listening.accept_timeout(timeout, StateSubscriber::new)
     }
@@ -282,6 +283,7 @@ impl Listening {
             return Err(SubscriberError::Unnamed);
         }
         let expected = expected::<T>(samples)?;
+        check_runs(core, &topic)?;
         let backlog = core.backlogs().open(&topic, saturate(terms.patience))?;
         Ok(Self { terms, expected, topic, backlog, node: node.clone() })
     }
@@ -297,6 +299,11 @@ impl Listening {
         loop {
             if let Some(link) = self.backlog.take_ready() {
                 return self.attach(link, open).map(Some);
+            }
+            // Behind the look for who is ready, which takes the wake-up.
+            if let Err(error) = check_runs(self.node.core(), &self.topic) {
+                self.backlog.ready.wake();
+                return Err(error);
             }
             let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
             if left_ns == 0 {
@@ -322,6 +329,11 @@ impl Listening {
             SubscriberError::Dialled { node: peer.node, process: peer.process, topic: topic.clone(), source }
         })
     }
+}
+
+/// An error once the thread of the node has panicked.
+fn check_runs(core: &NodeCore, topic: &TopicName) -> Result<(), SubscriberError> {
+    core.check_runs().map_err(|source| SubscriberError::NodeFailed { topic: topic.clone(), source })
 }
 
 impl<T> fmt::Debug for StateListener<T> {
@@ -360,6 +372,11 @@ impl Backlogs {
         self.by_topic.lock().remove(topic);
         let waiting = backlog.waiting.lock().take();
         drop(waiting);
+    }
+
+    /// Wakes those who wait to accept, because nobody will come any more.
+    pub(super) fn wake_all(&self) {
+        self.by_topic.lock().values().for_each(|backlog| backlog.ready.wake());
     }
 
     /// A place for a publisher that has dialled for this topic, and where it is to wait.

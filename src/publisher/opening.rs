@@ -13,7 +13,7 @@ use crate::memory::{Protection, Region};
 use crate::metrics::{Counters, Gauge, Handle, Unit};
 use crate::notice::draw_key;
 use crate::payload::{Payload, Schema};
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a node brings to a new topic of any kind.
 #[derive(Debug)]
@@ -53,6 +53,9 @@ pub(super) struct TopicCounts {
     bytes: Option<Handle>,
     duration: Option<Handle>,
 }
+
+/// Topics that this process has opened.
+static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
 /// An epoch that nobody else has.
 pub(super) fn fresh_epoch() -> Result<Epoch, PublisherError> {
@@ -143,6 +146,8 @@ impl Opening {
             ended: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
+            // Relaxed: the numbers only have to differ, and those of one name are drawn one after another.
+            opening: OPENINGS.fetch_add(1, Ordering::Relaxed),
         };
         topic.beat(self.started_ns);
         (Arc::new(topic), self.counts)

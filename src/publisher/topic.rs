@@ -36,6 +36,8 @@ pub(crate) struct PublishedTopic {
     pub(super) orphaned: AtomicBool,
     /// A later incarnation of it has ended, too.
     pub(super) superseded: AtomicBool,
+    /// Which one it is of all topics that this process has opened.
+    pub(super) opening: u64,
 }
 
 /// What came of looking after landing regions.
@@ -149,6 +151,11 @@ impl PublishedTopic {
     /// Whether the publisher was dropped.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire)
+    }
+
+    /// Which one it is of all topics that this process has opened: later ones have larger numbers.
+    pub(crate) fn opening(&self) -> u64 {
+        self.opening
     }
 
     /// Says that a later incarnation of it has ended, too.

@@ -10,7 +10,7 @@ use crate::fabric::{
     Address, Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey,
     RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
-use crate::id::Delivery;
+use crate::id::{Delivery, NodeName};
 use crate::memory::{Protection, Region};
 use crate::node::DialError;
 use crate::node::Node;
@@ -20,6 +20,7 @@ use crate::notice::BELL_LEN;
 use crate::payload::Raw;
 use crate::publisher::{LogPublisher, PublishError, PublisherError};
 use crate::repository::log::LogStart;
+use crate::subscriber::SubscriberError;
 use crate::sync::atomic::AtomicU64;
 use crate::testkit::fabric::{Network, Reach};
 
@@ -401,6 +402,9 @@ fn a_topic_that_has_ended_and_waits_for_a_stopped_subscriber_lets_the_node_rest(
     assert!(!topic.landings().rests(&closed) && !topic.landings().owe(&closed));
 }
 
+/// How long an answer may take, only to end a hang.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A sink that is broken.
 #[derive(Debug)]
 struct Panics;
@@ -419,7 +423,7 @@ fn an_event_sink_that_panics_costs_its_event_and_nothing_else() {
     let mut publisher = node.state_publisher::<u64>("t").open().unwrap();
     for round in 1..4 {
         let peer = Node::builder().runtime_dir(dir.path()).open().unwrap();
-        let mut subscriber = peer.state_subscriber::<u64>("shm:p/t").open().unwrap();
+        let mut subscriber = peer.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
         publisher.publish(&round).unwrap();
         assert_eq!(subscriber.try_receive().unwrap().unwrap().value, round);
     }
@@ -478,10 +482,62 @@ fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
     assert!(matches!(log.publish_batch(&[3]), Err(PublishError::NodeFailed)));
     assert!(matches!(node.state_publisher::<u64>("next").open(), Err(PublisherError::NodeFailed)));
     let failed = |event: &Event| matches!(event, Event::NodeFailed { reason } if reason.contains("the provider fails"));
-    assert!(recorder.0.lock().iter().any(failed), "{:?}", recorder.0.lock());
+    // It is told last of all.
+    while !recorder.0.lock().iter().any(failed) {
+        assert!(SystemClock.monotonic_ns() < deadline_ns, "nobody is told: {:?}", recorder.0.lock());
+        std::thread::yield_now();
+    }
     let address = "shm:elsewhere".parse().unwrap();
     let error = node.dial_subscriber("state", &address, Duration::from_secs(1)).unwrap_err();
     assert!(matches!(error, DialError::Session { .. }), "{error}");
     let error = node.state_subscriber::<u64>("shm:elsewhere/t").open().unwrap_err();
+    assert!(error.to_string().contains("the provider fails"), "{error}");
+}
+
+/// Both ends may be noticed in one turn, and the topics then come in any order.
+#[test]
+fn the_older_one_of_two_incarnations_that_ended_is_superseded() {
+    for is_reversed in [false, true] {
+        let network = Network::new(0, Reach::Mapped);
+        let name = "node".parse().unwrap();
+        let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
+        let (core, _) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+        let node = Node::new(Arc::clone(&core), None);
+        let incarnations = [(); 2].map(|()| {
+            let publisher = node.state_publisher::<u64>("t").open().unwrap();
+            core.topic(publisher.topic()).unwrap()
+        });
+        let mut ending = incarnations.to_vec();
+        if is_reversed {
+            ending.reverse();
+        }
+        supersede(&mut ending);
+        let superseded = incarnations.map(|topic| topic.is_superseded());
+        assert_eq!(superseded, [true, false], "reversed: {is_reversed}");
+    }
+}
+
+/// They sleep until a publisher has dialled, and none is accepted any more.
+#[test]
+fn listeners_of_a_node_whose_thread_has_ended_get_an_error() {
+    let network = Network::new(0, Reach::Mapped);
+    let name: NodeName = "node".parse().unwrap();
+    let (fabric, fails) = (Arc::new(network.fabric(&name)), Arc::new(AtomicBool::new(false)));
+    let (core, mut driver) =
+        assemble(Some(name), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
+    driver.listener = Some(Box::new(Faulty(Arc::clone(&fails))));
+    let thread = DriverThread::start(driver, Arc::clone(&core)).unwrap();
+    let node = Node::new(Arc::clone(&core), Some(thread));
+    let listener = node.state_listener::<u64>("t").open().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = [(); 2].map(|()| scope.spawn(|| listener.accept_timeout(PATIENCE)));
+        fails.store(true, Ordering::Relaxed);
+        core.waker().wake();
+        for waiting in waiting {
+            let accepted = waiting.join().unwrap();
+            assert!(matches!(accepted, Err(SubscriberError::NodeFailed { .. })), "{accepted:?}");
+        }
+    });
+    let error = node.log_listener::<u64>("next").open().unwrap_err();
     assert!(error.to_string().contains("the provider fails"), "{error}");
 }

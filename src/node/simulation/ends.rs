@@ -1,7 +1,12 @@
 //! Topics that end while somebody attaches to them, and what is left of them.
 
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU64;
+
 use super::*;
 use crate::control::RefuseReason;
+use crate::inspect::{Liveness, TopicReport};
+use crate::node::core::NodeCore;
 
 /// Every medium with every delivery.
 const WAYS: [(Reach, Delivery); 4] = [
@@ -120,5 +125,147 @@ fn a_subscriber_that_stands_still_holds_no_memory_of_topics_that_have_ended() {
             }
             assert_eq!(memory.strong_count(), 0, "{reach:?}, {delivery:?}");
         });
+    }
+}
+
+/// Its memory is gone, and a fetch from it would end the session for all subscriptions.
+#[test]
+fn a_topic_that_ended_long_ago_is_inspected_without_a_fetch() {
+    each_seed(SEEDS / 12, |seed| {
+        let world = World::new(seed, Reach::Fetched);
+        let publishing = world.node("publishing", true);
+        let subscribing = world.node("subscribing", false);
+        let mut publisher = publisher(&publishing);
+        let mut ending = publishing.state_publisher::<Value>("ending").open().unwrap();
+        let mut observed = subscribe(&subscribing, Delivery::Pull).expect("a grant");
+        let open = || subscribing.state_subscriber::<Value>("shm:publishing/ending").open().unwrap();
+        let (mut seen, mut unseen) = (open(), open());
+        publish(&mut ending, 1);
+        assert_eq!(TopicReport::of(&mut seen).unwrap().sequence.get(), 1);
+        drop(ending);
+        let step_ns = limits::ENDED_GRACE_NS / 100;
+        for _ in 0..80 {
+            world.network.clock().advance(step_ns);
+            (0..10).for_each(|_| world.turn());
+        }
+        let report = TopicReport::of(&mut seen).unwrap();
+        assert_eq!((report.sequence.get(), report.state), (1, Liveness::Gone));
+        let _ = TopicReport::of(&mut unseen);
+        publish(&mut publisher, 3);
+        observed.catch_up(&world, 3);
+    });
+}
+
+/// Otherwise nobody would know that there was one.
+#[test]
+fn a_last_value_that_was_not_fetched_in_time_is_told_before_the_end() {
+    each_seed(SEEDS / 12, |seed| {
+        let world = World::new(seed, Reach::Fetched);
+        let publishing = world.node("publishing", true);
+        let subscribing = world.node("subscribing", false);
+        let mut publisher = publisher(&publishing);
+        let mut observed = subscribe(&subscribing, Delivery::Pull).expect("a grant");
+        publish(&mut publisher, 2);
+        observed.catch_up(&world, 2);
+        publish(&mut publisher, 3);
+        drop(publisher);
+        let step_ns = limits::ENDED_GRACE_NS / 100;
+        for _ in 0..80 {
+            world.network.clock().advance(step_ns);
+            (0..10).for_each(|_| world.turn());
+        }
+        let error = observed.receive().unwrap_err();
+        let ReceiveError::CutOff { first_lost, count } = error else { panic!("{error:?}") };
+        assert_eq!((first_lost.get(), count), (3, 3));
+        for _ in 0..2 {
+            let error = observed.receive().unwrap_err();
+            assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 5), "{error:?}");
+        }
+    });
+}
+
+/// A clock by which the thread of a node panics when it is looked at for the last of so many times.
+#[derive(Debug)]
+struct FatalClock {
+    clock: WorldClock,
+    left: AtomicU64,
+    core: OnceLock<Weak<NodeCore>>,
+}
+
+impl Clock for FatalClock {
+    fn monotonic_ns(&self) -> u64 {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1
+            && let Some(core) = self.core.get().and_then(Weak::upgrade)
+        {
+            core.fail(&"its thread fails");
+        }
+        self.clock.monotonic_ns()
+    }
+
+    fn realtime_ns(&self) -> u64 {
+        self.clock.realtime_ns()
+    }
+
+    fn pause(&self, duration: Duration) {
+        self.clock.pause(duration);
+    }
+
+    fn pause_until(&self, handle: BorrowedFd<'_>, duration: Duration) {
+        self.clock.pause_until(handle, duration);
+    }
+}
+
+/// A node without a thread, which fails when its clock is looked at so many times from now.
+fn failing_node(world: &Arc<World>, looks: u64) -> Node {
+    let fabric = Arc::new(world.network.fabric(&"failing".parse().unwrap()));
+    let inner = WorldClock(Arc::downgrade(world));
+    let clock = Arc::new(FatalClock { clock: inner, left: AtomicU64::new(0), core: OnceLock::new() });
+    let (core, _) = assemble(None, fabric, Arc::clone(&clock) as _, Arc::new(TracingSink)).unwrap();
+    clock.core.set(Arc::downgrade(&core)).unwrap();
+    clock.left.store(looks, Ordering::Relaxed);
+    Node::new(core, None)
+}
+
+/// Nobody drives the session then.
+#[test]
+fn a_subscription_that_is_opened_while_its_node_fails_is_none_or_gone() {
+    let mut refused = 0;
+    for looks in 1..30 {
+        let world = World::new(looks, Reach::Mapped);
+        let publishing = world.node("publishing", true);
+        let _publisher = publisher(&publishing);
+        let failing = failing_node(&world, looks);
+        match subscribe(&failing, Delivery::Pull) {
+            Err(error) => {
+                refused += 1;
+                assert!(format!("{error}").contains("its thread fails"), "{error:?} at look {looks}");
+            }
+            Ok(mut observed) => {
+                if failing.core().check_runs().is_ok() {
+                    break;
+                }
+                let gone = observed.receive();
+                assert!(matches!(gone, Err(ReceiveError::Gone { .. })), "{gone:?} at look {looks}");
+            }
+        }
+    }
+    assert!(refused > 2, "{refused}");
+}
+
+/// Its subscriptions may be kept, and with them their connections.
+#[test]
+fn a_node_that_fails_ends_the_sessions_in_which_it_subscribes() {
+    for (reach, delivery) in WAYS {
+        let world = World::new(0, reach);
+        let publishing = world.node("publishing", true);
+        let publisher = publisher(&publishing);
+        let failing = failing_node(&world, u64::MAX);
+        let _kept = subscribe(&failing, delivery).expect("a grant");
+        (0..10).for_each(|_| world.turn());
+        let count = || publisher.pull_subscribers() + publisher.push_subscribers();
+        assert_eq!(count(), 1);
+        failing.core().fail(&"its thread fails");
+        (0..TURNS).for_each(|_| world.turn());
+        assert_eq!(count(), 0, "{reach:?}, {delivery:?}");
     }
 }

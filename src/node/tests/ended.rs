@@ -21,7 +21,8 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
         let topic = node.core().topic(&"t".parse().unwrap()).unwrap();
         repositories.push(Arc::downgrade(topic.registration().region()));
         drop(topic);
-        let mut subscriber = subscribing.any_subscriber::<u64>("shm:p/t").delivery(delivery).open().unwrap();
+        let builder = subscribing.any_subscriber::<u64>("shm:p/t").timeout(PATIENCE);
+        let mut subscriber = builder.delivery(delivery).open().unwrap();
         if let Some(mut publisher) = state {
             publisher.publish(&number).unwrap();
         }

@@ -1,12 +1,12 @@
 //! Topics that end while somebody attaches to them, and what is left of them.
 
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU64;
 
 use super::*;
 use crate::control::RefuseReason;
 use crate::inspect::{Liveness, TopicReport};
 use crate::node::core::NodeCore;
+use crate::sync::atomic::AtomicU64;
 
 /// Every medium with every delivery.
 const WAYS: [(Reach, Delivery); 4] = [

@@ -372,16 +372,18 @@ const SHORT_TEXT_LEN: usize = 128;
 pub(super) struct ShortText {
     bytes: [u8; SHORT_TEXT_LEN],
     len: usize,
+    /// A piece did not fit; a `Display` may ignore that error.
+    is_cut: bool,
 }
 
 impl ShortText {
     /// Calls `then` with the text of a value. Those that are short, as of dates and decimals, are put together on the stack.
     #[inline(always)]
     pub(super) fn with<T: Display + ?Sized, R>(value: &T, then: impl FnOnce(&str) -> R) -> R {
-        let mut short = Self { bytes: [0; SHORT_TEXT_LEN], len: 0 };
+        let mut short = Self { bytes: [0; SHORT_TEXT_LEN], len: 0, is_cut: false };
         match write!(short, "{value}") {
-            Ok(()) => then(short.text()),
-            Err(fmt::Error) => then(&value.to_string()),
+            Ok(()) if !short.is_cut => then(short.text()),
+            _ => then(&value.to_string()),
         }
     }
 
@@ -394,7 +396,11 @@ impl ShortText {
 impl Write for ShortText {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = self.bytes.get_mut(self.len..).and_then(|room| room.get_mut(..text.len()));
-        room.ok_or(fmt::Error)?.copy_from_slice(text.as_bytes());
+        let Some(room) = room else {
+            self.is_cut = true;
+            return Err(fmt::Error);
+        };
+        room.copy_from_slice(text.as_bytes());
         self.len += text.len();
         Ok(())
     }

@@ -160,6 +160,34 @@ fn texts_that_are_put_together_are_whole_at_every_length() {
     }
 }
 
+/// Goes on after its text was refused, and returns no error.
+struct Careless<'t>(&'t str);
+
+impl Display for Careless<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let _ = write!(out, "begin ");
+        let _ = write!(out, "{}", self.0);
+        let _ = write!(out, " end");
+        Ok(())
+    }
+}
+
+impl Serialize for Careless<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[test]
+fn texts_are_whole_if_their_display_ignores_errors() {
+    let schema = String::schema().unwrap();
+    for len in [0, 1, 118, 119, 122, 128, 1000] {
+        let text = "a".repeat(len);
+        let whole = format!("begin {text} end");
+        assert_eq!(encode(&Careless(&text), &schema), encode(&whole, &schema), "{len}");
+    }
+}
+
 #[test]
 fn shortest_value_is_known() {
     let len_min = |schema: Schema| schema.value_len_min();

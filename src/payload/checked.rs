@@ -243,7 +243,7 @@ macro_rules! nameless_members {
             #[inline(always)]
             fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), I::Error> {
                 let place = self.parts.next(None)?;
-                self.inner.$method(&Checked { inner: value, place })
+                place.written(self.inner.$method(&Checked { inner: value, place }))
             }
 
             #[inline(always)]
@@ -274,7 +274,7 @@ macro_rules! named_members {
                 T: Serialize + ?Sized,
             {
                 let place = self.parts.next(Some(key))?;
-                self.inner.serialize_field(key, &Checked { inner: value, place })
+                place.written(self.inner.serialize_field(key, &Checked { inner: value, place }))
             }
 
             #[inline(always)]
@@ -308,7 +308,8 @@ impl<I: SerializeSeq> SerializeSeq for Elements<'_, I> {
     #[inline(always)]
     fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), I::Error> {
         self.left = take(self.left, self.left % 2, self.place)?;
-        self.inner.serialize_element(&Checked { inner: value, place: self.place })
+        let value = Checked { inner: value, place: self.place };
+        self.place.written(self.inner.serialize_element(&value))
     }
 
     #[inline(always)]
@@ -335,13 +336,15 @@ impl<I: SerializeMap> SerializeMap for Pairs<'_, I> {
     #[inline(always)]
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), I::Error> {
         self.left = take(self.left, 0, self.place)?;
-        self.inner.serialize_key(&Checked { inner: key, place: self.place.at(&self.pair.0) })
+        let key = Checked { inner: key, place: self.place.at(&self.pair.0) };
+        self.place.written(self.inner.serialize_key(&key))
     }
 
     #[inline(always)]
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), I::Error> {
         self.left = take(self.left, 1, self.place)?;
-        self.inner.serialize_value(&Checked { inner: value, place: self.place.at(&self.pair.1) })
+        let value = Checked { inner: value, place: self.place.at(&self.pair.1) };
+        self.place.written(self.inner.serialize_value(&value))
     }
 
     #[inline(always)]

@@ -277,6 +277,9 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
     }
 }
 
+/// Parts left where one has failed: more than can ever be written.
+const NEVER: usize = usize::MAX;
+
 /// What writes the parts of a tuple, a struct or a variant.
 #[derive(Debug)]
 struct Members<'a, 'o, 'p> {
@@ -291,15 +294,30 @@ struct Members<'a, 'o, 'p> {
 impl Members<'_, '_, '_> {
     #[inline(always)]
     fn part<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Stopped> {
-        let state = value.serialize(Quick { out: &mut *self.out, runs: self.runs, state: self.state })?;
-        match &mut self.each {
-            None => self.state = state,
+        let part = value.serialize(Quick { out: &mut *self.out, runs: self.runs, state: self.state });
+        let written = part.and_then(|state| match &mut self.each {
+            None => {
+                self.state = state;
+                Ok(())
+            }
             Some((each, left)) => {
                 *left = left.wrapping_sub(1);
-                each.check(state)?;
+                each.check(state)
             }
+        });
+        if written.is_err() {
+            self.fail();
         }
-        Ok(())
+        written
+    }
+
+    /// What was written of a part may stand in the bytes: this never ends well, even if the type ignores the error.
+    #[inline(always)]
+    fn fail(&mut self) {
+        self.state = State::NOWHERE;
+        if let Some((_, left)) = &mut self.each {
+            *left = NEVER;
+        }
     }
 
     #[inline(always)]
@@ -358,6 +376,7 @@ macro_rules! named_members {
 
             #[cold]
             fn skip_field(&mut self, _: &'static str) -> Result<(), Stopped> {
+                self.state = State::NOWHERE;
                 Err(Stopped)
             }
 
@@ -390,7 +409,11 @@ impl SerializeSeq for Elements<'_, '_, '_> {
         // More elements than announced wrap around, and do not come back to zero.
         self.left = self.left.wrapping_sub(1);
         let quick = Quick { out: &mut *self.out, runs: self.runs, state: self.each.start };
-        self.each.check(value.serialize(quick)?)
+        let written = value.serialize(quick).and_then(|state| self.each.check(state));
+        if written.is_err() {
+            self.left = NEVER;
+        }
+        written
     }
 
     #[inline(always)]
@@ -416,10 +439,16 @@ impl Pairs<'_, '_, '_> {
     #[inline(always)]
     fn part<T: Serialize + ?Sized>(&mut self, part: &T, odd: usize, each: Each) -> Result<(), Stopped> {
         if self.left % 2 != odd {
+            self.left = NEVER;
             return Err(Stopped);
         }
         self.left = self.left.wrapping_sub(1);
-        each.check(part.serialize(Quick { out: &mut *self.out, runs: self.runs, state: each.start })?)
+        let quick = Quick { out: &mut *self.out, runs: self.runs, state: each.start };
+        let written = part.serialize(quick).and_then(|state| each.check(state));
+        if written.is_err() {
+            self.left = NEVER;
+        }
+        written
     }
 }
 

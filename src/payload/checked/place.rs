@@ -17,6 +17,8 @@ pub(in super::super) struct Check<'p> {
     /// Elements of sequences and maps so far.
     elements: Cell<usize>,
     flaw: RefCell<Option<EncodeError>>,
+    /// A part has failed: what was written of it may stand in the bytes, even if the type ignores the error.
+    is_failed: Cell<bool>,
 }
 
 /// A place in a value, and what the schema has there.
@@ -33,7 +35,7 @@ const BYTE: &Step = &Step::Leaf(Leaf::U8);
 
 impl<'p> Check<'p> {
     pub(in super::super) fn new(plan: &'p Plan) -> Self {
-        Self { plan, elements: Cell::new(0), flaw: RefCell::new(None) }
+        Self { plan, elements: Cell::new(0), flaw: RefCell::new(None), is_failed: Cell::new(false) }
     }
 
     /// The value, which is checked while it is serialized.
@@ -49,9 +51,12 @@ impl<'p> Check<'p> {
         self.flaw.borrow_mut().take()
     }
 
-    /// Checks that a decoder would take as many elements from this many bytes.
+    /// Checks that no part has failed, and that a decoder would take as many elements from this many bytes.
     #[inline]
     pub(in super::super) fn finish(&self, len: usize) -> Result<(), EncodeError> {
+        if self.is_failed.get() {
+            return Err(self.flaw().unwrap_or_else(|| EncodeError::Refused { reason: IGNORED.into() }));
+        }
         let elements = self.elements.get();
         // One comparison for all but payloads of many elements.
         if elements <= limits::EMPTY_ELEMENTS_MAX {
@@ -65,6 +70,7 @@ impl<'p> Check<'p> {
     fn stop<E: Error>(&self, flaw: EncodeError) -> E {
         let error = E::custom(&flaw);
         *self.flaw.borrow_mut() = Some(flaw);
+        self.is_failed.set(true);
         error
     }
 
@@ -74,12 +80,23 @@ impl<'p> Check<'p> {
     }
 }
 
+const IGNORED: &str = "its Serialize ignores the error of one of its parts: return it instead";
+
 /// Elements that a payload of this many bytes may have.
 fn elements_max(len: usize) -> usize {
     len.saturating_mul(2).saturating_add(limits::EMPTY_ELEMENTS_MAX)
 }
 
 impl<'p> Place<'p> {
+    /// Notes whether a part was written.
+    #[inline(always)]
+    pub(super) fn written<E>(self, part: Result<(), E>) -> Result<(), E> {
+        if part.is_err() {
+            self.check.is_failed.set(true);
+        }
+        part
+    }
+
     #[inline(always)]
     pub(super) fn at(self, step: &'p Step) -> Self {
         Self { step, ..self }

@@ -1,7 +1,10 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
-use serde::ser::{Serialize, SerializeMap, SerializeSeq, SerializeTuple, Serializer};
+use serde::ser::{
+    Error, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
+    SerializeTupleStruct, SerializeTupleVariant, Serializer,
+};
 
 use super::super::{EncodeError, Encoding, Payload, Schema, bincode};
 
@@ -124,6 +127,142 @@ fn counts_that_are_not_kept_to_are_refused() {
     reason(&Liar::Map { announced: 2, keys: 2, values: 1 }, &map);
     reason(&Liar::Map { announced: 2, keys: 1, values: 2 }, &map);
     reason(&Liar::Map { announced: 1, keys: 2, values: 0 }, &map);
+}
+
+/// A pair of bytes that gives up behind the first if it is to.
+struct Half(bool);
+
+impl Serialize for Half {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut pair = serializer.serialize_tuple(2)?;
+        pair.serialize_element(&1_u8)?;
+        if self.0 {
+            return Err(S::Error::custom("half is enough"));
+        }
+        pair.serialize_element(&2_u8)?;
+        pair.end()
+    }
+}
+
+/// The `Serialize` of a container that ignores what its parts return. Each has `len` parts, of which the last but one gives
+/// up; if `again`, it is written once more.
+#[derive(Clone, Copy, Debug)]
+struct Dropping {
+    kind: &'static str,
+    len: usize,
+    again: bool,
+    gives_up: bool,
+}
+
+impl Dropping {
+    fn parts(self) -> impl Iterator<Item = Half> {
+        let at = self.len - 2;
+        (0..self.len).flat_map(move |part| {
+            let fails = self.gives_up && part == at;
+            [Some(Half(fails)), (fails && self.again).then_some(Half(false))].into_iter().flatten()
+        })
+    }
+}
+
+const FIELDS: [&str; 2] = ["a", "b"];
+
+impl Serialize for Dropping {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let named = self.parts().zip([FIELDS[0], FIELDS[usize::from(!(self.again && self.gives_up))], "b"]);
+        match self.kind {
+            "seq" => {
+                let mut inner = serializer.serialize_seq(Some(self.len))?;
+                self.parts().for_each(|part| drop(inner.serialize_element(&part)));
+                inner.end()
+            }
+            "tuple" => {
+                let mut inner = serializer.serialize_tuple(self.len)?;
+                self.parts().for_each(|part| drop(inner.serialize_element(&part)));
+                inner.end()
+            }
+            "tuple struct" => {
+                let mut inner = serializer.serialize_tuple_struct("T", self.len)?;
+                self.parts().for_each(|part| drop(inner.serialize_field(&part)));
+                inner.end()
+            }
+            "tuple variant" => {
+                let mut inner = serializer.serialize_tuple_variant("Parts", 0, "Tuple", self.len)?;
+                self.parts().for_each(|part| drop(inner.serialize_field(&part)));
+                inner.end()
+            }
+            "struct" => {
+                let mut inner = serializer.serialize_struct("S", self.len)?;
+                named.for_each(|(part, name)| drop(inner.serialize_field(name, &part)));
+                inner.end()
+            }
+            "struct variant" => {
+                let mut inner = serializer.serialize_struct_variant("Parts", 1, "Struct", self.len)?;
+                named.for_each(|(part, name)| drop(inner.serialize_field(name, &part)));
+                inner.end()
+            }
+            "keys" => {
+                let mut inner = serializer.serialize_map(Some(self.len))?;
+                self.parts().for_each(|part| {
+                    if inner.serialize_key(&part).is_ok() {
+                        drop(inner.serialize_value(&Half(false)));
+                    }
+                });
+                inner.end()
+            }
+            _ => {
+                let mut inner = serializer.serialize_map(Some(self.len))?;
+                let mut parts = self.parts();
+                for _ in 0..self.len {
+                    drop(inner.serialize_key(&Half(false)));
+                    while parts.next().is_some_and(|part| inner.serialize_value(&part).is_err()) {}
+                }
+                inner.end()
+            }
+        }
+    }
+}
+
+/// The bytes that the part wrote before it gave up stand where another part is read.
+#[test]
+fn values_that_drop_the_error_of_a_part_are_refused() {
+    type Pair = (u8, u8);
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Named {
+        a: Pair,
+        b: Pair,
+    }
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Nameless(Pair, Pair);
+    #[derive(serde::Serialize, serde::Deserialize)]
+    enum Parts {
+        Tuple(Pair, Pair),
+        Struct { a: Pair, b: Pair },
+    }
+    let json = br#"{"type":"A","encoding":"bincode","format":{"array":{"of":{"tuple":["u8","u8"]},"len":40}},"types":{}}"#;
+    let long = Schema::from_json(json);
+    let cases = [
+        ("seq", 3, Vec::<Pair>::schema()),
+        ("tuple", 2, <[Pair; 2]>::schema()),
+        ("tuple", 40, long),
+        ("tuple struct", 2, Nameless::schema()),
+        ("tuple variant", 2, Parts::schema()),
+        ("struct", 2, Named::schema()),
+        ("struct variant", 2, Parts::schema()),
+        ("keys", 3, BTreeMap::<Pair, Pair>::schema()),
+        ("values", 3, BTreeMap::<Pair, Pair>::schema()),
+    ];
+    for (kind, len, schema) in cases {
+        let schema = schema.unwrap();
+        let value = Dropping { kind, len, again: false, gives_up: false };
+        encode(&value, &schema).unwrap();
+        for again in [false, true] {
+            let value = Dropping { again, gives_up: true, ..value };
+            let mut out = [0; 4096];
+            let published = bincode::encode(&value, schema.plan(), &mut out);
+            assert!(published.is_err(), "{value:?}: {:?}", published.map(|len| out[..len].to_vec()));
+            assert!(encode(&value, &schema).is_err(), "{value:?}");
+        }
+    }
 }
 
 #[test]

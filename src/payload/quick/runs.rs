@@ -98,6 +98,9 @@ fn name_hash(name: &str) -> u64 {
 }
 
 impl State {
+    /// Where no schema has anything: it has fewer runs.
+    pub(super) const NOWHERE: Self = Self { hash: BEGIN, run: u32::MAX };
+
     /// At the beginning of a body with so many parts.
     #[inline(always)]
     pub(super) fn parts(body: u32, len: usize) -> Self {

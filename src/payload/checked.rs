@@ -382,17 +382,29 @@ pub(super) struct ShortText {
 impl ShortText {
     /// Calls `then` with the text of a value. Those that are short, as of dates and decimals, are put together on the stack.
     #[inline(always)]
-    pub(super) fn with<T: Display + ?Sized, R>(value: &T, then: impl FnOnce(&str) -> R) -> R {
+    pub(super) fn with<T: Display + ?Sized, R, E: Error>(
+        value: &T,
+        then: impl FnOnce(&str) -> Result<R, E>,
+    ) -> Result<R, E> {
         let mut short = Self { bytes: [0; SHORT_TEXT_LEN], len: 0, is_cut: false };
         match write!(short, "{value}") {
             Ok(()) if !short.is_cut => then(short.text()),
-            _ => then(&value.to_string()),
+            _ => then(&long_text(value)?),
         }
     }
 
     fn text(&self) -> &str {
         let text = self.bytes.get(..self.len).map(std::str::from_utf8);
         text.and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+/// The text of a value in memory of its own.
+fn long_text<T: Display + ?Sized, E: Error>(value: &T) -> Result<String, E> {
+    let mut text = String::new();
+    match write!(text, "{value}") {
+        Ok(()) => Ok(text),
+        Err(fmt::Error) => Err(E::custom("its Display returns an error, so it has no text")),
     }
 }
 

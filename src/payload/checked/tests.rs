@@ -327,6 +327,30 @@ fn texts_are_whole_if_their_display_ignores_errors() {
     }
 }
 
+/// Has no text.
+struct Textless;
+
+impl Display for Textless {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("begin")?;
+        Err(fmt::Error)
+    }
+}
+
+impl Serialize for Textless {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[test]
+fn value_whose_display_fails_is_refused() {
+    match encode(&Textless, &String::schema().unwrap()) {
+        Err(EncodeError::Refused { reason }) => assert!(reason.contains("Display"), "{reason}"),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn shortest_value_is_known() {
     let len_min = |schema: Schema| schema.value_len_min();

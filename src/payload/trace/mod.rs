@@ -4,7 +4,7 @@
 //! One pass shows one variant of each enum that it meets, so there are as many as it takes: each pass steers
 //! into variants that no pass has been through. A type inside itself is noted by its name and not gone into
 //! again; where a value of it is needed all the same, options and sequences are empty and an enum takes the
-//! first variant that ever came to an end.
+//! variant of its shortest value so far.
 
 mod leaves;
 mod probe;
@@ -74,6 +74,8 @@ struct Tracer {
     names: BTreeMap<(&'static str, &'static str), String>,
     /// Grows whenever something becomes known.
     progress: usize,
+    /// Places that all passes have been to.
+    places: usize,
     /// This pass was given up: a value was needed of a type that has none yet.
     blocked: bool,
     /// Variants that are being shown right now, outermost first.
@@ -87,8 +89,15 @@ struct TypeState {
     /// Whether it is an enum; one that is not has one nameless variant.
     is_enum: bool,
     variants: Vec<VariantState>,
-    /// The variant that first came to an end. Its values only hold types that had come to an end before.
-    closing: Option<usize>,
+    /// The variant of the shortest value so far. All that it holds is shorter, and came to an end before.
+    closing: Option<Shortest>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Shortest {
+    index: usize,
+    /// Places inside the value.
+    places: usize,
 }
 
 #[derive(Debug)]
@@ -106,6 +115,8 @@ struct Choice {
     index: usize,
     /// Everything inside is to be as short as can be.
     closing: bool,
+    /// Places that all passes had been to when it began.
+    places_before: usize,
 }
 
 impl Tracer {
@@ -115,6 +126,7 @@ impl Tracer {
             types: BTreeMap::new(),
             names: BTreeMap::new(),
             progress: 0,
+            places: 0,
             blocked: false,
             showing: Vec::new(),
         }
@@ -260,14 +272,18 @@ impl Tracer {
     }
 
     /// Ends a value of this type, whose shape is `None` if parts of it were cut short.
-    fn end(&mut self, name: &str, index: usize, shape: Option<Shape>) {
+    fn end(&mut self, name: &str, choice: Choice, shape: Option<Shape>) {
+        let Choice { index, places_before, .. } = choice;
+        let places = self.places - places_before;
         if self.showing.last().is_some_and(|(shown, at)| shown == name && *at == index) {
             self.showing.pop();
         }
         let state = self.state(name);
         state.busy = state.busy.saturating_sub(1);
         let mut progress = usize::from(state.closing.is_none());
-        state.closing.get_or_insert(index);
+        if state.closing.is_none_or(|shortest| places < shortest.places) {
+            state.closing = Some(Shortest { index, places });
+        }
         if let Some(variant) = state.variants.get_mut(index)
             && variant.shape.is_none()
             && shape.is_some()
@@ -286,19 +302,23 @@ impl Tracer {
     fn alternate(&mut self, name: &str, closing: bool) -> Option<Choice> {
         let state = self.types.get(name)?;
         let closing = closing || state.busy > 0 || self.leaves.is_spent();
-        let index = if closing { state.closing? } else { self.leaves.turn(name, state.variants.len()) };
-        Some(Choice { index, closing })
+        let index = if closing { state.closing?.index } else { self.leaves.turn(name, state.variants.len()) };
+        Some(self.choice(index, closing))
+    }
+
+    fn choice(&self, index: usize, closing: bool) -> Choice {
+        Choice { index, closing, places_before: self.places }
     }
 
     fn choose(&self, name: &str, closing: bool) -> Option<Choice> {
         let state = self.types.get(name)?;
         if !state.is_enum {
             let known = self.shape(name, 0).is_some_and(|shape| !self.shape_leads_on(name, shape));
-            return Some(Choice { index: 0, closing: closing || state.busy > 0 || known });
+            return Some(self.choice(0, closing || state.busy > 0 || known));
         }
         if closing || state.busy > 0 {
-            if let Some(index) = state.closing {
-                return Some(Choice { index, closing: true });
+            if let Some(shortest) = state.closing {
+                return Some(self.choice(shortest.index, true));
             }
             if state.busy > 0 {
                 return None;
@@ -306,15 +326,16 @@ impl Tracer {
         }
         let find = |wanted: &dyn Fn(&VariantState) -> bool| state.variants.iter().position(wanted);
         if let Some(index) = find(&|variant| variant.shape.is_none() && variant.blocked == 0) {
-            return Some(Choice { index, closing });
+            return Some(self.choice(index, closing));
         }
         let leads_on = |shape: &Shape| self.shape_leads_on(name, shape);
         let leading = find(&|variant| variant.shape.as_ref().is_some_and(leads_on));
         if let (Some(index), false) = (leading, closing) {
-            return Some(Choice { index, closing });
+            return Some(self.choice(index, closing));
         }
-        let short = state.closing.or_else(|| find(&|variant| variant.blocked == 1));
-        short.map(|index| Choice { index, closing: true })
+        let shortest = state.closing.map(|shortest| shortest.index);
+        let short = shortest.or_else(|| find(&|variant| variant.blocked == 1));
+        short.map(|index| self.choice(index, true))
     }
 
     /// Whether something in this shape, which belongs to the named type, is still to be shown.

@@ -101,7 +101,7 @@ impl<'t> Probe<'t> {
         let value = visit(&mut parts)?;
         let formats: Option<Vec<Format>> = parts.formats.into_iter().collect();
         let shape = formats.map(shape).transpose()?;
-        parts.tracer.end(&entry, choice.index, shape);
+        parts.tracer.end(&entry, choice, shape);
         *format = Some(Format::Type(entry));
         Ok(value)
     }
@@ -291,7 +291,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
             shape: &mut shape,
         };
         let value = visitor.visit_enum(variant)?;
-        self.tracer.end(&entry, choice.index, shape);
+        self.tracer.end(&entry, choice, shape);
         *self.format = Some(Format::Type(entry));
         Ok(value)
     }
@@ -356,6 +356,7 @@ impl Parts<'_> {
         let too_deep = || TraceError::Untraceable(format!("it is nested deeper than {DEPTH_MAX} levels"));
         let depth_left = self.depth_left.checked_sub(1).ok_or_else(too_deep)?;
         let mut format = None;
+        self.tracer.places += 1;
         let place = self.labels.inside(&self.place, self.formats.len());
         let tracer = &mut *self.tracer;
         let probe = Probe { tracer, format: &mut format, closing: self.closing, depth_left, place };

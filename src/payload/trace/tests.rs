@@ -190,6 +190,28 @@ fn types_that_hold_one_another_take_few_passes() {
     assert_eq!(schema.to_string().lines().filter(|line| line.contains("kind: Side")).count(), 12);
 }
 
+/// Each enum has a variant without parts, behind one that holds three of the next: 3 to the power of 12 if it took the first.
+#[test]
+fn short_variants_end_enums_inside_enums() {
+    macro_rules! chain {
+        ($name:ident) => {
+            #[derive(Serialize, Deserialize)]
+            enum $name { Last(u8), End }
+        };
+        ($name:ident $next:ident $($rest:ident)*) => {
+            #[derive(Serialize, Deserialize)]
+            enum $name { Next(Box<$next>, Box<$next>, Box<$next>), End }
+            chain! { $next $($rest)* }
+        };
+    }
+    chain! { A B C D E F G H I J K L }
+    let traced = trace::<A>(&[]).unwrap();
+    assert_eq!(traced.types.len(), 12);
+    let samples =
+        traced.samples.iter().map(|sample| super::super::bincode::encode_to_vec(sample).unwrap().len());
+    assert!(samples.max() < Some(64 * 1024));
+}
+
 #[test]
 fn types_of_the_standard_library() {
     assert!(text::<Duration>().contains("secs: u64\n  nanos: u32"));

@@ -287,13 +287,24 @@ impl Variation {
             Some(visits) => visits,
             None => self.visits.entry(place.to_owned()).or_default(),
         };
-        // Leaves beside each other do not go in step.
-        let at = visits.wrapping_add(own_number(place).into());
+        let visit = *visits;
         *visits += 1;
-        let Some(banned) = self.banned.get(place) else { return at.checked_rem(count).unwrap_or_default() };
+        let Some(banned) = self.banned.get(place) else { return nth_turn(place, visit, count) };
         let turns: Vec<usize> = (0..count).filter(|turn| !banned.contains(turn)).collect();
-        at.checked_rem(turns.len()).and_then(|at| turns.get(at)).copied().unwrap_or_default()
+        turns.get(nth_turn(place, visit, turns.len())).copied().unwrap_or_default()
     }
+}
+
+/// Of so many turns the one at this visit to a place. Every other round has each turn once and begins anywhere; the rounds
+/// between are random, but the same on every host. So neither places beside each other go in step, nor visits that come in twos.
+fn nth_turn(place: &str, visit: usize, count: usize) -> usize {
+    let hash = |number: usize| {
+        let seed = [place.as_bytes(), &(number as u64).to_le_bytes()].concat();
+        usize::try_from(crate::checksum::crc32(&seed) >> 8).unwrap_or_default()
+    };
+    let round = visit.checked_div(count).unwrap_or_default();
+    let at = if round % 2 == 0 { hash(round).wrapping_add(visit) } else { hash(visit) };
+    at.checked_rem(count).unwrap_or_default()
 }
 
 /// A number that hardly any other place has, of 3 to 115: the same on every host.

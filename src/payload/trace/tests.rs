@@ -212,6 +212,29 @@ fn short_variants_end_enums_inside_enums() {
     assert!(samples.max() < Some(64 * 1024));
 }
 
+/// Each field of one enum sees all of its variants, whatever the enum is called and however many fields there are.
+#[test]
+fn every_field_of_an_enum_sees_all_variants() {
+    macro_rules! named {
+        ($($name:literal)*) => {$({
+            #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+            #[serde(rename = $name)]
+            enum Side { A, B, C, D }
+            let seen = |samples: Vec<Side>| samples.into_iter().collect::<BTreeSet<Side>>();
+            let all = BTreeSet::from([Side::A, Side::B, Side::C, Side::D]);
+            for at in 0..2 {
+                let samples = trace::<[Side; 2]>(&[]).unwrap().samples;
+                assert_eq!(seen(samples.iter().map(|sample| sample[at]).collect()).len(), all.len(), $name);
+            }
+            for at in 0..8 {
+                let samples = trace::<[Side; 8]>(&[]).unwrap().samples;
+                assert_eq!(seen(samples.iter().map(|sample| sample[at]).collect()).len(), all.len(), $name);
+            }
+        })*};
+    }
+    named! { "Side" "Way" "Kind" "State" "Phase" "Venue" "Flag" "Mode" }
+}
+
 #[test]
 fn types_of_the_standard_library() {
     assert!(text::<Duration>().contains("secs: u64\n  nanos: u32"));

@@ -71,7 +71,9 @@ pub use schema::{Schema, SchemaError};
 /// | refused by publish | values nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX) |
 ///
 /// `Decimal` without the feature `serde-str` works in a field with `#[serde(with = "rust_decimal::serde::str")]`.
-/// What `with` and conversions make of a value is checked with sample values, not at each publish.
+/// What `with` and conversions make of a value is checked with sample values when the topic is opened, not at each publish. Not
+/// found: functions that round (such as `chrono::serde::ts_milliseconds`), that always write the same, or that reorder the
+/// elements of a sequence. Such a value is received as those functions wrote it.
 /// The check of a value costs about one comparison for each struct, sequence, option and enum in it. It takes several times as long
 /// as the encoding for types that contain themselves and sequences of elements without bytes, which have to be counted.
 ///

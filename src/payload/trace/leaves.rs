@@ -303,7 +303,7 @@ fn nth_turn(place: &str, visit: usize, count: usize) -> usize {
         usize::try_from(crate::checksum::crc32(&seed) >> 8).unwrap_or_default()
     };
     let round = visit.checked_div(count).unwrap_or_default();
-    let at = if round % 2 == 0 { hash(round).wrapping_add(visit) } else { hash(visit) };
+    let at = if round.is_multiple_of(2) { hash(round).wrapping_add(visit) } else { hash(visit) };
     at.checked_rem(count).unwrap_or_default()
 }
 

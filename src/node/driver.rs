@@ -215,7 +215,7 @@ impl Driver {
             let had_room = !room.is_used_up();
             let Tended { again_ns, has_written } = topic.landings().tend(room);
             if has_written {
-                // Nobody else tells of it.
+                // Nothing else reports it.
                 topic.notices().ring();
             }
             self.tend_at_ns = self.tend_at_ns.into_iter().chain(again_ns).min();

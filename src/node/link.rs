@@ -294,7 +294,7 @@ impl Link {
         Ok(LinkAttachment { link: Arc::clone(self), id, attached, parting, _node: node })
     }
 
-    /// Ends the session for this reason, because nobody drives it any more. The peer is told as far as it takes that at once.
+    /// Ends the session for this reason, because no thread drives it any more. The peer is notified if it takes the message at once.
     fn abandon(&self, core: &NodeCore, error: ControlError) -> LinkError {
         let now_ns = core.clock().monotonic_ns();
         let mut state = self.state.lock();

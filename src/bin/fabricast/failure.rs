@@ -256,7 +256,7 @@ fn of_fabric(error: &FabricError, tried: &dyn Display) -> Failure {
     Failure::new(exit, format!("{tried}{}", explained(error)))
 }
 
-/// Whose fault it is that there is no memory.
+/// The exit code for a failure to get memory.
 fn of_memory(error: &MemoryError) -> Exit {
     match error {
         MemoryError::Length { .. } => Exit::Usage,

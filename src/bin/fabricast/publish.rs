@@ -337,7 +337,7 @@ impl Tally {
         Failure::new(Exit::No, sentence).note();
     }
 
-    /// Why there is no topic when there is no more input.
+    /// Returns why no topic could be opened when the input ended.
     fn typeless(self) -> String {
         let why = match self.rejected {
             0 => "the input is empty".to_owned(),
@@ -347,7 +347,7 @@ impl Tally {
         format!("no line to infer a type from: {why}")
     }
 
-    /// What is to be said when there is no more input.
+    /// Returns what to report when the input ends.
     fn at_end(self, arguments: &Arguments) -> String {
         let values = match self.published {
             1 => "1 value".to_owned(),

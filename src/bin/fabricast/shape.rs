@@ -369,7 +369,7 @@ mod tests {
         value["c"]["e"] = json!(1);
         assert_eq!(refused(value), "c.e is not in the type of the topic");
         let mut value = with(json!(1));
-        // It is no float.
+        // It is not a float.
         value["b"][0] = json!((1_u64 << 53) + 1);
         let sentence = refused(value);
         assert!(sentence.starts_with("an element of b is 9007199254740993, "), "{sentence}");

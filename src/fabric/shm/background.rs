@@ -87,7 +87,7 @@ pub(super) struct Deferred {
 }
 
 impl Background {
-    /// Has the region unmapped, if nobody else uses it.
+    /// Has the region unmapped unless another handle uses it.
     pub(super) fn unmap(&self, region: Arc<Region>) {
         self.add(Chore::Unmap(region));
     }

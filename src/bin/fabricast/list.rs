@@ -173,23 +173,30 @@ fn print(arguments: &Arguments, found: &[Found]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says why nodes that live could not be asked: the listing has no room for it. Once for all nodes with the same trouble;
-/// what this process is short of is also how it exits.
+/// Says why nodes that live could not be asked: the listing has no room for it.
 fn note_troubles(found: &[Found]) -> Exit {
-    let mut troubles: BTreeMap<String, Vec<&NodeName>> = BTreeMap::new();
-    let mut exit = Exit::Done;
-    for found in found.iter().filter(|found| found.state() == Liveness::Live) {
-        if let Err(failure) = &found.answer {
-            troubles.entry(failure.to_string()).or_default().push(&found.node);
-            if failure.exit() == Exit::Local {
-                exit = Exit::Local;
-            }
-        }
-    }
+    let (troubles, exit) = troubles(found);
     for (sentence, nodes) in troubles {
         Failure::new(exit, about(&sentence, &nodes)).note();
     }
     exit
+}
+
+/// What kept nodes that live from being asked, each trouble with its nodes, and how the program exits. What this process
+/// is short of is one trouble, whatever it was about to do: told as it was met first.
+fn troubles(found: &[Found]) -> (BTreeMap<String, Vec<&NodeName>>, Exit) {
+    let mut troubles: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    let mut shortage: Option<String> = None;
+    for found in found.iter().filter(|found| found.state() == Liveness::Live) {
+        if let Err(failure) = &found.answer {
+            let sentence = match failure.exit() {
+                Exit::Local => shortage.get_or_insert_with(|| failure.to_string()).clone(),
+                _ => failure.to_string(),
+            };
+            troubles.entry(sentence).or_default().push(&found.node);
+        }
+    }
+    (troubles, shortage.map_or(Exit::Done, |_| Exit::Local))
 }
 
 /// A sentence on these nodes that names them.
@@ -296,6 +303,25 @@ mod tests {
         assert_eq!(of(1), "shm:a is odd");
         assert_eq!(of(2), "cannot ask shm:a, shm:b: shm:a is odd");
         assert_eq!(of(5), "cannot ask shm:a, shm:b, shm:c and 2 more: shm:a is odd");
+    }
+
+    #[test]
+    fn shortage_of_this_process_is_one_trouble_whatever_it_was_about_to_do() {
+        let found = |node: &str, exit, sentence| Found {
+            node: node.parse().unwrap(),
+            answer: Err(Failure::new(exit, sentence)),
+        };
+        let found = [
+            found("a", Exit::Local, "cannot share a connection: no descriptor is left"),
+            found("b", Exit::Unreachable, "shm:b is odd"),
+            found("c", Exit::Local, "cannot connect: no descriptor is left"),
+        ];
+        let (troubles, exit) = troubles(&found);
+        let told: Vec<_> = troubles.iter().map(|(sentence, nodes)| about(sentence, nodes)).collect();
+        let expected =
+            ["cannot ask shm:a, shm:c: cannot share a connection: no descriptor is left", "shm:b is odd"];
+        assert_eq!((told.as_slice(), exit), (&expected.map(str::to_owned)[..], Exit::Local));
+        assert_eq!(super::troubles(&found[1..2]).1, Exit::Done);
     }
 
     #[test]

@@ -220,7 +220,7 @@ impl fmt::Display for Sequence {
 }
 
 /// The number that stands for a topic's name inside regions: it is bound into every checksum, so that a value
-/// can not be taken for one of another topic. Derived from the name, the same on every host.
+/// cannot be taken for one of another topic. Derived from the name, the same on every host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TopicId(u64);
 

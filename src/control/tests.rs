@@ -712,7 +712,7 @@ fn answers_that_nobody_asked_for_end_the_session() {
     );
 }
 
-/// A node can not make somebody who walks its directory walk for ever.
+/// A node cannot make somebody who walks its directory walk for ever.
 #[test]
 fn pages_must_go_forward() {
     let names = |names: &[&str]| names.iter().map(|name| entry(name)).collect::<Vec<_>>();

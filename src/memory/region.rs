@@ -57,7 +57,7 @@ pub enum MemoryError {
         #[source]
         source: io::Error,
     },
-    /// A peer handed over a memory file that can not be trusted to stay as it is.
+    /// A peer handed over a memory file that cannot be trusted to stay as it is.
     #[error("the memory file that the peer handed over is unfit: {why}")]
     Unfit {
         /// What is wrong with it.
@@ -285,7 +285,7 @@ impl Region {
     pub(crate) fn copy_out(&self, offset: usize, target: &mut [u64]) {
         let source = self.range(offset, target.len());
         // SAFETY: `range` checked bounds and alignment of the source, which is accessed only atomically; the
-        // target is a private slice of the same number of words, so the two can not overlap.
+        // target is a private slice of the same number of words, so the two cannot overlap.
         unsafe { copy::out(source, target.as_mut_ptr(), target.len()) };
     }
 
@@ -295,7 +295,7 @@ impl Region {
         self.assert_writable();
         let target = self.range(offset, source.len());
         // SAFETY: `range` checked bounds and alignment of the target, which is accessed only atomically; the
-        // source is a private slice of the same number of words, so the two can not overlap.
+        // source is a private slice of the same number of words, so the two cannot overlap.
         unsafe { copy::in_(source.as_ptr().cast(), target, source.len()) };
     }
 
@@ -307,7 +307,7 @@ impl Region {
         let (whole, rest) = source.as_chunks::<WORD>();
         let target = self.range(offset, whole.len());
         // SAFETY: `range` checked bounds and alignment of the target, which is accessed only atomically; the
-        // source is a private slice of the same number of 8-byte chunks, so the two can not overlap.
+        // source is a private slice of the same number of 8-byte chunks, so the two cannot overlap.
         unsafe { copy::in_(whole.as_ptr().cast(), target, whole.len()) };
         if !rest.is_empty() {
             let mut last = [0; WORD];

@@ -16,7 +16,7 @@ const TEXT_LEN_MAX: usize = 64;
 const PAIRS_MAX: usize = 4096;
 
 impl Schema {
-    /// What a topic's schema has otherwise than this program's, as a sentence part of less than 2 KiB.
+    /// What a topic's schema has otherwise than this program's, as a sentence part of less than 4 KiB.
     pub(crate) fn difference(&self, here: &Self) -> String {
         let name = Short(self.type_name());
         if self.type_name() != here.type_name() || self.encoding() != here.encoding() {

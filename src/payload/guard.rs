@@ -1,7 +1,7 @@
 //! A deserializer around another that bounds what hostile bytes can make of it, or of the type it fills:
 //!
 //! - nesting ends at [`limits::SCHEMA_DEPTH_MAX`], so that no recursive type runs out of stack;
-//! - a count that bytes of this length can not hold is refused before the first element, so that 2^60 elements
+//! - a count that bytes of this length cannot hold is refused before the first element, so that 2^60 elements
 //!   of no bytes each do not keep anybody busy;
 //! - texts and byte strings are first borrowed and then copied, so that a false length allocates nothing.
 //!

@@ -72,8 +72,8 @@ pub use schema::{Schema, SchemaError};
 ///
 /// `Decimal` without the feature `serde-str` works in a field with `#[serde(with = "rust_decimal::serde::str")]`.
 /// What `with` and conversions make of a value is checked with sample values when the topic is opened, not at each publish. Not
-/// found: functions that round (such as `chrono::serde::ts_milliseconds`), that always write the same, or that reorder the
-/// elements of a sequence. Such a value is received as those functions wrote it.
+/// found: functions that round (such as `chrono::serde::ts_milliseconds`), that always write the same, or that reorder or leave
+/// out elements of a sequence. Such a value is received as those functions wrote it.
 /// The check of a value costs about one comparison for each struct, sequence, option and enum in it. It takes several times as long
 /// as the encoding for types that contain themselves and sequences of elements without bytes, which have to be counted.
 ///
@@ -191,7 +191,7 @@ pub trait Payload: 'static {
     ///
     /// # Errors
     ///
-    /// [`SchemaError`] if the type can not be described.
+    /// [`SchemaError`] if the type cannot be described.
     fn schema() -> Result<Schema, SchemaError>;
 
     /// The same as [`Self::schema`] for a type that takes only certain values: these samples are tried first for its texts,
@@ -244,8 +244,8 @@ impl fmt::Display for Encoding {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
-    /// The type can not be encoded, or its own `Serialize` failed.
-    #[error("the value can not be encoded: {reason}")]
+    /// The type cannot be encoded, or its own `Serialize` failed.
+    #[error("the value cannot be encoded: {reason}")]
     Refused {
         /// What serde or the type said.
         reason: String,
@@ -300,7 +300,7 @@ pub enum DecodeError {
         /// What does not fit.
         reason: String,
     },
-    /// The bytes can not be looked at in place, because of where they lie. Decoding them would work.
+    /// The bytes cannot be looked at in place, because of where they lie. Decoding them would work.
     #[error("the bytes are not aligned to {align}; decode a copy instead")]
     Misaligned {
         /// Alignment of the type, bytes.

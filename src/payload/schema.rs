@@ -88,7 +88,7 @@ pub enum SchemaError {
     },
     /// A name in the schema is empty, too long, or has control characters.
     #[error(
-        "{name:?} can not be a name in a schema: it must have 1 to {max} bytes without control characters"
+        "{name:?} cannot be a name in a schema: it must have 1 to {max} bytes without control characters"
     )]
     Name {
         /// The name, cut to what is allowed.
@@ -121,8 +121,8 @@ pub enum SchemaError {
         /// The type.
         type_name: String,
     },
-    /// The type can not be described.
-    #[error("{type_name} can not be described by a schema: {reason}")]
+    /// The type cannot be described.
+    #[error("{type_name} cannot be described by a schema: {reason}")]
     Untraceable {
         /// The type.
         type_name: String,

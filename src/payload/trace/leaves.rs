@@ -48,6 +48,12 @@ const FLOATS: [f64; 7] = [1.0, 0.0, 0.5, 2.0, 100.0, -1.0, 1e9];
 
 const CHARS: [char; 6] = ['a', 'A', '1', '0', ' ', '-'];
 
+/// Numbers of elements that a sequence or map is tried with until its type takes them: some want two or more.
+const COUNTS: [usize; 6] = [1, 2, 3, 4, 8, 16];
+
+/// What a place is called for the number of its elements.
+const ANY_COUNT: &str = "[..]";
+
 /// Lengths of byte strings: those of identifiers, keys and digests.
 const LENGTHS: [usize; 11] = [1, 0, 16, 4, 8, 12, 20, 24, 32, 48, 64];
 
@@ -62,6 +68,24 @@ pub(super) struct Leaves {
     refusals: usize,
     first_refusal: Option<String>,
     variation: Option<Variation>,
+}
+
+/// How many elements or pairs a sequence or map has.
+#[derive(Debug)]
+pub(super) struct Len {
+    count: usize,
+    offer: Option<Offer>,
+}
+
+impl Len {
+    /// Of what is empty, whatever the type says.
+    pub(super) fn none() -> Self {
+        Self { count: 0, offer: None }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
 }
 
 #[derive(Debug, Default)]
@@ -128,9 +152,27 @@ impl Leaves {
         self.variation.as_ref().is_some_and(|it| it.visited > VISITS_MAX)
     }
 
-    /// Whether what may be missing or empty in this place is to be so now.
+    /// Whether what may be missing in this place is to be so now.
     pub(super) fn is_absent(&mut self, place: &str) -> bool {
         self.is_spent() || self.turn(place, 2) == 1
+    }
+
+    /// How many elements or pairs there are in this place; they are visited before it goes to [`Self::ended`].
+    pub(super) fn len(&mut self, place: &str) -> Len {
+        if self.is_spent() {
+            return Len::none();
+        }
+        let place = format!("{place}{ANY_COUNT}");
+        let index = self.settled.entry(place.clone()).or_default().index;
+        // The alternative is to be empty.
+        let alternative = self.turn(&place, 2);
+        let count = if alternative == 0 { COUNTS.get(index).copied().unwrap_or_default() } else { 0 };
+        Len { count, offer: Some(Offer { place, count: COUNTS.len(), alternative, refused: false }) }
+    }
+
+    /// Notes that all elements were taken: if the type refuses them together, their number is the first to change.
+    pub(super) fn ended(&mut self, len: Len) {
+        self.offered.extend(len.offer);
     }
 
     /// The number below `count` whose turn it is in this place; 0 as long as nothing varies.
@@ -151,16 +193,10 @@ impl Leaves {
     /// Moves on to other samples, because the type refused those of this pass. Fails when there are no more.
     pub(super) fn advance(&mut self, reason: String) -> Result<(), String> {
         let first = self.first_refusal.get_or_insert(reason).clone();
-        let place = self.offered.last().map_or_else(String::new, |offer| format!(" at {}", offer.place));
-        let exhausted = || {
-            format!(
-                "its Deserialize refuses all sample values that it is tried with{place} ({first}); give it one that it takes \
-                 with sample(\"...\") of the publisher's and the subscriber's builder, or check values after decoding instead"
-            )
-        };
+        let exhausted = self.exhausted(&first);
         self.refusals += 1;
         if self.refusals > REFUSALS_MAX {
-            return Err(exhausted());
+            return Err(exhausted);
         }
         let mut seen = BTreeSet::new();
         while let Some(Offer { place, count, refused, .. }) = self.offered.pop() {
@@ -177,7 +213,23 @@ impl Leaves {
                 break;
             }
         }
-        Err(exhausted())
+        Err(exhausted)
+    }
+
+    /// Says that a type takes no sample.
+    fn exhausted(&self, first: &str) -> String {
+        let last = self.offered.last().map(|offer| offer.place.as_str());
+        let place = last.map_or_else(String::new, |place| format!(" at {place}"));
+        let advice = match last.is_some_and(|place| place.ends_with(ANY_COUNT)) {
+            true => "",
+            false => {
+                "give it one that it takes with sample(\"...\") of the publisher's and the subscriber's builder, or "
+            }
+        };
+        format!(
+            "its Deserialize refuses all sample values that it is tried with{place} ({first}); {advice}check values after \
+             decoding instead"
+        )
     }
 
     /// Gives up the last alternative of a pass that was refused.

@@ -187,7 +187,7 @@ impl Tracer {
         self.types.values_mut().for_each(|state| state.busy = 0);
     }
 
-    /// Notes that the variant shown last can not be shown yet. Fails if there is none to put off.
+    /// Notes that the variant shown last cannot be shown yet. Fails if there is none to put off.
     fn give_up_variant(&mut self, progress_before: usize) -> Result<(), String> {
         if self.progress > progress_before {
             self.unblock();
@@ -372,8 +372,8 @@ impl Tracer {
 const ENDLESS: &str =
     "a value of it would have no end; put an option, a sequence or an enum where it holds itself";
 
-const STUCK: &str = "its Deserialize does not read all that it announces (serde's alias and other do that); \
-     remove the attribute";
+const STUCK: &str = "its Deserialize does not read all that it announces (serde's alias does that); remove \
+     the attribute";
 
 #[cfg(test)]
 mod tests;

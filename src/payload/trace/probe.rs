@@ -9,7 +9,7 @@ use serde::de::{
 
 use super::super::format::{Field, Format, Shape};
 use super::Tracer;
-use super::leaves::Leaves;
+use super::leaves::{Leaves, Len};
 
 /// How deep a pass may go. A type has to be nested this deep, not a value: a pass enters none twice.
 const DEPTH_MAX: usize = 256;
@@ -32,14 +32,6 @@ pub(super) enum TraceError {
     Refused(String),
     /// The type cannot be traced, whatever it is given.
     Untraceable(String),
-}
-
-impl TraceError {
-    fn into_untraceable(self) -> Self {
-        match self {
-            Self::Refused(reason) | Self::Untraceable(reason) => Self::Untraceable(reason),
-        }
-    }
 }
 
 impl fmt::Display for TraceError {
@@ -73,6 +65,11 @@ impl<'t> Probe<'t> {
         Self { tracer, format, closing: false, depth_left: DEPTH_MAX, place: "the value".into() }
     }
 
+    /// How many elements or pairs there are here.
+    fn len(&mut self) -> Len {
+        if self.closing { Len::none() } else { self.tracer.leaves.len(&self.place) }
+    }
+
     fn parts(self, labels: Labels, len: usize, closing: bool) -> (Parts<'t>, &'t mut Option<Format>) {
         let parts = Parts {
             tracer: self.tracer,
@@ -82,6 +79,7 @@ impl<'t> Probe<'t> {
             depth_left: self.depth_left,
             place: self.place,
             labels,
+            is_refused: false,
         };
         (parts, self.format)
     }
@@ -213,13 +211,13 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         )
     }
 
-    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
-        let closing = self.closing;
-        let is_empty = closing || self.tracer.leaves.is_absent(&self.place);
-        let (mut parts, format) = self.parts(Labels::Elements, usize::from(!is_empty), closing);
-        let value = visitor.visit_seq(&mut parts)?;
+    fn deserialize_seq<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, TraceError> {
+        let (closing, len) = (self.closing, self.len());
+        let (mut parts, format) = self.parts(Labels::Elements, len.count(), closing);
+        let value = visitor.visit_seq(&mut parts);
+        parts.ended(len);
         *format = parts.only().map(|of| Format::Seq(Box::new(of)));
-        Ok(value)
+        value
     }
 
     fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, TraceError> {
@@ -244,16 +242,13 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         )
     }
 
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
-        let closing = self.closing;
-        let is_empty = closing || self.tracer.leaves.is_absent(&self.place);
-        let (mut parts, format) = self.parts(Labels::Pairs, if is_empty { 0 } else { 2 }, closing);
-        let value = visitor.visit_map(&mut parts)?;
-        *format = match <[_; 2]>::try_from(parts.formats) {
-            Ok([Some(key), Some(value)]) => Some(Format::Map { key: Box::new(key), value: Box::new(value) }),
-            _ => None,
-        };
-        Ok(value)
+    fn deserialize_map<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, TraceError> {
+        let (closing, len) = (self.closing, self.len());
+        let (mut parts, format) = self.parts(Labels::Pairs, 2 * len.count(), closing);
+        let value = visitor.visit_map(&mut parts);
+        parts.ended(len);
+        *format = parts.pair().map(|[key, value]| Format::Map { key: Box::new(key), value: Box::new(value) });
+        value
     }
 
     fn deserialize_struct<V: Visitor<'de>>(
@@ -331,7 +326,7 @@ impl Labels {
             Self::Numbers => format!("{place}.{index}"),
             Self::Option => format!("{place}?"),
             Self::Elements => format!("{place}[]"),
-            Self::Pairs if index == 0 => format!("{place}[key]"),
+            Self::Pairs if index.is_multiple_of(2) => format!("{place}[key]"),
             Self::Pairs => format!("{place}[value]"),
         }
     }
@@ -348,6 +343,8 @@ struct Parts<'t> {
     depth_left: usize,
     place: String,
     labels: Labels,
+    /// One of them was.
+    is_refused: bool,
 }
 
 impl Parts<'_> {
@@ -360,14 +357,30 @@ impl Parts<'_> {
         let place = self.labels.inside(&self.place, self.formats.len());
         let tracer = &mut *self.tracer;
         let probe = Probe { tracer, format: &mut format, closing: self.closing, depth_left, place };
-        let value = visit(probe)?;
+        let value = visit(probe);
+        self.is_refused |= value.is_err();
         self.formats.push(format);
-        Ok(value)
+        value
     }
 
-    /// The format of the only place, if it was visited and not cut short.
+    /// Ends a sequence or map of this length.
+    fn ended(&mut self, len: Len) {
+        if !self.is_refused {
+            self.tracer.leaves.ended(len);
+        }
+    }
+
+    /// The format of one of these places, which are all alike, if any was visited and not cut short.
     fn only(&mut self) -> Option<Format> {
-        self.formats.pop().flatten()
+        std::mem::take(&mut self.formats).into_iter().flatten().next()
+    }
+
+    /// The formats of a key and its value.
+    fn pair(&mut self) -> Option<[Format; 2]> {
+        let formats = std::mem::take(&mut self.formats);
+        formats
+            .chunks_exact(2)
+            .find_map(|pair| <[_; 2]>::try_from(pair.iter().flatten().cloned().collect::<Vec<_>>()).ok())
     }
 }
 
@@ -420,8 +433,12 @@ impl<'de> EnumAccess<'de> for VariantProbe<'_> {
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self), TraceError> {
         let index = u32::try_from(self.index).map_err(TraceError::custom)?;
         let variant = seed.deserialize(U32Deserializer::<TraceError>::new(index));
-        let value = variant.map_err(TraceError::into_untraceable)?;
-        Ok((value, self))
+        let refused = |error| {
+            TraceError::Untraceable(format!(
+                "its Deserialize refuses a variant that it announces ({error}); serde's alias of a variant does that: remove it"
+            ))
+        };
+        Ok((variant.map_err(refused)?, self))
     }
 }
 

@@ -60,7 +60,7 @@ impl CmId {
         })
     }
 
-    /// Leaves a group that was joined, or is being joined. A queue pair that is attached to one can not be destroyed.
+    /// Leaves a group that was joined, or is being joined. A queue pair that is attached to one cannot be destroyed.
     pub(in crate::fabric::verbs) fn leave(&self, group: Ipv4Addr) -> Result<(), SysError> {
         let mut address = SocketAddr::from((group, 0)).as_any();
         let place = address.as_mut_ptr().cast();

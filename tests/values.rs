@@ -1,4 +1,4 @@
-//! Values through publishers and subscribers: each is received as it was published, or somebody is told that it cannot be.
+//! Values through publishers and subscribers: each is received as its `Serialize` wrote it, or somebody is told that it cannot be.
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use fabricast::{LogPublisher, Node, Payload, RefuseReason, StateSubscriber, SubscriberError};
@@ -25,12 +25,12 @@ fn received<T: Payload<Borrowed = T, Owned = T>>(value: &T) -> T {
 
 /// What the CLI makes of a value: the program decodes by the schema alone.
 fn decoded<T: Payload<Borrowed = T>>(value: &T) -> String {
-    let (_dir, node) = node();
+    let (dir, node) = node();
     let mut publisher = node.state_publisher::<T>("t").open().expect("a publisher");
     publisher.publish(value).expect("published");
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_fabricast"))
         .args(["get", "shm:p/t"])
-        .env("FABRICAST_RUNTIME_DIR", _dir.path())
+        .env("FABRICAST_RUNTIME_DIR", dir.path())
         .output()
         .expect("the program runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

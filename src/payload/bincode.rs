@@ -140,7 +140,7 @@ fn bytes_reason(error: &BytesError) -> String {
         BytesError::Other(text) => (*text).into(),
         BytesError::OtherString(text) => text.clone(),
         BytesError::Serde(_) => {
-            "the type asks the bytes what they are, which they do not tell (untagged, tag, flatten)".into()
+            "the type needs a self-describing format, which this is not (serde's untagged, tag, content, flatten)".into()
         }
         other => other.to_string(),
     }

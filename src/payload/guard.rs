@@ -2,7 +2,7 @@
 //!
 //! - nesting ends at [`limits::SCHEMA_DEPTH_MAX`], so that no recursive type runs out of stack;
 //! - a count that bytes of this length cannot hold is refused before the first element, so that 2^60 elements
-//!   of no bytes each do not keep anybody busy;
+//!   of no bytes each cost nothing;
 //! - texts and byte strings are first borrowed and then copied, so that a false length allocates nothing.
 //!
 //! It works on what serde hands through, not on bytes. All of it is by value and inlined; a type without
@@ -18,6 +18,12 @@ use serde::de::{
 use super::DecodeError;
 use crate::limits;
 
+/// Elements that a payload of this many bytes may have. Elements of a byte and more, in sequences of sequences (each of which
+/// has 8 bytes of its own), never reach twice the length; the constant is for elements of none.
+pub(super) fn elements_max(len: usize) -> usize {
+    len.saturating_mul(2).saturating_add(limits::EMPTY_ELEMENTS_MAX)
+}
+
 /// What one decoding may still use up, and what stopped it.
 #[derive(Debug)]
 pub(super) struct Budget {
@@ -27,10 +33,9 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// The budget for a payload of this many bytes. Elements of a byte and more, in sequences of sequences (each
-    /// of which has 8 bytes of its own), never reach twice the length; the constant is for elements of none.
+    /// The budget for a payload of this many bytes.
     pub(super) fn new(len: usize) -> Self {
-        let elements_max = len.saturating_mul(2).saturating_add(limits::EMPTY_ELEMENTS_MAX);
+        let elements_max = elements_max(len);
         Self { elements_left: Cell::new(elements_max), elements_max, breach: RefCell::new(None) }
     }
 

@@ -5,7 +5,7 @@
 //! - `checked` stands between a value and it, and holds the value to the `plan` of its topic's schema;
 //! - `quick` does the same for every publish, as fast as it goes; where a value departs, `checked` decides and says why;
 //! - `schema` is the description that travels, `format` its parts, `trace` makes one out of a Rust type;
-//! - `dynamic` decodes by a schema alone, `difference` says what two of them differ in.
+//! - `dynamic` decodes by a schema alone, `difference` names what differs between two.
 
 mod bincode;
 mod checked;
@@ -61,10 +61,10 @@ pub use schema::{Schema, SchemaError};
 /// | --- | --- |
 /// | types that work | structs, tuples, enums, generics, options, sequences, maps, recursive types |
 /// | of the standard library | also `NonZero`, `IpAddr`, `SocketAddr`, `Duration`, `SystemTime` |
-/// | of other crates | `chrono`'s `DateTime` and `Naive` types, `uuid::Uuid`, `rust_decimal::Decimal` with `serde-str` |
+/// | of other crates | `chrono`'s `Naive` types and `DateTime` with offsets of whole minutes, `uuid::Uuid`, `rust_decimal::Decimal` with `serde-str` |
 /// | attributes that work | `rename`, `rename_all`, `default`, `transparent`, `remote`, `deny_unknown_fields` |
 /// | that work if one half is the reverse of the other | `with`, `from`, `try_from`, `into` |
-/// | `skip` of a field | the field is no part of the data: it arrives as its default |
+/// | `skip` of a field | the field is not sent: it arrives as its default |
 /// | `skip` of the last variants of an enum | publish refuses them |
 /// | refused when opened | `skip_serializing_if`, `skip_serializing`, `skip_deserializing`, `skip` of other variants |
 /// | refused when opened, for want of names in the bytes | `flatten`, `untagged`, `tag`, `content`, `alias`, `serde_json::Value` |
@@ -72,10 +72,12 @@ pub use schema::{Schema, SchemaError};
 ///
 /// `Decimal` without the feature `serde-str` works in a field with `#[serde(with = "rust_decimal::serde::str")]`.
 /// What `with` and conversions make of a value is checked with sample values when the topic is opened, not at each publish. Not
-/// found: functions that round (such as `chrono::serde::ts_milliseconds`), that always write the same, or that reorder or leave
+/// found: functions that round (such as `chrono::serde::ts_milliseconds`, or `DateTime` with an offset that has seconds), that always write the same, or that reorder or leave
 /// out elements of a sequence. Such a value is received as those functions wrote it.
 /// The check of a value costs about one comparison for each struct, sequence, option and enum in it. It takes several times as long
-/// as the encoding for types that contain themselves and sequences of elements without bytes, which have to be counted.
+/// as the encoding for types that contain themselves and sequences of elements without bytes, which have to be counted. A
+/// `Serialize` that writes the same bytes by other calls than `Deserialize` reads (bytes for a sequence of `u8`, a struct for a
+/// tuple) is encoded twice at each publish.
 ///
 /// # Types that check their values
 ///
@@ -195,7 +197,7 @@ pub trait Payload: 'static {
     fn schema() -> Result<Schema, SchemaError>;
 
     /// The same as [`Self::schema`] for a type that takes only certain values: these samples are tried first for its texts,
-    /// bytes, characters and numbers. They are no part of the schema.
+    /// bytes, characters and numbers. They are not part of the schema.
     ///
     /// # Errors
     ///
@@ -252,7 +254,7 @@ pub enum EncodeError {
     },
     /// The type's `Serialize` does not write what the schema of the topic has, and what its `Deserialize` would read: it
     /// would be received as another value.
-    #[error("the value would be received as another one: {reason}")]
+    #[error("the value would be received as a different value: {reason}")]
     Differs {
         /// Where it departs from the schema.
         reason: String,

@@ -15,7 +15,7 @@ use crate::{checksum, limits};
 /// type can decode its values.
 ///
 /// It travels as JSON of at most [`limits::SCHEMA_LEN_MAX`] bytes. Equal types give equal bytes on every host;
-/// the module that a type stands in is no part of it, its name and its fields' names are.
+/// it includes a type's name and its fields' names, but not its module.
 ///
 /// ```
 /// use fabricast::{Decoded, Payload, Schema};
@@ -167,7 +167,7 @@ impl Schema {
     }
 
     /// The schema of a payload with an encoding of its own, which only programs that know it can decode. The name stands for both:
-    /// a subscriber with the same name receives the values, one with another is refused. So let it tell the type, the
+    /// a subscriber with the same name receives the values, one with another is refused. Name the type, the
     /// encoding and its version: `Order (exchange format 3)`.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::fmt::{self, Display};
 use serde::ser::Error;
 
 use super::super::EncodeError;
+use super::super::guard::elements_max;
 use super::super::plan::{Leaf, Plan, ShapePlan, Step, TypePlan};
 use super::Checked;
 use crate::limits;
@@ -82,11 +83,6 @@ impl<'p> Check<'p> {
 
 const IGNORED: &str = "its Serialize ignores the error of one of its parts: return it instead";
 
-/// Elements that a payload of this many bytes may have.
-fn elements_max(len: usize) -> usize {
-    len.saturating_mul(2).saturating_add(limits::EMPTY_ELEMENTS_MAX)
-}
-
 impl<'p> Place<'p> {
     /// Notes whether a part was written.
     #[inline(always)]
@@ -140,6 +136,8 @@ impl<'p> Place<'p> {
             _ => self.leaf_inside(leaf),
         }
     }
+
+    // Those called `..._inside` are the ways through a newtype: calls, because what is always inlined cannot call itself.
 
     #[cold]
     fn leaf_inside<E: Error>(self, leaf: Leaf) -> Result<(), E> {

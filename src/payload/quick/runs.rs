@@ -9,8 +9,8 @@ pub(super) const ARRAY_LEN_MIN: usize = 33;
 
 /// The bodies of a schema. A body is a row of runs, each of which ends at an [`Op`]: all calls of a run are in one hash.
 ///
-/// There are none for a type whose values may be nested deeper than a subscriber would decode, or have elements without bytes:
-/// then there is more to count than these do.
+/// There are none for a type whose values may be nested deeper than a subscriber would decode, or have elements without bytes,
+/// because then there is more to count than these do; nor for tuples of 33 parts and more that are not all alike.
 #[derive(Debug)]
 pub(in super::super) struct Runs {
     runs: Box<[Run]>,

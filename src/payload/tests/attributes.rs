@@ -1,7 +1,7 @@
-//! Whatever attributes a type has: a value of it is received as it was published, or the type or the value is refused.
+//! Whatever attributes a type has: a value of it is received as its `Serialize` wrote it, or the type or the value is refused.
 //!
-//! A field under plain `skip` is declared by its author as no part of the data: it arrives as its default. Everything else
-//! is compared as a whole.
+//! A field under plain `skip` is not sent, as its author says: it arrives as its default. Everything else is compared as a
+//! whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -157,7 +157,36 @@ impl<T: Arbitrary + 'static> Arbitrary for Pair<T> {
     }
 }
 
-/// A field that its author declares as no part of the data.
+/// Fields that take few of the values that they are tried with leave enough tries to the others.
+#[test]
+fn flaws_are_found_beside_many_checked_fields() {
+    use chrono::{DateTime, Utc};
+    use uuid::Uuid;
+
+    #[derive(Serialize, Deserialize)]
+    struct Order<T> {
+        ids: [Uuid; 12],
+        client: Uuid,
+        times: (DateTime<Utc>, DateTime<Utc>, DateTime<Utc>),
+        even: Even,
+        field: T,
+        bounds: Bounds,
+    }
+    #[derive(Serialize, Deserialize)]
+    struct Halved(#[serde(serialize_with = "reversed::halved")] u32);
+    #[derive(Serialize, Deserialize)]
+    struct Noted {
+        #[serde(skip_serializing_if = "Option::is_none")]
+        note: Option<u8>,
+        size: u32,
+    }
+    assert!(Order::<u32>::schema().is_ok());
+    for refused in [Order::<Halved>::schema(), Order::<Noted>::schema()] {
+        refused.unwrap_err();
+    }
+}
+
+/// A field that is not sent.
 #[test]
 fn skipped_field_arrives_as_its_default() {
     #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

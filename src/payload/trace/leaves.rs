@@ -66,7 +66,8 @@ pub(super) struct Leaves {
     /// What this pass gave, in order.
     offered: Vec<Offer>,
     refusals: usize,
-    first_refusal: Option<String>,
+    /// Of the pass that came through most places, their number, the last of them, and why it was refused.
+    refusal: Option<(usize, String, String)>,
     variation: Option<Variation>,
 }
 
@@ -121,7 +122,7 @@ impl Leaves {
             settled: BTreeMap::new(),
             offered: Vec::new(),
             refusals: 0,
-            first_refusal: None,
+            refusal: None,
             variation: None,
         }
     }
@@ -192,8 +193,12 @@ impl Leaves {
 
     /// Moves on to other samples, because the type refused those of this pass. Fails when there are no more.
     pub(super) fn advance(&mut self, reason: String) -> Result<(), String> {
-        let first = self.first_refusal.get_or_insert(reason).clone();
-        let exhausted = self.exhausted(&first);
+        let places = self.offered.iter().map(|offer| &offer.place).collect::<BTreeSet<_>>().len();
+        if self.refusal.as_ref().is_none_or(|(most, ..)| *most < places) {
+            let place = self.offered.last().map_or_else(String::new, |offer| offer.place.clone());
+            self.refusal = Some((places, place, reason));
+        }
+        let exhausted = self.exhausted();
         self.refusals += 1;
         if self.refusals > REFUSALS_MAX {
             return Err(exhausted);
@@ -217,27 +222,24 @@ impl Leaves {
     }
 
     /// Says that a type takes no sample.
-    fn exhausted(&self, first: &str) -> String {
-        let last = self.offered.last().map(|offer| offer.place.as_str());
-        let place = last.map_or_else(String::new, |place| format!(" at {place}"));
-        let advice = match last.is_some_and(|place| place.ends_with(ANY_COUNT)) {
-            true => "",
+    fn exhausted(&self) -> String {
+        let (place, reason) = self.refusal.as_ref().map_or(("", ""), |(_, place, reason)| (place, reason));
+        let at = if place.is_empty() { "" } else { " at " };
+        let advice = match place.ends_with(ANY_COUNT) {
+            true => "validate after decoding",
             false => {
-                "give it one that it takes with sample(\"...\") of the publisher's and the subscriber's builder, or "
+                "pass one that it accepts to sample(\"...\") on the publisher's and the subscriber's builder, or validate after \
+                 decoding"
             }
         };
-        format!(
-            "its Deserialize refuses all sample values that it is tried with{place} ({first}); {advice}check values after \
-             decoding instead"
-        )
+        format!("its Deserialize rejects every sample value tried{at}{place} ({reason}): {advice}")
     }
 
-    /// Gives up the last alternative of a pass that was refused.
-    pub(super) fn ban(&mut self) {
+    /// Takes away the last alternative of a pass that was refused. Returns whether there was one.
+    pub(super) fn ban(&mut self) -> bool {
         let last = self.offered.iter().rfind(|offer| offer.alternative > 0);
-        if let (Some(offer), Some(variation)) = (last, &mut self.variation) {
-            variation.banned.entry(offer.place.clone()).or_default().insert(offer.alternative);
-        }
+        let (Some(offer), Some(variation)) = (last, &mut self.variation) else { return false };
+        variation.banned.entry(offer.place.clone()).or_default().insert(offer.alternative)
     }
 
     pub(super) fn integer<T: TryFrom<i128> + Copy>(&mut self, place: &str) -> Option<T> {

@@ -70,8 +70,8 @@ pub(super) fn short_name(path: &str) -> String {
 struct Tracer {
     leaves: Leaves,
     types: BTreeMap<String, TypeState>,
-    /// The name in the schema of a type, by its full name and the name that serde calls it.
-    names: BTreeMap<(&'static str, &'static str), String>,
+    /// The name in the schema of a type.
+    names: BTreeMap<TypeKey, String>,
     /// Grows whenever something becomes known.
     progress: usize,
     /// Places that all passes have been to.
@@ -81,6 +81,10 @@ struct Tracer {
     /// Variants that are being shown right now, outermost first.
     showing: Vec<(String, usize)>,
 }
+
+/// What tells types apart: the full name, the name that serde calls it, and those of fields or variants, because two versions
+/// of a crate have types of one full name.
+type TypeKey = (&'static str, &'static str, &'static [&'static str]);
 
 #[derive(Debug, Default)]
 struct TypeState {
@@ -168,15 +172,13 @@ impl Tracer {
         self.leaves.begin_variation();
         let variants: usize = self.types.values().map(|state| state.variants.len()).sum();
         let passes = variants.saturating_mul(VARIATIONS).clamp(VARIATIONS_MIN, VARIATIONS_MAX);
-        for _ in 0..passes {
-            if self.leaves.is_done() {
-                break;
-            }
+        let mut left = passes;
+        while left > 0 && !self.leaves.is_done() {
             self.begin_pass();
-            match T::deserialize(Probe::new(self, &mut None)) {
-                Ok(value) => samples.push(value),
-                Err(_) => self.leaves.ban(),
-            }
+            let outcome = T::deserialize(Probe::new(self, &mut None));
+            // A pass that takes an alternative away is made again: there are only so many.
+            left -= usize::from(outcome.is_ok() || !self.leaves.ban());
+            samples.extend(outcome.ok());
         }
     }
 
@@ -226,9 +228,15 @@ impl Tracer {
     }
 
     /// Enters a type: gives its name in the schema, and the state of a type seen for the first time.
-    fn enter<T: ?Sized>(&mut self, serde_name: &'static str, variants: Option<&[&'static str]>) -> String {
+    fn enter<T: ?Sized>(
+        &mut self,
+        serde_name: &'static str,
+        labels: &'static [&'static str],
+        is_enum: bool,
+    ) -> String {
         let path = std::any::type_name::<T>();
-        if let Some(name) = self.names.get(&(path, serde_name)) {
+        let key = (path, serde_name, labels);
+        if let Some(name) = self.names.get(&key) {
             return name.clone();
         }
         // The compiler's name has the generic arguments, but is another's if the type was renamed or is read
@@ -244,12 +252,12 @@ impl Tracer {
         }
         let unknown = |name: &&'static str| VariantState { name, shape: None, blocked: 0 };
         let state = TypeState {
-            is_enum: variants.is_some(),
-            variants: variants.unwrap_or(&[""]).iter().map(unknown).collect(),
+            is_enum,
+            variants: if is_enum { labels } else { &[""] }.iter().map(unknown).collect(),
             ..TypeState::default()
         };
         self.types.insert(name.clone(), state);
-        self.names.insert((path, serde_name), name.clone());
+        self.names.insert(key, name.clone());
         name
     }
 

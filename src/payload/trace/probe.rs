@@ -11,7 +11,7 @@ use super::super::format::{Field, Format, Shape};
 use super::Tracer;
 use super::leaves::{Leaves, Len};
 
-/// How deep a pass may go. A type has to be nested this deep, not a value: a pass enters none twice.
+/// How deep a pass may go. A type has to be nested this deep, not a value: a pass goes into each once, and once more to end it.
 const DEPTH_MAX: usize = 256;
 
 /// One place in a type: what is deserialized from it is noted in `format`, or not if it was cut short.
@@ -53,8 +53,8 @@ impl Error for TraceError {
 /// What a type asks for that only self-describing bytes can answer.
 fn self_describing() -> TraceError {
     TraceError::Untraceable(
-        "its Deserialize asks the bytes what they are, which they do not tell; remove serde's untagged, tag, \
-         content and flatten attributes, or publish a plain type in its place"
+        "its Deserialize needs a self-describing format, which this is not; remove serde's untagged, tag, content and \
+         flatten attributes, or publish a plain type in its place"
             .into(),
     )
 }
@@ -92,7 +92,8 @@ impl<'t> Probe<'t> {
         visit: impl FnOnce(&mut Parts<'t>) -> Result<V::Value, TraceError>,
         shape: impl FnOnce(Vec<Format>) -> Result<Shape, TraceError>,
     ) -> Result<V::Value, TraceError> {
-        let entry = self.tracer.enter::<V::Value>(name, None);
+        let fields = if let Labels::Names(fields) = labels { fields } else { &[] };
+        let entry = self.tracer.enter::<V::Value>(name, fields, false);
         let choice = self.tracer.begin(&entry, self.closing).ok_or_else(blocked)?;
         let place = Self { place: entry.clone(), ..self };
         let (mut parts, format) = place.parts(labels, len, choice.closing);
@@ -271,7 +272,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         variants: &'static [&'static str],
         visitor: V,
     ) -> Result<V::Value, TraceError> {
-        let entry = self.tracer.enter::<V::Value>(name, Some(variants));
+        let entry = self.tracer.enter::<V::Value>(name, variants, true);
         let choice = self.tracer.begin(&entry, self.closing).ok_or_else(blocked)?;
         let mut shape = None;
         let variant = VariantProbe {

@@ -450,13 +450,36 @@ fn a_node_that_hangs_up_is_an_error_at_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "fake");
     let server = std::thread::spawn(move || drop(listener.accept()));
-    let error = subscribe(dir.path(), Delivery::Pull, PATIENCE).expect_err("nobody is there");
-    let gone = matches!(error, SubscriberError::Session { source: ControlError::Disconnected, .. });
-    assert!(gone, "{error}");
+    // It is dialled again. The socket's file is still there.
+    for _ in 0..2 {
+        let error = subscribe(dir.path(), Delivery::Pull, PATIENCE).expect_err("nobody is there");
+        assert!(matches!(error, SubscriberError::Unreachable { .. }), "{error}");
+    }
     server.join().expect("it hung up");
-    // The socket's file is still there.
-    let error = subscribe(dir.path(), Delivery::Pull, PATIENCE).expect_err("nobody is there");
-    assert!(matches!(error, SubscriberError::Unreachable { .. }), "{error}");
+    std::fs::remove_file(dir.path().join("fake.sock")).expect("the file is there");
+    let listener = RawListener::bind(dir.path(), "fake");
+    std::thread::spawn(move || (0..).for_each(|_| drop(listener.accept())));
+    let error = subscribe(dir.path(), Delivery::Pull, PATIENCE).expect_err("it hangs up each time");
+    let is_cut = matches!(error, SubscriberError::Session { source: ControlError::Disconnected, .. });
+    assert!(is_cut, "{error}");
+}
+
+#[test]
+fn who_is_in_the_queue_of_a_node_that_dies_reaches_the_next_of_its_name() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let dying = RawListener::bind(dir.path(), "fake");
+    let subscriber = std::thread::spawn({
+        let dir = dir.path().to_owned();
+        move || subscribe(&dir, Delivery::Pull, PATIENCE)
+    });
+    dying.wait_dialled();
+    let node = Node::builder().name("fake").expect("a name").runtime_dir(dir.path()).open().expect("a node");
+    let mut publisher = node.state_publisher::<Raw>("t").open().expect("a publisher");
+    publisher.publish(b"value").expect("published");
+    drop(dying);
+    let mut subscriber = subscriber.join().expect("it ran").expect("the next node answers");
+    let sample = subscriber.try_receive().expect("received").expect("there is one");
+    assert_eq!(sample.value, b"value");
 }
 
 #[test]

@@ -138,16 +138,38 @@ pub(super) enum LinkError {
     Random(std::io::Error),
 }
 
+/// How often a session is dialled again that was cut before the peer said hello.
+const REDIALS_MAX: u32 = 3;
+
 impl Link {
     /// A session with the node at this address that is there already, and takes more.
     pub(super) fn known(core: &NodeCore, address: &Address) -> Option<Arc<Self>> {
         core.links().lock().iter().find(|link| link.takes_more(address)).cloned()
     }
 
-    /// A new session with the node at this address.
+    /// A new session with the node at this address. A node that dies leaves connections in its queue; they dial again, to find
+    /// that it is gone, or the next node of its name.
     pub(super) fn dial(core: &NodeCore, address: &Address, patience_ns: u64) -> Result<Arc<Self>, LinkError> {
+        let deadline_ns = core.clock().monotonic_ns().saturating_add(patience_ns);
+        let mut left = REDIALS_MAX;
+        loop {
+            let left_ns = deadline_ns.saturating_sub(core.clock().monotonic_ns());
+            match Self::dial_once(core, address, left_ns, patience_ns) {
+                Err(LinkError::Session(ControlError::Disconnected)) if left > 0 => left -= 1,
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Dials for so long, for a session with this patience.
+    fn dial_once(
+        core: &NodeCore,
+        address: &Address,
+        left_ns: u64,
+        patience_ns: u64,
+    ) -> Result<Arc<Self>, LinkError> {
         core.check_runs().map_err(LinkError::Session)?;
-        let (connection, left_ns) = core.dial(address, patience_ns).map_err(LinkError::Fabric)?;
+        let (connection, left_ns) = core.dial(address, left_ns).map_err(LinkError::Fabric)?;
         let link = Self::new(core, connection, patience_ns)?;
         link.state.lock().session.expect_hello_until(core.clock().monotonic_ns().saturating_add(left_ns));
         let link = Arc::new(Self { address: Some(address.clone()), ..link });

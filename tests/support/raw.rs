@@ -289,6 +289,12 @@ impl RawListener {
         Self { socket }
     }
 
+    /// Waits for somebody to dial, and leaves the connection in the queue.
+    pub(crate) fn wait_dialled(&self) {
+        let mut sockets = [PollFd::new(&self.socket, PollFlags::IN)];
+        while rustix::event::poll(&mut sockets, None) == Err(Errno::INTR) {}
+    }
+
     /// Waits for somebody to dial.
     pub(crate) fn accept(&self) -> RawPeer {
         RawPeer { socket: rustix::net::accept(&self.socket).expect("somebody dials") }

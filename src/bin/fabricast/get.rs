@@ -64,17 +64,20 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     check_keyless(target, arguments.key.as_deref(), "KEY")?;
     let mut subscriber = setting.subscribe_any(target, Delivery::Pull, LogStart::Back(1))?;
     let interrupt = Interrupt::install()?;
-    let Some(sample) = newest(&mut subscriber, arguments.wait, &interrupt)? else {
-        if interrupt.came() {
-            return Ok(Exit::Interrupted);
+    let sample = match newest(&mut subscriber, arguments.wait, &interrupt)? {
+        Newest::Value(sample) => sample,
+        _ if interrupt.came() => return Ok(Exit::Interrupted),
+        Newest::Nothing => {
+            let what = "wait for a value with --wait TIME, or for more than one with `fabricast watch`";
+            return Err(Failure::new(
+                Exit::No,
+                format!("nothing has been published to {target} yet: {what}"),
+            ));
         }
-        let sequence = subscriber.report(false)?.sequence;
-        if sequence != Sequence::NONE {
+        Newest::Unread(sequence) => {
             let sentence = format!("value {sequence} of {target} cannot be read: it may be damaged");
             return Err(Failure::new(Exit::No, sentence));
         }
-        let what = "wait for a value with --wait TIME, or for more than one with `fabricast watch`";
-        return Err(Failure::new(Exit::No, format!("nothing has been published to {target} yet: {what}")));
     };
     let mut out = std::io::stdout().lock();
     let undecodable = |source| {
@@ -95,29 +98,59 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     Ok(Exit::Done)
 }
 
-/// The newest value. `None` when nothing was published within this time.
+/// What came of looking for the newest value.
+#[derive(Debug, PartialEq)]
+enum Newest<V> {
+    Value(V),
+    /// Nothing has been published.
+    Nothing,
+    /// This value was there before the last look, which found none.
+    Unread(Sequence),
+}
+
+/// Looks for the newest value for this time.
 fn newest(
     subscriber: &mut Subscription,
     wait: Duration,
     interrupt: &Interrupt,
-) -> Result<Option<Value>, Failure> {
+) -> Result<Newest<Value>, Failure> {
     let deadline = Deadline::after(wait);
     while deadline.left() > LOOK_INTERVAL {
         match take(subscriber, LOOK_INTERVAL, interrupt) {
-            Ok(None) if interrupt.came() => return Ok(None),
+            Ok(None) if interrupt.came() => return Ok(Newest::Nothing),
             Ok(None) if is_abandoned() => return Err(Failure::ClosedPipe),
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
-            outcome => return Ok(outcome?),
+            Ok(Some(value)) => return Ok(Newest::Value(value)),
+            Err(error) => return Err(error.into()),
         }
     }
-    match take(subscriber, deadline.left(), interrupt) {
-        Err(ReceiveError::Contended { .. }) => Ok(take(subscriber, CONTENTION, interrupt)?),
-        // Over a wire a look that gives nothing may have been too short to fetch what is there.
-        Ok(None) if !interrupt.came() && subscriber.report(false)?.sequence != Sequence::NONE => {
-            Ok(take(subscriber, CONTENTION, interrupt)?)
-        }
-        outcome => Ok(outcome?),
+    last_looks(
+        subscriber,
+        |subscriber, again| {
+            let timeout = if again { CONTENTION } else { deadline.left() };
+            if again && interrupt.came() { Ok(None) } else { take(subscriber, timeout, interrupt) }
+        },
+        |subscriber| Ok(subscriber.report(false)?.sequence),
+    )
+}
+
+/// Looks once, and once more if there is a value: over a wire the first look may have been too short to fetch it.
+fn last_looks<S, V>(
+    subscriber: &mut S,
+    mut look: impl FnMut(&mut S, bool) -> Result<Option<V>, ReceiveError>,
+    sequence: impl FnOnce(&mut S) -> Result<Sequence, Failure>,
+) -> Result<Newest<V>, Failure> {
+    match look(subscriber, false) {
+        Ok(Some(value)) => return Ok(Newest::Value(value)),
+        Ok(None) | Err(ReceiveError::Contended { .. }) => {}
+        Err(error) => return Err(error.into()),
     }
+    // Asked before the last look: a value that is published after it was not there to be read.
+    let sequence = sequence(subscriber)?;
+    if sequence == Sequence::NONE {
+        return Ok(Newest::Nothing);
+    }
+    Ok(look(subscriber, true)?.map_or(Newest::Unread(sequence), Newest::Value))
 }
 
 /// The next value. A publisher that laps the ring of a log before one has looked leaves newer records behind.
@@ -132,4 +165,29 @@ fn take(
         taken = subscriber.take(CONTENTION, interrupt, keep);
     }
     taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is found of a topic whose newest value has this number at the time of the first look, of the question for its
+    /// sequence, and of the last look, if looks find what is there.
+    fn found(newest: [u64; 3], finds: bool) -> Newest<u64> {
+        let mut times = newest.into_iter();
+        let look = |times: &mut std::array::IntoIter<u64, 3>, _| {
+            let newest = times.next().filter(|newest| *newest > 0);
+            Ok(newest.filter(|_| finds))
+        };
+        last_looks(&mut times, look, |times| Ok(times.next().map_or(Sequence::NONE, Sequence::new))).unwrap()
+    }
+
+    #[test]
+    fn value_that_is_published_during_the_looks_is_not_damaged() {
+        assert_eq!(found([0, 0, 0], true), Newest::Nothing);
+        assert_eq!(found([0, 0, 1], true), Newest::Nothing);
+        assert_eq!(found([0, 1, 1], true), Newest::Value(1));
+        assert_eq!(found([1, 1, 1], true), Newest::Value(1));
+        assert_eq!(found([1, 1, 2], false), Newest::Unread(Sequence::new(1)));
+    }
 }

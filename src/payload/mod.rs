@@ -61,19 +61,22 @@ pub use schema::{Schema, SchemaError};
 /// | --- | --- |
 /// | types that work | structs, tuples, enums, generics, options, sequences, maps, recursive types |
 /// | of the standard library | also `NonZero`, `IpAddr`, `SocketAddr`, `Duration`, `SystemTime` |
-/// | of other crates | `chrono`'s `Naive` types and `DateTime` with offsets of whole minutes, `uuid::Uuid`, `rust_decimal::Decimal` with `serde-str` |
+/// | of other crates | `chrono`'s `DateTime` and `Naive` types, `uuid::Uuid`, `rust_decimal::Decimal` with `serde-str` |
 /// | attributes that work | `rename`, `rename_all`, `default`, `transparent`, `remote`, `deny_unknown_fields` |
 /// | that work if one half is the reverse of the other | `with`, `from`, `try_from`, `into` |
 /// | `skip` of a field | the field is not sent: it arrives as its default |
 /// | `skip` of the last variants of an enum | publish refuses them |
-/// | refused when opened | `skip_serializing_if`, `skip_serializing`, `skip_deserializing`, `skip` of other variants |
+/// | refused when opened | `skip_serializing_if`, `skip_serializing`, `skip_deserializing` of a field, `skip` of other variants |
 /// | refused when opened, for want of names in the bytes | `flatten`, `untagged`, `tag`, `content`, `alias`, `serde_json::Value` |
 /// | refused by publish | values nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX) |
 ///
 /// `Decimal` without the feature `serde-str` works in a field with `#[serde(with = "rust_decimal::serde::str")]`.
-/// What `with` and conversions make of a value is checked with sample values when the topic is opened, not at each publish. Not
-/// found: functions that round (such as `chrono::serde::ts_milliseconds`, or `DateTime` with an offset that has seconds), that always write the same, or that reorder or leave
-/// out elements of a sequence. Such a value is received as those functions wrote it.
+///
+/// What `with`, conversions and a type's own `Serialize` make of a value is checked with sample values when the topic is opened, not
+/// at each publish. Not found: functions that round (such as `chrono::serde::ts_milliseconds`, or chrono's own for an offset from UTC
+/// with seconds), that always write the same, or that reorder or leave out elements of a sequence. Such a value is received as those
+/// functions wrote it.
+///
 /// The check of a value costs about one comparison for each struct, sequence, option and enum in it. It takes several times as long
 /// as the encoding for types that contain themselves and sequences of elements without bytes, which have to be counted. A
 /// `Serialize` that writes the same bytes by other calls than `Deserialize` reads (bytes for a sequence of `u8`, a struct for a

@@ -4,7 +4,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// All of it, bytes: one batch of full length uses it up.
 const LEN: u64 = limits::LOG_COPY_LEN_MAX as u64 / 2;
 
-/// What the thread of a node has for landing regions in one turn: how much of logs it may still copy to them before everything
+/// What the thread of a node has for landing regions in one turn: how much it may still copy to them before everything
 /// else has its turn (see [`limits::LOG_COPY_LEN_MAX`]), and what time it is.
 #[derive(Debug)]
 pub(crate) struct CopyRoom {

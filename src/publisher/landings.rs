@@ -76,26 +76,32 @@ impl StateLandings {
     }
 
     /// Writes the newest value into a landing region, beside a publisher that may be overwriting it: it is revealed
-    /// only when it was still whole after it had been copied.
-    fn bring_up_to_date(&self, landing: &mut Landing) {
+    /// only when it was still whole after it had been copied. Says whether it was left for another turn, for want of room.
+    fn bring_up_to_date(&self, landing: &mut Landing, room: &CopyRoom) -> bool {
         for _ in 0..ATTEMPTS_MAX {
             if landing.hidden().is_none() {
                 let sequence = self.newest();
                 if sequence <= landing.written() {
-                    return;
+                    return false;
                 }
-                landing.write_hidden(&self.registration, self.held(sequence));
+                if room.is_used_up() {
+                    return true;
+                }
+                let held = self.held(sequence);
+                room.set(room.left().saturating_sub(held.payload_len as u64));
+                landing.write_hidden(&self.registration, held);
             }
-            let Some(hidden) = landing.hidden() else { return };
+            let Some(hidden) = landing.hidden() else { return false };
             // Acquire: if any word of the copy is of a later value, the load below sees that value's predecessor.
             fence(Ordering::Acquire);
             let ahead = self.newest().get() - hidden.sequence.get();
             let whole = ahead + 1 < u64::from(self.geometry.slot_count());
             landing.reveal(&self.registration, whole);
             if whole {
-                return;
+                return false;
             }
         }
+        false
     }
 
     /// What the repository's slot of this sequence says of it.
@@ -117,10 +123,11 @@ impl Landings for StateLandings {
         remote: Box<dyn RemoteWrite>,
         closed: &Arc<AtomicBool>,
         _: LogStart,
-        _: &CopyRoom,
+        room: &CopyRoom,
     ) -> bool {
         let mut landing = Landing::new(remote, self.geometry, self.epoch, Arc::clone(closed));
-        self.bring_up_to_date(&mut landing);
+        // What there is no room for comes when it is tended.
+        self.bring_up_to_date(&mut landing, room);
         if landing.is_closed() {
             return false;
         }
@@ -143,7 +150,7 @@ impl Landings for StateLandings {
         let (mut soon, mut has_written) = (false, false);
         for landing in waiting.iter_mut() {
             let before = landing.written();
-            self.bring_up_to_date(landing);
+            soon |= self.bring_up_to_date(landing, room);
             has_written |= landing.written() != before;
             soon |= landing.tend() < TENDED_CLOSELY || landing.is_behind();
         }

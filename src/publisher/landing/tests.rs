@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::*;
 use crate::fabric::{NothingToRevoke, Revocation, Waker};
 use crate::id::NodeName;
-use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY};
+use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MAX};
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
 use crate::publisher::{CopyRoom, PublishedTopic, StateParts, StatePublisher, TopicParts};
@@ -188,6 +188,27 @@ fn any_len(sequence: u64) -> usize {
     usize::try_from(sequence.wrapping_mul(7919) % (LEN_MAX as u64 + 1)).unwrap()
 }
 
+/// A publisher of values of up to this length.
+fn publisher(
+    slot_count: u32,
+    payload_len_max: usize,
+    seed: u64,
+) -> (StatePublisher<Raw>, Arc<PublishedTopic>) {
+    let name: NodeName = "publishing".parse().unwrap();
+    let fabric = Network::new(seed, Reach::Mapped).fabric(&name);
+    let topic = TopicParts {
+        fabric: &fabric,
+        clock: Arc::new(VirtualClock::default()),
+        waker: Arc::new(Waker::new().unwrap()),
+        node: Arc::new(()),
+        host: "host",
+        name: "topic".parse().unwrap(),
+        payload_len_max,
+        samples: &[],
+    };
+    StatePublisher::<Raw>::open(StateParts { topic, slot_count }).unwrap()
+}
+
 impl World {
     fn new(slot_count: u32, has_word_order: bool, seed: u64) -> Self {
         Self::over(slot_count, seed, |len| Wire::new(has_word_order, len, seed))
@@ -203,22 +224,7 @@ impl World {
     }
 
     fn over(slot_count: u32, seed: u64, wire: impl FnOnce(usize) -> Wire) -> Self {
-        let name: NodeName = "publishing".parse().unwrap();
-        let fabric = Network::new(seed, Reach::Mapped).fabric(&name);
-        let (publisher, topic) = StatePublisher::<Raw>::open(StateParts {
-            topic: TopicParts {
-                fabric: &fabric,
-                clock: Arc::new(VirtualClock::default()),
-                waker: Arc::new(Waker::new().unwrap()),
-                node: Arc::new(()),
-                host: "host",
-                name: "topic".parse().unwrap(),
-                payload_len_max: LEN_MAX,
-                samples: &[],
-            },
-            slot_count,
-        })
-        .unwrap();
+        let (publisher, topic) = publisher(slot_count, LEN_MAX, seed);
         let geometry = topic.geometry().state().unwrap();
         let wire = wire(geometry.region_len());
         let target = Arc::clone(&wire.0.lock().target);
@@ -294,6 +300,41 @@ fn a_slow_subscriber_keeps_nobody_else_waiting_for_the_end() {
     assert!(topic.landings().owe(&slow_closed));
     slow.complete();
     assert!(!topic.landings().owe(&slow_closed));
+}
+
+/// However many join at once, the thread of the node copies to a few of them before everything else has its turn.
+#[test]
+fn long_values_are_copied_to_a_few_subscribers_a_turn() {
+    const LONG: usize = 1 << 20;
+    let (mut publisher, topic) = publisher(2, LONG, 1);
+    publisher.publish(&payload(1, LONG)).unwrap();
+    let room = CopyRoom::new();
+    let a_turn = LOG_COPY_LEN_MAX / 2 / LONG;
+    let begun =
+        |wires: &[Wire]| wires.iter().map(|wire| wire.posted().len()).filter(|posts| *posts > 0).count();
+    let wires: Vec<_> = (0..8).map(|seed| Wire::new(false, topic.geometry().region_len(), seed)).collect();
+    for wire in &wires {
+        let closed = Arc::default();
+        assert!(topic.landings().lend(Box::new(wire.clone()), &closed, LogStart::Newest, &room));
+    }
+    assert_eq!(begun(&wires), a_turn);
+    wires.iter().for_each(Wire::complete);
+    for turn in 2..=8 / a_turn {
+        room.refill();
+        assert!(topic.landings().tend(&room).again_ns.is_some(), "turn {turn}");
+        // Those of the turn before are revealed, and as many begun.
+        assert!(begun(&wires) <= 2 * a_turn, "turn {turn}");
+        wires.iter().for_each(Wire::complete);
+    }
+    room.refill();
+    topic.landings().tend(&room);
+    for wire in &wires {
+        wire.complete();
+        let target = Arc::clone(&wire.0.lock().target);
+        let mut reader = StateReader::new(topic.geometry().state().unwrap(), topic.epoch(), topic.topic_id());
+        let verified = reader.follow(&target, || 0).unwrap().expect("it has the value");
+        assert_eq!(verified.payload, payload(1, LONG));
+    }
 }
 
 #[test]

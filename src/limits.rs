@@ -201,7 +201,8 @@ pub const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 /// Bytes of a log in one batch to a landing region on the same host, if no record is longer. A turn of a node's thread begins no
 /// further batch for those that join once it has copied half as many to them, nor for those that are behind once it has copied
 /// half as many to these: it copies less than three times as many, for all topics and subscribers together. Then the sessions
-/// and the heartbeats have their turn. The newest values of state topics count as well, and are as long as they are. (A publisher that has just committed copies in a thread of its own.)
+/// and the heartbeats have their turn. The newest values of state topics count as well, and are as long as they are. (A
+/// publisher that has just committed copies in a thread of its own.)
 pub const LOG_COPY_LEN_MAX: usize = 4 << 20;
 
 /// How soon the node's thread looks again after landing regions that are not up to date yet, nanoseconds.

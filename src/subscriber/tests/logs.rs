@@ -25,15 +25,33 @@ fn payload(number: u64) -> Vec<u8> {
     vec![number.to_le_bytes()[0] & 0x7f; usize::try_from(number * 7 % LEN_MAX as u64).unwrap() + 1]
 }
 
-/// Frames of so many records that were never published, in memory of their own.
-fn forged_frames(first: u64, count: u64, len: usize) -> (Region, ByteRange) {
+/// What is wrong with a forged frame.
+#[derive(Clone, Copy, Debug)]
+enum Flaw {
+    /// Its sequence.
+    Sequence(u64),
+    /// Its checksum.
+    Checksum,
+    /// Its length: the frame ends behind the datagram.
+    Len,
+}
+
+const FLAWS: [Flaw; 5] =
+    [Flaw::Sequence(1), Flaw::Sequence(1 << 63), Flaw::Sequence(u64::MAX), Flaw::Checksum, Flaw::Len];
+
+/// Frames of so many records that were never published, in memory of their own. The last one may have a flaw.
+fn forged_frames(first: u64, count: u64, len: usize, flaw: Option<Flaw>) -> (Region, ByteRange) {
     let check = FrameCheck::new(topic_id(), EPOCH);
     let mut words = Vec::new();
     for sequence in first..first + count {
+        let flaw = flaw.filter(|_| sequence + 1 == first + count);
         let payload = vec![FORGED; len];
+        let sequence = if let Some(Flaw::Sequence(wrong)) = flaw { wrong } else { sequence };
         let (sequence, payload_len) = (Sequence::new(sequence), u32::try_from(len).unwrap());
         let header = FrameHeader { sequence, payload_len, crc: 0, published_ns: 5 };
-        let header = FrameHeader { crc: check.of(&header, &payload), ..header };
+        let mut header = FrameHeader { crc: check.of(&header, &payload), ..header };
+        header.crc ^= u32::from(matches!(flaw, Some(Flaw::Checksum)));
+        header.payload_len += if let Some(Flaw::Len) = flaw { 8 } else { 0 };
         words.extend(header.emit());
         let padded: Vec<u8> = payload.into_iter().chain([0; WORD]).take(frame_len(len) - 24).collect();
         words.extend(padded.chunks(WORD).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap())));
@@ -45,13 +63,18 @@ fn forged_frames(first: u64, count: u64, len: usize) -> (Region, ByteRange) {
 
 impl World {
     fn new(seed: u64) -> Self {
+        Self::starting(seed, LogStart::Earliest)
+    }
+
+    fn starting(seed: u64, start: LogStart) -> Self {
         let geometry = LogGeometry::new(CAPACITY, LEN_MAX).unwrap();
         let memory = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
         let line = Geometry::from(geometry).static_line(EPOCH, topic_id(), 0);
         let writer = LogWriter::new(Arc::clone(&memory), geometry, &line);
         let Ends { net, receiver, subscription, .. } = subscribe(seed, &memory, geometry.into());
-        let subscriber = LogSubscriber::open(subscription, LogStart::Earliest).unwrap();
-        let (next, forged, lapped, contradictions) = (1, None, 0, 0);
+        let subscriber = LogSubscriber::open(subscription, start).unwrap();
+        let (forged, lapped, contradictions) = (None, 0, 0);
+        let next = subscriber.next_sequence().get();
         Self { writer, net, receiver, subscriber, next, forged, lapped, contradictions }
     }
 
@@ -60,6 +83,11 @@ impl World {
     }
 
     fn publish(&mut self, count: u64) {
+        self.publish_so(count, true);
+    }
+
+    /// Publishes so many records, which come inline or have to be fetched.
+    fn publish_so(&mut self, count: u64, is_inline: bool) {
         let first = self.newest() + 1;
         for number in first..first + count {
             self.writer.append(&payload(number), number).unwrap();
@@ -69,6 +97,7 @@ impl World {
         let memory = Arc::clone(self.writer.region());
         let range = self.writer.geometry().range(positions);
         let records = u32::try_from(count).unwrap();
+        let range = range.filter(|_| is_inline);
         let inline = range.map(|range| Inline { memory: &memory, range, records });
         self.net.tell([newest.get(), positions[1]], inline);
     }
@@ -78,10 +107,15 @@ impl World {
         self.net.pass(ns, position);
     }
 
-    fn forge(&mut self, count: u64, len: usize) {
+    fn forge(&mut self, count: u64, len: usize, flaw: Option<Flaw>) {
+        self.forge_at(0, count, len, flaw);
+    }
+
+    /// The same so many bytes behind the place of the next record, or before it.
+    fn forge_at(&mut self, shift: i64, count: u64, len: usize, flaw: Option<Flaw>) {
         let (newest, end) = (self.newest(), self.writer.committed_end());
-        let (memory, range) = forged_frames(newest + 1, count, len);
-        let position = end + range.len as u64;
+        let (memory, range) = forged_frames(newest + 1, count, len, flaw);
+        let position = (end + range.len as u64).wrapping_add_signed(shift);
         let records = u32::try_from(count).unwrap();
         self.net.forge([newest + count, position], Some(Inline { memory: &memory, range, records }));
     }
@@ -174,8 +208,16 @@ fn forged_records_are_found_and_the_real_ones_are_received() {
             (0..15).for_each(|_| world.step());
             world.settle();
             let (count, len) = (1 + world.net.random.below(3), world.net.random.index(LEN_MAX) + 1);
-            match world.net.random.below(3) {
-                0 => world.forge(count, len),
+            match world.net.random.below(5) {
+                0 => world.forge(count, len, None),
+                3 => {
+                    let flaw = FLAWS[world.net.random.index(FLAWS.len())];
+                    world.forge(count, len, Some(flaw));
+                }
+                4 => {
+                    let shift = [-8, 8, 1 << 20, i64::MIN][world.net.random.index(4)];
+                    world.forge_at(shift, count, len, None);
+                }
                 1 => {
                     let ahead = [1, 1 << 20, 1 << 63][world.net.random.index(3)];
                     let position = world.net.random.next() / 8 * 8;
@@ -185,7 +227,8 @@ fn forged_records_are_found_and_the_real_ones_are_received() {
                 _ => {}
             }
             (0..world.net.random.below(3)).for_each(|_| world.receive());
-            world.publish(count);
+            let is_inline = world.net.random.once_in(2);
+            world.publish_so(count, is_inline);
             (0..world.net.random.below(5)).for_each(|_| world.receive());
             world.publish(2);
             world.settle();
@@ -211,7 +254,7 @@ fn a_forged_record_does_not_stand_in_for_the_real_one() {
             world.publish(1);
             world.settle();
         }
-        world.forge(1, len);
+        world.forge(1, len, None);
         (0..9).for_each(|_| world.receive());
         assert_eq!(world.forged, Some(5), "it is the next one, for a subscriber");
         (0..published).for_each(|_| world.publish(1));
@@ -222,5 +265,47 @@ fn a_forged_record_does_not_stand_in_for_the_real_one() {
         world.publish(3);
         world.settle();
         assert_eq!((world.next, world.contradictions), (8 + published, 1));
+    }
+}
+
+/// What came inline and is not a record was not received: the real record in its place is not compared with it.
+#[test]
+fn a_forged_frame_that_is_not_a_record_costs_no_real_record() {
+    for (flaw, before) in FLAWS.into_iter().flat_map(|flaw| [(flaw, 0), (flaw, 2)]) {
+        let mut world = World::new(0);
+        (world.net.lose_permille, world.net.delay_ns_max) = (0, 0);
+        for _ in 0..4 {
+            world.publish(1);
+            world.settle();
+        }
+        world.forge(before + 1, 16, Some(flaw));
+        (0..9).for_each(|_| world.receive());
+        // Those before it are forged, too, and are records.
+        let contradictions = u64::from(before > 0);
+        assert_eq!((world.next, world.contradictions), (5, contradictions), "{flaw:?} after {before}");
+        world.publish_so(3, false);
+        world.settle();
+        assert_eq!((world.next, world.contradictions), (8, contradictions), "{flaw:?} after {before}");
+        assert_eq!((world.subscriber.stats().withdrawn, world.lapped), (before, 0));
+    }
+}
+
+/// They are received by nobody, so that nothing is to be withdrawn.
+#[test]
+fn forged_records_before_the_first_one_asked_for_are_not_contradicted() {
+    for count in [1, 3] {
+        let mut world = World::starting(0, LogStart::At(Sequence::new(8)));
+        (world.net.lose_permille, world.net.delay_ns_max) = (0, 0);
+        for _ in 0..4 {
+            world.publish(1);
+            world.settle();
+        }
+        world.forge(count, 16, None);
+        (0..9).for_each(|_| world.receive());
+        world.publish(6);
+        world.settle();
+        assert_eq!((world.next, world.contradictions), (11, 0));
+        let stats = world.subscriber.stats();
+        assert_eq!((stats.received, stats.withdrawn), (3, 0));
     }
 }

@@ -149,6 +149,7 @@ impl LogReader {
                 // It was not known to be there.
                 Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !is_sure(self) => {
                     self.until = self.from;
+                    self.drop_untaken();
                     return None;
                 }
                 Parsed::Damaged(words) if self.is_settled() && !self.doubts => self.pass_damaged(words),

@@ -70,11 +70,12 @@ impl LogReader {
     /// fetched, and what they say is not known to be true.
     pub(crate) fn take_inline(&mut self, frames: &[u64], from: u64) -> bool {
         let held_until = self.held_until();
-        if self.unproven.is_off || self.wants_more() || self.at.is_none() || from != held_until {
+        // Before the first record that was asked for nobody receives them, so that there would be nothing to withdraw.
+        let is_received = self.at == Some(self.next);
+        if self.unproven.is_off || self.wants_more() || !is_received || from != held_until {
             return false;
         }
         if !self.is_unproven() && self.from == self.until {
-            // What was kept was not taken, because it was wrong.
             self.unproven.words.clear();
             self.unproven.from = from;
         }
@@ -100,6 +101,12 @@ impl LogReader {
     fn unproven_words(&self) -> usize {
         let taken = self.position.saturating_sub(self.unproven.from) / WORD as u64;
         usize::try_from(taken).unwrap_or(usize::MAX).min(self.unproven.words.len())
+    }
+
+    /// Drops the frames that came inline and were not taken: the real ones in their place are not compared with them.
+    pub(super) fn drop_untaken(&mut self) {
+        let taken = self.unproven_words();
+        self.unproven.words.truncate(taken);
     }
 
     /// What to fetch to compare them with the repository. After a difference the hot line alone: it tells whether the frame was

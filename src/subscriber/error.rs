@@ -90,9 +90,9 @@ pub enum ReceiveError {
         /// How many they are.
         count: u64,
     },
-    /// Values or records that were published before the topic ended, and that will not be received any more: of a log, because
-    /// the connection was lost before this subscriber came to them, or the publisher's node went before it could write them; of
-    /// any topic, because this subscriber pulls over a wire and came too late. The next call tells the end.
+    /// Values or records that were published before the topic ended and cannot be received any more: the connection was lost
+    /// before they were read, the publisher's node stopped before it had written them, the topic's next incarnation ended meanwhile,
+    /// or this subscriber pulls over a wire and read too late. The next call reports the end.
     #[error(
         "{count} values or records from {first_lost} on, the last ones of the topic, cannot be received any more: the publisher or the \
          connection was gone before they were"
@@ -119,7 +119,8 @@ pub enum ReceiveError {
         /// The newest value in the publisher's memory when it was read.
         found: Sequence,
     },
-    /// The publisher of the topic was dropped, and every value was received that it left behind.
+    /// The publisher of the topic was dropped, and every value that it left behind was received, replaced by a newer one, or
+    /// reported as lost ([`Self::CutOff`] names the last ones).
     #[error("the topic has ended after {published} values")]
     Ended {
         /// The last sequence.

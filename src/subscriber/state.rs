@@ -8,6 +8,7 @@ use super::subscription::{Batch, End, Observed, Source, Subscription, look_until
 use super::{GrantError, ReceiveError, Sample, SampleRef, Subscribed};
 use crate::fabric::{Completion, FabricError, RemoteRead};
 use crate::id::{Epoch, Kind, Sequence};
+use crate::layout::state::SlotHeader;
 use crate::limits;
 use crate::memory::Region;
 use crate::payload::Payload;
@@ -103,9 +104,8 @@ impl<T: Payload> StateSubscriber<T> {
     ///
     /// [`ReceiveError`]. Those that name a sequence passed that value over, so that the next call goes on behind
     /// it; [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come after the last value, and from then on always. A
-    /// subscriber by pull over a wire cannot read what was published just before the publisher's node was gone. One that first
-    /// looks [`limits::ENDED_FETCH_NS`] after the end of the topic, or later, gets [`ReceiveError::CutOff`] in place of the values
-    /// that it has not seen.
+    /// subscriber by pull over a wire cannot read what was published just before the publisher's node was gone. One that has not
+    /// received the last value within [`limits::ENDED_FETCH_NS`] of the end gets [`ReceiveError::CutOff`], once, and then `Ended`.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
         let Some(sample) = self.try_receive_ref()? else { return Ok(None) };
@@ -139,8 +139,8 @@ impl<T: Payload> StateSubscriber<T> {
             return self.conclude_unseen();
         }
         let Subscription { source, clock, listening, .. } = subscription;
-        let verified = match source {
-            Source::Mapped(memory) => self.reader.poll(memory),
+        let accepted = match source {
+            Source::Mapped(memory) => self.reader.accept(memory),
             Source::Landing { region: memory, .. } => self.reader.follow(memory, || clock.monotonic_ns()),
             Source::Remote(remote) => {
                 let now_ns = clock.monotonic_ns();
@@ -154,15 +154,18 @@ impl<T: Payload> StateSubscriber<T> {
                 }
                 ended = self.ended_before;
                 let fetched = match heard {
-                    Heard::Value(accepted) => Ok(Ok(Some(self.reader.verified(accepted)))),
+                    Heard::Value(accepted) => Ok(Ok(Some(accepted))),
                     Heard::Nothing => return Ok(None),
                     Heard::Due => fetch((&mut self.reader, ear), remote.as_mut(), &mut self.fetching, now_ns),
                 };
                 match fetched {
-                    Ok(verified) => verified,
+                    Ok(accepted) => accepted,
                     Err(error) => {
                         // What a connection that is over has brought is not all there.
                         self.fetching = self.fetching.take().filter(|_| !error.ends_connection());
+                        if subscription.has_ended() {
+                            return self.conclude_unseen();
+                        }
                         return subscription.lose(error, now_ns);
                     }
                 }
@@ -171,18 +174,15 @@ impl<T: Payload> StateSubscriber<T> {
         };
         let granted = subscription.granted();
         let (epoch, max) = (granted.epoch, granted.geometry.payload_len_max());
-        match verified {
-            Ok(Some(Verified { header, conflated, payload: bytes })) => Ok(Some(SampleRef {
-                bytes,
-                sequence: header.sequence,
-                epoch,
-                published_ns: header.published_ns,
-                conflated,
-                payload: PhantomData,
-            })),
+        match accepted {
+            Ok(Some(accepted)) => {
+                let Verified { header, conflated, payload: bytes } = self.reader.verified(accepted);
+                let SlotHeader { sequence, published_ns, .. } = header;
+                Ok(Some(SampleRef { bytes, sequence, epoch, published_ns, conflated, payload: PhantomData }))
+            }
             // Nobody writes any more: what is being overwritten will stay so.
             Ok(None) | Err(ReadFailure::Contended { .. }) if ended && self.fetching.is_none() => {
-                subscription.conclude()
+                self.conclude_unseen()
             }
             Ok(None) => Ok(None),
             Err(failure) => {
@@ -221,11 +221,12 @@ impl<T: Payload> StateSubscriber<T> {
         self.reader.last()
     }
 
-    /// Tells the end of a topic from which nothing is fetched any more. Values before it that were not received are told first.
+    /// Reports the end of a topic of which nothing more will be received, after the values before it that were not received.
     #[cold]
     fn conclude_unseen<R>(&mut self) -> Result<Option<R>, ReceiveError> {
         if let Some(End::Ended { published }) = self.subscription.end()
-            && let Some((first_lost, count)) = self.reader.give_up(published)
+            && let Some((first_lost, count)) =
+                self.reader.give_up(published, self.subscription.granted.newest)
         {
             return Err(ReceiveError::CutOff { first_lost, count });
         }
@@ -288,12 +289,12 @@ fn hear(reader: &mut StateReader, ear: &mut Ear, has_ended: bool, now_ns: u64) -
 }
 
 /// Fetches as much as can be fetched without waiting, and checks it.
-fn fetch<'r>(
-    (reader, ear): (&'r mut StateReader, Option<&mut Ear>),
+fn fetch(
+    (reader, ear): (&mut StateReader, Option<&mut Ear>),
     remote: &mut dyn RemoteRead,
     fetching: &mut Option<Batch<Fetch>>,
     now_ns: u64,
-) -> Result<Result<Option<Verified<'r>>, ReadFailure>, FabricError> {
+) -> Result<Result<Option<Accepted>, ReadFailure>, FabricError> {
     let mut completion = match fetching {
         Some(_) => remote.poll()?,
         None => begin(remote, fetching, reader.plan())?,
@@ -316,7 +317,7 @@ fn fetch<'r>(
             Ok(step) => {
                 ear.into_iter().for_each(|ear| ear.answer(reader.last()));
                 let Step::Value(accepted) = step else { return Ok(Ok(None)) };
-                return Ok(Ok(Some(reader.verified(accepted))));
+                return Ok(Ok(Some(accepted)));
             }
             Err(failure) => return Ok(Err(failure)),
         }

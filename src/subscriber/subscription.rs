@@ -267,13 +267,10 @@ impl Subscription {
         self.leave(self.counts);
     }
 
-    /// What comes of a fetch that failed. Where the connection is over nothing will ever be fetched again: the session
-    /// tells how it ended, and if it does not in good time, the publisher is gone.
+    /// What comes of a fetch that failed while the topic had not ended. Where the connection is over nothing will ever be fetched
+    /// again: the session tells how it ended, and if it does not in good time, the publisher is gone.
     #[cold]
     pub(super) fn lose<R>(&mut self, error: FabricError, now_ns: u64) -> Result<Option<R>, ReceiveError> {
-        if self.attachment.has_ended() {
-            return self.conclude();
-        }
         if !error.ends_connection() {
             self.look_again();
             return Err(error.into());

@@ -257,7 +257,8 @@ impl World {
     /// Receives once and checks what comes. Says whether something came.
     fn receive(&mut self, len: impl Fn(u64) -> usize) -> bool {
         match self.reader.follow(&self.target, || 0) {
-            Ok(Some(verified)) => {
+            Ok(Some(accepted)) => {
+                let verified = self.reader.verified(accepted);
                 let sequence = verified.header.sequence.get();
                 assert!(sequence > self.last && sequence <= self.publisher.newest().get());
                 assert_eq!(verified.payload, payload(sequence, len(sequence)), "value {sequence}");

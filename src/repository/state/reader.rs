@@ -179,15 +179,21 @@ impl StateReader {
     /// The newest value in mapped memory, if it is newer than the last one.
     #[inline]
     pub(crate) fn poll(&mut self, memory: &Region) -> Result<Option<Verified<'_>>, ReadFailure> {
-        let accepted = loop {
+        let accepted = self.accept(memory)?;
+        Ok(accepted.map(|accepted| self.verified(accepted)))
+    }
+
+    /// As [`Self::poll`], but the value is for [`Self::verified`].
+    #[inline]
+    pub(crate) fn accept(&mut self, memory: &Region) -> Result<Option<Accepted>, ReadFailure> {
+        loop {
             let Some(sequence) = self.newest(memory) else { return Ok(None) };
             match self.take(memory, sequence) {
-                Ok(accepted) => break accepted,
+                Ok(accepted) => return Ok(Some(accepted)),
                 Err(rejection) => self.retry(sequence, rejection, None)?,
             }
             spin(self.attempts);
-        };
-        Ok(Some(self.verified(accepted)))
+        }
     }
 
     /// What to fetch to learn of the newest value. Who keeps up looks for the value after the last one, and whether
@@ -269,9 +275,13 @@ impl StateReader {
     }
 
     /// Gives up the values up to this one, because they cannot be read any more. The first of them, and how many, if there are any.
-    pub(crate) fn give_up(&mut self, newest: Sequence) -> Option<(Sequence, u64)> {
-        let count = newest.get().checked_sub(self.last.get()).filter(|count| *count > 0)?;
-        let first = self.last.next();
+    /// None was missed before the value that was the newest when this reader was granted the topic.
+    pub(crate) fn give_up(&mut self, newest: Sequence, granted: Sequence) -> Option<(Sequence, u64)> {
+        if newest <= self.last {
+            return None;
+        }
+        let first = self.last.next().max(granted);
+        let count = newest.get().checked_sub(first.get())?.saturating_add(1);
         self.last = newest;
         self.counts.conflated = self.counts.conflated.saturating_add(count);
         Some((first, count))

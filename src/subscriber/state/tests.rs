@@ -221,6 +221,20 @@ impl Setup {
     fn publish(&self, len: usize) {
         self.remote.lock().publish(len);
     }
+
+    /// What is told when nothing is received any more: the values that are cut off, if any, and the end.
+    fn end(&mut self) -> (Option<(u64, u64)>, u64) {
+        let mut cut_off = None;
+        loop {
+            match self.subscriber.try_receive().expect_err("nothing is received") {
+                ReceiveError::CutOff { first_lost, count } => {
+                    assert_eq!(cut_off.replace((first_lost.get(), count)), None, "once");
+                }
+                ReceiveError::Ended { published } => return (cut_off, published.get()),
+                error => panic!("{error}"),
+            }
+        }
+    }
 }
 
 #[test]
@@ -345,8 +359,39 @@ fn what_the_session_tells_of_the_end_is_told_where_nothing_can_be_fetched_any_mo
     setup.remote.lock().failing = Some(|| FabricError::Closed);
     assert!(setup.subscriber.try_receive().unwrap().is_none());
     *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(7) });
-    let error = setup.subscriber.try_receive().unwrap_err();
-    assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 7), "{error}");
+    assert_eq!(setup.end(), (Some((1, 7)), 7));
+}
+
+/// What is in a landing region when the topic has ended is all that will ever come.
+#[test]
+fn a_last_value_that_was_not_pushed_any_more_is_reported_before_the_end() {
+    for received in [false, true] {
+        let mut setup = setup(false);
+        if received {
+            setup.publish(64);
+        }
+        let landing = Arc::clone(setup.remote.lock().writer.region());
+        setup.subscriber.subscription.source = Source::Mapped(landing);
+        assert_eq!(setup.subscriber.try_receive().unwrap().is_some(), received);
+        *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(3) });
+        let first = if received { 2 } else { 1 };
+        assert_eq!(setup.end(), (Some((first, 4 - first)), 3));
+    }
+}
+
+/// It has missed no value from before it subscribed.
+#[test]
+fn a_subscriber_that_receives_nothing_is_cut_off_from_the_value_that_was_there_and_those_since() {
+    for (granted, published, cut_off) in
+        [(1000, 1000, (1000, 1)), (1000, 1002, (1000, 3)), (0, 2, (1, 2)), (0, u64::MAX, (1, u64::MAX))]
+    {
+        let mut setup = setup(false);
+        setup.subscriber.subscription.granted.newest = Sequence::new(granted);
+        setup.remote.lock().failing = Some(|| FabricError::Closed);
+        *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(published) });
+        assert_eq!(setup.end(), (Some(cut_off), published), "granted at {granted}");
+        assert_eq!(setup.subscriber.stats().conflated, cut_off.1);
+    }
 }
 
 #[test]

@@ -186,7 +186,9 @@ impl Source {
                 let now_ns = observer.tick();
                 let received = match has_word_order {
                     true => reader.poll(landing.region()),
-                    false => reader.follow(landing.region(), || now_ns),
+                    false => reader
+                        .follow(landing.region(), || now_ns)
+                        .map(|accepted| accepted.map(|accepted| reader.verified(accepted))),
                 };
                 match received {
                     Ok(Some(value)) => observer.value(&value, 0),

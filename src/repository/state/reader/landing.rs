@@ -4,7 +4,7 @@
 //! slot. What begins to appear in one may take a while to be all there; but then the value before it is, as it was
 //! written before.
 
-use super::{Accepted, ReadFailure, Rejection, StateReader, Verified, spin};
+use super::{Accepted, ReadFailure, Rejection, StateReader, spin};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::StateGeometry;
@@ -33,20 +33,20 @@ impl Walk {
 impl StateReader {
     /// The newest whole value of a landing region where only whole writes appear in order, if it is newer than the
     /// last one. A value that is not all there yet is waited for, but not for ever: see
-    /// [`limits::ARRIVAL_SETTLED_NS`]. The time is only asked for then.
+    /// [`limits::ARRIVAL_SETTLED_NS`]. The time is only asked for then. The value is for [`Self::verified`].
     #[inline]
     pub(crate) fn follow(
         &mut self,
         memory: &Region,
         now_ns: impl Fn() -> u64,
-    ) -> Result<Option<Verified<'_>>, ReadFailure> {
-        let accepted = loop {
+    ) -> Result<Option<Accepted>, ReadFailure> {
+        loop {
             let walk = self.walk(memory);
             if walk.newest == self.last {
                 return Ok(None);
             }
             let rejection = match self.take_stamped(memory, walk.newest) {
-                Ok(accepted) => break accepted,
+                Ok(accepted) => return Ok(Some(accepted)),
                 Err(rejection) => rejection,
             };
             if self.has_settled(walk.newest, now_ns()) {
@@ -56,11 +56,10 @@ impl StateReader {
                 return Ok(None);
             }
             match self.take_stamped(memory, walk.before) {
-                Ok(accepted) => break accepted,
+                Ok(accepted) => return Ok(Some(accepted)),
                 Err(rejection) => self.contend(&rejection)?,
             }
-        };
-        Ok(Some(self.verified(accepted)))
+        }
     }
 
     /// Looks at the slot after the last value's, and goes on from there for as long as each has what follows, once

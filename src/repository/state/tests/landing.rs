@@ -88,8 +88,9 @@ impl Landed {
     /// Receives once: the sequence and how many were passed over before it.
     fn receive(&mut self) -> Read {
         let now_ns = self.now_ns;
-        let verified = self.reader.follow(&self.region, || now_ns)?;
-        Ok(verified.map(|verified| {
+        let accepted = self.reader.follow(&self.region, || now_ns)?;
+        Ok(accepted.map(|accepted| {
+            let verified = self.reader.verified(accepted);
             let sequence = verified.header.sequence.get();
             assert_eq!(verified.payload, payload(sequence, LEN_MAX));
             (sequence, verified.conflated)

@@ -85,6 +85,15 @@ pub enum DialError {
         /// The subscriber's node.
         address: Address,
         /// Why.
+    /// The thread of this node has panicked: it serves nobody any more.
+    #[error("cannot dial the subscriber of {topic}: {source}")]
+    NodeFailed {
+        /// The topic.
+        topic: TopicName,
+        /// Why.
+        #[source]
+        source: ControlError,
+    },
         #[source]
         source: ControlError,
     },
@@ -159,7 +168,11 @@ pub(super) fn dial(
         if let Some(outcome) = invitation.outcome(left_ns > 0) {
             // A session that came to nothing ends at once.
             core.waker().wake();
-            return outcome;
+            return match outcome {
+                // A session that was lost with the node's thread says nothing of the peer.
+                Err(DialError::Session { .. }) => check_runs(core, &invitation.topic).and(outcome),
+                outcome => outcome,
+            };
         }
         clock.pause_until(invitation.settled.wait_handle(), Duration::from_nanos(left_ns));
     }
@@ -172,7 +185,7 @@ pub(super) fn invite(
     address: &Address,
     deadline_ns: u64,
 ) -> Result<Arc<Invitation>, DialError> {
-    core.check_runs().map_err(|source| DialError::Session { address: address.clone(), source })?;
+    check_runs(core, &topic)?;
     if core.topic(&topic).is_none() {
         return Err(DialError::NoSuchTopic { topic });
     }
@@ -193,10 +206,20 @@ pub(super) fn invite(
         #[cfg(test)]
         witness: Mutex::default(),
     });
+    // The node's thread may have failed since, and have dropped the sessions that it knew of.
+    if let Err(error) = check_runs(core, &invitation.topic) {
+        core.dialled().lock().clear();
+        return Err(error);
+    }
     let pending = Pending(Arc::clone(&invitation));
     let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
     core.dialled().lock().push(served);
     core.waker().wake();
+/// An error once the thread of this node has panicked.
+fn check_runs(core: &NodeCore, topic: &TopicName) -> Result<(), DialError> {
+    core.check_runs().map_err(|source| DialError::NodeFailed { topic: topic.clone(), source })
+}
+
     Ok(invitation)
 }
 

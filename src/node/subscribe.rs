@@ -185,14 +185,21 @@ impl Terms {
             let attached = self.attach(node, link, &target.topic, expected);
             attached.map_err(|error| unattached(target, error))
         };
-        match Link::known(core, &target.address) {
-            None => attach(&dial()?),
+        let subscribed = match Link::known(core, &target.address) {
+            None => dial().and_then(|link| attach(&link)),
             Some(link) => match attach(&link) {
                 // The node may have ended, or started again, since the session began.
-                Err(error) if is_over(&link, &error) => attach(&dial()?),
+                Err(error) if is_over(&link, &error) => dial().and_then(|link| attach(&link)),
                 attached => attached,
             },
-        }
+        };
+        subscribed.map_err(|error| match (&error, core.check_runs()) {
+            // A session that was lost with the node's thread says nothing of the peer.
+            (SubscriberError::Session { .. }, Err(source)) => {
+                SubscriberError::NodeFailed { topic: target.topic.clone(), source }
+            }
+            _ => error,
+        })
     }
 
     /// Attaches to a topic of the node at the other end of this session.

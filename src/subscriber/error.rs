@@ -196,8 +196,8 @@ pub enum SubscriberError {
         #[source]
         source: AttachError,
     },
-    /// The thread of the node has panicked: no publisher that dials is accepted any more.
-    #[error("cannot listen for publishers of {topic}: {source}")]
+    /// The thread of this node has panicked: it subscribes to nothing any more.
+    #[error("cannot subscribe to {topic}: {source}")]
     NodeFailed {
         /// The topic.
         topic: TopicName,

@@ -489,7 +489,7 @@ fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
     }
     let address = "shm:elsewhere".parse().unwrap();
     let error = node.dial_subscriber("state", &address, Duration::from_secs(1)).unwrap_err();
-    assert!(matches!(error, DialError::Session { .. }), "{error}");
+    assert!(matches!(error, DialError::NodeFailed { .. }), "{error}");
     let error = node.state_subscriber::<u64>("shm:elsewhere/t").open().unwrap_err();
     assert!(error.to_string().contains("the provider fails"), "{error}");
 }
@@ -499,6 +499,7 @@ fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
 fn the_older_one_of_two_incarnations_that_ended_is_superseded() {
     for is_reversed in [false, true] {
         let network = Network::new(0, Reach::Mapped);
+    assert!(matches!(error, SubscriberError::NodeFailed { .. }), "{error}");
         let name = "node".parse().unwrap();
         let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
         let (core, _) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use super::*;
 use crate::control::RefuseReason;
 use crate::inspect::{Liveness, TopicReport};
+use crate::node::DialError;
 use crate::node::core::NodeCore;
 use crate::sync::atomic::AtomicU64;
 
@@ -217,13 +218,19 @@ impl Clock for FatalClock {
 
 /// A node without a thread, which fails when its clock is looked at so many times from now.
 fn failing_node(world: &Arc<World>, looks: u64) -> Node {
+    let (node, clock) = fatal_node(world);
+    clock.left.store(looks, Ordering::Relaxed);
+    node
+}
+
+/// A node without a thread, and its clock, by which it does not fail yet.
+fn fatal_node(world: &Arc<World>) -> (Node, Arc<FatalClock>) {
     let fabric = Arc::new(world.network.fabric(&"failing".parse().unwrap()));
     let inner = WorldClock(Arc::downgrade(world));
     let clock = Arc::new(FatalClock { clock: inner, left: AtomicU64::new(0), core: OnceLock::new() });
     let (core, _) = assemble(None, fabric, Arc::clone(&clock) as _, Arc::new(TracingSink)).unwrap();
     clock.core.set(Arc::downgrade(&core)).unwrap();
-    clock.left.store(looks, Ordering::Relaxed);
-    Node::new(core, None)
+    (Node::new(core, None), clock)
 }
 
 /// Nobody drives the session then.
@@ -239,6 +246,7 @@ fn a_subscription_that_is_opened_while_its_node_fails_is_none_or_gone() {
             Err(error) => {
                 refused += 1;
                 assert!(format!("{error}").contains("its thread fails"), "{error:?} at look {looks}");
+                assert!(matches!(error, SubscriberError::NodeFailed { .. }), "{error:?} at look {looks}");
             }
             Ok(mut observed) => {
                 if failing.core().check_runs().is_ok() {
@@ -267,5 +275,24 @@ fn a_node_that_fails_ends_the_sessions_in_which_it_subscribes() {
         failing.core().fail(&"its thread fails");
         (0..TURNS).for_each(|_| world.turn());
         assert_eq!(count(), 0, "{reach:?}, {delivery:?}");
+    }
+}
+
+/// Nobody serves the session that was dialled then, and its peer is not to blame.
+#[test]
+fn a_dial_during_which_its_node_fails_does_not_wait_for_the_peer() {
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    for looks in 1..30 {
+        let world = World::new(looks, Reach::Mapped);
+        let listening = world.node("listening", true);
+        let (failing, clock) = fatal_node(&world);
+        let _publisher = publisher(&failing);
+        clock.left.store(looks, Ordering::Relaxed);
+        let began_ns = world.network.clock().monotonic_ns();
+        let error = failing.dial_subscriber("topic", &listening.address().unwrap(), TIMEOUT).unwrap_err();
+        let elapsed_ns = world.network.clock().monotonic_ns() - began_ns;
+        assert!(error.to_string().contains("its thread fails"), "{error} at look {looks}");
+        assert!(matches!(error, DialError::NodeFailed { .. }), "{error:?} at look {looks}");
+        assert!(elapsed_ns < saturate(TIMEOUT), "{elapsed_ns} at look {looks}");
     }
 }

@@ -392,6 +392,27 @@ fn events_tell_who_came_and_went() {
     events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
 }
 
+/// To say how the types differ, the subscriber's node asks for the topic once more.
+#[test]
+fn a_subscriber_of_another_type_neither_attaches_nor_detaches() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = Arc::new(Recorder::default());
+    let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path());
+    let publishing = builder.events(Arc::<Recorder>::clone(&events)).open().unwrap();
+    let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
+    let subscribing = anonymous(&dir);
+    let error =
+        subscribing.state_subscriber::<String>("shm:p/t").timeout(PATIENCE).open().expect_err("another type");
+    assert!(
+        matches!(error, SubscriberError::Refused { reason: RefuseReason::SchemaMismatch, .. }),
+        "{error}"
+    );
+    drop(subscribing);
+    events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
+    let is_told = |event: &Event| matches!(event, Event::Attached { .. } | Event::Detached { .. });
+    assert!(!events.0.lock().iter().any(is_told), "{:?}", events.0.lock());
+}
+
 #[test]
 fn a_topic_of_any_kind_is_attached_to_once() {
     let dir = tempfile::tempdir().unwrap();

@@ -17,6 +17,8 @@ use crate::sync::atomic::Ordering;
 #[derive(Debug)]
 pub(super) struct EndedAttachment {
     name: TopicName,
+    /// It was counted among the topic's subscribers.
+    counted: bool,
     /// The topic, where the peer may still fetch from it.
     kept: Option<Kept>,
 }
@@ -48,17 +50,21 @@ impl Served {
         if attachment.delivery == Delivery::Pull {
             self.withdraw(&attachment.topic);
         }
-        self.tell_counts(core, attachment.topic.name(), counts);
+        if attachment.counted {
+            self.tell_counts(core, attachment.topic.name(), counts);
+        }
         Some(attachment)
     }
 
     /// Ends what was left of an attachment whose topic had ended.
     pub(super) fn detach_ended(&mut self, core: &NodeCore, id: AttachmentId, counts: SubscriberCounts) {
-        let Some(EndedAttachment { name, kept }) = self.ended.remove(&id) else { return };
+        let Some(EndedAttachment { name, counted, kept }) = self.ended.remove(&id) else { return };
         if let Some(Kept { topic, .. }) = kept {
             self.withdraw(&topic);
         }
-        self.tell_counts(core, &name, counts);
+        if counted {
+            self.tell_counts(core, &name, counts);
+        }
     }
 
     /// Takes a topic's repository back, unless the peer has another attachment that reads it.
@@ -108,7 +114,8 @@ impl Served {
             let is_fetched = attachment.delivery == Delivery::Pull && !is_mapped;
             let until_ns = now_ns.saturating_add(limits::ENDED_GRACE_NS);
             let kept = is_fetched.then(|| Kept { topic: Arc::clone(topic), until_ns });
-            self.ended.insert(id, EndedAttachment { name: topic.name().clone(), kept });
+            let (name, counted) = (topic.name().clone(), attachment.counted);
+            self.ended.insert(id, EndedAttachment { name, counted, kept });
         }
     }
 

@@ -364,3 +364,21 @@ fn a_peer_that_is_granted_a_topic_after_its_end_on_the_same_host_need_not_detach
     }
     assert!(!setup.served.is_over(), "{:?}", setup.recorder.0.lock());
 }
+
+/// It never attached, so that it does not detach.
+#[test]
+fn a_peer_without_a_landing_region_is_not_reported_as_detached() {
+    for has_ended in [false, true] {
+        let mut setup = Setup::new();
+        let mut publisher = Some(setup.node.state_publisher::<Raw>("t").open().unwrap());
+        setup.turn(None);
+        let id = setup.client.attach("t".parse().unwrap(), Delivery::Push, None, Start::Newest).unwrap();
+        assert!(matches!(setup.turn(None)[..], [Ok(ClientEvent::Granted { .. })]));
+        publisher.take_if(|_| has_ended);
+        assert_eq!(setup.turn(None).len(), usize::from(has_ended), "the end of the topic");
+        setup.client.detach(id, SubscriberCounts::default()).unwrap();
+        setup.turn(None);
+        let events = setup.recorder.0.lock().clone();
+        assert!(!events.iter().any(|event| matches!(event, Event::Detached { .. })), "{events:?}");
+    }
+}

@@ -173,7 +173,7 @@ impl<T: Payload> LogPublisher<T> {
 
     #[inline]
     fn append_at(&mut self, value: &T::Borrowed, now_ns: u64) -> Result<Sequence, PublishError> {
-        self.output.topic.check_served()?;
+        self.output.topic.check_served().map_err(|error| self.output.failed(error, now_ns))?;
         let appended = match T::as_bytes(value) {
             Some(bytes) => self.append_bytes(bytes.len(), now_ns, |_| bytes),
             None => match T::encode(value, self.output.topic.schema(), &mut self.scratch) {

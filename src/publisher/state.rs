@@ -160,10 +160,13 @@ impl StatePublisher<Raw> {
 }
 
 impl Output {
-    /// An error once the thread of the topic's node has panicked.
+    /// An error once the thread of the topic's node has panicked, which is counted.
     #[inline]
-    pub(super) fn check_served(&self) -> Result<(), PublishError> {
-        self.topic.check_served()
+    pub(super) fn check_served(&mut self) -> Result<(), PublishError> {
+        self.topic.check_served().map_err(|error| {
+            let now_ns = self.realtime_ns();
+            self.failed(error, now_ns)
+        })
     }
 
     /// The time, nanoseconds since the Unix epoch.

@@ -11,7 +11,9 @@ use crate::fabric::{
     RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::{Delivery, NodeName};
+use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
 use crate::memory::{Protection, Region};
+use crate::metrics::{self, Counter, Unit};
 use crate::node::DialError;
 use crate::node::Node;
 use crate::node::builder::assemble;
@@ -487,10 +489,17 @@ fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
         assert!(SystemClock.monotonic_ns() < deadline_ns, "nobody is told: {:?}", recorder.0.lock());
         std::thread::yield_now();
     }
+    for name in ["state", "log"] {
+        let topic = core.topic(&name.parse().unwrap()).unwrap();
+        let counted = metrics::read(topic.registration().region(), COUNTERS_OFFSET, COUNTERS_LEN);
+        let failed = |counter: &Counter| counter.unit == Unit::Error && counter.name == "node failed";
+        assert!(counted.iter().any(failed), "{counted:?}");
+    }
     let address = "shm:elsewhere".parse().unwrap();
     let error = node.dial_subscriber("state", &address, Duration::from_secs(1)).unwrap_err();
     assert!(matches!(error, DialError::NodeFailed { .. }), "{error}");
     let error = node.state_subscriber::<u64>("shm:elsewhere/t").open().unwrap_err();
+    assert!(matches!(error, SubscriberError::NodeFailed { .. }), "{error}");
     assert!(error.to_string().contains("the provider fails"), "{error}");
 }
 
@@ -499,7 +508,6 @@ fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
 fn the_older_one_of_two_incarnations_that_ended_is_superseded() {
     for is_reversed in [false, true] {
         let network = Network::new(0, Reach::Mapped);
-    assert!(matches!(error, SubscriberError::NodeFailed { .. }), "{error}");
         let name = "node".parse().unwrap();
         let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
         let (core, _) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();

@@ -228,9 +228,7 @@ impl RefuseReason {
             Self::Unknown(code) => code,
         }
     }
-}
 
-impl RefuseReason {
     /// What to tell a peer that met a limit of this node: its value, and what to do. Empty for every other reason.
     pub(crate) fn advice(self) -> String {
         match self {

@@ -49,7 +49,8 @@ pub enum Event {
         /// What is lacking.
         reason: String,
     },
-    /// A subscriber detached, with what it counted.
+    /// A subscriber detached, with what it counted. All counts are 0 for one that pulled over RDMA and had not received the end
+    /// [`limits::ENDED_DETACH_NS`](crate::limits::ENDED_DETACH_NS) after the end of its topic: its node detached for it.
     Detached {
         /// The subscriber's node.
         peer: NodeName,
@@ -77,14 +78,15 @@ pub enum Event {
         /// What the panic said.
         reason: String,
     },
-    /// The driving loop met a failure of the operating system and went on.
+    /// Something failed, and the node goes on.
     Trouble {
         /// What failed, and how.
         what: String,
     },
 }
 
-/// Takes the events of a node, on its driving thread. Must not block. A panic in it is caught and logged, and costs the event.
+/// Takes the events of a node, mostly on its thread, and on threads that open subscribers. Must not block. A panic in it is caught
+/// and logged, and costs the event.
 pub trait EventSink: Debug + Send + Sync {
     /// Takes one event.
     fn event(&self, event: &Event);

@@ -145,7 +145,7 @@ pub const ANSWER_DEADLINE_NS: u64 = 5_000_000_000;
 pub const ENDED_GRACE_NS: u64 = 10_000_000_000;
 /// How long a subscriber fetches from a topic that has ended, nanoseconds.
 pub const ENDED_FETCH_NS: u64 = ENDED_GRACE_NS / 2;
-/// When a subscriber's node detaches from a topic that has ended, should the subscriber not have received the end,
+/// How long after the end of a topic a subscriber's node detaches from it, if the subscriber has not received the end by then,
 /// nanoseconds. What was being fetched is complete by then, and the publisher's grace is not over.
 pub const ENDED_DETACH_NS: u64 = ENDED_GRACE_NS / 4 * 3;
 /// How often a node shows that its process lives (the heartbeat word of its repositories), nanoseconds.
@@ -205,14 +205,15 @@ pub const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 /// publisher that has just committed copies in a thread of its own.)
 pub const LOG_COPY_LEN_MAX: usize = 4 << 20;
 
+/// Bytes of a log in one batch to a landing region over a wire at the most, if no record is longer.
+pub const LOG_BATCH_LEN_MAX: usize = 1 << 20;
+
 /// How soon the node's thread looks again after landing regions that are not up to date yet, nanoseconds.
 pub const LANDING_TENDED_NS: u64 = 5_000_000;
 /// A subscriber of a log by push that stands still while its landing region is full is asked less and less often whether it goes
 /// on: after a quarter of the time for which it has stood still, and after this time at the latest, nanoseconds. It is asked
 /// with each heartbeat, too ([`HEARTBEAT_INTERVAL_NS`]), which takes no wake-up of its own.
 pub const LOG_REST_NS_MAX: u64 = 500_000_000;
-/// Bytes of a log in one batch to a landing region over a wire at the most, if no record is longer.
-pub const LOG_BATCH_LEN_MAX: usize = 1 << 20;
 
 /// How often a reader of a log copies in one call, before it says that there is no record yet.
 pub const LOG_REFILLS_MAX: u32 = 8;

@@ -132,7 +132,7 @@ pub enum ControlError {
         why: String,
     },
     /// More is waiting to be taken from this session than it may hold.
-    #[error("the session holds {max} actions that nobody took: it cannot go on")]
+    #[error("closed: {max} pending actions were never processed")]
     Backlog {
         /// Actions that may wait.
         max: usize,

@@ -129,7 +129,7 @@ impl NodeCore {
         }
     }
 
-    /// Takes note that its thread has panicked, and lets everybody know who relies on it.
+    /// Records that its thread has panicked, and notifies everyone who relies on it.
     pub(super) fn fail(&self, panic: &(dyn Any + Send)) {
         let reason = self.failure.get_or_init(|| panic_message(panic).to_owned());
         self.topics.lock().values().flatten().for_each(|topic| topic.orphan());

@@ -61,10 +61,7 @@ pub enum DialError {
         text: String,
     },
     /// The subscriber's node listens for the topic, and nobody accepted the session in time.
-    #[error(
-        "the node at {address} listens for {topic}, and did not attach to it in time: \
-         accept_timeout of its listener has to be called there"
-    )]
+    #[error("timed out: {address} has a listener for {topic}, but nothing called accept_timeout")]
     NotAccepted {
         /// The subscriber's node.
         address: Address,
@@ -85,15 +82,15 @@ pub enum DialError {
         /// The subscriber's node.
         address: Address,
         /// Why.
+        #[source]
+        source: ControlError,
+    },
     /// The thread of this node has panicked: it serves nobody any more.
     #[error("cannot dial the subscriber of {topic}: {source}")]
     NodeFailed {
         /// The topic.
         topic: TopicName,
         /// Why.
-        #[source]
-        source: ControlError,
-    },
         #[source]
         source: ControlError,
     },
@@ -206,21 +203,21 @@ pub(super) fn invite(
         #[cfg(test)]
         witness: Mutex::default(),
     });
+    let pending = Pending(Arc::clone(&invitation));
+    let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
+    core.dialled().lock().push(served);
     // The node's thread may have failed since, and have dropped the sessions that it knew of.
     if let Err(error) = check_runs(core, &invitation.topic) {
         core.dialled().lock().clear();
         return Err(error);
     }
-    let pending = Pending(Arc::clone(&invitation));
-    let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
-    core.dialled().lock().push(served);
     core.waker().wake();
+    Ok(invitation)
+}
+
 /// An error once the thread of this node has panicked.
 fn check_runs(core: &NodeCore, topic: &TopicName) -> Result<(), DialError> {
     core.check_runs().map_err(|source| DialError::NodeFailed { topic: topic.clone(), source })
-}
-
-    Ok(invitation)
 }
 
 impl Invitation {

@@ -303,8 +303,8 @@ pub(super) fn expected<T: Payload>(samples: &[String]) -> Result<Option<Schema>,
     Ok(if schema == Schema::raw() { None } else { Some(schema) })
 }
 
-/// What a topic's values are otherwise than expected, if its node still says what they are. It is asked as by a subscriber of
-/// bytes, by push, because one who lends no region is not counted as a subscriber.
+/// Describes how the topic's schema differs from the expected one, if its node answers. Attaches as a push subscriber of raw
+/// bytes, because a subscriber without a landing region is not counted.
 fn difference(node: &Node, link: &Arc<Link>, topic: &TopicName, expected: &Schema) -> Option<String> {
     let (delivery, start) = (Delivery::Push, Start::Newest);
     let request = Request { topic: topic.clone(), delivery, schema_hash: None, start };

@@ -220,7 +220,7 @@ macro_rules! topic_accessors {
         }
 
         /// How many subscribers read the topic. One that is counted and began with the newest value sees what is published from
-        /// then on: who waits for it here publishes nothing too early.
+        /// then on: wait for this count before publishing to be sure the value is received.
         pub fn pull_subscribers(&self) -> u64 {
             self.output.topic.pull_subscribers().value()
         }

@@ -12,7 +12,8 @@ use crate::notice::{Bell, Mailbox, NoticeCounts, NoticeReach, NoticeReceiver, Pi
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NoticePath {
-    /// It has not asked for notices, or there are none on its fabric, or it is written to over RDMA: it looks when it is asked to.
+    /// It has not asked for notices, or there are none on its fabric, or it is written to over RDMA, or its publisher on another
+    /// host has none for it: it reads when it is asked to.
     None,
     /// It has asked for notices and gets none: the publisher's process, or this one, lacks what that takes, as a rule file
     /// descriptors. It polls, as if it had not asked.

@@ -129,8 +129,8 @@ impl Served {
         }
     }
 
-    /// Ends the session with a peer that has not detached in time from a topic that has ended. To take the memory from under what
-    /// it fetches would break the connection with less of an explanation.
+    /// Ends the session with a peer that has not detached in time from a topic that has ended. Withdrawing memory that it
+    /// still reads would break the connection without saying why.
     pub(super) fn end_if_overdue(&mut self, now_ns: u64) {
         let is_overdue = |it: &&EndedAttachment| it.until_ns().is_some_and(|until_ns| until_ns <= now_ns);
         if let Some(EndedAttachment { name, .. }) = self.ended.values().find(is_overdue) {

@@ -284,6 +284,9 @@ fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
         let peer = RawPeer::dial(dir.path(), "victim");
         victim.stop();
         peer.send(&[7; 40]);
+        for _ in 0..100 {
+            peer.send(&raw::hello(None));
+        }
         ends.extend(send_lingering(&victim, &peer, &raw::hello(None), count));
         peer.wait_closed();
         slowest = slowest.max(serves(&mut victim, dir.path()));

@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown, SocketFlags};
 
 use crate::limits;
@@ -23,9 +24,6 @@ use crate::memory::Region;
 /// Files that one message can carry (SCM_MAX_FD of the kernel). With room for fewer, the kernel itself would close the others, on
 /// the thread that receives the message.
 pub(super) const FILES_ROOM: usize = 253;
-/// Messages that are taken from a connection that is closed; the kernel queues fewer, unless it is told otherwise
-/// (net.unix.max_dgram_qlen).
-const LAST_MESSAGES_MAX: usize = 64;
 /// Threads of a pool at a time: one that blocks does not hold up the others.
 const THREADS_MAX: usize = 4;
 /// How long a thread waits for more to do before it ends.
@@ -144,7 +142,7 @@ impl Background {
             }
             Closing::Listener => {
                 while let Ok(connection) = rustix::net::accept_with(&file, SocketFlags::CLOEXEC) {
-                    self.close(connection, Closing::Connection);
+                    drop(Deferred::new(connection, Closing::Connection, self));
                 }
             }
         }
@@ -222,39 +220,63 @@ impl Drop for Deferred {
     }
 }
 
-/// Takes messages from a connection that has ended, up to the first with descriptors. Whether there is one.
+/// Takes messages from a connection that is shut down, up to the first with descriptors. Whether there is one. Peers cannot add
+/// messages any more: this ends.
 fn holds_files(connection: &OwnedFd) -> bool {
-    for _ in 0..LAST_MESSAGES_MAX {
-        let mut byte = [0];
-        let into = &mut [IoSliceMut::new(&mut byte)];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        // Without room for descriptors, the kernel says that there are some, and leaves them in the message.
-        match rustix::net::recvmsg(connection, into, &mut RecvAncillaryBuffer::default(), flags) {
-            Ok(message) if message.flags.contains(ReturnFlags::CTRUNC) => return true,
-            Ok(_) => {}
-            Err(_) => return false,
+    loop {
+        match is_at_end(connection) {
+            Ok(true) => return false,
+            Ok(false) if !lacks_space(connection) => {}
+            // Where that cannot be found out, it may block.
+            Ok(false) | Err(_) => return true,
         }
-        if rustix::net::recv(connection, &mut byte, RecvFlags::DONTWAIT).is_err() {
-            return false;
+        match rustix::net::recv(connection, &mut [0], RecvFlags::DONTWAIT) {
+            Ok(_) | Err(Errno::CONNRESET | Errno::INTR) => {}
+            Err(_) => return true,
         }
     }
-    false
 }
 
-/// Takes what has come over a connection that has ended, and closes it.
+/// Takes what has come over a connection that is shut down, and closes it.
 fn drain(connection: &OwnedFd) {
-    for _ in 0..LAST_MESSAGES_MAX {
+    while is_at_end(connection) == Ok(false) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_ROOM))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let mut byte = [0];
         let into = &mut [IoSliceMut::new(&mut byte)];
-        if rustix::net::recvmsg(connection, into, &mut ancillary, flags).is_err() {
-            return;
+        match rustix::net::recvmsg(connection, into, &mut ancillary, flags) {
+            Ok(_) | Err(Errno::CONNRESET | Errno::INTR) => {}
+            Err(_) => return,
         }
         for file in files(&mut ancillary) {
             // As for [`Closing::Foreign`].
             let _ = rustix::net::sockopt::set_socket_linger(&file, None);
+        }
+    }
+}
+
+/// Whether no message is left. An empty one reads like the end, but has credentials where they are asked for.
+fn is_at_end(connection: &OwnedFd) -> Result<bool, Errno> {
+    rustix::net::sockopt::set_socket_passcred(connection, true)?;
+    let has_message = lacks_space(connection);
+    // They are never taken: rustix cannot represent those of a process that this one cannot see.
+    rustix::net::sockopt::set_socket_passcred(connection, false)?;
+    Ok(!has_message)
+}
+
+/// Whether the next message has descriptors, or credentials that were asked for. Without space for them, the kernel reports that
+/// there are some, and leaves them in the message.
+fn lacks_space(connection: &OwnedFd) -> bool {
+    loop {
+        let mut byte = [0];
+        let into = &mut [IoSliceMut::new(&mut byte)];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        match rustix::net::recvmsg(connection, into, &mut RecvAncillaryBuffer::default(), flags) {
+            Ok(message) => return message.flags.contains(ReturnFlags::CTRUNC),
+            // The peer has closed without having read everything. That is reported once, before what it sent.
+            Err(Errno::CONNRESET | Errno::INTR) => {}
+            Err(_) => return false,
         }
     }
 }
@@ -270,6 +292,8 @@ pub(super) fn files<'a>(ancillary: &'a mut RecvAncillaryBuffer<'_>) -> impl Iter
 
 #[cfg(test)]
 mod tests {
+    use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType};
+
     use super::*;
     use crate::memory::Protection;
 
@@ -302,43 +326,101 @@ mod tests {
         assert!(!background.is_behind());
     }
 
+    /// Two ends of a connection.
+    fn connected() -> (OwnedFd, OwnedFd) {
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+            .unwrap()
+    }
+
+    fn send(connection: &OwnedFd, message: &[u8], files: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !files.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(files));
+        }
+        let message = [std::io::IoSlice::new(message)];
+        rustix::net::sendmsg(connection, &message, &mut ancillary, SendFlags::empty()).unwrap();
+    }
+
+    /// Messages before the one with a descriptor: none, and more than a peer needs to hide it.
+    const HIDING: [&[&str]; 4] = [&[], &["plain"; 100], &[""; 100], &["plain", "", ""]];
+
     #[test]
     fn descriptors_that_block_delay_neither_memory_nor_connections_of_others() {
-        use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketType};
-
         let background = Background::default();
         // As if each of them closed something that blocks for ever.
         background.foreign.state.lock().threads = THREADS_MAX;
         let (_end, file) = pipe();
         drop(Deferred::new(file.try_clone().unwrap(), Closing::Foreign, &background));
-        let connection = |files: &[BorrowedFd<'_>]| {
-            let (near, far) = rustix::net::socketpair(
-                AddressFamily::UNIX,
-                SocketType::SEQPACKET,
-                SocketFlags::CLOEXEC,
-                None,
-            )
-            .unwrap();
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-            let mut ancillary = SendAncillaryBuffer::new(&mut space);
-            if !files.is_empty() {
-                ancillary.push(SendAncillaryMessage::ScmRights(files));
+        for hiding in HIDING {
+            for files in [&[file.as_fd()][..], &[]] {
+                let (near, far) = connected();
+                hiding.iter().for_each(|message| send(&near, message.as_bytes(), &[]));
+                send(&near, b"unread", files);
+                drop(Deferred::new(far, Closing::Connection, &background));
             }
-            let message = [std::io::IoSlice::new(b"unread")];
-            rustix::net::sendmsg(&near, &message, &mut ancillary, SendFlags::empty()).unwrap();
-            drop(Deferred::new(far, Closing::Connection, &background));
-        };
-        for _ in 0..2 * THREADS_MAX {
-            connection(&[file.as_fd()]);
-            connection(&[]);
         }
         let region = Arc::new(Region::allocate(4096, Protection::PeersWrite).unwrap());
         let weak = Arc::downgrade(&region);
         background.unmap(region);
-        let waiting = || background.foreign.state.lock().waiting.len();
-        while weak.strong_count() > 0 || waiting() < 2 * THREADS_MAX + 1 {
+        // Nothing is left that the own threads could add.
+        let is_done = || {
+            let own = background.own.state.lock();
+            own.waiting.is_empty() && own.threads == own.idle
+        };
+        while weak.strong_count() > 0 || !is_done() {
             std::thread::yield_now();
         }
-        assert_eq!(waiting(), 2 * THREADS_MAX + 1, "connections without descriptors are closed");
+        let waiting = background.foreign.state.lock().waiting.len();
+        assert_eq!(waiting, HIDING.len() + 1, "connections with descriptors wait, and no others");
+    }
+
+    /// The kernel reports once that the peer has closed without reading everything, before what it sent.
+    #[test]
+    fn descriptors_of_a_peer_that_has_hung_up_are_found() {
+        let (near, far) = connected();
+        send(&far, b"unread by the peer", &[]);
+        send(&near, b"plain", &[]);
+        let (_end, file) = pipe();
+        send(&near, b"unread", &[file.as_fd()]);
+        drop(near);
+        assert!(holds_files(&far));
+    }
+
+    #[test]
+    fn everything_is_taken_from_a_connection_with_descriptors() {
+        for hiding in HIDING {
+            let (near, far) = connected();
+            let (mut end, file) = pipe();
+            send(&far, b"unread by the peer", &[]);
+            hiding.iter().for_each(|message| send(&near, message.as_bytes(), &[]));
+            send(&near, b"unread", &[file.as_fd()]);
+            drop((near, file));
+            drain(&far);
+            // The end is there when the writer is closed.
+            rustix::io::ioctl_fionbio(&end, true).unwrap();
+            assert_eq!(std::io::Read::read(&mut end, &mut [0]).unwrap(), 0);
+        }
+    }
+
+    /// Peers could add messages for ever to what is not shut down.
+    #[test]
+    fn connections_that_nobody_accepted_are_shut_down_before_they_are_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let address = rustix::net::SocketAddrUnix::new(directory.path().join("x.sock")).unwrap();
+        let socket = |flags| {
+            let flags = SocketFlags::CLOEXEC | flags;
+            rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
+        };
+        let (listener, peer) = (socket(SocketFlags::NONBLOCK), socket(SocketFlags::empty()));
+        rustix::net::bind(&listener, &address).unwrap();
+        rustix::net::listen(&listener, 1).unwrap();
+        rustix::net::connect(&peer, &address).unwrap();
+        let background = Background::default();
+        // As if its threads were busy, so that the connection is not closed yet.
+        background.own.state.lock().threads = THREADS_MAX;
+        background.close(listener, Closing::Listener);
+        assert_eq!(background.own.state.lock().waiting.len(), 1);
+        assert_eq!(rustix::net::send(&peer, b"late", SendFlags::NOSIGNAL), Err(Errno::PIPE));
     }
 }

@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown, SocketFlags};
 
@@ -53,6 +53,8 @@ struct State {
     waiting: VecDeque<Chore>,
     threads: usize,
     idle: usize,
+    /// The last thread could not be started, which was logged.
+    is_short: bool,
 }
 
 /// Something that may block.
@@ -95,12 +97,27 @@ impl Background {
         self.add(Chore::Populate(Arc::downgrade(region)));
     }
 
-    /// Whether so much is left to be done that peers must not add to it: closing what they sent blocks.
+    /// Whether so much is left to be done that peers must not add to it: closing what they sent blocks, or no thread can be
+    /// started.
     pub(super) fn is_behind(&self) -> bool {
-        self.foreign.state.lock().waiting.len() >= limits::CLOSING_FILES_MAX
+        self.pools().iter().any(|pool| pool.state.lock().waiting.len() >= limits::CLOSING_FILES_MAX)
     }
 
-    /// Has it done by the pool that it belongs to.
+    /// Starts a thread for chores that have none, because none could be started when they were queued.
+    pub(super) fn tend(&self) {
+        for pool in self.pools() {
+            let state = pool.state.lock();
+            if state.threads == 0 && !state.waiting.is_empty() {
+                self.start(pool, state);
+            }
+        }
+    }
+
+    fn pools(&self) -> [&Arc<Pool>; 2] {
+        [&self.own, &self.foreign]
+    }
+
+    /// Queues a chore in its pool.
     fn add(&self, chore: Chore) {
         let pool = match chore {
             Chore::Close(_, Closing::Foreign | Closing::Laden) => &self.foreign,
@@ -114,17 +131,26 @@ impl Background {
             pool.added.notify_one();
             return;
         }
+        self.start(pool, state);
+    }
+
+    /// Starts a thread of a pool.
+    fn start(&self, pool: &Arc<Pool>, mut state: MutexGuard<'_, State>) {
         state.threads += 1;
         drop(state);
         let (background, of_thread) = (self.clone(), Arc::clone(pool));
         let begun = std::thread::Builder::new()
             .name("fabricast-close".to_owned())
             .spawn(move || while of_thread.work(&background) {});
-        if let Err(error) = begun {
-            // It stays waiting, for the thread of what is added next.
-            tracing::warn!(target: "fabricast", %error, "cannot start a thread that closes what peers sent");
-            pool.state.lock().threads -= 1;
+        let mut state = pool.state.lock();
+        if let Err(error) = &begun {
+            state.threads -= 1;
+            if !state.is_short {
+                let message = "cannot start a thread that closes what peers sent: it is tried again";
+                tracing::warn!(target: "fabricast", %error, message);
+            }
         }
+        state.is_short = begun.is_err();
     }
 
     /// Closes a descriptor, and first what peers have sent there that no thread has read.
@@ -401,6 +427,44 @@ mod tests {
             rustix::io::ioctl_fionbio(&end, true).unwrap();
             assert_eq!(std::io::Read::read(&mut end, &mut [0]).unwrap(), 0);
         }
+    }
+
+    /// The limit on threads of a process or a container may be reached when something is added last.
+    #[test]
+    fn what_got_no_thread_gets_one_in_the_next_turn_of_the_node() {
+        let holder = tempfile::tempdir().unwrap();
+        let directory = super::super::directory::RuntimeDirectory::open(&holder.path().join("run")).unwrap();
+        let fabric = super::super::ShmFabric::new(directory);
+        let mut listener = crate::fabric::Fabric::listen(&fabric, &"x".parse().unwrap()).unwrap();
+        let pools = [&fabric.background.own, &fabric.background.foreign];
+        let (mut end, file) = pipe();
+        let (mut other_end, other_file) = pipe();
+        // As if no thread could be started.
+        pools.iter().for_each(|pool| pool.state.lock().threads = THREADS_MAX);
+        drop(Deferred::new(file, Closing::Connection, &fabric.background));
+        drop(Deferred::new(other_file, Closing::Foreign, &fabric.background));
+        pools.iter().for_each(|pool| pool.state.lock().threads = 0);
+        assert!(listener.accept().unwrap().is_none());
+        for pool in pools {
+            let state = pool.state.lock();
+            assert!(state.threads > 0 || state.waiting.is_empty(), "{state:?}");
+        }
+        for end in [&mut end, &mut other_end] {
+            // Ends when the writer is closed.
+            assert_eq!(std::io::Read::read(end, &mut [0]).unwrap(), 0);
+        }
+    }
+
+    #[test]
+    fn what_waits_in_any_pool_counts() {
+        let background = Background::default();
+        // As if no thread could be started.
+        background.own.state.lock().threads = THREADS_MAX;
+        for _ in 0..limits::CLOSING_FILES_MAX {
+            assert!(!background.is_behind());
+            background.own.state.lock().waiting.push_back(Chore::Populate(Weak::new()));
+        }
+        assert!(background.is_behind());
     }
 
     /// Peers could add messages for ever to what is not shut down.

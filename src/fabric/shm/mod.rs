@@ -58,6 +58,7 @@ impl Fabric for ShmFabric {
         let Address::Shm(node) = address else {
             return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
         };
+        self.background.tend();
         let path = self.directory.socket_address(node)?;
         match socket::ShmConnection::connect(&path, patience, &self.background) {
             Ok(connection) => Ok(Box::new(connection)),

@@ -333,6 +333,17 @@ pub enum FabricError {
         /// Its process, 0 if that is not known.
         process: u32,
     },
+    /// A process that lists nodes, and has been stopped, keeps the name locked.
+    #[error(
+        "the name {node} cannot be taken: a stopped process that lists nodes holds {path}; \
+         resume or end it (`fuser {path}` names it)"
+    )]
+    NameLocked {
+        /// The name.
+        node: NodeName,
+        /// The file that it has locked.
+        path: String,
+    },
     /// Another process, or this one, listens at the address.
     #[error("{address} is in use on this host; choose another port")]
     AddressInUse {

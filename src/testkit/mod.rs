@@ -11,3 +11,4 @@ pub(crate) mod conformance;
 pub(crate) mod fabric;
 pub(crate) mod fault;
 pub(crate) mod random;
+pub(crate) mod skip;

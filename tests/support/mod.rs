@@ -10,5 +10,6 @@ pub(crate) mod pattern;
 pub(crate) mod peer;
 pub(crate) mod raw;
 pub(crate) mod role;
+#[path = "../../src/testkit/skip.rs"]
 pub(crate) mod skip;
 pub(crate) mod time;

@@ -246,7 +246,7 @@ fn of_fabric(error: &FabricError, tried: &dyn Display) -> Failure {
             let what = "check host and port, and that its program serves RDMA there";
             return Failure::new(Exit::Unreachable, format!("{tried}no node listens at {address}: {what}"));
         }
-        FabricError::RuntimeDirectory { .. } => Exit::Local,
+        FabricError::RuntimeDirectory { .. } | FabricError::NameLocked { .. } => Exit::Local,
         FabricError::Memory(source) => of_memory(source),
         #[cfg(feature = "verbs")]
         FabricError::Verbs(source) => of_verbs(source),
@@ -410,6 +410,9 @@ mod tests {
         assert_eq!(failure.exit(), Exit::Hung);
         let (path, why) = ("/x".to_owned(), "it belongs to user 1".to_owned());
         let failure = Failure::from(NodeError::Fabric(FabricError::RuntimeDirectory { path, why }));
+        assert_eq!(failure.exit(), Exit::Local);
+        let (node, path) = ("x".parse().unwrap(), "/x".to_owned());
+        let failure = Failure::from(NodeError::Fabric(FabricError::NameLocked { node, path }));
         assert_eq!(failure.exit(), Exit::Local);
         let memory = MemoryError::System { what: "create", len: 1, source: Errno::NOMEM.into() };
         assert_eq!(Failure::from(PublisherError::Memory(memory)).exit(), Exit::Local);

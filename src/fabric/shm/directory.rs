@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 use super::entry::{ENTRY_LEN, Entry};
 use crate::clock::{Clock, SystemClock, saturate};
-use crate::fabric::{FabricError, NodeEntry};
+use crate::fabric::{Address, FabricError, NodeEntry};
 use crate::id::NodeName;
 
 /// The variable that says where the runtime directory is.
@@ -167,9 +167,8 @@ impl RuntimeDirectory {
                     attempts += 1;
                 } else if SystemClock.monotonic_ns() >= deadline_ns {
                     // No process owns the name: the owner's lock would have excluded this one.
-                    return Err(
-                        self.unusable(&format!("a process that lists nodes keeps {name} locked: end it"))
-                    );
+                    let path = self.path.join(&name).display().to_string();
+                    return Err(FabricError::NameLocked { node: node.clone(), path });
                 }
                 drop(entry);
                 SystemClock.pause(LOCK_PAUSE);
@@ -191,18 +190,18 @@ impl RuntimeDirectory {
         Err(FabricError::NameInUse { node: node.clone(), process })
     }
 
-    /// The path to bind or connect the node's socket: through the open directory where the direct one is too long.
+    /// The path to bind or connect the node's socket: through the open directory where the direct one is too long. An error when
+    /// that directory is missing.
     pub(super) fn socket_address(&self, node: &NodeName) -> Result<PathBuf, FabricError> {
         let name = format!("{node}{SOCKET_SUFFIX}");
         let direct = self.path.join(&name);
         if direct.as_os_str().as_bytes().len() <= SOCKET_PATH_LEN_MAX {
             return Ok(direct);
         }
-        // Where there is no directory, nobody listens at the direct one either.
-        Ok(match self.find()? {
-            Some(directory) => PathBuf::from(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd())),
-            None => PathBuf::from(name),
-        })
+        match self.find()? {
+            Some(directory) => Ok(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()).into()),
+            None => Err(FabricError::NoSuchNode { address: Address::Shm(node.clone()) }),
+        }
     }
 
     /// All entries that can be read, by name.
@@ -329,6 +328,7 @@ fn io(what: &'static str) -> impl Fn(std::io::Error) -> FabricError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testkit::skip::skip;
 
     fn directory() -> (tempfile::TempDir, RuntimeDirectory) {
         let holder = tempfile::tempdir().unwrap();
@@ -440,14 +440,20 @@ mod tests {
     }
 
     #[test]
+    fn other_users_directory_is_refused() {
+        if !rustix::process::geteuid().is_root() {
+            let error = RuntimeDirectory::open(Path::new("/")).unwrap_err().to_string();
+            assert!(error.contains("it belongs to user"), "{error}");
+        }
+    }
+
+    #[test]
     fn root_reads_a_directory_of_another_user_and_takes_no_name_there() {
         let (holder, directory) = directory();
         let _claim = directory.claim(&node("a")).unwrap();
         let path = holder.path().join("run");
-        if std::os::unix::fs::chown(&path, Some(65_534), None).is_err() {
-            let error = RuntimeDirectory::open(Path::new("/")).unwrap_err().to_string();
-            assert!(error.contains("it belongs to user"), "any other user is refused: {error}");
-            return;
+        if let Err(error) = std::os::unix::fs::chown(&path, Some(65_534), None) {
+            return skip("other-users", &format!("no directory can be given to another user ({error})"));
         }
         let looking = RuntimeDirectory::open(&path).unwrap();
         assert!(looking.entry(&node("a")).unwrap().unwrap().alive);
@@ -457,6 +463,30 @@ mod tests {
         let default = RuntimeDirectory { path, is_chosen: false, file: OnceLock::new() };
         let error = default.checked().unwrap_err().to_string();
         assert!(error.contains("it belongs to user 65534"), "anybody may create the default: {error}");
+    }
+
+    /// A socket of that name in the current directory is another node's, or none.
+    #[test]
+    fn no_node_listens_in_a_missing_directory_of_a_long_path() {
+        let holder = tempfile::tempdir().unwrap();
+        let path = holder.path().join("x".repeat(SOCKET_PATH_LEN_MAX));
+        let directory = RuntimeDirectory::open(&path).unwrap();
+        let found = directory.socket_address(&node("a"));
+        assert!(matches!(found, Err(FabricError::NoSuchNode { .. })), "{found:?}");
+        let claim = directory.claim(&node("a")).unwrap();
+        assert!(claim.socket_address().starts_with("/proc/self/fd"));
+    }
+
+    #[test]
+    fn name_that_a_stopped_listing_holds_is_reported_with_the_file_it_holds() {
+        let (holder, directory) = directory();
+        let path = holder.path().join("run/x.node");
+        std::fs::write(&path, b"").unwrap();
+        let lister = File::open(&path).unwrap();
+        rustix::fs::flock(&lister, FlockOperation::NonBlockingLockShared).unwrap();
+        let error = directory.claim(&node("x")).unwrap_err().to_string();
+        let parts = ["the name x cannot be taken", &format!("fuser {}", path.display())];
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
     }
 
     #[test]

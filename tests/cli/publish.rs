@@ -189,6 +189,52 @@ fn json_lines_are_values_of_the_type_that_the_first_one_shows() {
 }
 
 #[test]
+fn numbers_are_received_as_they_were_written_or_rejected() {
+    let place = Place::new();
+    let mut publisher = place.start(&["pub", "me/t", "--json", "--kind", "log", "--quiet"]);
+    let floats = ["94.52706955539223", "31.245270191439438", "-0.5e-7", "5e-324"];
+    floats.iter().for_each(|float| publisher.write(float));
+    // Neither is a float, nor an integer of a type that a topic has.
+    for beyond in ["18446744073709551617", "-9223372036854775809", "9007199254740993"] {
+        publisher.write(beyond);
+    }
+    wait_until("the values", || {
+        place.list(&["shm:me"]).iter().any(|row| row["sequence"].as_u64() >= Some(floats.len() as u64))
+    });
+    let node = reader(&place);
+    let mut subscriber = node.log_subscriber::<f64>("shm:me/t").earliest().timeout(PATIENCE).open().unwrap();
+    for float in floats {
+        let value = subscriber.receive_timeout(PATIENCE).unwrap().unwrap().value;
+        assert_eq!(value.to_bits(), float.parse::<f64>().unwrap().to_bits(), "{value} for {float}");
+    }
+    let shown = place.run(&["get", "me/t", "--json"]);
+    assert_eq!(crate::support::json(shown.printed())["value"].to_string(), "5e-324");
+    publisher.end_input();
+    let ended = publisher.end();
+    assert_eq!((ended.code, ended.error.lines().count()), (Some(1), 3), "{ended:?}");
+    for part in ["18446744073709551617 fits neither", "-9223372036854775809 fits neither", "line 7 "] {
+        assert!(ended.error.contains(part), "{ended:?}");
+    }
+}
+
+#[test]
+fn keys_given_twice_are_rejected() {
+    let place = Place::new();
+    let input = "{\"a\": 1, \"a\": 2}\n[{\"b\": {\"c\": 1, \"c\": 1}}]\n{\"a\": 3}\n";
+    let ended = place.run_with_input(&["pub", "me/t", "--json", "--quiet"], input);
+    let lines: Vec<&str> = ended.error.lines().collect();
+    assert_eq!((ended.code, lines.len()), (Some(1), 2), "{ended:?}");
+    for (line, key) in lines.iter().zip(["\"a\"", "\"c\""]) {
+        assert!(line.contains(key) && line.contains("twice"), "{ended:?}");
+    }
+    let example = ["pub", "me/t", "--json", "--example", "{\"a\": 1, \"a\": 2}"];
+    assert_eq!(place.run(&example).code, Some(2));
+    // What stands in a string is no number.
+    let text = "{\"18446744073709551617\": \"a\\\"18446744073709551617\"}\n";
+    assert_eq!(place.run_with_input(&["pub", "me/t", "--json", "--quiet"], text).printed(), "");
+}
+
+#[test]
 fn examples_show_what_the_first_line_does_not() {
     let place = Place::new();
     let examples = ["--example", r#"{"a": 1, "b": "x"}"#, "--example", r#"{"a": 0.5}"#];

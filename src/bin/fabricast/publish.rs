@@ -1,5 +1,6 @@
 //! `fabricast pub`: lines of standard input become values, or records of a log.
 
+mod json;
 mod lines;
 
 use std::io::{self, BufReader, IsTerminal};
@@ -36,8 +37,8 @@ lines that arrive together are published with one commit.
 Unless --quiet is given, reports on standard error what is served and until when. Rejected lines are
 reported by number and skipped; the exit code is then 1.
 
-Numbers in JSON are i64, u64 if they are too large for that, or f64 if they have a point. A field
-that is null or missing in some of the --example values is optional.
+Numbers in JSON are i64, u64 if they are too large for that, or f64 if they have a point or an
+exponent. A field that is null or missing in some of the --example values is optional.
 
 Examples:
   vmstat 1 | fabricast pub shm:host/vmstat --kind state
@@ -408,7 +409,7 @@ fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<N
 
 /// The time from one value to the next at a rate per second, as an argument.
 fn interval(text: &str) -> Result<Duration, String> {
-    let malformed = || format!("{text:?} is no rate: write a number of values a second above 0");
+    let malformed = || format!("{text:?} is not a rate: write values per second, above 0");
     let rate: f64 = text.parse().map_err(|_| malformed())?;
     let interval = Duration::try_from_secs_f64(1.0 / rate).map_err(|_| malformed())?;
     if interval <= INTERVAL_MAX { Ok(interval) } else { Err(malformed()) }

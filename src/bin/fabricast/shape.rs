@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use fabricast::Schema;
+use fabricast::{Schema, limits};
 use serde::Serialize;
 use serde_json::{Map, Number, Value, json};
 
 /// Characters of a value that a message quotes.
 const QUOTED_CHARS_MAX: usize = 64;
+/// Bytes of the number that tells types of the same name apart.
+const NUMBER_LEN_MAX: usize = 8;
 
 /// What values look like that are published together.
 #[derive(Clone, Debug, PartialEq)]
@@ -255,10 +257,14 @@ fn exact(number: &Number) -> Option<f64> {
     (integer.is_none_or(|integer| integer == back)).then_some(float)
 }
 
-/// This name for a type, numbered if another has it: names of fields may have dots, too.
+/// This name for a type, cut to fit into a schema, and numbered if another has it: names of fields may have dots, too.
 fn free_name(name: &str, types: &BTreeMap<String, Value>) -> String {
+    let mut name = name.to_owned();
+    while name.len() > limits::TYPE_NAME_LEN_MAX - NUMBER_LEN_MAX {
+        name.pop();
+    }
     let numbered = (2_u64..).map(|number| format!("{name}#{number}"));
-    let mut names = std::iter::once(name.to_owned()).chain(numbered);
+    let mut names = std::iter::once(name.clone()).chain(numbered);
     names.find(|name| !types.contains_key(name)).unwrap_or_default()
 }
 
@@ -319,6 +325,16 @@ mod tests {
         let dotted = json!({ "a.b": { "x": 1 }, "a": { "b": { "y": 2 }, "b.c": {} }, "a.b.c": { "z": "3" } });
         for value in [json!(7), json!("text"), json!([1.5]), json!(true), json!({}), json!(u64::MAX), dotted]
         {
+            let shape = Shape::of(&value).unwrap();
+            assert_eq!(received(&shape, &value).unwrap(), value);
+        }
+    }
+
+    #[test]
+    fn deeply_nested_objects_have_types_of_names_that_fit() {
+        for key in ["a_name_of_twenty_eight_letters", "ä_näme_öf_ümläüts"] {
+            let nested = |value| (0..30).fold(value, |value, _| json!({ key: value, "other": { "x": 1 } }));
+            let value = nested(json!(7));
             let shape = Shape::of(&value).unwrap();
             assert_eq!(received(&shape, &value).unwrap(), value);
         }

@@ -7,6 +7,7 @@ use fabricast::{Decoded, Schema};
 
 use super::super::failure::{Exit, Failure};
 use super::super::shape::{Shape, encode_text, is_received_as};
+use super::json;
 
 /// The most lines that are handed over, and published, at once.
 const LINES_AT_ONCE: usize = 64;
@@ -60,8 +61,7 @@ impl Form {
     /// The form of JSON values that look like these.
     pub(super) fn of_examples(examples: &[impl AsRef<str>]) -> Result<Self, String> {
         let shown = examples.iter().try_fold(Shape::Unknown, |shape, example| {
-            let value =
-                serde_json::from_str(example.as_ref()).map_err(|error| format!("not JSON: {error}"))?;
+            let value = json::parse(example.as_ref())?;
             shape.merge(Shape::of(&value)?, "the value")
         })?;
         let schema = shown.schema()?;
@@ -106,8 +106,9 @@ impl Form {
                 encoded
             }
             Self::Json(shape, schema) => {
-                let value = serde_json::from_slice(&bytes);
-                let value = value.map_err(|error| rejected(&format!("not JSON: {error}")))?;
+                let text = std::str::from_utf8(&bytes);
+                let text = text.map_err(|error| rejected(&format!("not JSON: {error}")))?;
+                let value = json::parse(text).map_err(|why| rejected(&why))?;
                 let mut encoded = Vec::new();
                 shape.encode(&value, &mut encoded).map_err(|why| rejected(&why))?;
                 // What a subscriber could not decode, or would take for another value, is not published.

@@ -51,7 +51,7 @@ fn is_hidden(char: char) -> bool {
         }
         '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' => true,
         '\u{fff9}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' => true,
-        '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' => true,
+        '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{fe00}'..='\u{fe0d}' => true,
         '\u{e0000}'..='\u{e007f}' | '\u{e0100}'..='\u{e01ef}' => true,
         other => other.is_control(),
     }
@@ -260,8 +260,18 @@ mod tests {
         let kept = "a ~ é ß 日本 \u{301} 🦀 \\";
         assert_eq!(printable(kept), kept);
         assert_eq!(printable("a\u{202e}b\u{7f}\n"), "a\\u202eb\\u007f\\u000a");
-        let invisible =
-            ['\u{34f}', '\u{17b4}', '\u{17b5}', '\u{180b}', '\u{180e}', '\u{180f}', '\u{e0100}', '\u{e01ef}'];
+        let invisible = [
+            '\u{34f}',
+            '\u{17b4}',
+            '\u{17b5}',
+            '\u{180b}',
+            '\u{180e}',
+            '\u{180f}',
+            '\u{fe00}',
+            '\u{fe0d}',
+            '\u{e0100}',
+            '\u{e01ef}',
+        ];
         for char in invisible {
             assert_eq!(printable(&char.to_string()), escaped(char));
         }

@@ -51,7 +51,8 @@ pub const DIRECTORY_PAGE_LEN_MAX: usize = 128;
 /// Regions that may travel with one control message.
 pub const MESSAGE_REGIONS_MAX: usize = 1;
 /// File descriptors that peers sent, and connections to them, that wait to be closed because closing others blocks. Beyond that a
-/// node on shared memory accepts no connections, and ends the sessions of peers that send more.
+/// node on shared memory accepts no connections, and ends every session over which memory arrives, also of peers that did nothing
+/// wrong.
 pub(crate) const CLOSING_FILES_MAX: usize = 4 * SESSIONS_MAX;
 /// Control messages waiting for a peer that does not take them; one more ends the session.
 pub const OUTBOUND_MESSAGES_MAX: usize = 64;

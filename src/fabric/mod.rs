@@ -59,8 +59,8 @@ pub(crate) trait Fabric: Debug + Send + Sync {
         self.dial(address)
     }
 
-    /// As [`Self::dial`], or [`Self::dial_to_write`] if it `writes`, and waits for up to `patience` while the node has as many
-    /// connections to accept as may wait there. Not for the thread of a node, which may wait for nobody.
+    /// As [`Self::dial`], or [`Self::dial_to_write`] if it `writes`, and waits for up to `patience` while the node's
+    /// backlog is full. Must not be called on a node's thread.
     fn dial_patiently(
         &self,
         address: &Address,
@@ -350,22 +350,22 @@ pub enum FabricError {
         /// The address.
         address: Address,
     },
-    /// The node accepted no connection in time: as many wait as may.
+    /// The node accepted no connection in time: its backlog is full.
     #[error(
         "timed out: {address} accepts no connections{}; it is stopped or overloaded: resume it (kill -CONT), or restart it",
-        if *process == 0 { String::new() } else { format!(" (process {process})") }
+        process.map_or_else(String::new, |process| format!(" (process {process})"))
     )]
     NotAccepting {
         /// The address that was dialled.
         address: Address,
-        /// The node's process, 0 if that is not known.
-        process: u32,
+        /// The node's process, if it is known.
+        process: Option<u32>,
     },
-    /// Descriptors that peers sent block when they are closed, and as many wait for it as may.
+    /// Too many descriptors from peers are waiting to be closed, because closing earlier ones blocks.
     #[error(
         "limit of {max} peer descriptors waiting to be closed is reached: nothing is accepted until some are closed"
     )]
-    Behind {
+    CloseBacklogFull {
         /// The limit.
         max: usize,
     },

@@ -20,7 +20,7 @@ pub(crate) enum Protection {
     PeersRead,
     /// Read and write it.
     PeersWrite,
-    /// One of them writes it, after it has seen to it that no page is given up ([`Region::import_to_write`]): the file can still
+    /// One peer writes it, after it has sealed the file against giving up pages ([`Region::import_to_write`]): the file can still
     /// be sealed further.
     PeerSeals,
 }

@@ -45,7 +45,7 @@ fn a_stopped_publisher_is_hung() {
     let ended = place.run(&["get", "shm:hung-1/t"]);
     assert_eq!((ended.code, ended.error.lines().count()), (Some(5), 1), "{ended:?}");
     assert!(
-        ended.error.ends_with("; its process hangs or is stopped, end it or let it go on\n"),
+        ended.error.ends_with("; its process hangs or is stopped: resume it (kill -CONT), or restart it\n"),
         "{ended:?}"
     );
 

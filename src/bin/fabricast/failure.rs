@@ -203,6 +203,7 @@ impl From<NodeError> for Failure {
         match &error {
             NodeError::Name(_) | NodeError::Fabric(FabricError::NameInUse { .. }) => Self::usage(error),
             NodeError::Fabric(source) => of_fabric(source, &""),
+            NodeError::System { .. } => Self::new(Exit::Local, explained(&error)),
             _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
         }
     }
@@ -319,7 +320,7 @@ fn explained(error: &(dyn Error + 'static)) -> String {
 fn of_session(address: &Address, source: &ControlError, error: &dyn Display) -> Failure {
     match source {
         ControlError::Deadline { .. } => {
-            let what = "its process hangs or is stopped, end it or let it go on";
+            let what = "its process hangs or is stopped: resume it (kill -CONT), or restart it";
             Failure::new(Exit::Hung, format!("{error}; {what}"))
         }
         ControlError::Broken { .. } | ControlError::Disconnected | ControlError::Closed { .. } => {
@@ -399,6 +400,8 @@ mod tests {
             let failure = Failure::from(NodeError::Fabric(system(errno)));
             assert_eq!(failure.exit().code(), 7, "{failure}");
         }
+        let error = NodeError::System { what: "start the node's thread", source: Errno::AGAIN.into() };
+        assert_eq!(Failure::from(error).exit(), Exit::Local);
         let failure = Failure::from(DirectoryError::Fabric(system(Errno::MFILE)));
         assert!(
             sentence(&failure).contains(" open files: close some, or raise the limit (ulimit -n)"),
@@ -406,7 +409,7 @@ mod tests {
         );
         assert_eq!(Failure::from(NodeError::Fabric(system(Errno::CONNREFUSED))).exit(), Exit::Unreachable);
         let address = "shm:p".parse().unwrap();
-        let failure = Failure::from(NodeError::Fabric(FabricError::NotAccepting { address, process: 0 }));
+        let failure = Failure::from(NodeError::Fabric(FabricError::NotAccepting { address, process: None }));
         assert_eq!(failure.exit(), Exit::Hung);
         let (path, why) = ("/x".to_owned(), "it belongs to user 1".to_owned());
         let failure = Failure::from(NodeError::Fabric(FabricError::RuntimeDirectory { path, why }));

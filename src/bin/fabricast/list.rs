@@ -125,7 +125,7 @@ fn twice<A>(mut ask: impl FnMut(Duration) -> Result<A, DirectoryError>) -> Resul
 /// All nodes of this host, several asked at a time.
 fn all(node: &Node) -> Result<Vec<Found>, Failure> {
     let listings = node.nodes()?;
-    let askers = listings.len().min(ASKED_AT_ONCE);
+    let helpers = listings.len().min(ASKED_AT_ONCE).saturating_sub(1);
     let (sender, work) = unbounded();
     for listing in listings {
         // It cannot fail: the receiver is here.
@@ -133,9 +133,13 @@ fn all(node: &Node) -> Result<Vec<Found>, Failure> {
     }
     drop(sender);
     Ok(std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..askers).map(|_| scope.spawn(|| ask(node, &work))).collect();
+        let help = |_| std::thread::Builder::new().spawn_scoped(scope, || ask(node, &work));
+        // Where threads are short, those that started and this one ask all nodes.
+        let threads: Vec<_> = (0..helpers).map_while(|helper| help(helper).ok()).collect();
+        let own = ask(node, &work);
         let found = threads.into_iter().map(|thread| thread.join());
-        found.flat_map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        let found = found.flat_map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        own.into_iter().chain(found).collect()
     }))
 }
 

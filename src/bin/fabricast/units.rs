@@ -52,7 +52,7 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     whole(number * count(unit_len)).ok_or_else(malformed)
 }
 
-/// What reads a size within these bounds.
+/// Returns a parser of sizes within these bounds.
 pub(crate) fn size_in<T: TryFrom<u64>>(
     bounds: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {

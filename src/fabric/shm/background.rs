@@ -87,7 +87,7 @@ pub(super) struct Deferred {
 }
 
 impl Background {
-    /// Has the region unmapped unless another handle uses it.
+    /// Unmaps the region in the background, unless another handle still uses it.
     pub(super) fn unmap(&self, region: Arc<Region>) {
         self.add(Chore::Unmap(region));
     }

@@ -69,7 +69,7 @@ impl Fabric for ShmFabric {
                 Err(FabricError::NodeGone { address: address.clone() })
             }
             Err(rustix::io::Errno::AGAIN) => {
-                let process = self.directory.entry(node)?.map_or(0, |entry| entry.process);
+                let process = self.directory.entry(node)?.map(|entry| entry.process);
                 Err(FabricError::NotAccepting { address: address.clone(), process })
             }
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => {

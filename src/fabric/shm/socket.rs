@@ -64,7 +64,7 @@ impl Listener for ShmListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         self.background.tend();
         if self.background.is_behind() {
-            return Err(FabricError::Behind { max: limits::CLOSING_FILES_MAX });
+            return Err(FabricError::CloseBacklogFull { max: limits::CLOSING_FILES_MAX });
         }
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => Ok(Some(Box::new(ShmConnection::new(socket, &self.background)))),
@@ -88,8 +88,8 @@ impl ShmConnection {
         Self { socket, background: background.clone() }
     }
 
-    /// Connects to the socket at this path. Blocks for up to `patience` while as many wait there to be accepted as may:
-    /// `EAGAIN` when that was not enough.
+    /// Connects to the socket at this path. Blocks for up to `patience` while the backlog is full; `EAGAIN` if it
+    /// stays full.
     pub(super) fn connect(path: &Path, patience: Duration, background: &Background) -> Result<Self, Errno> {
         let address = SocketAddrUnix::new(path)?;
         let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(patience));
@@ -98,7 +98,7 @@ impl ShmConnection {
             let flags = if left_ns == 0 { SocketFlags::NONBLOCK } else { SocketFlags::empty() };
             let socket = socket(flags)?;
             if left_ns > 0 {
-                // The kernel rounds down to microseconds, and waits for ever if that is 0. It has whoever waits take turns.
+                // The kernel rounds down to microseconds, and waits for ever if that is 0. It serves waiting connects in turn.
                 let left = Duration::from_nanos(left_ns.max(1_000_000));
                 set_socket_timeout(&socket, Timeout::Send, Some(left))?;
             }
@@ -119,11 +119,11 @@ impl ShmConnection {
             return Ok(None);
         }
         if self.background.is_behind() {
-            return Err(FabricError::Behind { max: limits::CLOSING_FILES_MAX });
+            return Err(FabricError::CloseBacklogFull { max: limits::CLOSING_FILES_MAX });
         }
         let file = match files.pop().filter(|_| !is_cut) {
             Some(file) => Ok(file),
-            // Why is not said. Where there is a free one again, there was none in this process.
+            // The kernel does not say why. If a descriptor can be had now, this process had none left then.
             None => Err(match rustix::io::fcntl_dupfd_cloexec(&self.socket, 0) {
                 Err(errno @ (Errno::MFILE | Errno::NFILE)) => errno,
                 _ => Errno::MFILE,

@@ -3,19 +3,27 @@ mod requirements;
 use std::env;
 use std::path::Path;
 
-fn link_rdma_core(lib_name: &str, pkg_name: &str, version: &str, include_paths: &mut Vec<String>) {
+fn link_rdma_core(
+    lib_name: &str,
+    pkg_name: &str,
+    version: &str,
+    include_paths: &mut Vec<String>,
+) -> Result<(), String> {
     let result: _ = pkg_config::Config::new()
         .atleast_version(version)
         .statik(false)
         .probe(lib_name);
 
-    let lib = result.unwrap_or_else(|_| panic!("please install {pkg_name} {version})"));
+    // A complaint is one line.
+    let complaint = |error: pkg_config::Error| error.to_string().replace('\n', " ");
+    let lib = result.map_err(|error| format!("{lib_name} >= {version}: {}", complaint(error)))?;
     println!("found {pkg_name} {}", lib.version);
 
     for path in lib.include_paths {
         let path = path.to_str().expect("non-utf8 path");
         include_paths.push(path.to_owned());
     }
+    Ok(())
 }
 
 fn main() {
@@ -51,14 +59,14 @@ fn generate() -> Result<(), String> {
         let lib_name = "libibverbs";
         let pkg_name = "libibverbs-dev";
         let version = "1.8.28";
-        link_rdma_core(lib_name, pkg_name, version, &mut include_paths);
+        link_rdma_core(lib_name, pkg_name, version, &mut include_paths)?;
     }
 
     {
         let lib_name = "librdmacm";
         let pkg_name = "librdmacm-dev";
         let version = "1.2.28";
-        link_rdma_core(lib_name, pkg_name, version, &mut include_paths);
+        link_rdma_core(lib_name, pkg_name, version, &mut include_paths)?;
     }
 
     {

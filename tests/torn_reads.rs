@@ -17,6 +17,7 @@ use std::time::Duration;
 use fabricast::{Delivery, Node, Raw, ReceiveError, StatePublisher, StateSubscriber};
 use parking_lot::Mutex;
 
+use self::support::long::is_long;
 use self::support::pattern::{Pattern, is_whole};
 use self::support::peer::Peer;
 use self::support::role::Role;
@@ -122,8 +123,7 @@ mod checked {
 
     fn each_size(delivery: Delivery, manner: &'static str) {
         let asked = numbers("FABRICAST_TORN_READS").map(|reads| reads.iter().sum());
-        let is_long = std::env::var("FABRICAST_TEST_LONG").is_ok_and(|value| value == "1");
-        let times = if is_long { LONG } else { 1 };
+        let times = if is_long() { LONG } else { 1 };
         let run_len_max = if asked.is_some() { Duration::MAX } else { times * RUN_LEN_MAX };
         for size in numbers("FABRICAST_TORN_SIZES").unwrap_or_else(|| vec![64, 1024, 65_536]) {
             for slots in numbers("FABRICAST_TORN_SLOTS").unwrap_or_else(|| vec![2, 8]) {

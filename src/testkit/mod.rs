@@ -10,5 +10,6 @@ pub(crate) mod clock;
 pub(crate) mod conformance;
 pub(crate) mod fabric;
 pub(crate) mod fault;
+pub(crate) mod long;
 pub(crate) mod random;
 pub(crate) mod skip;

@@ -3,11 +3,10 @@
 use std::fmt::Debug;
 use std::ops::Range;
 
+use super::long::is_long;
+
 /// The environment variable that makes seeded tests run only some seeds.
 const SEED_VARIABLE: &str = "FABRICAST_SEED";
-
-/// The environment variable that makes tests do all that they can, which takes minutes.
-const LONG_VARIABLE: &str = "FABRICAST_TEST_LONG";
 
 /// A stream of numbers that follows from its seed (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom
 /// number generators", OOPSLA 2014).
@@ -54,7 +53,7 @@ impl Random {
 
 /// How many seeds, rounds or records a test has that takes long: `usual`, or `long` where `FABRICAST_TEST_LONG` is 1.
 pub(crate) fn amount(usual: u64, long: u64) -> u64 {
-    if std::env::var(LONG_VARIABLE).is_ok_and(|value| value == "1") { long } else { usual }
+    if is_long() { long } else { usual }
 }
 
 /// Runs a test with seeds 0 to `count - 1`, or only with those that `FABRICAST_SEED` names: one, as `7`, or a range, as

@@ -6,6 +6,9 @@
 #[path = "../../src/testkit/attempts.rs"]
 pub(crate) mod attempts;
 pub(crate) mod cgroup;
+pub(crate) mod files;
+#[path = "../../src/testkit/long.rs"]
+pub(crate) mod long;
 pub(crate) mod pattern;
 pub(crate) mod peer;
 pub(crate) mod raw;

@@ -1,0 +1,11 @@
+//! How many files a process may open.
+
+use rustix::process::{Resource, Rlimit};
+
+/// Raises how many files this process, and those that it starts from now on, may open to the hard limit, and returns it.
+pub(crate) fn raise_files() -> u64 {
+    let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: maximum, maximum };
+    rustix::process::setrlimit(Resource::Nofile, raised).expect("a limit can be raised to its maximum");
+    maximum.unwrap_or(u64::MAX)
+}

@@ -100,7 +100,13 @@ impl Background {
     /// Whether so much is left to be done that peers must not add to it: closing what they sent blocks, or no thread can be
     /// started.
     pub(super) fn is_behind(&self) -> bool {
-        self.pools().iter().any(|pool| pool.state.lock().waiting.len() >= limits::CLOSING_FILES_MAX)
+        let is_full = |state: &State| state.waiting.len() >= limits::CLOSING_FILES_MAX;
+        // The threads for what does not block come to it soon, however many leave at once.
+        let own = || {
+            let own = self.own.state.lock();
+            own.threads == 0 && is_full(&own)
+        };
+        is_full(&self.foreign.state.lock()) || own()
     }
 
     /// Starts a thread for chores that have none, because none could be started when they were queued.
@@ -456,15 +462,16 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_in_any_pool_counts() {
+    fn what_waits_without_a_thread_counts() {
         let background = Background::default();
-        // As if no thread could be started.
-        background.own.state.lock().threads = THREADS_MAX;
         for _ in 0..limits::CLOSING_FILES_MAX {
             assert!(!background.is_behind());
             background.own.state.lock().waiting.push_back(Chore::Populate(Weak::new()));
         }
         assert!(background.is_behind());
+        // A thread comes to it soon: a crowd that leaves does not harm those that stay.
+        background.own.state.lock().threads = 1;
+        assert!(!background.is_behind());
     }
 
     /// Peers could add messages for ever to what is not shut down.

@@ -333,7 +333,8 @@ fn long_values_are_copied_to_a_few_subscribers_a_turn() {
         wire.complete();
         let target = Arc::clone(&wire.0.lock().target);
         let mut reader = StateReader::new(topic.geometry().state().unwrap(), topic.epoch(), topic.topic_id());
-        let verified = reader.follow(&target, || 0).unwrap().expect("it has the value");
+        let accepted = reader.follow(&target, || 0).unwrap().expect("it has the value");
+        let verified = reader.verified(accepted);
         assert_eq!(verified.payload, payload(1, LONG));
     }
 }

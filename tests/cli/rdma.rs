@@ -39,8 +39,8 @@ fn publish(place: &Place, port: u16) -> (Running, String) {
 fn what_is_published_over_rdma_is_listed_shown_and_received() {
     let place = Place::new();
     let (mut publisher, target) = publish(&place, 7501);
-    let rows = place.list(&[&rdma(7501)]);
-    let [row] = &rows[..] else { panic!("{rows:?}") };
+    let listed = place.run(&["list", &rdma(7501), "--json"]);
+    let row = parsed(listed.printed());
     assert_eq!((&row["node"], &row["topic"], &row["state"]), (&json!("feed"), &json!("t"), &json!("live")));
     // The same node, by shared memory.
     assert_eq!(place.list(&["shm:feed"])[0]["topic"], "t");

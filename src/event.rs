@@ -85,7 +85,7 @@ pub enum Event {
     },
 }
 
-/// Takes the events of a node, mostly on its thread, and on threads that open subscribers. Must not block. A panic in it is caught
+/// Receives a node's events, on the node's thread or on a thread that opens a subscriber. Must not block. A panic in it is caught
 /// and logged, and costs the event.
 pub trait EventSink: Debug + Send + Sync {
     /// Takes one event.

@@ -50,9 +50,9 @@ pub const CONTROL_MESSAGE_LEN_MAX: usize = 96 * 1024;
 pub const DIRECTORY_PAGE_LEN_MAX: usize = 128;
 /// Regions that may travel with one control message.
 pub const MESSAGE_REGIONS_MAX: usize = 1;
-/// File descriptors that peers sent, and connections to them, that wait to be closed because closing others blocks. Beyond that a
-/// node on shared memory accepts no connections, and ends every session over which memory arrives, also of peers that did nothing
-/// wrong.
+/// File descriptors that peers sent, and connections to them, that wait to be closed, because closing others blocks or no
+/// thread can be started. Beyond that a node on shared memory accepts no connections, and ends every session over which memory
+/// arrives, also of peers that did nothing wrong.
 pub(crate) const CLOSING_FILES_MAX: usize = 4 * SESSIONS_MAX;
 /// Control messages waiting for a peer that does not take them; one more ends the session.
 pub const OUTBOUND_MESSAGES_MAX: usize = 64;
@@ -202,8 +202,8 @@ pub const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 /// Bytes of a log in one batch to a landing region on the same host, if no record is longer. A turn of a node's thread begins no
 /// further batch for those that join once it has copied half as many to them, nor for those that are behind once it has copied
 /// half as many to these: it copies less than three times as many, for all topics and subscribers together. Then the sessions
-/// and the heartbeats have their turn. The newest values of state topics count as well, and are as long as they are. (A
-/// publisher that has just committed copies in a thread of its own.)
+/// and the heartbeats have their turn. Values of state topics count as well; one that is longer is still
+/// copied whole. (A publisher that has just committed copies in a thread of its own.)
 pub const LOG_COPY_LEN_MAX: usize = 4 << 20;
 
 /// Bytes of a log in one batch to a landing region over a wire at the most, if no record is longer.

@@ -209,7 +209,7 @@ fn the_protocol_page_states_the_limits_that_hold() {
             gibibytes(limits::SUBSCRIBED_LEN_MAX_DEFAULT)
         ),
         format!(
-            "| elements of sequences and maps in one payload | {}, and 2 for each byte |",
+            "| elements of sequences and maps in one payload | {}, plus 2 for each byte of the payload |",
             thousands(limits::EMPTY_ELEMENTS_MAX)
         ),
         format!("| Hello of a peer that dialled | {} |", seconds(limits::HELLO_DEADLINE_NS)),

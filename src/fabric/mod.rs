@@ -50,6 +50,9 @@ pub(crate) trait Fabric: Debug + Send + Sync {
     /// Listens under this node's name. The name is free again when the listener is dropped, or its process dies.
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError>;
 
+    /// Does what could not be done before for want of a thread. Called in every turn of a node.
+    fn tend(&self) {}
+
     /// Begins to connect to a node. Messages may be sent at once; [`Connection::receive`] tells when it failed.
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError>;
 
@@ -361,7 +364,7 @@ pub enum FabricError {
         /// The node's process, if it is known.
         process: Option<u32>,
     },
-    /// Too many descriptors from peers are waiting to be closed, because closing earlier ones blocks.
+    /// Too many descriptors from peers are waiting to be closed, because closing earlier ones blocks or no thread can be started.
     #[error(
         "limit of {max} peer descriptors waiting to be closed is reached: nothing is accepted until some are closed"
     )]

@@ -55,6 +55,10 @@ impl Fabric for SeveralFabrics {
         Ok(Box::new(SeveralListeners::new(listeners)?))
     }
 
+    fn tend(&self) {
+        self.members.iter().for_each(|member| member.fabric.tend());
+    }
+
     fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
         self.dial_by(address, |fabric| fabric.dial(address))
     }

@@ -68,6 +68,7 @@ impl Driver {
     /// One turn: everything that can be done now.
     pub(super) fn turn(&mut self) {
         let now_ns = self.core.clock().monotonic_ns();
+        self.core.fabric().tend();
         self.accept(now_ns);
         self.take_dialled();
         self.core.copy_room().begin(now_ns, false);

@@ -147,8 +147,8 @@ impl Link {
         core.links().lock().iter().find(|link| link.takes_more(address)).cloned()
     }
 
-    /// A new session with the node at this address. A node that dies leaves connections in its queue; they dial again, to find
-    /// that it is gone, or the next node of its name.
+    /// A new session with the node at this address. A node that dies resets the connections in its queue. This dials again then,
+    /// and reaches the next node of that name, or finds that there is none.
     pub(super) fn dial(core: &NodeCore, address: &Address, patience_ns: u64) -> Result<Arc<Self>, LinkError> {
         let deadline_ns = core.clock().monotonic_ns().saturating_add(patience_ns);
         let mut left = REDIALS_MAX;

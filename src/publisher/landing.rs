@@ -139,11 +139,11 @@ impl Landing {
     }
 
     /// Writes a value that the repository holds, all but its head stamp: who reads the landing region does not see it
-    /// before [`Self::reveal`]. Not while the batch before is under way.
-    pub(super) fn write_hidden(&mut self, source: &Registration, committed: Committed) {
+    /// before [`Self::reveal`]. Not while the batch before is under way. Says whether it was written.
+    pub(super) fn write_hidden(&mut self, source: &Registration, committed: Committed) -> bool {
         self.behind = true;
         if !self.settle() {
-            return;
+            return false;
         }
         let Committed { sequence, slot, payload_len, .. } = committed;
         let body = ByteRange { offset: slot.offset + WORD, len: slot.len - WORD };
@@ -151,6 +151,7 @@ impl Landing {
         let outcome = self.remote.post(source, &[retired, Write::Range(body)]);
         self.hidden = Some(committed);
         self.take(sequence, outcome);
+        true
     }
 
     /// The value that was written hidden and has arrived.

@@ -88,8 +88,10 @@ impl StateLandings {
                     return true;
                 }
                 let held = self.held(sequence);
-                room.set(room.left().saturating_sub(held.payload_len as u64));
-                landing.write_hidden(&self.registration, held);
+                let len = held.payload_len as u64;
+                if landing.write_hidden(&self.registration, held) {
+                    room.set(room.left().saturating_sub(len));
+                }
             }
             let Some(hidden) = landing.hidden() else { return false };
             // Acquire: if any word of the copy is of a later value, the load below sees that value's predecessor.

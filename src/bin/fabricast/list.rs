@@ -133,9 +133,9 @@ fn all(node: &Node) -> Result<Vec<Found>, Failure> {
     }
     drop(sender);
     Ok(std::thread::scope(|scope| {
-        let help = |_| std::thread::Builder::new().spawn_scoped(scope, || ask(node, &work));
+        let help = || std::thread::Builder::new().spawn_scoped(scope, || ask(node, &work));
         // Where threads are short, those that started and this one ask all nodes.
-        let threads: Vec<_> = (0..helpers).map_while(|helper| help(helper).ok()).collect();
+        let threads: Vec<_> = std::iter::repeat_with(help).take(helpers).map_while(Result::ok).collect();
         let own = ask(node, &work);
         let found = threads.into_iter().map(|thread| thread.join());
         let found = found.flat_map(|found| found.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));

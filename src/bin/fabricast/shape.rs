@@ -8,7 +8,7 @@ use serde_json::{Map, Number, Value, json};
 
 /// Characters of a value that a message quotes.
 const QUOTED_CHARS_MAX: usize = 64;
-/// Bytes of the number that tells types of the same name apart.
+/// Bytes kept free for `#` and a number that tells types of one name apart.
 const NUMBER_LEN_MAX: usize = 8;
 
 /// What values look like that are published together.

@@ -49,6 +49,10 @@ impl Fabric for ShmFabric {
         self.dial_patiently(address, false, Duration::ZERO)
     }
 
+    fn tend(&self) {
+        self.background.tend();
+    }
+
     fn dial_patiently(
         &self,
         address: &Address,
@@ -58,7 +62,6 @@ impl Fabric for ShmFabric {
         let Address::Shm(node) = address else {
             return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
         };
-        self.background.tend();
         let path = self.directory.socket_address(node)?;
         match socket::ShmConnection::connect(&path, patience, &self.background) {
             Ok(connection) => Ok(Box::new(connection)),

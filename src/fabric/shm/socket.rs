@@ -62,7 +62,6 @@ impl ShmListener {
 
 impl Listener for ShmListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
-        self.background.tend();
         if self.background.is_behind() {
             return Err(FabricError::CloseBacklogFull { max: limits::CLOSING_FILES_MAX });
         }

@@ -66,6 +66,8 @@ pub(super) struct Leaves {
     /// What this pass gave, in order.
     offered: Vec<Offer>,
     refusals: usize,
+    /// Other numbers of elements are tried, too: what is in them alone did not do.
+    counts_vary: bool,
     /// Of the pass that came through most places, their number, the last of them, and why it was refused.
     refusal: Option<(usize, String, String)>,
     variation: Option<Variation>,
@@ -122,6 +124,7 @@ impl Leaves {
             settled: BTreeMap::new(),
             offered: Vec::new(),
             refusals: 0,
+            counts_vary: false,
             refusal: None,
             variation: None,
         }
@@ -171,7 +174,7 @@ impl Leaves {
         Len { count, offer: Some(Offer { place, count: COUNTS.len(), alternative, refused: false }) }
     }
 
-    /// Notes that all elements were taken: if the type refuses them together, their number is the first to change.
+    /// Notes that all elements were taken.
     pub(super) fn ended(&mut self, len: Len) {
         self.offered.extend(len.offer);
     }
@@ -198,41 +201,54 @@ impl Leaves {
             let place = self.offered.last().map_or_else(String::new, |offer| offer.place.clone());
             self.refusal = Some((places, place, reason));
         }
-        let exhausted = self.exhausted();
+        let has_counts = self.offered.iter().any(|offer| offer.place.ends_with(ANY_COUNT));
         self.refusals += 1;
-        if self.refusals > REFUSALS_MAX {
-            return Err(exhausted);
+        if self.refusals <= REFUSALS_MAX && self.next() {
+            return Ok(());
         }
+        if self.counts_vary || !has_counts {
+            return Err(self.exhausted());
+        }
+        self.counts_vary = true;
+        self.refusals = 0;
+        self.settled.values_mut().for_each(|settled| settled.index = 0);
+        Ok(())
+    }
+
+    /// Moves the last leaf of this pass on that has another sample, and has those behind it begin again. Returns whether there
+    /// was one.
+    fn next(&mut self) -> bool {
         let mut seen = BTreeSet::new();
         while let Some(Offer { place, count, refused, .. }) = self.offered.pop() {
+            if !self.counts_vary && place.ends_with(ANY_COUNT) {
+                continue;
+            }
             let Some(settled) = self.settled.get_mut(&place) else { continue };
             if !seen.insert(place) {
                 continue;
             }
             if settled.index + 1 < count {
                 settled.index += 1;
-                return Ok(());
+                return true;
             }
             settled.index = 0;
             if refused && !settled.taken {
                 break;
             }
         }
-        Err(exhausted)
+        false
     }
 
     /// Says that a type takes no sample.
     fn exhausted(&self) -> String {
         let (place, reason) = self.refusal.as_ref().map_or(("", ""), |(_, place, reason)| (place, reason));
-        let at = if place.is_empty() { "" } else { " at " };
-        let advice = match place.ends_with(ANY_COUNT) {
-            true => "validate after decoding",
-            false => {
-                "pass one that it accepts to sample(\"...\") on the publisher's and the subscriber's builder, or validate after \
-                 decoding"
-            }
-        };
-        format!("its Deserialize rejects every sample value tried{at}{place} ({reason}): {advice}")
+        // Behind all elements of a sequence: what was refused may stand anywhere.
+        let is_known = !place.is_empty() && !place.ends_with(ANY_COUNT);
+        let at = if is_known { format!(" at {place}") } else { String::new() };
+        format!(
+            "its Deserialize rejects every sample value tried{at} ({reason}): pass one that it accepts to sample(\"...\") on the \
+             publisher's and the subscriber's builder, or validate after decoding"
+        )
     }
 
     /// Takes away the last alternative of a pass that was refused. Returns whether there was one.

@@ -155,6 +155,7 @@ impl LogReader {
                 Parsed::Damaged(words) if self.is_settled() && !self.doubts => self.pass_damaged(words),
                 Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong => {
                     self.until = self.from;
+                    self.drop_untaken();
                     self.fetching.is_astray = true;
                     return None;
                 }

@@ -511,7 +511,7 @@ fn errors_name_who_dialled() {
         peer.send(&raw::hello(Some(nonce)));
         assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
         peer.send(&Body::default().word(0).short(2).bytes(b"").message(raw::REFUSED));
-        peer.wait_closed();
+        // It goes: the listener's node asks once more, what the values are.
     });
     let error = listener.accept_timeout(PATIENCE).expect_err("it is refused");
     let SubscriberError::Dialled { node, process: 1, topic, source } = &error else { panic!("{error}") };

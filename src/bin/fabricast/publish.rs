@@ -178,7 +178,15 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let (sender, batches) = bounded(1);
     let len_max = Form::line_len_max(example.as_ref(), arguments.payload_len_max);
     // It is left behind when the process is asked to end while there is no input.
-    std::thread::spawn(move || lines::read(&mut BufReader::new(io::stdin()), len_max, &sender));
+    std::thread::Builder::new()
+        .spawn(move || lines::read(&mut BufReader::new(io::stdin()), len_max, &sender))
+        .map_err(|error| {
+            let advice = "end some, or raise the limit (ulimit -u, ulimit -v)";
+            Failure::new(
+                Exit::Local,
+                format!("cannot start a thread that reads the input: {error}; {advice}"),
+            )
+        })?;
     let mut tally = Tally::default();
     let (form, first) = match example {
         Some(form) => (form, Vec::new()),

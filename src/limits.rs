@@ -202,8 +202,8 @@ pub const LOG_BATCH_LEN_MIN: usize = 64 * 1024;
 /// Bytes of a log in one batch to a landing region on the same host, if no record is longer. A turn of a node's thread begins no
 /// further batch for those that join once it has copied half as many to them, nor for those that are behind once it has copied
 /// half as many to these: it copies less than three times as many, for all topics and subscribers together. Then the sessions
-/// and the heartbeats have their turn. Values of state topics count as well; one that is longer is still
-/// copied whole. (A publisher that has just committed copies in a thread of its own.)
+/// and the heartbeats have their turn. Values of state topics count as well; one that is longer is still copied whole. (A
+/// publisher that has just committed copies in a thread of its own.)
 pub const LOG_COPY_LEN_MAX: usize = 4 << 20;
 
 /// Bytes of a log in one batch to a landing region over a wire at the most, if no record is longer.

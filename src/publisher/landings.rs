@@ -128,7 +128,7 @@ impl Landings for StateLandings {
         room: &CopyRoom,
     ) -> bool {
         let mut landing = Landing::new(remote, self.geometry, self.epoch, Arc::clone(closed));
-        // What there is no room for comes when it is tended.
+        // If the room is used up, `tend` copies the value in a later turn.
         self.bring_up_to_date(&mut landing, room);
         if landing.is_closed() {
             return false;

@@ -229,7 +229,7 @@ fn keys_given_twice_are_rejected() {
     }
     let example = ["pub", "me/t", "--json", "--example", "{\"a\": 1, \"a\": 2}"];
     assert_eq!(place.run(&example).code, Some(2));
-    // What stands in a string is no number.
+    // Digits inside a string are not a number.
     let text = "{\"18446744073709551617\": \"a\\\"18446744073709551617\"}\n";
     assert_eq!(place.run_with_input(&["pub", "me/t", "--json", "--quiet"], text).printed(), "");
 }

@@ -36,7 +36,7 @@ With --json each topic is a line {\"node\",\"topic\",\"kind\",\"type\",\"sequenc
 is not available is null.
 
 Without ADDRESS the exit code is 0, or 7 if a local limit, such as open files, kept a node from being
-queried. With ADDRESS it is 3 if there is no such node, 5 if it is hung, 6 if it is gone.
+queried. With ADDRESS: 3 if no such node is found, 5 if the node is hung, 6 if it is gone.
 
 Examples:
   fabricast list
@@ -186,8 +186,8 @@ fn note_troubles(found: &[Found]) -> Exit {
     exit
 }
 
-/// What kept nodes that live from being asked, each trouble with its nodes, and how the program exits. What this process
-/// is short of is one trouble, whatever it was about to do: told as it was met first.
+/// Returns the errors that kept live nodes from being asked, each with its nodes, and how the program exits. All shortages of
+/// this process count as one error, reported in the words of the first.
 fn troubles(found: &[Found]) -> (BTreeMap<String, Vec<&NodeName>>, Exit) {
     let mut troubles: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let mut shortage: Option<String> = None;

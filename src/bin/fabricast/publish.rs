@@ -365,7 +365,7 @@ impl Tally {
         match arguments.linger {
             Duration::ZERO => {
                 format!(
-                    "input ended after {values}; {} is no longer served: use --linger 1m to keep it",
+                    "input ended after {values}; stopped serving {}: use --linger 1m to keep it available",
                     arguments.target
                 )
             }

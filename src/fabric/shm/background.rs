@@ -163,7 +163,7 @@ impl Background {
     fn close(&self, file: OwnedFd, closing: Closing) {
         match closing {
             Closing::Foreign => {
-                // It fails for what is no socket. A peer may set it again meanwhile; then this thread waits.
+                // Fails if the file is not a socket. A peer may set the option again meanwhile; closing then blocks this thread.
                 let _ = rustix::net::sockopt::set_socket_linger(&file, None);
             }
             Closing::Laden => drain(&file),

@@ -268,6 +268,10 @@ impl fmt::Display for Kind {
     }
 }
 
+/// What a subscription asks of its topic's kind: two numbers that only the kind understands. Zeros ask for what is the default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KindOptions(pub(crate) [u64; 2]);
+
 /// How values travel to a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

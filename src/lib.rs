@@ -102,7 +102,7 @@ pub use fabric::{Address, AddressError, FabricError, RdmaConnect, Target};
 pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use layout::header::HeaderError;
-pub use layout::state::GeometryError;
+pub use layout::{Fact, GeometryError};
 pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{

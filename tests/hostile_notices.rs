@@ -20,8 +20,8 @@ mod support;
 /// What a repository of values of up to 64 bytes in 8 slots looks like.
 const SLOT_COUNT: u32 = 8;
 const SLOT_STRIDE: u64 = 128;
-const REGION_LEN: u64 = 0x880 + SLOT_COUNT as u64 * SLOT_STRIDE;
-const HOT_OFFSET: u64 = 0x40;
+const REGION_LEN: u64 = 0x900 + SLOT_COUNT as u64 * SLOT_STRIDE;
+const HOT_OFFSET: u64 = 0x80;
 const EPOCH: u64 = 0xBB;
 
 /// Numbers of reasons.
@@ -176,7 +176,7 @@ fn lent(peer: &RawPeer) -> OwnedFd {
     assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
     let topic: TopicName = "t".parse().expect("a name");
     let body = Body::default().word(0).long(TopicId::of(&topic).get()).word(0).long(EPOCH);
-    let body = body.word(SLOT_COUNT).long(SLOT_STRIDE).long(64).long(REGION_LEN);
+    let body = body.word(64).long(REGION_LEN).long(SLOT_COUNT.into()).long(SLOT_STRIDE).long(0).long(0);
     let schema = Raw::schema().expect("bytes can be described").to_json();
     peer.send(&body.bytes(&schema).long(1).long(0).long(0).message(raw::GRANTED));
     let mut lend = peer.receive().expect("a landing region");
@@ -275,7 +275,7 @@ fn a_promise_that_is_not_kept_is_nothing_to_receive() {
     assert_eq!(subscriber.notice_path(), NoticePath::Bell);
     assert_eq!(rustix::io::pwrite(&landing, &[0; 64], HOT_OFFSET), Ok(64));
     let mut last = vec![0; usize::try_from(SLOT_STRIDE).expect("it is small")];
-    let slot = |sequence: u64| 0x880 + sequence % u64::from(SLOT_COUNT) * SLOT_STRIDE;
+    let slot = |sequence: u64| 0x900 + sequence % u64::from(SLOT_COUNT) * SLOT_STRIDE;
     // A value, so that the reader follows the slots and not the hot line.
     last.splice(.., value(1));
     assert_eq!(rustix::io::pwrite(&landing, &last, slot(1)), Ok(last.len()));

@@ -28,9 +28,9 @@ const LEN_MAX: usize = 64;
 /// What a repository of values of up to 64 bytes in 8 slots looks like.
 const SLOT_COUNT: u32 = 8;
 const SLOT_STRIDE: u64 = 128;
-const SLOTS_OFFSET: u64 = 0x880;
+const SLOTS_OFFSET: u64 = 0x900;
 const REGION_LEN: u64 = SLOTS_OFFSET + SLOT_COUNT as u64 * SLOT_STRIDE;
-const HOT_OFFSET: u64 = 0x40;
+const HOT_OFFSET: u64 = 0x80;
 const PAGE: u64 = 4096;
 const EPOCH: u64 = 0xBB;
 
@@ -193,12 +193,12 @@ fn what_is_no_message_ends_the_session_with_a_refusal() {
 fn another_version_is_refused_by_both_numbers() {
     let mut victim = Victim::new();
     let peer = victim.dial();
-    peer.send(&Body::default().long(1).bytes(b"from the future").message_of(2, raw::HELLO));
+    peer.send(&Body::default().long(1).bytes(b"from the future").message_of(raw::VERSION + 1, raw::HELLO));
     let refusal = peer.receive().expect("a refusal");
-    assert_eq!(refusal.version, 1);
+    assert_eq!(refusal.version, raw::VERSION);
     let (reason, text) = refusal.refusal();
     assert_eq!(reason, VERSION_UNSUPPORTED);
-    assert!(text.contains("version 2") && text.contains("speaks 1"), "{text}");
+    assert!(text.contains(&raw::other_version_text()), "{text}");
     assert!(peer.receive().is_none());
     victim.serves_and_holds_nothing();
 }
@@ -407,9 +407,14 @@ fn a_node_that_is_none_costs_a_subscriber_its_patience_at_most() {
         ("garbage", |peer| peer.send(&[7; 100])),
         ("too short", |peer| peer.send(b"FBCT")),
         ("too long", |peer| peer.send(&[0; limits::CONTROL_MESSAGE_LEN_MAX + 1])),
-        ("another version", |peer| peer.send(&Body::default().message_of(2, raw::HELLO))),
+        ("another version", |peer| peer.send(&Body::default().message_of(raw::VERSION + 1, raw::HELLO))),
         ("a refusal of another version", |peer| {
-            peer.send(&Body::default().short(VERSION_UNSUPPORTED).short(0).message_of(2, raw::REFUSE));
+            peer.send(
+                &Body::default()
+                    .short(VERSION_UNSUPPORTED)
+                    .short(0)
+                    .message_of(raw::VERSION + 1, raw::REFUSE),
+            );
         }),
         ("a refusal", |peer| peer.send(&Body::default().short(999).short(0).message(raw::REFUSE))),
         ("an answer to another hello", |peer| peer.send(&raw::hello(Some(1)))),
@@ -433,7 +438,7 @@ fn a_node_that_is_none_costs_a_subscriber_its_patience_at_most() {
             matches!(error, SubscriberError::Session { source: ControlError::Deadline { .. }, .. });
         assert_eq!(is_deadline, is_silent, "{what}: {error}");
         if what.contains("another version") {
-            assert!(error.to_string().contains("control version 2, this program speaks 1"), "{error}");
+            assert!(error.to_string().contains(&raw::other_version_text()), "{error}");
         }
     }
 }
@@ -640,7 +645,8 @@ fn granted(peer: &RawPeer, slot_stride: u64, file: Option<&OwnedFd>) {
 fn grant(slot_stride: u64) -> Vec<u8> {
     let schema = Raw::schema().expect("bytes can be described").to_json();
     let body = Body::default().word(0).long(topic_id()).word(0).long(EPOCH);
-    let body = body.word(SLOT_COUNT).long(slot_stride).long(LEN_MAX as u64).long(REGION_LEN);
+    let body =
+        body.word(LEN_MAX as u32).long(REGION_LEN).long(SLOT_COUNT.into()).long(slot_stride).long(0).long(0);
     body.bytes(&schema).long(1).long(0).long(0).message(raw::GRANTED)
 }
 

@@ -17,6 +17,8 @@ const PAGE: &str = include_str!("../docs/layouts.md");
 const SLOT_COUNT: u64 = 4;
 const PAYLOAD_LEN_MAX: u64 = 100;
 const LINE: u64 = 64;
+/// Bytes of the slot trailer.
+const TRAILER_LEN: u64 = 16;
 
 type Value = (u64, String);
 
@@ -122,7 +124,7 @@ fn read(file: &File, offset: u64, len: u64) -> Vec<u8> {
 /// The memory file of this process that is the repository of this topic: other tests may have theirs in the same process.
 fn repository(topic: &str) -> File {
     let topic = TopicId::of(&topic.parse().unwrap()).get();
-    let place = Table::of("Region").place("static line").0 + Table::of("Static line").place("topic").0;
+    let place = Table::of("Region").place("static header").0 + Table::of("Static header").place("topic").0;
     let files = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let named = files.filter(|entry| {
         std::fs::read_link(entry.path())
@@ -145,31 +147,35 @@ fn crc(parts: &[&[u8]]) -> u64 {
     hasher.finalize().into()
 }
 
-fn assert_static_line(line: &Part<'_>, publisher: &StatePublisher<Value>) {
+fn assert_static_header(line: &Part<'_>, publisher: &StatePublisher<Value>) {
     let schema = <Value as Payload>::schema().unwrap();
     let json = schema.to_json();
     let name = publisher.topic().as_str().as_bytes();
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let topic = name.iter().fold(0xcbf2_9ce4_8422_2325, mix);
     assert_eq!(topic, TopicId::of(publisher.topic()).get());
-    let stride_lines = (48 + PAYLOAD_LEN_MAX.next_multiple_of(8)).next_multiple_of(2 * LINE) / LINE;
+    let used = Table::of("Slot").place("payload").0 + TRAILER_LEN + PAYLOAD_LEN_MAX.next_multiple_of(8);
+    let stride = used.next_multiple_of(2 * LINE);
     let region = Table::of("Region");
     let numbers = [
         ("magic", u64::from_le_bytes(*b"FBCREPO1")),
-        ("layout version", 1),
+        ("layout version", 2),
         ("check", 1),
         ("kind of topic", 1),
-        ("slot count", SLOT_COUNT),
-        ("slot stride", stride_lines),
         ("largest payload", PAYLOAD_LEN_MAX),
         ("epoch", publisher.epoch().get()),
         ("topic", topic),
         ("schema hash", (json.len() as u64) << 32 | crc(&[&json])),
-        ("region length", region.place("slots of a state topic").0 + SLOT_COUNT * stride_lines * LINE),
-        ("CRC-32", crc(&[&line.range(0, 0x38)])),
+        ("region length", region.place("slots of a state topic").0 + SLOT_COUNT * stride),
+        ("first parameter", SLOT_COUNT),
+        ("second parameter", stride),
+        ("third parameter", 0),
+        ("fourth parameter", 0),
+        ("CRC-32", crc(&[&line.range(0, 0x78)])),
     ];
-    line.table.assert_covers(LINE, &numbers.map(|(name, _)| name));
-    line.assert_numbers(LINE, &numbers);
+    line.table.assert_covers(2 * LINE, &numbers.map(|(name, _)| name));
+    line.assert_numbers(2 * LINE, &numbers);
+    assert_eq!(line.range(0x50, 0x78), [0; 0x28]);
 }
 
 fn assert_slot(slot: &Part<'_>, trailer: &Table, sequence: u64, value: &Value, line: &Part<'_>) {
@@ -195,7 +201,7 @@ fn assert_slot(slot: &Part<'_>, trailer: &Table, sequence: u64, value: &Value, l
     }
     let trailer = Part { file: slot.file, offset: slot.offset + payload_offset + padded, table: trailer };
     let check = crc(&[&line.bytes("topic"), &slot.range(0, payload_offset), &payload[..len]]);
-    trailer.table.assert_covers(16, &["CRC-32", "tail stamp"]);
+    trailer.table.assert_covers(TRAILER_LEN, &["CRC-32", "tail stamp"]);
     assert_eq!((trailer.number("CRC-32"), trailer.number("tail stamp")), (check, sequence));
     assert_eq!(trailer.range(4, 8), [0; 4]);
 }
@@ -263,9 +269,10 @@ fn the_page_describes_the_memory_of_a_publisher_and_the_entry_of_its_node() {
     let encoded_len = |value: &Value| 16 + value.1.len() as u64;
 
     let (file, region) = (repository("a/b"), Table::of("Region"));
-    let (static_line, hot_line, slots) = (Table::of("Static line"), Table::of("Hot line"), Table::of("Slot"));
-    let line = Part { file: &file, offset: region.place("static line").0, table: &static_line };
-    assert_static_line(&line, &publisher);
+    let (static_header, hot_line, slots) =
+        (Table::of("Static header"), Table::of("Hot line"), Table::of("Slot"));
+    let line = Part { file: &file, offset: region.place("static header").0, table: &static_header };
+    assert_static_header(&line, &publisher);
 
     let hot = Part { file: &file, offset: region.place("hot line").0, table: &hot_line };
     hot_line.assert_covers(
@@ -285,7 +292,7 @@ fn the_page_describes_the_memory_of_a_publisher_and_the_entry_of_its_node() {
     assert_counters(&file, region.place("counters").0, values.iter().map(encoded_len).sum());
     let trailer = Table::of("Slot trailer");
     for (value, sequence) in values.iter().zip(1..).skip(2) {
-        let stride = line.number("slot stride") * LINE;
+        let stride = line.number("second parameter");
         let offset = region.place("slots of a state topic").0 + sequence % SLOT_COUNT * stride;
         let slot = Part { file: &file, offset, table: &slots };
         assert_slot(&slot, &trailer, sequence, value, &line);
@@ -341,12 +348,12 @@ fn the_page_describes_the_memory_of_a_log() {
         }
     }
     let (file, region) = (repository("a/log"), Table::of("Region"));
-    let (static_line, hot_line, entries) =
-        (Table::of("Static line"), Table::of("Log hot line"), Table::of("Index entry"));
-    let line = Part { file: &file, offset: region.place("static line").0, table: &static_line };
-    let capacity = line.number("slot stride") * LINE * line.number("slot count");
+    let (static_header, hot_line, entries) =
+        (Table::of("Static header"), Table::of("Log hot line"), Table::of("Index entry"));
+    let line = Part { file: &file, offset: region.place("static header").0, table: &static_header };
+    let capacity = line.number("second parameter") * line.number("first parameter");
     let ring = region.place("ring of a log topic").0;
-    assert_eq!((line.number("kind of topic"), line.number("slot count")), (3, 64));
+    assert_eq!((line.number("kind of topic"), line.number("first parameter")), (3, 64));
     assert_eq!((line.number("region length"), capacity), (ring + capacity, publisher.capacity() as u64));
 
     let hot = Part { file: &file, offset: region.place("hot line").0, table: &hot_line };

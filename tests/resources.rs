@@ -31,7 +31,7 @@ const LEN_MAX: usize = 64;
 /// Bytes of the ring of the log.
 const CAPACITY: usize = 8 << 20;
 /// Where a grant has the length of the region.
-const GRANTED_LEN_AT: usize = 44;
+const GRANTED_LEN_AT: usize = 28;
 const LANDING_UNFIT: u16 = 5;
 /// What a landing region has to be sealed against before it is sent.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);

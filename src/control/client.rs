@@ -20,10 +20,10 @@ use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
     Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Lend, Lent,
-    ListTopics, Message, Refuse, Refused, Start, SubscriberCounts, TopicEnded, TopicEntry, Topics,
+    ListTopics, Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
 use super::notices::{Heard, Listen, Notices, NoticesBy};
-use crate::id::{Delivery, TopicId, TopicName};
+use crate::id::{Delivery, KindOptions, TopicId, TopicName};
 use crate::limits;
 
 /// The subscriber's end of one session. Allocates; neither blocks nor reads a clock.
@@ -216,7 +216,7 @@ impl ClientSession {
     }
 
     /// Asks for a topic, and says which number the attachment will have. `schema_hash` is `None` for one who
-    /// decodes by the topic's own schema; `start` says where a log begins.
+    /// decodes by the topic's own schema; `options` are for the topic's kind.
     ///
     /// # Errors
     ///
@@ -226,7 +226,7 @@ impl ClientSession {
         topic: TopicName,
         delivery: Delivery,
         schema_hash: Option<u64>,
-        start: Start,
+        options: KindOptions,
     ) -> Result<AttachmentId, ControlError> {
         self.ready()?;
         if self.attachments.len() >= limits::ATTACHMENTS_PER_SESSION_MAX {
@@ -242,7 +242,7 @@ impl ClientSession {
         let topic_id = TopicId::of(&topic);
         let (topic_ended, listening) = (false, Listening::No);
         self.attachments.insert(attachment, Attachment { topic_id, delivery, step, topic_ended, listening });
-        self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash, start }));
+        self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash, options }));
         Ok(attachment)
     }
 

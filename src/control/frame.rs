@@ -26,7 +26,7 @@ use crate::limits;
 
 /// The version that this program speaks. It changes with anything that is said here or in the codec, the kinds
 /// of topic and the ways of delivery included.
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 
 /// Bytes of the header.
 pub(crate) const HEADER_LEN: usize = CHECKSUM_AT + size_of::<u32>();
@@ -168,14 +168,14 @@ mod tests {
     fn golden_bytes() {
         let golden = [
             0x46, 0x42, 0x43, 0x54, // "FBCT"
-            0x00, 0x01, // version
+            0x00, 0x02, // version
             0x00, 0x03, // kind
             0x00, 0x00, 0x00, 0x03, // body_len
-            0x19, 0xA2, 0x58, 0xC1, // crc32
+            0xF2, 0x95, 0xE3, 0xC2, // crc32
             b'a', b'b', b'c',
         ];
         assert_eq!(frame(b"abc"), golden);
-        assert_eq!(Frame::parse(&golden), Ok(Frame { version: 1, kind: 3, body: b"abc" }));
+        assert_eq!(Frame::parse(&golden), Ok(Frame { version: VERSION, kind: 3, body: b"abc" }));
     }
 
     #[test]
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(Frame::parse(&with(0, 0x47)), Err(ControlError::BadMagic { found: 0x4742_4354 }));
         assert_eq!(
             Frame::parse(&with(VERSION_AT, 2)),
-            Err(ControlError::Version { theirs: 0x0201, ours: 1 })
+            Err(ControlError::Version { theirs: 0x0200 | VERSION, ours: VERSION })
         );
         assert!(matches!(Frame::parse(&with(KIND_AT, 9)), Err(ControlError::BadChecksum { .. })));
         assert_eq!(
@@ -215,14 +215,14 @@ mod tests {
     #[test]
     fn another_version_is_named_whatever_follows_its_number() {
         let mut bytes = frame(b"abc");
-        bytes[VERSION_AT + 1] = 2;
+        bytes[VERSION_AT + 1] = 1;
         bytes[BODY_LEN_AT..].fill(0xEE);
-        assert_eq!(Frame::parse(&bytes), Err(ControlError::Version { theirs: 2, ours: 1 }));
+        assert_eq!(Frame::parse(&bytes), Err(ControlError::Version { theirs: 1, ours: VERSION }));
     }
 
     #[test]
     fn a_refusal_of_any_version_is_read() {
-        for version in [0, 1, 2, u16::MAX] {
+        for version in [0, 1, VERSION, u16::MAX] {
             let refuse = Refuse { version, reason: RefuseReason::VersionUnsupported, text: Text::cut("old") };
             let bytes =
                 Frame { version, kind: MessageKind::Refuse.number(), body: &refuse_body(&refuse) }.emit();

@@ -12,8 +12,8 @@ use super::frame;
 use super::notices::{Heard, Listen, Notices};
 pub(crate) use super::schema::SchemaJson;
 use super::text::Text;
-pub(crate) use super::topic::{GeometryWire, Start};
-use crate::id::{Delivery, Epoch, Kind, NodeName, Sequence, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Kind, KindOptions, NodeName, Sequence, TopicId, TopicName};
+use crate::layout::GeometryNumbers;
 use crate::limits;
 
 /// One message of the control channel.
@@ -381,8 +381,8 @@ pub(crate) struct Attach {
     pub(crate) delivery: Delivery,
     /// The schema that the subscriber was built with; `None` for one that decodes by the topic's own.
     pub(crate) schema_hash: Option<u64>,
-    /// Where it begins, if the topic is a log.
-    pub(crate) start: Start,
+    /// What the subscription asks of the topic's kind.
+    pub(crate) options: KindOptions,
 }
 
 /// Everything that a subscriber has to know of a topic. For pull, the repository's region comes with it.
@@ -396,8 +396,9 @@ pub(crate) struct Grant {
     pub(crate) kind: Kind,
     /// The incarnation.
     pub(crate) epoch: Epoch,
-    /// The shape of the repository.
-    pub(crate) geometry: GeometryWire,
+    /// The shape of the repository. Only carried here: who maps the region checks that the numbers agree with each other and with
+    /// the region.
+    pub(crate) geometry: GeometryNumbers,
     /// The payload's schema.
     pub(crate) schema: SchemaJson,
     /// The key of the repository's region; shown by an inspector, used by nobody on the same host.

@@ -51,7 +51,6 @@ mod notices;
 mod schema;
 mod server;
 mod text;
-mod topic;
 
 pub use error::{ControlError, RefuseReason};
 
@@ -63,7 +62,6 @@ pub(crate) use message::{
 pub(crate) use notices::{Heard, NoticeChannel, NoticesBy, Ticket};
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
-pub(crate) use topic::Start;
 
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,7 @@ use super::error::{ControlError, RefuseReason};
 use super::message::*;
 use super::notices::NoticesBy;
 use super::server::{ACTIONS_MAX, ServerAction, ServerSession};
-use crate::id::{Delivery, TopicName};
+use crate::id::{Delivery, KindOptions, TopicName};
 use crate::limits;
 use sample::{counts, entry, grant_of, identity, nonce};
 
@@ -132,7 +132,7 @@ impl Pair {
     }
 
     fn attach(&mut self, name: &str, delivery: Delivery) -> AttachmentId {
-        let attachment = self.client.attach(topic(name), delivery, Some(5), Start::Newest).unwrap();
+        let attachment = self.client.attach(topic(name), delivery, Some(5), KindOptions::default()).unwrap();
         self.pump();
         assert!(
             matches!(self.events.pop(), Some(ClientEvent::Granted { delivery: granted, .. }) if granted == delivery)
@@ -161,8 +161,8 @@ fn hello(answers: Option<u64>) -> Vec<u8> {
 }
 
 /// The message with another version in its header, and the rest as it was.
-fn of_version_2(mut bytes: Vec<u8>) -> Vec<u8> {
-    bytes[5] = 2;
+fn of_version_1(mut bytes: Vec<u8>) -> Vec<u8> {
+    bytes[5] = 1;
     bytes
 }
 
@@ -318,7 +318,7 @@ fn a_node_that_stops_takes_no_invitation_any_more() {
 #[test]
 fn attach_for_pull_brings_the_region() {
     let mut pair = Pair::ready();
-    let attachment = pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest).unwrap();
+    let attachment = pair.client.attach(topic("pull"), Delivery::Pull, None, KindOptions::default()).unwrap();
     pair.pump();
     let grant = grant_of(attachment, &topic("pull"));
     assert_eq!(pair.events, [ClientEvent::Granted { grant, delivery: Delivery::Pull }]);
@@ -352,7 +352,8 @@ fn attach_for_push_takes_a_landing_region() {
 #[test]
 fn a_refused_topic_leaves_the_session_as_it_was() {
     let mut pair = Pair::ready();
-    let attachment = pair.client.attach(topic("missing"), Delivery::Pull, None, Start::Newest).unwrap();
+    let attachment =
+        pair.client.attach(topic("missing"), Delivery::Pull, None, KindOptions::default()).unwrap();
     pair.pump();
     let (reason, text) = (RefuseReason::NoSuchTopic, "try another".to_owned());
     assert_eq!(pair.events, [ClientEvent::Refused { attachment, reason, text }]);
@@ -407,7 +408,7 @@ fn a_topic_that_ends_takes_its_counts_with_it() {
 #[test]
 fn a_topic_that_ends_before_the_grant_is_refused() {
     let mut pair = Pair::ready();
-    let attachment = pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest).unwrap();
+    let attachment = pair.client.attach(topic("pull"), Delivery::Pull, None, KindOptions::default()).unwrap();
     pair.server.on_message(&pair.client.next_message().unwrap().bytes, 0);
     assert!(matches!(pair.server.next_action(), Some(ServerAction::Attach(_))));
     pair.server.topic_ended(attachment, 41).unwrap();
@@ -476,7 +477,7 @@ fn both_sides_end_the_session_at_once() {
 #[test]
 fn a_grant_that_crosses_the_end_is_dropped_with_its_region() {
     let mut pair = Pair::ready();
-    pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest).unwrap();
+    pair.client.attach(topic("pull"), Delivery::Pull, None, KindOptions::default()).unwrap();
     pair.client.end(0, EndReason::Done, counts(0)).unwrap();
     pair.pump();
     assert!(matches!(pair.events[..], [ClientEvent::Ended { .. }]));
@@ -511,7 +512,7 @@ fn a_silent_peer_costs_a_deadline() {
 fn a_session_that_waits_for_an_answer_has_no_deadline_and_one_that_ends_has() {
     let mut pair = Pair::ready();
     assert_eq!((pair.client.deadline_ns(), pair.server.deadline_ns()), (None, None), "idle in good order");
-    pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest).unwrap();
+    pair.client.attach(topic("pull"), Delivery::Pull, None, KindOptions::default()).unwrap();
     pair.client.list(None).unwrap();
     assert_eq!(pair.client.deadline_ns(), None);
     assert_eq!(pair.client.on_time(u64::MAX), Ok(()));
@@ -542,14 +543,14 @@ fn a_peer_that_dies_is_noticed_once() {
 #[test]
 fn a_server_refuses_another_version_by_name() {
     let mut server = ServerSession::new(0, identity("writer"), nonce(2));
-    server.on_message(&of_version_2(hello(None)), 0);
+    server.on_message(&of_version_1(hello(None)), 0);
     let Message::Refuse(refuse) = sent(server.next_action()) else { panic!() };
     assert_eq!(refuse.reason, RefuseReason::VersionUnsupported);
     assert_eq!(
         refuse.text.as_str(),
-        "the peer speaks control version 2, this program speaks 1: upgrade the older one"
+        "the peer speaks control version 1, this program speaks 2: upgrade the older one"
     );
-    let result = Err(ControlError::Version { theirs: 2, ours: 1 });
+    let result = Err(ControlError::Version { theirs: 1, ours: 2 });
     assert_eq!(server.next_action(), Some(ServerAction::Close { result }));
     assert_eq!(server.next_action(), None);
 }
@@ -558,26 +559,26 @@ fn a_server_refuses_another_version_by_name() {
 fn a_client_refuses_another_version_by_name() {
     let mut client = ClientSession::connect(0, identity("reader"), nonce(1), PATIENCE_NS);
     client.next_message();
-    let error = client.on_message(&of_version_2(hello(Some(1))), 0).unwrap_err();
-    assert_eq!(error, ControlError::Version { theirs: 2, ours: 1 });
+    let error = client.on_message(&of_version_1(hello(Some(1))), 0).unwrap_err();
+    assert_eq!(error, ControlError::Version { theirs: 1, ours: 2 });
     let refuse = codec::decode(&client.next_message().unwrap().bytes).unwrap();
     assert!(matches!(refuse, Message::Refuse(refuse) if refuse.reason == RefuseReason::VersionUnsupported));
 }
 
-/// A node of version 2 answers the hello of this one with a refusal of its own version.
+/// A node of version 1 answers the hello of this one with a refusal of its own version.
 #[test]
 fn a_client_that_is_refused_for_its_version_names_both() {
     let refuse = Refuse::new(RefuseReason::VersionUnsupported, "too old");
     let body = super::frame::refuse_body(&refuse);
-    let bytes = super::frame::Frame { version: 2, kind: MessageKind::Refuse.number(), body: &body }.emit();
+    let bytes = super::frame::Frame { version: 1, kind: MessageKind::Refuse.number(), body: &body }.emit();
     let mut client = ClientSession::connect(0, identity("reader"), nonce(1), PATIENCE_NS);
     client.next_message();
-    assert_eq!(client.on_message(&bytes, 0), Err(ControlError::Version { theirs: 2, ours: 1 }));
+    assert_eq!(client.on_message(&bytes, 0), Err(ControlError::Version { theirs: 1, ours: 2 }));
     assert_eq!(client.next_message(), None, "a refusal is not answered");
 
     let mut server = ServerSession::new(0, identity("writer"), nonce(2));
     server.on_message(&bytes, 0);
-    let result = Err(ControlError::Version { theirs: 2, ours: 1 });
+    let result = Err(ControlError::Version { theirs: 1, ours: 2 });
     assert_eq!(server.next_action(), Some(ServerAction::Close { result }));
 }
 
@@ -642,7 +643,7 @@ fn attachments_out_of_turn_are_refused() {
             topic: topic("pull"),
             delivery,
             schema_hash: None,
-            start: Start::Newest,
+            options: KindOptions::default(),
         })
     };
     let lend = Message::Lend(Lend { attachment });
@@ -679,7 +680,7 @@ fn regions_travel_with_the_right_messages_only() {
 
     for (delivery, expected, found) in [(Delivery::Pull, 1, 0), (Delivery::Push, 0, 1)] {
         let mut pair = Pair::ready();
-        let attachment = pair.client.attach(topic("pull"), delivery, None, Start::Newest).unwrap();
+        let attachment = pair.client.attach(topic("pull"), delivery, None, KindOptions::default()).unwrap();
         let granted = Message::Granted(grant_of(attachment, &topic("pull")));
         let error = ControlError::WrongRegions { message: "Granted", expected, found };
         assert_eq!(pair.client.on_message(&codec::encode(&granted), found), Err(error));
@@ -703,7 +704,7 @@ fn answers_that_nobody_asked_for_end_the_session() {
         ));
     }
     let mut pair = Pair::ready();
-    pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest).unwrap();
+    pair.client.attach(topic("pull"), Delivery::Pull, None, KindOptions::default()).unwrap();
     let granted = Message::Granted(grant_of(attachment, &topic("push")));
     let error = pair.client.on_message(&codec::encode(&granted), 1).unwrap_err();
     assert_eq!(
@@ -737,7 +738,10 @@ fn a_session_has_so_many_attachments() {
         pair.attach("pull", Delivery::Pull);
     }
     let too_many = ControlError::TooManyAttachments { max: limits::ATTACHMENTS_PER_SESSION_MAX };
-    assert_eq!(pair.client.attach(topic("pull"), Delivery::Pull, None, Start::Newest), Err(too_many));
+    assert_eq!(
+        pair.client.attach(topic("pull"), Delivery::Pull, None, KindOptions::default()),
+        Err(too_many)
+    );
 
     // A client without that check is told so, and keeps what it has.
     let attachment = AttachmentId::new(9999);
@@ -746,7 +750,7 @@ fn a_session_has_so_many_attachments() {
         topic: topic("pull"),
         delivery: Delivery::Pull,
         schema_hash: None,
-        start: Start::Newest,
+        options: KindOptions::default(),
     };
     pair.server.on_message(&codec::encode(&Message::Attach(attach)), 0);
     let Message::Refused(refused) = sent(pair.server.next_action()) else { panic!() };
@@ -801,7 +805,7 @@ fn a_session_that_nobody_serves_stays_bounded() {
             topic: topic("pull"),
             delivery: Delivery::Pull,
             schema_hash: None,
-            start: Start::Newest,
+            options: KindOptions::default(),
         };
         server.on_message(&codec::encode(&Message::Attach(attach)), 0);
     }

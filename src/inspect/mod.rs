@@ -9,9 +9,10 @@ use serde::{Serialize, Serializer};
 
 use crate::fabric::FabricError;
 use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
+use crate::layout::Fact;
 use crate::layout::header::{
-    COUNTERS_LEN, COUNTERS_OFFSET, HOT_HEARTBEAT, HOT_LEN, HOT_PUBLISHED, HOT_SEQUENCE, HeaderError,
-    LAYOUT_VERSION, STATIC_OFFSET, StaticLine,
+    COUNTERS_LEN, COUNTERS_OFFSET, HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE, HeaderError, LAYOUT_VERSION,
+    STATIC_OFFSET, StaticHeader,
 };
 use crate::limits;
 use crate::metrics::{self, Counter, Unit};
@@ -35,7 +36,7 @@ const HOST_PREFIX: &str = "host: ";
 /// publisher.publish(&(1.0841, 1.0843))?;
 ///
 /// let report = TopicReport::of(&mut node.state_subscriber::<Raw>("shm:quotes/EURUSD").open()?)?;
-/// assert_eq!((report.sequence.get(), report.newest_len, report.state), (1, Some(16), Liveness::Live));
+/// assert_eq!((report.sequence.get(), report.fact("newest_len"), report.state), (1, Some(16), Liveness::Live));
 /// assert_eq!(report.process, Some(std::process::id()));
 /// # Ok(())
 /// # }
@@ -56,15 +57,11 @@ pub struct TopicReport {
     pub state: Liveness,
     /// The sequence of its newest value.
     pub sequence: Sequence,
-    /// The length of its newest value, bytes; `None` for a log, whose headers do not say it.
-    pub newest_len: Option<u64>,
-    /// The sequence of the oldest record that a log still holds; `None` for other kinds. One more than the newest when it
-    /// holds none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub first_sequence: Option<Sequence>,
-    /// Bytes of the records that a log holds, with their headers; `None` for other kinds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_len: Option<u64>,
+    /// What else its headers say of what it holds. Of a state `newest_len`, the length of its newest value; of a log
+    /// `first_sequence`, that of the oldest record, or one more than the newest when there is none, and `held_len`, the bytes of
+    /// the records with their headers. Serialised as fields of the report.
+    #[serde(flatten, serialize_with = "as_fields")]
+    pub held: Vec<Fact>,
     /// When its newest value was published, nanoseconds since the Unix epoch; `None` for never.
     pub published_ns: Option<u64>,
     /// How long ago that was, nanoseconds, by this host's clock: over a wire it is as far off as the clocks are apart.
@@ -102,22 +99,19 @@ pub struct TopicReport {
 }
 
 /// The shape of a repository.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct GeometryReport {
     /// The version of the layout.
     pub layout_version: u16,
-    /// Slots.
-    pub slot_count: u32,
-    /// From one slot to the next, bytes.
-    pub slot_stride: usize,
     /// The largest payload, bytes.
     pub payload_len_max: usize,
     /// The whole region, bytes.
     pub region_len: usize,
-    /// Bytes of the ring of a log, of which the slots are parts; `None` for other kinds.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub capacity: Option<usize>,
+    /// What else describes it. Of a state `slot_count` and `slot_len`, the bytes from one slot to the next; of a log `ring_len`,
+    /// `segment_count` and `segment_len`. Serialised as fields of the report.
+    #[serde(flatten, serialize_with = "as_fields")]
+    pub parts: Vec<Fact>,
 }
 
 /// Whether a publisher lives.
@@ -157,9 +151,9 @@ impl TopicReport {
     /// [`InspectError`] when the subscriber does not see the repository, or its header is damaged.
     pub fn of(subscriber: &mut impl Subscribed) -> Result<Self, InspectError> {
         let region = &*subscriber.headers()?.ok_or(InspectError::Landing)?;
-        let mut words = [0; StaticLine::WORDS];
+        let mut words = [0; StaticHeader::WORDS];
         region.copy_out(STATIC_OFFSET, &mut words);
-        let line = StaticLine::parse(&words)?;
+        let line = StaticHeader::parse(&words)?;
         let heartbeat_ns = region.load(HOT_HEARTBEAT);
         let subscription = subscriber.subscription();
         let state = match subscription.end() {
@@ -167,8 +161,7 @@ impl TopicReport {
             None => of_heartbeat(subscription.heart_stands_ns(heartbeat_ns)),
         };
         let granted = subscription.granted();
-        let (geometry, log) = (granted.geometry.numbers(), granted.geometry.log());
-        let extent = log.map(|log| log.extent(region));
+        let geometry = &granted.geometry;
         // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
         let sequence = Sequence::new(region.load_acquire(HOT_SEQUENCE));
         let published_ns = Some(region.load(HOT_PUBLISHED)).filter(|published_ns| *published_ns != 0);
@@ -189,9 +182,7 @@ impl TopicReport {
             encoding: granted.schema.encoding(),
             state,
             sequence,
-            newest_len: if log.is_none() { Some(region.load(HOT_LEN)) } else { None },
-            first_sequence: extent.map(|extent| extent.first),
-            held_len: extent.map(|extent| extent.held_len),
+            held: geometry.held(region),
             published_ns,
             age_ns: published_ns.map(|published_ns| now_ns.saturating_sub(published_ns)),
             heartbeat_ns,
@@ -203,11 +194,9 @@ impl TopicReport {
             started_ns,
             geometry: GeometryReport {
                 layout_version: LAYOUT_VERSION,
-                slot_count: geometry.slot_count,
-                slot_stride: usize::try_from(geometry.slot_stride).unwrap_or(usize::MAX),
-                payload_len_max: granted.geometry.payload_len_max(),
-                region_len: granted.geometry.region_len(),
-                capacity: log.map(|log| log.capacity()),
+                payload_len_max: geometry.payload_len_max(),
+                region_len: geometry.region_len(),
+                parts: geometry.facts(),
             },
             rkey: None,
             address: None,
@@ -226,6 +215,14 @@ impl TopicReport {
         let granted = subscriber.subscription().granted();
         let (rkey, address) = (Some(granted.key), Some(granted.address));
         Ok(Self { rkey, address, ..Self::of(subscriber)? })
+    }
+}
+
+impl TopicReport {
+    /// The number of this name among [`Self::held`] and the geometry's parts; `None` where the topic's kind has none.
+    pub fn fact(&self, name: &str) -> Option<u64> {
+        let mut facts = self.held.iter().chain(&self.geometry.parts);
+        facts.find(|fact| fact.name == name).map(|fact| fact.value)
     }
 }
 
@@ -257,6 +254,10 @@ impl Display for Liveness {
 
 fn of_heartbeat(stands_ns: u64) -> Liveness {
     if stands_ns < limits::HEARTBEAT_STALE_NS { Liveness::Live } else { Liveness::Hung }
+}
+
+fn as_fields<S: Serializer>(facts: &[Fact], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(facts.iter().map(|fact| (fact.name, fact.value)))
 }
 
 fn as_text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
@@ -302,10 +303,13 @@ mod tests {
             (report.topic.as_str(), report.kind, report.type_name.as_str()),
             ("a/b", Kind::State, "String")
         );
-        assert_eq!((report.sequence.get(), report.newest_len, report.state), (1, Some(13), Liveness::Live));
+        assert_eq!(
+            (report.sequence.get(), report.fact("newest_len"), report.state),
+            (1, Some(13), Liveness::Live)
+        );
         assert_eq!((report.epoch, report.process), (publisher.epoch(), Some(std::process::id())));
         assert!(report.host.is_some() && report.started_ns <= report.published_ns);
-        assert_eq!((report.geometry.slot_count, report.geometry.payload_len_max), (16, 100));
+        assert_eq!((report.fact("slot_count"), report.geometry.payload_len_max), (Some(16), 100));
         assert_eq!(report.errors.len(), 1);
         assert_eq!(report.errors[0].value, 1);
         let bytes = report.counters.iter().find(|counter| counter.name == "bytes").unwrap();
@@ -321,20 +325,20 @@ mod tests {
         let mut publisher = node.log_publisher::<u64>("t").capacity(4096).payload_len_max(8).open().unwrap();
         let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
         let report = TopicReport::of(&mut subscriber).unwrap();
-        assert_eq!((report.sequence, report.first_sequence), (Sequence::NONE, Some(Sequence::new(1))));
-        assert_eq!((report.held_len, report.newest_len), (Some(0), None));
+        assert_eq!((report.sequence, report.fact("first_sequence")), (Sequence::NONE, Some(1)));
+        assert_eq!((report.fact("held_len"), report.fact("newest_len")), (Some(0), None));
         publisher.publish_batch(&[1, 2, 3]).unwrap();
         let report = TopicReport::of(&mut subscriber).unwrap();
-        assert_eq!((report.sequence.get(), report.held_len), (3, Some(96)));
+        assert_eq!((report.sequence.get(), report.fact("held_len")), (3, Some(96)));
         for number in 0..1000 {
             publisher.publish(&number).unwrap();
         }
         let report = TopicReport::of(&mut subscriber).unwrap();
-        assert_eq!((report.kind, report.geometry.capacity), (Kind::Log, Some(publisher.capacity())));
-        let (first, held_len) = (report.first_sequence.unwrap(), report.held_len.unwrap());
-        assert!(first.get() > 800 && held_len <= publisher.capacity() as u64, "{report:?}");
+        assert_eq!((report.kind, report.fact("ring_len")), (Kind::Log, Some(publisher.capacity() as u64)));
+        let (first, held_len) = (report.fact("first_sequence").unwrap(), report.fact("held_len").unwrap());
+        assert!(first > 800 && held_len <= publisher.capacity() as u64, "{report:?}");
         let mut all = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).earliest().open().unwrap();
-        assert_eq!(all.try_receive().unwrap().unwrap().sequence, first);
+        assert_eq!(all.try_receive().unwrap().unwrap().sequence.get(), first);
         let state = node.state_publisher::<u64>("s").open().unwrap();
         let report =
             TopicReport::of(&mut node.state_subscriber::<u64>("shm:p/s").timeout(PATIENCE).open().unwrap())

@@ -1,10 +1,13 @@
 //! Where things stand in a region, whatever its kind.
 
-use super::LINE;
-use super::header::StaticLine;
+use serde::{Deserialize, Serialize};
+
+use super::header::{PARAMETERS, StaticHeader};
 use super::log::LogGeometry;
-use super::state::{GeometryError, StateGeometry};
+use super::state::StateGeometry;
 use crate::id::{Epoch, Kind, TopicId};
+use crate::limits;
+use crate::memory::Region;
 
 /// The geometry of a region of any kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,33 +18,88 @@ pub(crate) enum Geometry {
     Log(LogGeometry),
 }
 
-/// The numbers that describe a region, as its static line or a grant has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The numbers that describe a region, as its static header and a grant have them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GeometryNumbers {
-    /// Slots.
-    pub(crate) slot_count: u32,
-    /// From one slot to the next, bytes.
-    pub(crate) slot_stride: u64,
     /// Largest payload, bytes.
-    pub(crate) payload_len_max: u64,
+    pub(crate) payload_len_max: u32,
     /// The whole region, bytes.
     pub(crate) region_len: u64,
+    /// What else describes it, by its kind.
+    pub(crate) parameters: [u64; PARAMETERS],
+}
+
+/// A number that describes a repository, beside those that repositories of every kind have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Fact {
+    /// What it is, as in `slot_count`. One that ends with `_len` counts bytes.
+    pub name: &'static str,
+    /// The number.
+    pub value: u64,
+}
+
+/// Why numbers are not the geometry of a region.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// The number of slots is not one that a repository can have.
+    #[error(
+        "{found} slots are not possible: use a power of two from {min} to {max}",
+        min = limits::SLOT_COUNT_MIN,
+        max = limits::SLOT_COUNT_MAX
+    )]
+    SlotCount {
+        /// Slots asked for.
+        found: u32,
+    },
+    /// The largest payload is beyond the limit.
+    #[error("payloads of {found} bytes are not possible: the limit is {max}", max = limits::PAYLOAD_LEN_MAX)]
+    PayloadLen {
+        /// Bytes asked for.
+        found: usize,
+    },
+    /// The region would be too large.
+    #[error(
+        "{slot_count} slots of {payload_len_max} bytes make a region of more than {max} bytes: \
+         use fewer slots or smaller payloads",
+        max = limits::REGION_LEN_MAX
+    )]
+    RegionLen {
+        /// Slots asked for.
+        slot_count: u32,
+        /// Largest payload asked for.
+        payload_len_max: usize,
+    },
+    /// The region of a log would be too large.
+    #[error(
+        "a log of {capacity} bytes makes a region of more than {max} bytes: use a smaller capacity or smaller records",
+        max = limits::REGION_LEN_MAX
+    )]
+    Capacity {
+        /// Bytes of the ring.
+        capacity: usize,
+    },
+    /// A region's header and what its publisher granted do not describe the same memory.
+    #[error("the repository's header and the publisher's grant disagree on the {field}")]
+    Mismatch {
+        /// The field.
+        field: &'static str,
+    },
 }
 
 impl Geometry {
     /// The geometry that these numbers describe: addresses are computed from it, and from nothing else.
     pub(crate) fn new(kind: Kind, numbers: &GeometryNumbers) -> Result<Self, GeometryError> {
-        let payload_len_max = usize::try_from(numbers.payload_len_max).unwrap_or(usize::MAX);
+        let payload_len_max = numbers.payload_len_max as usize;
         let geometry = match kind {
-            Kind::State => Self::State(StateGeometry::new(numbers.slot_count, payload_len_max)?),
-            Kind::Log => {
-                Self::Log(LogGeometry::of_segments(numbers.slot_count, numbers.slot_stride, payload_len_max)?)
-            }
+            Kind::State => Self::State(StateGeometry::of(numbers.parameters, payload_len_max)?),
+            Kind::Log => Self::Log(LogGeometry::of(numbers.parameters, payload_len_max)?),
         };
         let stated = geometry.numbers();
         let mismatch = |field| Err(GeometryError::Mismatch { field });
-        if numbers.slot_stride != stated.slot_stride {
-            return mismatch("slot stride");
+        if numbers.parameters != stated.parameters {
+            return mismatch("parameters");
         }
         if numbers.region_len != stated.region_len {
             return mismatch("region length");
@@ -49,44 +107,43 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The geometry that a static line describes.
-    pub(crate) fn of(line: &StaticLine) -> Result<Self, GeometryError> {
-        let numbers = GeometryNumbers {
-            slot_count: line.slot_count,
-            slot_stride: u64::from(line.slot_stride_lines) * LINE as u64,
-            payload_len_max: line.payload_len_max.into(),
-            region_len: line.region_len,
-        };
-        Self::new(line.kind, &numbers)
+    /// The geometry that a static header describes.
+    pub(crate) fn of(header: &StaticHeader) -> Result<Self, GeometryError> {
+        Self::new(header.kind, &header.numbers)
     }
 
     /// The numbers that describe it.
     pub(crate) fn numbers(&self) -> GeometryNumbers {
-        let (slot_count, slot_stride) = match self {
-            Self::State(state) => (state.slot_count(), state.slot_stride()),
-            Self::Log(log) => (log.segment_count(), log.segment_len()),
+        let parameters = match self {
+            Self::State(state) => state.parameters(),
+            Self::Log(log) => log.parameters(),
         };
         GeometryNumbers {
-            slot_count,
-            slot_stride: slot_stride as u64,
-            payload_len_max: self.payload_len_max() as u64,
+            // It is at most `limits::PAYLOAD_LEN_MAX`.
+            payload_len_max: u32::try_from(self.payload_len_max()).unwrap_or(u32::MAX),
             region_len: self.region_len() as u64,
+            parameters,
         }
     }
 
-    /// The static line of a region of this geometry.
-    pub(crate) fn static_line(&self, epoch: Epoch, topic: TopicId, schema_hash: u64) -> StaticLine {
-        let numbers = self.numbers();
-        let fits = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-        StaticLine {
-            kind: self.kind(),
-            slot_count: numbers.slot_count,
-            slot_stride_lines: fits(numbers.slot_stride / LINE as u64),
-            payload_len_max: fits(numbers.payload_len_max),
-            epoch,
-            topic,
-            schema_hash,
-            region_len: numbers.region_len,
+    /// The static header of a region of this geometry.
+    pub(crate) fn static_header(&self, epoch: Epoch, topic: TopicId, schema_hash: u64) -> StaticHeader {
+        StaticHeader { kind: self.kind(), epoch, topic, schema_hash, numbers: self.numbers() }
+    }
+
+    /// What its parameters mean.
+    pub(crate) fn facts(&self) -> Vec<Fact> {
+        match self {
+            Self::State(state) => state.facts().into(),
+            Self::Log(log) => log.facts().into(),
+        }
+    }
+
+    /// What the region's hot line says of what it holds at this moment.
+    pub(crate) fn held(&self, memory: &Region) -> Vec<Fact> {
+        match self {
+            Self::State(_) => StateGeometry::held(memory).into(),
+            Self::Log(log) => log.held(memory).into(),
         }
     }
 
@@ -156,56 +213,48 @@ impl From<LogGeometry> for Geometry {
 mod tests {
     use super::*;
 
-    fn line(geometry: impl Into<Geometry>) -> StaticLine {
-        geometry.into().static_line(Epoch::FIRST, TopicId::new(1), 2)
+    fn header(geometry: impl Into<Geometry>) -> StaticHeader {
+        geometry.into().static_header(Epoch::FIRST, TopicId::new(1), 2)
     }
 
     #[test]
-    fn a_static_line_gives_the_geometry_back() {
+    fn a_static_header_gives_the_geometry_back() {
         for (capacity, payload_len_max) in
             [(0, 0), (1, 1), (1 << 16, 100), (1000, 100_000), (1 << 20, 1 << 18)]
         {
-            let geometry = Geometry::from(LogGeometry::new(capacity, payload_len_max).unwrap());
-            assert_eq!(
-                Geometry::of(&line(LogGeometry::new(capacity, payload_len_max).unwrap())),
-                Ok(geometry)
-            );
-            assert_eq!(Geometry::new(Kind::Log, &geometry.numbers()), Ok(geometry));
+            let log = LogGeometry::new(capacity, payload_len_max).unwrap();
+            assert_eq!(Geometry::of(&header(log)), Ok(log.into()));
         }
         for (slot_count, payload_len_max) in [(2, 0), (8, 64), (64, 5000)] {
             let state = StateGeometry::new(slot_count, payload_len_max).unwrap();
-            assert_eq!(Geometry::of(&line(state)), Ok(state.into()));
+            assert_eq!(Geometry::of(&header(state)), Ok(state.into()));
         }
     }
 
     #[test]
-    fn a_state_geometry_survives_its_static_line() {
-        let geometry = StateGeometry::new(32, 1000).unwrap();
-        let line = Geometry::from(geometry).static_line(Epoch::new(7).unwrap(), TopicId::new(8), 9);
-        assert_eq!(Geometry::of(&line), Ok(geometry.into()));
-        let longer = StaticLine { slot_stride_lines: line.slot_stride_lines + 2, ..line };
-        assert_eq!(Geometry::of(&longer), Err(GeometryError::Mismatch { field: "slot stride" }));
-        let shorter = StaticLine { region_len: line.region_len - 1, ..line };
-        assert_eq!(Geometry::of(&shorter), Err(GeometryError::Mismatch { field: "region length" }));
-    }
-
-    #[test]
-    fn numbers_that_do_not_fit_together_are_no_geometry() {
-        let log = line(LogGeometry::new(1 << 16, 100).unwrap());
-        let state = line(StateGeometry::new(8, 64).unwrap());
-        let wrong = [
-            StaticLine { kind: Kind::State, ..log },
-            StaticLine { slot_count: 32, ..log },
-            StaticLine { slot_stride_lines: 0, ..log },
-            StaticLine { region_len: log.region_len - 1, ..log },
-            StaticLine { region_len: log.region_len + 1, ..log },
-            StaticLine { payload_len_max: u32::MAX, ..log },
-            StaticLine { slot_stride_lines: u32::MAX, ..log },
-            StaticLine { kind: Kind::Log, ..state },
-            StaticLine { slot_count: 7, ..state },
-            StaticLine { slot_stride_lines: 1, ..state },
-            StaticLine { region_len: 0, ..state },
+    fn numbers_that_do_not_fit_together_are_not_a_geometry() {
+        let wrong = |of: StaticHeader, change: &dyn Fn(&mut GeometryNumbers)| {
+            let mut numbers = of.numbers;
+            change(&mut numbers);
+            StaticHeader { numbers, ..of }
+        };
+        let log = header(LogGeometry::new(1 << 16, 100).unwrap());
+        let state = header(StateGeometry::new(8, 64).unwrap());
+        let changes: [&dyn Fn(&mut GeometryNumbers); 9] = [
+            &|it| it.parameters[0] = 7,
+            &|it| it.parameters[0] = u64::MAX,
+            &|it| it.parameters[1] = 0,
+            &|it| it.parameters[1] += 128,
+            &|it| it.parameters[1] = u64::MAX,
+            &|it| it.parameters[3] = 1,
+            &|it| it.region_len -= 1,
+            &|it| it.region_len += 1,
+            &|it| it.payload_len_max = u32::MAX,
         ];
-        assert!(wrong.iter().all(|line| Geometry::of(line).is_err()));
+        for of in [log, state] {
+            assert!(changes.iter().all(|change| Geometry::of(&wrong(of, change)).is_err()), "{of:?}");
+        }
+        assert!(Geometry::of(&StaticHeader { kind: Kind::State, ..log }).is_err());
+        assert!(Geometry::of(&StaticHeader { kind: Kind::Log, ..state }).is_err());
     }
 }

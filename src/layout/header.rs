@@ -1,43 +1,45 @@
-//! The first two lines of every region, whatever its kind.
+//! The first lines of every region, whatever its kind: the static header and the hot line.
 //!
 //! ```text
-//! static line                            hot line
-//! 00  u64  magic "FBCREPO1"              40  u64  newest sequence (0: none)
-//! 08  u16  layout version                48  u64  its length, bytes
-//! 0a  u8   check (1: CRC-32)             50  u64  heartbeat, ns since the Unix epoch
-//! 0b  u8   kind (1: state, 3: log)               58  u64  epoch, again
-//! 0c  u32  slot count                    60  u64  time of the newest value, ns since the Unix epoch
-//! 10  u32  slot stride, lines            68       zero
-//! 14  u32  largest payload, bytes
-//! 18  u64  epoch
-//! 20  u64  topic
-//! 28  u64  schema hash
-//! 30  u64  region length, bytes
-//! 38  u32  CRC-32 of 00..38
-//! 3c  u32  zero
+//! static header                          hot line
+//! 00  u64  magic "FBCREPO1"              80  u64  newest sequence (0: none)
+//! 08  u16  layout version                88       of the kind
+//! 0a  u8   check (1: CRC-32)             90  u64  heartbeat, ns since the Unix epoch
+//! 0b  u8   kind (1: state, 3: log)       98  u64  epoch, again
+//! 0c  u32  largest payload, bytes        a0  u64  time of the newest value, ns since the Unix epoch
+//! 10  u64  epoch                         a8       of the kind
+//! 18  u64  topic
+//! 20  u64  schema hash
+//! 28  u64  region length, bytes
+//! 30  4 × u64  parameters of the kind
+//! 50  5 × u64  zero; a reader ignores them
+//! 78  u32  CRC-32 of 00..78
+//! 7c  u32  zero
 //! ```
 
-use super::{LINE, WORD, halves, joined};
+use super::{GeometryNumbers, LINE, WORD, halves, joined};
 use crate::checksum::crc32;
-use crate::id::{Epoch, Kind, Sequence, TopicId};
+use crate::id::{Epoch, Kind, TopicId};
 use crate::limits;
 
-/// Where the static line begins.
+/// Where the static header begins.
 pub(crate) const STATIC_OFFSET: usize = 0;
 /// Where the hot line begins.
-pub(crate) const HOT_OFFSET: usize = STATIC_OFFSET + LINE;
+pub(crate) const HOT_OFFSET: usize = STATIC_OFFSET + 2 * LINE;
 /// The newest sequence, in the hot line.
 pub(crate) const HOT_SEQUENCE: usize = HOT_OFFSET;
-/// The length of the newest value, in the hot line.
-pub(crate) const HOT_LEN: usize = HOT_SEQUENCE + WORD;
+/// A word of the kind, in the hot line.
+pub(crate) const HOT_KIND: usize = HOT_SEQUENCE + WORD;
 /// When the publisher's process last showed that it lives, in the hot line.
-pub(crate) const HOT_HEARTBEAT: usize = HOT_LEN + WORD;
+pub(crate) const HOT_HEARTBEAT: usize = HOT_KIND + WORD;
 /// The epoch, repeated in the hot line.
 pub(crate) const HOT_EPOCH: usize = HOT_HEARTBEAT + WORD;
 /// When the newest value was published, in the hot line.
 pub(crate) const HOT_PUBLISHED: usize = HOT_EPOCH + WORD;
-/// Where the counters begin.
-pub(crate) const COUNTERS_OFFSET: usize = HOT_OFFSET + LINE;
+/// Where the rest of the hot line begins, which is of the kind.
+pub(crate) const HOT_KIND_REST: usize = HOT_PUBLISHED + WORD;
+/// Where the counters begin. A line before them is spare.
+pub(crate) const COUNTERS_OFFSET: usize = HOT_OFFSET + 2 * LINE;
 /// Bytes of the counters.
 pub(crate) const COUNTERS_LEN: usize = 32 * LINE;
 /// Where the part begins that depends on the kind of topic.
@@ -46,37 +48,31 @@ pub(crate) const BODY_OFFSET: usize = COUNTERS_OFFSET + COUNTERS_LEN;
 /// `FBCREPO1`, as the bytes stand in memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"FBCREPO1");
 /// The version of everything in a region. It changes whenever any byte of a region changes its meaning.
-pub(crate) const LAYOUT_VERSION: u16 = 1;
+pub(crate) const LAYOUT_VERSION: u16 = 2;
 /// The only check there is.
 const CHECK_CRC32: u8 = 1;
-/// Bytes of the static line that its checksum covers.
-const CHECKED_LEN: usize = 0x38;
+/// Words of the static header that describe what is particular to the kind.
+pub(crate) const PARAMETERS: usize = 4;
 
-const _: () = assert!(HOT_PUBLISHED + WORD <= COUNTERS_OFFSET);
-const _: () = assert!(BODY_OFFSET == 0x880 && BODY_OFFSET.is_multiple_of(2 * LINE));
+const _: () = assert!(HOT_KIND_REST <= HOT_OFFSET + LINE);
+const _: () = assert!(BODY_OFFSET == 0x900 && BODY_OFFSET.is_multiple_of(2 * LINE));
 
-/// The static line: what a region is. Written once, before anybody else can see the region.
+/// The static header: what a region is. Written once, before anybody else can see the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StaticLine {
+pub(crate) struct StaticHeader {
     /// What the region holds.
     pub(crate) kind: Kind,
-    /// Slots.
-    pub(crate) slot_count: u32,
-    /// Lines from one slot to the next.
-    pub(crate) slot_stride_lines: u32,
-    /// Largest payload, bytes.
-    pub(crate) payload_len_max: u32,
     /// The incarnation.
     pub(crate) epoch: Epoch,
     /// The topic.
     pub(crate) topic: TopicId,
     /// The hash of the payload's schema.
     pub(crate) schema_hash: u64,
-    /// Bytes of the region.
-    pub(crate) region_len: u64,
+    /// Its geometry.
+    pub(crate) numbers: GeometryNumbers,
 }
 
-/// Why bytes are not the static line of a region.
+/// Why bytes are not the static header of a region.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
@@ -112,31 +108,35 @@ pub enum HeaderError {
     },
 }
 
-impl StaticLine {
-    /// Words of the line.
-    pub(crate) const WORDS: usize = LINE / WORD;
+impl StaticHeader {
+    /// Words of the header.
+    pub(crate) const WORDS: usize = 2 * LINE / WORD;
+    /// The word behind all others, which holds the checksum of those.
+    const CHECK: usize = Self::WORDS - 1;
 
-    /// The line as words.
+    /// The header as words.
     pub(crate) fn emit(&self) -> [u64; Self::WORDS] {
+        let GeometryNumbers { payload_len_max, region_len, parameters } = self.numbers;
         let kind = u32::from(number_of(self.kind));
         let identity = u32::from(LAYOUT_VERSION) | u32::from(CHECK_CRC32) << 16 | kind << 24;
-        let mut line = [
+        let mut words = [0; Self::WORDS];
+        let fields = [
             MAGIC,
-            joined(identity, self.slot_count),
-            joined(self.slot_stride_lines, self.payload_len_max),
+            joined(identity, payload_len_max),
             self.epoch.get(),
             self.topic.get(),
             self.schema_hash,
-            self.region_len,
-            0,
+            region_len,
         ];
-        line[Self::WORDS - 1] = joined(checksum(&line), 0);
-        line
+        words.iter_mut().zip(fields.into_iter().chain(parameters)).for_each(|(word, field)| *word = field);
+        words[Self::CHECK] = joined(checksum(&words), 0);
+        words
     }
 
-    /// Reads the line back, and checks it as far as it can be checked alone.
-    pub(crate) fn parse(line: &[u64; Self::WORDS]) -> Result<Self, HeaderError> {
-        let [magic, identity, sizes, epoch, topic, schema_hash, region_len, check] = *line;
+    /// Reads the header back, and checks it as far as it can be checked alone.
+    pub(crate) fn parse(words: &[u64; Self::WORDS]) -> Result<Self, HeaderError> {
+        let [magic, identity, epoch, topic, schema_hash, region_len, parameters @ .., _, _, _, _, _, check] =
+            *words;
         if magic != MAGIC {
             return Err(HeaderError::Magic { found: magic });
         }
@@ -146,7 +146,7 @@ impl StaticLine {
             return Err(HeaderError::Version { found: version });
         }
         let (found, padding) = halves(check);
-        let expected = checksum(line);
+        let expected = checksum(words);
         if found != expected {
             return Err(HeaderError::Checksum { expected, found });
         }
@@ -162,36 +162,15 @@ impl StaticLine {
         if region_len > limits::REGION_LEN_MAX as u64 {
             return Err(field("region length", region_len));
         }
-        let (_, slot_count) = halves(identity);
-        let (slot_stride_lines, payload_len_max) = halves(sizes);
-        let topic = TopicId::new(topic);
-        Ok(Self {
-            kind,
-            slot_count,
-            slot_stride_lines,
-            payload_len_max,
-            epoch,
-            topic,
-            schema_hash,
-            region_len,
-        })
+        let (_, payload_len_max) = halves(identity);
+        let numbers = GeometryNumbers { payload_len_max, region_len, parameters };
+        Ok(Self { kind, epoch, topic: TopicId::new(topic), schema_hash, numbers })
     }
 }
 
-/// The hot line as words, for a value that was published at this moment.
-#[inline]
-pub(crate) fn hot_line(
-    sequence: Sequence,
-    payload_len: usize,
-    epoch: Epoch,
-    now_ns: u64,
-) -> [u64; LINE / WORD] {
-    [sequence.get(), payload_len as u64, now_ns, epoch.get(), now_ns, 0, 0, 0]
-}
-
-fn checksum(line: &[u64; StaticLine::WORDS]) -> u32 {
-    let bytes: &[u8] = bytemuck::cast_slice(line);
-    crc32(bytes.split_at(CHECKED_LEN).0)
+fn checksum(words: &[u64; StaticHeader::WORDS]) -> u32 {
+    let (checked, _) = words.split_at(StaticHeader::CHECK);
+    crc32(bytemuck::cast_slice(checked))
 }
 
 fn number_of(kind: Kind) -> u8 {
@@ -213,55 +192,54 @@ fn kind_of(number: u8) -> Option<Kind> {
 mod tests {
     use super::*;
 
-    fn line() -> StaticLine {
-        StaticLine {
+    fn header() -> StaticHeader {
+        StaticHeader {
             kind: Kind::State,
-            slot_count: 8,
-            slot_stride_lines: 2,
-            payload_len_max: 64,
             epoch: Epoch::new(0x1122_3344_5566_7788).unwrap(),
             topic: TopicId::new(0x99),
             schema_hash: 0xabcd,
-            region_len: 4096,
+            numbers: GeometryNumbers { payload_len_max: 64, region_len: 4096, parameters: [8, 128, 0, 7] },
         }
     }
 
     #[test]
     fn golden_bytes() {
-        let words = line().emit();
+        let words = header().emit();
         let bytes: &[u8] = bytemuck::cast_slice(&words);
         assert_eq!(&bytes[..8], b"FBCREPO1");
-        assert_eq!(bytes[8..0x18], [1, 0, 1, 1, 8, 0, 0, 0, 2, 0, 0, 0, 64, 0, 0, 0]);
-        assert_eq!(bytes[0x18..0x20], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
-        assert_eq!(words[4..7], [0x99, 0xabcd, 4096]);
-        assert_eq!(words[7], 0xb805_871b);
+        assert_eq!(bytes[8..0x10], [2, 0, 1, 1, 64, 0, 0, 0]);
+        assert_eq!(bytes[0x10..0x18], [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
+        assert_eq!(words[3..15], [0x99, 0xabcd, 4096, 8, 128, 0, 7, 0, 0, 0, 0, 0]);
+        assert_eq!(words[15], 0xb26f_231a);
+    }
+
+    #[test]
+    fn spare_words_are_checked_and_ignored() {
+        let mut words = header().emit();
+        words[14] = 0x1234;
+        assert!(matches!(StaticHeader::parse(&words), Err(HeaderError::Checksum { .. })));
+        words[StaticHeader::CHECK] = joined(checksum(&words), 0);
+        assert_eq!(StaticHeader::parse(&words), Ok(header()));
     }
 
     #[test]
     fn round_trip() {
-        assert_eq!(StaticLine::parse(&line().emit()), Ok(line()));
+        assert_eq!(StaticHeader::parse(&header().emit()), Ok(header()));
     }
 
     #[test]
     fn every_flipped_bit_is_an_error() {
-        for word in 0..StaticLine::WORDS {
+        for word in 0..StaticHeader::WORDS {
             for bit in 0..64 {
-                let mut words = line().emit();
+                let mut words = header().emit();
                 words[word] ^= 1 << bit;
-                assert!(StaticLine::parse(&words).is_err(), "word {word} bit {bit}");
+                assert!(StaticHeader::parse(&words).is_err(), "word {word} bit {bit}");
             }
         }
     }
 
     #[test]
-    fn the_hot_line_stands_where_its_constants_say() {
-        let line = hot_line(Sequence::new(1), 2, Epoch::new(3).unwrap(), 4);
-        let at = |offset: usize| line[(offset - HOT_OFFSET) / WORD];
-        assert_eq!([HOT_SEQUENCE, HOT_LEN, HOT_EPOCH, HOT_HEARTBEAT, HOT_PUBLISHED].map(at), [1, 2, 3, 4, 4]);
-    }
-
-    #[test]
     fn zeroed_memory_is_no_repository() {
-        assert_eq!(StaticLine::parse(&[0; 8]), Err(HeaderError::Magic { found: 0 }));
+        assert_eq!(StaticHeader::parse(&[0; 16]), Err(HeaderError::Magic { found: 0 }));
     }
 }

@@ -2,18 +2,18 @@
 //!
 //! A record's position counts the bytes of all frames before it, from the first one on; it stands in the ring at its
 //! position modulo the ring's capacity. Records are written in order, and the oldest ones are given up as new ones need
-//! their place.
+//! their place. The static header's parameters are the number of segments of the ring and the bytes of one.
 //!
 //! ```text
 //! hot line, beside what all kinds have there
-//! 48  u64  end: where the next frame will begin; all frames before it are whole
-//! 68  u64  start: frames before it are given up, and may be overwritten
-//! 70  u64  sequence of the first frame at or behind the start
+//! 88  u64  end: where the next frame will begin; all frames before it are whole
+//! a8  u64  start: frames before it are given up, and may be overwritten
+//! b0  u64  sequence of the first frame at or behind the start
 //!
-//! 880  index  SEGMENT_COUNT entries: the first frame that begins in this part of the ring
+//! 900  index  SEGMENT_COUNT entries: the first frame that begins in this part of the ring
 //!      00  u64  its position
 //!      08  u64  its sequence
-//! c80  ring
+//! d00  ring
 //! ```
 //!
 //! # Frames
@@ -37,26 +37,24 @@
 
 use bytemuck::cast_slice;
 
-use super::header::{BODY_OFFSET, HOT_LEN, HOT_PUBLISHED, STATIC_OFFSET};
-use super::{ByteRange, LINE, WORD, halves, joined};
+use super::header::{BODY_OFFSET, COUNTERS_OFFSET, HOT_KIND, HOT_KIND_REST, PARAMETERS, STATIC_OFFSET};
+use super::{ByteRange, Fact, GeometryError, LINE, WORD, halves, joined};
 use crate::checksum::Crc32;
 use crate::id::{Epoch, Sequence, TopicId};
-use crate::layout::state::GeometryError;
 use crate::limits;
 use crate::memory::{Region, set_quad};
 
 /// Where the next frame will begin, in the hot line.
-pub(crate) const HOT_END: usize = HOT_LEN;
+pub(crate) const HOT_END: usize = HOT_KIND;
 /// From where on frames are not given up, in the hot line.
-pub(crate) const HOT_START: usize = HOT_PUBLISHED + WORD;
+pub(crate) const HOT_START: usize = HOT_KIND_REST;
 /// The sequence of the first of them, in the hot line.
 pub(crate) const HOT_START_SEQUENCE: usize = HOT_START + WORD;
 /// Where a subscriber by push says, in its landing region, up to which position it needs nothing any more. A landing region has
-/// no static line; this word is the only one that the subscriber writes, and the publisher reads it.
+/// no static header; this word is the only one that the subscriber writes, and the publisher reads it.
 pub(crate) const LANDING_TAKEN: usize = STATIC_OFFSET;
 /// Parts of the ring. It is given up one at a time.
-pub(crate) const SEGMENT_COUNT: usize = SEGMENT_COUNT_U32 as usize;
-const SEGMENT_COUNT_U32: u32 = 64;
+pub(crate) const SEGMENT_COUNT: usize = 64;
 /// Where the index begins.
 pub(crate) const INDEX_OFFSET: usize = BODY_OFFSET;
 /// Bytes of an entry of the index.
@@ -73,8 +71,8 @@ pub(crate) const FILLER: u64 = u64::MAX;
 /// The index.
 pub(crate) const INDEX: ByteRange = ByteRange { offset: INDEX_OFFSET, len: SEGMENT_COUNT * ENTRY_LEN };
 
-const _: () = assert!(HOT_START_SEQUENCE + WORD <= super::header::COUNTERS_OFFSET);
-const _: () = assert!(RING_OFFSET == 0xc80 && RING_OFFSET.is_multiple_of(LINE));
+const _: () = assert!(HOT_START_SEQUENCE + WORD <= COUNTERS_OFFSET);
+const _: () = assert!(RING_OFFSET == 0xd00 && RING_OFFSET.is_multiple_of(LINE));
 
 /// Where things stand in a log region. Made only from numbers that fit together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,22 +101,21 @@ impl LogGeometry {
         Ok(geometry)
     }
 
-    /// The geometry of a ring of so many segments of this length. Both come from a header or a grant, and may be anything.
-    pub(crate) fn of_segments(
-        segment_count: u32,
-        segment_len: u64,
+    /// The geometry that a static header describes by these parameters, which may be anything.
+    pub(super) fn of(
+        [segment_count, segment_len, ..]: [u64; PARAMETERS],
         payload_len_max: usize,
     ) -> Result<Self, GeometryError> {
-        if segment_count as usize != SEGMENT_COUNT {
+        if segment_count != SEGMENT_COUNT as u64 {
             return Err(GeometryError::Mismatch { field: "number of segments" });
         }
         let capacity = usize::try_from(segment_len).unwrap_or(usize::MAX).saturating_mul(SEGMENT_COUNT);
         Self::new(capacity, payload_len_max)
     }
 
-    /// Segments.
-    pub(crate) fn segment_count(&self) -> u32 {
-        SEGMENT_COUNT_U32
+    /// What describes it in a static header.
+    pub(super) fn parameters(&self) -> [u64; PARAMETERS] {
+        [SEGMENT_COUNT as u64, self.segment_len as u64, 0, 0]
     }
 
     /// Bytes of the ring.
@@ -161,12 +158,23 @@ impl LogGeometry {
         self.capacity() - self.place(position)
     }
 
-    /// What the ring holds, as its hot line says at this moment.
-    pub(crate) fn extent(&self, memory: &Region) -> LogExtent {
-        let first = Sequence::new(memory.load(HOT_START_SEQUENCE));
-        let start = memory.load(HOT_START);
-        let held_len = memory.load(HOT_END).saturating_sub(start).min(self.capacity() as u64);
-        LogExtent { first, held_len }
+    /// What its parameters mean.
+    pub(super) fn facts(&self) -> [Fact; 3] {
+        let [segment_count, segment_len, ..] = self.parameters();
+        [
+            Fact { name: "ring_len", value: self.capacity() as u64 },
+            Fact { name: "segment_count", value: segment_count },
+            Fact { name: "segment_len", value: segment_len },
+        ]
+    }
+
+    /// What the hot line says of what the ring holds: the sequence of the oldest record, that of the next one when there is none;
+    /// and the bytes of the records, with their headers.
+    pub(super) fn held(&self, memory: &Region) -> [Fact; 2] {
+        let first = memory.load(HOT_START_SEQUENCE);
+        let held = memory.load(HOT_END).saturating_sub(memory.load(HOT_START));
+        let held_len = held.min(self.capacity() as u64);
+        [Fact { name: "first_sequence", value: first }, Fact { name: "held_len", value: held_len }]
     }
 
     /// The number of the segment of this position, counted from the first one of the first round.
@@ -226,15 +234,6 @@ pub(crate) fn hot_line(head: &LogHead, start: &Place, epoch: Epoch) -> [u64; LIN
     let LogHead { newest, end, published_ns } = *head;
     let Place { position, sequence } = *start;
     [newest.get(), end, published_ns, epoch.get(), published_ns, position, sequence.get(), 0]
-}
-
-/// What a ring holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogExtent {
-    /// The sequence of the oldest record; that of the next one when there is none.
-    pub(crate) first: Sequence,
-    /// Bytes of the records, with their headers.
-    pub(crate) held_len: u64,
 }
 
 /// Largest records that a ring can hold in any case.
@@ -354,7 +353,7 @@ impl FrameCheck {
 
 #[cfg(test)]
 mod tests {
-    use super::super::header::{HOT_EPOCH, HOT_OFFSET, HOT_SEQUENCE};
+    use super::super::header::{HOT_EPOCH, HOT_OFFSET, HOT_PUBLISHED, HOT_SEQUENCE};
     use super::*;
     use crate::checksum::crc32;
 

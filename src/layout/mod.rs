@@ -2,15 +2,16 @@
 //! header or a slot is read and written.
 //!
 //! Knows bytes and no transport. Everything is little-endian, made of 64-bit words, and parsed from a private
-//! copy. A region begins with a static line, a hot line and the counters; what follows depends on the kind of
+//! copy. A region begins with a static header, a hot line and the counters; what follows depends on the kind of
 //! topic.
 //!
 //! ```text
-//! 0x000  static line   identity and geometry, never changes         (header)
-//! 0x040  hot line      newest sequence, heartbeat                   (header)
-//! 0x080  counters      32 described lines of 64 bytes               (module metrics)
-//! 0x880  slots         state: a ring of slots                       (state)
-//!        records       log: an index, then a ring of framed records (log)
+//! 0x000  static header  identity and geometry, never changes         (header)
+//! 0x080  hot line       newest sequence, heartbeat                   (header)
+//! 0x0c0  spare line     zero
+//! 0x100  counters       32 described lines of 64 bytes               (module metrics)
+//! 0x900  slots          state: a ring of slots                       (state)
+//!        records        log: an index, then a ring of framed records (log)
 //! ```
 
 mod geometry;
@@ -20,6 +21,7 @@ pub(crate) mod notice;
 pub(crate) mod state;
 
 pub(crate) use crate::memory::{ByteRange, LINE, WORD};
+pub use geometry::{Fact, GeometryError};
 pub(crate) use geometry::{Geometry, GeometryNumbers};
 
 /// The low and the high half of a word.

@@ -1,9 +1,13 @@
 //! A state topic's body: a ring of slots, each holding one value whole.
 //!
 //! The value of sequence `s` stands in slot `s mod slot_count`, so that the newest value stays whole while the
-//! next ones are written.
+//! next ones are written. The static header's parameters are the number of slots and the bytes from one to the next.
 //!
 //! ```text
+//! hot line, beside what all kinds have there
+//! 88  u64  payload length of the newest value, bytes
+//!
+//! slot
 //! 00            u64  head stamp: the sequence, written last
 //! 08            u64  epoch
 //! 10            u32  payload length, bytes
@@ -29,12 +33,17 @@
 //! A one-sided read over a wire promises no order, there the stamps only find most torn reads sooner, and the
 //! CRC decides. Both are always checked.
 
-use super::header::BODY_OFFSET;
-use super::{ByteRange, LINE, WORD, halves, joined};
+use super::header::{BODY_OFFSET, HOT_KIND, PARAMETERS};
+use super::{ByteRange, Fact, GeometryError, LINE, WORD, halves, joined};
 use crate::checksum::{Crc32, crc32};
-use crate::id::{Sequence, TopicId};
+use crate::id::{Epoch, Sequence, TopicId};
 use crate::limits;
+use crate::memory::Region;
 
+/// The payload length of the newest value, in the hot line.
+pub(crate) const HOT_LEN: usize = HOT_KIND;
+/// The word with the payload's length, from the start of a slot.
+pub(crate) const SLOT_SIZES: usize = 2 * WORD;
 /// Words of a slot's header.
 pub(crate) const HEADER_WORDS: usize = 4;
 /// Bytes of a slot's header.
@@ -52,55 +61,6 @@ pub(crate) struct StateGeometry {
     slot_count: u32,
     slot_stride: usize,
     payload_len_max: usize,
-}
-
-/// Why numbers are not the geometry of a state region.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GeometryError {
-    /// The number of slots is not one that a repository can have.
-    #[error(
-        "{found} slots are not possible: use a power of two from {min} to {max}",
-        min = limits::SLOT_COUNT_MIN,
-        max = limits::SLOT_COUNT_MAX
-    )]
-    SlotCount {
-        /// Slots asked for.
-        found: u32,
-    },
-    /// The largest payload is beyond the limit.
-    #[error("payloads of {found} bytes are not possible: the limit is {max}", max = limits::PAYLOAD_LEN_MAX)]
-    PayloadLen {
-        /// Bytes asked for.
-        found: usize,
-    },
-    /// The region would be too large.
-    #[error(
-        "{slot_count} slots of {payload_len_max} bytes make a region of more than {max} bytes: \
-         use fewer slots or smaller payloads",
-        max = limits::REGION_LEN_MAX
-    )]
-    RegionLen {
-        /// Slots asked for.
-        slot_count: u32,
-        /// Largest payload asked for.
-        payload_len_max: usize,
-    },
-    /// The region of a log would be too large.
-    #[error(
-        "a log of {capacity} bytes makes a region of more than {max} bytes: use a smaller capacity or smaller records",
-        max = limits::REGION_LEN_MAX
-    )]
-    Capacity {
-        /// Bytes of the ring.
-        capacity: usize,
-    },
-    /// A region's header and what its publisher granted do not describe the same memory.
-    #[error("the repository's header and the publisher's grant disagree on the {field}")]
-    Mismatch {
-        /// The field.
-        field: &'static str,
-    },
 }
 
 impl StateGeometry {
@@ -121,14 +81,33 @@ impl StateGeometry {
         Ok(geometry)
     }
 
+    /// The geometry that a static header describes by these parameters, which may be anything.
+    pub(super) fn of(
+        [slot_count, ..]: [u64; PARAMETERS],
+        payload_len_max: usize,
+    ) -> Result<Self, GeometryError> {
+        Self::new(u32::try_from(slot_count).unwrap_or(u32::MAX), payload_len_max)
+    }
+
+    /// What describes it in a static header.
+    pub(super) fn parameters(&self) -> [u64; PARAMETERS] {
+        [self.slot_count.into(), self.slot_stride as u64, 0, 0]
+    }
+
+    /// What its parameters mean.
+    pub(super) fn facts(&self) -> [Fact; 2] {
+        let [slot_count, slot_len, ..] = self.parameters();
+        [Fact { name: "slot_count", value: slot_count }, Fact { name: "slot_len", value: slot_len }]
+    }
+
+    /// What the hot line says of what the region holds.
+    pub(super) fn held(memory: &Region) -> [Fact; 1] {
+        [Fact { name: "newest_len", value: memory.load(HOT_LEN) }]
+    }
+
     /// Slots.
     pub(crate) fn slot_count(&self) -> u32 {
         self.slot_count
-    }
-
-    /// Bytes from one slot to the next.
-    pub(crate) fn slot_stride(&self) -> usize {
-        self.slot_stride
     }
 
     /// Largest payload, bytes.
@@ -202,11 +181,28 @@ impl SlotHeader {
     #[inline]
     pub(crate) fn parse(words: [u64; HEADER_WORDS]) -> Self {
         let [sequence, epoch, sizes, published_ns] = words;
-        let (payload_len, _) = halves(sizes);
+        let payload_len = Self::payload_len(sizes);
         let [.., low, high, _, _] = sizes.to_le_bytes();
         let encoding = u16::from_le_bytes([low, high]);
         Self { sequence: Sequence::new(sequence), epoch, payload_len, encoding, published_ns }
     }
+
+    /// The payload length in the word at [`SLOT_SIZES`].
+    #[inline]
+    pub(crate) fn payload_len(sizes: u64) -> u32 {
+        halves(sizes).0
+    }
+}
+
+/// The hot line as words, for a value that was published at this moment.
+#[inline]
+pub(crate) fn hot_line(
+    sequence: Sequence,
+    payload_len: usize,
+    epoch: Epoch,
+    now_ns: u64,
+) -> [u64; LINE / WORD] {
+    [sequence.get(), payload_len as u64, now_ns, epoch.get(), now_ns, 0, 0, 0]
 }
 
 /// The check of the values of one topic: CRC-32 over the topic, then a slot's header and payload.
@@ -255,12 +251,20 @@ pub(crate) fn parse_check_word(word: u64) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::header::{HOT_EPOCH, HOT_HEARTBEAT, HOT_OFFSET, HOT_PUBLISHED, HOT_SEQUENCE};
     use super::*;
+
+    #[test]
+    fn the_hot_line_stands_where_its_constants_say() {
+        let line = hot_line(Sequence::new(1), 2, Epoch::new(3).unwrap(), 4);
+        let at = |offset: usize| line[(offset - HOT_OFFSET) / WORD];
+        assert_eq!([HOT_SEQUENCE, HOT_LEN, HOT_EPOCH, HOT_HEARTBEAT, HOT_PUBLISHED].map(at), [1, 2, 3, 4, 4]);
+    }
 
     #[test]
     fn a_value_of_64_bytes_takes_two_lines() {
         let geometry = StateGeometry::new(8, 64).unwrap();
-        assert_eq!(geometry.slot_stride(), 128);
+        assert_eq!(geometry.parameters(), [8, 128, 0, 0]);
         assert_eq!(geometry.slot_offset(Sequence::new(1)) % 128, 0);
     }
 
@@ -271,7 +275,7 @@ mod tests {
             for sequence in 1..=u64::from(count) * 2 {
                 let range = geometry.slot_range(Sequence::new(sequence), len);
                 assert!(range.offset >= BODY_OFFSET && range.offset + range.len <= geometry.region_len());
-                assert!(range.len <= geometry.slot_stride());
+                assert!(range.len <= geometry.slot_stride);
                 assert_eq!(StateGeometry::tail_offset(len) + WORD, range.len);
             }
         }

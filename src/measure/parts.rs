@@ -2,9 +2,10 @@ use std::sync::Arc;
 
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::Geometry;
-use crate::layout::header::{HeaderError, STATIC_OFFSET, StaticLine};
+use crate::layout::GeometryError;
+use crate::layout::header::{HeaderError, STATIC_OFFSET, StaticHeader};
 use crate::layout::log::LogGeometry;
-use crate::layout::state::{GeometryError, StateGeometry};
+use crate::layout::state::StateGeometry;
 use crate::memory::{MemoryError, Protection, Region};
 use crate::repository::log::{LogCounts, LogReader, LogStart, LogWriter, Next};
 use crate::repository::state::{StateReader, StateWriter};
@@ -46,7 +47,7 @@ impl RepositoryParts {
         let writer = StateWriter::new(
             Arc::clone(&region),
             geometry,
-            &Geometry::from(geometry).static_line(epoch, topic, 0),
+            &Geometry::from(geometry).static_header(epoch, topic, 0),
         );
         Ok(Self { region, writer, reader: StateReader::new(geometry, epoch, topic) })
     }
@@ -90,7 +91,8 @@ impl LogParts {
         let geometry = LogGeometry::new(capacity, payload_len_max)?;
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
         let (epoch, topic) = (Epoch::FIRST, TopicId::new(1));
-        let writer = LogWriter::new(region, geometry, &Geometry::from(geometry).static_line(epoch, topic, 0));
+        let writer =
+            LogWriter::new(region, geometry, &Geometry::from(geometry).static_header(epoch, topic, 0));
         Ok(Self { writer, reader: LogReader::new(geometry, epoch, topic, LogStart::Earliest) })
     }
 
@@ -113,9 +115,9 @@ impl LogParts {
     ///
     /// [`PartsError`] when that is damaged.
     pub fn join(&mut self, start: LogStart) -> Result<(), PartsError> {
-        let mut words = [0; StaticLine::WORDS];
+        let mut words = [0; StaticHeader::WORDS];
         self.writer.region().copy_out(STATIC_OFFSET, &mut words);
-        let line = StaticLine::parse(&words)?;
+        let line = StaticHeader::parse(&words)?;
         let mismatch = GeometryError::Mismatch { field: "kind" };
         let geometry = Geometry::of(&line)?.log().ok_or(mismatch)?;
         self.reader = LogReader::new(geometry, line.epoch, line.topic, start);

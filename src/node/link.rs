@@ -15,10 +15,10 @@ use super::outbox::Outbox;
 use super::served::Invited;
 use crate::control::{
     AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, NoticesBy,
-    RefuseReason, Start, SubscriberCounts, TopicEntry,
+    RefuseReason, SubscriberCounts, TopicEntry,
 };
 use crate::fabric::{Address, Connection, FabricError, Offer, Received, Registration};
-use crate::id::{Delivery, Sequence, TopicName};
+use crate::id::{Delivery, KindOptions, Sequence, TopicName};
 use crate::limits;
 use crate::subscriber::End;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -97,7 +97,7 @@ pub(super) struct Request {
     pub(super) topic: TopicName,
     pub(super) delivery: Delivery,
     pub(super) schema_hash: Option<u64>,
-    pub(super) start: Start,
+    pub(super) options: KindOptions,
 }
 
 /// What a publisher answered.
@@ -304,11 +304,11 @@ impl Link {
         node: Arc<dyn std::any::Any + Send + Sync>,
         request: Request,
     ) -> Result<LinkAttachment, LinkError> {
-        let Request { topic, delivery, schema_hash, start } = request;
+        let Request { topic, delivery, schema_hash, options } = request;
         let (ended, shut) = (AtomicBool::new(false), AtomicBool::new(false));
         let attached = Arc::new(Attached { ended, delivery, shut, inbox: Mutex::default() });
         let mut state = self.state.lock();
-        let asked = state.session.attach(topic, delivery, schema_hash, start);
+        let asked = state.session.attach(topic, delivery, schema_hash, options);
         let id = asked.map_err(|error| state.explain(error))?;
         state.attachments.insert(id, Arc::clone(&attached));
         drop(state);

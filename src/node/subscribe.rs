@@ -6,18 +6,17 @@ use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
 use super::terms::{Terms, start_setters, terms_setters};
 use crate::clock::saturate;
-use crate::control::{ControlError, Grant, NoticesBy, RefuseReason, Start};
+use crate::control::{ControlError, Grant, NoticesBy, RefuseReason};
 use crate::event::Event;
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
-use crate::id::{Delivery, Sequence, TopicName};
+use crate::id::{Delivery, KindOptions, TopicName};
 use crate::layout::Geometry;
-use crate::layout::header::{STATIC_OFFSET, StaticLine};
-use crate::layout::state::GeometryError;
+use crate::layout::GeometryError;
+use crate::layout::header::{STATIC_OFFSET, StaticHeader};
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::notice::{BELL_LEN, Bell};
 use crate::payload::{Payload, Schema, SchemaError};
-use crate::repository::log::LogStart;
 use crate::repository::state::ReadCounts;
 use crate::subscriber::{
     AnySubscriber, AttachError, Attachment, End, GrantError, Granted, Listening, LogSubscriber, Source,
@@ -211,9 +210,9 @@ impl Terms {
         expected: Option<&Schema>,
     ) -> Result<Subscription, AttachError> {
         let core = node.core();
-        let (delivery, start) = (self.delivery, self.start.into());
+        let (delivery, options) = (self.delivery, self.start.options());
         let schema_hash = expected.map(Schema::hash);
-        let request = Request { topic: topic.clone(), delivery, schema_hash, start };
+        let request = Request { topic: topic.clone(), delivery, schema_hash, options };
         let attachment = link.attach(core, node.hold(), request)?;
         match self.take_grant(core, topic, &attachment) {
             Ok((granted, source)) => {
@@ -282,7 +281,7 @@ impl Terms {
         if let Some(expected) = self.kind.filter(|expected| *expected != found) {
             return Err(GrantError::Kind { expected, found });
         }
-        let geometry = Geometry::new(grant.kind, &grant.geometry.into())?;
+        let geometry = Geometry::new(grant.kind, &grant.geometry)?;
         Ok(Granted {
             topic: topic.clone(),
             topic_id: grant.topic_id,
@@ -306,8 +305,8 @@ pub(super) fn expected<T: Payload>(samples: &[String]) -> Result<Option<Schema>,
 /// Describes how the topic's schema differs from the expected one, if its node answers. Attaches as a push subscriber of raw
 /// bytes, because a subscriber without a landing region is not counted.
 fn difference(node: &Node, link: &Arc<Link>, topic: &TopicName, expected: &Schema) -> Option<String> {
-    let (delivery, start) = (Delivery::Push, Start::Newest);
-    let request = Request { topic: topic.clone(), delivery, schema_hash: None, start };
+    let (delivery, options) = (Delivery::Push, KindOptions::default());
+    let request = Request { topic: topic.clone(), delivery, schema_hash: None, options };
     let attachment = link.attach(node.core(), node.hold(), request).ok()?;
     let answer = attachment.answer();
     attachment.leave(ReadCounts::default());
@@ -370,14 +369,14 @@ fn open_repository(
 ) -> Result<Source, GrantError> {
     let offer = offer.ok_or(GrantError::NoRegion)?;
     let mut remote = offer.open_read(granted.geometry.region_len())?;
-    let line = ByteRange { offset: STATIC_OFFSET, len: size_of::<[u64; StaticLine::WORDS]>() };
+    let line = ByteRange { offset: STATIC_OFFSET, len: size_of::<[u64; StaticHeader::WORDS]>() };
     let read = read_now(remote.as_mut(), line, core.clock().as_ref(), limits::ANSWER_DEADLINE_NS)?;
     if read == Completion::Pending {
         return Err(GrantError::Unreadable);
     }
-    let mut words = [0; StaticLine::WORDS];
+    let mut words = [0; StaticHeader::WORDS];
     remote.mirror().copy_out(STATIC_OFFSET, &mut words);
-    let line = StaticLine::parse(&words)?;
+    let line = StaticHeader::parse(&words)?;
     let mismatch = |field| Err(GeometryError::Mismatch { field }.into());
     if Geometry::of(&line)? != granted.geometry {
         return mismatch("geometry");
@@ -411,28 +410,6 @@ fn unattached(target: &Target, error: AttachError) -> SubscriberError {
         AttachError::Unfit(source) => SubscriberError::Unfit { target, source },
         AttachError::Memory(source) => SubscriberError::Memory(source),
         AttachError::Fabric(source) => SubscriberError::Fabric(source),
-    }
-}
-
-impl From<LogStart> for Start {
-    fn from(start: LogStart) -> Self {
-        match start {
-            LogStart::Earliest => Self::Earliest,
-            LogStart::Newest => Self::Newest,
-            LogStart::At(sequence) => Self::At(sequence.get()),
-            LogStart::Back(count) => Self::Back(count),
-        }
-    }
-}
-
-impl From<Start> for LogStart {
-    fn from(start: Start) -> Self {
-        match start {
-            Start::Earliest => Self::Earliest,
-            Start::Newest => Self::Newest,
-            Start::At(sequence) => Self::At(Sequence::new(sequence)),
-            Start::Back(count) => Self::Back(count),
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 use crate::fabric::FabricError;
 use crate::id::TopicName;
-use crate::layout::state::GeometryError;
+use crate::layout::GeometryError;
 use crate::limits;
 use crate::memory::MemoryError;
 use crate::payload::{EncodeError, SchemaError};

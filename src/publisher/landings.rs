@@ -4,12 +4,11 @@ use parking_lot::Mutex;
 
 use super::CopyRoom;
 use super::landing::Landing;
-use super::topic::{Landings, Tended};
-use crate::fabric::{Registration, RemoteWrite};
+use super::topic::{Landings, LendError, Lent, Tended};
+use crate::fabric::Registration;
 use crate::id::{Epoch, Sequence};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::{HEADER_WORDS, SlotHeader, StateGeometry};
-use crate::repository::log::LogStart;
 use crate::repository::state::Committed;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
 
@@ -120,21 +119,15 @@ impl StateLandings {
 }
 
 impl Landings for StateLandings {
-    fn lend(
-        &self,
-        remote: Box<dyn RemoteWrite>,
-        closed: &Arc<AtomicBool>,
-        _: LogStart,
-        room: &CopyRoom,
-    ) -> bool {
-        let mut landing = Landing::new(remote, self.geometry, self.epoch, Arc::clone(closed));
+    fn lend(&self, lent: Lent, room: &CopyRoom) -> Result<(), LendError> {
+        let mut landing = Landing::new(lent.remote, self.geometry, self.epoch, lent.closed);
         // If the room is used up, `tend` copies the value in a later turn.
         self.bring_up_to_date(&mut landing, room);
         if landing.is_closed() {
-            return false;
+            return Err(LendError::Unwritable);
         }
         self.give_back([landing]);
-        true
+        Ok(())
     }
 
     /// A value comes when it comes.

@@ -4,8 +4,8 @@ use parking_lot::Mutex;
 
 use super::CopyRoom;
 use super::log_landing::LogLanding;
-use super::topic::{Landings, Tended};
-use crate::fabric::{Registration, RemoteWrite, Waker};
+use super::topic::{Landings, LendError, Lent, Tended};
+use crate::fabric::{Registration, Waker};
 use crate::id::Epoch;
 use crate::layout::log::{LogGeometry, LogHead};
 use crate::repository::log::{LogStart, head, place_of};
@@ -153,20 +153,19 @@ impl LogLandings {
 impl Landings for LogLandings {
     fn lend(
         &self,
-        remote: Box<dyn RemoteWrite>,
-        closed: &Arc<AtomicBool>,
-        start: LogStart,
+        Lent { remote, closed, options, granted }: Lent,
         room: &CopyRoom,
-    ) -> bool {
-        let place = place_of(&self.geometry, self.registration.region(), start);
+    ) -> Result<(), LendError> {
+        let start = LogStart::of(options).ok_or(LendError::Options)?;
+        let place = place_of(&self.geometry, self.registration.region(), start.settled(granted));
         let of = (self.geometry, self.epoch);
-        let mut landings = vec![LogLanding::new(remote, of, Arc::clone(closed), place)];
+        let mut landings = vec![LogLanding::new(remote, of, closed, place)];
         self.bring_up_to_date(&mut landings, room);
-        let is_usable = landings.iter().all(|landing| !landing.is_closed());
-        if is_usable {
-            self.leave(landings);
+        if landings.iter().any(LogLanding::is_closed) {
+            return Err(LendError::Unwritable);
         }
-        is_usable
+        self.leave(landings);
+        Ok(())
     }
 
     fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool {

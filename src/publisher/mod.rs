@@ -22,4 +22,4 @@ pub(crate) use notices::Listener;
 pub(crate) use opening::TopicParts;
 pub(crate) use state::StateParts;
 pub use state::StatePublisher;
-pub(crate) use topic::{PublishedTopic, Tended};
+pub(crate) use topic::{Lent, PublishedTopic, Tended};

@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::fabric::{Exposure, Fabric, Registration, Waker};
 use crate::id::{Epoch, TopicId, TopicName};
 use crate::layout::Geometry;
-use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET, StaticLine};
+use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET, StaticHeader};
 use crate::memory::{Protection, Region};
 use crate::metrics::{Counters, Gauge, Handle, Unit};
 use crate::notice::draw_key;
@@ -41,7 +41,7 @@ pub(super) struct Opening {
     started_ns: u64,
     pub(super) notices: Arc<TopicNotices>,
     /// Its header, for the writer to place.
-    pub(super) line: StaticLine,
+    pub(super) line: StaticHeader,
     pub(super) registration: Arc<Registration>,
     pub(super) counts: TopicCounts,
 }
@@ -87,7 +87,7 @@ impl Opening {
     ) -> Result<Self, PublisherError> {
         let schema = parts.schema::<T>()?;
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
-        let line = geometry.static_line(epoch, TopicId::of(&parts.name), schema.hash());
+        let line = geometry.static_header(epoch, TopicId::of(&parts.name), schema.hash());
         let registration = Arc::new(parts.fabric.register(&region, Exposure::Read)?);
 
         let mut counters = Counters::new(region, COUNTERS_OFFSET, COUNTERS_LEN);

@@ -4,13 +4,12 @@ use std::sync::Arc;
 use super::notices::TopicNotices;
 use super::{CopyRoom, PublishError};
 use crate::fabric::{Registration, RemoteWrite};
-use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
+use crate::id::{Epoch, Kind, KindOptions, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::metrics::Gauge;
 use crate::notice::Notice;
 use crate::payload::Schema;
-use crate::repository::log::LogStart;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What a node and a publisher share of a topic: the node grants it to subscribers and hands over their landing
@@ -49,18 +48,35 @@ pub(crate) struct Tended {
     pub(crate) has_written: bool,
 }
 
+/// A subscriber's landing region.
+#[derive(Debug)]
+pub(crate) struct Lent {
+    /// What writes it.
+    pub(crate) remote: Box<dyn RemoteWrite>,
+    /// Whoever sets this ends its use.
+    pub(crate) closed: Arc<AtomicBool>,
+    /// What the subscription asks of the topic's kind.
+    pub(crate) options: KindOptions,
+    /// The newest sequence when the topic was granted.
+    pub(crate) granted: Sequence,
+}
+
+/// Why a landing region is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum LendError {
+    /// Writing it failed.
+    #[error("it cannot be written")]
+    Unwritable,
+    /// The kind of the topic does not know the options.
+    #[error("its subscription asks for what topics of this kind do not have")]
+    Options,
+}
+
 /// The landing regions of one topic, on their way between its node and its publisher.
 pub(crate) trait Landings: Debug + Send + Sync {
-    /// Takes a landing region, and has the publisher write it from now on: what is there is brought to it first, of a log from
-    /// this start on, as far as there is room for copies. False when that failed: then it is of no use. Whoever sets `closed`
-    /// ends its use.
-    fn lend(
-        &self,
-        remote: Box<dyn RemoteWrite>,
-        closed: &Arc<AtomicBool>,
-        start: LogStart,
-        room: &CopyRoom,
-    ) -> bool;
+    /// Takes a landing region, and has the publisher write it from now on: what the repository holds is brought to it first, as
+    /// far as there is room for copies.
+    fn lend(&self, lent: Lent, room: &CopyRoom) -> Result<(), LendError>;
 
     /// Whether what has to be in the landing region that `closed` closes has arrived there, so that its subscriber can begin.
     fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool;
@@ -198,6 +214,21 @@ impl PublishedTopic {
     /// What it is written to.
     pub(crate) fn landings(&self) -> &dyn Landings {
         self.landings.as_ref()
+    }
+}
+
+#[cfg(test)]
+impl PublishedTopic {
+    /// Lends it a landing region for a subscription that is granted at this moment. Whether it is of use.
+    pub(crate) fn lend(
+        &self,
+        remote: Box<dyn RemoteWrite>,
+        closed: &Arc<AtomicBool>,
+        options: KindOptions,
+        room: &CopyRoom,
+    ) -> bool {
+        let lent = Lent { remote, closed: Arc::clone(closed), options, granted: self.newest() };
+        self.landings.lend(lent, room).is_ok()
     }
 }
 

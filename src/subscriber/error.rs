@@ -1,8 +1,8 @@
 use crate::control::{ControlError, RefuseReason};
 use crate::fabric::{AddressError, FabricError, Target};
 use crate::id::{Epoch, Kind, NameError, NodeName, Sequence, TopicName};
+use crate::layout::GeometryError;
 use crate::layout::header::HeaderError;
-use crate::layout::state::GeometryError;
 use crate::memory::MemoryError;
 use crate::payload::{DecodeError, SchemaError};
 

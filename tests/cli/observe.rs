@@ -197,9 +197,9 @@ fn info_tells_everything_and_masks_the_keys() {
         "topic             shm:p/t\n".to_owned(),
         "type              String (bincode)\n".to_owned(),
         "sequence          1\n".to_owned(),
-        "newest value      13 B, ".to_owned(),
+        "newest length     13 B\n".to_owned(),
         format!("process           {}\n", publisher.process()),
-        "slots             8 of 64.1 KiB\n".to_owned(),
+        "slot length       64.1 KiB\n".to_owned(),
         "rkey              ****************  (--show-keys shows it)\n".to_owned(),
         "address           ****************  (--show-keys shows it)\n".to_owned(),
         "published         13 B\n".to_owned(),
@@ -253,7 +253,7 @@ fn a_log_is_listed_shown_and_read_as_other_topics_are() {
                     than one with `fabricast watch`";
     place.run(&["get", "shm:n/orders"]).assert_failure(1, sentence);
     let shown = place.run(&["info", "shm:n/orders"]);
-    assert!(has_row(shown.printed(), "records", "none"), "{}", shown.out);
+    assert!(has_row(shown.printed(), "held length", "0 B"), "{}", shown.out);
     for _ in 0..100 {
         publisher.publish(&order()).unwrap();
     }
@@ -264,20 +264,24 @@ fn a_log_is_listed_shown_and_read_as_other_topics_are() {
     let report = parsed(place.run(&["info", "shm:n/orders", "--json"]).printed());
     assert_eq!((&report["kind"], &report["sequence"]), (&json!("log"), &json!(100)));
     assert_eq!(
-        (&report["newest_len"], &report["geometry"]["capacity"]),
+        (&report["newest_len"], &report["geometry"]["ring_len"]),
         (&json!(null), &json!(publisher.capacity()))
     );
     let (first, held) = (report["first_sequence"].as_u64().unwrap(), report["held_len"].as_u64().unwrap());
     assert!((2..100).contains(&first) && held <= publisher.capacity() as u64, "{report}");
     let ended = place.run(&["info", "shm:n/orders"]);
     let held = if held < 1000 { format!("{held} B") } else { format!("{:.1} kB", held as f64 / 1000.0) };
-    let (len, held) = (publisher.capacity(), format!("{first} to 100, {held}"));
-    let ring = format!("{:.1} KiB in 64 segments of {} B", len as f64 / 1024.0, len / 64);
-    assert!(
-        has_row(ended.printed(), "ring", &ring) && has_row(&ended.out, "records", &held),
-        "{}",
-        ended.out
-    );
+    let (len, first) = (publisher.capacity(), first.to_string());
+    let ring = format!("{:.1} KiB", len as f64 / 1024.0);
+    for (name, expected) in [
+        ("ring length", ring.as_str()),
+        ("segment count", "64"),
+        ("segment length", &format!("{} B", len / 64)),
+        ("first sequence", &first),
+        ("held length", &held),
+    ] {
+        assert!(has_row(ended.printed(), name, expected), "{name} is not {expected} in {}", ended.out);
+    }
 
     let line = parsed(place.run(&["get", "shm:n/orders", "--json"]).printed());
     assert_eq!((&line["sequence"], &line["value"]["price"]), (&json!(100), &json!(99.5)));
@@ -337,7 +341,7 @@ fn times_sizes_and_targets_are_written_as_they_are_printed() {
     wait_until("the value", || place.list(&["shm:me"]).iter().any(|row| row["sequence"] == 1));
     let report = parsed(place.run(&["info", "me/t", "--json"]).printed());
     let geometry = &report["geometry"];
-    assert_eq!((&geometry["payload_len_max"], &geometry["capacity"]), (&json!(1024), &json!(65_536)));
+    assert_eq!((&geometry["payload_len_max"], &geometry["ring_len"]), (&json!(1024), &json!(65_536)));
     for wrong in
         [["watch", "n/t", "--for", "5x"], ["get", "n/t", "--wait", "-1s"], ["pub", "a/t", "--capacity", "1z"]]
     {

@@ -16,7 +16,7 @@ use rustix::net::{
 
 use super::time::PATIENCE;
 
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 pub(crate) const REFUSE: u16 = 1;
 pub(crate) const HELLO: u16 = 2;
 pub(crate) const LIST_TOPICS: u16 = 3;
@@ -32,9 +32,6 @@ pub(crate) const INVITE: u16 = 14;
 pub(crate) const LISTEN: u16 = 15;
 pub(crate) const NOTICES: u16 = 16;
 pub(crate) const HEARD: u16 = 17;
-
-/// A subscriber that begins with what is published next.
-const NEWEST: u32 = 1;
 
 /// More files than any test sends or receives at a time.
 const FILES_MAX: usize = 64;
@@ -119,8 +116,14 @@ pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
         .bytes(topic.as_bytes())
         .word(push.into())
         .byte(0)
-        .word(NEWEST)
+        .long(0)
+        .long(0)
         .message(ATTACH)
+}
+
+/// What a peer of the next version is told.
+pub(crate) fn other_version_text() -> String {
+    format!("control version {}, this program speaks {VERSION}", VERSION + 1)
 }
 
 /// Lends the landing region that goes with it.
@@ -328,6 +331,6 @@ fn socket() -> Result<OwnedFd, Errno> {
 #[test]
 fn the_checksum_and_the_frame_are_those_of_the_protocol() {
     assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
-    let golden = [0x46, 0x42, 0x43, 0x54, 0, 1, 0, 3, 0, 0, 0, 3, 0x19, 0xA2, 0x58, 0xC1, b'a', b'b', b'c'];
+    let golden = [0x46, 0x42, 0x43, 0x54, 0, 2, 0, 3, 0, 0, 0, 3, 0xF2, 0x95, 0xE3, 0xC2, b'a', b'b', b'c'];
     assert_eq!(Body(b"abc".to_vec()).message(3), golden);
 }

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use fabricast::{Address, Counter, Delivery, GeometryReport, LogStart, NodeName, Target, TopicReport, Unit};
+use fabricast::{Address, Counter, Delivery, Fact, LogStart, NodeName, Target, TopicReport, Unit};
 use serde::Serialize;
 
 use super::clock;
@@ -69,11 +69,7 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
     let unknown = || "-".to_owned();
     let hidden =
         |number: Option<u64>| number.map_or_else(|| MASK.to_owned(), |number| format!("{number:016x}"));
-    let newest = match (report.published_ns, report.newest_len) {
-        (Some(published_ns), Some(len)) => format!("{}, {}", data(len), ago(published_ns)),
-        (Some(published_ns), None) => ago(published_ns),
-        (None, _) => "nothing published yet".to_owned(),
-    };
+    let newest = report.published_ns.map_or_else(|| "nothing published yet".to_owned(), ago);
     let geometry = &report.geometry;
     let mut rows = vec![
         ["topic", &target.to_string()].map(str::to_owned),
@@ -88,13 +84,15 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
         ["epoch".to_owned(), report.epoch.to_string()],
         ["topic id".to_owned(), report.topic_id.to_string()],
         ["layout version".to_owned(), geometry.layout_version.to_string()],
-        ring(geometry),
+    ];
+    rows.extend(geometry.parts.iter().map(|fact| described(fact, memory)));
+    rows.extend([
         ["largest payload".to_owned(), memory(geometry.payload_len_max as u64)],
         ["memory".to_owned(), memory(geometry.region_len as u64)],
         ["rkey".to_owned(), hidden(report.rkey)],
         ["address".to_owned(), hidden(report.address)],
-    ];
-    rows.extend(held(report));
+    ]);
+    rows.extend(report.held.iter().map(|fact| described(fact, data)));
     rows.extend(report.counters.iter().map(|counter| [label(counter), amount(counter)]));
     rows.extend(report.errors.iter().map(|error| {
         let name = format!("error: {}", printable(&error.name));
@@ -108,26 +106,12 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
     out.flush()
 }
 
-/// What its values are kept in.
-fn ring(geometry: &GeometryReport) -> [String; 2] {
-    let (slot_count, stride) = (geometry.slot_count, memory(geometry.slot_stride as u64));
-    match geometry.capacity {
-        None => ["slots".to_owned(), format!("{slot_count} of {stride}")],
-        Some(capacity) => {
-            let parts = format!("{} in {slot_count} segments of {stride}", memory(capacity as u64));
-            ["ring".to_owned(), parts]
-        }
+/// A number of the topic's kind, in words; a length as `size` writes it.
+fn described(fact: &Fact, size: fn(u64) -> String) -> [String; 2] {
+    match fact.name.strip_suffix("_len") {
+        Some(name) => [format!("{} length", name.replace('_', " ")), size(fact.value)],
+        None => [fact.name.replace('_', " "), fact.value.to_string()],
     }
-}
-
-/// The records that a log holds.
-fn held(report: &TopicReport) -> Option<[String; 2]> {
-    let (first, held_len) = (report.first_sequence?, report.held_len?);
-    let held = match report.sequence {
-        newest if newest < first => "none".to_owned(),
-        newest => format!("{first} to {newest}, {}", data(held_len)),
-    };
-    Some(["records".to_owned(), held])
 }
 
 /// What a counter is called: the bytes are those of all values so far.

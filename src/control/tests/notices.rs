@@ -49,7 +49,7 @@ fn the_number_of_an_attachment_that_is_no_more_may_listen_again() {
             topic: topic.clone(),
             delivery,
             schema_hash: None,
-            start: Start::Newest,
+            options: KindOptions::default(),
         });
         let detach = Message::Detach(Detach { attachment, counts: counts(0) });
         pair.server.on_message(&codec::encode(&attach), 0);
@@ -82,7 +82,7 @@ fn listening_out_of_turn_is_refused() {
 
     let unanswered = |delivery| {
         let mut pair = Pair::ready();
-        let attachment = pair.client.attach(topic("pull"), delivery, None, Start::Newest).unwrap();
+        let attachment = pair.client.attach(topic("pull"), delivery, None, KindOptions::default()).unwrap();
         (pair, attachment)
     };
     // Before the grant.

@@ -14,7 +14,7 @@ use crate::control::error::{ControlError, RefuseReason};
 use crate::control::message::*;
 use crate::control::notices::{Notices, NoticesBy};
 use crate::control::server::{ACTIONS_MAX, ServerAction, ServerSession};
-use crate::id::{Delivery, TopicName};
+use crate::id::{Delivery, KindOptions, TopicName};
 use crate::limits;
 
 /// Something that happens to one end of a session.
@@ -121,7 +121,9 @@ fn ask_server(server: &mut ServerSession, request: Request) {
 fn ask_client(client: &mut ClientSession, request: Request) {
     let _ = match request {
         Request::List(after) => client.list(after),
-        Request::Attach(topic, delivery) => client.attach(topic, delivery, None, Start::Newest).map(drop),
+        Request::Attach(topic, delivery) => {
+            client.attach(topic, delivery, None, KindOptions::default()).map(drop)
+        }
         Request::Lend(id) => client.lend(id),
         Request::Detach(id) => client.detach(id, counts(0)),
         Request::Listen(id) => client.listen(id),

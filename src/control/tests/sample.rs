@@ -8,7 +8,8 @@ use crate::control::error::RefuseReason;
 use crate::control::message::*;
 use crate::control::notices::{Heard, Listen, NoticeChannel, Notices, NoticesBy, Ticket};
 use crate::control::text::Text;
-use crate::id::{Delivery, Epoch, Kind, Sequence, TopicId, TopicName};
+use crate::id::{Delivery, Epoch, Kind, KindOptions, Sequence, TopicId, TopicName};
+use crate::layout::GeometryNumbers;
 use crate::limits;
 
 pub(crate) fn nonce(number: u64) -> NonZeroU64 {
@@ -49,7 +50,7 @@ pub(crate) fn grant(attachment: u32) -> Grant {
         topic_id: TopicId::new(0xAA),
         kind: Kind::State,
         epoch: Epoch::new(0xFF).unwrap(),
-        geometry: GeometryWire { slot_count: 8, slot_stride: 128, payload_len_max: 64, region_len: 4096 },
+        geometry: GeometryNumbers { payload_len_max: 64, region_len: 4096, parameters: [8, 128, 0, 0] },
         schema: SchemaJson::new(b"{}".to_vec()).unwrap(),
         key: 0xBAD,
         address: 0x7F00_0000_0000,
@@ -79,7 +80,7 @@ pub(crate) fn every_message() -> Vec<Message> {
             topic: topic.clone(),
             delivery: Delivery::Push,
             schema_hash: Some(0xCAFE_F00D),
-            start: Start::At(5),
+            options: KindOptions([3, 5]),
         }),
         Message::Granted(grant(9)),
         Message::Refused(Refused {
@@ -126,9 +127,9 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
             let entries = names.iter().map(|name| entry(name)).collect();
             Message::Topics(Topics { page: Page::cut(entries).0, more })
         }),
-        (any_attachment(), any_topic(), any_delivery(), any::<Option<u64>>(), any_start()).prop_map(
-            |(attachment, topic, delivery, schema_hash, start)| {
-                Message::Attach(Attach { attachment, topic, delivery, schema_hash, start })
+        (any_attachment(), any_topic(), any_delivery(), any::<Option<u64>>(), any_options()).prop_map(
+            |(attachment, topic, delivery, schema_hash, options)| {
+                Message::Attach(Attach { attachment, topic, delivery, schema_hash, options })
             }
         ),
         (any_attachment(), any_topic())
@@ -199,14 +200,8 @@ pub(crate) fn any_delivery() -> impl Strategy<Value = Delivery> {
     prop_oneof![Just(Delivery::Pull), Just(Delivery::Push)]
 }
 
-fn any_start() -> impl Strategy<Value = Start> {
-    let numbered = any::<u64>();
-    prop_oneof![
-        Just(Start::Earliest),
-        Just(Start::Newest),
-        numbered.prop_map(Start::At),
-        any::<u64>().prop_map(Start::Back)
-    ]
+fn any_options() -> impl Strategy<Value = KindOptions> {
+    any::<[u64; 2]>().prop_map(KindOptions)
 }
 
 fn any_name() -> impl Strategy<Value = String> {

@@ -4,13 +4,13 @@ use parking_lot::Mutex;
 
 use super::*;
 use crate::clock::{Clock, SystemClock};
-use crate::control::{ClientEvent, ClientSession, Start, SubscriberCounts};
+use crate::control::{ClientEvent, ClientSession, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
     Address, Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey,
     RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
-use crate::id::{Delivery, NodeName};
+use crate::id::{Delivery, KindOptions, NodeName};
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
 use crate::memory::{Protection, Region};
 use crate::metrics::{self, Counter, Unit};
@@ -99,7 +99,9 @@ impl Connection for Peer {
     fn send(&mut self, message: &[u8], _: Option<&Registration>) -> Result<Sent, FabricError> {
         match self.client.on_message(message, 0) {
             Ok(Some(ClientEvent::Ready { .. })) if self.attaches => {
-                self.client.attach("t".parse().unwrap(), Delivery::Push, None, Start::Newest).unwrap();
+                self.client
+                    .attach("t".parse().unwrap(), Delivery::Push, None, KindOptions::default())
+                    .unwrap();
             }
             Ok(Some(ClientEvent::Granted { grant, .. })) => self.client.lend(grant.attachment).unwrap(),
             Ok(Some(ClientEvent::Lent { attachment })) => {
@@ -226,7 +228,7 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
         let topic = core.topic(publisher.topic()).unwrap();
         for _ in 0..lands {
             let remote = Box::new(Copied(Arc::clone(copied)));
-            assert!(topic.landings().lend(remote, &closed, LogStart::Earliest, core.copy_room()));
+            assert!(topic.lend(remote, &closed, LogStart::Earliest.options(), core.copy_room()));
         }
     }
     let copied = || [0, 1, 2].map(|index: usize| *counts[index].lock());
@@ -303,7 +305,7 @@ impl Stopped {
         let topic = core.topic(publisher.topic()).unwrap();
         let (taken, closed) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
         let remote = Box::new(Standing(Arc::clone(&taken)));
-        assert!(topic.landings().lend(remote, &closed, LogStart::Newest, core.copy_room()));
+        assert!(topic.lend(remote, &closed, KindOptions::default(), core.copy_room()));
         let memory = || Region::allocate(BELL_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
         let bell = topic.notices().bell(|| core.fabric().register(&memory(), Exposure::Exchange)).unwrap();
         let mut stopped = Self { network, driver, publisher, topic, closed, taken, bell };

@@ -11,7 +11,7 @@ use crate::id::{Delivery, TopicName};
 use crate::limits;
 use crate::node::core::NodeCore;
 use crate::node::dial::Pending;
-use crate::publisher::PublishedTopic;
+use crate::publisher::{Lent, PublishedTopic};
 use crate::sync::atomic::Ordering;
 
 /// What a peer is told that was dialled and asks for anything but its one subscription.
@@ -101,21 +101,20 @@ impl Served {
         attach: &Attach,
         Admitted { topic, schema, remote_key: RemoteKey { key, address } }: Admitted,
     ) -> Result<Grant, Objection> {
-        let Attach { attachment, delivery, start, .. } = *attach;
+        let Attach { attachment, delivery, options, .. } = *attach;
         assert_eq!(topic.registration().exposure(), Exposure::Read, "peers can only read a repository");
         let grant = Grant {
             attachment,
             topic_id: topic.topic_id(),
             kind: topic.kind(),
             epoch: topic.epoch(),
-            geometry: topic.geometry().numbers().into(),
+            geometry: topic.geometry().numbers(),
             schema,
             key,
             address,
             newest: topic.newest(),
         };
-        let start = (start.into(), grant.newest);
-        let mut attached = ServedAttachment::new(topic, delivery, start, Arc::default());
+        let mut attached = ServedAttachment::new(topic, delivery, options, grant.newest);
         if delivery == Delivery::Pull {
             settle(&mut self.invitation, &mut attached)?;
             attached.tell(core, self.peer.as_ref());
@@ -174,9 +173,9 @@ impl Served {
         attachment.revocation = Some(remote.revocation());
         // One that was refused before is closed, and stays so.
         attachment.closed = Arc::default();
-        if !topic.landings().lend(remote, &attachment.closed, attachment.start, core.copy_room()) {
-            return Err(unfit("it cannot be written"));
-        }
+        let ServedAttachment { options, granted, .. } = *attachment;
+        let lent = Lent { remote, closed: Arc::clone(&attachment.closed), options, granted };
+        topic.landings().lend(lent, core.copy_room()).map_err(|error| unfit(&error.to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {
             attachment.closed.store(true, Ordering::Relaxed);
             return Err(objection);

@@ -2,12 +2,11 @@ use std::sync::Arc;
 
 use crate::event::Event;
 use crate::fabric::{Registration, Revocation};
-use crate::id::{Delivery, NodeName, Sequence};
+use crate::id::{Delivery, KindOptions, NodeName, Sequence};
 use crate::limits;
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
 use crate::publisher::{Listener, PublishedTopic};
-use crate::repository::log::LogStart;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What a peer has attached to.
@@ -15,8 +14,10 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 pub(super) struct ServedAttachment {
     pub(super) topic: Arc<PublishedTopic>,
     pub(super) delivery: Delivery,
-    /// Where it begins, if the topic is a log.
-    pub(super) start: LogStart,
+    /// What the peer asks of the topic's kind.
+    pub(super) options: KindOptions,
+    /// The newest sequence when it was granted.
+    pub(super) granted: Sequence,
     /// Its landing region was taken, and the peer is told so as soon as it can begin to read it.
     pub(super) is_beginning: bool,
     /// Ends the use of the landing region.
@@ -34,20 +35,29 @@ pub(super) struct ServedAttachment {
 }
 
 impl ServedAttachment {
-    /// A peer's hold on a topic, which `closed` ends. It begins there, reckoned from what it was granted as the newest record.
+    /// A peer's hold on a topic that was granted when this sequence was the newest.
     pub(super) fn new(
         topic: Arc<PublishedTopic>,
         delivery: Delivery,
-        (start, newest): (LogStart, Sequence),
-        closed: Arc<AtomicBool>,
+        options: KindOptions,
+        granted: Sequence,
     ) -> Self {
-        let start = match start {
-            LogStart::Newest | LogStart::Back(_) => LogStart::At(start.record(newest)),
-            start => start,
-        };
+        let closed = Arc::default();
         let (revocation, bell, listener) = (None, None, None);
         let (is_beginning, counted, ended_ns) = (false, false, None);
-        Self { topic, delivery, start, is_beginning, closed, revocation, counted, bell, listener, ended_ns }
+        Self {
+            topic,
+            delivery,
+            options,
+            granted,
+            is_beginning,
+            closed,
+            revocation,
+            counted,
+            bell,
+            listener,
+            ended_ns,
+        }
     }
 
     /// Counts it among the topic's subscribers.

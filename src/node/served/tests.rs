@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::control::{ClientEvent, ClientSession, EndReason, Start, SubscriberCounts};
+use crate::control::{ClientEvent, ClientSession, EndReason, SubscriberCounts};
 use crate::event::EventSink;
 use crate::fabric::{
     Completion, NothingToRevoke, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
-use crate::id::Delivery;
+use crate::id::{Delivery, KindOptions};
 use crate::node::Node;
 use crate::payload::Raw;
 use crate::publisher::StatePublisher;
@@ -190,7 +190,8 @@ impl Setup {
             publisher.publish(b"value").unwrap();
         }
         self.turn(None);
-        let id = self.client.attach("t".parse().unwrap(), Delivery::Push, None, Start::Newest).unwrap();
+        let id =
+            self.client.attach("t".parse().unwrap(), Delivery::Push, None, KindOptions::default()).unwrap();
         assert!(matches!(self.turn(None)[..], [Ok(ClientEvent::Granted { .. })]));
         self.client.lend(id).unwrap();
         let events = self.turn(Some(Box::new(Failing { posts_left })));
@@ -273,7 +274,7 @@ fn the_landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound(
     setup.turn(None);
     let mut lent = Vec::new();
     let (last, text) = loop {
-        let id = setup.client.attach(topic.clone(), Delivery::Push, None, Start::Newest).unwrap();
+        let id = setup.client.attach(topic.clone(), Delivery::Push, None, KindOptions::default()).unwrap();
         assert!(matches!(setup.turn(None)[..], [Ok(ClientEvent::Granted { .. })]));
         setup.client.lend(id).unwrap();
         match &setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })))[..] {
@@ -350,7 +351,7 @@ fn a_peer_that_is_granted_a_topic_after_its_end_on_the_same_host_need_not_detach
     setup.line.lock().shares_memory = true;
     let publisher = setup.node.state_publisher::<Raw>("t").open().unwrap();
     setup.turn(None);
-    setup.client.attach("t".parse().unwrap(), Delivery::Pull, None, Start::Newest).unwrap();
+    setup.client.attach("t".parse().unwrap(), Delivery::Pull, None, KindOptions::default()).unwrap();
     setup.line.lock().is_full = true;
     assert!(setup.turn(None).is_empty());
     drop(publisher);
@@ -372,7 +373,8 @@ fn a_peer_without_a_landing_region_is_not_reported_as_detached() {
         let mut setup = Setup::new();
         let mut publisher = Some(setup.node.state_publisher::<Raw>("t").open().unwrap());
         setup.turn(None);
-        let id = setup.client.attach("t".parse().unwrap(), Delivery::Push, None, Start::Newest).unwrap();
+        let id =
+            setup.client.attach("t".parse().unwrap(), Delivery::Push, None, KindOptions::default()).unwrap();
         assert!(matches!(setup.turn(None)[..], [Ok(ClientEvent::Granted { .. })]));
         publisher.take_if(|_| has_ended);
         assert_eq!(setup.turn(None).len(), usize::from(has_ended), "the end of the topic");

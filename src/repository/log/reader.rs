@@ -7,7 +7,7 @@ pub(crate) use self::fetched::{Brought, LogFetch};
 pub(crate) use self::inline::Contradiction;
 use self::inline::Unproven;
 use super::places::entries;
-use crate::id::{Epoch, Sequence, TopicId};
+use crate::id::{Epoch, KindOptions, Sequence, TopicId};
 use crate::layout::WORD;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::{
@@ -85,6 +85,35 @@ pub enum LogStart {
 }
 
 impl LogStart {
+    /// What a subscription that begins here asks for.
+    pub(crate) fn options(self) -> KindOptions {
+        KindOptions(match self {
+            Self::Newest => [0, 0],
+            Self::Earliest => [1, 0],
+            Self::At(sequence) => [2, sequence.get()],
+            Self::Back(count) => [3, count],
+        })
+    }
+
+    /// Where a subscription with these options begins; `None` when they are not those of a log.
+    pub(crate) fn of(KindOptions([place, number]): KindOptions) -> Option<Self> {
+        match place {
+            0 => Some(Self::Newest),
+            1 => Some(Self::Earliest),
+            2 => Some(Self::At(Sequence::new(number))),
+            3 => Some(Self::Back(number)),
+            _ => None,
+        }
+    }
+
+    /// The same for whoever looks later than this record was the newest.
+    pub(crate) fn settled(self, newest: Sequence) -> Self {
+        match self {
+            Self::Newest | Self::Back(_) => Self::At(self.record(newest)),
+            Self::Earliest | Self::At(_) => self,
+        }
+    }
+
     /// The record that it means while this one is the newest; [`Sequence::NONE`] for whichever is the oldest.
     pub(crate) fn record(self, newest: Sequence) -> Sequence {
         match self {

@@ -16,7 +16,7 @@ const TOPIC: TopicId = TopicId::new(7);
 fn writer(capacity: usize, payload_len_max: usize) -> LogWriter {
     let geometry = LogGeometry::new(capacity, payload_len_max).unwrap();
     let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
-    LogWriter::new(region, geometry, &Geometry::from(geometry).static_line(Epoch::FIRST, TOPIC, 0))
+    LogWriter::new(region, geometry, &Geometry::from(geometry).static_header(Epoch::FIRST, TOPIC, 0))
 }
 
 fn reader(writer: &LogWriter, start: LogStart) -> LogReader {

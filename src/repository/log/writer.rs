@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::id::Sequence;
 use crate::layout::WORD;
-use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticLine};
+use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_LEN, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
     RING_OFFSET, SEGMENT_COUNT, frame_len,
@@ -75,7 +75,7 @@ impl LogWriter {
     /// # Panics
     ///
     /// When the region is shorter than its geometry, which is a mistake of the caller.
-    pub(crate) fn new(region: Arc<Region>, geometry: LogGeometry, line: &StaticLine) -> Self {
+    pub(crate) fn new(region: Arc<Region>, geometry: LogGeometry, line: &StaticHeader) -> Self {
         assert!(region.len() >= geometry.region_len(), "a region shorter than its geometry");
         region.copy_in(STATIC_OFFSET, &line.emit());
         region.store(HOT_EPOCH, line.epoch.get());

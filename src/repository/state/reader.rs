@@ -3,9 +3,10 @@ mod landing;
 
 use self::inline::Unproven;
 use crate::id::{Epoch, Sequence, TopicId};
-use crate::layout::header::{HOT_LEN, HOT_OFFSET, HOT_SEQUENCE};
+use crate::layout::header::{HOT_OFFSET, HOT_SEQUENCE};
 use crate::layout::state::{
-    HEADER_LEN, HEADER_WORDS, SlotCheck, SlotHeader, StateGeometry, TRAILER_WORDS, parse_check_word, slot_len,
+    HEADER_LEN, HEADER_WORDS, HOT_LEN, SLOT_SIZES, SlotCheck, SlotHeader, StateGeometry, TRAILER_WORDS,
+    parse_check_word, slot_len,
 };
 use crate::layout::{ByteRange, LINE, WORD};
 use crate::limits;
@@ -246,8 +247,7 @@ impl StateReader {
                 if head < next {
                     return Ok(Step::Nothing);
                 }
-                let (len, _) = crate::layout::halves(mirror.load(offset + 2 * WORD));
-                (next, len as usize)
+                (next, SlotHeader::payload_len(mirror.load(offset + SLOT_SIZES)) as usize)
             }
             Expected::Newest | Expected::Known(_) | Expected::Proof(_) => {
                 let newest = Sequence::new(mirror.load(HOT_SEQUENCE));
@@ -324,7 +324,7 @@ impl StateReader {
         if head != sequence.get() {
             return Err(Rejection::Torn);
         }
-        let (sizes, _) = crate::layout::halves(memory.load(offset + 2 * WORD));
+        let sizes = SlotHeader::payload_len(memory.load(offset + SLOT_SIZES));
         let len = sizes as usize;
         if len > self.geometry.payload_len_max() {
             return Err(Rejection::Wrong(ReadFailure::ImpossibleLen { sequence, len: sizes.into() }));

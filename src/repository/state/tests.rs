@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::*;
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::Geometry;
-use crate::layout::header::StaticLine;
+use crate::layout::header::StaticHeader;
 use crate::layout::state::StateGeometry;
 use crate::memory::{Access, Protection, Region};
 
@@ -25,7 +25,7 @@ fn epoch() -> Epoch {
 fn writer(slot_count: u32, payload_len_max: usize) -> StateWriter {
     let geometry = StateGeometry::new(slot_count, payload_len_max).unwrap();
     let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
-    StateWriter::new(region, geometry, &Geometry::from(geometry).static_line(epoch(), TOPIC, 0))
+    StateWriter::new(region, geometry, &Geometry::from(geometry).static_header(epoch(), TOPIC, 0))
 }
 
 fn reader(writer: &StateWriter) -> StateReader {
@@ -137,9 +137,9 @@ fn every_flipped_bit_is_found() {
             let mut damaged = whole.clone();
             damaged[word] ^= 1 << bit;
             let region = region_of(&damaged[..used]);
-            let mut line = [0; StaticLine::WORDS];
+            let mut line = [0; StaticHeader::WORDS];
             region.copy_out(0, &mut line);
-            assert!(word >= 8 || StaticLine::parse(&line).is_err());
+            assert!(word >= 8 || StaticHeader::parse(&line).is_err());
             let mut reader = reader(&writer);
             let index = match reader.poll(&region) {
                 Ok(Some(verified)) => {

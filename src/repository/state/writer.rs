@@ -2,9 +2,10 @@ use std::sync::Arc;
 
 use super::staged::StagedValue;
 use crate::id::{Epoch, Sequence};
-use crate::layout::header::{HOT_EPOCH, HOT_LEN, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticLine};
+use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::state::{
-    HEADER_LEN, HEADER_WORDS, SlotCheck, SlotHeader, StateGeometry, TRAILER_WORDS, check_word, slot_len,
+    HEADER_LEN, HEADER_WORDS, HOT_LEN, SlotCheck, SlotHeader, StateGeometry, TRAILER_WORDS, check_word,
+    slot_len,
 };
 use crate::layout::{ByteRange, LINE, WORD};
 use crate::memory::{Region, set_quad};
@@ -63,7 +64,7 @@ impl StateWriter {
     /// # Panics
     ///
     /// When the region is shorter than its geometry, which is a mistake of the caller.
-    pub(crate) fn new(region: Arc<Region>, geometry: StateGeometry, line: &StaticLine) -> Self {
+    pub(crate) fn new(region: Arc<Region>, geometry: StateGeometry, line: &StaticHeader) -> Self {
         assert!(region.len() >= geometry.region_len(), "a region shorter than its geometry");
         region.copy_in(STATIC_OFFSET, &line.emit());
         region.store(HOT_EPOCH, line.epoch.get());

@@ -32,7 +32,7 @@ impl Attachment for Quiet {
 fn writer(capacity: usize, payload_len_max: usize) -> LogWriter {
     let geometry = LogGeometry::new(capacity, payload_len_max).unwrap();
     let memory = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersWrite).unwrap());
-    let line = Geometry::from(geometry).static_line(Epoch::FIRST, topic_id(), 0);
+    let line = Geometry::from(geometry).static_header(Epoch::FIRST, topic_id(), 0);
     LogWriter::new(memory, geometry, &line)
 }
 

@@ -173,7 +173,7 @@ fn setup(can_wait: bool) -> Setup {
     let (topic_id, epoch) = (TopicId::of(&topic), Epoch::new(7).unwrap());
     let allocate = || Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
     let writer =
-        StateWriter::new(allocate(), geometry, &Geometry::from(geometry).static_line(epoch, topic_id, 0));
+        StateWriter::new(allocate(), geometry, &Geometry::from(geometry).static_header(epoch, topic_id, 0));
     let remote =
         Remote { writer, posted: Vec::new(), handles: 0, meanwhile: 0, stalled: false, failing: None };
     let remote = Arc::new(Mutex::new(remote));

@@ -69,7 +69,7 @@ impl World {
     fn starting(seed: u64, start: LogStart) -> Self {
         let geometry = LogGeometry::new(CAPACITY, LEN_MAX).unwrap();
         let memory = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
-        let line = Geometry::from(geometry).static_line(EPOCH, topic_id(), 0);
+        let line = Geometry::from(geometry).static_header(EPOCH, topic_id(), 0);
         let writer = LogWriter::new(Arc::clone(&memory), geometry, &line);
         let Ends { net, receiver, subscription, .. } = subscribe(seed, &memory, geometry.into());
         let subscriber = LogSubscriber::open(subscription, start).unwrap();

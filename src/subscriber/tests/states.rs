@@ -43,7 +43,7 @@ impl World {
     fn new(seed: u64) -> Self {
         let geometry = StateGeometry::new(SLOTS, LEN_MAX).unwrap();
         let memory = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead).unwrap());
-        let line = Geometry::from(geometry).static_line(EPOCH, topic_id(), 0);
+        let line = Geometry::from(geometry).static_header(EPOCH, topic_id(), 0);
         let writer = StateWriter::new(Arc::clone(&memory), geometry, &line);
         let Ends { net, receiver, attached, subscription } = subscribe(seed, &memory, geometry.into());
         let subscriber = StateSubscriber::new(subscription).unwrap();

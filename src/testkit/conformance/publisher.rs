@@ -9,11 +9,11 @@ use super::observer::{payload, published_ns};
 use super::{Harness, name};
 use crate::clock::Clock;
 use crate::fabric::{Address, Connection, Fabric, FabricError, Listener, Received, Sent, Waker};
+use crate::id::KindOptions;
 use crate::id::{Epoch, TopicName};
 use crate::layout::state::StateGeometry;
 use crate::payload::Raw;
 use crate::publisher::{CopyRoom, PublishedTopic, StateParts, StatePublisher, TopicParts};
-use crate::repository::log::LogStart;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a subscriber sends to pull.
@@ -110,7 +110,7 @@ impl Session {
                     let remote = offer.open_write(geometry.region_len())?;
                     let closed = self.closed.insert(Arc::default());
                     // One that cannot be written is closed: the session notices that.
-                    topic.landings().lend(remote, closed, LogStart::Newest, &CopyRoom::new());
+                    topic.lend(remote, closed, KindOptions::default(), &CopyRoom::new());
                 }
                 self.owes_answer = true;
             }

@@ -8,8 +8,8 @@
 use super::{Accepted, Expected, Fetch, HOT_LINE, ReadFailure, StateReader};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
-use crate::layout::state::{StateGeometry, slot_len};
-use crate::layout::{ByteRange, WORD, halves};
+use crate::layout::state::{SLOT_SIZES, SlotHeader, StateGeometry, slot_len};
+use crate::layout::{ByteRange, WORD};
 use crate::limits;
 use crate::memory::Region;
 
@@ -46,8 +46,7 @@ impl StateReader {
         if self.unproven.is_off || sequence <= self.last || lead > limits::NOTICE_LEAD_MAX {
             return None;
         }
-        let (len, _) = halves(*slot.get(2)?);
-        let len = len as usize;
+        let len = SlotHeader::payload_len(*slot.get(SLOT_SIZES / WORD)?) as usize;
         let words = slot_len(len.min(self.geometry.payload_len_max())) / WORD;
         let slot = slot.get(..words)?;
         let (tail, run) = slot.split_last()?;
@@ -102,8 +101,7 @@ impl StateReader {
         let is_same = |(index, word): (usize, &u64)| mirror.load(slot.offset + index * WORD) == *word;
         let mut words = self.unproven.slot.iter().enumerate();
         if slot.len < self.unproven.slot.len() * WORD || !words.all(is_same) {
-            let (len, _) = halves(mirror.load(slot.offset + 2 * WORD));
-            let len = len as usize;
+            let len = SlotHeader::payload_len(mirror.load(slot.offset + SLOT_SIZES)) as usize;
             if len <= self.geometry.payload_len_max() && slot_len(len) > slot.len {
                 return Ok(Some(self.proof(len)));
             }

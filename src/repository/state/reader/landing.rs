@@ -7,8 +7,7 @@
 use super::{Accepted, ReadFailure, Rejection, StateReader, spin};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
-use crate::layout::state::StateGeometry;
-use crate::layout::{WORD, halves};
+use crate::layout::state::{SLOT_SIZES, SlotHeader, StateGeometry};
 use crate::limits;
 use crate::memory::Region;
 
@@ -104,8 +103,7 @@ impl StateReader {
     #[inline]
     fn take_stamped(&mut self, memory: &Region, sequence: Sequence) -> Result<Accepted, Rejection> {
         let offset = self.geometry.slot_offset(sequence);
-        let (len, _) = halves(memory.load(offset + 2 * WORD));
-        let len = len as usize;
+        let len = SlotHeader::payload_len(memory.load(offset + SLOT_SIZES)) as usize;
         // A length that cannot be has no tail stamp: that it cannot be is found below.
         let possible = len <= self.geometry.payload_len_max();
         if possible && memory.load(offset + StateGeometry::tail_offset(len)) != sequence.get() {

@@ -193,7 +193,7 @@ fn what_is_no_message_ends_the_session_with_a_refusal() {
 fn another_version_is_refused_by_both_numbers() {
     let mut victim = Victim::new();
     let peer = victim.dial();
-    peer.send(&Body::default().long(1).bytes(b"from the future").message_of(raw::VERSION + 1, raw::HELLO));
+    peer.send(&Body::default().long(1).bytes(b"from the future").other_version(raw::HELLO));
     let refusal = peer.receive().expect("a refusal");
     assert_eq!(refusal.version, raw::VERSION);
     let (reason, text) = refusal.refusal();
@@ -407,14 +407,9 @@ fn a_node_that_is_none_costs_a_subscriber_its_patience_at_most() {
         ("garbage", |peer| peer.send(&[7; 100])),
         ("too short", |peer| peer.send(b"FBCT")),
         ("too long", |peer| peer.send(&[0; limits::CONTROL_MESSAGE_LEN_MAX + 1])),
-        ("another version", |peer| peer.send(&Body::default().message_of(raw::VERSION + 1, raw::HELLO))),
+        ("another version", |peer| peer.send(&Body::default().other_version(raw::HELLO))),
         ("a refusal of another version", |peer| {
-            peer.send(
-                &Body::default()
-                    .short(VERSION_UNSUPPORTED)
-                    .short(0)
-                    .message_of(raw::VERSION + 1, raw::REFUSE),
-            );
+            peer.send(&Body::default().short(VERSION_UNSUPPORTED).short(0).other_version(raw::REFUSE));
         }),
         ("a refusal", |peer| peer.send(&Body::default().short(999).short(0).message(raw::REFUSE))),
         ("an answer to another hello", |peer| peer.send(&raw::hello(Some(1)))),
@@ -645,8 +640,13 @@ fn granted(peer: &RawPeer, slot_stride: u64, file: Option<&OwnedFd>) {
 fn grant(slot_stride: u64) -> Vec<u8> {
     let schema = Raw::schema().expect("bytes can be described").to_json();
     let body = Body::default().word(0).long(topic_id()).word(0).long(EPOCH);
-    let body =
-        body.word(LEN_MAX as u32).long(REGION_LEN).long(SLOT_COUNT.into()).long(slot_stride).long(0).long(0);
+    let body = body
+        .word(u32::try_from(LEN_MAX).expect("it is small"))
+        .long(REGION_LEN)
+        .long(SLOT_COUNT.into())
+        .long(slot_stride)
+        .long(0)
+        .long(0);
     body.bytes(&schema).long(1).long(0).long(0).message(raw::GRANTED)
 }
 

@@ -194,7 +194,7 @@ fn an_invitation_that_is_none_ends_the_session_with_a_refusal() {
     }
     let text = {
         let peer = desk.dial();
-        peer.send(&identity().bytes(b"t").message_of(raw::VERSION + 1, raw::INVITE));
+        peer.send(&identity().bytes(b"t").other_version(raw::INVITE));
         is_refused(&peer, 32)
     };
     assert!(text.contains(&raw::other_version_text()), "{text}");
@@ -391,11 +391,7 @@ fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
         ("silence", |_| {}, silent),
         ("garbage", |peer| peer.send(&[7; 100]), session),
         ("too long", |peer| peer.send(&[0; limits::CONTROL_MESSAGE_LEN_MAX + 1]), session),
-        (
-            "another version",
-            |peer| peer.send(&Body::default().message_of(raw::VERSION + 1, raw::HELLO)),
-            session,
-        ),
+        ("another version", |peer| peer.send(&Body::default().other_version(raw::HELLO)), session),
         ("an invitation back", |peer| peer.send(&raw::invite("t")), session),
         ("a request before the hello", |peer| peer.send(&raw::attach(1, "t", false)), session),
         ("a hello that answers", |peer| peer.send(&raw::hello(Some(7))), session),

@@ -1,7 +1,9 @@
 use std::io;
 
 use super::PublishError;
-use super::state::Output;
+use super::output::Output;
+use super::state::deliver;
+use super::state_landing::StateLanding;
 use crate::id::Sequence;
 use crate::repository::state::StagedValue;
 
@@ -15,11 +17,11 @@ use crate::repository::state::StagedValue;
 #[must_use = "a loan that is not committed publishes nothing"]
 pub struct Loan<'a> {
     staged: StagedValue<'a>,
-    output: &'a mut Output,
+    output: &'a mut Output<StateLanding>,
 }
 
 impl<'a> Loan<'a> {
-    pub(super) fn new(staged: StagedValue<'a>, output: &'a mut Output) -> Self {
+    pub(super) fn new(staged: StagedValue<'a>, output: &'a mut Output<StateLanding>) -> Self {
         Self { staged, output }
     }
 
@@ -53,7 +55,7 @@ impl<'a> Loan<'a> {
     pub fn commit(self) -> Sequence {
         let now_ns = self.output.realtime_ns();
         let committed = self.staged.commit(now_ns);
-        self.output.deliver(&committed);
+        deliver(self.output, &committed);
         committed.sequence
     }
 }

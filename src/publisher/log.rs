@@ -1,23 +1,17 @@
-use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::log_landing::LogLanding;
-use super::log_landings::LogLandings;
-use super::notices::{News, Notifier};
-use super::opening::{Opening, TopicCounts, TopicParts, fresh_epoch};
-use super::state::MEASURED_ONE_IN;
+use super::notices::News;
+use super::opening::{TopicParts, fresh_epoch};
+use super::output::Output;
 use super::topic::{PublishedTopic, topic_accessors};
 use super::{PublishError, PublisherError};
-use crate::clock::Clock;
-use crate::fabric::Waker;
 use crate::id::{Epoch, Sequence};
 use crate::layout::log::{LogGeometry, LogHead};
-use crate::limits;
 use crate::payload::Payload;
 use crate::repository::log::{Appended, LogWriter};
-use crate::sync::atomic::Ordering;
 
 /// Publishes the records of a log topic: subscribers get them all, in order, as far back as the repository's ring holds them.
 ///
@@ -53,25 +47,10 @@ use crate::sync::atomic::Ordering;
 /// ```
 pub struct LogPublisher<T: Payload> {
     writer: LogWriter,
-    output: Output,
+    output: Output<LogLanding>,
     /// Room to encode a value in.
     scratch: Box<[u8]>,
-    /// Keeps the node going for as long as this exists.
-    _node: Arc<dyn Any + Send + Sync>,
     payload: PhantomData<fn(&T)>,
-}
-
-/// Where committed records go besides the repository: landing regions and counters.
-#[derive(Debug)]
-struct Output {
-    topic: Arc<PublishedTopic>,
-    waker: Arc<Waker>,
-    /// What the node hands over, and takes back.
-    handover: Arc<LogLandings>,
-    landings: Vec<LogLanding>,
-    clock: Arc<dyn Clock>,
-    notifier: Notifier,
-    counts: TopicCounts,
 }
 
 /// What a node brings to a new log topic.
@@ -91,7 +70,7 @@ impl<T: Payload> LogPublisher<T> {
     /// published then.
     #[inline]
     pub fn publish(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
-        let began_ns = self.output.clock.realtime_ns();
+        let began_ns = self.output.realtime_ns();
         let sequence = self.append_at(value, began_ns)?;
         self.commit_at(began_ns);
         Ok(sequence)
@@ -109,7 +88,7 @@ impl<T: Payload> LogPublisher<T> {
         I: IntoIterator<Item = &'v T::Borrowed>,
         T::Borrowed: 'v,
     {
-        let began_ns = self.output.clock.realtime_ns();
+        let began_ns = self.output.realtime_ns();
         let appended = values.into_iter().try_for_each(|value| self.append_at(value, began_ns).map(drop));
         self.commit_at(began_ns);
         appended.map(|()| self.newest())
@@ -123,14 +102,14 @@ impl<T: Payload> LogPublisher<T> {
     /// As [`Self::publish`]. Nothing is appended then, and what was before stays.
     #[inline]
     pub fn append(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
-        let now_ns = self.output.clock.realtime_ns();
+        let now_ns = self.output.realtime_ns();
         self.append_at(value, now_ns)
     }
 
     /// Lets subscribers see all that was appended. Returns the newest sequence.
     #[inline]
     pub fn commit(&mut self) -> Sequence {
-        let now_ns = self.output.clock.realtime_ns();
+        let now_ns = self.output.realtime_ns();
         self.commit_at(now_ns);
         self.newest()
     }
@@ -158,104 +137,69 @@ impl<T: Payload> LogPublisher<T> {
         epoch: Epoch,
     ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
         let geometry = LogGeometry::new(capacity, parts.payload_len_max)?;
-        let opening = Opening::new::<T>(&parts, geometry.into(), epoch)?;
-        let registration = Arc::clone(&opening.registration);
-        let writer = LogWriter::new(Arc::clone(registration.region()), geometry, &opening.line);
-        let TopicParts { clock, waker, node, payload_len_max, .. } = parts;
-        let notifier = opening.notifier(&waker);
-        let handover = Arc::new(LogLandings::new(registration, geometry, epoch, Arc::clone(&waker)));
-        let (topic, counts) = opening.finish(Arc::<LogLandings>::clone(&handover));
-        let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
-        let output = Output { topic: Arc::clone(&topic), waker, handover, landings, clock, notifier, counts };
-        let scratch = vec![0; payload_len_max].into();
-        Ok((Self { writer, output, scratch, _node: node, payload: PhantomData }, topic))
+        let scratch = vec![0; parts.payload_len_max].into();
+        let (writer, output) = Output::open::<T, _>(parts, geometry, epoch, LogWriter::new)?;
+        let topic = Arc::clone(output.topic());
+        Ok((Self { writer, output, scratch, payload: PhantomData }, topic))
     }
 
     #[inline]
     fn append_at(&mut self, value: &T::Borrowed, now_ns: u64) -> Result<Sequence, PublishError> {
-        self.output.topic.check_served().map_err(|error| self.output.failed(error, now_ns))?;
-        let appended = match T::as_bytes(value) {
-            Some(bytes) => self.append_bytes(bytes.len(), now_ns, |_| bytes),
-            None => match T::encode(value, self.output.topic.schema(), &mut self.scratch) {
-                Ok(len) => self.append_bytes(len, now_ns, |scratch| scratch.get(..len).unwrap_or_default()),
-                Err(error) => Err(error.into()),
-            },
+        self.output.check_served()?;
+        let Self { writer, output, scratch, .. } = self;
+        let bytes = match T::as_bytes(value) {
+            Some(bytes) => Ok(bytes),
+            None => T::encode(value, output.topic().schema(), scratch)
+                .map(|len| scratch.get(..len).unwrap_or_default()),
         };
-        appended.map_err(|error| self.output.failed(error, now_ns))
-    }
-
-    #[inline]
-    fn append_bytes<'b>(
-        &'b mut self,
-        len: usize,
-        now_ns: u64,
-        bytes: impl FnOnce(&'b [u8]) -> &'b [u8],
-    ) -> Result<Sequence, PublishError> {
-        let (committed, begin) = (self.writer.last(), self.writer.committed_end());
-        let sequence = self.writer.append(bytes(&self.scratch), now_ns)?;
-        self.output.counts.add_bytes(len as u64);
-        // A part of what was appended before had to be committed.
-        let newest = self.writer.last();
-        if newest != committed {
-            let positions = [begin, self.writer.committed_end()];
-            let appended = Appended { newest, positions, count: newest.get() - committed.get() };
-            self.output.committed(&appended, self.writer.geometry(), now_ns);
-        }
-        Ok(sequence)
+        let appended =
+            bytes.map_err(PublishError::from).and_then(|bytes| append(writer, output, bytes, now_ns));
+        appended.map_err(|error| output.failed(error))
     }
 
     #[inline]
     fn commit_at(&mut self, began_ns: u64) {
         if let Some(appended) = self.writer.commit(began_ns) {
-            self.output.committed(&appended, self.writer.geometry(), began_ns);
-            self.output.measure(&appended, began_ns);
+            deliver(&mut self.output, self.writer.geometry(), &appended, began_ns);
+            self.output.measure(appended.newest, began_ns);
         }
     }
 }
 
-impl Output {
-    /// Brings committed records to where they go, and tells of them.
-    #[inline]
-    fn committed(&mut self, appended: &Appended, geometry: LogGeometry, published_ns: u64) {
-        let Appended { newest, positions: [_, end], .. } = *appended;
-        self.handover.deliver(&mut self.landings, &LogHead { newest, end, published_ns });
-        self.tell(appended, geometry, published_ns);
+#[inline]
+fn append(
+    writer: &mut LogWriter,
+    output: &mut Output<LogLanding>,
+    bytes: &[u8],
+    now_ns: u64,
+) -> Result<Sequence, PublishError> {
+    let (committed, begin) = (writer.last(), writer.committed_end());
+    let sequence = writer.append(bytes, now_ns)?;
+    output.add_bytes(bytes.len());
+    // A part of what was appended before had to be committed.
+    let newest = writer.last();
+    if newest != committed {
+        let positions = [begin, writer.committed_end()];
+        let appended = Appended { newest, positions, count: newest.get() - committed.get() };
+        deliver(output, writer.geometry(), &appended, now_ns);
     }
+    Ok(sequence)
+}
 
-    /// Tells of committed records.
-    #[inline]
-    fn tell(&mut self, appended: &Appended, geometry: LogGeometry, published_ns: u64) {
-        let Appended { newest: sequence, positions, count } = *appended;
-        let [_, position] = positions;
-        self.notifier.tell(|| {
-            let inline = geometry.range(positions).zip(u32::try_from(count).ok());
-            News { sequence, position, published_ns, inline }
-        });
-    }
-
-    /// Shows now and then how long a commit took.
-    #[inline]
-    fn measure(&self, appended: &Appended, began_ns: u64) {
-        if appended.newest.get().is_multiple_of(MEASURED_ONE_IN) {
-            self.counts.show_duration(self.clock.realtime_ns().saturating_sub(began_ns));
-        }
-    }
-
-    #[cold]
-    fn failed(&mut self, error: PublishError, now_ns: u64) -> PublishError {
-        self.counts.add_error(error.name(), now_ns);
-        error
-    }
+/// Brings committed records to whoever has to have them or hear of them.
+#[inline]
+fn deliver(output: &mut Output<LogLanding>, geometry: LogGeometry, appended: &Appended, published_ns: u64) {
+    let Appended { newest, positions, count } = *appended;
+    let [_, end] = positions;
+    output.deliver(&LogHead { newest, end, published_ns }, || {
+        let inline = geometry.range(positions).zip(u32::try_from(count).ok());
+        News { sequence: newest, position: end, published_ns, inline }
+    });
 }
 
 impl<T: Payload> Drop for LogPublisher<T> {
     fn drop(&mut self) {
         self.commit();
-        // The last records may be on their way: the node waits for them before it tells of the end.
-        self.output.handover.leave(std::mem::take(&mut self.output.landings));
-        // Release: the last record is in place before the node tells that it was the last.
-        self.output.topic.ended.store(true, Ordering::Release);
-        self.output.waker.wake();
     }
 }
 

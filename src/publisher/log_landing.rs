@@ -1,14 +1,13 @@
-use std::collections::VecDeque;
-use std::sync::Arc;
-
-use crate::fabric::{ByteRange, Completion, Registration, RemoteWrite, Write};
+use super::flight::Flight;
+use super::handover::{Landing, LendError, Lent, Repository};
+use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{HOT_START, INDEX, LANDING_TAKEN, LogGeometry, LogHead, Place, frame_len, hot_line};
 use crate::limits;
 use crate::memory::Region;
-use crate::repository::log::{end_between, next_end, place_behind, place_between};
-use crate::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::repository::log::{LogStart, end_between, head, next_end, place_behind, place_between, place_of};
+use crate::sync::atomic::{Ordering, fence};
 
 #[cfg(test)]
 mod tests;
@@ -20,7 +19,7 @@ const WIRE_STEPS_MAX: u64 = 64;
 /// Writes of a batch: the hot line with another start, two ranges of frames, the index, the hot line.
 const WRITES_MAX: usize = 5;
 
-/// A push subscriber's landing region of a log, as the publisher holds it.
+/// A push subscriber's landing region of a log.
 ///
 /// The frames stand there where they stand in the repository. Each batch is a range of frames, and the hot line behind it; before
 /// it the hot line with a new start, if frames are given up. Where writes may be lost the index goes with it whenever that has
@@ -28,15 +27,10 @@ const WRITES_MAX: usize = 5;
 /// from the later of that start and of what the subscriber has taken on is overwritten.
 #[derive(Debug)]
 pub(super) struct LogLanding {
-    remote: Box<dyn RemoteWrite>,
+    /// What is under way. Where a write may be lost nobody can be asked how far the subscriber has come, either.
+    flight: Flight<Batch>,
     geometry: LogGeometry,
     epoch: Epoch,
-    /// Set by the node when the subscriber is gone, and here when writing fails.
-    closed: Arc<AtomicBool>,
-    /// The words of a write become visible in order. Otherwise only whole writes do.
-    has_word_order: bool,
-    /// A write may never arrive. Then nobody can be asked how far the subscriber has come, either.
-    may_lose: bool,
     /// All frames before this were written, or are given up.
     written: u64,
     /// The end that was told last.
@@ -51,8 +45,6 @@ pub(super) struct LogLanding {
     repeats_index: bool,
     /// How much was written when it was last asked for that.
     asked_at: u64,
-    /// What is under way, oldest first.
-    in_flight: VecDeque<Batch>,
     /// Bytes that one batch may have.
     pace: Pace,
     /// The first batch has arrived: where the records begin is known there.
@@ -62,8 +54,6 @@ pub(super) struct LogLanding {
     /// The publisher may have it back: the node has brought it up to date, or it was left to the node only because too much was
     /// under way.
     is_free: bool,
-    /// How often the node has looked after it since all was written.
-    tended: u32,
     /// Nothing can be written before its subscriber goes on.
     rest: Option<Rest>,
 }
@@ -81,7 +71,7 @@ struct Rest {
 
 /// Frames that are being written.
 #[derive(Clone, Copy, Debug)]
-struct Batch {
+pub(super) struct Batch {
     from: u64,
     to: u64,
 }
@@ -116,108 +106,77 @@ impl Pace {
     }
 }
 
-impl LogLanding {
-    /// The landing region behind `remote`, for this incarnation of a topic: records are written to it from this place on, which is
-    /// told with the head. Whoever sets `closed` ends its use.
-    pub(super) fn new(
-        remote: Box<dyn RemoteWrite>,
-        (geometry, epoch): (LogGeometry, Epoch),
-        closed: Arc<AtomicBool>,
-        start: Place,
-    ) -> Self {
-        let (has_word_order, may_lose) = (remote.writes_words_in_order(), remote.writes_may_be_lost());
-        let position = start.position;
-        let mut landing = Self {
-            remote,
-            geometry,
-            epoch,
-            closed,
-            has_word_order,
-            may_lose,
-            written: position,
-            told: position,
-            start,
-            has_new_start: true,
-            taken: position,
-            repeats_index: false,
-            asked_at: position,
-            in_flight: VecDeque::with_capacity(limits::LOG_BATCHES_MAX),
-            pace: Pace::new(&geometry, has_word_order, may_lose),
-            is_begun: false,
-            is_overrun: false,
-            is_free: false,
-            tended: 0,
-            rest: None,
-        };
-        // The first time takes longer than all others, on some media.
-        if !may_lose {
-            landing.fetch_taken();
-        }
-        landing
+impl Landing for LogLanding {
+    type Geometry = LogGeometry;
+    type Commit = LogHead;
+    type Batch = Batch;
+
+    /// Records are written to it from where the subscription asks for on, which is told with the head.
+    fn open(lent: Lent, repository: &Repository<LogGeometry>) -> Result<Self, LendError> {
+        let start = LogStart::of(lent.options).ok_or(LendError::Options)?.settled(lent.granted);
+        let place = place_of(&repository.geometry, repository.registration.region(), start);
+        let flight = Flight::new(lent.remote, lent.closed, limits::LOG_BATCHES_MAX);
+        Ok(Self::new(flight, repository.geometry, repository.epoch, place))
     }
 
-    /// Whether whoever set this flag up ends its use with it.
-    pub(super) fn is_closed_by(&self, closed: &Arc<AtomicBool>) -> bool {
-        Arc::ptr_eq(&self.closed, closed)
+    fn flight(&self) -> &Flight<Batch> {
+        &self.flight
     }
 
-    /// Whether it is of no more use.
     #[inline]
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
+    fn end_of(commit: &LogHead) -> u64 {
+        commit.end
     }
 
-    /// Whether records up to this end have yet to be written.
+    fn end(source: &Registration) -> u64 {
+        head(source.region()).end
+    }
+
     #[inline]
-    pub(super) fn is_behind(&self, end: u64) -> bool {
+    fn write(&mut self, source: &Registration, commit: &LogHead) {
+        // Nobody but the publisher waits for that.
+        let mut left = u64::MAX;
+        self.advance(source, commit, &mut left);
+    }
+
+    fn catch_up(&mut self, source: &Registration, left: &mut u64) -> bool {
+        self.advance(source, &head(source.region()), left)
+    }
+
+    #[inline]
+    fn is_behind(&self, end: u64) -> bool {
         self.written < end || self.is_overrun || self.has_new_start
     }
 
-    /// Whether the publisher may have it.
-    pub(super) fn is_ready(&self) -> bool {
+    fn is_settled(&mut self, source: &Registration) -> bool {
+        self.look(source);
+        self.is_free |= !self.is_behind(Self::end(source));
+        self.flight.is_empty() && !self.has_new_start
+    }
+
+    fn is_ready(&self) -> bool {
         self.is_begun && self.is_free
     }
 
-    /// Whether the subscriber can see where its records begin.
-    pub(super) fn is_begun(&mut self, source: &Registration) -> bool {
+    fn is_begun(&mut self, source: &Registration) -> bool {
         self.look(source);
         self.is_begun
     }
 
-    /// Whether all that was written has arrived.
-    pub(super) fn is_settled(&mut self, source: &Registration) -> bool {
-        self.look(source);
-        self.in_flight.is_empty() && !self.has_new_start
-    }
-
     /// Tells once more what the index and the hot line say, where that may have been lost: a reader that sees the end finds its way.
-    pub(super) fn remind(&mut self, source: &Registration, head: &LogHead) {
-        if self.may_lose && !self.is_behind(head.end) && self.has_flight_left(source) {
-            let hot = self.hot(&LogHead { end: self.told, ..*head });
+    fn remind(&mut self, source: &Registration) {
+        let head = head(source.region());
+        if self.flight.may_lose && !self.is_behind(head.end) && self.has_flight_left(source) {
+            let hot = self.hot(&LogHead { end: self.told, ..head });
             let nothing = Batch { from: self.written, to: self.written };
             self.post(source, [Some(Write::Range(INDEX)), Some(hot), None, None, None], nothing);
         }
     }
 
-    /// Whether the node has something to do for it, or has not looked after it this often since it had. The publisher may have it
-    /// otherwise, which then finds it at any time.
-    pub(super) fn needs_tending(&self, end: u64, often: u32) -> bool {
-        self.is_closed() || self.is_behind(end) || !self.in_flight.is_empty() || self.tended < often
-    }
-
-    /// Takes note that the node has looked after it, and returns how often it has since nothing was left to do.
-    pub(super) fn tend(&mut self, end: u64) -> u32 {
-        let is_behind = self.is_behind(end);
-        self.tended = if is_behind { 0 } else { self.tended.saturating_add(1) };
-        self.is_free |= !is_behind;
-        self.tended
-    }
-
-    /// Takes note of what came of an attempt to bring it up to date while there was room for copies. Where nothing could be
-    /// written, and nothing is under way, its subscriber stands still: it is asked again after a quarter of the time for which it
-    /// has, so that one that is slow waits no longer than that, and one that was stopped costs next to nothing.
-    pub(super) fn pause(&mut self, end: u64, has_written: bool, now_ns: u64) {
-        let stands = !has_written && self.in_flight.is_empty() && self.is_behind(end) && !self.is_closed();
+    /// Where nothing could be written, and nothing is under way, its subscriber stands still: it is asked again after a quarter of the
+    /// time for which it has, so that one that is slow waits no longer than that, and one that was stopped costs next to nothing.
+    fn pause(&mut self, end: u64, advances: bool, now_ns: u64) {
+        let stands = !advances && self.flight.is_empty() && self.is_behind(end) && !self.flight.is_closed();
         self.rest = stands.then(|| {
             let earlier = self.rest.filter(|rest| rest.taken == self.taken);
             let since_ns = earlier.map_or(now_ns, |rest| rest.since_ns);
@@ -227,25 +186,49 @@ impl LogLanding {
         });
     }
 
-    /// Whether it waits for its subscriber to go on.
-    pub(super) fn rests(&self) -> bool {
-        self.rest.is_some() && !self.is_closed()
+    fn rests_until_ns(&self) -> Option<u64> {
+        self.rest.map(|rest| rest.due_ns)
     }
+}
 
-    /// When its subscriber is asked again whether it goes on, ns of the node's clock; 0 when it does not stand still.
-    pub(super) fn due_ns(&self) -> u64 {
-        if self.is_closed() { 0 } else { self.rest.map_or(0, |rest| rest.due_ns) }
+impl LogLanding {
+    /// A landing region to which records are written from this place on.
+    fn new(flight: Flight<Batch>, geometry: LogGeometry, epoch: Epoch, start: Place) -> Self {
+        let (may_lose, position) = (flight.may_lose, start.position);
+        let pace = Pace::new(&geometry, flight.has_word_order, may_lose);
+        let mut landing = Self {
+            flight,
+            geometry,
+            epoch,
+            written: position,
+            told: position,
+            start,
+            has_new_start: true,
+            taken: position,
+            repeats_index: false,
+            asked_at: position,
+            pace,
+            is_begun: false,
+            is_overrun: false,
+            is_free: false,
+            rest: None,
+        };
+        // The first time takes longer than all others, on some media.
+        if !may_lose {
+            landing.fetch_taken();
+        }
+        landing
     }
 
     /// Writes what the repository has and this has not, as far as the subscriber and the medium have room. In memory, where that
     /// is a copy, no batch is begun when nothing is left of `room`, bytes. Never waits. Whether anything was written.
     #[inline]
-    pub(super) fn advance(&mut self, source: &Registration, head: &LogHead, room: &mut u64) -> bool {
-        self.tended = 0;
+    fn advance(&mut self, source: &Registration, head: &LogHead, room: &mut u64) -> bool {
         let mut has_written = false;
-        for _ in 0..if self.has_word_order { STEPS_MAX } else { WIRE_STEPS_MAX } {
-            let is_done = self.is_closed() || !self.is_behind(head.end);
-            if is_done || (self.has_word_order && *room == 0) || !self.step(source, head, room) {
+        let has_word_order = self.flight.has_word_order;
+        for _ in 0..if has_word_order { STEPS_MAX } else { WIRE_STEPS_MAX } {
+            let is_done = self.flight.is_closed() || !self.is_behind(head.end);
+            if is_done || (has_word_order && *room == 0) || !self.step(source, head, room) {
                 break;
             }
             has_written = true;
@@ -259,7 +242,7 @@ impl LogLanding {
         let can_go_on = self.has_flight_left(source) && self.skip_overwritten(repository);
         let to = if can_go_on { self.reach(repository, head) } else { self.written };
         if !can_go_on || (to == self.written && !self.has_new_start) {
-            self.is_free = !self.in_flight.is_empty();
+            self.is_free = !self.flight.is_empty();
             return false;
         }
         let from = self.written;
@@ -270,7 +253,7 @@ impl LogLanding {
         let hot = (to > from).then(|| self.hot(&LogHead { end: to, ..*head }));
         let batch = Batch { from, to };
         self.has_new_start = false;
-        if self.has_word_order {
+        if self.flight.has_word_order {
             *room = room.saturating_sub(to - from);
             // The end is told when it is known that nothing was overwritten while it was copied.
             if !self.post(source, [start, first, second, None, None], batch) {
@@ -285,7 +268,8 @@ impl LogLanding {
                 return false;
             }
         } else {
-            let has_new_entry = self.may_lose && self.geometry.segment(from) < self.geometry.segment(to);
+            let has_new_entry =
+                self.flight.may_lose && self.geometry.segment(from) < self.geometry.segment(to);
             let index = (has_new_entry || self.repeats_index).then_some(Write::Range(INDEX));
             self.repeats_index = has_new_entry;
             if !self.post(source, [start, first, second, index, hot], batch) {
@@ -304,14 +288,14 @@ impl LogLanding {
         if self.written >= oldest && !self.is_overrun {
             return true;
         }
-        if !self.is_overrun && !self.may_lose && self.needed() < self.told {
+        if !self.is_overrun && !self.flight.may_lose && self.needed() < self.told {
             self.fetch_taken();
             if self.needed() < self.told {
                 return false;
             }
         }
         let parts =
-            if self.has_word_order { limits::LOG_MARGIN_PARTS } else { limits::LOG_WIRE_MARGIN_PARTS };
+            if self.flight.has_word_order { limits::LOG_MARGIN_PARTS } else { limits::LOG_WIRE_MARGIN_PARTS };
         let behind = oldest.saturating_add(self.geometry.capacity() as u64 / parts).max(self.written);
         self.start = place_behind(&self.geometry, repository, behind);
         self.written = self.start.position;
@@ -326,7 +310,7 @@ impl LogLanding {
         let flight = (capacity / limits::LOG_FLIGHT_PARTS).saturating_sub(self.flying());
         let reach = |len: u64| head.end.max(self.written).min(self.written.saturating_add(flight.min(len)));
         let mut wanted = reach(self.pace.len);
-        if self.may_lose {
+        if self.flight.may_lose {
             if wanted < head.end {
                 // A record that is longer than a batch goes alone.
                 let next = next_end(&self.geometry, repository, self.written);
@@ -341,7 +325,7 @@ impl LogLanding {
             return limit;
         }
         // Where the index names too few places.
-        if !self.has_word_order || limit - self.written >= self.pace.len {
+        if !self.flight.has_word_order || limit - self.written >= self.pace.len {
             return end_between(&self.geometry, repository, self.written, limit);
         }
         let last = place_between(&self.geometry, repository, self.written, limit);
@@ -369,10 +353,8 @@ impl LogLanding {
 
     /// Asks the subscriber how far it has come, or takes its answer. What it says counts as far as it can be true.
     fn fetch_taken(&mut self) {
-        match self.remote.fetch_word(LANDING_TAKEN) {
-            Ok(Some(word)) => self.taken = word.clamp(self.taken, self.told.max(self.taken)),
-            Ok(None) => {}
-            Err(_) => self.closed.store(true, Ordering::Relaxed),
+        if let Some(word) = self.flight.fetch_word(LANDING_TAKEN) {
+            self.taken = word.clamp(self.taken, self.told.max(self.taken));
         }
     }
 
@@ -400,29 +382,14 @@ impl LogLanding {
     fn post(&mut self, source: &Registration, batch: [Option<Write>; WRITES_MAX], frames: Batch) -> bool {
         let mut writes = [Write::Range(ByteRange { offset: 0, len: 0 }); WRITES_MAX];
         let count = writes.iter_mut().zip(batch.into_iter().flatten()).map(|(to, write)| *to = write).count();
-        match self.remote.post(source, writes.split_at(count).0) {
-            Ok(Completion::Done) => {
-                self.is_begun = true;
-                // Most often there is none.
-                if !self.in_flight.is_empty() {
-                    self.in_flight.clear();
-                }
-                true
-            }
-            Ok(Completion::Pending) => {
-                self.in_flight.push_back(frames);
-                true
-            }
-            Err(_) => {
-                self.closed.store(true, Ordering::Relaxed);
-                false
-            }
-        }
+        let completion = self.flight.post(source, writes.split_at(count).0, frames);
+        self.is_begun |= completion == Some(Completion::Done);
+        completion.is_some()
     }
 
     /// Bytes that are under way.
     fn flying(&self) -> u64 {
-        self.in_flight.iter().map(|batch| batch.to - batch.from).sum()
+        self.flight.batches().iter().map(|batch| batch.to - batch.from).sum()
     }
 
     /// Whether more may be under way.
@@ -430,7 +397,7 @@ impl LogLanding {
     fn has_flight_left(&mut self, source: &Registration) -> bool {
         let bytes_max = self.geometry.capacity() as u64 / limits::LOG_FLIGHT_PARTS / 2;
         let has_left =
-            |this: &Self| this.in_flight.len() < limits::LOG_BATCHES_MAX && this.flying() < bytes_max;
+            |this: &Self| this.flight.batches().len() < limits::LOG_BATCHES_MAX && this.flying() < bytes_max;
         if !has_left(self) {
             self.look(source);
         }
@@ -439,21 +406,17 @@ impl LogLanding {
 
     /// Asks how much is under way, and whether what is not was overwritten while it was copied.
     fn look(&mut self, source: &Registration) {
-        if self.in_flight.is_empty() {
+        if self.flight.is_empty() {
             return;
         }
-        match self.remote.in_flight() {
-            Ok(count) => {
-                let done = self.in_flight.len().saturating_sub(count);
-                // Acquire: if a word that was copied is of a later frame, the load below sees that the start has moved on.
-                fence(Ordering::Acquire);
-                let oldest = source.region().load(HOT_START);
-                let is_overwritten = |batch: &Batch| batch.to > batch.from && batch.from < oldest;
-                self.is_overrun |= self.in_flight.range(..done).any(is_overwritten);
-                self.in_flight.drain(..done).for_each(|batch| self.pace.arrived(batch));
-                self.is_begun |= done > 0;
-            }
-            Err(_) => self.closed.store(true, Ordering::Relaxed),
+        let mut arrived = self.flight.arrived().peekable();
+        self.is_begun |= arrived.peek().is_some();
+        // Acquire: if a word that was copied is of a later frame, the load below sees that the start has moved on.
+        fence(Ordering::Acquire);
+        let oldest = source.region().load(HOT_START);
+        for batch in arrived {
+            self.is_overrun |= batch.to > batch.from && batch.from < oldest;
+            self.pace.arrived(batch);
         }
     }
 }

@@ -2,19 +2,21 @@
 
 mod copy_room;
 mod error;
-mod landing;
-mod landings;
+mod flight;
+mod handover;
 mod loan;
 mod log;
 mod log_landing;
-mod log_landings;
 mod notices;
 mod opening;
+mod output;
 mod state;
+mod state_landing;
 mod topic;
 
 pub(crate) use copy_room::CopyRoom;
 pub use error::{PublishError, PublisherError};
+pub(crate) use handover::{Lent, Tended};
 pub use loan::Loan;
 pub(crate) use log::LogParts;
 pub use log::LogPublisher;
@@ -22,4 +24,4 @@ pub(crate) use notices::Listener;
 pub(crate) use opening::TopicParts;
 pub(crate) use state::StateParts;
 pub use state::StatePublisher;
-pub(crate) use topic::{Lent, PublishedTopic, Tended};
+pub(crate) use topic::PublishedTopic;

@@ -2,8 +2,9 @@ use std::any::Any;
 use std::sync::Arc;
 
 use super::PublisherError;
+use super::handover::Landings;
 use super::notices::{Notifier, TopicNotices};
-use super::topic::{Landings, PublishedTopic};
+use super::topic::PublishedTopic;
 use crate::clock::Clock;
 use crate::fabric::{Exposure, Fabric, Registration, Waker};
 use crate::id::{Epoch, TopicId, TopicName};
@@ -41,7 +42,7 @@ pub(super) struct Opening {
     started_ns: u64,
     pub(super) notices: Arc<TopicNotices>,
     /// Its header, for the writer to place.
-    pub(super) line: StaticHeader,
+    pub(super) header: StaticHeader,
     pub(super) registration: Arc<Registration>,
     pub(super) counts: TopicCounts,
 }
@@ -87,7 +88,7 @@ impl Opening {
     ) -> Result<Self, PublisherError> {
         let schema = parts.schema::<T>()?;
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
-        let line = geometry.static_header(epoch, TopicId::of(&parts.name), schema.hash());
+        let header = geometry.static_header(epoch, TopicId::of(&parts.name), schema.hash());
         let registration = Arc::new(parts.fabric.register(&region, Exposure::Read)?);
 
         let mut counters = Counters::new(region, COUNTERS_OFFSET, COUNTERS_LEN);
@@ -106,7 +107,7 @@ impl Opening {
             unreachable!("the counters have room for those that every topic has")
         };
         let key = draw_key().map_err(PublisherError::Random)?;
-        let notices = Arc::new(TopicNotices::new(line.topic, epoch, key));
+        let notices = Arc::new(TopicNotices::new(header.topic, epoch, key));
         let (name, counts) = (parts.name.clone(), TopicCounts { counters, bytes, duration });
         Ok(Self {
             name,
@@ -117,7 +118,7 @@ impl Opening {
             without_notices,
             started_ns,
             notices,
-            line,
+            header,
             registration,
             counts,
         })
@@ -133,8 +134,8 @@ impl Opening {
     pub(super) fn finish(self, landings: Arc<dyn Landings>) -> (Arc<PublishedTopic>, TopicCounts) {
         let topic = PublishedTopic {
             name: self.name,
-            topic_id: self.line.topic,
-            epoch: self.line.epoch,
+            topic_id: self.header.topic,
+            epoch: self.header.epoch,
             geometry: self.geometry,
             schema: self.schema,
             registration: self.registration,

@@ -1,26 +1,18 @@
-use std::any::Any;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::landing::Landing;
-use super::landings::StateLandings;
 use super::loan::Loan;
-use super::notices::{News, Notifier};
-use super::opening::{Opening, TopicCounts, TopicParts, fresh_epoch};
+use super::notices::News;
+use super::opening::{TopicParts, fresh_epoch};
+use super::output::Output;
+use super::state_landing::StateLanding;
 use super::topic::{PublishedTopic, topic_accessors};
 use super::{PublishError, PublisherError};
-use crate::clock::Clock;
-use crate::fabric::Waker;
 use crate::id::{Epoch, Sequence};
 use crate::layout::state::StateGeometry;
-use crate::limits;
 use crate::payload::{Payload, Raw};
 use crate::repository::state::{Committed, StateWriter};
-use crate::sync::atomic::Ordering;
-
-/// One publish in this many has its duration measured.
-pub(super) const MEASURED_ONE_IN: u64 = 64;
 
 /// Publishes the values of a state topic: subscribers see the newest one.
 ///
@@ -48,24 +40,9 @@ pub(super) const MEASURED_ONE_IN: u64 = 64;
 /// ```
 pub struct StatePublisher<T: Payload> {
     writer: StateWriter,
-    output: Output,
+    output: Output<StateLanding>,
     encoding: u16,
-    /// Keeps the node going for as long as this exists.
-    _node: Arc<dyn Any + Send + Sync>,
     payload: PhantomData<fn(&T)>,
-}
-
-/// Where committed values go besides the repository: landing regions and counters.
-#[derive(Debug)]
-pub(super) struct Output {
-    topic: Arc<PublishedTopic>,
-    waker: Arc<Waker>,
-    /// What the node hands over, and takes back.
-    handover: Arc<StateLandings>,
-    landings: Vec<Landing>,
-    clock: Arc<dyn Clock>,
-    notifier: Notifier,
-    counts: TopicCounts,
 }
 
 /// What a node brings to a new state topic.
@@ -90,18 +67,18 @@ impl<T: Payload> StatePublisher<T> {
         let committed = match T::as_bytes(value) {
             Some(bytes) => self.writer.publish(bytes, self.encoding, began_ns).map_err(PublishError::from),
             None => {
-                let schema = self.output.topic.schema();
+                let schema = self.output.topic().schema();
                 let fill = |room: &mut [u8]| T::encode(value, schema, room);
                 self.writer.publish_with(self.encoding, began_ns, fill).map_err(PublishError::from)
             }
         };
         match committed {
             Ok(committed) => {
-                self.output.deliver(&committed);
+                deliver(&mut self.output, &committed);
                 self.output.measure(committed.sequence, began_ns);
                 Ok(committed.sequence)
             }
-            Err(error) => Err(self.output.failed(error, began_ns)),
+            Err(error) => Err(self.output.failed(error)),
         }
     }
 
@@ -123,17 +100,9 @@ impl<T: Payload> StatePublisher<T> {
         epoch: Epoch,
     ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
         let geometry = StateGeometry::new(slot_count, parts.payload_len_max)?;
-        let opening = Opening::new::<T>(&parts, geometry.into(), epoch)?;
-        let registration = Arc::clone(&opening.registration);
-        let writer = StateWriter::new(Arc::clone(registration.region()), geometry, &opening.line);
-        let handover = Arc::new(StateLandings::new(registration, geometry, epoch));
-        let TopicParts { clock, waker, node, .. } = parts;
-        let notifier = opening.notifier(&waker);
-        let (topic, counts) = opening.finish(Arc::<StateLandings>::clone(&handover));
-        let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
-        let output = Output { topic: Arc::clone(&topic), waker, handover, landings, clock, notifier, counts };
-        let encoding = T::ENCODING.number();
-        Ok((Self { writer, output, encoding, _node: node, payload: PhantomData }, topic))
+        let (writer, output) = Output::open::<T, _>(parts, geometry, epoch, StateWriter::new)?;
+        let topic = Arc::clone(output.topic());
+        Ok((Self { writer, output, encoding: T::ENCODING.number(), payload: PhantomData }, topic))
     }
 }
 
@@ -159,84 +128,12 @@ impl StatePublisher<Raw> {
     }
 }
 
-impl Output {
-    /// An error once the thread of the topic's node has panicked, which is counted.
-    #[inline]
-    pub(super) fn check_served(&mut self) -> Result<(), PublishError> {
-        self.topic.check_served().map_err(|error| {
-            let now_ns = self.realtime_ns();
-            self.failed(error, now_ns)
-        })
-    }
-
-    /// The time, nanoseconds since the Unix epoch.
-    #[inline]
-    pub(super) fn realtime_ns(&self) -> u64 {
-        self.clock.realtime_ns()
-    }
-
-    /// Brings a committed value to the push subscribers, tells of it, and counts it.
-    #[inline]
-    pub(super) fn deliver(&mut self, committed: &Committed) {
-        self.counts.add_bytes(committed.payload_len as u64);
-        if self.handover.has_waiting() {
-            self.landings.append(&mut self.handover.take_waiting());
-        }
-        if !self.landings.is_empty() {
-            self.push(committed);
-        }
-        let Committed { sequence, slot, published_ns, .. } = *committed;
-        self.notifier.tell(|| News { sequence, position: 0, published_ns, inline: Some((slot, 1)) });
-    }
-
-    /// Writes a committed value to the push subscribers.
-    #[inline]
-    fn push(&mut self, committed: &Committed) {
-        let mut leaving = false;
-        for landing in &mut self.landings {
-            if !landing.is_closed() {
-                landing.write(self.handover.registration(), committed);
-            }
-            leaving |= landing.is_closed() || landing.is_behind();
-        }
-        if leaving {
-            self.release();
-        }
-    }
-
-    /// Gives up the landing regions that are of no more use, to be released by the node, and those that are behind,
-    /// to be brought up to date by it if no value follows.
-    #[cold]
-    fn release(&mut self) {
-        let closed = self.landings.extract_if(.., |landing| landing.is_closed());
-        self.handover.release(closed);
-        let behind = self.landings.extract_if(.., |landing| landing.is_behind());
-        self.handover.give_back(behind);
-        self.waker.wake();
-    }
-
-    #[inline]
-    fn measure(&self, sequence: Sequence, began_ns: u64) {
-        if sequence.get().is_multiple_of(MEASURED_ONE_IN) {
-            self.counts.show_duration(self.clock.realtime_ns().saturating_sub(began_ns));
-        }
-    }
-
-    #[cold]
-    fn failed(&mut self, error: PublishError, now_ns: u64) -> PublishError {
-        self.counts.add_error(error.name(), now_ns);
-        error
-    }
-}
-
-impl<T: Payload> Drop for StatePublisher<T> {
-    fn drop(&mut self) {
-        // The last values may be on their way: the node waits for them before it tells of the end.
-        self.output.handover.give_back(std::mem::take(&mut self.output.landings));
-        // Release: the last value is in place before the node tells that it was the last.
-        self.output.topic.ended.store(true, Ordering::Release);
-        self.output.waker.wake();
-    }
+/// Brings a committed value to whoever has to have it or hear of it.
+#[inline]
+pub(super) fn deliver(output: &mut Output<StateLanding>, committed: &Committed) {
+    let Committed { sequence, slot, published_ns, payload_len } = *committed;
+    output.add_bytes(payload_len);
+    output.deliver(committed, || News { sequence, position: 0, published_ns, inline: Some((slot, 1)) });
 }
 
 impl<T: Payload> fmt::Debug for StatePublisher<T> {

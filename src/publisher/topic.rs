@@ -1,10 +1,11 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use super::PublishError;
+use super::handover::Landings;
 use super::notices::TopicNotices;
-use super::{CopyRoom, PublishError};
-use crate::fabric::{Registration, RemoteWrite};
-use crate::id::{Epoch, Kind, KindOptions, Sequence, TopicId, TopicName};
+use crate::fabric::Registration;
+use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::metrics::Gauge;
@@ -37,60 +38,6 @@ pub(crate) struct PublishedTopic {
     pub(super) superseded: AtomicBool,
     /// Which one it is of all topics that this process has opened.
     pub(super) opening: u64,
-}
-
-/// What came of looking after landing regions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tended {
-    /// When that should be done again, ns of the node's clock.
-    pub(crate) again_ns: Option<u64>,
-    /// Something was written that nobody else tells of.
-    pub(crate) has_written: bool,
-}
-
-/// A subscriber's landing region.
-#[derive(Debug)]
-pub(crate) struct Lent {
-    /// What writes it.
-    pub(crate) remote: Box<dyn RemoteWrite>,
-    /// Whoever sets this ends its use.
-    pub(crate) closed: Arc<AtomicBool>,
-    /// What the subscription asks of the topic's kind.
-    pub(crate) options: KindOptions,
-    /// The newest sequence when the topic was granted.
-    pub(crate) granted: Sequence,
-}
-
-/// Why a landing region is of no use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum LendError {
-    /// Writing it failed.
-    #[error("it cannot be written")]
-    Unwritable,
-    /// The kind of the topic does not know the options.
-    #[error("its subscription asks for what topics of this kind do not have")]
-    Options,
-}
-
-/// The landing regions of one topic, on their way between its node and its publisher.
-pub(crate) trait Landings: Debug + Send + Sync {
-    /// Takes a landing region, and has the publisher write it from now on: what the repository holds is brought to it first, as
-    /// far as there is room for copies.
-    fn lend(&self, lent: Lent, room: &CopyRoom) -> Result<(), LendError>;
-
-    /// Whether what has to be in the landing region that `closed` closes has arrived there, so that its subscriber can begin.
-    fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool;
-
-    /// Releases what the publisher has given up, and keeps landing regions up to date that it has not taken over
-    /// yet, because it has not published since: of a log, as far as there is room for copies.
-    fn tend(&self, room: &CopyRoom) -> Tended;
-
-    /// Whether the landing region that `closed` closes waits for its subscriber to go on. [`Self::tend`] says when it is looked
-    /// after.
-    fn rests(&self, closed: &Arc<AtomicBool>) -> bool;
-
-    /// Whether the landing region that `closed` closes was left to the node, and has yet to get what was published last.
-    fn owe(&self, closed: &Arc<AtomicBool>) -> bool;
 }
 
 impl PublishedTopic {
@@ -217,48 +164,33 @@ impl PublishedTopic {
     }
 }
 
-#[cfg(test)]
-impl PublishedTopic {
-    /// Lends it a landing region for a subscription that is granted at this moment. Whether it is of use.
-    pub(crate) fn lend(
-        &self,
-        remote: Box<dyn RemoteWrite>,
-        closed: &Arc<AtomicBool>,
-        options: KindOptions,
-        room: &CopyRoom,
-    ) -> bool {
-        let lent = Lent { remote, closed: Arc::clone(closed), options, granted: self.newest() };
-        self.landings.lend(lent, room).is_ok()
-    }
-}
-
-/// What every publisher says of its topic, for the `impl` block of one that has it in `output.topic`.
+/// What every publisher says of its topic, for the `impl` block of one that has it in `output`.
 macro_rules! topic_accessors {
     () => {
         /// The topic's name.
         pub fn topic(&self) -> &$crate::id::TopicName {
-            self.output.topic.name()
+            self.output.topic().name()
         }
 
         /// This incarnation of the topic.
         pub fn epoch(&self) -> $crate::id::Epoch {
-            self.output.topic.epoch()
+            self.output.topic().epoch()
         }
 
         /// The declared maximum of a payload, bytes.
         pub fn payload_len_max(&self) -> usize {
-            self.output.topic.geometry().payload_len_max()
+            self.output.topic().geometry().payload_len_max()
         }
 
         /// How many subscribers read the topic. One that is counted and began with the newest value sees what is published from
         /// then on: wait for this count before publishing to be sure the value is received.
         pub fn pull_subscribers(&self) -> u64 {
-            self.output.topic.pull_subscribers().value()
+            self.output.topic().pull_subscribers().value()
         }
 
         /// How many subscribers the topic is written to, counted as those of [`Self::pull_subscribers`].
         pub fn push_subscribers(&self) -> u64 {
-            self.output.topic.push_subscribers().value()
+            self.output.topic().push_subscribers().value()
         }
     };
 }

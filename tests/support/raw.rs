@@ -17,6 +17,8 @@ use rustix::net::{
 use super::time::PATIENCE;
 
 pub(crate) const VERSION: u16 = 2;
+/// Another version of it.
+const OTHER_VERSION: u16 = VERSION + 1;
 pub(crate) const REFUSE: u16 = 1;
 pub(crate) const HELLO: u16 = 2;
 pub(crate) const LIST_TOPICS: u16 = 3;
@@ -79,7 +81,11 @@ impl Body {
     }
 
     /// The same of another version.
-    pub(crate) fn message_of(self, version: u16, kind: u16) -> Vec<u8> {
+    pub(crate) fn other_version(self, kind: u16) -> Vec<u8> {
+        self.message_of(OTHER_VERSION, kind)
+    }
+
+    fn message_of(self, version: u16, kind: u16) -> Vec<u8> {
         let len = u32::try_from(self.0.len()).expect("a short body");
         let header = Self(b"FBCT".to_vec()).short(version).short(kind).word(len);
         let checksum = crc32(&[header.0.as_slice(), &self.0].concat());
@@ -121,9 +127,9 @@ pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
         .message(ATTACH)
 }
 
-/// What a peer of the next version is told.
+/// What a peer of the other version is told.
 pub(crate) fn other_version_text() -> String {
-    format!("control version {}, this program speaks {VERSION}", VERSION + 1)
+    format!("control version {OTHER_VERSION}, this program speaks {VERSION}")
 }
 
 /// Lends the landing region that goes with it.

@@ -5,6 +5,8 @@ mod meanwhile;
 mod slow;
 mod world;
 
+use std::sync::Arc;
+
 use self::world::{Medium, Subscriber, Way, World};
 use super::*;
 use crate::id::Sequence;
@@ -67,8 +69,8 @@ fn an_old_head_takes_nobody_back() {
         let (old, mut room) = (head(registration.region()), u64::MAX);
         let first = Place { position: 0, sequence: Sequence::new(1) };
         let (way, closed) = (Way::new(medium, geometry.region_len(), 1), Arc::default());
-        let of = (geometry, world.topic.epoch());
-        let mut landing = LogLanding::new(Box::new(way.clone()), of, Arc::clone(&closed), first);
+        let flight = Flight::new(Box::new(way.clone()), Arc::clone(&closed), limits::LOG_BATCHES_MAX);
+        let mut landing = LogLanding::new(flight, geometry, world.topic.epoch(), first);
         world.publish(1000);
         landing.advance(&registration, &old, &mut room);
         assert!(landing.start.position > old.end && landing.written == landing.start.position, "{landing:?}");

@@ -1,12 +1,13 @@
 //! What is published while the node has the landing region.
 
 use std::fmt;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::super::*;
 use super::world::{Medium, Subscriber, Way, World};
-use crate::fabric::{FabricError, Revocation};
+use crate::fabric::{FabricError, RemoteWrite, Revocation};
 use crate::publisher::CopyRoom;
 use crate::repository::log::{LogReader, LogStart};
 

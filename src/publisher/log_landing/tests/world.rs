@@ -1,11 +1,12 @@
 //! A publisher of a log, and subscribers by push to whom nothing comes unless it is told to.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::super::*;
-use crate::fabric::{FabricError, NothingToRevoke, Revocation, Waker};
+use crate::fabric::{FabricError, NothingToRevoke, RemoteWrite, Revocation, Waker};
 use crate::id::{NodeName, Sequence};
 use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;
@@ -13,6 +14,7 @@ use crate::memory::Protection;
 use crate::payload::Raw;
 use crate::publisher::{CopyRoom, LogParts, LogPublisher, PublishedTopic, TopicParts};
 use crate::repository::log::{LogReader, LogStart, LossReason, Lost, Next};
+use crate::sync::atomic::AtomicBool;
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
 use crate::testkit::random::Random;

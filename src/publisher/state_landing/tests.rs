@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::fabric::{NothingToRevoke, Revocation, Waker};
+use crate::fabric::{FabricError, NothingToRevoke, RemoteWrite, Revocation, Waker};
 use crate::id::KindOptions;
 use crate::id::NodeName;
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MAX};
@@ -14,6 +14,7 @@ use crate::memory::{Protection, Region};
 use crate::payload::Raw;
 use crate::publisher::{CopyRoom, PublishedTopic, StateParts, StatePublisher, TopicParts};
 use crate::repository::state::{ReadCounts, ReadFailure, StateReader};
+use crate::sync::atomic::AtomicBool;
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
 use crate::testkit::random::{Random, each_seed};

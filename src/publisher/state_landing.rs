@@ -1,42 +1,37 @@
-use std::collections::VecDeque;
-use std::sync::Arc;
-
-use crate::fabric::{ByteRange, Completion, FabricError, Registration, RemoteWrite, Write};
+use super::flight::Flight;
+use super::handover::{Landing, LendError, Lent, Repository};
+use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::{Epoch, Sequence};
 use crate::layout::WORD;
-use crate::layout::header::HOT_OFFSET;
-use crate::layout::state::{StateGeometry, hot_line};
+use crate::layout::header::{HOT_OFFSET, HOT_SEQUENCE};
+use crate::layout::state::{HEADER_WORDS, SlotHeader, StateGeometry, hot_line};
 use crate::limits;
 use crate::repository::state::Committed;
-use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::atomic::{Ordering, fence};
 
 #[cfg(test)]
 mod tests;
 
 /// Batches that must have been complete in good time before one more may be under way.
 const CALM_BATCHES: u32 = 8;
+/// Copies of the newest value, when the publisher overwrites it meanwhile, before it is left to the publisher, which
+/// writes so fast that it takes the landing region over any moment.
+const ATTEMPTS_MAX: u32 = 4;
 
-/// A push subscriber's landing region, as the publisher holds it.
+/// A push subscriber's landing region of a state.
 #[derive(Debug)]
-pub(crate) struct Landing {
-    remote: Box<dyn RemoteWrite>,
+pub(super) struct StateLanding {
+    /// Batches that are under way, by the sequences of their values.
+    flight: Flight<Sequence>,
     geometry: StateGeometry,
     epoch: Epoch,
-    /// Set by the node when the subscriber is gone, and here when writing fails.
-    closed: Arc<AtomicBool>,
     /// The newest sequence written to it.
     written: Sequence,
     /// The payload length that each of its slots holds: its tail stamp must not outlive it.
     held_lens: Box<[usize]>,
-    /// The words of a write become visible in order. Otherwise only whole writes do.
-    has_word_order: bool,
-    /// A write may never arrive: then nothing but the hot line leads past the slot where it is missing.
-    may_lose: bool,
     /// The newest sequence that it was asked to take.
     newest: Sequence,
-    /// The sequences of the batches that were under way when that was last asked for, oldest first.
-    in_flight: VecDeque<Sequence>,
-    /// How many may be.
+    /// How many batches may be under way.
     window: usize,
     /// Batches that were complete in good time since there may be as many.
     calm: u32,
@@ -44,87 +39,105 @@ pub(crate) struct Landing {
     behind: bool,
     /// The value that was written but for its head stamp.
     hidden: Option<Committed>,
-    /// How often the node has looked after it while it waited for the publisher.
-    tended: u32,
 }
 
-impl Landing {
-    /// The landing region behind `remote`, for this incarnation of a topic. Whoever sets `closed` ends its use.
-    pub(crate) fn new(
-        remote: Box<dyn RemoteWrite>,
-        geometry: StateGeometry,
-        epoch: Epoch,
-        closed: Arc<AtomicBool>,
-    ) -> Self {
-        let slot_count = geometry.slot_count() as usize;
-        let (has_word_order, may_lose) = (remote.writes_words_in_order(), remote.writes_may_be_lost());
-        Self {
-            remote,
+impl Landing for StateLanding {
+    type Geometry = StateGeometry;
+    type Commit = Committed;
+    type Batch = Sequence;
+
+    fn open(lent: Lent, repository: &Repository<StateGeometry>) -> Result<Self, LendError> {
+        let Repository { geometry, epoch, .. } = *repository;
+        Ok(Self {
+            flight: Flight::new(lent.remote, lent.closed, limits::LANDING_BATCHES_MAX),
             geometry,
             epoch,
-            closed,
             written: Sequence::NONE,
-            held_lens: vec![0; slot_count].into(),
-            has_word_order,
-            may_lose,
+            held_lens: vec![0; geometry.slot_count() as usize].into(),
             newest: Sequence::NONE,
-            in_flight: VecDeque::with_capacity(limits::LANDING_BATCHES_MAX),
             window: 1,
             calm: 0,
             behind: false,
             hidden: None,
-            tended: 0,
-        }
+        })
     }
 
-    /// The newest sequence written to it.
-    pub(super) fn written(&self) -> Sequence {
-        self.written
+    fn flight(&self) -> &Flight<Sequence> {
+        &self.flight
     }
 
-    /// Counts that the node looked after it, and returns how often it has.
-    pub(super) fn tend(&mut self) -> u32 {
-        self.tended = self.tended.saturating_add(1);
-        self.tended
-    }
-
-    /// Whether a value was passed over because batches before it are still under way.
     #[inline]
-    pub(super) fn is_behind(&self) -> bool {
-        self.behind
+    fn end_of(commit: &Committed) -> u64 {
+        commit.sequence.get()
     }
 
-    /// Whether whoever set this flag up ends its use with it.
-    pub(super) fn is_closed_by(&self, closed: &Arc<AtomicBool>) -> bool {
-        Arc::ptr_eq(&self.closed, closed)
+    fn end(source: &Registration) -> u64 {
+        source.region().load_acquire(HOT_SEQUENCE)
     }
 
-    /// Whether the value of this sequence has yet to arrive.
-    pub(super) fn owes(&mut self, newest: Sequence) -> bool {
-        let arrived = self.settle() && !self.behind && self.written >= newest;
-        !arrived && !self.is_closed()
-    }
-
-    /// Whether it is of no more use.
+    /// Where too much is still under way the value is passed over, so that a slow subscriber does not hold up the others: it gets the
+    /// newest one later.
     #[inline]
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Relaxed)
-    }
-
-    /// Writes what a commit changed. Where too much is still under way the value is passed over, so that a slow
-    /// subscriber does not hold up the others: it gets the newest one later.
-    #[inline]
-    pub(super) fn write(&mut self, source: &Registration, committed: &Committed) {
+    fn write(&mut self, source: &Registration, committed: &Committed) {
         self.hidden = None;
-        if !self.has_word_order {
+        if !self.flight.has_word_order {
             return self.write_whole(source, committed);
         }
         let is_free = self.settle();
         self.behind = !is_free;
         if is_free {
-            let outcome = self.post(source, committed);
-            self.take(committed.sequence, outcome);
+            self.post(source, committed);
         }
+    }
+
+    /// Copies the newest value beside a publisher that may be overwriting it: it is revealed only when it was still whole after it
+    /// had been copied.
+    fn catch_up(&mut self, source: &Registration, left: &mut u64) -> bool {
+        let before = self.written;
+        for _ in 0..ATTEMPTS_MAX {
+            if self.hidden().is_none() {
+                let sequence = Sequence::new(Self::end(source));
+                if sequence <= self.written || *left == 0 {
+                    break;
+                }
+                let held = self.held(source, sequence);
+                let len = held.payload_len as u64;
+                if self.write_hidden(source, held) {
+                    *left = left.saturating_sub(len);
+                }
+            }
+            let Some(hidden) = self.hidden() else { break };
+            // Acquire: if any word of the copy is of a later value, the load below sees that value's predecessor.
+            fence(Ordering::Acquire);
+            let ahead = Self::end(source) - hidden.sequence.get();
+            let whole = ahead + 1 < u64::from(self.geometry.slot_count());
+            self.reveal(source, whole);
+            if whole {
+                break;
+            }
+        }
+        self.written != before
+    }
+
+    #[inline]
+    fn is_behind(&self, end: u64) -> bool {
+        self.behind || self.written.get() < end
+    }
+
+    fn is_settled(&mut self, _: &Registration) -> bool {
+        self.settle()
+    }
+}
+
+impl StateLanding {
+    /// What the repository's slot of this sequence says of it.
+    fn held(&self, source: &Registration, sequence: Sequence) -> Committed {
+        let mut head = [0; HEADER_WORDS];
+        source.region().copy_out(self.geometry.slot_offset(sequence), &mut head);
+        let header = SlotHeader::parse(head);
+        let payload_len = (header.payload_len as usize).min(self.geometry.payload_len_max());
+        let slot = self.geometry.slot_range(sequence, payload_len);
+        Committed { sequence, slot, published_ns: header.published_ns, payload_len }
     }
 
     /// [`Self::write`] where only whole writes appear in order.
@@ -133,14 +146,13 @@ impl Landing {
         let is_free = self.has_room_for(committed.sequence);
         self.behind = !is_free;
         if is_free {
-            let outcome = self.post_whole(source, committed);
-            self.take(committed.sequence, outcome);
+            self.post_whole(source, committed);
         }
     }
 
     /// Writes a value that the repository holds, all but its head stamp: who reads the landing region does not see it
     /// before [`Self::reveal`]. Not while the batch before is under way. Says whether it was written.
-    pub(super) fn write_hidden(&mut self, source: &Registration, committed: Committed) -> bool {
+    fn write_hidden(&mut self, source: &Registration, committed: Committed) -> bool {
         self.behind = true;
         if !self.settle() {
             return false;
@@ -148,20 +160,19 @@ impl Landing {
         let Committed { sequence, slot, payload_len, .. } = committed;
         let body = ByteRange { offset: slot.offset + WORD, len: slot.len - WORD };
         let retired = self.retire(sequence, slot, payload_len);
-        let outcome = self.remote.post(source, &[retired, Write::Range(body)]);
         self.hidden = Some(committed);
-        self.take(sequence, outcome);
+        self.flight.post(source, &[retired, Write::Range(body)], sequence);
         true
     }
 
     /// The value that was written hidden and has arrived.
-    pub(super) fn hidden(&mut self) -> Option<Committed> {
+    fn hidden(&mut self) -> Option<Committed> {
         if self.settle() { self.hidden } else { None }
     }
 
     /// Stamps the value that was written hidden, and makes it the newest, if it is `whole`: if the repository's slot
     /// was not overwritten while it was copied. Otherwise it stays hidden for good.
-    pub(super) fn reveal(&mut self, source: &Registration, whole: bool) {
+    fn reveal(&mut self, source: &Registration, whole: bool) {
         let Some(committed) = self.hidden.take() else { return };
         if !whole {
             return;
@@ -169,46 +180,42 @@ impl Landing {
         let head = Write::Word { offset: committed.slot.offset, word: committed.sequence.get() };
         let expected = self.advance(committed.sequence);
         let (hot, stamp) = (self.hot(&committed), self.stamp(expected, committed.sequence));
-        let outcome = self.remote.post(source, &[head, hot, stamp]);
         self.behind = false;
-        self.take(committed.sequence, outcome);
+        self.flight.post(source, &[head, hot, stamp], committed.sequence);
     }
 
     #[inline]
-    fn post(&mut self, source: &Registration, committed: &Committed) -> Result<Completion, FabricError> {
+    fn post(&mut self, source: &Registration, committed: &Committed) -> Option<Completion> {
         let Committed { sequence, slot, payload_len, .. } = *committed;
         let hot = self.hot(committed);
         let moved = self.held_len(sequence) != payload_len;
         let expected = self.advance(sequence);
         let passed_over = expected.get() > 1 && sequence > expected;
         if !moved && !passed_over {
-            return self.remote.post(source, &[Write::Range(slot), hot]);
+            return self.flight.post(source, &[Write::Range(slot), hot], sequence);
         }
         let retired = self.retire(sequence, slot, payload_len);
         if !passed_over {
-            return self.remote.post(source, &[retired, Write::Range(slot), hot]);
+            return self.flight.post(source, &[retired, Write::Range(slot), hot], sequence);
         }
-        self.remote.post(source, &[retired, Write::Range(slot), hot, self.stamp(expected, sequence)])
+        let stamp = self.stamp(expected, sequence);
+        self.flight.post(source, &[retired, Write::Range(slot), hot, stamp], sequence)
     }
 
     /// Writes a value to where only whole writes appear in order. Who keeps up there looks at the slots alone, and
     /// mostly finds the value before this one whole while this one arrives: one write does. The hot line is for those
     /// who cannot go from slot to slot; where writes may be lost that is anybody at any time.
-    fn post_whole(
-        &mut self,
-        source: &Registration,
-        committed: &Committed,
-    ) -> Result<Completion, FabricError> {
+    fn post_whole(&mut self, source: &Registration, committed: &Committed) -> Option<Completion> {
         let Committed { sequence, slot, payload_len, .. } = *committed;
         let is_first = self.written == Sequence::NONE;
         let expected = self.advance(sequence);
         let passed_over = !is_first && sequence > expected;
         let is_due = sequence.get().is_multiple_of(limits::LANDING_HOT_LINE_EVERY);
-        let is_named = self.may_lose || is_first || passed_over || is_due;
+        let is_named = self.flight.may_lose || is_first || passed_over || is_due;
         let tail = StateGeometry::tail_offset;
         let moved = tail(self.held_len(sequence)) != tail(payload_len);
         if !moved && !is_named {
-            return self.remote.post(source, &[Write::Range(slot)]);
+            return self.flight.post(source, &[Write::Range(slot)], sequence);
         }
         let retired = moved.then(|| self.retire(sequence, slot, payload_len));
         let hot = is_named.then(|| self.hot(committed));
@@ -216,7 +223,7 @@ impl Landing {
         let batch = [retired, Some(Write::Range(slot)), hot, stamp];
         let mut writes = [Write::Range(slot); 4];
         let count = writes.iter_mut().zip(batch.into_iter().flatten()).map(|(to, write)| *to = write).count();
-        self.remote.post(source, writes.split_at(count).0)
+        self.flight.post(source, writes.split_at(count).0, sequence)
     }
 
     /// Takes note that this is the newest sequence written; returns the one that would have been next.
@@ -260,32 +267,27 @@ impl Landing {
             return false;
         }
         // As long as there is room nobody asks: that would take longer than all else here.
-        if self.in_flight.len() >= self.window {
+        if self.flight.batches().len() >= self.window {
             self.look();
         }
-        self.in_flight.len() < self.window
+        self.flight.batches().len() < self.window
     }
 
     /// Whether nothing is under way any more.
     #[inline]
     fn settle(&mut self) -> bool {
-        if !self.in_flight.is_empty() {
+        if !self.flight.is_empty() {
             self.look();
         }
-        self.in_flight.is_empty()
+        self.flight.is_empty()
     }
 
     /// Asks how much is under way.
     fn look(&mut self) {
-        match self.remote.in_flight() {
-            Ok(count) => {
-                let done = self.in_flight.len().saturating_sub(count);
-                let oldest = self.in_flight.drain(..done).next();
-                if let Some(oldest) = oldest {
-                    self.adapt(self.newest.get().saturating_sub(oldest.get()), done);
-                }
-            }
-            Err(_) => self.closed.store(true, Ordering::Relaxed),
+        let mut arrived = self.flight.arrived();
+        if let Some(oldest) = arrived.next() {
+            let done = 1 + arrived.count();
+            self.adapt(self.newest.get().saturating_sub(oldest.get()), done);
         }
     }
 
@@ -303,17 +305,6 @@ impl Landing {
         if self.calm >= CALM_BATCHES {
             let max = limits::LANDING_BATCHES_MAX.min(self.geometry.slot_count() as usize - 1);
             (self.window, self.calm) = (max.min(self.window + 1), 0);
-        }
-    }
-
-    /// Takes note of what became of the batch with this value.
-    #[inline]
-    fn take(&mut self, sequence: Sequence, outcome: Result<Completion, FabricError>) {
-        match outcome {
-            Ok(Completion::Done) if self.in_flight.is_empty() => {}
-            Ok(Completion::Done) => self.in_flight.clear(),
-            Ok(Completion::Pending) => self.in_flight.push_back(sequence),
-            Err(_) => self.closed.store(true, Ordering::Relaxed),
         }
     }
 }

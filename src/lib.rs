@@ -107,12 +107,12 @@ pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
     AnySubscriberBuilder, DialError, Directory, DirectoryError, LogListener, LogListenerBuilder,
-    LogPublisherBuilder, LogSubscriberBuilder, Node, NodeBuilder, NodeError, NodeListing, StateListener,
-    StateListenerBuilder, StatePublisherBuilder, StateSubscriberBuilder, TopicListing,
+    LogSubscriberBuilder, Node, NodeBuilder, NodeError, NodeListing, PublisherBuilder, StateListener,
+    StateListenerBuilder, StateSubscriberBuilder, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{DecodeError, Decoded, EncodeError, Encoding, Payload, Pod, Raw, Schema, SchemaError};
-pub use publisher::{Loan, LogPublisher, PublishError, PublisherError, StatePublisher};
+pub use publisher::{Loan, LogPublisher, PublishError, Published, PublisherError, StatePublisher};
 pub use repository::log::LogStart;
 pub use subscriber::{
     AnySubscriber, AttachError, GrantError, LogSubscriber, LogSubscriberStats, NoticePath, ReceiveError,

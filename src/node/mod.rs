@@ -24,7 +24,7 @@ pub use builder::{NodeBuilder, NodeError};
 pub use dial::DialError;
 pub use directory::{Directory, DirectoryError, NodeListing, TopicListing};
 pub use listener::{LogListener, LogListenerBuilder, StateListener, StateListenerBuilder};
-pub use publish::{LogPublisherBuilder, StatePublisherBuilder};
+pub use publish::PublisherBuilder;
 pub use subscribe::{AnySubscriberBuilder, LogSubscriberBuilder, StateSubscriberBuilder};
 
 use self::core::NodeCore;
@@ -34,6 +34,7 @@ use crate::fabric::Address;
 use crate::id::NodeName;
 use crate::limits;
 use crate::payload::Payload;
+use crate::publisher::{LogPublisher, StatePublisher};
 
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
@@ -94,13 +95,13 @@ impl Node {
     }
 
     /// Begins to set up a publisher of a state topic of this name.
-    pub fn state_publisher<T: Payload>(&self, topic: &str) -> StatePublisherBuilder<'_, T> {
-        StatePublisherBuilder::new(self, topic)
+    pub fn state_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, StatePublisher<T>> {
+        PublisherBuilder::new(self, topic)
     }
 
     /// Begins to set up a publisher of a log topic of this name.
-    pub fn log_publisher<T: Payload>(&self, topic: &str) -> LogPublisherBuilder<'_, T> {
-        LogPublisherBuilder::new(self, topic)
+    pub fn log_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, LogPublisher<T>> {
+        PublisherBuilder::new(self, topic)
     }
 
     /// Begins to set up a subscriber of the state topic at this address, for example `shm:NODE/TOPIC`.

@@ -1,65 +1,46 @@
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Node;
-use super::terms::sample_setter;
 use crate::id::TopicName;
-use crate::limits;
 use crate::payload::Payload;
 use crate::publisher::{
-    LogParts, LogPublisher, PublishedTopic, PublisherError, StateParts, StatePublisher, TopicParts,
+    LogPublisher, Opened, Published, PublisherError, StatePublisher, TopicParts, fresh_epoch,
 };
 
 /// What a node without an explicit maximum reserves for each value of a type without a fixed length, bytes.
 const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 
-/// Sets up a publisher of a state topic.
+/// Sets up a publisher: [`StatePublisher`] or [`LogPublisher`].
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is opened"]
-pub struct StatePublisherBuilder<'a, T> {
-    settings: Settings<'a>,
-    slot_count: u32,
-    payload: PhantomData<fn(&T)>,
-}
-
-/// Sets up a publisher of a log topic.
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it is opened"]
-pub struct LogPublisherBuilder<'a, T> {
-    settings: Settings<'a>,
-    capacity: usize,
-    payload: PhantomData<fn(&T)>,
-}
-
-/// What is said of a topic of any kind.
-#[derive(Debug)]
-struct Settings<'a> {
+pub struct PublisherBuilder<'a, P: Published> {
     node: &'a Node,
     topic: String,
     payload_len_max: usize,
     samples: Vec<String>,
+    options: P::Options,
 }
 
-impl<'a, T: Payload> StatePublisherBuilder<'a, T> {
+impl<'a, P: Published> PublisherBuilder<'a, P> {
     pub(super) fn new(node: &'a Node, topic: &str) -> Self {
-        let slot_count = limits::SLOT_COUNT_DEFAULT;
-        Self { settings: Settings::new::<T>(node, topic), slot_count, payload: PhantomData }
+        let payload_len_max = P::Payload::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
+        Self { node, topic: topic.to_owned(), payload_len_max, samples: Vec::new(), options: P::DEFAULTS }
     }
 
-    /// Slots of the repository: a power of two from 2 to 65,536, by default 8. A reader has as long to copy a
-    /// value as the publisher takes for this many less one; more slots help large and hot topics.
-    pub fn slots(self, slot_count: u32) -> Self {
-        Self { slot_count, ..self }
+    /// The longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`](crate::limits::PAYLOAD_LEN_MAX). By
+    /// default the length of the type if it has only one, otherwise 4 KiB. Each slot of a state has room for it; a record of a log
+    /// takes only as much as it has.
+    pub fn payload_len_max(self, payload_len_max: usize) -> Self {
+        Self { payload_len_max, ..self }
     }
 
-    /// The longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`]. By default the
-    /// length of the type if it has only one, otherwise 4 KiB. Each slot has room for it.
-    pub fn payload_len_max(mut self, payload_len_max: usize) -> Self {
-        self.settings.payload_len_max = payload_len_max;
+    /// Names a value that the payload type takes, for a type that checks its values: it is tried first wherever the type
+    /// reads a text, bytes or a character, or a number if it is one. Call it once for each such type inside the payload
+    /// type. See [`Payload`](crate::Payload#types-that-check-their-values) for an example.
+    pub fn sample(mut self, sample: impl Into<String>) -> Self {
+        self.samples.push(sample.into());
         self
     }
-
-    sample_setter!(settings.samples);
 
     /// Makes the repository and opens the topic to subscribers. Allocates; does not block.
     ///
@@ -67,72 +48,42 @@ impl<'a, T: Payload> StatePublisherBuilder<'a, T> {
     ///
     /// [`PublisherError`] when the name is taken or malformed, sizes do not fit, the type cannot be described, or
     /// memory cannot be had.
-    pub fn open(self) -> Result<StatePublisher<T>, PublisherError> {
-        let Self { settings, slot_count, .. } = self;
-        settings.open(|topic| StatePublisher::open(StateParts { topic, slot_count }))
-    }
-}
-
-impl<'a, T: Payload> LogPublisherBuilder<'a, T> {
-    pub(super) fn new(node: &'a Node, topic: &str) -> Self {
-        let capacity = limits::LOG_CAPACITY_DEFAULT;
-        Self { settings: Settings::new::<T>(node, topic), capacity, payload: PhantomData }
-    }
-
-    /// Bytes of the ring that holds the records, at least; by default [`limits::LOG_CAPACITY_DEFAULT`]. Each record takes those
-    /// of its payload, rounded up to 8, and 24 more. How far it reaches back is how late a subscriber may join or look and
-    /// still get everything. A ring is large enough for four of the largest records in any case.
-    pub fn capacity(self, capacity: usize) -> Self {
-        Self { capacity, ..self }
-    }
-
-    /// The longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`]. By default the
-    /// length of the type if it has only one, otherwise 4 KiB. A record takes only as much as it has.
-    pub fn payload_len_max(mut self, payload_len_max: usize) -> Self {
-        self.settings.payload_len_max = payload_len_max;
-        self
-    }
-
-    sample_setter!(settings.samples);
-
-    /// Makes the repository and opens the topic to subscribers. Allocates; does not block.
-    ///
-    /// # Errors
-    ///
-    /// [`PublisherError`] when the name is taken or malformed, sizes do not fit, the type cannot be described, or
-    /// memory cannot be had.
-    pub fn open(self) -> Result<LogPublisher<T>, PublisherError> {
-        let Self { settings, capacity, .. } = self;
-        settings.open(|topic| LogPublisher::open(LogParts { topic, capacity }))
-    }
-}
-
-impl<'a> Settings<'a> {
-    fn new<T: Payload>(node: &'a Node, topic: &str) -> Self {
-        let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
-        Self { node, topic: topic.to_owned(), payload_len_max, samples: Vec::new() }
-    }
-
-    /// Opens the topic under its name.
-    fn open<P>(
-        self,
-        open: impl FnOnce(TopicParts<'_>) -> Result<(P, Arc<PublishedTopic>), PublisherError>,
-    ) -> Result<P, PublisherError> {
-        let Self { node, topic, payload_len_max, samples } = self;
+    pub fn open(self) -> Result<P, PublisherError> {
+        let Self { node, topic, payload_len_max, samples, options } = self;
         let core = node.core();
         let name: TopicName = topic.parse()?;
         let reserved = core.reserve(&name)?;
-        let (publisher, topic) = open(TopicParts {
+        let parts = TopicParts {
             fabric: core.fabric(),
             clock: Arc::clone(core.clock()),
             waker: Arc::clone(core.waker()),
             node: node.hold(),
             host: core.identity().host.as_str(),
             name,
+            epoch: fresh_epoch()?,
             payload_len_max,
             samples: &samples,
-        })?;
+        };
+        let Opened { publisher, topic } = P::open(parts, options)?;
         reserved.fill(topic);
         Ok(publisher)
+    }
+}
+
+impl<T: Payload> PublisherBuilder<'_, StatePublisher<T>> {
+    /// Slots of the repository: a power of two from 2 to 65,536, by default 8. A reader has as long to copy a
+    /// value as the publisher takes for this many less one; more slots help large and hot topics.
+    pub fn slots(self, slot_count: u32) -> Self {
+        Self { options: slot_count, ..self }
+    }
+}
+
+impl<T: Payload> PublisherBuilder<'_, LogPublisher<T>> {
+    /// Bytes of the ring that holds the records, at least; by default
+    /// [`limits::LOG_CAPACITY_DEFAULT`](crate::limits::LOG_CAPACITY_DEFAULT). Each record takes those of its payload, rounded up to 8,
+    /// and 24 more. How far it reaches back is how late a subscriber may join or look and still get everything. A ring is large enough
+    /// for four of the largest records in any case.
+    pub fn capacity(self, capacity: usize) -> Self {
+        Self { options: capacity, ..self }
     }
 }

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use super::log_landing::LogLanding;
 use super::notices::News;
-use super::opening::{TopicParts, fresh_epoch};
+use super::opening::{Opened, Published, PublisherKind, TopicParts};
 use super::output::Output;
-use super::topic::{PublishedTopic, topic_accessors};
+use super::topic::topic_accessors;
 use super::{PublishError, PublisherError};
-use crate::id::{Epoch, Sequence};
+use crate::id::Sequence;
 use crate::layout::log::{LogGeometry, LogHead};
+use crate::limits;
 use crate::payload::Payload;
 use crate::repository::log::{Appended, LogWriter};
 
@@ -51,13 +52,6 @@ pub struct LogPublisher<T: Payload> {
     /// Room to encode a value in.
     scratch: Box<[u8]>,
     payload: PhantomData<fn(&T)>,
-}
-
-/// What a node brings to a new log topic.
-#[derive(Debug)]
-pub(crate) struct LogParts<'a> {
-    pub(crate) topic: TopicParts<'a>,
-    pub(crate) capacity: usize,
 }
 
 impl<T: Payload> LogPublisher<T> {
@@ -126,23 +120,6 @@ impl<T: Payload> LogPublisher<T> {
         self.writer.geometry().capacity()
     }
 
-    /// Makes the repository of a new topic, and its publisher.
-    pub(crate) fn open(parts: LogParts<'_>) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        Self::open_as(parts, fresh_epoch()?)
-    }
-
-    /// The same for an epoch that nobody else has.
-    pub(crate) fn open_as(
-        LogParts { topic: parts, capacity }: LogParts<'_>,
-        epoch: Epoch,
-    ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        let geometry = LogGeometry::new(capacity, parts.payload_len_max)?;
-        let scratch = vec![0; parts.payload_len_max].into();
-        let (writer, output) = Output::open::<T, _>(parts, geometry, epoch, LogWriter::new)?;
-        let topic = Arc::clone(output.topic());
-        Ok((Self { writer, output, scratch, payload: PhantomData }, topic))
-    }
-
     #[inline]
     fn append_at(&mut self, value: &T::Borrowed, now_ns: u64) -> Result<Sequence, PublishError> {
         self.output.check_served()?;
@@ -200,6 +177,23 @@ fn deliver(output: &mut Output<LogLanding>, geometry: LogGeometry, appended: &Ap
 impl<T: Payload> Drop for LogPublisher<T> {
     fn drop(&mut self) {
         self.commit();
+    }
+}
+
+impl<T: Payload> Published for LogPublisher<T> {}
+
+impl<T: Payload> PublisherKind for LogPublisher<T> {
+    type Payload = T;
+    /// Bytes of the ring, at least.
+    type Options = usize;
+    const DEFAULTS: usize = limits::LOG_CAPACITY_DEFAULT;
+
+    fn open(parts: TopicParts<'_>, capacity: usize) -> Result<Opened<Self>, PublisherError> {
+        let geometry = LogGeometry::new(capacity, parts.payload_len_max)?;
+        let scratch = vec![0; parts.payload_len_max].into();
+        let (writer, output) = Output::open::<T, _>(parts, geometry, LogWriter::new)?;
+        let topic = Arc::clone(output.topic());
+        Ok(Opened { publisher: Self { writer, output, scratch, payload: PhantomData }, topic })
     }
 }
 

@@ -18,10 +18,11 @@ pub(crate) use copy_room::CopyRoom;
 pub use error::{PublishError, PublisherError};
 pub(crate) use handover::{Lent, Tended};
 pub use loan::Loan;
-pub(crate) use log::LogParts;
 pub use log::LogPublisher;
 pub(crate) use notices::Listener;
-pub(crate) use opening::TopicParts;
-pub(crate) use state::StateParts;
+pub use opening::Published;
+#[cfg(test)]
+pub(crate) use opening::PublisherKind;
+pub(crate) use opening::{Opened, TopicParts, fresh_epoch};
 pub use state::StatePublisher;
 pub(crate) use topic::PublishedTopic;

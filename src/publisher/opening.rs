@@ -1,4 +1,5 @@
 use std::any::Any;
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::PublisherError;
@@ -25,9 +26,37 @@ pub(crate) struct TopicParts<'a> {
     pub(crate) node: Arc<dyn Any + Send + Sync>,
     pub(crate) host: &'a str,
     pub(crate) name: TopicName,
+    /// One that nobody else has.
+    pub(crate) epoch: Epoch,
     pub(crate) payload_len_max: usize,
     /// What the payload type is tried with first.
     pub(crate) samples: &'a [String],
+}
+
+/// A new topic: its publisher, and what the node keeps of it.
+#[derive(Debug)]
+pub(crate) struct Opened<P> {
+    pub(crate) publisher: P,
+    pub(crate) topic: Arc<PublishedTopic>,
+}
+
+/// A publisher of any kind of topic.
+///
+/// [`StatePublisher`](crate::StatePublisher) and [`LogPublisher`](crate::LogPublisher) are; nothing else can be.
+#[expect(private_bounds, reason = "the trait is sealed by it")]
+pub trait Published: PublisherKind {}
+
+/// What a node has to know of the publishers of one kind of topic.
+pub(crate) trait PublisherKind: Sized {
+    /// What it publishes.
+    type Payload: Payload;
+    /// What is particular to its kind.
+    type Options: Copy + Debug;
+    /// What that is unless more is said.
+    const DEFAULTS: Self::Options;
+
+    /// Makes the repository of a new topic, and its publisher.
+    fn open(parts: TopicParts<'_>, options: Self::Options) -> Result<Opened<Self>, PublisherError>;
 }
 
 /// The repository of a new topic, which nobody else knows yet.
@@ -59,7 +88,7 @@ pub(super) struct TopicCounts {
 static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
 /// An epoch that nobody else has.
-pub(super) fn fresh_epoch() -> Result<Epoch, PublisherError> {
+pub(crate) fn fresh_epoch() -> Result<Epoch, PublisherError> {
     let number = crate::random::number().map_err(PublisherError::Random)?;
     Epoch::new(number).ok_or_else(|| PublisherError::Random(std::io::ErrorKind::Other.into()))
 }
@@ -84,11 +113,10 @@ impl Opening {
     pub(super) fn new<T: Payload>(
         parts: &TopicParts<'_>,
         geometry: Geometry,
-        epoch: Epoch,
     ) -> Result<Self, PublisherError> {
         let schema = parts.schema::<T>()?;
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
-        let header = geometry.static_header(epoch, TopicId::of(&parts.name), schema.hash());
+        let header = geometry.static_header(parts.epoch, TopicId::of(&parts.name), schema.hash());
         let registration = Arc::new(parts.fabric.register(&region, Exposure::Read)?);
 
         let mut counters = Counters::new(region, COUNTERS_OFFSET, COUNTERS_LEN);
@@ -107,7 +135,7 @@ impl Opening {
             unreachable!("the counters have room for those that every topic has")
         };
         let key = draw_key().map_err(PublisherError::Random)?;
-        let notices = Arc::new(TopicNotices::new(header.topic, epoch, key));
+        let notices = Arc::new(TopicNotices::new(header.topic, header.epoch, key));
         let (name, counts) = (parts.name.clone(), TopicCounts { counters, bytes, duration });
         Ok(Self {
             name,

@@ -8,7 +8,7 @@ use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::clock::Clock;
 use crate::fabric::Waker;
-use crate::id::{Epoch, Sequence};
+use crate::id::Sequence;
 use crate::layout::Geometry;
 use crate::layout::header::StaticHeader;
 use crate::limits;
@@ -39,17 +39,16 @@ where
     Geometry: From<L::Geometry>,
 {
     /// Makes the repository of a new topic of this payload type, and what its commits go to. `place` makes the writer, which places
-    /// the header. Each topic needs an epoch that nobody else has.
+    /// the header.
     pub(super) fn open<T: Payload, W>(
         parts: TopicParts<'_>,
         geometry: L::Geometry,
-        epoch: Epoch,
         place: impl FnOnce(Arc<Region>, L::Geometry, &StaticHeader) -> W,
     ) -> Result<(W, Self), PublisherError> {
-        let opening = Opening::new::<T>(&parts, geometry.into(), epoch)?;
+        let opening = Opening::new::<T>(&parts, geometry.into())?;
         let registration = Arc::clone(&opening.registration);
         let writer = place(Arc::clone(registration.region()), geometry, &opening.header);
-        let TopicParts { clock, waker, node, .. } = parts;
+        let TopicParts { clock, waker, node, epoch, .. } = parts;
         let notifier = opening.notifier(&waker);
         let repository = Repository { registration, geometry, epoch };
         let handover = Arc::new(Handover::new(repository, Arc::clone(&waker)));

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use super::loan::Loan;
 use super::notices::News;
-use super::opening::{TopicParts, fresh_epoch};
+use super::opening::{Opened, Published, PublisherKind, TopicParts};
 use super::output::Output;
 use super::state_landing::StateLanding;
-use super::topic::{PublishedTopic, topic_accessors};
+use super::topic::topic_accessors;
 use super::{PublishError, PublisherError};
-use crate::id::{Epoch, Sequence};
+use crate::id::Sequence;
 use crate::layout::state::StateGeometry;
+use crate::limits;
 use crate::payload::{Payload, Raw};
 use crate::repository::state::{Committed, StateWriter};
 
@@ -43,13 +44,6 @@ pub struct StatePublisher<T: Payload> {
     output: Output<StateLanding>,
     encoding: u16,
     payload: PhantomData<fn(&T)>,
-}
-
-/// What a node brings to a new state topic.
-#[derive(Debug)]
-pub(crate) struct StateParts<'a> {
-    pub(crate) topic: TopicParts<'a>,
-    pub(crate) slot_count: u32,
 }
 
 impl<T: Payload> StatePublisher<T> {
@@ -88,22 +82,6 @@ impl<T: Payload> StatePublisher<T> {
     pub fn newest(&self) -> Sequence {
         self.writer.last()
     }
-
-    /// Makes the repository of a new topic, and its publisher.
-    pub(crate) fn open(parts: StateParts<'_>) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        Self::open_as(parts, fresh_epoch()?)
-    }
-
-    /// The same for an epoch that nobody else has.
-    pub(crate) fn open_as(
-        StateParts { topic: parts, slot_count }: StateParts<'_>,
-        epoch: Epoch,
-    ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
-        let geometry = StateGeometry::new(slot_count, parts.payload_len_max)?;
-        let (writer, output) = Output::open::<T, _>(parts, geometry, epoch, StateWriter::new)?;
-        let topic = Arc::clone(output.topic());
-        Ok((Self { writer, output, encoding: T::ENCODING.number(), payload: PhantomData }, topic))
-    }
 }
 
 impl StatePublisher<Raw> {
@@ -134,6 +112,25 @@ pub(super) fn deliver(output: &mut Output<StateLanding>, committed: &Committed) 
     let Committed { sequence, slot, published_ns, payload_len } = *committed;
     output.add_bytes(payload_len);
     output.deliver(committed, || News { sequence, position: 0, published_ns, inline: Some((slot, 1)) });
+}
+
+impl<T: Payload> Published for StatePublisher<T> {}
+
+impl<T: Payload> PublisherKind for StatePublisher<T> {
+    type Payload = T;
+    /// Slots.
+    type Options = u32;
+    const DEFAULTS: u32 = limits::SLOT_COUNT_DEFAULT;
+
+    fn open(parts: TopicParts<'_>, slot_count: u32) -> Result<Opened<Self>, PublisherError> {
+        let geometry = StateGeometry::new(slot_count, parts.payload_len_max)?;
+        let (writer, output) = Output::open::<T, _>(parts, geometry, StateWriter::new)?;
+        let topic = Arc::clone(output.topic());
+        Ok(Opened {
+            publisher: Self { writer, output, encoding: T::ENCODING.number(), payload: PhantomData },
+            topic,
+        })
+    }
 }
 
 impl<T: Payload> fmt::Debug for StatePublisher<T> {

@@ -12,7 +12,7 @@ use crate::id::NodeName;
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MAX};
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
-use crate::publisher::{CopyRoom, PublishedTopic, StateParts, StatePublisher, TopicParts};
+use crate::publisher::{CopyRoom, Opened, PublishedTopic, PublisherKind, StatePublisher, TopicParts};
 use crate::repository::state::{ReadCounts, ReadFailure, StateReader};
 use crate::sync::atomic::AtomicBool;
 use crate::testkit::clock::VirtualClock;
@@ -197,17 +197,19 @@ fn publisher(
 ) -> (StatePublisher<Raw>, Arc<PublishedTopic>) {
     let name: NodeName = "publishing".parse().unwrap();
     let fabric = Network::new(seed, Reach::Mapped).fabric(&name);
-    let topic = TopicParts {
+    let parts = TopicParts {
         fabric: &fabric,
         clock: Arc::new(VirtualClock::default()),
         waker: Arc::new(Waker::new().unwrap()),
         node: Arc::new(()),
         host: "host",
         name: "topic".parse().unwrap(),
+        epoch: Epoch::new(seed | 1).unwrap(),
         payload_len_max,
         samples: &[],
     };
-    StatePublisher::<Raw>::open(StateParts { topic, slot_count }).unwrap()
+    let Opened { publisher, topic } = StatePublisher::<Raw>::open(parts, slot_count).unwrap();
+    (publisher, topic)
 }
 
 impl World {

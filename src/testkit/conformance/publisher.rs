@@ -13,7 +13,7 @@ use crate::id::KindOptions;
 use crate::id::{Epoch, TopicName};
 use crate::layout::state::StateGeometry;
 use crate::payload::Raw;
-use crate::publisher::{CopyRoom, PublishedTopic, StateParts, StatePublisher, TopicParts};
+use crate::publisher::{CopyRoom, Opened, PublishedTopic, PublisherKind, StatePublisher, TopicParts};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a subscriber sends to pull.
@@ -64,11 +64,12 @@ impl Publisher {
             node: Arc::new(()),
             host: "host",
             name: topic(),
+            epoch,
             payload_len_max: geometry.payload_len_max(),
             samples: &[],
         };
-        let parts = StateParts { topic: parts, slot_count: geometry.slot_count() };
-        let (publisher, topic) = StatePublisher::open_as(parts, epoch).expect("a small topic");
+        let opened = StatePublisher::open(parts, geometry.slot_count());
+        let Opened { publisher, topic } = opened.expect("a small topic");
         let listener = fabric.listen(&name("publisher")).expect("the name is free");
         Self { sessions: Vec::new(), listener, publisher, topic, clock }
     }

@@ -12,7 +12,7 @@ use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;
 use crate::memory::Protection;
 use crate::payload::Raw;
-use crate::publisher::{CopyRoom, LogParts, LogPublisher, PublishedTopic, TopicParts};
+use crate::publisher::{CopyRoom, LogPublisher, Opened, PublishedTopic, PublisherKind, TopicParts};
 use crate::repository::log::{LogReader, LogStart, LossReason, Lost, Next};
 use crate::sync::atomic::AtomicBool;
 use crate::testkit::clock::VirtualClock;
@@ -275,20 +275,18 @@ impl World {
         let name: NodeName = "publishing".parse().unwrap();
         let waker = Arc::new(Waker::new().unwrap());
         let fabric = Network::new(1, Reach::Mapped).fabric(&name);
-        let (publisher, topic) = LogPublisher::<Raw>::open(LogParts {
-            topic: TopicParts {
-                fabric: &fabric,
-                clock: Arc::new(VirtualClock::default()),
-                waker: Arc::clone(&waker),
-                node: Arc::new(()),
-                host: "host",
-                name: "topic".parse().unwrap(),
-                payload_len_max: len_max,
-                samples: &[],
-            },
-            capacity,
-        })
-        .unwrap();
+        let parts = TopicParts {
+            fabric: &fabric,
+            clock: Arc::new(VirtualClock::default()),
+            waker: Arc::clone(&waker),
+            node: Arc::new(()),
+            host: "host",
+            name: "topic".parse().unwrap(),
+            epoch: Epoch::FIRST,
+            payload_len_max: len_max,
+            samples: &[],
+        };
+        let Opened { publisher, topic } = LogPublisher::<Raw>::open(parts, capacity).unwrap();
         Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0, waker }
     }
 

@@ -111,8 +111,10 @@ pub use node::{
     StateListenerBuilder, StateSubscriberBuilder, TopicListing,
 };
 pub use notice::NoticeCounts;
-pub use payload::{DecodeError, Decoded, EncodeError, Encoding, Payload, Pod, Raw, Schema, SchemaError};
-pub use publisher::{Loan, LogPublisher, PublishError, Published, PublisherError, StatePublisher};
+pub use payload::{
+    DecodeError, Decoded, EncodeError, Encoding, InPlace, Payload, Pod, Raw, Schema, SchemaError,
+};
+pub use publisher::{Claim, Loan, LogPublisher, PublishError, Published, PublisherError, StatePublisher};
 pub use repository::log::LogStart;
 pub use subscriber::{
     AnySubscriber, AttachError, GrantError, LogSubscriber, LogSubscriberStats, NoticePath, ReceiveError,

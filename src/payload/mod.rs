@@ -211,6 +211,26 @@ pub trait Payload: 'static {
     }
 }
 
+/// A payload type whose values can be filled in place, because their memory is their encoding: [`Pod`] and [`Raw`].
+pub trait InPlace: Payload {
+    /// What is filled.
+    type Value: ?Sized;
+
+    /// A value in these bytes, which are aligned to 8 and as many as the value has.
+    ///
+    /// # Panics
+    ///
+    /// May panic when they are not.
+    fn value(bytes: &[u8]) -> &Self::Value;
+
+    /// The same, to be filled.
+    ///
+    /// # Panics
+    ///
+    /// May panic when they are not.
+    fn value_mut(bytes: &mut [u8]) -> &mut Self::Value;
+}
+
 /// Which of the encodings of [`Payload`] a topic uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -405,6 +425,20 @@ impl Payload for Raw {
 
     fn schema() -> Result<Schema, SchemaError> {
         Ok(Schema::raw())
+    }
+}
+
+impl InPlace for Raw {
+    type Value = [u8];
+
+    #[inline]
+    fn value(bytes: &[u8]) -> &[u8] {
+        bytes
+    }
+
+    #[inline]
+    fn value_mut(bytes: &mut [u8]) -> &mut [u8] {
+        bytes
     }
 }
 

@@ -4,7 +4,9 @@ use std::marker::PhantomData;
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{DecodeError, EncodeError, Encoding, Payload, Schema, SchemaError, bincode, copy, trace};
+use super::{
+    DecodeError, EncodeError, Encoding, InPlace, Payload, Schema, SchemaError, bincode, copy, trace,
+};
 
 /// Chooses the memory of a plain-old-data type as its encoding: publishing copies it once, and nothing is
 /// encoded or decoded.
@@ -86,6 +88,26 @@ where
             return Schema::of::<T>(Encoding::Pod, samples);
         }
         Err(SchemaError::MemoryDiffers { type_name: trace::short_name(std::any::type_name::<T>()) })
+    }
+}
+
+/// For types that are aligned to 8 bytes or fewer; others do not compile where they are filled in place.
+impl<T> InPlace for Pod<T>
+where
+    T: bytemuck::Pod + Serialize + DeserializeOwned + Send,
+{
+    type Value = T;
+
+    #[inline]
+    fn value(bytes: &[u8]) -> &T {
+        const { assert!(align_of::<T>() <= align_of::<u64>(), "values are aligned to 8 bytes") };
+        bytemuck::from_bytes(bytes)
+    }
+
+    #[inline]
+    fn value_mut(bytes: &mut [u8]) -> &mut T {
+        const { assert!(align_of::<T>() <= align_of::<u64>(), "values are aligned to 8 bytes") };
+        bytemuck::from_bytes_mut(bytes)
     }
 }
 

@@ -2,6 +2,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::claim::{Claim, Room};
 use super::log_landing::LogLanding;
 use super::notices::News;
 use super::opening::{Opened, Published, PublisherKind, TopicParts};
@@ -11,7 +12,7 @@ use super::{PublishError, PublisherError};
 use crate::id::Sequence;
 use crate::layout::log::{LogGeometry, LogHead};
 use crate::limits;
-use crate::payload::Payload;
+use crate::payload::{InPlace, Payload, Pod, Raw};
 use crate::repository::log::{Appended, LogWriter};
 
 /// Publishes the records of a log topic: subscribers get them all, in order, as far back as the repository's ring holds them.
@@ -49,8 +50,6 @@ use crate::repository::log::{Appended, LogWriter};
 pub struct LogPublisher<T: Payload> {
     writer: LogWriter,
     output: Output<LogLanding>,
-    /// Room to encode a value in.
-    scratch: Box<[u8]>,
     payload: PhantomData<fn(&T)>,
 }
 
@@ -123,15 +122,15 @@ impl<T: Payload> LogPublisher<T> {
     #[inline]
     fn append_at(&mut self, value: &T::Borrowed, now_ns: u64) -> Result<Sequence, PublishError> {
         self.output.check_served()?;
-        let Self { writer, output, scratch, .. } = self;
-        let bytes = match T::as_bytes(value) {
-            Some(bytes) => Ok(bytes),
-            None => T::encode(value, output.topic().schema(), scratch)
-                .map(|len| scratch.get(..len).unwrap_or_default()),
-        };
-        let appended =
-            bytes.map_err(PublishError::from).and_then(|bytes| append(writer, output, bytes, now_ns));
-        appended.map_err(|error| output.failed(error))
+        let Self { writer, output, .. } = self;
+        let appended = append(writer, output, now_ns, |writer, output| match T::as_bytes(value) {
+            Some(bytes) => Ok((writer.append(bytes, now_ns)?, bytes.len())),
+            None => {
+                let len = T::encode(value, output.topic().schema(), writer.room())?;
+                Ok((writer.append_filled(len, now_ns), len))
+            }
+        });
+        appended.map_err(|error| self.output.failed(error))
     }
 
     #[inline]
@@ -143,16 +142,77 @@ impl<T: Payload> LogPublisher<T> {
     }
 }
 
+impl<T> LogPublisher<Pod<T>>
+where
+    Pod<T>: InPlace<Value = T>,
+{
+    /// Claims room for the next record, to be filled in place: for values that are too large to be moved about. Neither blocks nor
+    /// allocates. Committing it commits what was appended before, too.
+    pub fn claim(&mut self) -> Claim<'_, T> {
+        Claim::new(self, size_of::<T>())
+    }
+}
+
+impl LogPublisher<Raw> {
+    /// Claims room for the next record, of so many bytes, to be filled in place. Neither blocks nor allocates. Committing it commits
+    /// what was appended before, too.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::TooLong`] when the length is over the topic's `payload_len_max`.
+    ///
+    /// ```
+    /// use fabricast::{Node, Raw};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
+    /// let mut messages = node.log_publisher::<Raw>("messages").open()?;
+    /// let mut message = messages.claim(12)?;
+    /// message[..8].copy_from_slice(&7_u64.to_le_bytes());
+    /// message[8..].copy_from_slice(b"fill");
+    /// assert_eq!(message.commit()?.get(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn claim(&mut self, len: usize) -> Result<Claim<'_, [u8]>, PublishError> {
+        let max = self.payload_len_max();
+        if len > max {
+            return Err(self.output.failed(PublishError::TooLong { len, max }));
+        }
+        Ok(Claim::new(self, len))
+    }
+}
+
+impl<T: InPlace> Room<T::Value> for LogPublisher<T> {
+    fn filled(&self, len: usize) -> &T::Value {
+        T::value(self.writer.held().split_at(len).0)
+    }
+
+    fn filled_mut(&mut self, len: usize) -> &mut T::Value {
+        T::value_mut(self.writer.room().split_at_mut(len).0)
+    }
+
+    fn publish_filled(&mut self, len: usize) -> Result<Sequence, PublishError> {
+        self.output.check_served()?;
+        let began_ns = self.output.realtime_ns();
+        let filled = |writer: &mut LogWriter, _: &_| Ok((writer.append_filled(len, began_ns), len));
+        let sequence = append(&mut self.writer, &mut self.output, began_ns, filled)?;
+        self.commit_at(began_ns);
+        Ok(sequence)
+    }
+}
+
+/// What `append` appends, counted and delivered as far as it had to be committed. `append` says its sequence and length.
 #[inline]
 fn append(
     writer: &mut LogWriter,
     output: &mut Output<LogLanding>,
-    bytes: &[u8],
     now_ns: u64,
+    append: impl FnOnce(&mut LogWriter, &Output<LogLanding>) -> Result<(Sequence, usize), PublishError>,
 ) -> Result<Sequence, PublishError> {
     let (committed, begin) = (writer.last(), writer.committed_end());
-    let sequence = writer.append(bytes, now_ns)?;
-    output.add_bytes(bytes.len());
+    let (sequence, len) = append(writer, output)?;
+    output.add_bytes(len);
     // A part of what was appended before had to be committed.
     let newest = writer.last();
     if newest != committed {
@@ -190,10 +250,9 @@ impl<T: Payload> PublisherKind for LogPublisher<T> {
 
     fn open(parts: TopicParts<'_>, capacity: usize) -> Result<Opened<Self>, PublisherError> {
         let geometry = LogGeometry::new(capacity, parts.payload_len_max)?;
-        let scratch = vec![0; parts.payload_len_max].into();
         let (writer, output) = Output::open::<T, _>(parts, geometry, LogWriter::new)?;
         let topic = Arc::clone(output.topic());
-        Ok(Opened { publisher: Self { writer, output, scratch, payload: PhantomData }, topic })
+        Ok(Opened { publisher: Self { writer, output, payload: PhantomData }, topic })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The publisher's public handles, and what the node knows of a topic that is being published.
 
+mod claim;
 mod copy_room;
 mod error;
 mod flight;
@@ -14,6 +15,7 @@ mod state;
 mod state_landing;
 mod topic;
 
+pub use claim::Claim;
 pub(crate) use copy_room::CopyRoom;
 pub use error::{PublishError, PublisherError};
 pub(crate) use handover::{Lent, Tended};

@@ -2,6 +2,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
+use super::claim::{Claim, Room};
 use super::loan::Loan;
 use super::notices::News;
 use super::opening::{Opened, Published, PublisherKind, TopicParts};
@@ -12,7 +13,7 @@ use super::{PublishError, PublisherError};
 use crate::id::Sequence;
 use crate::layout::state::StateGeometry;
 use crate::limits;
-use crate::payload::{Payload, Raw};
+use crate::payload::{InPlace, Payload, Pod, Raw};
 use crate::repository::state::{Committed, StateWriter};
 
 /// Publishes the values of a state topic: subscribers see the newest one.
@@ -67,13 +68,16 @@ impl<T: Payload> StatePublisher<T> {
             }
         };
         match committed {
-            Ok(committed) => {
-                deliver(&mut self.output, &committed);
-                self.output.measure(committed.sequence, began_ns);
-                Ok(committed.sequence)
-            }
+            Ok(committed) => Ok(self.committed(&committed, began_ns)),
             Err(error) => Err(self.output.failed(error)),
         }
+    }
+
+    #[inline]
+    fn committed(&mut self, committed: &Committed, began_ns: u64) -> Sequence {
+        deliver(&mut self.output, committed);
+        self.output.measure(committed.sequence, began_ns);
+        committed.sequence
     }
 
     topic_accessors!();
@@ -81,6 +85,47 @@ impl<T: Payload> StatePublisher<T> {
     /// The sequence of the newest value; [`Sequence::NONE`] before the first.
     pub fn newest(&self) -> Sequence {
         self.writer.last()
+    }
+}
+
+impl<T> StatePublisher<Pod<T>>
+where
+    Pod<T>: InPlace<Value = T>,
+{
+    /// Claims room for the next value, to be filled in place: for values that are too large to be moved about. Neither blocks nor
+    /// allocates.
+    ///
+    /// ```
+    /// use fabricast::{Node, Pod};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("sensors")?.runtime_dir(dir.path()).open()?;
+    /// let mut ranges = node.state_publisher::<Pod<[f64; 32]>>("lidar").open()?;
+    /// let mut scan = ranges.claim();
+    /// scan.iter_mut().enumerate().for_each(|(angle, range)| *range = angle as f64);
+    /// assert_eq!(scan.commit()?.get(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn claim(&mut self) -> Claim<'_, T> {
+        Claim::new(self, size_of::<T>())
+    }
+}
+
+impl<T: InPlace> Room<T::Value> for StatePublisher<T> {
+    fn filled(&self, len: usize) -> &T::Value {
+        T::value(self.writer.held().split_at(len).0)
+    }
+
+    fn filled_mut(&mut self, len: usize) -> &mut T::Value {
+        T::value_mut(self.writer.room().split_at_mut(len).0)
+    }
+
+    fn publish_filled(&mut self, len: usize) -> Result<Sequence, PublishError> {
+        self.output.check_served()?;
+        let began_ns = self.output.realtime_ns();
+        let committed = self.writer.publish_filled(len, self.encoding, began_ns);
+        Ok(self.committed(&committed, began_ns))
     }
 }
 
@@ -103,6 +148,20 @@ impl StatePublisher<Raw> {
     /// ```
     pub fn loan(&mut self) -> Loan<'_> {
         Loan::new(self.writer.stage(self.encoding), &mut self.output)
+    }
+
+    /// Claims room for the next value, of so many bytes, to be filled in place and in any order. Neither blocks nor allocates. Large
+    /// values are copied once less by [`Self::loan`].
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::TooLong`] when the length is over the topic's `payload_len_max`.
+    pub fn claim(&mut self, len: usize) -> Result<Claim<'_, [u8]>, PublishError> {
+        let max = self.payload_len_max();
+        if len > max {
+            return Err(self.output.failed(PublishError::TooLong { len, max }));
+        }
+        Ok(Claim::new(self, len))
     }
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct LogWriter {
     free_until: u64,
     /// Where the next segment begins.
     segment_end: u64,
-    /// A short frame in private memory, behind what its checksum begins with.
+    /// A payload in private memory, behind what the checksum of its frame begins with.
     scratch: Box<[u64]>,
 }
 
@@ -92,7 +92,7 @@ impl LogWriter {
             place: 0,
             free_until: 0,
             segment_end: geometry.segment_len() as u64,
-            scratch: vec![0; FrameCheck::HEAD_WORDS + GATHER_LEN_MAX / WORD].into(),
+            scratch: vec![0; FrameCheck::HEAD_WORDS + geometry.payload_len_max().div_ceil(WORD)].into(),
         };
         writer.enter(0, 0, Sequence::NONE.next());
         writer
@@ -122,20 +122,50 @@ impl LogWriter {
     /// Appends a record.
     #[inline]
     pub(crate) fn append(&mut self, payload: &[u8], now_ns: u64) -> Result<Sequence, RecordTooLong> {
-        let max = self.geometry.payload_len_max();
-        if payload.len() > max {
-            return Err(RecordTooLong { len: payload.len(), max });
+        let (len, max) = (payload.len(), self.geometry.payload_len_max());
+        if len > max {
+            return Err(RecordTooLong { len, max });
         }
-        let (sequence, len) = (self.appended.next(), frame_len(payload.len()));
-        if self.end - self.committed_end + len as u64 > self.geometry.capacity() as u64 / UNCOMMITTED_PARTS {
-            self.commit(now_ns);
+        if len <= GATHER_LEN_MAX {
+            self.room().split_at_mut(len).0.copy_from_slice(payload);
+            return Ok(self.append_filled(len, now_ns));
         }
-        self.make_room(len);
-        let payload_len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-        let header = FrameHeader { sequence, payload_len, crc: 0, published_ns: now_ns };
-        self.write(RING_OFFSET + self.place, header, payload);
-        self.advance(self.end + len as u64, sequence);
-        Ok(sequence)
+        let (header, offset) = self.begin(len, now_ns);
+        let header = FrameHeader { crc: self.check.of(&header, payload), ..header };
+        self.region.copy_in_bytes(offset + HEADER_LEN, payload);
+        Ok(self.finish(&header, offset))
+    }
+
+    /// What [`Self::room`] holds.
+    #[inline]
+    pub(crate) fn held(&self) -> &[u8] {
+        let (_, room) = self.scratch.split_at(FrameCheck::HEAD_WORDS);
+        bytemuck::cast_slice(room)
+    }
+
+    /// Room in private memory for the longest payload, to be filled for [`Self::append_filled`]. It holds anything.
+    #[inline]
+    pub(crate) fn room(&mut self) -> &mut [u8] {
+        let (_, room) = self.scratch.split_at_mut(FrameCheck::HEAD_WORDS);
+        let room: &mut [u8] = bytemuck::cast_slice_mut(room);
+        room.split_at_mut(self.geometry.payload_len_max()).0
+    }
+
+    /// Appends the record whose payload is so many bytes of [`Self::room`], the first ones.
+    ///
+    /// # Panics
+    ///
+    /// When that has fewer.
+    #[inline]
+    pub(crate) fn append_filled(&mut self, len: usize, now_ns: u64) -> Sequence {
+        let (header, offset) = self.begin(len, now_ns);
+        let (run, _) = self.scratch.split_at_mut(FrameCheck::HEAD_WORDS + len.div_ceil(WORD));
+        self.check.lead(run, &header);
+        let header = FrameHeader { crc: self.check.of_run(run, len), ..header };
+        let (_, payload) = run.split_at(FrameCheck::HEAD_WORDS);
+        let payload: &[u8] = bytemuck::cast_slice(payload);
+        self.region.copy_in_bytes(offset + HEADER_LEN, payload.split_at(len).0);
+        self.finish(&header, offset)
     }
 
     /// Lets all that was appended be seen. `None` when that is nothing.
@@ -154,24 +184,29 @@ impl LogWriter {
         Some(Appended { newest: self.committed, positions, count })
     }
 
-    /// Writes a frame, with its checksum.
+    /// Makes room for a frame with a payload of this length. Its header without the checksum, and where it begins.
     #[inline]
-    fn write(&mut self, offset: usize, header: FrameHeader, payload: &[u8]) {
-        let crc = if payload.len() > GATHER_LEN_MAX {
-            self.check.of(&header, payload)
-        } else {
-            let len = FrameCheck::HEAD_WORDS + payload.len().div_ceil(WORD);
-            let (run, _) = self.scratch.split_at_mut(len);
-            let (head, body) = run.split_at_mut(FrameCheck::HEAD_WORDS);
-            self.check.lead(head, &header);
-            let body: &mut [u8] = bytemuck::cast_slice_mut(body);
-            body.split_at_mut(payload.len()).0.copy_from_slice(payload);
-            self.check.of_run(run, payload.len())
-        };
-        self.region.copy_in_bytes(offset + HEADER_LEN, payload);
-        let words = FrameHeader { crc, ..header }.emit();
+    fn begin(&mut self, len: usize, now_ns: u64) -> (FrameHeader, usize) {
+        let frame_len = frame_len(len);
+        let uncommitted = self.end - self.committed_end + frame_len as u64;
+        if uncommitted > self.geometry.capacity() as u64 / UNCOMMITTED_PARTS {
+            self.commit(now_ns);
+        }
+        self.make_room(frame_len);
+        let payload_len = u32::try_from(len).unwrap_or(u32::MAX);
+        let sequence = self.appended.next();
+        (FrameHeader { sequence, payload_len, crc: 0, published_ns: now_ns }, RING_OFFSET + self.place)
+    }
+
+    /// Writes the header of a frame whose payload stands there.
+    #[inline]
+    fn finish(&mut self, header: &FrameHeader, offset: usize) -> Sequence {
+        let words = header.emit();
         words.iter().zip(0..).for_each(|(word, index)| self.region.store(offset + index * WORD, *word));
-        self.region.expect_writes(offset + WRITE_AHEAD, HEADER_LEN + payload.len());
+        let len = frame_len(header.payload_len as usize);
+        self.region.expect_writes(offset + WRITE_AHEAD, len);
+        self.advance(self.end + len as u64, header.sequence);
+        header.sequence
     }
 
     /// Sees to it that a frame of this length can be written where the last one ends. What stands there is given up.

@@ -134,12 +134,23 @@ impl StateWriter {
     where
         F: FnOnce(&mut [u8]) -> Result<usize, E>,
     {
-        let len_max = self.geometry.payload_len_max();
+        let payload_len = fill(self.room())?.min(self.geometry.payload_len_max());
+        Ok(self.publish_filled(payload_len, encoding, now_ns))
+    }
+
+    /// What [`Self::room`] holds.
+    #[inline]
+    pub(crate) fn held(&self) -> &[u8] {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.scratch);
+        bytes.split_at(HEADER_LEN).1
+    }
+
+    /// Room in private memory for the longest payload, to be filled for [`Self::publish_filled`]. It holds anything.
+    #[inline]
+    pub(crate) fn room(&mut self) -> &mut [u8] {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.scratch);
         let (_, room) = bytes.split_at_mut(HEADER_LEN);
-        let (room, _) = room.split_at_mut(len_max);
-        let payload_len = fill(room)?.min(len_max);
-        Ok(self.commit_scratch(payload_len, encoding, now_ns))
+        room.split_at_mut(self.geometry.payload_len_max()).0
     }
 
     /// Begins to write a value straight into the idle slot, for values that should not be copied twice.
@@ -148,8 +159,12 @@ impl StateWriter {
         StagedValue::new(self, slot, encoding)
     }
 
-    /// Completes and commits the value whose payload stands in private memory.
-    fn commit_scratch(&mut self, payload_len: usize, encoding: u16, now_ns: u64) -> Committed {
+    /// Publishes the value whose payload is so many bytes of [`Self::room`], the first ones.
+    ///
+    /// # Panics
+    ///
+    /// When that has fewer.
+    pub(crate) fn publish_filled(&mut self, payload_len: usize, encoding: u16, now_ns: u64) -> Committed {
         let header = self.header(payload_len, encoding, now_ns);
         let words = (slot_len(payload_len) / WORD) - TRAILER_WORDS;
         let (run, _) = self.scratch.split_at_mut(words);

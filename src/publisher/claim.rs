@@ -1,0 +1,65 @@
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::PublishError;
+use crate::id::Sequence;
+
+/// Room for the next value in the publisher's private memory, to be filled in place and committed: see
+/// [`StatePublisher::claim`](super::StatePublisher::claim) and [`LogPublisher::claim`](super::LogPublisher::claim). Dropping it
+/// publishes nothing.
+///
+/// It dereferences to the value, or to bytes for [`Raw`](crate::Raw). What it holds at first is unspecified: zeros, or bytes of
+/// earlier values.
+#[must_use = "a claim that is not committed publishes nothing"]
+pub struct Claim<'a, V: ?Sized> {
+    publisher: &'a mut (dyn Room<V> + Send),
+    len: usize,
+}
+
+/// A publisher with room for its next value in private memory.
+pub(super) trait Room<V: ?Sized> {
+    /// The value that the first bytes of the room hold.
+    fn filled(&self, len: usize) -> &V;
+
+    /// The same, to be filled.
+    fn filled_mut(&mut self, len: usize) -> &mut V;
+
+    /// Publishes it.
+    fn publish_filled(&mut self, len: usize) -> Result<Sequence, PublishError>;
+}
+
+impl<'a, V: ?Sized> Claim<'a, V> {
+    /// Room for a value of so many bytes, which the publisher has.
+    pub(super) fn new(publisher: &'a mut (dyn Room<V> + Send), len: usize) -> Self {
+        Self { publisher, len }
+    }
+
+    /// Publishes the value, and returns its sequence.
+    ///
+    /// # Errors
+    ///
+    /// [`PublishError::NodeFailed`] when the node's thread has panicked. Nothing is published then.
+    pub fn commit(self) -> Result<Sequence, PublishError> {
+        self.publisher.publish_filled(self.len)
+    }
+}
+
+impl<V: ?Sized> Deref for Claim<'_, V> {
+    type Target = V;
+
+    fn deref(&self) -> &V {
+        self.publisher.filled(self.len)
+    }
+}
+
+impl<V: ?Sized> DerefMut for Claim<'_, V> {
+    fn deref_mut(&mut self) -> &mut V {
+        self.publisher.filled_mut(self.len)
+    }
+}
+
+impl<V: ?Sized> fmt::Debug for Claim<'_, V> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Claim").field("len", &self.len).finish_non_exhaustive()
+    }
+}

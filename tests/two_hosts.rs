@@ -173,7 +173,7 @@ impl Watch {
         match self.subscriber.try_receive_ref() {
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
             Ok(Some(sample)) => {
-                let sequence = sample.sequence.get();
+                let sequence = sample.meta.sequence.get();
                 assert!(is_whole(sample.bytes, sequence, self.size), "a torn value of {} bytes", self.size);
                 assert!(sequence > self.last, "{sequence} came after {}", self.last);
                 self.reach(sequence);
@@ -503,7 +503,7 @@ fn publisher_to_a_host_that_is_lost() {
     let mut serve_the_neighbour = move || {
         let sequence = near.publish(&0).expect("it fits");
         let sample = neighbour.try_receive().expect("a receive").expect("what was just published");
-        assert_eq!((sample.sequence, sample.conflated), (sequence, 0));
+        assert_eq!((sample.meta.sequence, sample.conflated), (sequence, 0));
     };
     let (mut slowest, mut last, mut beaten) = (Duration::ZERO, now(), now());
     publish_until(&mut publishers, |them| {

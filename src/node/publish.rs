@@ -2,7 +2,6 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Node;
-use super::terms::sample_setter;
 use crate::id::TopicName;
 use crate::limits;
 use crate::payload::Payload;
@@ -59,7 +58,12 @@ impl<'a, T: Payload> StatePublisherBuilder<'a, T> {
         self
     }
 
-    sample_setter!(settings.samples);
+    /// Names a value that the payload type takes, for a type that checks its values: see
+    /// [`Payload`](crate::Payload#types-that-check-their-values).
+    pub fn sample(mut self, sample: impl Into<String>) -> Self {
+        self.settings.samples.push(sample.into());
+        self
+    }
 
     /// Makes the repository and opens the topic to subscribers. Allocates; does not block.
     ///
@@ -93,7 +97,12 @@ impl<'a, T: Payload> LogPublisherBuilder<'a, T> {
         self
     }
 
-    sample_setter!(settings.samples);
+    /// Names a value that the payload type takes, for a type that checks its values: see
+    /// [`Payload`](crate::Payload#types-that-check-their-values).
+    pub fn sample(mut self, sample: impl Into<String>) -> Self {
+        self.settings.samples.push(sample.into());
+        self
+    }
 
     /// Makes the repository and opens the topic to subscribers. Allocates; does not block.
     ///

@@ -73,11 +73,11 @@ fn both_deliveries_give_the_newest_value_to_late_joiners_and_everything_after() 
         let mut subscriber = builder.open().unwrap();
         let newest = publisher.newest();
         let first = receive(&mut subscriber);
-        assert_eq!((first.sequence, first.conflated, first.epoch), (newest, 0, publisher.epoch()));
+        assert_eq!((first.meta.sequence, first.conflated, first.meta.epoch), (newest, 0, publisher.epoch()));
         for number in 100..400_u64 {
             let sequence = publisher.publish(&(number, "y".repeat(number as usize % 50))).unwrap();
             let sample = receive(&mut subscriber);
-            assert_eq!((sample.value.0, sample.sequence), (number, sequence));
+            assert_eq!((sample.value.0, sample.meta.sequence), (number, sequence));
             assert_eq!(sample.value.1.len(), number as usize % 50);
             assert!(subscriber.try_receive().unwrap().is_none());
         }
@@ -142,7 +142,7 @@ fn push_subscribers_that_join_while_values_are_published_end_with_the_last_one()
         wait_until("the last value", || {
             if let Some(sample) = subscriber.try_receive().unwrap() {
                 assert!(
-                    sample.value == sample.sequence.get() && sample.value > last,
+                    sample.value == sample.meta.sequence.get() && sample.value > last,
                     "{sample:?} after {last}"
                 );
                 last = sample.value;
@@ -315,7 +315,7 @@ fn the_last_value_before_the_end_reaches_push_subscribers_that_just_came() {
         let mut last = 0;
         let error = loop {
             match subscriber.receive_timeout(PATIENCE) {
-                Ok(sample) => last = sample.expect("a value, or the end").sequence.get(),
+                Ok(sample) => last = sample.expect("a value, or the end").meta.sequence.get(),
                 Err(error) => break error,
             }
         };

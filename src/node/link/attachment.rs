@@ -7,7 +7,7 @@ use super::{Answer, LinkAttachment, LinkError, LinkState, Parting};
 use crate::control::{NoticeChannel, SubscriberCounts};
 use crate::fabric::{Exposure, FabricError, Registration};
 use crate::memory::Region;
-use crate::repository::state::ReadCounts;
+use crate::repository::SubscriberStats;
 use crate::subscriber::{Attachment, Ear, End, Granted, Source};
 use crate::sync::atomic::Ordering;
 
@@ -79,8 +79,9 @@ impl Attachment for LinkAttachment {
         self.attached.shut.load(Ordering::Acquire)
     }
 
-    fn leave(&self, counts: ReadCounts) {
-        let ReadCounts { received, conflated, torn_retries, rejected } = counts;
+    fn leave(&self, stats: SubscriberStats) {
+        let SubscriberStats { received, conflated, lapped, cut_off, torn_retries, rejected, .. } = stats;
+        let conflated = conflated.saturating_add(lapped).saturating_add(cut_off);
         let mut state = self.link.state.lock();
         let total = &mut state.total;
         total.received = total.received.saturating_add(received);

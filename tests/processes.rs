@@ -192,7 +192,12 @@ fn play_desk(role: &Role) {
             }
             ("counts", _) => {
                 let stats = subscriber.stats();
-                role.say(format!("{} {} {}", stats.received, stats.conflated, stats.rejected));
+                role.say(format!(
+                    "{} {} {}",
+                    stats.received,
+                    stats.conflated + stats.cut_off,
+                    stats.rejected
+                ));
             }
             ("end", _) => {
                 let error = loop {

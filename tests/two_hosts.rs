@@ -204,18 +204,19 @@ impl Watch {
     /// Every value up to the last one was received, or counted as replaced by a newer one.
     fn check(&self) -> SubscriberStats {
         let stats = self.subscriber.stats();
-        let known = self.first.saturating_sub(1) + stats.received + stats.conflated + stats.rejected;
+        let missed = stats.conflated + stats.cut_off + stats.rejected;
+        let known = self.first.saturating_sub(1) + stats.received + missed;
         assert!(self.first == 0 || known == self.last, "{known}, {}: {stats:?}", self.last);
         assert_eq!(stats.rejected, self.broken);
         stats
     }
 
     fn tell(&self) {
-        let SubscriberStats { received, conflated, torn_retries, .. } = self.check();
+        let SubscriberStats { received, conflated, cut_off, torn_retries, .. } = self.check();
         let (size, delivery, broken) = (self.size, self.subscriber.delivery(), self.broken);
         let end = self.end.as_ref().map(ToString::to_string).unwrap_or_default();
         println!(
-            "{size} bytes by {delivery}: received {received}, conflated {conflated}, broken {broken}, torn retries {torn_retries}; {end}"
+            "{size} bytes by {delivery}: received {received}, conflated {conflated}, cut off {cut_off}, broken {broken}, torn retries {torn_retries}; {end}"
         );
     }
 }

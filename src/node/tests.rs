@@ -392,6 +392,25 @@ fn events_tell_who_came_and_went() {
     events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
 }
 
+#[test]
+fn records_that_a_subscriber_lost_are_not_reported_as_conflated() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = Arc::new(Recorder::default());
+    let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path());
+    let publishing = builder.events(Arc::<Recorder>::clone(&events)).open().unwrap();
+    let mut publisher = publishing.log_publisher::<u64>("t").capacity(4096).open().unwrap();
+    let mut subscriber = anonymous(&dir).log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+    for number in 0..1000 {
+        publisher.publish(&number).unwrap();
+    }
+    let error = subscriber.try_receive().unwrap_err();
+    let ReceiveError::Lapped { count, .. } = error else { panic!("{error}") };
+    drop(subscriber);
+    let is_told =
+        |event: &Event| matches!(event, Event::Detached { conflated: 0, lost, .. } if *lost == count);
+    events.wait_for("detached", is_told);
+}
+
 /// To say how the types differ, the subscriber's node asks for the topic once more.
 #[test]
 fn a_subscriber_of_another_type_neither_attaches_nor_detaches() {

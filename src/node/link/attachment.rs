@@ -81,14 +81,15 @@ impl Attachment for LinkAttachment {
 
     fn leave(&self, stats: SubscriberStats) {
         let SubscriberStats { received, conflated, lapped, cut_off, torn_retries, rejected, .. } = stats;
-        let conflated = conflated.saturating_add(lapped).saturating_add(cut_off);
+        let lost = lapped.saturating_add(cut_off);
         let mut state = self.link.state.lock();
         let total = &mut state.total;
         total.received = total.received.saturating_add(received);
         total.conflated = total.conflated.saturating_add(conflated);
         total.torn_retries = total.torn_retries.saturating_add(torn_retries);
         total.rejected = total.rejected.saturating_add(rejected);
-        let counts = SubscriberCounts { received, conflated, torn_retries, rejected };
+        total.lost = total.lost.saturating_add(lost);
+        let counts = SubscriberCounts { received, conflated, torn_retries, rejected, lost };
         state.leave(self.id, counts);
         state.flush();
     }

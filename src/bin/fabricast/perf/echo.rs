@@ -244,8 +244,13 @@ impl Echo {
     }
 
     fn seen(&self) -> Seen {
-        let SubscriberStats { torn_retries, conflated, rejected, .. } = self.subscriber.stats();
+        let SubscriberStats { torn_retries, conflated, cut_off, rejected, .. } = self.subscriber.stats();
         let rejected = self.seen.rejected + rejected;
-        Seen { verified: self.seen.verified - self.seen.rejected, torn_retries, lost: conflated, rejected }
+        Seen {
+            verified: self.seen.verified - self.seen.rejected,
+            torn_retries,
+            lost: conflated + cut_off,
+            rejected,
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fabricast::{Node, ReceiveError, StateListener};
+use fabricast::{Listener, Node, ReceiveError, StateSubscriber};
 use serde::{Deserialize, Serialize};
 
 const READINGS: u32 = 5;
@@ -53,11 +53,11 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 /// Accepts one publisher, and receives until it ends. A program that goes on would accept the next one.
-fn listen(listener: &StateListener<Reading>) -> Result<(), Box<dyn Error>> {
+fn listen(listener: &Listener<StateSubscriber<Reading>>) -> Result<(), Box<dyn Error>> {
     let mut subscriber = listener.accept_timeout(PATIENCE)?.ok_or("nobody dialled")?;
     loop {
         match subscriber.receive_timeout(PATIENCE) {
-            Ok(Some(sample)) => println!("{} {:?}", sample.sequence, sample.value),
+            Ok(Some(sample)) => println!("{} {:?}", sample.meta.sequence, sample.value),
             Ok(None) => return Err("the publisher stands still".into()),
             Err(ReceiveError::Ended { published }) => {
                 let stats = subscriber.stats();

@@ -40,10 +40,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("late: joins when {newest} events are published, and begins with {}", late.next_sequence());
     let follower = std::thread::spawn(move || {
         // Earlier events and live ones are one row; it ends with the topic unless one stops before.
-        for record in late.records() {
+        for record in late.samples() {
             let record = record?;
-            println!("late: {} {:?}", record.sequence, record.value);
-            if record.sequence.get() == EVENTS {
+            println!("late: {} {:?}", record.meta.sequence, record.value);
+            if record.meta.sequence.get() == EVENTS {
                 break;
             }
         }
@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     drop(publisher);
     // It has not looked until now: what was overwritten is told first, with the exact count; then comes what is left.
     let (mut received, mut missed) = (0, 0);
-    for record in slow.records() {
+    for record in slow.samples() {
         match record {
             Ok(_) => received += 1,
             Err(ReceiveError::Lapped { first_lost, count }) => {

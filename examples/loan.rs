@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let sample = watcher.try_receive_ref()?.ok_or("no level")?;
     // A reference into the subscriber's private memory, checked, not decoded.
     let level: &Level = sample.value()?;
-    println!("level {}: {} at {}", sample.sequence, level.size, level.price);
+    println!("level {}: {} at {}", sample.meta.sequence, level.size, level.price);
 
     // Four slots of a frame each, so that a reader has the time of three frames to copy one.
     let builder = node.state_publisher::<Raw>("frames").slots(4).payload_len_max(WIDTH * HEIGHT);
@@ -44,6 +44,6 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let frame = viewer.try_receive_ref()?.ok_or("no frame")?;
     let whole = frame.bytes.len() == WIDTH * HEIGHT && frame.bytes.iter().all(|shade| *shade == 3);
-    println!("frame {}: {} bytes, whole: {whole}", frame.sequence, frame.bytes.len());
+    println!("frame {}: {} bytes, whole: {whole}", frame.meta.sequence, frame.bytes.len());
     if whole { Ok(()) } else { Err("the frame is not as it was published".into()) }
 }

@@ -232,7 +232,7 @@ impl Seen {
             // A value that changes faster than it can be read is tried again at the next look.
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
             Ok(Some(sample)) => {
-                self.first = if self.first == 0 { sample.sequence.get() } else { self.first };
+                self.first = if self.first == 0 { sample.meta.sequence.get() } else { self.first };
                 self.last = format!("{:?}", sample.value);
             }
             Err(ReceiveError::Ended { .. }) => self.ended = true,

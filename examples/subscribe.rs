@@ -45,7 +45,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     loop {
         match subscriber.receive_timeout(Duration::from_secs(1)) {
             Ok(Some(sample)) => {
-                println!("{} {:?}, {} missed", sample.sequence, sample.value, sample.conflated)
+                println!("{} {:?}, {} missed", sample.meta.sequence, sample.value, sample.conflated)
             }
             Ok(None) => println!("nothing new for a second"),
             Err(ReceiveError::Ended { published }) => {

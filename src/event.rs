@@ -58,12 +58,14 @@ pub enum Event {
         topic: TopicName,
         /// Values it received whole.
         received: u64,
-        /// Values that were replaced before it looked.
+        /// Values that were replaced before it read them.
         conflated: u64,
         /// Reads that it had to repeat.
         torn_retries: u64,
         /// Values it did not accept.
         rejected: u64,
+        /// Records that were overwritten before it read them, and values that it could not read before the end.
+        lost: u64,
     },
     /// A session ended.
     SessionClosed {

@@ -132,6 +132,14 @@ impl TryFrom<String> for TopicName {
     }
 }
 
+impl TryFrom<&str> for TopicName {
+    type Error = NameError;
+
+    fn try_from(text: &str) -> Result<Self, NameError> {
+        text.parse()
+    }
+}
+
 impl From<NodeName> for String {
     fn from(name: NodeName) -> Self {
         name.0.into()
@@ -219,6 +227,18 @@ impl fmt::Display for Sequence {
     }
 }
 
+/// Where and when a value was published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Meta {
+    /// Its position in the topic.
+    pub sequence: Sequence,
+    /// The incarnation of the topic.
+    pub epoch: Epoch,
+    /// The time by the publisher's clock, nanoseconds since the Unix epoch.
+    pub published_ns: u64,
+}
+
 /// The number that stands for a topic's name inside regions: it is bound into every checksum, so that a value
 /// cannot be taken for one of another topic. Derived from the name, the same on every host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -271,6 +291,12 @@ impl fmt::Display for Kind {
 /// What a subscription asks of its topic's kind: two numbers that only the kind understands. Zeros ask for what is the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KindOptions(pub(crate) [u64; 2]);
+
+impl From<()> for KindOptions {
+    fn from((): ()) -> Self {
+        Self::default()
+    }
+}
 
 /// How values travel to a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -13,10 +13,10 @@
 //! - [`StateSubscriber`] receives the newest value as a [`Sample`], or as a [`SampleRef`] that is not decoded. It
 //!   counts what it missed ([`SubscriberStats`]).
 //! - [`LogPublisher`] publishes the records of a log, one by one or many with one commit. [`LogSubscriber`] receives each
-//!   [`Record`] in order, from a [`LogStart`] on, and is told exactly which ones it missed; as [`Records`] it is an iterator.
+//!   record in order, from a [`LogStart`] on, and reports exactly which ones it missed; its [`Samples`] are an iterator.
 //! - Notices let a subscriber that asks for them sleep until there is something new: `notices` of its builder.
 //!   [`NoticePath`] says how it is told at the moment, [`NoticeCounts`] what came.
-//! - [`StateListener`] and [`LogListener`] make subscribers the other way round: publishers dial them, by
+//! - [`Listener`] and [`Listener`] make subscribers the other way round: publishers dial them, by
 //!   [`Node::dial_subscriber`].
 //! - [`Payload`] says how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes.
 //!   A [`Schema`] made from the type travels with the topic, so that programs which do not know the type can decode it.
@@ -54,7 +54,7 @@
 //! // The newest value; the one before was replaced. Then the end.
 //! let timeout = std::time::Duration::from_secs(5);
 //! let sample = subscriber.receive_timeout(timeout)?.ok_or("nothing in time")?;
-//! assert_eq!((sample.sequence.get(), sample.value), (2, Quote { bid: 1.0841, ask: 1.0843 }));
+//! assert_eq!((sample.meta.sequence.get(), sample.value), (2, Quote { bid: 1.0841, ask: 1.0843 }));
 //! let end = loop {
 //!     if let Err(error) = subscriber.receive_timeout(timeout) {
 //!         break error;
@@ -99,27 +99,26 @@ pub use event::{Event, EventSink};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs::VerbsError;
 pub use fabric::{Address, AddressError, FabricError, RdmaConnect, Target};
-pub use id::{Delivery, Epoch, Kind, NameError, NodeName, Sequence, TopicId, TopicName};
+pub use id::{Delivery, Epoch, Kind, Meta, NameError, NodeName, Sequence, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use layout::header::HeaderError;
 pub use layout::{Fact, GeometryError};
 pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
-    AnySubscriberBuilder, DialError, Directory, DirectoryError, LogListener, LogListenerBuilder,
-    LogSubscriberBuilder, Node, NodeBuilder, NodeError, NodeListing, PublisherBuilder, StateListener,
-    StateListenerBuilder, StateSubscriberBuilder, TopicListing,
+    DialError, Directory, DirectoryError, Listener, ListenerBuilder, Node, NodeBuilder, NodeError,
+    NodeListing, PublisherBuilder, SubscriberBuilder, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{
     DecodeError, Decoded, EncodeError, Encoding, InPlace, Payload, Pod, Raw, Schema, SchemaError,
 };
 pub use publisher::{Claim, Loan, LogPublisher, PublishError, Published, PublisherError, StatePublisher};
+pub use repository::SubscriberStats;
 pub use repository::log::LogStart;
 pub use subscriber::{
-    AnySubscriber, AttachError, GrantError, LogSubscriber, LogSubscriberStats, NoticePath, ReceiveError,
-    Record, RecordRef, Records, Sample, SampleRef, StateSubscriber, Subscribed, SubscriberError,
-    SubscriberStats,
+    AnySubscriber, AttachError, GrantError, LogSubscriber, LogTopic, NoticePath, ReceiveError, Sample,
+    SampleRef, Samples, StateSubscriber, StateTopic, Subscribed, Subscriber, SubscriberError, TopicKind,
 };
 
 /// Holds the examples of README.md to the code.

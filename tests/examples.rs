@@ -181,7 +181,7 @@ fn a_stopped_publisher_is_still_read() {
     // Returns when all of its threads have stopped.
     rustix::process::waitpid(Some(process), rustix::process::WaitOptions::UNTRACED).unwrap();
     let sample = unread.try_receive().unwrap().expect("the newest reading");
-    assert!(sample.sequence >= first.sequence);
+    assert!(sample.meta.sequence >= first.meta.sequence);
     drop(unread);
     // The session that is there is shared; a node of its own has to introduce itself.
     let stranger = Node::builder().runtime_dir(dir.path()).open().unwrap();
@@ -191,7 +191,7 @@ fn a_stopped_publisher_is_still_read() {
 
     rustix::process::kill_process(process, rustix::process::Signal::CONT).unwrap();
     let next = subscriber.receive_timeout(PATIENCE).unwrap().expect("the next reading");
-    assert!(next.sequence > first.sequence);
+    assert!(next.meta.sequence > first.meta.sequence);
     publisher.kill().unwrap();
     publisher.wait().unwrap();
 }

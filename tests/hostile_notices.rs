@@ -51,7 +51,7 @@ fn role() {
     role.say("ready");
     loop {
         match subscriber.receive_timeout(Duration::from_secs(600)) {
-            Ok(sample) => role.say(sample.expect("it sleeps for long").sequence),
+            Ok(sample) => role.say(sample.expect("it sleeps for long").meta.sequence),
             Err(error) => return role.say(error),
         }
     }
@@ -137,7 +137,7 @@ fn a_bell_that_is_filled_with_nonsense_costs_time_only() {
     let receiving = std::thread::spawn(move || {
         for number in 1..=200_u64 {
             let record = neighbour.receive_timeout(PATIENCE).expect("a receive").expect("a record in time");
-            assert_eq!((record.sequence.get(), record.value), (number, number.to_le_bytes().to_vec()));
+            assert_eq!((record.meta.sequence.get(), record.value), (number, number.to_le_bytes().to_vec()));
         }
     });
     for number in 1..=200_u64 {

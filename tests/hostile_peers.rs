@@ -125,9 +125,9 @@ impl Victim {
         let sequence = self.peer.ask_number("publish");
         wait_until("the value", || {
             if let Some(sample) = subscriber.try_receive_ref().expect("a receive") {
-                assert!(is_whole(sample.bytes, sample.sequence.get(), LEN_MAX));
+                assert!(is_whole(sample.bytes, sample.meta.sequence.get(), LEN_MAX));
             }
-            subscriber.newest().get() == sequence
+            subscriber.last().get() == sequence
         });
     }
 
@@ -227,7 +227,7 @@ fn messages_out_of_turn_end_the_session() {
         &[raw::hello(None)],
         &[raw::lend(1)],
         &twice,
-        &[Body::default().word(1).long(0).long(0).long(0).long(0).message(raw::DETACH)],
+        &[Body::default().word(1).long(0).long(0).long(0).long(0).long(0).message(raw::DETACH)],
         &[Body::default().word(1).message(raw::LENT)],
         &[raw::attach(1, "t", true), raw::lend(1)],
     ];
@@ -516,14 +516,14 @@ fn garbage_in_a_landing_region_is_never_a_value() {
     let (mut subscriber, landing, _session) = lent();
     let (mut rejected, mut contended) = (0, 0);
     for _ in 0..20_000 {
-        let newest = subscriber.newest().get() + 1 + random.below(20) as u64;
+        let newest = subscriber.last().get() + 1 + random.below(20) as u64;
         let mut bytes: Vec<u8> = (0..SLOT_STRIDE).map(|_| random.byte()).collect();
         if random.below(4) > 0 {
             bytes = slot(newest, EPOCH ^ (random.next() >> random.below(64)), &[0; 40]);
             let at = random.below(bytes.len());
             bytes[at] ^= 1 << random.below(8);
         }
-        write(&landing, slot_offset(subscriber.newest().get().wrapping_add(1)), &newest.to_le_bytes());
+        write(&landing, slot_offset(subscriber.last().get().wrapping_add(1)), &newest.to_le_bytes());
         write(&landing, slot_offset(newest), &bytes);
         write(&landing, HOT_OFFSET, &newest.to_le_bytes());
         write(&landing, HOT_OFFSET + 8, &random.next().to_le_bytes());
@@ -587,7 +587,7 @@ fn the_last_sequences_there_are_do_no_harm() {
                 newest = sequence;
             }
         }
-        assert_eq!(subscriber.newest().get(), u64::MAX);
+        assert_eq!(subscriber.last().get(), u64::MAX);
     }
 }
 

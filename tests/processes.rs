@@ -100,7 +100,7 @@ fn play_subscriber(role: &Role) {
         match command.split_once(' ').unwrap_or((command.as_str(), "")) {
             ("receive", sequence) => {
                 let sequence = sequence.parse().expect("a number");
-                while subscriber.newest().get() < sequence {
+                while subscriber.last().get() < sequence {
                     take(&mut subscriber).expect("a value or none");
                 }
             }
@@ -116,13 +116,13 @@ fn play_subscriber(role: &Role) {
                     }
                 };
                 following = false;
-                role.say(format!("{how} {}", subscriber.newest()));
+                role.say(format!("{how} {}", subscriber.last()));
                 continue;
             }
             ("leave", _) => return,
             command => panic!("what is {command:?}?"),
         }
-        role.say(subscriber.newest());
+        role.say(subscriber.last());
     }
 }
 
@@ -185,14 +185,19 @@ fn play_desk(role: &Role) {
         match command.split_once(' ').unwrap_or((&command, "")) {
             ("receive", sequence) => {
                 let sequence = sequence.parse().expect("a number");
-                while subscriber.newest().get() < sequence {
+                while subscriber.last().get() < sequence {
                     take(subscriber).expect("a value or none");
                 }
-                role.say(subscriber.newest());
+                role.say(subscriber.last());
             }
             ("counts", _) => {
                 let stats = subscriber.stats();
-                role.say(format!("{} {} {}", stats.received, stats.conflated, stats.rejected));
+                role.say(format!(
+                    "{} {} {}",
+                    stats.received,
+                    stats.conflated + stats.cut_off,
+                    stats.rejected
+                ));
             }
             ("end", _) => {
                 let error = loop {
@@ -209,7 +214,9 @@ fn play_desk(role: &Role) {
 
 fn take(subscriber: &mut StateSubscriber<Raw>) -> Result<(), ReceiveError> {
     match subscriber.try_receive_ref() {
-        Ok(Some(sample)) => assert!(is_whole(sample.bytes, sample.sequence.get(), LEN_MAX), "{sample:?}"),
+        Ok(Some(sample)) => {
+            assert!(is_whole(sample.bytes, sample.meta.sequence.get(), LEN_MAX), "{sample:?}")
+        }
         Ok(None) => std::thread::park_timeout(Duration::from_micros(100)),
         Err(ReceiveError::Contended { .. }) => {}
         Err(error) => return Err(error),

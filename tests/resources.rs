@@ -135,7 +135,7 @@ fn serves(victim: &mut Peer, dir: &Path) -> Duration {
         let sequence = victim.ask_number("publish");
         wait_until("the value", || {
             subscriber.try_receive().expect("a receive");
-            subscriber.newest().get() == sequence
+            subscriber.last().get() == sequence
         });
     }
     began.elapsed()

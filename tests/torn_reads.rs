@@ -218,7 +218,7 @@ fn read(run: Run) -> Outcome {
         outcome.damaged,
     );
     // Every value from the first one on was received, or counted as replaced, or as damaged.
-    let span = first.map_or(0, |first| subscriber.newest().get() + 1 - first);
+    let span = first.map_or(0, |first| subscriber.last().get() + 1 - first);
     assert_eq!(outcome.accepted + outcome.conflated + outcome.damaged, span, "{run:?}: {outcome:?}");
     outcome
 }
@@ -231,11 +231,11 @@ fn start(dir: &Path, run: Run) -> Peer {
 fn take(subscriber: &mut StateSubscriber<Raw>, size: usize, outcome: &mut Outcome, first: &mut Option<u64>) {
     match subscriber.try_receive_ref() {
         Ok(Some(sample)) => {
-            let sequence = sample.sequence.get();
+            let sequence = sample.meta.sequence.get();
             outcome.accepted += 1;
             outcome.torn += u64::from(!is_whole(sample.bytes, sequence, size));
             // A torn value that is accepted may say the sequence of another.
-            first.get_or_insert_with(|| subscriber.newest().get());
+            first.get_or_insert_with(|| subscriber.last().get());
         }
         Ok(None) => std::hint::spin_loop(),
         Err(ReceiveError::Contended { .. }) => outcome.contended += 1,

@@ -173,7 +173,7 @@ impl Watch {
         match self.subscriber.try_receive_ref() {
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
             Ok(Some(sample)) => {
-                let sequence = sample.sequence.get();
+                let sequence = sample.meta.sequence.get();
                 assert!(is_whole(sample.bytes, sequence, self.size), "a torn value of {} bytes", self.size);
                 assert!(sequence > self.last, "{sequence} came after {}", self.last);
                 self.reach(sequence);
@@ -204,18 +204,20 @@ impl Watch {
     /// Every value up to the last one was received, or counted as replaced by a newer one.
     fn check(&self) -> SubscriberStats {
         let stats = self.subscriber.stats();
-        let known = self.first.saturating_sub(1) + stats.received + stats.conflated + stats.rejected;
+        let missed = stats.conflated + stats.cut_off + stats.rejected;
+        let known = self.first.saturating_sub(1) + stats.received + missed;
         assert!(self.first == 0 || known == self.last, "{known}, {}: {stats:?}", self.last);
         assert_eq!(stats.rejected, self.broken);
         stats
     }
 
     fn tell(&self) {
-        let SubscriberStats { received, conflated, torn_retries, .. } = self.check();
+        let SubscriberStats { received, conflated, cut_off, torn_retries, .. } = self.check();
         let (size, delivery, broken) = (self.size, self.subscriber.delivery(), self.broken);
         let end = self.end.as_ref().map(ToString::to_string).unwrap_or_default();
         println!(
-            "{size} bytes by {delivery}: received {received}, conflated {conflated}, broken {broken}, torn retries {torn_retries}; {end}"
+            "{size} bytes by {delivery}: received {received}, conflated {conflated}, cut off {cut_off}, broken {broken}, \
+             torn retries {torn_retries}; {end}"
         );
     }
 }
@@ -503,7 +505,7 @@ fn publisher_to_a_host_that_is_lost() {
     let mut serve_the_neighbour = move || {
         let sequence = near.publish(&0).expect("it fits");
         let sample = neighbour.try_receive().expect("a receive").expect("what was just published");
-        assert_eq!((sample.sequence, sample.conflated), (sequence, 0));
+        assert_eq!((sample.meta.sequence, sample.conflated), (sequence, 0));
     };
     let (mut slowest, mut last, mut beaten) = (Duration::ZERO, now(), now());
     publish_until(&mut publishers, |them| {

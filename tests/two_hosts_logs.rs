@@ -256,9 +256,8 @@ impl Follower {
     fn look(&mut self) {
         let Some(subscriber) = &mut self.subscriber else { return self.open() };
         let received = match subscriber.receive_timeout(WAIT) {
-            Ok(record) => {
-                Ok(record.map(|record| (record.sequence, is_as_published(&record.value, record.sequence))))
-            }
+            Ok(record) => Ok(record
+                .map(|record| (record.meta.sequence, is_as_published(&record.value, record.meta.sequence)))),
             Err(error) => Err(error),
         };
         match received {

@@ -439,12 +439,14 @@ pub(crate) struct Lent {
 pub(crate) struct SubscriberCounts {
     /// Values received whole.
     pub(crate) received: u64,
-    /// Values that were replaced before the subscriber looked.
+    /// Values that were replaced before the subscriber read them.
     pub(crate) conflated: u64,
     /// Reads that had to be repeated.
     pub(crate) torn_retries: u64,
     /// Values that were not accepted.
     pub(crate) rejected: u64,
+    /// Records that were overwritten before the subscriber read them, and values that it could not read before the end.
+    pub(crate) lost: u64,
 }
 
 /// Ends an attachment.

@@ -174,6 +174,36 @@ impl FromStr for Target {
     }
 }
 
+impl TryFrom<&str> for Target {
+    type Error = AddressError;
+
+    fn try_from(text: &str) -> Result<Self, AddressError> {
+        text.parse()
+    }
+}
+
+impl From<&Self> for Target {
+    fn from(target: &Self) -> Self {
+        target.clone()
+    }
+}
+
+impl TryFrom<&String> for Target {
+    type Error = AddressError;
+
+    fn try_from(text: &String) -> Result<Self, AddressError> {
+        text.parse()
+    }
+}
+
+impl TryFrom<String> for Target {
+    type Error = AddressError;
+
+    fn try_from(text: String) -> Result<Self, AddressError> {
+        text.parse()
+    }
+}
+
 impl fmt::Display for Target {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}/{}", self.address, self.topic)

@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
     use crate::node::Node;
-    use crate::subscriber::Observed;
+    use crate::subscriber::SubscriberHandle;
 
     /// How long a test waits for what must come.
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -338,7 +338,7 @@ mod tests {
         let (first, held_len) = (report.fact("first_sequence").unwrap(), report.fact("held_len").unwrap());
         assert!(first > 800 && held_len <= publisher.capacity() as u64, "{report:?}");
         let mut all = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).earliest().open().unwrap();
-        assert_eq!(all.try_receive().unwrap().unwrap().sequence.get(), first);
+        assert_eq!(all.try_receive().unwrap().unwrap().meta.sequence.get(), first);
         let state = node.state_publisher::<u64>("s").open().unwrap();
         let report =
             TopicReport::of(&mut node.state_subscriber::<u64>("shm:p/s").timeout(PATIENCE).open().unwrap())

@@ -6,7 +6,8 @@ mod floor;
 mod parts;
 mod ring;
 
-pub use crate::repository::log::{LogCounts, LogStart};
+pub use crate::repository::SubscriberStats;
+pub use crate::repository::log::LogStart;
 pub use control::Control;
 pub use floor::Floor;
 pub use parts::{LogParts, PartsError, RepositoryParts};

@@ -7,8 +7,9 @@ use crate::layout::header::{HeaderError, STATIC_OFFSET, StaticHeader};
 use crate::layout::log::LogGeometry;
 use crate::layout::state::StateGeometry;
 use crate::memory::{MemoryError, Protection, Region};
-use crate::repository::log::{LogCounts, LogReader, LogStart, LogWriter, Next};
+use crate::repository::log::{LogReader, LogStart, LogWriter};
 use crate::repository::state::{StateReader, StateWriter};
+use crate::repository::{Reader as _, SubscriberStats};
 
 /// A state repository with its writer and a reader, without node, session or clock: the commit and the check on
 /// their own.
@@ -61,7 +62,7 @@ impl RepositoryParts {
     /// Copies the newest value out and checks it; its length, or `None` when there is none that is newer.
     #[inline]
     pub fn check(&mut self) -> Option<usize> {
-        self.reader.poll(&self.region).ok().flatten().map(|verified| verified.payload.len())
+        self.reader.read(&self.region).ok().flatten().map(|verified| verified.payload.len())
     }
 
     /// Copies the value that was checked last out once more and checks it as if it had not been seen; its length, or
@@ -128,15 +129,12 @@ impl LogParts {
     /// before it; [`Self::counts`] tells which.
     #[inline]
     pub fn check(&mut self) -> Option<(Sequence, &[u8])> {
-        let taken = self.reader.poll(self.writer.region())?;
-        match self.reader.taken(taken) {
-            Next::Record(record) => Some((record.sequence, record.payload)),
-            Next::Lost(_) => None,
-        }
+        let record = self.reader.read(self.writer.region()).ok()??;
+        Some((record.meta.sequence, record.payload))
     }
 
     /// What the reader has counted.
-    pub fn counts(&self) -> LogCounts {
+    pub fn counts(&self) -> SubscriberStats {
         self.reader.counts()
     }
 }

@@ -1,6 +1,5 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,41 +9,17 @@ use super::Node;
 use super::core::NodeCore;
 use super::link::Link;
 use super::subscribe::expected;
-use super::terms::{Terms, start_setters, terms_setters};
+use super::terms::{ListenerBuilder, Terms};
 use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
 use crate::event::Event;
 use crate::fabric::Waker;
 use crate::id::TopicName;
 use crate::limits;
-use crate::payload::{Payload, Schema};
-use crate::subscriber::{
-    AttachError, GrantError, LogSubscriber, StateSubscriber, SubscriberError, Subscription,
-};
+use crate::payload::Schema;
+use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 
-/// Sets up a listener for publishers of a state topic.
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it is opened"]
-pub struct StateListenerBuilder<'a, T> {
-    node: &'a Node,
-    topic: String,
-    terms: Terms,
-    samples: Vec<String>,
-    payload: PhantomData<fn() -> T>,
-}
-
-/// Sets up a listener for publishers of a log topic.
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it is opened"]
-pub struct LogListenerBuilder<'a, T> {
-    node: &'a Node,
-    topic: String,
-    terms: Terms,
-    samples: Vec<String>,
-    payload: PhantomData<fn() -> T>,
-}
-
-/// Waits for publishers of a state topic to dial: each one that is accepted is a subscriber of its own.
+/// Waits for publishers of a topic to dial: each one that is accepted is a subscriber of its own.
 ///
 /// This is the second way to a subscription. In the first one a subscriber dials the node of a publisher; here the
 /// publisher's node dials this one, by [`Node::dial_subscriber`]. From then on there is no difference.
@@ -76,63 +51,19 @@ pub struct LogListenerBuilder<'a, T> {
 ///
 /// let mut subscriber = listener.accept_timeout(Duration::from_secs(5))?.ok_or("nobody dialled")?;
 /// let sample = subscriber.receive_timeout(Duration::from_secs(5))?.ok_or("nothing published")?;
-/// assert_eq!((sample.value, sample.sequence.get()), ((1.0841, 1.0843), 1));
+/// assert_eq!((sample.value, sample.meta.sequence.get()), ((1.0841, 1.0843), 1));
 /// # publishing.join().expect("the publisher does not panic")?;
 /// # Ok(())
 /// # }
 /// ```
-pub struct StateListener<T> {
-    listening: Listening,
-    payload: PhantomData<fn() -> T>,
-}
-
-/// Waits for publishers of a log topic to dial: each one that is accepted is a subscriber of its own, with a log of its own.
 ///
-/// As [`StateListener`], but for logs. A subscriber that begins with the next record, which is the default, has all records from
-/// the first one on that was published after [`Node::dial_subscriber`] had returned.
-///
-/// ```
-/// use std::time::Duration;
-///
-/// use fabricast::Node;
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let dir = tempfile::tempdir()?;
-/// # let runtime_dir = dir.path().to_owned();
-/// let desk = Node::builder().name("desk")?.runtime_dir(dir.path()).open()?;
-/// let listener = desk.log_listener::<u64>("trades").earliest().open()?;
-///
-/// // Usually in another process:
-/// let publishing = std::thread::spawn(move || -> Result<(), fabricast::Error> {
-///     let node = Node::builder();
-/// #   let node = node.runtime_dir(runtime_dir);
-///     let node = node.open()?;
-///     let mut trades = node.log_publisher::<u64>("trades").open()?;
-///     trades.publish(&10)?;
-///     node.dial_subscriber("trades", &"shm:desk".parse()?, Duration::from_secs(5))?;
-///     trades.publish(&20)?;
-///     Ok(())
-/// });
-///
-/// let mut subscriber = listener.accept_timeout(Duration::from_secs(5))?.ok_or("nobody dialled")?;
-/// for expected in [10, 20] {
-///     let record = subscriber.receive_timeout(Duration::from_secs(5))?.ok_or("nothing published")?;
-///     assert_eq!(record.value, expected);
-/// }
-/// # publishing.join().expect("the publisher does not panic")?;
-/// # Ok(())
-/// # }
-/// ```
-pub struct LogListener<T> {
-    listening: Listening,
-    payload: PhantomData<fn() -> T>,
-}
-
-/// A topic that a node listens for, and what it asks of those who publish it. Its fields are dropped in this order.
-#[derive(Debug)]
-struct Listening {
-    terms: Terms,
+/// A subscriber of a log that begins with the next record, which is the default, has all records from the first one on that was
+/// published after [`Node::dial_subscriber`] had returned.
+pub struct Listener<S: Subscribed> {
+    terms: Terms<S::Options>,
     expected: Option<Schema>,
     topic: TopicName,
+    // Dropped in this order.
     backlog: Arc<Backlog>,
     node: Node,
 }
@@ -160,145 +91,45 @@ pub(super) struct Backlog {
 #[derive(Debug)]
 pub(super) struct Place(#[expect(dead_code, reason = "it is counted while it is held")] Arc<()>);
 
-impl<'a, T: Payload> StateListenerBuilder<'a, T> {
-    pub(super) fn new(node: &'a Node, topic: String) -> Self {
-        Self {
-            node,
-            topic,
-            terms: Terms::of(StateSubscriber::<T>::KIND),
-            samples: Vec::new(),
-            payload: PhantomData,
-        }
-    }
-
-    terms_setters! {
-        "values";
-        timeout;
-        /// The publisher's slots and largest payload say how large they are.
-        region_len_max;
-    }
-
+impl<S: Subscribed> ListenerBuilder<'_, S> {
     /// Begins to listen. Does not block.
     ///
     /// # Errors
     ///
     /// [`SubscriberError`] when the node has no name, listens for the topic already, the topic's name is malformed, or
     /// the type cannot be described.
-    pub fn open(self) -> Result<StateListener<T>, SubscriberError> {
-        let listening = Listening::open::<T>(self.node, &self.topic, self.terms, &self.samples)?;
-        Ok(StateListener { listening, payload: PhantomData })
-    }
-}
-
-impl<'a, T: Payload> LogListenerBuilder<'a, T> {
-    pub(super) fn new(node: &'a Node, topic: String) -> Self {
-        Self {
-            node,
-            topic,
-            terms: Terms::of(LogSubscriber::<T>::KIND),
-            samples: Vec::new(),
-            payload: PhantomData,
+    pub fn open(self) -> Result<Listener<S>, SubscriberError> {
+        let Self { node, terms, samples, .. } = self;
+        let topic = self.place?;
+        let core = node.core();
+        if core.addresses().is_empty() {
+            return Err(SubscriberError::Unnamed);
         }
-    }
-
-    start_setters! {
-        /// The next record is the one after the publisher's [`Node::dial_subscriber`] has returned; the other places are settled
-        /// when [`LogListener::accept_timeout`] returns.
-        start;
-    }
-
-    terms_setters! {
-        "records";
-        timeout;
-        /// The publisher's capacity says how large they are.
-        region_len_max;
-    }
-
-    /// Begins to listen. Does not block.
-    ///
-    /// # Errors
-    ///
-    /// [`SubscriberError`] when the node has no name, listens for the topic already, the topic's name is malformed, or
-    /// the type cannot be described.
-    pub fn open(self) -> Result<LogListener<T>, SubscriberError> {
-        let listening = Listening::open::<T>(self.node, &self.topic, self.terms, &self.samples)?;
-        Ok(LogListener { listening, payload: PhantomData })
+        let expected = expected::<S::Payload>(&samples)?;
+        check_runs(core, &topic)?;
+        let backlog = core.backlogs().open(&topic, saturate(terms.patience))?;
+        Ok(Listener { terms, expected, topic, backlog, node: node.clone() })
     }
 }
 
-impl<T: Payload> StateListener<T> {
+impl<S: Subscribed> Listener<S> {
     /// A subscriber of the next publisher that has dialled for this topic; `None` when none did in time. Several
     /// threads may wait at once.
     ///
-    /// Blocks until then, and for two round trips to the publisher's node besides (three for push), each for as long as
-    /// [`StateListenerBuilder::timeout`] allows. Allocates.
+    /// Blocks until then, and for two round trips to the publisher's node besides (three for push, and for a log on another
+    /// host), each for as long as [`ListenerBuilder::timeout`] allows. Allocates.
     ///
     /// # Errors
     ///
     /// [`SubscriberError::Dialled`] when a publisher had dialled that cannot be received from, because its values are of
     /// another type, say; the error names it. The listener goes on: call this again for the next one.
     /// [`SubscriberError::NodeFailed`] when the thread of this node has panicked.
-    pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<StateSubscriber<T>>, SubscriberError> {
-        self.listening.accept_timeout(timeout, StateSubscriber::new)
-    }
-
-    /// The topic's name.
-    pub fn topic(&self) -> &TopicName {
-        &self.listening.topic
-    }
-}
-
-impl<T: Payload> LogListener<T> {
-    /// A subscriber of the next publisher that has dialled for this topic; `None` when none did in time. Several
-    /// threads may wait at once.
-    ///
-    /// Blocks until then, and for two round trips to the publisher's node besides (three for push, and for one on another
-    /// host), each for as long as [`LogListenerBuilder::timeout`] allows. Allocates.
-    ///
-    /// # Errors
-    ///
-    /// As [`StateListener::accept_timeout`].
-    pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<LogSubscriber<T>>, SubscriberError> {
-        let start = self.listening.terms.start;
-        self.listening.accept_timeout(timeout, |subscription| LogSubscriber::open(subscription, start))
-    }
-
-    /// The topic's name.
-    pub fn topic(&self) -> &TopicName {
-        &self.listening.topic
-    }
-}
-
-impl Listening {
-    /// Begins to listen for values of this type.
-    fn open<T: Payload>(
-        node: &Node,
-        topic: &str,
-        terms: Terms,
-        samples: &[String],
-    ) -> Result<Self, SubscriberError> {
-        let topic: TopicName = topic.parse()?;
-        let core = node.core();
-        if core.addresses().is_empty() {
-            return Err(SubscriberError::Unnamed);
-        }
-        let expected = expected::<T>(samples)?;
-        check_runs(core, &topic)?;
-        let backlog = core.backlogs().open(&topic, saturate(terms.patience))?;
-        Ok(Self { terms, expected, topic, backlog, node: node.clone() })
-    }
-
-    /// What is made of the subscription to the next publisher that has dialled; `None` when none did in time.
-    fn accept_timeout<S>(
-        &self,
-        timeout: Duration,
-        open: impl FnOnce(Subscription) -> Result<S, GrantError>,
-    ) -> Result<Option<S>, SubscriberError> {
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<S>, SubscriberError> {
         let clock = self.node.core().clock();
         let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
         loop {
             if let Some(link) = self.backlog.take_ready() {
-                return self.attach(link, open).map(Some);
+                return self.attach(link).map(Some);
             }
             // Behind the look for who is ready, which takes the wake-up.
             if let Err(error) = check_runs(self.node.core(), &self.topic) {
@@ -313,14 +144,15 @@ impl Listening {
         }
     }
 
-    fn attach<S>(
-        &self,
-        link: Arc<Link>,
-        open: impl FnOnce(Subscription) -> Result<S, GrantError>,
-    ) -> Result<S, SubscriberError> {
+    /// The topic's name.
+    pub fn topic(&self) -> &TopicName {
+        &self.topic
+    }
+
+    fn attach(&self, link: Arc<Link>) -> Result<S, SubscriberError> {
         let Self { terms, expected, topic, node, .. } = self;
         let attached = terms.attach(node, &link, topic, expected.as_ref());
-        let attached = attached.and_then(|subscription| Ok(open(subscription)?));
+        let attached = attached.and_then(|subscription| Ok(S::open(subscription, terms.options)?));
         let Some(peer) = link.peer() else { unreachable!("only who has said hello is taken from a backlog") };
         attached.map_err(|source: AttachError| {
             // Nobody uses the session any more: the node's thread ends it.
@@ -336,19 +168,13 @@ fn check_runs(core: &NodeCore, topic: &TopicName) -> Result<(), SubscriberError>
     core.check_runs().map_err(|source| SubscriberError::NodeFailed { topic: topic.clone(), source })
 }
 
-impl<T> fmt::Debug for StateListener<T> {
+impl<S: Subscribed> fmt::Debug for Listener<S> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("StateListener").field("topic", &self.listening.topic).finish_non_exhaustive()
+        out.debug_struct("Listener").field("topic", &self.topic).finish_non_exhaustive()
     }
 }
 
-impl<T> fmt::Debug for LogListener<T> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("LogListener").field("topic", &self.listening.topic).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Listening {
+impl<S: Subscribed> Drop for Listener<S> {
     fn drop(&mut self) {
         let core = self.node.core();
         core.backlogs().close(&self.topic, &self.backlog);

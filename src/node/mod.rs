@@ -8,10 +8,12 @@ mod directory;
 mod driver;
 mod link;
 mod listener;
+mod log;
 mod notices;
 mod outbox;
 mod publish;
 mod served;
+mod state;
 mod subscribe;
 mod terms;
 
@@ -23,9 +25,9 @@ use std::time::Duration;
 pub use builder::{NodeBuilder, NodeError};
 pub use dial::DialError;
 pub use directory::{Directory, DirectoryError, NodeListing, TopicListing};
-pub use listener::{LogListener, LogListenerBuilder, StateListener, StateListenerBuilder};
+pub use listener::Listener;
 pub use publish::PublisherBuilder;
-pub use subscribe::{AnySubscriberBuilder, LogSubscriberBuilder, StateSubscriberBuilder};
+pub use terms::{ListenerBuilder, SubscriberBuilder};
 
 use self::core::NodeCore;
 use self::driver::DriverThread;
@@ -104,32 +106,7 @@ impl Node {
         PublisherBuilder::new(self, topic)
     }
 
-    /// Begins to set up a subscriber of the state topic at this address, for example `shm:NODE/TOPIC`.
-    pub fn state_subscriber<T: Payload>(&self, target: &str) -> StateSubscriberBuilder<'_, T> {
-        StateSubscriberBuilder::new(self, target.to_owned())
-    }
-
-    /// Begins to set up a subscriber of the log topic at this address, for example `shm:NODE/TOPIC`.
-    pub fn log_subscriber<T: Payload>(&self, target: &str) -> LogSubscriberBuilder<'_, T> {
-        LogSubscriberBuilder::new(self, target.to_owned())
-    }
-
-    /// Begins to set up a subscriber of the topic at this address, of whatever kind it is, for example `shm:NODE/TOPIC`.
-    pub fn any_subscriber<T: Payload>(&self, target: &str) -> AnySubscriberBuilder<'_, T> {
-        AnySubscriberBuilder::new(self, target.to_owned())
-    }
-
-    /// Begins to set up a listener for publishers of this state topic, whose nodes dial this one. The node needs a name.
-    pub fn state_listener<T: Payload>(&self, topic: &str) -> StateListenerBuilder<'_, T> {
-        StateListenerBuilder::new(self, topic.to_owned())
-    }
-
-    /// Begins to set up a listener for publishers of this log topic, whose nodes dial this one. The node needs a name.
-    pub fn log_listener<T: Payload>(&self, topic: &str) -> LogListenerBuilder<'_, T> {
-        LogListenerBuilder::new(self, topic.to_owned())
-    }
-
-    /// Dials the node at this address, at which a [`StateListener`] or [`LogListener`] waits for this topic, one of this node's
+    /// Dials the node at this address, at which a [`Listener`] waits for this topic, one of this node's
     /// own. When it returns, a subscriber there is attached, so that the next publish reaches it. The node needs no name for that.
     ///
     /// Blocks until the listener has accepted, at most for `timeout`; the resolver of host names, if the address has one, is

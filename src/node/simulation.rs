@@ -159,7 +159,7 @@ impl Observed {
             Ok(None) | Err(ReceiveError::Contended { .. }) => return Ok(false),
             Err(error) => return Err(error),
         };
-        let sequence = sample.sequence.get();
+        let sequence = sample.meta.sequence.get();
         assert!(sequence > self.last, "{sequence} after {}", self.last);
         assert_eq!(sample.value, value(sequence));
         let skipped = if self.last == 0 { 0 } else { sequence - self.last - 1 };

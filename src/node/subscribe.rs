@@ -1,10 +1,9 @@
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Node;
 use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
-use super::terms::{Terms, start_setters, terms_setters};
+use super::terms::{SubscriberBuilder, Terms};
 use crate::clock::saturate;
 use crate::control::{ControlError, Grant, NoticesBy, RefuseReason};
 use crate::event::Event;
@@ -17,157 +16,41 @@ use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::notice::{BELL_LEN, Bell};
 use crate::payload::{Payload, Schema, SchemaError};
-use crate::repository::state::ReadCounts;
+use crate::repository::SubscriberStats;
 use crate::subscriber::{
-    AnySubscriber, AttachError, Attachment, End, GrantError, Granted, Listening, LogSubscriber, Source,
-    StateSubscriber, SubscriberError, Subscription,
+    AnySubscriber, AttachError, Attachment, End, GrantError, Granted, Listening, Source, Subscribed,
+    SubscriberError, Subscription,
 };
 
-/// Sets up a subscriber of a state topic.
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it is opened"]
-pub struct StateSubscriberBuilder<'a, T> {
-    node: &'a Node,
-    target: String,
-    terms: Terms,
-    samples: Vec<String>,
-    payload: PhantomData<fn() -> T>,
-}
-
-/// Sets up a subscriber of a log topic.
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it is opened"]
-pub struct LogSubscriberBuilder<'a, T> {
-    node: &'a Node,
-    target: String,
-    terms: Terms,
-    samples: Vec<String>,
-    payload: PhantomData<fn() -> T>,
-}
-
-/// Sets up a subscriber of a topic of any kind.
-#[derive(Debug)]
-#[must_use = "a builder does nothing until it is opened"]
-pub struct AnySubscriberBuilder<'a, T> {
-    node: &'a Node,
-    target: String,
-    terms: Terms,
-    samples: Vec<String>,
-    payload: PhantomData<fn() -> T>,
-}
-
-impl<'a, T: Payload> StateSubscriberBuilder<'a, T> {
-    pub(super) fn new(node: &'a Node, target: String) -> Self {
-        Self {
-            node,
-            target,
-            terms: Terms::of(StateSubscriber::<T>::KIND),
-            samples: Vec::new(),
-            payload: PhantomData,
-        }
+impl Node {
+    /// Begins to set up a subscriber of the topic at this address, of whatever kind it is, for example `shm:NODE/TOPIC`.
+    pub fn any_subscriber<T: Payload>(
+        &self,
+        target: impl TryInto<Target, Error: Into<SubscriberError>>,
+    ) -> SubscriberBuilder<'_, AnySubscriber<T>> {
+        SubscriberBuilder::new(self, target)
     }
+}
 
-    terms_setters! {
-        "values";
-        /// A session that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
-        timeout;
-        /// The publisher's slots and largest payload say how large they are.
-        region_len_max;
-    }
-
-    /// Attaches to the topic. Blocks for two round trips, three for push, and allocates.
+impl<S: Subscribed> SubscriberBuilder<'_, S> {
+    /// Attaches to the topic. Blocks for two round trips, three for push and for a log on another host, and allocates.
     ///
     /// The payload type must be that of the topic, by name and fields. A subscriber of [`Raw`](crate::Raw) gets the
-    /// bytes of any topic, to be decoded by its [`schema`](StateSubscriber::schema).
+    /// bytes of any topic, to be decoded by its [`schema`](crate::Subscriber::schema).
     ///
     /// # Errors
     ///
-    /// [`SubscriberError`] when the address is malformed, the node or topic is not there, the publisher refuses,
-    /// or what it grants cannot be used.
-    pub fn open(self) -> Result<StateSubscriber<T>, SubscriberError> {
-        let target: Target = self.target.parse()?;
-        let subscription =
-            self.terms.subscribe(self.node, &target, expected::<T>(&self.samples)?.as_ref())?;
-        StateSubscriber::new(subscription).map_err(|source| SubscriberError::Unfit { target, source })
+    /// [`SubscriberError`] when the address is malformed, the node or topic is not there, the topic is of another kind, the
+    /// publisher refuses, or what it grants cannot be used.
+    pub fn open(self) -> Result<S, SubscriberError> {
+        let Self { node, terms, samples, .. } = self;
+        let target = self.place?;
+        let subscription = terms.subscribe(node, &target, expected::<S::Payload>(&samples)?.as_ref())?;
+        S::open(subscription, terms.options).map_err(|source| SubscriberError::Unfit { target, source })
     }
 }
 
-impl<'a, T: Payload> LogSubscriberBuilder<'a, T> {
-    pub(super) fn new(node: &'a Node, target: String) -> Self {
-        let terms = Terms::of(LogSubscriber::<T>::KIND);
-        Self { node, target, terms, samples: Vec::new(), payload: PhantomData }
-    }
-
-    start_setters! {
-        /// It is settled when [`Self::open`] returns: what is published afterwards is not before it.
-        start;
-    }
-
-    terms_setters! {
-        "records";
-        /// A session that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
-        timeout;
-        /// The publisher's capacity says how large they are.
-        region_len_max;
-    }
-
-    /// Attaches to the topic. Blocks for two round trips, three for push and for a topic on another host, and allocates.
-    ///
-    /// The payload type must be that of the topic, by name and fields. A subscriber of [`Raw`](crate::Raw) gets the
-    /// bytes of any topic, to be decoded by its [`schema`](LogSubscriber::schema).
-    ///
-    /// # Errors
-    ///
-    /// [`SubscriberError`] when the address is malformed, the node or topic is not there, the topic is no log, the publisher
-    /// refuses, or what it grants cannot be used.
-    pub fn open(self) -> Result<LogSubscriber<T>, SubscriberError> {
-        let target: Target = self.target.parse()?;
-        let subscription =
-            self.terms.subscribe(self.node, &target, expected::<T>(&self.samples)?.as_ref())?;
-        LogSubscriber::open(subscription, self.terms.start)
-            .map_err(|source| SubscriberError::Unfit { target, source })
-    }
-}
-
-impl<'a, T: Payload> AnySubscriberBuilder<'a, T> {
-    pub(super) fn new(node: &'a Node, target: String) -> Self {
-        Self { node, target, terms: Terms::of(None), samples: Vec::new(), payload: PhantomData }
-    }
-
-    start_setters! {
-        /// Of a topic that is no log it means nothing. It is settled when [`Self::open`] returns: what is published afterwards is
-        /// not before it.
-        start;
-    }
-
-    terms_setters! {
-        "values";
-        /// A session that exists already keeps its own. The resolver of host names, if the target has one, is not bound by this.
-        timeout;
-        /// The publisher's grant says how large they are.
-        region_len_max;
-    }
-
-    /// Attaches to the topic, once, whatever kind it is of. Blocks for two round trips, three for push and for a log on another
-    /// host, and allocates.
-    ///
-    /// The payload type must be that of the topic, by name and fields. A subscriber of [`Raw`](crate::Raw) gets the
-    /// bytes of any topic, to be decoded by its [`schema`](AnySubscriber::schema).
-    ///
-    /// # Errors
-    ///
-    /// [`SubscriberError`] when the address is malformed, the node or topic is not there, the publisher refuses,
-    /// or what it grants cannot be used.
-    pub fn open(self) -> Result<AnySubscriber<T>, SubscriberError> {
-        let target: Target = self.target.parse()?;
-        let subscription =
-            self.terms.subscribe(self.node, &target, expected::<T>(&self.samples)?.as_ref())?;
-        AnySubscriber::open(subscription, self.terms.start)
-            .map_err(|source| SubscriberError::Unfit { target, source })
-    }
-}
-
-impl Terms {
+impl<O: Copy + Into<KindOptions>> Terms<O> {
     /// Attaches to a topic of the node at this address: by the session that there is with it, or a new one.
     pub(super) fn subscribe(
         self,
@@ -210,7 +93,7 @@ impl Terms {
         expected: Option<&Schema>,
     ) -> Result<Subscription, AttachError> {
         let core = node.core();
-        let (delivery, options) = (self.delivery, self.start.options());
+        let (delivery, options) = (self.delivery, self.options.into());
         let schema_hash = expected.map(Schema::hash);
         let request = Request { topic: topic.clone(), delivery, schema_hash, options };
         let attachment = link.attach(core, node.hold(), request)?;
@@ -225,7 +108,7 @@ impl Terms {
                 Ok(subscription)
             }
             Err(error) => {
-                attachment.leave(ReadCounts::default());
+                attachment.leave(SubscriberStats::default());
                 drop(attachment);
                 Err(match (error, expected) {
                     (AttachError::Refused { reason: RefuseReason::SchemaMismatch, text }, Some(expected)) => {
@@ -309,7 +192,7 @@ fn difference(node: &Node, link: &Arc<Link>, topic: &TopicName, expected: &Schem
     let request = Request { topic: topic.clone(), delivery, schema_hash: None, options };
     let attachment = link.attach(node.core(), node.hold(), request).ok()?;
     let answer = attachment.answer();
-    attachment.leave(ReadCounts::default());
+    attachment.leave(SubscriberStats::default());
     let Ok(Answer::Granted { grant, .. }) = answer else { return None };
     Some(Schema::from_json(grant.schema.as_bytes()).ok()?.difference(expected))
 }

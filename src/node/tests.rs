@@ -73,11 +73,11 @@ fn both_deliveries_give_the_newest_value_to_late_joiners_and_everything_after() 
         let mut subscriber = builder.open().unwrap();
         let newest = publisher.newest();
         let first = receive(&mut subscriber);
-        assert_eq!((first.sequence, first.conflated, first.epoch), (newest, 0, publisher.epoch()));
+        assert_eq!((first.meta.sequence, first.conflated, first.meta.epoch), (newest, 0, publisher.epoch()));
         for number in 100..400_u64 {
             let sequence = publisher.publish(&(number, "y".repeat(number as usize % 50))).unwrap();
             let sample = receive(&mut subscriber);
-            assert_eq!((sample.value.0, sample.sequence), (number, sequence));
+            assert_eq!((sample.value.0, sample.meta.sequence), (number, sequence));
             assert_eq!(sample.value.1.len(), number as usize % 50);
             assert!(subscriber.try_receive().unwrap().is_none());
         }
@@ -142,7 +142,7 @@ fn push_subscribers_that_join_while_values_are_published_end_with_the_last_one()
         wait_until("the last value", || {
             if let Some(sample) = subscriber.try_receive().unwrap() {
                 assert!(
-                    sample.value == sample.sequence.get() && sample.value > last,
+                    sample.value == sample.meta.sequence.get() && sample.value > last,
                     "{sample:?} after {last}"
                 );
                 last = sample.value;
@@ -315,7 +315,7 @@ fn the_last_value_before_the_end_reaches_push_subscribers_that_just_came() {
         let mut last = 0;
         let error = loop {
             match subscriber.receive_timeout(PATIENCE) {
-                Ok(sample) => last = sample.expect("a value, or the end").sequence.get(),
+                Ok(sample) => last = sample.expect("a value, or the end").meta.sequence.get(),
                 Err(error) => break error,
             }
         };
@@ -390,6 +390,25 @@ fn events_tell_who_came_and_went() {
     events.wait_for("attached", |event| matches!(event, Event::Attached { delivery: Delivery::Push, .. }));
     events.wait_for("detached", |event| matches!(event, Event::Detached { received: 1, rejected: 0, .. }));
     events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
+}
+
+#[test]
+fn records_that_a_subscriber_lost_are_not_reported_as_conflated() {
+    let dir = tempfile::tempdir().unwrap();
+    let events = Arc::new(Recorder::default());
+    let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path());
+    let publishing = builder.events(Arc::<Recorder>::clone(&events)).open().unwrap();
+    let mut publisher = publishing.log_publisher::<u64>("t").capacity(4096).open().unwrap();
+    let mut subscriber = anonymous(&dir).log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+    for number in 0..1000 {
+        publisher.publish(&number).unwrap();
+    }
+    let error = subscriber.try_receive().unwrap_err();
+    let ReceiveError::Lapped { count, .. } = error else { panic!("{error}") };
+    drop(subscriber);
+    let is_told =
+        |event: &Event| matches!(event, Event::Detached { conflated: 0, lost, .. } if *lost == count);
+    events.wait_for("detached", is_told);
 }
 
 /// To say how the types differ, the subscriber's node asks for the topic once more.

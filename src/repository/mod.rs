@@ -3,3 +3,8 @@
 
 pub(crate) mod log;
 pub(crate) mod state;
+
+mod reader;
+
+pub use reader::SubscriberStats;
+pub(crate) use reader::{Fetch, Finding, LossReason, Lost, ReadFailure, Reader, Taken, Verified, WriteOrder};

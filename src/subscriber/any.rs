@@ -1,7 +1,18 @@
-use super::{GrantError, LogSubscriber, StateSubscriber, Subscription};
-use crate::id::{Kind, TopicName};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(doc)]
+use super::Subscriber;
+use super::{
+    GrantError, LogSubscriber, ReceiveError, Sample, SampleRef, StateSubscriber, Subscribed,
+    SubscriberHandle, Subscription,
+};
+use crate::fabric::FabricError;
+use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
 use crate::layout::Geometry;
+use crate::memory::Region;
 use crate::payload::{Payload, Raw, Schema};
+use crate::repository::SubscriberStats;
 use crate::repository::log::LogStart;
 
 /// A subscriber of a topic whose kind nobody knew before it was attached, as an inspector or a recorder has it.
@@ -38,36 +49,106 @@ pub enum AnySubscriber<T: Payload = Raw> {
     Log(Box<LogSubscriber<T>>),
 }
 
+/// Does the same with the subscriber inside, of whatever kind it is: here alone each kind is named.
+macro_rules! inside {
+    ($any:expr, $subscriber:ident => $done:expr) => {
+        match $any {
+            Self::State($subscriber) => $done,
+            Self::Log($subscriber) => $done,
+        }
+    };
+}
+
 impl<T: Payload> AnySubscriber<T> {
-    /// The subscriber of what was granted. One of a log begins here.
-    pub(crate) fn open(subscription: Subscription, start: LogStart) -> Result<Self, GrantError> {
-        Ok(match subscription.granted().geometry {
-            Geometry::State(_) => Self::State(StateSubscriber::new(subscription)?.into()),
-            Geometry::Log(_) => Self::Log(LogSubscriber::open(subscription, start)?.into()),
-        })
+    /// As [`Subscriber::try_receive`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn try_receive(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
+        inside!(self, subscriber => subscriber.try_receive())
+    }
+
+    /// As [`Subscriber::try_receive_ref`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    #[inline]
+    pub fn try_receive_ref(&mut self) -> Result<Option<SampleRef<'_, T>>, ReceiveError> {
+        inside!(self, subscriber => subscriber.try_receive_ref())
+    }
+
+    /// As [`Subscriber::receive_timeout`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
+        inside!(self, subscriber => subscriber.receive_timeout(timeout))
+    }
+
+    /// As [`Subscriber::last`].
+    pub fn last(&self) -> Sequence {
+        inside!(self, subscriber => subscriber.last())
+    }
+
+    /// As [`Subscriber::newest_at_start`].
+    pub fn newest_at_start(&self) -> Sequence {
+        inside!(self, subscriber => subscriber.newest_at_start())
+    }
+
+    /// What has been counted so far.
+    pub fn stats(&self) -> SubscriberStats {
+        inside!(self, subscriber => subscriber.stats())
     }
 
     /// The kind of the topic.
     pub fn kind(&self) -> Kind {
-        match self {
-            Self::State(_) => StateSubscriber::<T>::KIND,
-            Self::Log(_) => LogSubscriber::<T>::KIND,
-        }
+        inside!(self, subscriber => subscriber.kind())
     }
 
     /// The topic's name.
     pub fn topic(&self) -> &TopicName {
-        match self {
-            Self::State(state) => state.topic(),
-            Self::Log(log) => log.topic(),
-        }
+        inside!(self, subscriber => subscriber.topic())
     }
 
-    /// What the topic's values are.
+    /// How values travel.
+    pub fn delivery(&self) -> Delivery {
+        inside!(self, subscriber => subscriber.delivery())
+    }
+
+    /// The incarnation of the topic that this subscribes to.
+    pub fn epoch(&self) -> Epoch {
+        inside!(self, subscriber => subscriber.epoch())
+    }
+
+    /// The description of the topic's values: [`Schema::decode`] makes values of the bytes that an [`AnySubscriber<Raw>`] receives.
     pub fn schema(&self) -> &Schema {
-        match self {
-            Self::State(state) => state.schema(),
-            Self::Log(log) => log.schema(),
-        }
+        inside!(self, subscriber => subscriber.schema())
+    }
+}
+
+impl<T: Payload> Subscribed for AnySubscriber<T> {}
+
+impl<T: Payload> SubscriberHandle for AnySubscriber<T> {
+    type Payload = T;
+    type Options = LogStart;
+    const KIND: Option<Kind> = None;
+
+    fn open(subscription: Subscription, start: LogStart) -> Result<Self, GrantError> {
+        Ok(match subscription.granted().geometry {
+            Geometry::State(_) => Self::State(Box::new(SubscriberHandle::open(subscription, ())?)),
+            Geometry::Log(_) => Self::Log(Box::new(SubscriberHandle::open(subscription, start)?)),
+        })
+    }
+
+    fn subscription(&mut self) -> &mut Subscription {
+        inside!(self, subscriber => subscriber.subscription())
+    }
+
+    fn headers(&mut self) -> Result<Option<Arc<Region>>, FabricError> {
+        inside!(self, subscriber => subscriber.headers())
     }
 }

@@ -1,3 +1,5 @@
+use std::convert::Infallible;
+
 use crate::control::{ControlError, RefuseReason};
 use crate::fabric::{AddressError, FabricError, Target};
 use crate::id::{Epoch, Kind, NameError, NodeName, Sequence, TopicName};
@@ -5,6 +7,7 @@ use crate::layout::GeometryError;
 use crate::layout::header::HeaderError;
 use crate::memory::MemoryError;
 use crate::payload::{DecodeError, SchemaError};
+use crate::repository::{LossReason, Lost, ReadFailure};
 
 /// Why no value was received. Unless it says that the topic has ended, the subscriber goes on: ask again.
 #[derive(Debug, thiserror::Error)]
@@ -139,6 +142,25 @@ pub enum ReceiveError {
     Fabric(#[from] FabricError),
 }
 
+impl From<ReadFailure> for ReceiveError {
+    fn from(failure: ReadFailure) -> Self {
+        match failure {
+            ReadFailure::Contended { attempts } => Self::Contended { attempts },
+            ReadFailure::Damaged { sequence, expected, found } => Self::Damaged { sequence, expected, found },
+            ReadFailure::BrokenStamps { sequence } => Self::BrokenStamps { sequence },
+            ReadFailure::ForeignEpoch { sequence, expected, found } => {
+                Self::ForeignEpoch { sequence, expected, found }
+            }
+            ReadFailure::ImpossibleLen { sequence, len, max } => Self::ImpossibleLen { sequence, len, max },
+            ReadFailure::Lost(Lost { first: first_lost, count, reason }) => match reason {
+                LossReason::Lapped => Self::Lapped { first_lost, count },
+                LossReason::Damaged => Self::DamagedRecords { first_lost, count },
+            },
+            ReadFailure::Contradicted { first, told, found } => Self::Contradicted { first, told, found },
+        }
+    }
+}
+
 /// Why a topic could not be subscribed to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -229,6 +251,12 @@ pub enum SubscriberError {
     /// The operating system gave no random number.
     #[error("cannot draw a random number: {0}")]
     Random(#[source] std::io::Error),
+}
+
+impl From<Infallible> for SubscriberError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
 }
 
 /// Why a topic could not be attached to, once there was a session with its publisher's node.

@@ -89,19 +89,13 @@ impl Ear {
         }
     }
 
-    /// Takes what came inline, the oldest first.
-    pub(super) fn take_piece(&mut self) -> Option<(Piece, &[u64])> {
-        let piece = self.mailbox.take(&mut self.piece)?;
-        Some((piece, &self.piece))
-    }
-
-    /// Takes all that came inline, and gives the newest.
-    pub(super) fn take_newest_piece(&mut self) -> Option<(Piece, &[u64])> {
-        let mut newest = None;
-        while let Some(piece) = self.mailbox.take(&mut self.piece) {
-            newest = Some(piece);
+    /// Takes what came inline: the oldest, or all of it, to give the newest.
+    pub(super) fn take_piece(&mut self, wants_each: bool) -> Option<(Piece, &[u64])> {
+        let mut piece = self.mailbox.take(&mut self.piece)?;
+        while !wants_each && let Some(newer) = self.mailbox.take(&mut self.piece) {
+            piece = newer;
         }
-        newest.map(|piece| (piece, self.piece.as_slice()))
+        Some((piece, &self.piece))
     }
 
     /// Whether a subscriber whose last sequence is this one should look in the repository: because it was told of a later one,

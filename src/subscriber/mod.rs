@@ -1,7 +1,9 @@
 //! The subscriber's public handles.
 
 mod any;
+mod core;
 mod error;
+mod handle;
 mod listening;
 mod log;
 mod sample;
@@ -12,12 +14,11 @@ mod tests;
 
 pub use any::AnySubscriber;
 pub use error::{AttachError, GrantError, ReceiveError, SubscriberError};
+pub(crate) use handle::SubscriberHandle;
+pub use handle::{Samples, Subscribed, Subscriber, TopicKind};
 pub use listening::NoticePath;
 pub(crate) use listening::{Ear, Listening};
-pub use log::{LogSubscriber, LogSubscriberStats, Records};
-pub use sample::{Record, RecordRef, Sample, SampleRef};
-pub use state::{StateSubscriber, SubscriberStats};
-#[cfg(test)]
-pub(crate) use subscription::Observed;
-pub use subscription::Subscribed;
+pub use log::{LogSubscriber, LogTopic};
+pub use sample::{Sample, SampleRef};
+pub use state::{StateSubscriber, StateTopic};
 pub(crate) use subscription::{Attachment, End, Granted, Source, Subscription};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::ReceiveError;
 use super::listening::{Ear, Listening, NoticePath};
-use crate::clock::{Clock, saturate};
+use crate::clock::Clock;
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
 use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
@@ -16,10 +16,8 @@ use crate::memory::{Protection, Region};
 use crate::notice::Bell;
 use crate::notice::NoticeCounts;
 use crate::payload::Schema;
-use crate::repository::state::ReadCounts;
+use crate::repository::SubscriberStats;
 
-/// How long a blocking receive looks for a value without giving the processor away.
-const SPIN_NS: u64 = 20_000;
 /// The pause between two looks of a blocking receive after that.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
 /// How long a blocking receive waits for what it has begun to fetch before it looks for the end of the topic.
@@ -39,8 +37,6 @@ pub(crate) struct Subscription {
     conclusion: Conclusion,
     /// The heartbeat that was seen last on another host, and when it was seen first, by the monotonic clock.
     heartbeat: Option<(u64, u64)>,
-    /// What had been counted before the last look.
-    counts: ReadCounts,
     has_left: bool,
 }
 
@@ -108,23 +104,7 @@ pub(crate) trait Attachment: fmt::Debug + Send + Sync {
     }
 
     /// Detaches, with the final counts.
-    fn leave(&self, counts: ReadCounts);
-}
-
-/// A subscriber of any kind of topic.
-///
-/// [`StateSubscriber`](crate::StateSubscriber) and [`LogSubscriber`](crate::LogSubscriber) are; nothing else can be.
-#[expect(private_bounds, reason = "the trait is sealed by it")]
-pub trait Subscribed: Observed {}
-
-/// What an inspector asks of a subscriber of any kind.
-pub(crate) trait Observed {
-    /// Where its bytes come from, what was granted, and how it ended.
-    fn subscription(&mut self) -> &mut Subscription;
-
-    /// The repository's headers: in place, or fetched just now, which blocks for a round trip. `None` for a subscriber
-    /// that has a landing region.
-    fn headers(&mut self) -> Result<Option<Arc<Region>>, FabricError>;
+    fn leave(&self, stats: SubscriberStats);
 }
 
 /// How a topic ended for a subscriber.
@@ -145,7 +125,7 @@ impl Subscription {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (conclusion, heartbeat) = (Conclusion::default(), None);
-        let (listening, claim, counts, has_left) = (None, None, ReadCounts::default(), false);
+        let (listening, claim, has_left) = (None, None, false);
         let sleep_max = Duration::from_nanos(limits::BELL_SLEEP_NS);
         Self {
             source,
@@ -157,7 +137,6 @@ impl Subscription {
             attachment,
             conclusion,
             heartbeat,
-            counts,
             has_left,
         }
     }
@@ -235,27 +214,22 @@ impl Subscription {
         matches!(self.source, Source::Remote(_))
     }
 
-    /// Takes note of what has been counted, for a look that may find the end.
-    pub(super) fn note_counts(&mut self, counts: ReadCounts) {
-        self.counts = counts;
-    }
-
     /// Tells the end, if there is one, and remembers that.
     #[cold]
-    pub(super) fn conclude<R>(&mut self) -> Result<Option<R>, ReceiveError> {
-        self.tell(self.attachment.end())
+    pub(super) fn conclude<V>(&mut self, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
+        self.tell(self.attachment.end(), stats)
     }
 
-    fn tell<R>(&mut self, end: Option<End>) -> Result<Option<R>, ReceiveError> {
+    fn tell<V>(&mut self, end: Option<End>, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
         if end.is_some() {
             self.conclusion.told = end;
-            self.release();
+            self.release(stats);
         }
         self.check_told().map(|()| None)
     }
 
     /// Detaches, and lets go of the memory: nothing is received after the end.
-    fn release(&mut self) {
+    fn release(&mut self, stats: SubscriberStats) {
         let headers = match &self.source {
             Source::Mapped(region) if self.granted.delivery == Delivery::Pull => Some(region),
             Source::Remote(remote) => Some(remote.mirror()),
@@ -264,13 +238,18 @@ impl Subscription {
         let headers = headers.and_then(|region| copy_headers(region));
         self.source = Source::Released(headers);
         self.listening.take_if(|listening| matches!(listening, Listening::Bell(_)));
-        self.leave(self.counts);
+        self.leave(stats);
     }
 
     /// What comes of a fetch that failed while the topic had not ended. Where the connection is over nothing will ever be fetched
     /// again: the session tells how it ended, and if it does not in good time, the publisher is gone.
     #[cold]
-    pub(super) fn lose<R>(&mut self, error: FabricError, now_ns: u64) -> Result<Option<R>, ReceiveError> {
+    pub(super) fn lose<V>(
+        &mut self,
+        error: FabricError,
+        now_ns: u64,
+        stats: SubscriberStats,
+    ) -> Result<Option<V>, ReceiveError> {
         if !error.ends_connection() {
             self.look_again();
             return Err(error.into());
@@ -279,7 +258,7 @@ impl Subscription {
         if now_ns.saturating_sub(since_ns) < limits::LOSS_TOLD_NS {
             return Ok(None);
         }
-        self.tell(Some(End::Gone { error: ControlError::Broken { why: error.to_string() } }))
+        self.tell(Some(End::Gone { error: ControlError::Broken { why: error.to_string() } }), stats)
     }
 
     /// Has it look as soon as it is asked to, because the last look has not shown what is there: no notice will tell of that
@@ -392,9 +371,9 @@ impl Subscription {
     }
 
     /// Detaches, with the final counts. Once.
-    pub(super) fn leave(&mut self, counts: ReadCounts) {
+    pub(super) fn leave(&mut self, stats: SubscriberStats) {
         if !std::mem::replace(&mut self.has_left, true) {
-            self.attachment.leave(counts);
+            self.attachment.leave(stats);
         }
     }
 }
@@ -408,39 +387,9 @@ fn copy_headers(region: &Region) -> Option<Arc<Region>> {
     Some(Arc::new(copy))
 }
 
-/// Looks for something new until it is there, up to `timeout`: first without pause, then with one between two looks. `Contended`
-/// is told only if it lasts beyond the timeout.
-pub(super) fn look_until<S: Observed, R>(
-    subscriber: &mut S,
-    timeout: Duration,
-    look: impl Fn(&mut S) -> Result<Option<R>, ReceiveError>,
-    pause: impl Fn(&mut S, Duration) -> Result<(), FabricError>,
-) -> Result<Option<R>, ReceiveError> {
-    let is_nothing = |outcome: &_| matches!(outcome, Ok(None) | Err(ReceiveError::Contended { .. }));
-    let mut outcome = look(subscriber);
-    // What is there costs no look at the clock.
-    if !is_nothing(&outcome) {
-        return outcome;
-    }
-    let clock = Arc::clone(&subscriber.subscription().clock);
-    let began_ns = clock.monotonic_ns();
-    loop {
-        let waited_ns = clock.monotonic_ns().saturating_sub(began_ns);
-        if !is_nothing(&outcome) || waited_ns >= saturate(timeout) {
-            return outcome;
-        }
-        if waited_ns < SPIN_NS {
-            std::hint::spin_loop();
-        } else {
-            pause(subscriber, timeout.saturating_sub(Duration::from_nanos(waited_ns)))?;
-        }
-        outcome = look(subscriber);
-    }
-}
-
 impl Drop for Subscription {
     fn drop(&mut self) {
-        self.leave(ReadCounts::default());
+        self.leave(SubscriberStats::default());
     }
 }
 
@@ -461,47 +410,3 @@ impl End {
         }
     }
 }
-
-/// What every subscriber says of its subscription, for the `impl` block of one that has it in a field of that name. It says what
-/// its topics hold.
-macro_rules! subscription_accessors {
-    ($values:literal) => {
-        /// The topic's name.
-        pub fn topic(&self) -> &$crate::id::TopicName {
-            &self.subscription.granted.topic
-        }
-
-        #[doc = concat!("How ", $values, " travel.")]
-        pub fn delivery(&self) -> $crate::id::Delivery {
-            self.subscription.granted.delivery
-        }
-
-        /// The incarnation of the topic that this subscribes to.
-        pub fn epoch(&self) -> $crate::id::Epoch {
-            self.subscription.granted.epoch
-        }
-
-        #[doc = concat!("The description of the topic's ", $values, ".")]
-        pub fn schema(&self) -> &$crate::payload::Schema {
-            &self.subscription.granted.schema
-        }
-
-        /// The longest payload that the topic may have, bytes.
-        pub fn payload_len_max(&self) -> usize {
-            self.subscription.granted.geometry.payload_len_max()
-        }
-
-        /// How this subscriber is told that there is something new, at this moment.
-        pub fn notice_path(&self) -> $crate::subscriber::NoticePath {
-            self.subscription.notice_path()
-        }
-
-        /// What this process has counted on the channel of notices that this subscriber listens to, for all who do. Locks for a
-        /// moment. All zeros where there is no channel.
-        pub fn notice_counts(&self) -> $crate::notice::NoticeCounts {
-            self.subscription.notice_counts()
-        }
-    };
-}
-
-pub(super) use subscription_accessors;

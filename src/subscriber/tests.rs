@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::subscription::{Attachment, End, Granted, Source, Subscription};
-use super::{Ear, Listening, LogSubscriber, ReceiveError, StateSubscriber};
+use super::{Ear, Listening, LogSubscriber, ReceiveError, StateSubscriber, SubscriberHandle as _};
 use crate::clock::Clock as _;
 use crate::fabric::{
     ByteRange, ChannelReceiver, Completion, Datagram, DatagramReach, FabricError, RemoteRead,
@@ -20,8 +20,8 @@ use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::notice::{Inline, Notice, NoticeKey, NoticeReceiver};
 use crate::payload::{Payload as _, Raw};
+use crate::repository::SubscriberStats;
 use crate::repository::log::LogStart;
-use crate::repository::state::ReadCounts;
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::random::{Random, each_seed};
 
@@ -122,7 +122,7 @@ impl Attachment for Quiet {
         self.0.lock().clone()
     }
 
-    fn leave(&self, _: ReadCounts) {}
+    fn leave(&self, _: SubscriberStats) {}
 }
 
 /// The channel of a publisher, and all that is on its way.

@@ -80,8 +80,8 @@ fn the_interval_of_a_state_topic_counts_values_that_were_replaced() {
     let mut publish = |publisher: &mut fabricast::StatePublisher<u64>, value| {
         let sequence = publisher.publish(&value).unwrap();
         let sample = own.try_receive().unwrap().unwrap();
-        assert_eq!(sample.sequence, sequence);
-        sample.published_ns
+        assert_eq!(sample.meta.sequence, sequence);
+        sample.meta.published_ns
     };
     let first_ns = publish(&mut publisher, 0);
     let hz = place.start(&["hz", "shm:n/t", "--json"]);

@@ -21,7 +21,7 @@ fn lines_become_values_of_type_string() {
     for (index, line) in ["one", "", "  drei über  "].into_iter().enumerate() {
         publisher.write(line);
         let sample = subscriber.receive_timeout(PATIENCE).unwrap().unwrap();
-        assert_eq!((sample.value.as_str(), sample.sequence.get()), (line, index as u64 + 1));
+        assert_eq!((sample.value.as_str(), sample.meta.sequence.get()), (line, index as u64 + 1));
     }
     publisher.end_input();
     assert_eq!(publisher.end().printed(), "");
@@ -55,11 +55,11 @@ fn a_rate_spreads_values() {
     publisher.write("0");
     receive();
     (1..6).for_each(|number| publisher.write(&number.to_string()));
-    let last = std::iter::repeat_with(receive).find(|sample| sample.sequence.get() == 6).unwrap();
+    let last = std::iter::repeat_with(receive).find(|sample| sample.meta.sequence.get() == 6).unwrap();
     // Whenever the first one is published, the second is due 10 ms before it was written at the earliest, and each of the other
     // four 50 ms after the one before it.
     let written_ns = u64::try_from(Duration::try_from(written).unwrap().as_nanos()).unwrap();
-    let elapsed_ns = last.published_ns.saturating_sub(written_ns);
+    let elapsed_ns = last.meta.published_ns.saturating_sub(written_ns);
     assert!(elapsed_ns >= 190_000_000, "{elapsed_ns}");
     publisher.end_input();
     publisher.end().printed();
@@ -112,9 +112,10 @@ fn lines_become_records_and_those_that_come_at_once_are_published_at_once() {
     let (mut batches, mut published_ns) = (0, 0);
     for (index, line) in lines.iter().enumerate() {
         let record = subscriber.receive_timeout(PATIENCE).unwrap().unwrap();
-        assert_eq!((&record.value, record.sequence.get()), (line, index as u64 + 1));
-        batches +=
-            u64::from(record.published_ns != std::mem::replace(&mut published_ns, record.published_ns));
+        assert_eq!((&record.value, record.meta.sequence.get()), (line, index as u64 + 1));
+        batches += u64::from(
+            record.meta.published_ns != std::mem::replace(&mut published_ns, record.meta.published_ns),
+        );
     }
     // No batch is larger than what is read ahead; the clock may not tell some of them apart.
     assert!((1..1000).contains(&batches), "{batches}");

@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use fabricast::{Liveness, ReceiveError, Target};
+use fabricast::{AnySubscriber, Liveness, Raw, ReceiveError, SampleRef, Target};
 
 use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::output;
-use super::subscription::{Subscription, View};
+use super::subscription::receive;
 
 /// How often the publisher's heartbeat is looked at, and how long one call waits for a value.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
@@ -18,10 +18,10 @@ const LOOK_EVERY: u32 = 64;
 /// Why values are missing that newer ones have replaced: nothing went wrong.
 pub(crate) const CONFLATED: &str = "conflated";
 
-/// A subscription that is followed, for some time or until something ends it.
+/// A subscriber that is followed, for some time or until something ends it.
 #[derive(Debug)]
 pub(crate) struct Feed<'a> {
-    pub(crate) subscription: Subscription,
+    pub(crate) subscriber: AnySubscriber<Raw>,
     pub(crate) interrupt: &'a Interrupt,
     target: &'a Target,
     /// What is done, as in "watching goes on".
@@ -67,16 +67,16 @@ pub(crate) struct Loss {
 }
 
 impl<'a> Feed<'a> {
-    /// What comes from this subscription within this time.
+    /// What comes from this subscriber within this time.
     pub(crate) fn new(
-        subscription: Subscription,
+        subscriber: AnySubscriber<Raw>,
         (target, doing): (&'a Target, &'static str),
         duration: Option<Duration>,
         interrupt: &'a Interrupt,
     ) -> Self {
         let deadline = duration.map(Deadline::after);
         Self {
-            subscription,
+            subscriber,
             interrupt,
             target,
             doing,
@@ -88,19 +88,19 @@ impl<'a> Feed<'a> {
     }
 
     /// What comes next, with what is made of a value. Waits a while.
-    pub(crate) fn next<R>(&mut self, take: impl Fn(View<'_>) -> R) -> Result<Event<R>, Failure> {
+    pub(crate) fn next<R>(&mut self, take: impl Fn(SampleRef<'_, Raw>) -> R) -> Result<Event<R>, Failure> {
         if self.unlooked >= LOOK_EVERY {
             self.unlooked = 0;
             if let Some(event) = self.ended() {
                 return Ok(event);
             }
         }
-        let positioned = |view: View<'_>| (view.sequence.get(), take(view));
-        let received = match self.subscription.try_take(positioned) {
+        let positioned = |sample: SampleRef<'_, Raw>| (sample.meta.sequence.get(), take(sample));
+        let received = match self.subscriber.try_receive_ref().map(|sample| sample.map(positioned)) {
             Ok(None) | Err(ReceiveError::Contended { .. }) => {
                 self.unlooked = LOOK_EVERY;
                 let left = self.deadline.map_or(LOOK_INTERVAL, |deadline| deadline.left().min(LOOK_INTERVAL));
-                self.subscription.take(left, self.interrupt, positioned)
+                receive(&mut self.subscriber, left, self.interrupt, positioned)
             }
             received => received,
         };
@@ -174,7 +174,7 @@ impl<'a> Feed<'a> {
 
     /// Says once that the publisher is hung, and again after it has come back.
     fn look_after_publisher(&mut self) {
-        let is_still = self.subscription.liveness() == Some(Liveness::Hung);
+        let is_still = Liveness::of(&mut self.subscriber) == Some(Liveness::Hung);
         if self.heart.look(is_still, clock::now()) {
             let (target, doing) = (self.target, self.doing);
             let sentence =

@@ -4,14 +4,14 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
-use fabricast::{Delivery, LogStart, ReceiveError, Sequence, Target};
+use fabricast::{AnySubscriber, Delivery, LogStart, Raw, ReceiveError, Sequence, Target, TopicReport};
 
 use super::clock::Deadline;
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::output::{hex_dump, is_abandoned, json_line};
 use super::setting::{Setting, check_keyless, target};
-use super::subscription::{Subscription, Value, keep};
+use super::subscription::{Value, keep, receive};
 use super::units::duration;
 use super::value::{ValueLine, text};
 
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     };
     let mut out = std::io::stdout().lock();
     let undecodable = |source| {
-        let error = ReceiveError::Decode { sequence: sample.sequence, source };
+        let error = ReceiveError::Decode { sequence: sample.meta.sequence, source };
         Failure::new(Exit::No, format!("{error}; --raw and --hex show its bytes"))
     };
     if arguments.raw {
@@ -110,7 +110,7 @@ enum Newest<V> {
 
 /// Looks for the newest value for this time.
 fn newest(
-    subscriber: &mut Subscription,
+    subscriber: &mut AnySubscriber<Raw>,
     wait: Duration,
     interrupt: &Interrupt,
 ) -> Result<Newest<Value>, Failure> {
@@ -130,7 +130,7 @@ fn newest(
             let timeout = if again { CONTENTION } else { deadline.left() };
             if again && interrupt.came() { Ok(None) } else { take(subscriber, timeout, interrupt) }
         },
-        |subscriber| Ok(subscriber.report(false)?.sequence),
+        |subscriber| Ok(TopicReport::of(subscriber)?.sequence),
     )
 }
 
@@ -155,14 +155,14 @@ fn last_looks<S, V>(
 
 /// The next value. A publisher that laps the ring of a log before one has looked leaves newer records behind.
 fn take(
-    subscriber: &mut Subscription,
+    subscriber: &mut AnySubscriber<Raw>,
     timeout: Duration,
     interrupt: &Interrupt,
 ) -> Result<Option<Value>, ReceiveError> {
-    let mut taken = subscriber.take(timeout, interrupt, keep);
+    let mut taken = receive(subscriber, timeout, interrupt, keep);
     for _ in 0..LAPS_MAX {
         let Err(ReceiveError::Lapped { .. }) = taken else { break };
-        taken = subscriber.take(CONTENTION, interrupt, keep);
+        taken = receive(subscriber, CONTENTION, interrupt, keep);
     }
     taken
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use fabricast::{Delivery, LogStart, Target, TopicName};
+use fabricast::{Delivery, LogStart, Meta, Raw, SampleRef, Target, TopicName};
 use serde::Serialize;
 
 use super::clock;
@@ -13,7 +13,6 @@ use super::feed::{Event, Feed, Loss};
 use super::interrupt::Interrupt;
 use super::output::{count, data_rate, json_line, rate, span};
 use super::setting::{Setting, target};
-use super::subscription::{Subscription, View};
 use super::units::duration;
 
 /// Time from one line to the next.
@@ -111,23 +110,21 @@ struct Meter {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    let mut subscription = setting.subscribe_any(target, Delivery::Pull, LogStart::Newest)?;
+    let subscriber = setting.subscribe_any(target, Delivery::Pull, LogStart::Newest)?;
     // Taken only now: until here, Ctrl-C ends the process as it ends any other.
     let interrupt = Interrupt::install()?;
-    let topic = subscription.topic().clone();
-    // What is there of a state topic was published before; a log begins with what comes.
-    let old = match subscription {
-        Subscription::State(_) => subscription.report(false)?.sequence.get(),
-        Subscription::Log(_) => 0,
-    };
-    let mut feed = Feed::new(subscription, (target, "measuring"), arguments.duration, &interrupt);
+    let topic = subscriber.topic().clone();
+    // What was there before is not measured; a log begins behind it.
+    let old = subscriber.newest_at_start().get();
+    let mut feed = Feed::new(subscriber, (target, "measuring"), arguments.duration, &interrupt);
     let mut meter = Meter::new(topic, arguments.json);
     if !arguments.json {
         writeln!(io::stdout(), "{}", Line::HEADING)?;
     }
     loop {
-        let position = |view: View<'_>| {
-            (Position { sequence: view.sequence.get(), published_ns: view.published_ns }, view.bytes.len())
+        let position = |sample: SampleRef<'_, Raw>| {
+            let Meta { sequence, published_ns, .. } = sample.meta;
+            (Position { sequence: sequence.get(), published_ns }, sample.bytes.len())
         };
         match feed.next(position)? {
             Event::Value((position, _), _) if position.sequence <= old => meter.last = Some(position),

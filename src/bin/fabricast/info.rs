@@ -48,7 +48,10 @@ struct NodeReport<'a> {
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let mut subscriber = setting.subscribe_any(&arguments.target, Delivery::Pull, LogStart::Newest)?;
-    let report = subscriber.report(arguments.show_keys)?;
+    let report = match arguments.show_keys {
+        true => TopicReport::with_keys(&mut subscriber)?,
+        false => TopicReport::of(&mut subscriber)?,
+    };
     drop(subscriber);
     let mut out = io::stdout().lock();
     if arguments.json {

@@ -2,12 +2,12 @@
 
 use std::io::{StdoutLock, Write};
 
-use fabricast::{Schema, TopicName};
+use fabricast::{AnySubscriber, Raw, Schema, TopicName};
 
 use super::failure::{Exit, Failure};
 use super::feed::{CONFLATED, Loss};
 use super::output::{age, data, hex_dump, json_line};
-use super::subscription::{Subscription, Value};
+use super::subscription::Value;
 use super::value::{LossLine, ValueLine, age_ns, text};
 
 /// How values are printed.
@@ -35,8 +35,8 @@ pub(crate) struct Printer {
 
 impl Printer {
     /// The printer of the values of this topic.
-    pub(crate) fn new(subscription: &Subscription, form: Form) -> Self {
-        let (topic, schema) = (subscription.topic().clone(), subscription.schema().clone());
+    pub(crate) fn new(subscriber: &AnySubscriber<Raw>, form: Form) -> Self {
+        let (topic, schema) = (subscriber.topic().clone(), subscriber.schema().clone());
         Self { topic, schema, form, out: std::io::stdout().lock(), shown: 0 }
     }
 
@@ -47,7 +47,7 @@ impl Printer {
 
     /// Prints a value; one that is not of its topic's type is a loss.
     pub(crate) fn value(&mut self, value: &Value) -> Result<(), Failure> {
-        let head = || format!("{:>10}  {:>8}  ", value.sequence, age(age_ns(value)));
+        let head = || format!("{:>10}  {:>8}  ", value.meta.sequence, age(age_ns(value)));
         let line = match self.form {
             Form::Raw => Ok(value.bytes.clone()),
             Form::Hex => Ok(format!("{}{}\n", head(), data(value.bytes.len() as u64)).into_bytes()),
@@ -70,7 +70,7 @@ impl Printer {
                 Ok(self.out.flush()?)
             }
             Err(error) => {
-                let first = value.sequence.get();
+                let first = value.meta.sequence.get();
                 tracing::debug!(target: "fabricast", sequence = first, %error, "undecodable");
                 self.loss(Loss { first, count: 1, reason: "undecodable" })
             }

@@ -6,13 +6,12 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
-    Address, AddressError, Delivery, LogStart, LogSubscriber, Node, NodeBuilder, NodeName, Raw, RdmaConnect,
-    SubscriberError, Target,
+    Address, AddressError, AnySubscriber, Delivery, LogStart, LogSubscriber, Node, NodeBuilder, NodeName,
+    Raw, RdmaConnect, SubscriberError, Target,
 };
 use tracing_subscriber::EnvFilter;
 
 use super::failure::{Exit, Failure};
-use super::subscription::Subscription;
 
 /// How long a node may take to answer before it is called hung.
 pub(crate) const ATTACH_PATIENCE: Duration = Duration::from_secs(3);
@@ -112,16 +111,16 @@ impl Setting {
         target: &Target,
         delivery: Delivery,
         start: LogStart,
-    ) -> Result<Subscription, Failure> {
+    ) -> Result<AnySubscriber<Raw>, Failure> {
         self.check_delivery(&target.address, delivery)?;
         let node = self.reader(&target.address)?;
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "subscribing");
-        let subscriber = node.any_subscriber::<Raw>(&target.to_string()).delivery(delivery).start(start);
+        let subscriber = node.any_subscriber::<Raw>(target).delivery(delivery).start(start);
         let opened = subscriber.timeout(ATTACH_PATIENCE).open();
-        let subscription: Subscription =
-            opened.map_err(|error| Failure::from(error).at(&target.address))?.try_into()?;
-        subscription.log_grant();
-        Ok(subscription)
+        let subscriber = opened.map_err(|error| Failure::from(error).at(&target.address))?;
+        let (topic, type_name) = (subscriber.topic(), subscriber.schema().type_name());
+        tracing::info!(target: "fabricast", %topic, type_name, "subscribed");
+        Ok(subscriber)
     }
 
     /// Refuses a delivery that the connection does not have.
@@ -157,7 +156,7 @@ pub(crate) fn log(
     delivery: Delivery,
     start: LogStart,
 ) -> Result<LogSubscriber<Raw>, SubscriberError> {
-    let subscriber = node.log_subscriber::<Raw>(&target.to_string()).delivery(delivery).start(start);
+    let subscriber = node.log_subscriber::<Raw>(target).delivery(delivery).start(start);
     subscriber.timeout(ATTACH_PATIENCE).open()
 }
 

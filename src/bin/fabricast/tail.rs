@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use fabricast::{
-    Delivery, GrantError, LogStart, LogSubscriber, Node, Raw, Sequence, SubscriberError, Target,
+    AnySubscriber, Delivery, GrantError, LogStart, LogSubscriber, Node, Raw, Sequence, SubscriberError,
+    Target,
 };
 
 use super::clock::Deadline;
@@ -13,7 +14,7 @@ use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
 use super::printer::{Form, Printer};
 use super::setting::{Setting, log, target};
-use super::subscription::{Subscription, keep};
+use super::subscription::keep;
 use super::units::duration;
 
 /// How long a record is waited for that is there: it may come over a wire.
@@ -90,8 +91,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let subscriber = arguments.subscribe(&node)?;
     // Begun before the end is known, so that nothing is between the two.
     let until = if arguments.follow { None } else { Some(newest(&node, target)?) };
-    let subscription = Subscription::Log(subscriber.into());
-    subscription.log_grant();
+    let subscriber = AnySubscriber::Log(subscriber.into());
     if let (Some(from), Some(newest)) = (arguments.from, until.filter(|until| until.get() != u64::MAX))
         && from > newest.get()
     {
@@ -105,19 +105,19 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     }
     // Taken only now: until here, Ctrl-C ends the process as it ends any other.
     let interrupt = Interrupt::install()?;
-    let mut printer = Printer::new(&subscription, arguments.form());
-    let mut feed = Feed::new(subscription, (target, "following"), arguments.duration, &interrupt);
+    let mut printer = Printer::new(&subscriber, arguments.form());
+    let mut feed = Feed::new(subscriber, (target, "following"), arguments.duration, &interrupt);
     let mut idle = Deadline::after(PATIENCE);
     let is_done = |feed: &Feed<'_>, printer: &Printer| {
-        let next = feed.subscription.next_sequence();
-        until.is_some_and(|until| next > until) || arguments.count == Some(printer.shown())
+        let last = feed.subscriber.last();
+        until.is_some_and(|until| last >= until) || arguments.count == Some(printer.shown())
     };
     while !is_done(&feed, &printer) {
         match feed.next(keep)? {
             Event::Value(value, _) => printer.value(&value)?,
             Event::Lost(_, lost) => printer.loss(lost)?,
             Event::Nothing if until.is_some() && idle.is_over() => {
-                let next = feed.subscription.next_sequence();
+                let next = feed.subscriber.last().next();
                 let sentence =
                     format!("records of {target} from {next} on cannot be read: they may be damaged");
                 return Err(Failure::new(Exit::No, sentence));

@@ -46,9 +46,9 @@ impl<'a> ValueLine<'a> {
         Ok(Self {
             topic,
             key: None,
-            sequence: sample.sequence.get(),
-            epoch: hex(sample.epoch),
-            published_ns: sample.published_ns,
+            sequence: sample.meta.sequence.get(),
+            epoch: hex(sample.meta.epoch),
+            published_ns: sample.meta.published_ns,
             age_ns: age_ns(sample),
             value,
             encoding,
@@ -71,7 +71,7 @@ pub(crate) fn text(schema: &Schema, sample: &Value) -> Result<String, DecodeErro
 
 /// How long ago it was published, nanoseconds; negative where the publisher's clock is ahead.
 pub(crate) fn age_ns(sample: &Value) -> i64 {
-    output::age_ns(clock::realtime_ns(), sample.published_ns)
+    output::age_ns(clock::realtime_ns(), sample.meta.published_ns)
 }
 
 fn hex(epoch: Epoch) -> String {

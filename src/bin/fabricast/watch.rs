@@ -75,12 +75,12 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         Way::Pull => Delivery::Pull,
         Way::Push => Delivery::Push,
     };
-    let subscription = setting.subscribe_any(target, delivery, LogStart::Newest)?;
+    let subscriber = setting.subscribe_any(target, delivery, LogStart::Newest)?;
     // Taken only now: until here, Ctrl-C ends the process as it ends any other.
     let interrupt = Interrupt::install()?;
     let form = if arguments.json { Form::Json } else { Form::Text };
-    let mut printer = Printer::new(&subscription, form);
-    let mut feed = Feed::new(subscription, (target, "watching"), arguments.duration, &interrupt);
+    let mut printer = Printer::new(&subscriber, form);
+    let mut feed = Feed::new(subscriber, (target, "watching"), arguments.duration, &interrupt);
     while arguments.count.is_none_or(|count| printer.shown() < count) {
         match feed.next(keep)? {
             Event::Value(value, missed) => {

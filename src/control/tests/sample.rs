@@ -26,7 +26,8 @@ pub(crate) fn identity(node: &str) -> Identity {
 }
 
 pub(crate) fn counts(first: u64) -> SubscriberCounts {
-    SubscriberCounts { received: first, conflated: first + 1, torn_retries: first + 2, rejected: first + 3 }
+    let (conflated, torn_retries, rejected, lost) = (first + 1, first + 2, first + 3, first + 4);
+    SubscriberCounts { received: first, conflated, torn_retries, rejected, lost }
 }
 
 pub(crate) fn entry(name: &str) -> TopicEntry {

@@ -7,7 +7,7 @@ use super::{Answer, LinkAttachment, LinkError, LinkState, Parting};
 use crate::control::{NoticeChannel, SubscriberCounts};
 use crate::fabric::{Exposure, FabricError, Registration};
 use crate::memory::Region;
-use crate::repository::state::ReadCounts;
+use crate::repository::SubscriberStats;
 use crate::subscriber::{Attachment, Ear, End, Granted, Source};
 use crate::sync::atomic::Ordering;
 
@@ -79,15 +79,17 @@ impl Attachment for LinkAttachment {
         self.attached.shut.load(Ordering::Acquire)
     }
 
-    fn leave(&self, counts: ReadCounts) {
-        let ReadCounts { received, conflated, torn_retries, rejected } = counts;
+    fn leave(&self, stats: SubscriberStats) {
+        let SubscriberStats { received, conflated, lapped, cut_off, torn_retries, rejected, .. } = stats;
+        let lost = lapped.saturating_add(cut_off);
         let mut state = self.link.state.lock();
         let total = &mut state.total;
         total.received = total.received.saturating_add(received);
         total.conflated = total.conflated.saturating_add(conflated);
         total.torn_retries = total.torn_retries.saturating_add(torn_retries);
         total.rejected = total.rejected.saturating_add(rejected);
-        let counts = SubscriberCounts { received, conflated, torn_retries, rejected };
+        total.lost = total.lost.saturating_add(lost);
+        let counts = SubscriberCounts { received, conflated, torn_retries, rejected, lost };
         state.leave(self.id, counts);
         state.flush();
     }

@@ -80,9 +80,9 @@ impl Served {
 
     fn tell_counts(&self, core: &NodeCore, topic: &TopicName, counts: SubscriberCounts) {
         if let Some(peer) = &self.peer {
-            let SubscriberCounts { received, conflated, torn_retries, rejected } = counts;
+            let SubscriberCounts { received, conflated, torn_retries, rejected, lost } = counts;
             let (peer, topic) = (peer.clone(), topic.clone());
-            core.tell(&Event::Detached { peer, topic, received, conflated, torn_retries, rejected });
+            core.tell(&Event::Detached { peer, topic, received, conflated, torn_retries, rejected, lost });
         }
     }
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::control::RefuseReason;
 use crate::fabric::Address;
 use crate::node::dial::{Invitation, invite};
-use crate::node::{DialError, StateListener};
+use crate::node::{DialError, Listener};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// Every medium with every delivery.
@@ -67,7 +67,7 @@ impl Drop for Desk {
     }
 }
 
-fn next(listener: &StateListener<Value>) -> Option<Result<Observed, SubscriberError>> {
+fn next(listener: &Listener<StateSubscriber<Value>>) -> Option<Result<Observed, SubscriberError>> {
     listener.accept_timeout(Duration::ZERO).map(|accepted| accepted.map(Observed::new)).transpose()
 }
 
@@ -396,7 +396,7 @@ fn a_record_that_is_published_as_soon_as_a_dial_returns_is_received() {
                 accepted.lock().as_mut().and_then(|subscriber| subscriber.try_receive().unwrap())
             });
             let record = received.unwrap_or_else(|| panic!("nothing came, {reach:?}, {delivery:?}"));
-            assert_eq!((record.sequence.get(), record.value), (1, value(1)));
+            assert_eq!((record.meta.sequence.get(), record.value), (1, value(1)));
         });
     }
 }

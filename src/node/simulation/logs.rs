@@ -1,10 +1,10 @@
 //! Logs between whole nodes: what was received and what was told as lost is always all that was published.
 
 use super::*;
-use crate::node::LogListener;
+use crate::node::Listener;
 use crate::publisher::LogPublisher;
 use crate::repository::log::LogStart;
-use crate::subscriber::{LogSubscriber, Observed};
+use crate::subscriber::{LogSubscriber, SubscriberHandle};
 
 /// A subscriber, and the record that comes next.
 struct Follower {
@@ -29,8 +29,8 @@ impl Follower {
     fn take(&mut self) -> Result<bool, ReceiveError> {
         match self.subscriber.try_receive() {
             Ok(Some(record)) => {
-                self.begin(record.sequence);
-                assert_eq!((record.sequence.get(), record.value), (self.next, value(self.next)));
+                self.begin(record.meta.sequence);
+                assert_eq!((record.meta.sequence.get(), record.value), (self.next, value(self.next)));
                 self.next += 1;
                 Ok(true)
             }
@@ -199,7 +199,7 @@ fn take_all(subscriber: &mut LogSubscriber<Value>) -> Result<(), ReceiveError> {
         match subscriber.try_receive() {
             Ok(None) => return Ok(()),
             Ok(Some(record)) => {
-                assert_eq!((record.sequence, record.value), (next, value(next.get())));
+                assert_eq!((record.meta.sequence, record.value), (next, value(next.get())));
             }
             Err(ReceiveError::Lapped { first_lost, count } | ReceiveError::CutOff { first_lost, count }) => {
                 assert_eq!(first_lost, next);
@@ -271,7 +271,8 @@ fn who_was_dialled_has_every_record(reach: Reach) {
         let (start, first) = starts[random.index(3)];
         let delivery = [Delivery::Pull, Delivery::Push][random.index(2)];
         let builder = desk.log_listener::<Value>("topic").delivery(delivery).start(start);
-        let (listener, kept): (LogListener<Value>, _) = (builder.open().unwrap(), Arc::clone(&accepted));
+        let (listener, kept): (Listener<LogSubscriber<Value>>, _) =
+            (builder.open().unwrap(), Arc::clone(&accepted));
         world.spawn(move || {
             kept.lock().extend(listener.accept_timeout(Duration::ZERO).transpose());
             kept.lock().is_empty()

@@ -21,7 +21,7 @@ fn take(subscriber: &mut LogSubscriber<Value>) {
     loop {
         let next = subscriber.next_sequence();
         let Some(record) = subscriber.try_receive().expect("no loss and no end") else { return };
-        assert_eq!((record.sequence, record.value), (next, value(next.get())));
+        assert_eq!((record.meta.sequence, record.value), (next, value(next.get())));
     }
 }
 
@@ -161,9 +161,9 @@ fn state_topics_are_told_too() {
                 world.turn();
                 world.network.clock().advance(1_000_000);
                 if let Ok(Some(sample)) = subscriber.try_receive() {
-                    assert!(sample.sequence.get() > last);
-                    assert_eq!(sample.value, value(sample.sequence.get()));
-                    last = sample.sequence.get();
+                    assert!(sample.meta.sequence.get() > last);
+                    assert_eq!(sample.value, value(sample.meta.sequence.get()));
+                    last = sample.meta.sequence.get();
                 }
                 if last == round {
                     break;
@@ -223,7 +223,7 @@ fn records_of_which_a_read_has_failed_are_read_again_at_once() {
             receive_beside_failures(&world, (failures, &mut subscriber), |subscriber| {
                 let next = subscriber.next_sequence();
                 if let Some(record) = subscriber.try_receive()? {
-                    assert_eq!((record.sequence, record.value), (next, value(next.get())));
+                    assert_eq!((record.meta.sequence, record.value), (next, value(next.get())));
                 }
                 Ok(subscriber.next_sequence() == newest.next())
             });
@@ -258,7 +258,7 @@ fn values_of_which_a_read_has_failed_are_read_again_at_once() {
                 if let Some(sample) = subscriber.try_receive()? {
                     assert_eq!(sample.value, expected);
                 }
-                Ok(subscriber.newest().get() == u64::from(failures))
+                Ok(subscriber.last().get() == u64::from(failures))
             });
         }
         let stats = subscriber.stats();

@@ -9,9 +9,9 @@ type Value = (u64, String);
 type Accepted<T> = std::thread::JoinHandle<Result<Option<StateSubscriber<T>>, SubscriberError>>;
 
 /// Accepts the next publisher, in a thread of its own: whoever dials waits for that.
-fn accept<T: Payload>(listener: &Arc<StateListener<T>>) -> Accepted<T>
+fn accept<T: Payload>(listener: &Arc<Listener<StateSubscriber<T>>>) -> Accepted<T>
 where
-    StateListener<T>: Send + Sync,
+    Listener<StateSubscriber<T>>: Send + Sync,
 {
     let listener = Arc::clone(listener);
     std::thread::spawn(move || listener.accept_timeout(PATIENCE))
@@ -47,7 +47,7 @@ fn a_publisher_that_dials_reaches_the_subscriber_with_its_next_value() {
             for number in 2..200_u64 {
                 let sequence = publisher.publish(&(number, "y".repeat(number as usize % 50))).unwrap();
                 let sample = receive(&mut subscriber);
-                assert_eq!((sample.value.0, sample.sequence, sample.conflated), (number, sequence, 0));
+                assert_eq!((sample.value.0, sample.meta.sequence, sample.conflated), (number, sequence, 0));
             }
             drop(publisher);
             let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
@@ -84,7 +84,7 @@ fn a_publisher_of_a_log_that_dials_reaches_the_subscriber_with_its_next_record()
         drop(publisher);
         for number in first..200 {
             let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record");
-            assert_eq!((record.value.0, record.sequence.get()), (number, number));
+            assert_eq!((record.value.0, record.meta.sequence.get()), (number, number));
         }
         let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
         assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 199), "{error}");

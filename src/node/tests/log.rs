@@ -5,7 +5,7 @@ use crate::repository::log::LogStart;
 use crate::subscriber::{GrantError, LogSubscriber};
 
 fn values<T: Payload>(subscriber: &mut LogSubscriber<T>, count: usize) -> Vec<T::Owned> {
-    subscriber.records().take(count).map(|record| record.unwrap().value).collect()
+    subscriber.samples().take(count).map(|record| record.unwrap().value).collect()
 }
 
 #[test]
@@ -39,8 +39,8 @@ fn every_record_is_received_in_order_from_where_one_asked_to_begin() {
         assert_eq!(subscriber.next_sequence().get(), *first);
         for number in *first..=300 {
             let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
-            assert_eq!((record.sequence.get(), record.value), (number, value(number)));
-            assert_eq!(record.epoch, publisher.epoch());
+            assert_eq!((record.meta.sequence.get(), record.value), (number, value(number)));
+            assert_eq!(record.meta.epoch, publisher.epoch());
         }
         assert!(subscriber.try_receive().unwrap().is_none());
         assert_eq!(subscriber.stats().received, 301 - *first);
@@ -76,7 +76,7 @@ fn who_is_too_slow_is_told_how_many_records_it_missed_and_goes_on() {
     };
     assert_eq!(first_lost.get(), 1);
     let record = subscriber.try_receive().unwrap().expect("a record is left");
-    assert_eq!((record.sequence.get(), record.value), (count + 1, count + 1));
+    assert_eq!((record.meta.sequence.get(), record.value), (count + 1, count + 1));
     let rest = values(&mut subscriber, (10_000 - count - 1) as usize);
     assert_eq!(rest.last(), Some(&10_000));
     let stats = subscriber.stats();
@@ -92,7 +92,7 @@ fn the_last_records_come_before_the_end_of_the_topic() {
     publisher.publish_batch(&[1, 2]).unwrap();
     publisher.append(&3).unwrap();
     drop(publisher);
-    let received: Vec<_> = subscriber.records().map(|record| record.unwrap().value).collect();
+    let received: Vec<_> = subscriber.samples().map(|record| record.unwrap().value).collect();
     assert_eq!(received, [1, 2, 3]);
     let end = subscriber.try_receive().unwrap_err();
     assert!(matches!(end, ReceiveError::Ended { published } if published.get() == 3), "{end}");
@@ -186,7 +186,7 @@ fn records_are_pushed_in_order_from_where_one_asked_to_begin() {
     for (subscriber, first) in &mut subscribers {
         for number in *first..=1500 {
             let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
-            assert_eq!((record.sequence.get(), record.value), (number, number));
+            assert_eq!((record.meta.sequence.get(), record.value), (number, number));
         }
         assert!(subscriber.try_receive().unwrap().is_none());
     }
@@ -209,7 +209,7 @@ fn subscribers_by_push_of_any_speed_account_for_every_record() {
                     let next = subscriber.next_sequence().get();
                     match subscriber.receive_timeout(PATIENCE) {
                         Ok(Some(record)) => {
-                            assert_eq!(record.sequence.get(), next);
+                            assert_eq!(record.meta.sequence.get(), next);
                             assert_eq!(record.value, sized(next, 4000));
                             received += 1;
                         }
@@ -361,6 +361,6 @@ fn who_joins_a_long_ring_late_by_push_has_all_of_it() {
         subscribing.log_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
     for number in 1..=50 {
         let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
-        assert_eq!((record.sequence.get(), record.value), (u64::from(number), value(number)));
+        assert_eq!((record.meta.sequence.get(), record.value), (u64::from(number), value(number)));
     }
 }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use super::*;
 use crate::notice::Bell;
 use crate::publisher::{LogPublisher, StatePublisher};
-use crate::subscriber::{LogSubscriber, NoticePath, Observed};
+use crate::subscriber::{LogSubscriber, NoticePath, SubscriberHandle};
 
 /// Longer than any test takes.
 const SLEEP: Duration = Duration::from_secs(3600);
@@ -16,19 +16,19 @@ const SLEEP: Duration = Duration::from_secs(3600);
 const ROUNDS: u64 = 41;
 
 /// Something that can be received, as its sequence.
-trait Sleeper: Observed + Send + 'static {
+trait Sleeper: SubscriberHandle + Send + 'static {
     fn sleep(&mut self) -> Result<Option<u64>, ReceiveError>;
 }
 
 impl Sleeper for StateSubscriber<u64> {
     fn sleep(&mut self) -> Result<Option<u64>, ReceiveError> {
-        self.receive_timeout(SLEEP).map(|sample| sample.map(|sample| sample.sequence.get()))
+        self.receive_timeout(SLEEP).map(|sample| sample.map(|sample| sample.meta.sequence.get()))
     }
 }
 
 impl Sleeper for LogSubscriber<u64> {
     fn sleep(&mut self) -> Result<Option<u64>, ReceiveError> {
-        self.receive_timeout(SLEEP).map(|record| record.map(|record| record.sequence.get()))
+        self.receive_timeout(SLEEP).map(|record| record.map(|record| record.meta.sequence.get()))
     }
 }
 

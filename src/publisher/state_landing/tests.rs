@@ -13,7 +13,8 @@ use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MA
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
 use crate::publisher::{CopyRoom, Opened, PublishedTopic, PublisherKind, StatePublisher, TopicParts};
-use crate::repository::state::{ReadCounts, ReadFailure, StateReader};
+use crate::repository::state::StateReader;
+use crate::repository::{ReadFailure, Reader as _, SubscriberStats, WriteOrder};
 use crate::sync::atomic::AtomicBool;
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
@@ -174,7 +175,7 @@ struct World {
     target: Arc<Region>,
     reader: StateReader,
     /// What the reader should have counted.
-    expected: ReadCounts,
+    expected: SubscriberStats,
     last: u64,
 }
 
@@ -234,7 +235,7 @@ impl World {
         let closed = Arc::default();
         assert!(topic.lend(Box::new(wire.clone()), &closed, KindOptions::default(), &CopyRoom::new()));
         let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
-        let expected = ReadCounts::default();
+        let expected = SubscriberStats::default();
         Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
     }
 
@@ -259,10 +260,10 @@ impl World {
 
     /// Receives once and checks what comes. Says whether something came.
     fn receive(&mut self, len: impl Fn(u64) -> usize) -> bool {
-        match self.reader.follow(&self.target, || 0) {
+        match self.reader.follow(&self.target, WriteOrder::Writes, || 0) {
             Ok(Some(accepted)) => {
                 let verified = self.reader.verified(accepted);
-                let sequence = verified.header.sequence.get();
+                let sequence = verified.meta.sequence.get();
                 assert!(sequence > self.last && sequence <= self.publisher.newest().get());
                 assert_eq!(verified.payload, payload(sequence, len(sequence)), "value {sequence}");
                 let skipped = if self.last == 0 { 0 } else { sequence - self.last - 1 };
@@ -287,7 +288,7 @@ impl World {
         while self.receive(&len) {}
         assert_eq!(self.last, self.publisher.newest().get(), "the newest value is received");
         let counted = self.reader.counts();
-        assert_eq!(counted, ReadCounts { torn_retries: counted.torn_retries, ..self.expected });
+        assert_eq!(counted, SubscriberStats { torn_retries: counted.torn_retries, ..self.expected });
     }
 }
 
@@ -344,7 +345,7 @@ fn long_values_are_copied_to_a_few_subscribers_a_turn() {
         wire.complete();
         let target = Arc::clone(&wire.0.lock().target);
         let mut reader = StateReader::new(topic.geometry().state().unwrap(), topic.epoch(), topic.topic_id());
-        let accepted = reader.follow(&target, || 0).unwrap().expect("it has the value");
+        let accepted = reader.follow(&target, WriteOrder::Writes, || 0).unwrap().expect("it has the value");
         let verified = reader.verified(accepted);
         assert_eq!(verified.payload, payload(2, LONG));
     }

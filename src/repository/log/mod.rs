@@ -7,8 +7,8 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub use reader::{LogCounts, LogStart};
+pub use reader::LogStart;
 
 pub(crate) use places::{end_between, head, next_end, place_behind, place_between, place_of};
-pub(crate) use reader::{Brought, Contradiction, LogFetch, LogReader, LossReason, Lost, Next, Record, Taken};
+pub(crate) use reader::LogReader;
 pub(crate) use writer::{Appended, LogWriter, RecordTooLong};

@@ -2,20 +2,22 @@ mod fetched;
 mod inline;
 mod landing;
 
-use self::fetched::Fetching;
-pub(crate) use self::fetched::{Brought, LogFetch};
-pub(crate) use self::inline::Contradiction;
+use self::fetched::{Fetching, Purpose};
 use self::inline::Unproven;
 use super::places::entries;
-use crate::id::{Epoch, KindOptions, Sequence, TopicId};
-use crate::layout::WORD;
+use crate::id::{Epoch, Kind, KindOptions, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
     Place, frame_len,
 };
+use crate::layout::{Geometry, WORD};
 use crate::limits;
 use crate::memory::Region;
+use crate::repository::reader::HOT_LINE;
+use crate::repository::{
+    Fetch, Finding, LossReason, Lost, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder,
+};
 use crate::sync::atomic::{Ordering, fence};
 
 /// Where frames stand in a reader's buffer: behind a word in which the run begins that a checksum is made of.
@@ -31,6 +33,7 @@ const UNBOUNDED: Sequence = Sequence::new(u64::MAX);
 #[derive(Debug)]
 pub(crate) struct LogReader {
     geometry: LogGeometry,
+    epoch: Epoch,
     check: FrameCheck,
     /// Where it begins, until it has found that.
     start: Option<LogStart>,
@@ -59,7 +62,7 @@ pub(crate) struct LogReader {
     fetching: Fetching,
     unproven: Unproven,
     suspicion: Option<Suspicion>,
-    /// The last look came to no end: see [`Self::has_more`].
+    /// The last look came to no end: see [`Reader::has_more`].
     has_more: bool,
     /// No record behind this one is taken.
     bound: Sequence,
@@ -67,16 +70,17 @@ pub(crate) struct LogReader {
     said: u64,
     /// From this position on that is to be said anew.
     say_from: u64,
-    counts: LogCounts,
+    counts: SubscriberStats,
 }
 
 /// Where a reader of a log begins.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogStart {
     /// With the oldest record that is left.
     Earliest,
     /// With the next record that is published.
+    #[default]
     Newest,
     /// With this record. Those that are given up already count as lost.
     At(Sequence),
@@ -125,77 +129,10 @@ impl LogStart {
     }
 }
 
-/// What comes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next<'a> {
-    /// A record.
-    Record(Record<'a>),
-    /// Records that are missing before the next one.
-    Lost(Lost),
-}
-
-/// Records that are missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lost {
-    /// The first of them.
-    pub(crate) first: Sequence,
-    /// How many they are.
-    pub(crate) count: u64,
-    /// Why.
-    pub(crate) reason: LossReason,
-}
-
-/// What a reader has taken and holds: see [`LogReader::taken`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Taken {
-    /// A record.
-    Record(TakenRecord),
-    /// Records that are missing before the next one.
-    Lost(Lost),
-}
-
-/// A record that a reader has checked and holds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TakenRecord {
-    header: FrameHeader,
-    /// Where its payload begins in the buffer, words.
-    begin: usize,
-}
-
-/// A record that passed every check, in private memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record<'a> {
-    /// Its sequence.
-    pub(crate) sequence: Sequence,
-    /// When it was published, ns since the Unix epoch.
-    pub(crate) published_ns: u64,
-    /// Its payload, aligned to 8.
-    pub(crate) payload: &'a [u8],
-}
-
-/// Why records are missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LossReason {
-    /// The writer gave them up before they were read.
-    Lapped,
-    /// They stand still and are wrong.
-    Damaged,
-}
-
-/// What a reader of a log has counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct LogCounts {
-    /// Records accepted.
-    pub received: u64,
-    /// Records that were given up before they were read.
-    pub lapped: u64,
-    /// Records that were wrong.
-    pub damaged: u64,
-    /// Records that were given up because they cannot be read any more.
-    pub cut_off: u64,
-    /// Records among those accepted that came with notices and are not what the repository holds.
-    pub withdrawn: u64,
+impl From<LogStart> for KindOptions {
+    fn from(start: LogStart) -> Self {
+        start.options()
+    }
 }
 
 /// A frame that is not what it should be, and that was not given up.
@@ -213,8 +150,10 @@ struct Suspicion {
 
 /// What became of an attempt to take a record from private memory.
 enum Parsed {
-    /// A record, or what is missing before it.
+    /// A record.
     Taken(Taken),
+    /// What is missing before the next one.
+    Lost(Lost),
     /// There is none, or not all of it.
     Part,
     /// A record behind those that may be taken.
@@ -246,6 +185,7 @@ impl LogReader {
             frame_len(geometry.payload_len_max()).max(limits::LOG_FETCH_LEN).min(geometry.capacity());
         Self {
             geometry,
+            epoch,
             check: FrameCheck::new(topic, epoch),
             start: Some(start),
             granted_at: None,
@@ -267,7 +207,7 @@ impl LogReader {
             bound: UNBOUNDED,
             said: 0,
             say_from: u64::MAX,
-            counts: LogCounts::default(),
+            counts: SubscriberStats::default(),
         }
     }
 
@@ -276,90 +216,37 @@ impl LogReader {
         Self { granted_at: Some(newest), ..self }
     }
 
-    /// What has been counted so far.
-    pub(crate) fn counts(&self) -> LogCounts {
-        LogCounts { withdrawn: self.unproven.withdrawn, ..self.counts }
-    }
-
-    /// Finds where to begin, so that what is published from now on is not before that.
-    pub(crate) fn settle(&mut self, memory: &Region) {
-        if let Some(start) = self.start.take() {
-            self.begin(memory, start);
-        }
-    }
-
-    /// Gives up the records up to this one, because they cannot be read any more. Which ones, and how many, if there are any.
-    /// Once: a publisher may say any number.
-    pub(crate) fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
-        if self.counts.cut_off > 0 {
-            return None;
-        }
-        let count = last.get().checked_sub(self.next.get())?.saturating_add(1);
-        let first = std::mem::replace(&mut self.next, last.next());
-        self.counts.cut_off = count;
-        Some((first, count))
-    }
-
-    /// Whether the last look in mapped memory found nothing only because it had copied enough for one call: there may be more.
-    pub(crate) fn has_more(&self) -> bool {
-        self.has_more
-    }
-
     /// The sequence of the record that comes next.
     pub(crate) fn next_sequence(&self) -> Sequence {
         self.next
     }
 
-    /// The sequence of the last record that was received or told as lost.
-    pub(crate) fn last(&self) -> Sequence {
-        Sequence::new(self.next.get().saturating_sub(1))
-    }
-
-    /// The next record, if it is held, whole and right, and follows the last one: what mostly is so. Whatever else there is,
-    /// [`Self::poll`], [`Self::follow`] and [`Self::take`] find out.
+    /// The next record in mapped memory. What is wrong is only told as such if this says that it stays so; otherwise it is looked
+    /// at again later.
     #[inline]
-    pub(crate) fn take_next(&mut self) -> Option<TakenRecord> {
-        let next = self.next;
-        if self.at != Some(next) || next > self.bound || self.position >= self.say_from {
-            return None;
-        }
-        let run = self.buffer.get_mut(self.from - HELD_FROM..self.until)?;
-        let (head, body) = run.get(HELD_FROM..)?.split_first_chunk::<HEADER_WORDS>()?;
-        let header = FrameHeader::parse(*head);
-        let len = header.payload_len as usize;
-        let is_whole = len <= size_of_val(body) && len <= self.geometry.payload_len_max();
-        if header.sequence != next || !is_whole || !self.check.is_right(run, &header) {
-            return None;
-        }
-        Some(self.take_frame(header, frame_len(len) / WORD))
-    }
-
-    /// The next record in mapped memory, or what is missing before it; `None` when there is none yet.
-    #[inline]
-    pub(crate) fn poll(&mut self, memory: &Region) -> Option<Taken> {
-        self.poll_if(memory, |_| true)
-    }
-
-    /// The same. What is wrong is only told as such if this says that it stays so; otherwise it is looked at again later.
-    #[inline]
-    fn poll_if(&mut self, memory: &Region, stays_wrong: impl Fn(&mut Self) -> bool) -> Option<Taken> {
+    fn poll_if(
+        &mut self,
+        memory: &Region,
+        stays_wrong: impl Fn(&mut Self) -> bool,
+    ) -> Result<Option<Taken>, ReadFailure> {
         let mut refills = 0;
         self.has_more = false;
         loop {
             match self.parse(u64::MAX) {
-                Parsed::Taken(taken) => return Some(taken),
-                Parsed::Later => return None,
+                Parsed::Taken(taken) => return Ok(Some(taken)),
+                Parsed::Lost(lost) => return Err(ReadFailure::Lost(lost)),
+                Parsed::Later => return Ok(None),
                 // Whatever stands in memory, this comes to an end.
                 Parsed::Part if refills == limits::LOG_REFILLS_MAX => {
                     self.has_more = true;
-                    return None;
+                    return Ok(None);
                 }
                 Parsed::Part if self.refill(memory) => refills += 1,
-                Parsed::Part if self.from == self.until => return None,
+                Parsed::Part if self.from == self.until => return Ok(None),
                 // A frame that goes on behind the last one is none.
                 Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !stays_wrong(self) => {
                     self.until = self.from;
-                    return None;
+                    return Ok(None);
                 }
                 Parsed::Damaged(words) if !self.doubts => self.pass_damaged(words),
                 Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong => {
@@ -367,24 +254,6 @@ impl LogReader {
                 }
             }
         }
-    }
-
-    /// What was taken last.
-    #[inline]
-    pub(crate) fn taken(&self, taken: Taken) -> Next<'_> {
-        match taken {
-            Taken::Lost(lost) => Next::Lost(lost),
-            Taken::Record(taken) => Next::Record(self.record(taken)),
-        }
-    }
-
-    /// The record that was taken last.
-    #[inline]
-    pub(crate) fn record(&self, TakenRecord { header, begin }: TakenRecord) -> Record<'_> {
-        let words = self.buffer.get(begin..).unwrap_or_default();
-        let bytes: &[u8] = bytemuck::cast_slice(words);
-        let payload = bytes.get(..header.payload_len as usize).unwrap_or_default();
-        Record { sequence: header.sequence, published_ns: header.published_ns, payload }
     }
 
     /// Takes the next record, or what is missing before it, from what is in private memory. Only what begins before this
@@ -397,10 +266,10 @@ impl LogReader {
                     if header.sequence > self.next
                         && let Some(lost) = self.miss(header.sequence)
                     {
-                        return Parsed::Taken(Taken::Lost(lost));
+                        return Parsed::Lost(lost);
                     }
                     if header.sequence == self.next {
-                        return Parsed::Taken(Taken::Record(self.take_frame(header, words)));
+                        return Parsed::Taken(self.take_frame(header, words));
                     }
                     self.pass(words, Some(header.sequence.next()));
                 }
@@ -445,14 +314,16 @@ impl LogReader {
 
     /// Takes the frame of the next record, which is right and has so many words.
     #[inline]
-    fn take_frame(&mut self, header: FrameHeader, words: usize) -> TakenRecord {
+    fn take_frame(&mut self, header: FrameHeader, words: usize) -> Taken {
         let begin = self.from + HEADER_WORDS;
         self.next = header.sequence.next();
         (self.promised, self.doubts) = (Sequence::NONE, false);
         self.counts.received += 1;
         self.last_frame_len = words * WORD;
         self.pass(words, Some(self.next));
-        TakenRecord { header, begin }
+        let FrameHeader { sequence, published_ns, .. } = header;
+        let meta = Meta { sequence, epoch: self.epoch, published_ns };
+        Taken { meta, conflated: 0, begin, len: header.payload_len as usize }
     }
 
     /// Whether the frame that comes next, before this end, has been wrong for so long that it stays so.
@@ -478,7 +349,7 @@ impl LogReader {
         let count = found.get().checked_sub(first.get()).filter(|count| *count > 0)?;
         match reason {
             LossReason::Lapped => self.counts.lapped += count,
-            LossReason::Damaged => self.counts.damaged += count,
+            LossReason::Damaged => self.counts.rejected += count,
         }
         Some(Lost { first, count, reason })
     }
@@ -575,6 +446,145 @@ impl LogReader {
         };
         (self.reason, self.doubts) = (reason, false);
         self.move_to(position, None);
+    }
+}
+
+impl Reader for LogReader {
+    const KIND: Kind = Kind::Log;
+    const WANTS_EACH: bool = true;
+    type Options = LogStart;
+    type Purpose = Purpose;
+
+    fn open(
+        geometry: &Geometry,
+        (epoch, topic): (Epoch, TopicId),
+        granted: Sequence,
+        start: LogStart,
+    ) -> Option<Self> {
+        Some(Self::new(geometry.log()?, epoch, topic, start).granted_at(granted))
+    }
+
+    fn expect_inline(&mut self) {
+        self.unproven.words.reserve_exact(self.unproven_len_max() / WORD);
+    }
+
+    fn has_begun(&self) -> bool {
+        self.start.is_none()
+    }
+
+    fn settle(&mut self, memory: &Region) {
+        if let Some(start) = self.start.take() {
+            self.begin(memory, start);
+        }
+    }
+
+    /// Mostly there is one. Whatever else there is, [`Self::poll`], [`Self::follow`] and [`Self::take_fetched`] find out.
+    #[inline]
+    fn take_held(&mut self) -> Option<Taken> {
+        let next = self.next;
+        if self.at != Some(next) || next > self.bound || self.position >= self.say_from {
+            return None;
+        }
+        let run = self.buffer.get_mut(self.from - HELD_FROM..self.until)?;
+        let (head, body) = run.get(HELD_FROM..)?.split_first_chunk::<HEADER_WORDS>()?;
+        let header = FrameHeader::parse(*head);
+        let len = header.payload_len as usize;
+        let is_whole = len <= size_of_val(body) && len <= self.geometry.payload_len_max();
+        if header.sequence != next || !is_whole || !self.check.is_right(run, &header) {
+            return None;
+        }
+        Some(self.take_frame(header, frame_len(len) / WORD))
+    }
+
+    #[inline]
+    fn poll(&mut self, memory: &Region) -> Result<Option<Taken>, ReadFailure> {
+        self.poll_if(memory, |_| true)
+    }
+
+    #[inline]
+    fn follow(
+        &mut self,
+        landing: &Region,
+        order: WriteOrder,
+        now_ns: impl Fn() -> u64,
+    ) -> Result<Option<Taken>, ReadFailure> {
+        match order {
+            WriteOrder::Words | WriteOrder::FinalWrites => self.follow_if(landing, |_| true),
+            // What is wrong is waited for, but not for ever.
+            WriteOrder::Writes => self.follow_if(landing, |reader| {
+                let end = landing.load_acquire(HOT_END);
+                reader.has_settled(end, now_ns(), limits::ARRIVAL_SETTLED_NS)
+            }),
+        }
+    }
+
+    fn has_more(&self) -> bool {
+        self.has_more
+    }
+
+    fn plan(&self) -> Fetch<Purpose> {
+        self.plan_fetch()
+    }
+
+    fn check(
+        &mut self,
+        mirror: &Region,
+        fetched: &Fetch<Purpose>,
+        now_ns: u64,
+    ) -> Result<Finding<Purpose>, ReadFailure> {
+        self.check_fetched(mirror, fetched, now_ns)
+    }
+
+    fn newest_fetched(&self, mirror: &Region, fetched: &Fetch<Purpose>) -> Option<Sequence> {
+        fetched.ranges.contains(&HOT_LINE).then(|| Sequence::new(mirror.load(HOT_SEQUENCE)))
+    }
+
+    #[inline]
+    fn take_fetched(&mut self) -> Result<Option<Taken>, ReadFailure> {
+        self.take()
+    }
+
+    fn wants_more(&self) -> bool {
+        let is_astray = self.start.is_some() || self.fetching.is_astray;
+        is_astray || self.unproven.is_doubted() || self.held_until() < self.fetching.end
+    }
+
+    fn is_behind(&self) -> bool {
+        let has_room = (self.until - self.from) * WORD <= self.fetch_len;
+        !self.fetching.is_astray && self.start.is_none() && has_room && self.held_until() < self.fetching.end
+    }
+
+    fn take_inline(&mut self, frames: &[u64], _: Sequence, end: u64) -> Finding<Purpose> {
+        let from = end.wrapping_sub(size_of_val(frames) as u64);
+        if self.take_frames(frames, from) { Finding::Something } else { Finding::Nothing }
+    }
+
+    fn is_unproven(&self) -> bool {
+        self.unproven_words() > 0
+    }
+
+    fn last(&self) -> Sequence {
+        Sequence::new(self.next.get().saturating_sub(1))
+    }
+
+    /// Once: a publisher may say any number.
+    fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
+        if self.counts.cut_off > 0 {
+            return None;
+        }
+        let count = last.get().checked_sub(self.next.get())?.saturating_add(1);
+        let first = std::mem::replace(&mut self.next, last.next());
+        self.counts.cut_off = count;
+        Some((first, count))
+    }
+
+    fn counts(&self) -> SubscriberStats {
+        self.counts
+    }
+
+    #[inline]
+    fn held(&self) -> &[u64] {
+        &self.buffer
     }
 }
 

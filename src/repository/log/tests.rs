@@ -9,6 +9,7 @@ use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::Geometry;
 use crate::layout::log::{LogGeometry, RING_OFFSET};
 use crate::memory::{Access, Protection, Region};
+use crate::repository::{Fetch, Finding, LossReason, Lost, ReadFailure, Reader, Taken, Verified, WriteOrder};
 use crate::testkit::random::{Random, amount, each_seed};
 
 const TOPIC: TopicId = TopicId::new(7);
@@ -25,8 +26,24 @@ fn reader(writer: &LogWriter, start: LogStart) -> LogReader {
 
 /// The next record in mapped memory, or what is missing before it.
 fn poll<'a>(reader: &'a mut LogReader, memory: &Region) -> Option<Next<'a>> {
-    let taken = reader.take_next().map(Taken::Record).or_else(|| reader.poll(memory))?;
-    Some(reader.taken(taken))
+    let taken = reader.take_held().map_or_else(|| reader.poll(memory).transpose(), |taken| Some(Ok(taken)));
+    Some(came(reader, taken?))
+}
+
+/// What comes next.
+#[derive(Debug)]
+enum Next<'a> {
+    Record(Verified<'a>),
+    Lost(Lost),
+}
+
+/// What was taken, or is missing.
+fn came(reader: &LogReader, taken: Result<Taken, ReadFailure>) -> Next<'_> {
+    match taken {
+        Ok(taken) => Next::Record(reader.verified(taken)),
+        Err(ReadFailure::Lost(lost)) => Next::Lost(lost),
+        Err(failure) => panic!("{failure:?}"),
+    }
 }
 
 /// The payload of a record, of a length that changes from one to the next.
@@ -44,12 +61,12 @@ fn drain(reader: &mut LogReader, memory: &Region, len_max: usize) -> (u64, u64) 
             None => return (received, lost),
             Some(Next::Record(record)) => {
                 assert!(
-                    next == record.sequence || received + lost == 0,
+                    next == record.meta.sequence || received + lost == 0,
                     "{next} is followed by {}",
-                    record.sequence
+                    record.meta.sequence
                 );
-                assert_eq!(record.payload, payload(record.sequence.get(), len_max));
-                assert_eq!(record.published_ns, record.sequence.get());
+                assert_eq!(record.payload, payload(record.meta.sequence.get(), len_max));
+                assert_eq!(record.meta.published_ns, record.meta.sequence.get());
                 received += 1;
             }
             Some(Next::Lost(Lost { first, count, .. })) => {
@@ -85,7 +102,7 @@ fn nobody_sees_a_record_before_its_batch_is_committed() {
     let mut reader = reader(&writer, LogStart::Earliest);
     for sequence in 1..=20 {
         writer.append(&payload(sequence, 100), sequence).unwrap();
-        assert!(reader.poll(writer.region()).is_none());
+        assert!(reader.poll(writer.region()).unwrap().is_none());
     }
     let appended = writer.commit(1).unwrap();
     assert_eq!((appended.newest, appended.positions[0]), (Sequence::new(20), 0));
@@ -129,7 +146,7 @@ fn what_is_overwritten_is_told_once_with_its_exact_count() {
     }
     assert!(received > 1000 && lost > 1000, "{received} and {lost}");
     assert_eq!(
-        (reader.counts().received, reader.counts().lapped, reader.counts().damaged),
+        (reader.counts().received, reader.counts().lapped, reader.counts().rejected),
         (received, lost, 0)
     );
 }
@@ -146,7 +163,7 @@ fn a_lapped_reader_goes_on_with_a_margin() {
     let frames = (64 << 10) / 8 / 64;
     append(&mut writer, frames - frames / 8 - 1, 40);
     assert!(
-        matches!(poll(&mut reader, writer.region()), Some(Next::Record(record)) if record.sequence == next)
+        matches!(poll(&mut reader, writer.region()), Some(Next::Record(record)) if record.meta.sequence == next)
     );
 }
 
@@ -157,7 +174,7 @@ fn a_reader_begins_where_it_was_asked_to() {
     let first = |start| {
         let mut reader = reader(&writer, start);
         match poll(&mut reader, writer.region()) {
-            Some(Next::Record(record)) => Some((record.sequence.get(), 0)),
+            Some(Next::Record(record)) => Some((record.meta.sequence.get(), 0)),
             Some(Next::Lost(Lost { first, count, .. })) => Some((first.get(), count)),
             None => None,
         }
@@ -175,7 +192,7 @@ fn a_reader_begins_where_it_was_asked_to() {
     assert_eq!(first(LogStart::At(Sequence::NONE)), Some((1, oldest - 1)));
     let empty = self::writer(64 << 10, 40);
     for start in [LogStart::Earliest, LogStart::Newest, LogStart::Back(3), LogStart::At(Sequence::new(9))] {
-        assert!(reader(&empty, start).poll(empty.region()).is_none());
+        assert!(reader(&empty, start).poll(empty.region()).unwrap().is_none());
     }
 }
 
@@ -196,7 +213,7 @@ fn each_flipped_bit_is_told_and_costs_no_other_record() {
             assert_eq!(received + lost, 13, "word {offset:#x} bit {bit}");
             // A length that is wrong hides where the next record begins, and one more may begin before the next entry.
             assert!(lost <= LOST_MAX, "word {offset:#x} bit {bit}: {lost}");
-            assert_eq!((reader.counts().damaged, reader.counts().lapped), (lost, 0));
+            assert_eq!((reader.counts().rejected, reader.counts().lapped), (lost, 0));
         }
     }
 }
@@ -353,7 +370,7 @@ fn a_hot_writer_never_gets_a_wrong_record_accepted_and_none_is_lost_silently() {
     }
     let writer = writing.join().unwrap();
     // However often it is lapped, it has the last ones: nobody overwrites them any more.
-    assert_eq!((received + lost, reader.counts().damaged), (writer.last().get(), 0));
+    assert_eq!((received + lost, reader.counts().rejected), (writer.last().get(), 0));
     assert!(received > 0);
 }
 

@@ -7,6 +7,6 @@ mod writer;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use reader::{Accepted, Fetch, ReadCounts, ReadFailure, StateReader, Step, Verified};
+pub(crate) use reader::StateReader;
 pub(crate) use staged::StagedValue;
 pub(crate) use writer::{Committed, StateWriter, ValueTooLong};

@@ -11,8 +11,9 @@ use super::*;
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::Geometry;
 use crate::layout::header::StaticHeader;
-use crate::layout::state::StateGeometry;
+use crate::layout::state::{SlotHeader, StateGeometry};
 use crate::memory::{Access, Protection, Region};
+use crate::repository::{Finding, ReadFailure, Reader as _, SubscriberStats, WriteOrder};
 
 mod landing;
 
@@ -72,12 +73,14 @@ fn every_length_comes_back_by_every_way_of_writing() {
                     staged.commit(5)
                 }
             };
-            let verified = reader.poll(&region).unwrap().unwrap();
+            let verified = reader.read(&region).unwrap().unwrap();
             assert_eq!(verified.payload, bytes, "length {len}, way {way}");
-            assert_eq!(verified.header.sequence, committed.sequence);
-            assert_eq!((verified.header.encoding, verified.header.published_ns), (9, 5));
+            assert_eq!(verified.meta.sequence, committed.sequence);
+            assert_eq!(verified.meta.published_ns, 5);
+            let header = [0, 1, 2, 3].map(|word| region.load(committed.slot.offset + word * 8));
+            assert_eq!(SlotHeader::parse(header).encoding, 9);
             assert_eq!(verified.conflated, 0);
-            assert!(reader.poll(&region).unwrap().is_none());
+            assert!(reader.read(&region).unwrap().is_none());
         }
     }
 }
@@ -94,10 +97,10 @@ fn a_value_that_is_too_long_is_refused_and_nothing_changes() {
     assert_eq!(staged.room(), 40);
     // Not committed: nothing is published.
     let region = Arc::clone(writer.region());
-    assert_eq!(reader.poll(&region).unwrap().unwrap().payload, b"kept");
+    assert_eq!(reader.read(&region).unwrap().unwrap().payload, b"kept");
     writer.publish(b"next", 1, 0).unwrap();
-    let next = reader.poll(&region).unwrap().unwrap();
-    assert_eq!((next.payload, next.header.sequence), (&b"next"[..], Sequence::new(2)));
+    let next = reader.read(&region).unwrap().unwrap();
+    assert_eq!((next.payload, next.meta.sequence), (&b"next"[..], Sequence::new(2)));
 }
 
 #[test]
@@ -113,8 +116,8 @@ fn a_reader_that_falls_behind_gets_the_newest_and_the_exact_number_it_missed() {
             writer.publish(&payload(published, 64), 1, 0).unwrap();
         }
         let first = reader.last() == Sequence::NONE;
-        let verified = reader.poll(&region).unwrap().unwrap();
-        assert_eq!(verified.header.sequence.get(), published);
+        let verified = reader.read(&region).unwrap().unwrap();
+        assert_eq!(verified.meta.sequence.get(), published);
         assert_eq!(verified.payload, payload(published, 64));
         assert_eq!(verified.conflated, if first { 0 } else { burst - 1 });
         expected_conflated += if first { 0 } else { burst - 1 };
@@ -141,11 +144,11 @@ fn every_flipped_bit_is_found() {
             region.copy_out(0, &mut line);
             assert!(word >= 8 || StaticHeader::parse(&line).is_err());
             let mut reader = reader(&writer);
-            let index = match reader.poll(&region) {
+            let index = match reader.read(&region) {
                 Ok(Some(verified)) => {
-                    let sequence = verified.header.sequence.get();
+                    let sequence = verified.meta.sequence.get();
                     assert_eq!(verified.payload, payload(sequence, 40), "word {word} bit {bit}");
-                    assert_eq!(verified.header.published_ns, sequence);
+                    assert_eq!(verified.meta.published_ns, sequence);
                     0
                 }
                 Ok(None) => 1,
@@ -170,8 +173,8 @@ fn every_cut_is_found() {
         let mut short = vec![0u64; whole.len()];
         bytemuck::cast_slice_mut::<u64, u8>(&mut short)[..cut].copy_from_slice(&bytes[..cut]);
         let region = region_of(&short);
-        if let Ok(Some(verified)) = reader(&writer).poll(&region) {
-            assert_eq!(verified.payload, payload(verified.header.sequence.get(), 40), "cut at {cut}");
+        if let Ok(Some(verified)) = reader(&writer).read(&region) {
+            assert_eq!(verified.payload, payload(verified.meta.sequence.get(), 40), "cut at {cut}");
         }
     }
     // A region that really ends early is not mapped at all.
@@ -185,21 +188,21 @@ fn damage_is_reported_once_and_passed_over() {
     let mut reader = reader(&writer);
     writer.publish(b"good", 1, 0).unwrap();
     let region = region_of(&words(writer.region()));
-    assert_eq!(reader.poll(&region).unwrap().unwrap().payload, b"good");
+    assert_eq!(reader.read(&region).unwrap().unwrap().payload, b"good");
 
     writer.publish(b"passed over", 1, 0).unwrap();
     writer.publish(b"spoilt", 1, 0).unwrap();
     let region = region_of(&words(writer.region()));
     let slot = writer.geometry().slot_offset(Sequence::new(3));
     region.store(slot + 32, region.load(slot + 32) ^ 4);
-    let failure = reader.poll(&region).unwrap_err();
+    let failure = reader.read(&region).unwrap_err();
     assert!(matches!(failure, ReadFailure::Damaged { sequence, .. } if sequence.get() == 3), "{failure:?}");
-    assert!(reader.poll(&region).unwrap().is_none());
+    assert!(reader.read(&region).unwrap().is_none());
     assert_eq!((reader.counts().rejected, reader.counts().torn_retries), (1, 0));
 
     writer.publish(b"good again", 1, 0).unwrap();
     let region = region_of(&words(writer.region()));
-    let verified = reader.poll(&region).unwrap().unwrap();
+    let verified = reader.read(&region).unwrap().unwrap();
     assert_eq!((verified.payload, verified.conflated), (&b"good again"[..], 1));
     assert_eq!(reader.counts().conflated, 1);
 }
@@ -213,9 +216,9 @@ fn broken_stamps_are_reported_once_and_passed_over() {
     let region = region_of(&words(writer.region()));
     let tail = writer.geometry().slot_offset(Sequence::new(2)) + StateGeometry::tail_offset(6);
     region.store(tail, region.load(tail) ^ 1);
-    let failure = reader.poll(&region).unwrap_err();
+    let failure = reader.read(&region).unwrap_err();
     assert_eq!(failure, ReadFailure::BrokenStamps { sequence: Sequence::new(2) });
-    assert!(reader.poll(&region).unwrap().is_none());
+    assert!(reader.read(&region).unwrap().is_none());
     assert_eq!(reader.counts().rejected, 1);
 }
 
@@ -226,9 +229,9 @@ fn values_of_another_epoch_or_topic_are_not_accepted() {
     let region = Arc::clone(writer.region());
     let other_epoch = Epoch::new(1).unwrap();
     let mut foreign = StateReader::new(writer.geometry(), other_epoch, TOPIC);
-    assert!(matches!(foreign.poll(&region), Err(ReadFailure::ForeignEpoch { found: 0xfeed, .. })));
+    assert!(matches!(foreign.read(&region), Err(ReadFailure::ForeignEpoch { found: 0xfeed, .. })));
     let mut foreign = StateReader::new(writer.geometry(), epoch(), TopicId::new(78));
-    assert!(matches!(foreign.poll(&region), Err(ReadFailure::Damaged { .. })));
+    assert!(matches!(foreign.read(&region), Err(ReadFailure::Damaged { .. })));
 }
 
 #[test]
@@ -239,8 +242,8 @@ fn a_claimed_length_beyond_the_maximum_is_an_error() {
     let slot = writer.geometry().slot_offset(Sequence::new(1));
     for len in [65, 1 << 20, u64::from(u32::MAX)] {
         region.store(slot + 16, len);
-        let failure = reader(&writer).poll(&region).unwrap_err();
-        assert_eq!(failure, ReadFailure::ImpossibleLen { sequence: Sequence::new(1), len });
+        let failure = reader(&writer).read(&region).unwrap_err();
+        assert_eq!(failure, ReadFailure::ImpossibleLen { sequence: Sequence::new(1), len, max: 64 });
     }
 }
 
@@ -257,7 +260,7 @@ fn random_memory_never_verifies() {
             state ^= state << 17;
             region.store(offset, if state.is_multiple_of(3) { state % 9 } else { state });
         }
-        assert!(!matches!(reader(&writer).poll(&region), Ok(Some(_))));
+        assert!(!matches!(reader(&writer).read(&region), Ok(Some(_))));
     }
 }
 
@@ -290,16 +293,16 @@ fn a_mirror_fetched_in_any_order_gives_only_whole_values() {
         }
         let last = reader.last();
         fetch = match reader.check(&mirror, &fetch, published) {
-            Ok(Step::Value(accepted)) => {
-                let verified = reader.verified(accepted);
-                let sequence = verified.header.sequence;
+            Ok(Finding::Taken(taken)) => {
+                let verified = reader.verified(taken);
+                let sequence = verified.meta.sequence;
                 assert!(sequence > last);
                 assert_eq!(verified.payload, payload(sequence.get(), 72));
                 values += 1;
                 reader.plan()
             }
-            Ok(Step::Fetch(fetch)) => fetch,
-            Ok(Step::Nothing) => reader.plan(),
+            Ok(Finding::More(fetch)) => fetch,
+            Ok(_) => reader.plan(),
             Err(_) => {
                 retries += 1;
                 reader.plan()
@@ -329,9 +332,9 @@ fn a_hot_writer_never_gets_a_torn_value_accepted() {
     let (mut last, mut in_vain) = (0, 0);
     // One is received at least.
     while reader.counts().received < 300_000 && (last == 0 || in_vain < 1_000_000) {
-        match reader.poll(&memory) {
+        match reader.read(&memory) {
             Ok(Some(verified)) => {
-                let sequence = verified.header.sequence.get();
+                let sequence = verified.meta.sequence.get();
                 assert!(sequence > last);
                 assert_eq!(verified.payload, expected[(sequence % 997) as usize], "sequence {sequence}");
                 last = sequence;
@@ -359,9 +362,9 @@ fn a_fetching_reader_finds_values_behind_a_damaged_head_stamp() {
                 }
             }
             fetch = match reader.check(&mirror, &fetch, now_ns) {
-                Ok(Step::Value(accepted)) => return Some(reader.verified(accepted).header.sequence.get()),
-                Ok(Step::Fetch(next)) => next,
-                Ok(Step::Nothing) => return None,
+                Ok(Finding::Taken(taken)) => return Some(reader.verified(taken).meta.sequence.get()),
+                Ok(Finding::More(next)) => next,
+                Ok(_) => return None,
                 Err(_) => reader.plan(),
             };
         }

@@ -1,13 +1,20 @@
 //! Where a subscriber begins that was granted a topic while its publisher goes on.
 
+use std::sync::Arc;
+
 use super::*;
-use crate::id::{TopicId, TopicName};
+use crate::clock::Clock;
+use crate::id::{Delivery, Epoch, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::log::{HEADER_LEN, LogGeometry};
-use crate::memory::Protection;
+use crate::limits;
+use crate::memory::{Protection, Region};
 use crate::payload::Raw;
-use crate::repository::log::LogWriter;
-use crate::subscriber::subscription::{Attachment, Granted};
+use crate::repository::SubscriberStats;
+use crate::repository::log::{LogStart, LogWriter};
+use crate::subscriber::{
+    Attachment, End, Granted, ReceiveError, Source, SubscriberHandle as _, Subscription,
+};
 use crate::testkit::clock::VirtualClock;
 
 /// A session in which nothing happens, or the topic has ended with this record.
@@ -25,7 +32,7 @@ impl Attachment for Quiet {
         self.published.map(|published| End::Ended { published })
     }
 
-    fn leave(&self, _: ReadCounts) {}
+    fn leave(&self, _: SubscriberStats) {}
 }
 
 /// A repository of a log whose ring has so many bytes.
@@ -103,7 +110,7 @@ fn the_next_record_is_the_one_behind_the_grant() {
         assert_eq!(subscriber.next_sequence().get(), first);
         for number in first..=8 {
             let record = subscriber.try_receive().unwrap().expect("a record");
-            assert_eq!((record.sequence.get(), &record.value[..]), (number, &number.to_le_bytes()[..]));
+            assert_eq!((record.meta.sequence.get(), &record.value[..]), (number, &number.to_le_bytes()[..]));
         }
         assert!(subscriber.try_receive().unwrap().is_none());
     };
@@ -159,7 +166,7 @@ fn a_wrong_frame_is_waited_for_where_it_may_be_put_right() {
         let start = (Delivery::Push, LogStart::Earliest);
         let Opened { mut subscriber, clock } = subscribe_to(source, &writer, start, (Sequence::NONE, quiet));
         for number in 1..=3 {
-            assert_eq!(subscriber.try_receive().unwrap().unwrap().sequence.get(), number);
+            assert_eq!(subscriber.try_receive().unwrap().unwrap().meta.sequence.get(), number);
         }
         if !may_lose && !has_ended {
             assert!(subscriber.try_receive().unwrap().is_none());
@@ -172,6 +179,6 @@ fn a_wrong_frame_is_waited_for_where_it_may_be_put_right() {
         assert!(
             matches!(told, ReceiveError::DamagedRecords { first_lost, count } if (first_lost, count) == expected)
         );
-        assert_eq!(subscriber.try_receive().unwrap().unwrap().sequence.get(), 5);
+        assert_eq!(subscriber.try_receive().unwrap().unwrap().meta.sequence.get(), 5);
     }
 }

@@ -1,23 +1,28 @@
 //! What a subscriber fetches over a wire, and how it waits for that.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::*;
 use crate::clock::{Clock, saturate};
 use crate::control::ControlError;
-use crate::fabric::{ByteRange, Waker};
-use crate::id::{Delivery, TopicId, TopicName};
+use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, Waker};
+use crate::id::{Delivery, Epoch, Sequence, TopicId, TopicName};
 use crate::layout::header::{HOT_OFFSET, HOT_SEQUENCE};
 use crate::layout::state::StateGeometry;
 use crate::layout::{Geometry, LINE, WORD};
-use crate::memory::Protection;
+use crate::limits;
+use crate::memory::{Protection, Region};
 use crate::notice::{BELL_LEN, Bell};
-use crate::payload::Raw;
+use crate::payload::{Payload as _, Raw};
+use crate::repository::SubscriberStats;
 use crate::repository::state::StateWriter;
-use crate::subscriber::listening::Listening;
-use crate::subscriber::subscription::{Attachment, End, Granted};
+use crate::subscriber::{
+    Attachment, End, Granted, Listening, ReceiveError, Source, SubscriberHandle as _, Subscription,
+};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 const LEN_MAX: usize = 100_000;
@@ -144,7 +149,7 @@ impl Attachment for Attached {
         self.0.lock().clone()
     }
 
-    fn leave(&self, _: ReadCounts) {}
+    fn leave(&self, _: SubscriberStats) {}
 }
 
 struct Setup {
@@ -160,14 +165,19 @@ fn a_heart_on_another_host_is_judged_by_its_beats() {
     let Setup { clock, mut subscriber, .. } = setup(false);
     let stale = Duration::from_nanos(limits::HEARTBEAT_STALE_NS);
     for heartbeat_ns in [1, u64::MAX / 2] {
-        assert_eq!(subscriber.subscription.heart_stands_ns(heartbeat_ns), 0, "the first look");
+        assert_eq!(subscriber.core.subscription.heart_stands_ns(heartbeat_ns), 0, "the first look");
         clock.pause(stale);
-        assert!(subscriber.subscription.heart_stands_ns(heartbeat_ns) >= limits::HEARTBEAT_STALE_NS);
-        assert_eq!(subscriber.subscription.heart_stands_ns(heartbeat_ns + 1), 0, "it beats again");
+        assert!(subscriber.core.subscription.heart_stands_ns(heartbeat_ns) >= limits::HEARTBEAT_STALE_NS);
+        assert_eq!(subscriber.core.subscription.heart_stands_ns(heartbeat_ns + 1), 0, "it beats again");
     }
 }
 
 fn setup(can_wait: bool) -> Setup {
+    setup_at(Sequence::NONE, can_wait)
+}
+
+/// A subscriber that was granted its topic when this was the newest value.
+fn setup_at(newest: Sequence, can_wait: bool) -> Setup {
     let geometry = StateGeometry::new(8, LEN_MAX).unwrap();
     let topic: TopicName = "topic".parse().unwrap();
     let (topic_id, epoch) = (TopicId::of(&topic), Epoch::new(7).unwrap());
@@ -188,14 +198,14 @@ fn setup(can_wait: bool) -> Setup {
         schema: Raw::schema().unwrap(),
         key: 0,
         address: 0,
-        newest: Sequence::NONE,
+        newest,
     };
     let clock = Arc::new(BusyClock::default());
     let source = Source::Remote(Box::new(wire));
     let attached = Arc::new(Attached::default());
     let subscription =
         Subscription::new(granted, source, Arc::clone(&attached) as _, Arc::clone(&clock) as _);
-    let subscriber = StateSubscriber::new(subscription).unwrap();
+    let subscriber = StateSubscriber::open(subscription, ()).unwrap();
     Setup { remote, clock, attached, subscriber }
 }
 
@@ -204,8 +214,9 @@ impl Setup {
     fn look(&mut self) -> (Option<u64>, Vec<usize>) {
         self.remote.lock().posted.clear();
         let received = loop {
-            let received = self.subscriber.try_receive_ref().unwrap().map(|sample| sample.sequence.get());
-            if received.is_some() || self.subscriber.fetching.is_none() {
+            let received =
+                self.subscriber.try_receive_ref().unwrap().map(|sample| sample.meta.sequence.get());
+            if received.is_some() || self.subscriber.core.fetching.is_none() {
                 break received;
             }
         };
@@ -292,7 +303,7 @@ fn a_blocking_receive_waits_for_what_is_being_fetched() {
     let mut setup = setup(true);
     setup.publish(LEN_MAX);
     let sample = setup.subscriber.receive_timeout(Duration::from_secs(1)).unwrap().unwrap();
-    assert_eq!((sample.value.len(), sample.sequence.get()), (LEN_MAX, 1));
+    assert_eq!((sample.value.len(), sample.meta.sequence.get()), (LEN_MAX, 1));
     assert_eq!(setup.clock.pauses.load(Ordering::Relaxed), 0);
     // Between two looks that found nothing new it pauses.
     assert!(setup.subscriber.receive_timeout(Duration::from_millis(10)).unwrap().is_none());
@@ -306,7 +317,7 @@ fn a_blocking_receive_pauses_where_nothing_can_be_waited_for() {
     let mut setup = setup(false);
     setup.publish(64);
     let sample = setup.subscriber.receive_timeout(Duration::from_secs(1)).unwrap().unwrap();
-    assert_eq!(sample.sequence.get(), 1);
+    assert_eq!(sample.meta.sequence.get(), 1);
     assert!(setup.subscriber.receive_timeout(Duration::from_millis(10)).unwrap().is_none());
     let pauses = setup.clock.pauses.load(Ordering::Relaxed);
     assert!((50..=100).contains(&pauses), "{pauses} pauses");
@@ -318,7 +329,7 @@ fn who_sleeps_at_a_bell_pauses_between_looks_for_a_promise_that_is_not_kept() {
     let Setup { clock, mut subscriber, .. } = setup(false);
     let allocate = |len| Arc::new(Region::allocate(len, Protection::PeersWrite).unwrap());
     let memory = allocate(4096);
-    let subscription = &mut subscriber.subscription;
+    let subscription = &mut subscriber.core.subscription;
     subscription.source = Source::Mapped(Arc::clone(&memory));
     subscription.listen(Listening::Bell(Bell::new(allocate(BELL_LEN))));
     for (promise, pauses) in [(9, 0), (9, 1), (9, 2), (10, 2), (10, 3)] {
@@ -371,7 +382,7 @@ fn a_last_value_that_was_not_pushed_any_more_is_reported_before_the_end() {
             setup.publish(64);
         }
         let landing = Arc::clone(setup.remote.lock().writer.region());
-        setup.subscriber.subscription.source = Source::Mapped(landing);
+        setup.subscriber.core.subscription.source = Source::Mapped(landing);
         assert_eq!(setup.subscriber.try_receive().unwrap().is_some(), received);
         *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(3) });
         let first = if received { 2 } else { 1 };
@@ -385,12 +396,11 @@ fn a_subscriber_that_receives_nothing_is_cut_off_from_the_value_that_was_there_a
     for (granted, published, cut_off) in
         [(1000, 1000, (1000, 1)), (1000, 1002, (1000, 3)), (0, 2, (1, 2)), (0, u64::MAX, (1, u64::MAX))]
     {
-        let mut setup = setup(false);
-        setup.subscriber.subscription.granted.newest = Sequence::new(granted);
+        let mut setup = setup_at(Sequence::new(granted), false);
         setup.remote.lock().failing = Some(|| FabricError::Closed);
         *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(published) });
         assert_eq!(setup.end(), (Some(cut_off), published), "granted at {granted}");
-        assert_eq!(setup.subscriber.stats().conflated, cut_off.1);
+        assert_eq!(setup.subscriber.stats().cut_off, cut_off.1);
     }
 }
 

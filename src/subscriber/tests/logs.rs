@@ -124,7 +124,7 @@ impl World {
         match self.subscriber.try_receive() {
             Ok(None) => {}
             Ok(Some(record)) => {
-                assert_eq!(record.sequence.get(), self.next);
+                assert_eq!(record.meta.sequence.get(), self.next);
                 if record.value.first() == Some(&FORGED) {
                     assert_eq!(self.contradictions, 0, "{} after it was switched off", self.next);
                     self.forged.get_or_insert(self.next);

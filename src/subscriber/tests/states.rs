@@ -46,7 +46,7 @@ impl World {
         let line = Geometry::from(geometry).static_header(EPOCH, topic_id(), 0);
         let writer = StateWriter::new(Arc::clone(&memory), geometry, &line);
         let Ends { net, receiver, attached, subscription } = subscribe(seed, &memory, geometry.into());
-        let subscriber = StateSubscriber::new(subscription).unwrap();
+        let subscriber = StateSubscriber::open(subscription, ()).unwrap();
         Self { writer, net, receiver, attached, subscriber, last: (0, false), contradictions: 0 }
     }
 
@@ -81,7 +81,7 @@ impl World {
             }
             Err(error) => panic!("{error}"),
             Ok(Some(sample)) => {
-                let sequence = sample.sequence.get();
+                let sequence = sample.meta.sequence.get();
                 assert!(sequence > self.last.0, "{sequence} after {:?}", self.last);
                 let is_forged = sample.value.first() == Some(&FORGED);
                 assert!(is_forged || sample.value == payload(sequence), "{sequence}: {:?}", sample.value);

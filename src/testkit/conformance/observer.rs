@@ -2,7 +2,7 @@
 
 use crate::id::Epoch;
 use crate::limits;
-use crate::repository::state::{ReadCounts, ReadFailure, Verified};
+use crate::repository::{ReadFailure, SubscriberStats, Verified};
 
 /// The time of publishing that the suite gives a value, ns.
 pub(super) fn published_ns(sequence: u64) -> u64 {
@@ -27,7 +27,7 @@ pub(super) struct Observer {
     last: u64,
     /// The position of the last value that was accepted.
     accepted: u64,
-    counts: ReadCounts,
+    counts: SubscriberStats,
     /// Looks that its reader has taken at fetched memory.
     looks: u64,
     /// Values passed over before one that was reported, to be told with the next value.
@@ -38,7 +38,7 @@ pub(super) struct Observer {
 
 impl Observer {
     pub(super) fn new(epoch: Epoch, len_max: usize) -> Self {
-        let (counts, failures) = (ReadCounts::default(), Vec::new());
+        let (counts, failures) = (SubscriberStats::default(), Vec::new());
         Self { epoch, len_max, first: None, last: 0, accepted: 0, counts, looks: 0, untold: 0, failures }
     }
 
@@ -70,12 +70,12 @@ impl Observer {
 
     /// Checks a value that a reader accepted. It must not be older than `floor`.
     pub(super) fn value(&mut self, value: &Verified<'_>, floor: u64) {
-        let sequence = value.header.sequence.get();
+        let sequence = value.meta.sequence.get();
         assert!(sequence > self.last, "{sequence} after {}", self.last);
         assert!(sequence >= floor, "{sequence}, but {floor} was there");
         assert_eq!(value.payload, payload(self.epoch, sequence, self.len_max), "the payload of {sequence}");
-        assert_eq!(value.header.epoch, self.epoch.get());
-        assert_eq!(value.header.published_ns, published_ns(sequence));
+        assert_eq!(value.meta.epoch, self.epoch);
+        assert_eq!(value.meta.published_ns, published_ns(sequence));
         let skipped = if self.last == 0 { 0 } else { sequence - self.last - 1 };
         let untold = std::mem::take(&mut self.untold);
         assert_eq!(value.conflated, skipped + untold, "values between {} and {sequence}", self.last);
@@ -100,8 +100,8 @@ impl Observer {
     }
 
     /// Checks the counts that the reader has kept.
-    pub(super) fn check(&self, counts: ReadCounts) {
-        let own = ReadCounts { torn_retries: counts.torn_retries, ..self.counts };
+    pub(super) fn check(&self, counts: SubscriberStats) {
+        let own = SubscriberStats { torn_retries: counts.torn_retries, ..self.counts };
         assert_eq!(counts, own);
     }
 }

@@ -8,7 +8,7 @@ use super::subscriber::Subscriber;
 use crate::fabric::Fabric;
 use crate::id::{Delivery, Epoch};
 use crate::layout::state::StateGeometry;
-use crate::repository::state::ReadFailure;
+use crate::repository::ReadFailure;
 use crate::testkit::random::Random;
 
 /// Most rounds that subscribers may take to catch up.

@@ -11,7 +11,10 @@ use crate::fabric::{
 use crate::id::{Delivery, Epoch, TopicId};
 use crate::layout::state::StateGeometry;
 use crate::memory::Region;
-use crate::repository::state::{Fetch, ReadFailure, StateReader, Step};
+use crate::repository::state::StateReader;
+use crate::repository::{Fetch, Finding, ReadFailure, Reader, WriteOrder};
+
+type StateFetch = Fetch<<StateReader as Reader>::Purpose>;
 
 /// A process that subscribes.
 #[derive(Debug)]
@@ -51,7 +54,7 @@ enum Source {
 /// A read under way, or to be posted.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
-    fetch: Fetch,
+    fetch: StateFetch,
     /// The newest position when the look that it belongs to began.
     floor: u64,
 }
@@ -176,7 +179,7 @@ impl Source {
         floor: u64,
     ) -> Result<(), FabricError> {
         match self {
-            Self::Mapped(region) => match reader.poll(region) {
+            Self::Mapped(region) => match reader.read(region) {
                 Ok(Some(value)) => observer.value(&value, floor),
                 Ok(None) => assert!(reader.last().get() >= floor, "the newest value is {floor}"),
                 Err(failure) => observer.failure(failure, reader.last().get()),
@@ -184,13 +187,9 @@ impl Source {
             // The newest value may be on its way.
             Self::Landing { landing, has_word_order } => {
                 let now_ns = observer.tick();
-                let received = match has_word_order {
-                    true => reader.poll(landing.region()),
-                    false => reader
-                        .follow(landing.region(), || now_ns)
-                        .map(|accepted| accepted.map(|accepted| reader.verified(accepted))),
-                };
-                match received {
+                let order = if *has_word_order { WriteOrder::Words } else { WriteOrder::Writes };
+                let taken = reader.follow(landing.region(), order, || now_ns);
+                match taken.map(|taken| taken.map(|taken| reader.verified(taken))) {
                     Ok(Some(value)) => observer.value(&value, 0),
                     Ok(None) => {}
                     Err(failure) => observer.failure(failure, reader.last().get()),
@@ -222,14 +221,14 @@ fn check(
     observer: &mut Observer,
     mirror: &Region,
     Posted { fetch, floor }: Posted,
-) -> Option<Fetch> {
+) -> Option<StateFetch> {
     let failure: ReadFailure = match reader.check(mirror, &fetch, observer.tick()) {
-        Ok(Step::Value(accepted)) => {
-            observer.value(&reader.verified(accepted), floor);
+        Ok(Finding::Taken(taken)) => {
+            observer.value(&reader.verified(taken), floor);
             return None;
         }
-        Ok(Step::Fetch(next)) => return Some(next),
-        Ok(Step::Nothing) => {
+        Ok(Finding::More(next)) => return Some(next),
+        Ok(Finding::Something | Finding::Nothing) => {
             assert!(reader.last().get() >= floor, "the newest value is {floor}");
             return None;
         }

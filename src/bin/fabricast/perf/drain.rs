@@ -3,7 +3,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use fabricast::measure::Ring;
-use fabricast::{Address, LogSubscriber, LogSubscriberStats, Raw, ReceiveError, Sequence};
+use fabricast::{Address, LogSubscriber, Raw, ReceiveError, Sequence, SubscriberStats};
 use rustix::process::Signal;
 
 use super::super::failure::{Exit, Failure};
@@ -103,7 +103,7 @@ impl Drain {
         loop {
             match subscriber.try_receive_ref() {
                 Ok(Some(record)) => {
-                    newest = record.sequence.get();
+                    newest = record.meta.sequence.get();
                     match pattern::is_right(record.bytes, shape.len, newest) {
                         true => seen.verified += 1,
                         false => seen.rejected += 1,
@@ -136,7 +136,7 @@ impl Drain {
     }
 
     fn seen(&self) -> Seen {
-        let LogSubscriberStats { lapped, rejected, .. } = self.subscriber.stats();
+        let SubscriberStats { lapped, rejected, .. } = self.subscriber.stats();
         Seen { lost: lapped, rejected: self.seen.rejected + rejected, ..self.seen }
     }
 }

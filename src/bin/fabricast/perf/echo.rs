@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fabricast::measure::Floor;
 use fabricast::{
-    Node, Raw, ReceiveError, Sequence, StateListener, StatePublisher, StateSubscriber, SubscriberStats,
+    Listener, Node, Raw, ReceiveError, Sequence, StatePublisher, StateSubscriber, SubscriberStats,
 };
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -74,8 +74,8 @@ impl Manner {
     ) -> Result<Option<(u64, Option<u64>)>, ReceiveError> {
         let number = |sequence: Sequence, bytes: &[u8]| (sequence.get(), marked(bytes, len));
         Ok(match self {
-            Self::Looking => subscriber.try_receive_ref()?.map(|it| number(it.sequence, it.bytes)),
-            Self::Waiting => subscriber.receive_timeout(WAIT)?.map(|it| number(it.sequence, &it.value)),
+            Self::Looking => subscriber.try_receive_ref()?.map(|it| number(it.meta.sequence, it.bytes)),
+            Self::Waiting => subscriber.receive_timeout(WAIT)?.map(|it| number(it.meta.sequence, &it.value)),
         })
     }
 
@@ -138,7 +138,7 @@ pub(super) fn tell_addresses(node: &Node, mode: Mode) -> Result<(), Trouble> {
 }
 
 /// What waits for a process that measures: it dials, with values of one of the modes.
-struct Listeners([(Mode, StateListener<Raw>); 3]);
+struct Listeners([(Mode, Listener<StateSubscriber<Raw>>); 3]);
 
 impl Listeners {
     fn open(node: &Node) -> Result<Self, Trouble> {
@@ -244,8 +244,13 @@ impl Echo {
     }
 
     fn seen(&self) -> Seen {
-        let SubscriberStats { torn_retries, conflated, rejected, .. } = self.subscriber.stats();
+        let SubscriberStats { torn_retries, conflated, cut_off, rejected, .. } = self.subscriber.stats();
         let rejected = self.seen.rejected + rejected;
-        Seen { verified: self.seen.verified - self.seen.rejected, torn_retries, lost: conflated, rejected }
+        Seen {
+            verified: self.seen.verified - self.seen.rejected,
+            torn_retries,
+            lost: conflated + cut_off,
+            rejected,
+        }
     }
 }

@@ -61,8 +61,8 @@ fn watch(
             Err(error) => return Err(Failure::from(error).into()),
         }
     }
-    let SubscriberStats { torn_retries, conflated, rejected, .. } = subscriber.stats();
-    Ok(Seen { torn_retries, lost: conflated, rejected: seen.rejected + rejected, ..seen })
+    let SubscriberStats { torn_retries, conflated, cut_off, rejected, .. } = subscriber.stats();
+    Ok(Seen { torn_retries, lost: conflated + cut_off, rejected: seen.rejected + rejected, ..seen })
 }
 
 impl Followers {

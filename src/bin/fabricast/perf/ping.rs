@@ -300,9 +300,9 @@ impl Ping<'_> {
 
     /// What this end has counted.
     fn seen(&self) -> Seen {
-        let SubscriberStats { torn_retries, conflated, rejected, .. } = self.subscriber.stats();
+        let SubscriberStats { torn_retries, conflated, cut_off, rejected, .. } = self.subscriber.stats();
         let verified = self.seen.verified - self.seen.rejected;
-        Seen { verified, torn_retries, lost: conflated, rejected: rejected + self.seen.rejected }
+        Seen { verified, torn_retries, lost: conflated + cut_off, rejected: rejected + self.seen.rejected }
     }
 }
 

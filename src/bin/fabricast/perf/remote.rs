@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fabricast::{
-    Address, Delivery, LogListener, LogPublisher, LogSubscriber, Node, Raw, ReceiveError, Sequence,
+    Address, Delivery, Listener, LogPublisher, LogSubscriber, Node, Raw, ReceiveError, Sequence,
     StatePublisher, StateSubscriber,
 };
 
@@ -81,7 +81,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
 
 /// A subscription to the records of whoever dials next. `None` when the process was asked to end.
 fn accept(
-    listeners: &[LogListener<Raw>],
+    listeners: &[Listener<LogSubscriber<Raw>>],
     interrupt: &Interrupt,
 ) -> Result<Option<LogSubscriber<Raw>>, Trouble> {
     while !interrupt.came() {
@@ -103,7 +103,7 @@ impl Receiver {
         loop {
             match self.subscriber.try_receive_ref() {
                 Ok(Some(record)) => {
-                    match pattern::is_right(record.bytes, len, record.sequence.get()) {
+                    match pattern::is_right(record.bytes, len, record.meta.sequence.get()) {
                         true => self.seen.verified += 1,
                         false => self.seen.rejected += 1,
                     }

@@ -13,7 +13,8 @@ use crate::layout::log::RING_OFFSET;
 use crate::memory::Protection;
 use crate::payload::Raw;
 use crate::publisher::{CopyRoom, LogPublisher, Opened, PublishedTopic, PublisherKind, TopicParts};
-use crate::repository::log::{LogReader, LogStart, LossReason, Lost, Next};
+use crate::repository::log::{LogReader, LogStart};
+use crate::repository::{LossReason, Lost, ReadFailure, Reader as _, WriteOrder};
 use crate::sync::atomic::AtomicBool;
 use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
@@ -229,25 +230,28 @@ impl Subscriber {
             let next = self.reader.next_sequence();
             assert_eq!(next.get(), self.told() + 1, "each record once, and in order");
             let now_ns = self.now_ns;
-            let taken = match self.way.0.lock().medium {
+            let order = match self.way.0.lock().medium {
+                Medium::Memory => WriteOrder::Words,
                 // What is wrong there is waited for.
-                Medium::Wire => self.reader.follow_late(&self.target, || now_ns),
-                Medium::Memory | Medium::Lossy(_) => self.reader.follow(&self.target),
+                Medium::Wire => WriteOrder::Writes,
+                Medium::Lossy(_) => WriteOrder::FinalWrites,
             };
-            let Some(taken) = taken else { return number };
-            match self.reader.taken(taken) {
-                Next::Record(record) => {
-                    assert_eq!(record.sequence, next);
+            match self.reader.follow(&self.target, order, || now_ns) {
+                Ok(None) => return number,
+                Ok(Some(taken)) => {
+                    let record = self.reader.verified(taken);
+                    assert_eq!(record.meta.sequence, next);
                     assert_eq!(record.payload, payload(next.get(), len_max));
                     self.received += 1;
                 }
-                Next::Lost(Lost { first, count, reason }) => {
+                Err(ReadFailure::Lost(Lost { first, count, reason })) => {
                     assert!(first == next && count > 0);
                     match reason {
                         LossReason::Lapped => self.lapped += count,
                         LossReason::Damaged => self.damaged += count,
                     }
                 }
+                Err(failure) => panic!("{failure:?}"),
             }
         }
         count

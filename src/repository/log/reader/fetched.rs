@@ -1,48 +1,31 @@
 //! Logs that have to be fetched over a wire.
 //!
-//! A reader asks for [`LogReader::plan`], has those ranges fetched into a mirror of the repository, hands that to
-//! [`LogReader::check`], and takes records with [`LogReader::take`] until there are none. While it takes what it holds, the
+//! A reader asks for [`LogReader::plan_fetch`], has those ranges fetched into a mirror of the repository, hands that to
+//! [`LogReader::check_fetched`], and takes records with [`LogReader::take`] until there are none. While it takes what it holds, the
 //! next batch may be under way.
 //!
 //! Where the end of the log is known, frames before it are whole, and one that is not was given up meanwhile or is damaged.
 //! Behind it a reader that keeps up fetches what the next record would take, with the hot line in the same batch: if the
 //! record is there that was one round trip, and if not, nothing is wrong.
 
-use super::{Contradiction, HELD_FROM, LogReader, LossReason, Parsed, Taken};
+use super::{HELD_FROM, LogReader, Parsed};
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{HOT_END, RING_OFFSET};
-use crate::layout::{ByteRange, LINE, WORD};
+use crate::layout::{ByteRange, WORD};
 use crate::limits;
 use crate::memory::Region;
+use crate::repository::reader::{HOT_LINE, NOTHING};
+use crate::repository::{Fetch, Finding, LossReason, ReadFailure, Reader as _, Taken};
 
-/// What to fetch before the next check.
+/// What a fetch is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LogFetch {
-    /// Those that are not empty, the first ones.
-    pub(super) ranges: [ByteRange; 2],
-    /// What they are.
-    pub(super) purpose: Purpose,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// The hot line and the index, to find where to go on.
     Orientation,
     /// Frames from this position on, and perhaps the hot line. Those before `end` are whole.
     Frames { from: u64, end: u64, has_hot_line: bool },
     /// Frames that came inline, so many bytes from this position on, to be compared; and the hot line.
     Proof { from: u64, len: usize },
-}
-
-/// What a fetch has brought.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Brought {
-    /// Records, or knowledge of where they are.
-    Something,
-    /// The reader has taken, or holds, all that there is.
-    Nothing,
-    /// That what came inline is not what the repository holds.
-    Contradiction(Contradiction),
 }
 
 /// What a reader knows of a log that it fetches.
@@ -55,21 +38,16 @@ pub(super) struct Fetching {
     /// How much more the log has when it goes on, as far as one can guess, bytes.
     predicted: usize,
     /// What was fetched last is not what it should be: it has to be found out where to go on.
-    is_astray: bool,
+    pub(super) is_astray: bool,
 }
 
-/// The line that tells the end.
-pub(super) const HOT_LINE: ByteRange = ByteRange { offset: HOT_OFFSET, len: LINE };
 /// Everything that tells where records are.
 const ORIENTATION: ByteRange = ByteRange { offset: HOT_OFFSET, len: RING_OFFSET - HOT_OFFSET };
-/// What is not fetched.
-pub(super) const NOTHING: ByteRange = ByteRange { offset: 0, len: 0 };
-
 impl LogReader {
     /// What to fetch next.
-    pub(crate) fn plan(&self) -> LogFetch {
+    pub(super) fn plan_fetch(&self) -> Fetch<Purpose> {
         if self.start.is_some() || self.fetching.is_astray {
-            return LogFetch { ranges: [ORIENTATION, NOTHING], purpose: Purpose::Orientation };
+            return Fetch { ranges: [ORIENTATION, NOTHING], purpose: Purpose::Orientation };
         }
         if self.is_unproven() {
             return self.proof();
@@ -88,29 +66,22 @@ impl LogReader {
             (false, _) => [HOT_LINE, NOTHING],
         };
         let has_hot_line = has_hot_line || frames.len == 0;
-        LogFetch { ranges, purpose: Purpose::Frames { from, end, has_hot_line } }
-    }
-
-    /// Whether more is known to be there than is held: it may be fetched while that is taken.
-    pub(crate) fn is_behind(&self) -> bool {
-        let has_room = (self.until - self.from) * WORD <= self.fetch_len;
-        !self.fetching.is_astray && self.start.is_none() && has_room && self.held_until() < self.fetching.end
-    }
-
-    /// Whether something has to be fetched before this reader can tell whether there is anything new.
-    pub(crate) fn wants_more(&self) -> bool {
-        let is_astray = self.start.is_some() || self.fetching.is_astray;
-        is_astray || self.unproven.is_doubted() || self.held_until() < self.fetching.end
+        Fetch { ranges, purpose: Purpose::Frames { from, end, has_hot_line } }
     }
 
     /// Takes over what was fetched into a mirror of the repository.
-    pub(crate) fn check(&mut self, mirror: &Region, fetched: &LogFetch, now_ns: u64) -> Brought {
+    pub(super) fn check_fetched(
+        &mut self,
+        mirror: &Region,
+        fetched: &Fetch<Purpose>,
+        now_ns: u64,
+    ) -> Result<Finding<Purpose>, ReadFailure> {
         let (from, end, has_hot_line) = match fetched.purpose {
             Purpose::Frames { from, end, has_hot_line } => (from, end, has_hot_line),
             Purpose::Proof { from, len } => return self.prove(mirror, from, len),
             Purpose::Orientation => {
                 self.orient(mirror, now_ns);
-                return Brought::Something;
+                return Ok(Finding::Something);
             }
         };
         let known = self.fetching.end;
@@ -133,31 +104,32 @@ impl LogReader {
             self.fetching.predicted = grown.max(self.last_frame_len).min(limits::PREDICTED_LEN_MAX);
         }
         let is_all = self.position >= self.fetching.end && !has_grown;
-        if is_all && !self.holds_a_frame() { Brought::Nothing } else { Brought::Something }
+        Ok(if is_all && !self.holds_a_frame() { Finding::Nothing } else { Finding::Something })
     }
 
     /// The next record in private memory, or what is missing before it; `None` when more has to be fetched.
     #[inline]
-    pub(crate) fn take(&mut self) -> Option<Taken> {
+    pub(super) fn take(&mut self) -> Result<Option<Taken>, ReadFailure> {
         loop {
             let is_sure = |it: &Self| it.position < it.fetching.sure;
             match self.parse(self.fetching.sure) {
-                Parsed::Taken(taken) => return Some(taken),
+                Parsed::Taken(taken) => return Ok(Some(taken)),
+                Parsed::Lost(lost) => return Err(ReadFailure::Lost(lost)),
                 // The rest of it can be fetched; one that goes on behind the last frame is none.
-                Parsed::Part if is_sure(self) && self.held_until() < self.fetching.end => return None,
-                Parsed::Later => return None,
+                Parsed::Part if is_sure(self) && self.held_until() < self.fetching.end => return Ok(None),
+                Parsed::Later => return Ok(None),
                 // It was not known to be there.
                 Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !is_sure(self) => {
                     self.until = self.from;
                     self.drop_untaken();
-                    return None;
+                    return Ok(None);
                 }
                 Parsed::Damaged(words) if self.is_settled() && !self.doubts => self.pass_damaged(words),
                 Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong => {
                     self.until = self.from;
                     self.drop_untaken();
                     self.fetching.is_astray = true;
-                    return None;
+                    return Ok(None);
                 }
             }
         }
@@ -212,18 +184,5 @@ impl LogReader {
     /// Whether the frame that comes next is known to stay wrong.
     fn is_settled(&self) -> bool {
         self.suspicion.is_some_and(|it| it.is_settled && it.position == self.position)
-    }
-}
-
-impl LogFetch {
-    /// The ranges, in order. A range may be fetched before or while the one before it is.
-    pub(crate) fn ranges(&self) -> &[ByteRange] {
-        let count = self.ranges.iter().take_while(|range| range.len > 0).count();
-        self.ranges.split_at(count).0
-    }
-
-    /// Whether the hot line is among them.
-    pub(crate) fn has_hot_line(&self) -> bool {
-        self.ranges.contains(&HOT_LINE)
     }
 }

@@ -4,7 +4,7 @@
 //! repository is read next, and compared with what stands there at its position. The publisher commits records before it sends
 //! the notice, and nothing inline is taken while a read is under way: every read finds them, unless they are overwritten already.
 
-use super::fetched::{Brought, HOT_LINE, LogFetch, NOTHING, Purpose};
+use super::fetched::Purpose;
 use super::{LogReader, aligned};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
@@ -12,21 +12,21 @@ use crate::layout::log::{FrameHeader, HEADER_WORDS, HOT_END, HOT_START, frame_le
 use crate::layout::{ByteRange, WORD};
 use crate::limits;
 use crate::memory::Region;
+use crate::repository::reader::{HOT_LINE, NOTHING};
+use crate::repository::{Fetch, Finding, ReadFailure, Reader as _};
 use crate::sync::atomic::{Ordering, fence};
 
 /// What came inline since the repository was last read.
 #[derive(Debug, Default)]
 pub(super) struct Unproven {
     /// Its frames. Those that the reader has not taken yet may be anything.
-    words: Vec<u64>,
+    pub(super) words: Vec<u64>,
     /// Where they begin.
     from: u64,
     /// The first frame that was not the same in the repository. It may have been overwritten while it was fetched.
     doubted: Option<Doubted>,
     /// The repository has contradicted them once: nothing inline is taken any more.
     is_off: bool,
-    /// Records that were received and are not what the repository holds.
-    pub(super) withdrawn: u64,
 }
 
 impl Unproven {
@@ -43,32 +43,16 @@ struct Doubted {
     sequence: Sequence,
 }
 
-/// Records that came inline and are not what the repository holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Contradiction {
-    /// The first of them, which is the next one now.
-    pub(crate) first: Sequence,
-    /// The last record that came inline.
-    pub(crate) told: Sequence,
-    /// The newest record in the repository.
-    pub(crate) found: Sequence,
-}
-
 impl LogReader {
-    /// Makes room for what comes with notices, so that taking it allocates nothing.
-    pub(crate) fn expect_inline(&mut self) {
-        self.unproven.words.reserve_exact(self.unproven_len_max() / WORD);
-    }
-
     /// How much that came inline is kept until the repository is read next, bytes.
-    fn unproven_len_max(&self) -> usize {
+    pub(super) fn unproven_len_max(&self) -> usize {
         limits::NOTICE_UNPROVEN_LEN_MAX.min(self.geometry.capacity() / 2)
     }
 
     /// Takes frames that came with a notice, and that stand at this position. Whether they follow what it holds, and there is
     /// room for them before those that came earlier are compared with the repository. They are checked as if they had been
     /// fetched, and what they say is not known to be true.
-    pub(crate) fn take_inline(&mut self, frames: &[u64], from: u64) -> bool {
+    pub(super) fn take_frames(&mut self, frames: &[u64], from: u64) -> bool {
         let held_until = self.held_until();
         // Before the first record that was asked for nobody receives them, so that there would be nothing to withdraw.
         let is_received = self.at == Some(self.next);
@@ -92,13 +76,8 @@ impl LogReader {
         true
     }
 
-    /// Whether records were taken that came inline and were not compared with the repository yet.
-    pub(crate) fn is_unproven(&self) -> bool {
-        self.unproven_words() > 0
-    }
-
     /// Words of the frames that came inline and were taken.
-    fn unproven_words(&self) -> usize {
+    pub(super) fn unproven_words(&self) -> usize {
         let taken = self.position.saturating_sub(self.unproven.from) / WORD as u64;
         usize::try_from(taken).unwrap_or(usize::MAX).min(self.unproven.words.len())
     }
@@ -111,30 +90,35 @@ impl LogReader {
 
     /// What to fetch to compare them with the repository. After a difference the hot line alone: it tells whether the frame was
     /// overwritten while it was fetched.
-    pub(super) fn proof(&self) -> LogFetch {
+    pub(super) fn proof(&self) -> Fetch<Purpose> {
         let from = self.unproven.from;
         let offset = self.geometry.offset(from);
         let len = if self.unproven.doubted.is_some() { 0 } else { self.unproven_words() * WORD };
         let len = len.min(self.geometry.rest(from)) / WORD * WORD;
         let ranges = if len > 0 { [ByteRange { offset, len }, HOT_LINE] } else { [HOT_LINE, NOTHING] };
-        LogFetch { ranges, purpose: Purpose::Proof { from, len } }
+        Fetch { ranges, purpose: Purpose::Proof { from, len } }
     }
 
     /// Compares what was fetched with what came inline.
-    pub(super) fn prove(&mut self, mirror: &Region, from: u64, len: usize) -> Brought {
+    pub(super) fn prove(
+        &mut self,
+        mirror: &Region,
+        from: u64,
+        len: usize,
+    ) -> Result<Finding<Purpose>, ReadFailure> {
         self.fetching.end = self.fetching.end.max(mirror.load(HOT_END));
         if from != self.unproven.from || !self.is_unproven() {
-            return Brought::Something;
+            return Ok(Finding::Something);
         }
         // Acquire: what was fetched is not older than the read.
         fence(Ordering::Acquire);
         let (end, start) = (aligned(mirror.load(HOT_END)), aligned(mirror.load(HOT_START)));
         if let Some(doubted) = self.unproven.doubted.take() {
             if start <= doubted.position {
-                return self.withdraw(doubted, mirror);
+                return Err(self.withdraw(doubted, mirror));
             }
             self.pass_proven(start);
-            return Brought::Something;
+            return Ok(Finding::Something);
         }
         let differs = |at: u64, words: &[u64]| {
             let first = self.geometry.offset(at);
@@ -148,17 +132,17 @@ impl LogReader {
             let behind = at.wrapping_add((words * WORD) as u64);
             // A frame that is longer goes on at the other end of the ring, which no frame does.
             let Some((frame, after)) = rest.split_at_checked(words).filter(|_| behind <= end) else {
-                return self.withdraw(doubted, mirror);
+                return Err(self.withdraw(doubted, mirror));
             };
             if differs(at, frame) {
                 self.pass_proven(at);
                 self.unproven.doubted = Some(doubted);
-                return Brought::Something;
+                return Ok(Finding::Something);
             }
             (rest, at) = (after, behind);
         }
         self.pass_proven(at);
-        Brought::Something
+        Ok(Finding::Something)
     }
 
     /// Takes note that the frames before this position are what the repository holds, or were overwritten there. It may be in
@@ -182,14 +166,14 @@ impl LogReader {
 
     /// Goes back to this frame, and takes nothing inline any more.
     #[cold]
-    fn withdraw(&mut self, Doubted { position, sequence }: Doubted, mirror: &Region) -> Brought {
+    fn withdraw(&mut self, Doubted { position, sequence }: Doubted, mirror: &Region) -> ReadFailure {
         let (told, found) = (self.last(), Sequence::new(mirror.load(HOT_SEQUENCE)));
-        self.unproven.withdrawn += self.next.get().saturating_sub(sequence.get());
+        self.counts.withdrawn += self.next.get().saturating_sub(sequence.get());
         (self.unproven.is_off, self.unproven.doubted) = (true, None);
         self.unproven.words.clear();
         self.next = sequence;
         (self.doubts, self.suspicion) = (false, None);
         self.move_to(position, Some(sequence));
-        Brought::Contradiction(Contradiction { first: sequence, told, found })
+        ReadFailure::Contradicted { first: sequence, told, found }
     }
 }

@@ -9,36 +9,25 @@
 //! up, where writes take their time, and the start that says so is on its way: only what stays wrong without that is told as
 //! damaged. Where writes may be lost, that start may be lost too, and nothing is waited for: what is not right is told as damaged.
 
-use super::{LogReader, Taken, UNBOUNDED};
+use super::{LogReader, UNBOUNDED};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
-use crate::layout::log::{HOT_END, LANDING_TAKEN};
+use crate::layout::log::LANDING_TAKEN;
 use crate::limits;
 use crate::memory::Region;
+use crate::repository::{ReadFailure, Taken};
 
 impl LogReader {
-    /// The next record in a landing region where all writes appear in order, or what is missing before it; `None` when there is
-    /// none yet.
+    /// The next record in a landing region. What is wrong is only told as such if this says that it stays so.
     #[inline]
-    pub(crate) fn follow(&mut self, memory: &Region) -> Option<Taken> {
-        self.follow_if(memory, |_| true)
-    }
-
-    /// The same where only whole writes appear in order. What is wrong is waited for, but not for ever: see
-    /// [`limits::ARRIVAL_SETTLED_NS`]. The time is only asked for then.
-    #[inline]
-    pub(crate) fn follow_late(&mut self, memory: &Region, now_ns: impl Fn() -> u64) -> Option<Taken> {
-        let has_settled = |reader: &mut Self| {
-            reader.has_settled(memory.load_acquire(HOT_END), now_ns(), limits::ARRIVAL_SETTLED_NS)
-        };
-        self.follow_if(memory, has_settled)
-    }
-
-    #[inline]
-    fn follow_if(&mut self, memory: &Region, stays_wrong: impl Fn(&mut Self) -> bool) -> Option<Taken> {
+    pub(super) fn follow_if(
+        &mut self,
+        memory: &Region,
+        stays_wrong: impl Fn(&mut Self) -> bool,
+    ) -> Result<Option<Taken>, ReadFailure> {
         let is_bounded = self.bound != UNBOUNDED;
-        let mut taken = if is_bounded { self.poll_if(memory, &stays_wrong) } else { None };
-        if taken.is_none() {
+        let mut taken = if is_bounded { self.poll_if(memory, &stays_wrong) } else { Ok(None) };
+        if matches!(taken, Ok(None)) {
             let newest = Sequence::new(memory.load(HOT_SEQUENCE));
             if std::mem::replace(&mut self.bound, newest) != newest {
                 taken = self.poll_if(memory, &stays_wrong);
@@ -46,7 +35,7 @@ impl LogReader {
         }
         let part = self.geometry.capacity() as u64 / limits::LOG_TAKEN_PARTS;
         let unsaid = self.position.wrapping_sub(self.said);
-        if unsaid >= part || (unsaid > 0 && taken.is_none()) {
+        if unsaid >= part || (unsaid > 0 && matches!(taken, Ok(None))) {
             self.said = self.position;
             self.say_from = self.position.saturating_add(part);
             // Release: what was copied was copied before this is seen, and the publisher writes there again.

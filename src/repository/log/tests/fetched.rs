@@ -10,7 +10,7 @@ use crate::limits;
 struct Remote {
     reader: LogReader,
     mirror: Region,
-    fetching: Option<(LogFetch, Vec<usize>)>,
+    fetching: Option<(Fetch<<LogReader as Reader>::Purpose>, Vec<usize>)>,
     random: Random,
     now_ns: u64,
     posted: Vec<Vec<ByteRange>>,
@@ -59,13 +59,17 @@ impl Remote {
         loop {
             let next = self.reader.next_sequence();
             let first = self.received + self.lost == 0;
-            let next_held = self.reader.take_next().map(Taken::Record);
-            let Some(taken) = next_held.or_else(|| self.reader.take()) else { break };
-            match self.reader.taken(taken) {
+            let held = self.reader.take_held().map(Ok);
+            let Some(taken) = held.or_else(|| self.reader.take_fetched().transpose()) else { break };
+            match came(&self.reader, taken) {
                 Next::Record(record) => {
-                    assert!(first || record.sequence == next, "{next} is followed by {}", record.sequence);
-                    assert_eq!(record.payload, payload(record.sequence.get(), self.len_max));
-                    assert_eq!(record.published_ns, record.sequence.get());
+                    assert!(
+                        first || record.meta.sequence == next,
+                        "{next} is followed by {}",
+                        record.meta.sequence
+                    );
+                    assert_eq!(record.payload, payload(record.meta.sequence.get(), self.len_max));
+                    assert_eq!(record.meta.published_ns, record.meta.sequence.get());
                     self.received += 1;
                 }
                 Next::Lost(Lost { first: missing, count, .. }) => {
@@ -77,7 +81,7 @@ impl Remote {
         let complete = self.fetching.take_if(|(_, words)| words.is_empty());
         let Some((fetched, _)) = complete else { return true };
         self.now_ns += 1_000_000;
-        self.reader.check(&self.mirror, &fetched, self.now_ns) == Brought::Something
+        matches!(self.reader.check(&self.mirror, &fetched, self.now_ns), Ok(Finding::Something))
     }
 
     /// Reads until it has all there is.
@@ -177,7 +181,7 @@ fn what_was_given_up_before_it_was_fetched_is_told_exactly() {
         remote.fetching = None;
         remote.drain(&writer);
         assert_eq!(remote.received + remote.lost, writer.last().get());
-        assert_eq!(remote.reader.counts().damaged, 0, "seed {seed}");
+        assert_eq!(remote.reader.counts().rejected, 0, "seed {seed}");
         assert!(remote.received > 50, "{} and {}", remote.received, remote.lost);
     });
 }
@@ -197,7 +201,7 @@ fn each_flipped_bit_that_is_fetched_is_told_and_costs_no_other_record() {
             remote.drain(&writer);
             assert_eq!(remote.received + remote.lost, 13, "word {offset:#x} bit {bit}");
             assert!(remote.lost <= LOST_MAX, "word {offset:#x} bit {bit}: {}", remote.lost);
-            assert_eq!((remote.reader.counts().damaged, remote.reader.counts().lapped), (remote.lost, 0));
+            assert_eq!((remote.reader.counts().rejected, remote.reader.counts().lapped), (remote.lost, 0));
         }
     }
 }
@@ -247,9 +251,9 @@ fn the_rest_of_the_ring_that_was_left_out_a_round_ago_hides_no_record() {
     remote.len_max = 0;
     let take = |remote: &mut Remote| {
         let mut sequences = Vec::new();
-        while let Some(taken) = remote.reader.take() {
-            match remote.reader.taken(taken) {
-                Next::Record(record) => sequences.push(record.sequence.get()),
+        while let Some(taken) = remote.reader.take_fetched().transpose() {
+            match came(&remote.reader, taken) {
+                Next::Record(record) => sequences.push(record.meta.sequence.get()),
                 Next::Lost(lost) => panic!("{lost:?}"),
             }
         }
@@ -260,7 +264,7 @@ fn the_rest_of_the_ring_that_was_left_out_a_round_ago_hides_no_record() {
         plan.ranges().iter().for_each(|range| copy(&writer, &remote.mirror, range));
         let brought = remote.reader.check(&remote.mirror, &plan, 0);
         take(&mut remote);
-        if brought == Brought::Nothing {
+        if matches!(brought, Ok(Finding::Nothing)) {
             break;
         }
     }
@@ -272,11 +276,11 @@ fn the_rest_of_the_ring_that_was_left_out_a_round_ago_hides_no_record() {
     copy(&writer, &remote.mirror, frames);
     let newest = publish(&mut writer, 30).newest;
     copy(&writer, &remote.mirror, hot_line);
-    remote.reader.check(&remote.mirror, &plan, 0);
+    remote.reader.check(&remote.mirror, &plan, 0).unwrap();
     assert!(take(&mut remote).is_empty());
     let plan = remote.reader.plan();
     plan.ranges().iter().for_each(|range| copy(&writer, &remote.mirror, range));
-    remote.reader.check(&remote.mirror, &plan, 0);
+    remote.reader.check(&remote.mirror, &plan, 0).unwrap();
     assert_eq!(take(&mut remote), [newest.get()]);
 }
 

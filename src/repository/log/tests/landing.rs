@@ -52,12 +52,11 @@ impl Landing {
     fn take(&mut self, now_ns: u64) -> (Vec<u64>, Vec<(u64, u64)>) {
         let (mut received, mut damaged) = (Vec::new(), Vec::new());
         loop {
-            let held = self.reader.take_next().map(Taken::Record);
-            let Some(taken) = held.or_else(|| self.reader.follow_late(&self.region, || now_ns)) else {
-                break;
-            };
-            match self.reader.taken(taken) {
-                Next::Record(record) => received.push(record.sequence.get()),
+            let held = self.reader.take_held().map(Ok);
+            let follow = || self.reader.follow(&self.region, WriteOrder::Writes, || now_ns).transpose();
+            let Some(taken) = held.or_else(follow) else { break };
+            match came(&self.reader, taken) {
+                Next::Record(record) => received.push(record.meta.sequence.get()),
                 Next::Lost(Lost { first, count, reason }) => {
                     assert_eq!(reason, LossReason::Damaged);
                     damaged.push((first.get(), count));

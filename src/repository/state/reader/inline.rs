@@ -5,19 +5,21 @@
 //! was posted after the value was taken finds that value, or a later one. Nothing inline is taken while a read is under way, so
 //! every read was.
 
-use super::{Accepted, Expected, Fetch, HOT_LINE, ReadFailure, StateReader};
+use super::{Expected, StateReader};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::{SLOT_SIZES, SlotHeader, StateGeometry, slot_len};
 use crate::layout::{ByteRange, WORD};
 use crate::limits;
 use crate::memory::Region;
+use crate::repository::reader::HOT_LINE;
+use crate::repository::{Fetch, ReadFailure, Reader as _, Taken};
 
 /// The values that came inline since the repository was last read.
 #[derive(Debug, Default)]
 pub(super) struct Unproven {
     /// The slot of the last of them; empty when there are none.
-    slot: Vec<u64>,
+    pub(super) slot: Vec<u64>,
     /// The last value before them.
     proven: Sequence,
     /// What was counted then.
@@ -25,21 +27,13 @@ pub(super) struct Unproven {
     conflated: u64,
     /// The repository has contradicted them once: nothing inline is taken any more.
     is_off: bool,
-    /// Values that were received and are not known to have been published.
-    withdrawn: u64,
 }
 
 impl StateReader {
-    /// Makes room for what comes with notices, so that taking it allocates nothing.
-    pub(crate) fn expect_inline(&mut self) {
-        let len_max = slot_len(self.geometry.payload_len_max()).min(limits::NOTICE_DATAGRAM_LEN_MAX);
-        self.unproven.slot.reserve_exact(len_max / WORD);
-    }
-
     /// Takes the slot of this sequence from a notice, and checks it as if it had been fetched. Nothing happens if it is not
     /// newer than the last value, not whole, or further ahead of the repository than can be believed at once: see
     /// [`limits::NOTICE_LEAD_MAX`].
-    pub(crate) fn take_inline(&mut self, slot: &[u64], sequence: Sequence) -> Option<Accepted> {
+    pub(super) fn take_slot(&mut self, slot: &[u64], sequence: Sequence) -> Option<Taken> {
         let is_first = !self.is_unproven();
         let proven = if is_first { self.last } else { self.unproven.proven };
         let lead = sequence.get().saturating_sub(proven.get());
@@ -55,31 +49,21 @@ impl StateReader {
         }
         self.slot.get_mut(..run.len())?.copy_from_slice(run);
         let (received, conflated) = (self.counts.received, self.counts.conflated);
-        let accepted = self.verify(sequence, len, *tail).ok()?;
+        let taken = self.verify(sequence, len, *tail).ok()?;
         if is_first {
-            let Unproven { is_off, withdrawn, .. } = self.unproven;
+            let is_off = self.unproven.is_off;
             let kept = std::mem::take(&mut self.unproven.slot);
-            self.unproven = Unproven { slot: kept, proven, received, conflated, is_off, withdrawn };
+            self.unproven = Unproven { slot: kept, proven, received, conflated, is_off };
         }
         self.unproven.slot.clear();
         self.unproven.slot.extend_from_slice(slot);
-        Some(accepted)
-    }
-
-    /// Whether the last value came inline, and was not compared with the repository yet.
-    pub(crate) fn is_unproven(&self) -> bool {
-        !self.unproven.slot.is_empty()
-    }
-
-    /// Values that were received inline, and that the repository did not confirm.
-    pub(crate) fn withdrawn(&self) -> u64 {
-        self.unproven.withdrawn
+        Some(taken)
     }
 
     /// What to fetch to compare the last value with the slot of the repository, if that has this length.
-    pub(super) fn proof(&self, payload_len: usize) -> Fetch {
+    pub(super) fn proof(&self, payload_len: usize) -> Fetch<Expected> {
         let slot = self.geometry.slot_range(self.last, payload_len);
-        Fetch { ranges: [HOT_LINE, slot], expected: Expected::Proof(self.last) }
+        Fetch { ranges: [HOT_LINE, slot], purpose: Expected::Proof(self.last) }
     }
 
     /// Compares what was fetched with the last value, which came inline: what to fetch before that can be told. The words may
@@ -87,9 +71,9 @@ impl StateReader {
     pub(super) fn prove(
         &mut self,
         mirror: &Region,
-        fetched: &Fetch,
+        fetched: &Fetch<Expected>,
         sequence: Sequence,
-    ) -> Result<Option<Fetch>, ReadFailure> {
+    ) -> Result<Option<Fetch<Expected>>, ReadFailure> {
         if sequence != self.last || !self.is_unproven() {
             return Ok(None);
         }
@@ -130,7 +114,7 @@ impl StateReader {
     fn withdraw(&mut self, found: Sequence) -> ReadFailure {
         let Unproven { proven, received, conflated, .. } = self.unproven;
         let told = std::mem::replace(&mut self.last, proven);
-        self.unproven.withdrawn += self.counts.received - received;
+        self.counts.withdrawn += self.counts.received - received;
         self.unproven.slot.clear();
         self.unproven.is_off = true;
         self.counts.conflated = conflated;

@@ -4,12 +4,13 @@
 //! slot. What begins to appear in one may take a while to be all there; but then the value before it is, as it was
 //! written before.
 
-use super::{Accepted, ReadFailure, Rejection, StateReader, spin};
+use super::{Rejection, StateReader, spin};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::{SLOT_SIZES, SlotHeader, StateGeometry};
 use crate::limits;
 use crate::memory::Region;
+use crate::repository::{ReadFailure, Taken};
 
 /// Where a walk over the slots has come to.
 #[derive(Clone, Copy, Debug)]
@@ -32,20 +33,20 @@ impl Walk {
 impl StateReader {
     /// The newest whole value of a landing region where only whole writes appear in order, if it is newer than the
     /// last one. A value that is not all there yet is waited for, but not for ever: see
-    /// [`limits::ARRIVAL_SETTLED_NS`]. The time is only asked for then. The value is for [`Self::verified`].
+    /// [`limits::ARRIVAL_SETTLED_NS`]. The time is only asked for then.
     #[inline]
-    pub(crate) fn follow(
+    pub(super) fn follow_writes(
         &mut self,
         memory: &Region,
         now_ns: impl Fn() -> u64,
-    ) -> Result<Option<Accepted>, ReadFailure> {
+    ) -> Result<Option<Taken>, ReadFailure> {
         loop {
             let walk = self.walk(memory);
             if walk.newest == self.last {
                 return Ok(None);
             }
             let rejection = match self.take_stamped(memory, walk.newest) {
-                Ok(accepted) => return Ok(Some(accepted)),
+                Ok(taken) => return Ok(Some(taken)),
                 Err(rejection) => rejection,
             };
             if self.has_settled(walk.newest, now_ns()) {
@@ -55,7 +56,7 @@ impl StateReader {
                 return Ok(None);
             }
             match self.take_stamped(memory, walk.before) {
-                Ok(accepted) => return Ok(Some(accepted)),
+                Ok(taken) => return Ok(Some(taken)),
                 Err(rejection) => self.contend(&rejection)?,
             }
         }
@@ -101,7 +102,7 @@ impl StateReader {
     /// Copies the slot of this sequence and checks the copy, if it has both stamps: of a value that is not all there
     /// yet nothing is copied.
     #[inline]
-    fn take_stamped(&mut self, memory: &Region, sequence: Sequence) -> Result<Accepted, Rejection> {
+    fn take_stamped(&mut self, memory: &Region, sequence: Sequence) -> Result<Taken, Rejection> {
         let offset = self.geometry.slot_offset(sequence);
         let len = SlotHeader::payload_len(memory.load(offset + SLOT_SIZES)) as usize;
         // A length that cannot be has no tail stamp: that it cannot be is found below.

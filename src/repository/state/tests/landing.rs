@@ -88,10 +88,10 @@ impl Landed {
     /// Receives once: the sequence and how many were passed over before it.
     fn receive(&mut self) -> Read {
         let now_ns = self.now_ns;
-        let accepted = self.reader.follow(&self.region, || now_ns)?;
+        let accepted = self.reader.follow(&self.region, WriteOrder::Writes, || now_ns)?;
         Ok(accepted.map(|accepted| {
             let verified = self.reader.verified(accepted);
-            let sequence = verified.header.sequence.get();
+            let sequence = verified.meta.sequence.get();
             assert_eq!(verified.payload, payload(sequence, LEN_MAX));
             (sequence, verified.conflated)
         }))
@@ -128,7 +128,7 @@ fn values_are_found_from_slot_to_slot_without_the_hot_line() {
             assert_eq!(landed.receive(), Ok(Some((sequence, 0))));
             assert_eq!(landed.receive(), Ok(None));
         }
-        assert_eq!(landed.reader.counts(), ReadCounts { received: 99, ..ReadCounts::default() });
+        assert_eq!(landed.reader.counts(), SubscriberStats { received: 99, ..SubscriberStats::default() });
     }
 }
 
@@ -193,7 +193,7 @@ fn a_reader_that_was_overtaken_finds_the_newest_value_at_once() {
             assert_eq!(landed.receive(), Ok(Some((last + ahead, ahead - 1))));
             conflated += ahead - 1;
         }
-        let expected = ReadCounts { received: 301, conflated, ..ReadCounts::default() };
+        let expected = SubscriberStats { received: 301, conflated, ..SubscriberStats::default() };
         assert_eq!(landed.reader.counts(), expected);
     }
 }
@@ -317,7 +317,10 @@ fn values_of_another_epoch_are_reported_and_never_accepted() {
     landed.write_all(5);
     assert_eq!(landed.receive(), Err(ReadFailure::Contended { attempts: limits::TORN_RETRIES_MAX }));
     landed.expect_report(6, foreign);
-    assert_eq!(landed.reader.counts(), ReadCounts { conflated: 4, rejected: 2, ..ReadCounts::default() });
+    assert_eq!(
+        landed.reader.counts(),
+        SubscriberStats { conflated: 4, rejected: 2, ..SubscriberStats::default() }
+    );
 }
 
 /// A value that is never completed does not hold up the ones behind it.

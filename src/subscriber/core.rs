@@ -1,0 +1,369 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::listening::{Ear, Listening};
+use super::subscription::{Batch, End, PAUSE, Source, Subscription};
+use super::{GrantError, ReceiveError, Sample, SampleRef};
+use crate::clock::{Clock, saturate};
+use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
+use crate::id::{Delivery, Epoch};
+use crate::layout::header::HOT_EPOCH;
+use crate::limits;
+use crate::memory::Region;
+use crate::payload::Payload;
+use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, Verified, WriteOrder};
+
+/// How long a blocking receive polls without giving the processor away.
+const SPIN_NS: u64 = 20_000;
+
+/// What every subscriber does, whatever its topic holds: reads values in place or fetches them, follows notices, and reports
+/// losses and the end in order.
+pub(crate) struct Core<R: Reader> {
+    pub(super) reader: R,
+    pub(super) subscription: Subscription,
+    /// What is being fetched.
+    pub(super) fetching: Option<Batch<Fetch<R::Purpose>>>,
+    /// The topic had ended before that was begun: what was published before the end is in it.
+    ended_before: bool,
+    decode_failures: u64,
+}
+
+/// What a poll found.
+enum Look {
+    Value(Taken),
+    /// Nothing yet.
+    Nothing,
+    /// The topic has ended, and nothing of it is left.
+    End,
+    Failure(ReadFailure),
+}
+
+impl<R: Reader> Core<R> {
+    /// The subscriber of what was granted, which must be of the reader's kind. Where it begins is settled when this returns; where
+    /// the reader needs a repository on another host for that, this blocks for a round trip.
+    pub(super) fn open(mut subscription: Subscription, options: R::Options) -> Result<Self, GrantError> {
+        let granted = &subscription.granted;
+        let names = (granted.epoch, granted.topic_id);
+        let reader = R::open(&granted.geometry, names, granted.newest, options);
+        let (expected, found) = (R::KIND, granted.geometry.kind());
+        let mut reader = reader.ok_or(GrantError::Kind { expected, found })?;
+        if let Some(Listening::Channel(_)) = subscription.listening {
+            reader.expect_inline();
+        }
+        if !reader.has_begun() {
+            begin(&mut reader, &mut subscription)?;
+        }
+        Ok(Self { reader, subscription, fetching: None, ended_before: false, decode_failures: 0 })
+    }
+
+    /// The next value, if there is one.
+    #[inline]
+    pub(super) fn try_receive(&mut self) -> Result<Option<Verified<'_>>, ReceiveError> {
+        self.subscription.check_told()?;
+        if let Some(taken) = self.reader.take_held() {
+            return Ok(Some(self.reader.verified(taken)));
+        }
+        let found = if self.subscription.is_fetched() {
+            match self.fetch() {
+                Ok(found) => found,
+                Err(error) => return self.fail(error),
+            }
+        } else {
+            self.read()
+        };
+        match found {
+            Look::Value(taken) => Ok(Some(self.reader.verified(taken))),
+            Look::Nothing => Ok(None),
+            Look::End => self.conclude(),
+            Look::Failure(failure) => Err(self.explain(failure)),
+        }
+    }
+
+    /// The same, decoded.
+    #[inline]
+    pub(super) fn try_receive_decoded<T: Payload>(
+        &mut self,
+    ) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
+        let Some(verified) = self.try_receive()? else { return Ok(None) };
+        let sequence = verified.meta.sequence;
+        match SampleRef::<T>::from(verified).to_sample() {
+            Ok(sample) => Ok(Some(sample)),
+            Err(source) => {
+                self.decode_failures += 1;
+                Err(ReceiveError::Decode { sequence, source })
+            }
+        }
+    }
+
+    /// The same, waiting for it up to `timeout`: first without pause, then with one between two polls. `Contended` is reported
+    /// only if it lasts beyond the timeout.
+    pub(super) fn receive_timeout<T: Payload>(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
+        let is_nothing = |outcome: &_| matches!(outcome, Ok(None) | Err(ReceiveError::Contended { .. }));
+        let mut outcome = self.try_receive_decoded::<T>();
+        // What is there costs no look at the clock.
+        if !is_nothing(&outcome) {
+            return outcome;
+        }
+        let clock = Arc::clone(&self.subscription.clock);
+        let began_ns = clock.monotonic_ns();
+        loop {
+            let waited_ns = clock.monotonic_ns().saturating_sub(began_ns);
+            if !is_nothing(&outcome) || waited_ns >= saturate(timeout) {
+                return outcome;
+            }
+            if waited_ns < SPIN_NS {
+                std::hint::spin_loop();
+            } else {
+                let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
+                self.subscription.pause(self.fetching.is_some(), self.reader.last(), left)?;
+            }
+            outcome = self.try_receive_decoded::<T>();
+        }
+    }
+
+    /// The repository's headers: see [`Subscription::headers`].
+    pub(super) fn headers(&mut self) -> Result<Option<Arc<Region>>, FabricError> {
+        self.subscription.headers(&mut self.fetching)
+    }
+
+    /// What has been counted so far.
+    pub(super) fn stats(&self) -> SubscriberStats {
+        let mut stats = self.reader.counts();
+        stats.received -= self.decode_failures;
+        stats.rejected += self.decode_failures;
+        stats
+    }
+
+    /// Takes the next value of memory that is mapped.
+    #[inline]
+    fn read(&mut self) -> Look {
+        match self.take(false) {
+            Ok(Some(taken)) => return Look::Value(taken),
+            Ok(None) | Err(ReadFailure::Contended { .. }) if self.subscription.has_ended() => {}
+            Ok(None) => return Look::Nothing,
+            Err(failure) => return Look::Failure(failure),
+        }
+        // Once more: what was published before the end is still received. Nobody writes any more, so that what is being
+        // overwritten stays so.
+        match self.take(true) {
+            Ok(Some(taken)) => Look::Value(taken),
+            Ok(None) if self.reader.has_more() => Look::Nothing,
+            Ok(None) | Err(ReadFailure::Contended { .. }) => Look::End,
+            Err(failure) => Look::Failure(failure),
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, has_ended: bool) -> Result<Option<Taken>, ReadFailure> {
+        let Subscription { source, granted, clock, .. } = &self.subscription;
+        let (landing, order) = match source {
+            Source::Mapped(memory) if granted.delivery == Delivery::Pull => return self.reader.poll(memory),
+            Source::Mapped(landing) => (landing, WriteOrder::Words),
+            Source::Landing { region, may_lose } if *may_lose || has_ended => {
+                (region, WriteOrder::FinalWrites)
+            }
+            Source::Landing { region, .. } => (region, WriteOrder::Writes),
+            Source::Remote(_) | Source::Released(_) => return Ok(None),
+        };
+        self.reader.follow(landing, order, || clock.monotonic_ns())
+    }
+
+    /// Takes the next value of a repository on another host, and fetches as much as can be fetched without waiting.
+    fn fetch(&mut self) -> Result<Look, FabricError> {
+        // Read before the values: what was published before the end is still received.
+        let has_ended = self.subscription.has_ended();
+        if has_ended && self.subscription.is_shut() {
+            return Ok(Look::End);
+        }
+        let Self { reader, subscription, fetching, ended_before, .. } = self;
+        let Subscription { source, clock, listening, .. } = subscription;
+        let Source::Remote(remote) = source else { return Ok(Look::Nothing) };
+        let mut ear = listening.as_mut().and_then(Listening::ear);
+        // As long as the provider completes at once, but not for ever.
+        for _ in 0..limits::LOG_REFILLS_MAX {
+            match reader.take_fetched() {
+                Ok(Some(taken)) => return Ok(Look::Value(taken)),
+                Ok(None) => {}
+                Err(failure) => return Ok(Look::Failure(failure)),
+            }
+            let completion = if fetching.is_some() {
+                remote.poll()?
+            } else {
+                if let Some(ear) = &mut ear
+                    && !reader.wants_more()
+                    && let Some(heard) = hear(reader, ear, has_ended, clock.monotonic_ns())
+                {
+                    match heard {
+                        Finding::Taken(taken) => return Ok(Look::Value(taken)),
+                        Finding::Something => continue,
+                        Finding::More(_) | Finding::Nothing => return Ok(Look::Nothing),
+                    }
+                }
+                *ended_before = has_ended;
+                post(remote.as_mut(), fetching, reader.plan())?
+            };
+            if completion == Completion::Pending {
+                break;
+            }
+            let Some(Batch::Values(fetched)) = fetching.take() else { continue };
+            let checked = match reader.check(remote.mirror(), &fetched, clock.monotonic_ns()) {
+                Ok(checked) => checked,
+                Err(ReadFailure::Contended { .. }) if *ended_before => return Ok(Look::End),
+                Err(failure) => return Ok(Look::Failure(failure)),
+            };
+            if let Finding::More(fetch) = checked {
+                if post(remote.as_mut(), fetching, fetch)? == Completion::Pending {
+                    break;
+                }
+                continue;
+            }
+            if let (Some(ear), Some(newest)) = (&mut ear, reader.newest_fetched(remote.mirror(), &fetched)) {
+                ear.answer(newest);
+            }
+            match checked {
+                Finding::Taken(taken) => return Ok(Look::Value(taken)),
+                Finding::Nothing if *ended_before => return Ok(Look::End),
+                Finding::Nothing => return Ok(Look::Nothing),
+                Finding::Something | Finding::More(_) => {}
+            }
+            if reader.is_behind() {
+                // More comes while this is taken.
+                *ended_before = has_ended;
+                post(remote.as_mut(), fetching, reader.plan())?;
+            }
+        }
+        Ok(Look::Nothing)
+    }
+
+    /// What comes of a fetch that failed.
+    #[cold]
+    fn fail<V>(&mut self, error: FabricError) -> Result<Option<V>, ReceiveError> {
+        // What a connection that is over has brought is not all there.
+        self.fetching.take_if(|_| error.ends_connection());
+        if self.subscription.has_ended() {
+            return self.conclude();
+        }
+        let (now_ns, stats) = (self.subscription.clock.monotonic_ns(), self.stats());
+        self.subscription.lose(error, now_ns, stats)
+    }
+
+    /// Reports the end of the topic, after the values before it that were not received and never will be.
+    #[cold]
+    fn conclude<V>(&mut self) -> Result<Option<V>, ReceiveError> {
+        if let Some(End::Ended { published }) = self.subscription.end()
+            && let Some((first_lost, count)) = self.reader.give_up(published)
+        {
+            return Err(ReceiveError::CutOff { first_lost, count });
+        }
+        let stats = self.stats();
+        self.subscription.conclude(stats)
+    }
+
+    #[cold]
+    fn explain(&mut self, failure: ReadFailure) -> ReceiveError {
+        match failure {
+            ReadFailure::Contradicted { .. } => self.subscription.distrust_notices(),
+            // The next value is held, or being fetched.
+            ReadFailure::Lost(_) => {}
+            _ => self.subscription.look_again(),
+        }
+        failure.into()
+    }
+}
+
+impl<R: Reader> Drop for Core<R> {
+    fn drop(&mut self) {
+        let stats = self.stats();
+        self.subscription.leave(stats);
+    }
+}
+
+impl<R: Reader> fmt::Debug for Core<R> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Subscriber")
+            .field("kind", &R::KIND)
+            .field("topic", &self.subscription.granted.topic)
+            .field("delivery", &self.subscription.granted.delivery)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Takes what has come by notices; `None` if that is a reason to read the repository.
+fn hear<R: Reader>(
+    reader: &mut R,
+    ear: &mut Ear,
+    has_ended: bool,
+    now_ns: u64,
+) -> Option<Finding<R::Purpose>> {
+    ear.hear(now_ns);
+    if reader.is_unproven() && ear.is_proof_due(now_ns) {
+        return None;
+    }
+    let mut has_values = false;
+    while let Some((piece, words)) = ear.take_piece(R::WANTS_EACH) {
+        match reader.take_inline(words, piece.notice.sequence, piece.notice.position) {
+            taken @ Finding::Taken(_) => return Some(taken),
+            Finding::Something => has_values = true,
+            Finding::More(_) | Finding::Nothing => {}
+        }
+    }
+    if has_values {
+        return Some(Finding::Something);
+    }
+    if has_ended || ear.is_due(reader.last(), now_ns) { None } else { Some(Finding::Nothing) }
+}
+
+/// Begins to fetch.
+fn post<P>(
+    remote: &mut dyn RemoteRead,
+    fetching: &mut Option<Batch<Fetch<P>>>,
+    fetch: Fetch<P>,
+) -> Result<Completion, FabricError> {
+    let completion = remote.post(fetch.ranges())?;
+    *fetching = Some(Batch::Values(fetch));
+    Ok(completion)
+}
+
+/// Has a reader find where to begin.
+fn begin<R: Reader>(reader: &mut R, subscription: &mut Subscription) -> Result<(), GrantError> {
+    let Subscription { source, granted, clock, .. } = subscription;
+    match source {
+        Source::Mapped(memory) | Source::Landing { region: memory, .. } => {
+            if granted.delivery == Delivery::Push {
+                await_beginning(memory, granted.epoch, clock.as_ref())?;
+            }
+            reader.settle(memory);
+        }
+        Source::Remote(remote) => {
+            let fetch = reader.plan();
+            for range in fetch.ranges() {
+                let read = read_now(remote.as_mut(), *range, clock.as_ref(), limits::ANSWER_DEADLINE_NS)?;
+                if read == Completion::Pending {
+                    return Err(GrantError::Unreadable);
+                }
+            }
+            // A reader that has not begun finds out where in what it asks for first.
+            _ = reader.check(remote.mirror(), &fetch, clock.monotonic_ns());
+        }
+        Source::Released(_) => {}
+    }
+    Ok(())
+}
+
+/// Waits until a landing region says where its values begin. Mostly it does when the publisher has answered, but where writes may
+/// be lost the first one may be, or come later than the answer.
+fn await_beginning(landing: &Region, epoch: Epoch, clock: &dyn Clock) -> Result<(), GrantError> {
+    let began_ns = clock.monotonic_ns();
+    while landing.load_acquire(HOT_EPOCH) != epoch.get() {
+        if clock.monotonic_ns().saturating_sub(began_ns) >= limits::ANSWER_DEADLINE_NS {
+            return Err(GrantError::Unreadable);
+        }
+        clock.pause(PAUSE);
+    }
+    Ok(())
+}

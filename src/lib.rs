@@ -113,12 +113,15 @@ pub use notice::NoticeCounts;
 pub use payload::{
     DecodeError, Decoded, EncodeError, Encoding, InPlace, Payload, Pod, Raw, Schema, SchemaError,
 };
-pub use publisher::{Claim, Loan, LogPublisher, PublishError, Published, PublisherError, StatePublisher};
+pub use publisher::{
+    Claim, Loan, LogPublisher, PublishError, PublishedKind, Publisher, PublisherError, StatePublisher,
+};
 pub use repository::SubscriberStats;
-pub use repository::log::LogStart;
+pub use repository::log::{LogStart, LogTopic};
+pub use repository::state::StateTopic;
 pub use subscriber::{
-    AnySubscriber, AttachError, GrantError, LogSubscriber, LogTopic, NoticePath, ReceiveError, Sample,
-    SampleRef, Samples, StateSubscriber, StateTopic, Subscribed, Subscriber, SubscriberError, TopicKind,
+    AnySubscriber, AttachError, GrantError, LogSubscriber, NoticePath, ReceiveError, Sample, SampleRef,
+    Samples, StateSubscriber, Subscribed, Subscriber, SubscriberError, TopicKind,
 };
 
 /// Holds the examples of README.md to the code.

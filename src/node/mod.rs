@@ -36,7 +36,8 @@ use crate::fabric::Address;
 use crate::id::NodeName;
 use crate::limits;
 use crate::payload::Payload;
-use crate::publisher::{LogPublisher, StatePublisher};
+use crate::repository::log::LogTopic;
+use crate::repository::state::StateTopic;
 
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
@@ -97,12 +98,12 @@ impl Node {
     }
 
     /// Begins to set up a publisher of a state topic of this name.
-    pub fn state_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, StatePublisher<T>> {
+    pub fn state_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, StateTopic, T> {
         PublisherBuilder::new(self, topic)
     }
 
     /// Begins to set up a publisher of a log topic of this name.
-    pub fn log_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, LogPublisher<T>> {
+    pub fn log_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, LogTopic, T> {
         PublisherBuilder::new(self, topic)
     }
 

@@ -1,30 +1,33 @@
+use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::Node;
 use crate::id::TopicName;
 use crate::payload::Payload;
-use crate::publisher::{
-    LogPublisher, Opened, Published, PublisherError, StatePublisher, TopicParts, fresh_epoch,
-};
+use crate::publisher::{PublishedKind, Publisher, PublisherError, TopicParts, fresh_epoch};
+use crate::repository::log::LogTopic;
+use crate::repository::state::StateTopic;
 
 /// What a node without an explicit maximum reserves for each value of a type without a fixed length, bytes.
 const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 
-/// Sets up a publisher: [`StatePublisher`] or [`LogPublisher`].
-#[derive(Debug)]
+/// Sets up a [`Publisher`]. Settings of one kind of topic are only there for its publishers.
 #[must_use = "a builder does nothing until it is opened"]
-pub struct PublisherBuilder<'a, P: Published> {
+pub struct PublisherBuilder<'a, K: PublishedKind, T: Payload> {
     node: &'a Node,
     topic: String,
     payload_len_max: usize,
     samples: Vec<String>,
-    options: P::Options,
+    options: K::Options,
+    payload: PhantomData<fn(&T)>,
 }
 
-impl<'a, P: Published> PublisherBuilder<'a, P> {
+impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
     pub(super) fn new(node: &'a Node, topic: &str) -> Self {
-        let payload_len_max = P::Payload::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
-        Self { node, topic: topic.to_owned(), payload_len_max, samples: Vec::new(), options: P::DEFAULTS }
+        let payload_len_max = T::fixed_len().unwrap_or(PAYLOAD_LEN_MAX_DEFAULT);
+        let (topic, options) = (topic.to_owned(), K::DEFAULTS);
+        Self { node, topic, payload_len_max, samples: Vec::new(), options, payload: PhantomData }
     }
 
     /// The longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`](crate::limits::PAYLOAD_LEN_MAX). By
@@ -48,8 +51,8 @@ impl<'a, P: Published> PublisherBuilder<'a, P> {
     ///
     /// [`PublisherError`] when the name is taken or malformed, sizes do not fit, the type cannot be described, or
     /// memory cannot be had.
-    pub fn open(self) -> Result<P, PublisherError> {
-        let Self { node, topic, payload_len_max, samples, options } = self;
+    pub fn open(self) -> Result<Publisher<K, T>, PublisherError> {
+        let Self { node, topic, payload_len_max, samples, options, .. } = self;
         let core = node.core();
         let name: TopicName = topic.parse()?;
         let reserved = core.reserve(&name)?;
@@ -64,13 +67,13 @@ impl<'a, P: Published> PublisherBuilder<'a, P> {
             payload_len_max,
             samples: &samples,
         };
-        let Opened { publisher, topic } = P::open(parts, options)?;
+        let (publisher, topic) = Publisher::open(parts, options)?;
         reserved.fill(topic);
         Ok(publisher)
     }
 }
 
-impl<T: Payload> PublisherBuilder<'_, StatePublisher<T>> {
+impl<T: Payload> PublisherBuilder<'_, StateTopic, T> {
     /// Slots of the repository: a power of two from 2 to 65,536, by default 8. A reader has as long to copy a
     /// value as the publisher takes for this many less one; more slots help large and hot topics.
     pub fn slots(self, slot_count: u32) -> Self {
@@ -78,12 +81,22 @@ impl<T: Payload> PublisherBuilder<'_, StatePublisher<T>> {
     }
 }
 
-impl<T: Payload> PublisherBuilder<'_, LogPublisher<T>> {
+impl<T: Payload> PublisherBuilder<'_, LogTopic, T> {
     /// Bytes of the ring that holds the records, at least; by default
     /// [`limits::LOG_CAPACITY_DEFAULT`](crate::limits::LOG_CAPACITY_DEFAULT). Each record takes those of its payload, rounded up to 8,
     /// and 24 more. How far it reaches back is how late a subscriber may join or look and still get everything. A ring is large enough
     /// for four of the largest records in any case.
     pub fn capacity(self, capacity: usize) -> Self {
         Self { options: capacity, ..self }
+    }
+}
+
+impl<K: PublishedKind, T: Payload> fmt::Debug for PublisherBuilder<'_, K, T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("PublisherBuilder")
+            .field("topic", &self.topic)
+            .field("payload_len_max", &self.payload_len_max)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// The writes to one landing region, and those batches of them that are under way.
 #[derive(Debug)]
-pub(super) struct Flight<B> {
+pub(crate) struct Flight<B> {
     remote: Box<dyn RemoteWrite>,
     /// Set by the node when the subscriber is gone, and here when writing fails.
     closed: Arc<AtomicBool>,

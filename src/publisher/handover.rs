@@ -73,7 +73,7 @@ pub(crate) trait Landings: Debug + Send + Sync {
 /// The landing region of a push subscriber of one kind of topic. It is written by the publisher, or by the node.
 ///
 /// How far a repository and a landing region have come is a number that grows with each commit.
-pub(super) trait Landing: Debug + Send + Sized + 'static {
+pub(crate) trait Landing: Debug + Send + Sized + 'static {
     /// Where things stand in it.
     type Geometry: Copy + Debug + Send + Sync;
     /// What a commit leaves, as its publisher has it.
@@ -130,7 +130,7 @@ pub(super) trait Landing: Debug + Send + Sized + 'static {
 
 /// A repository, as landing regions are written from it.
 #[derive(Debug)]
-pub(super) struct Repository<G> {
+pub(crate) struct Repository<G> {
     pub(super) registration: Arc<Registration>,
     pub(super) geometry: G,
     pub(super) epoch: Epoch,

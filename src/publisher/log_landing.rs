@@ -26,7 +26,7 @@ const WRITES_MAX: usize = 5;
 /// got a new entry, and once more with the next one: behind frames that are missing the reader goes on where it says. Nothing
 /// from the later of that start and of what the subscriber has taken on is overwritten.
 #[derive(Debug)]
-pub(super) struct LogLanding {
+pub(crate) struct LogLanding {
     /// What is under way. Where a write may be lost nobody can be asked how far the subscriber has come, either.
     flight: Flight<Batch>,
     geometry: LogGeometry,
@@ -71,7 +71,7 @@ struct Rest {
 
 /// Frames that are being written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Batch {
+pub(crate) struct Batch {
     from: u64,
     to: u64,
 }

@@ -1,9 +1,10 @@
-//! The publisher's public handles, and what the node knows of a topic that is being published.
+//! The publisher's public handle, and what the node knows of a topic that is being published.
 
 mod claim;
 mod copy_room;
 mod error;
 mod flight;
+mod handle;
 mod handover;
 mod loan;
 mod log;
@@ -18,13 +19,11 @@ mod topic;
 pub use claim::Claim;
 pub(crate) use copy_room::CopyRoom;
 pub use error::{PublishError, PublisherError};
+pub use handle::{PublishedKind, Publisher};
 pub(crate) use handover::{Lent, Tended};
 pub use loan::Loan;
 pub use log::LogPublisher;
 pub(crate) use notices::Listener;
-pub use opening::Published;
-#[cfg(test)]
-pub(crate) use opening::PublisherKind;
-pub(crate) use opening::{Opened, TopicParts, fresh_epoch};
+pub(crate) use opening::{TopicParts, fresh_epoch};
 pub use state::StatePublisher;
 pub(crate) use topic::PublishedTopic;

@@ -1,5 +1,4 @@
 use std::any::Any;
-use std::fmt::Debug;
 use std::sync::Arc;
 
 use super::PublisherError;
@@ -31,32 +30,6 @@ pub(crate) struct TopicParts<'a> {
     pub(crate) payload_len_max: usize,
     /// What the payload type is tried with first.
     pub(crate) samples: &'a [String],
-}
-
-/// A new topic: its publisher, and what the node keeps of it.
-#[derive(Debug)]
-pub(crate) struct Opened<P> {
-    pub(crate) publisher: P,
-    pub(crate) topic: Arc<PublishedTopic>,
-}
-
-/// A publisher of any kind of topic.
-///
-/// [`StatePublisher`](crate::StatePublisher) and [`LogPublisher`](crate::LogPublisher) are; nothing else can be.
-#[expect(private_bounds, reason = "the trait is sealed by it")]
-pub trait Published: PublisherKind {}
-
-/// What a node has to know of the publishers of one kind of topic.
-pub(crate) trait PublisherKind: Sized {
-    /// What it publishes.
-    type Payload: Payload;
-    /// What is particular to its kind.
-    type Options: Copy + Debug;
-    /// What that is unless more is said.
-    const DEFAULTS: Self::Options;
-
-    /// Makes the repository of a new topic, and its publisher.
-    fn open(parts: TopicParts<'_>, options: Self::Options) -> Result<Opened<Self>, PublisherError>;
 }
 
 /// The repository of a new topic, which nobody else knows yet.

@@ -21,7 +21,7 @@ const MEASURED_ONE_IN: u64 = 64;
 
 /// Where commits go besides the repository: landing regions, notices and counters. Dropping it ends the topic.
 #[derive(Debug)]
-pub(super) struct Output<L: Landing> {
+pub(crate) struct Output<L: Landing> {
     topic: Arc<PublishedTopic>,
     waker: Arc<Waker>,
     /// What the node hands over, and takes back.
@@ -34,10 +34,7 @@ pub(super) struct Output<L: Landing> {
     _node: Arc<dyn Any + Send + Sync>,
 }
 
-impl<L: Landing> Output<L>
-where
-    Geometry: From<L::Geometry>,
-{
+impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
     /// Makes the repository of a new topic of this payload type, and what its commits go to. `place` makes the writer, which places
     /// the header.
     pub(super) fn open<T: Payload, W>(

@@ -20,7 +20,7 @@ const ATTEMPTS_MAX: u32 = 4;
 
 /// A push subscriber's landing region of a state.
 #[derive(Debug)]
-pub(super) struct StateLanding {
+pub(crate) struct StateLanding {
     /// Batches that are under way, by the sequences of their values.
     flight: Flight<Sequence>,
     geometry: StateGeometry,

@@ -163,36 +163,3 @@ impl PublishedTopic {
         self.landings.as_ref()
     }
 }
-
-/// What every publisher says of its topic, for the `impl` block of one that has it in `output`.
-macro_rules! topic_accessors {
-    () => {
-        /// The topic's name.
-        pub fn topic(&self) -> &$crate::id::TopicName {
-            self.output.topic().name()
-        }
-
-        /// This incarnation of the topic.
-        pub fn epoch(&self) -> $crate::id::Epoch {
-            self.output.topic().epoch()
-        }
-
-        /// The declared maximum of a payload, bytes.
-        pub fn payload_len_max(&self) -> usize {
-            self.output.topic().geometry().payload_len_max()
-        }
-
-        /// How many subscribers read the topic. One that is counted and began with the newest value sees what is published from
-        /// then on: wait for this count before publishing to be sure the value is received.
-        pub fn pull_subscribers(&self) -> u64 {
-            self.output.topic().pull_subscribers().value()
-        }
-
-        /// How many subscribers the topic is written to, counted as those of [`Self::pull_subscribers`].
-        pub fn push_subscribers(&self) -> u64 {
-            self.output.topic().push_subscribers().value()
-        }
-    };
-}
-
-pub(super) use topic_accessors;

@@ -4,15 +4,10 @@ use super::handle::Readable;
 use super::{Subscriber, TopicKind};
 use crate::id::Sequence;
 use crate::payload::Payload;
-use crate::repository::log::LogReader;
+use crate::repository::log::{LogReader, LogTopic};
 
 #[cfg(test)]
 mod tests;
-
-/// The kind of a topic that holds records, of which every one counts.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct LogTopic;
 
 /// Receives the records of a log topic: all of them, in order, from where it was asked to begin.
 ///

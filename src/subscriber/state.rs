@@ -2,15 +2,10 @@
 use super::Sample;
 use super::handle::Readable;
 use super::{Subscriber, TopicKind};
-use crate::repository::state::StateReader;
+use crate::repository::state::{StateReader, StateTopic};
 
 #[cfg(test)]
 mod tests;
-
-/// The kind of a topic that holds its newest value.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct StateTopic;
 
 /// Receives the values of a state topic: each call gives the newest one, if it is newer than the one before.
 ///

@@ -12,7 +12,7 @@ use crate::id::NodeName;
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MAX};
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
-use crate::publisher::{CopyRoom, Opened, PublishedTopic, PublisherKind, StatePublisher, TopicParts};
+use crate::publisher::{CopyRoom, PublishedTopic, StatePublisher, TopicParts};
 use crate::repository::state::StateReader;
 use crate::repository::{ReadFailure, Reader as _, SubscriberStats, WriteOrder};
 use crate::sync::atomic::AtomicBool;
@@ -209,8 +209,7 @@ fn publisher(
         payload_len_max,
         samples: &[],
     };
-    let Opened { publisher, topic } = StatePublisher::<Raw>::open(parts, slot_count).unwrap();
-    (publisher, topic)
+    StatePublisher::<Raw>::open(parts, slot_count).unwrap()
 }
 
 impl World {

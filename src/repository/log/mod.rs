@@ -12,3 +12,8 @@ pub use reader::LogStart;
 pub(crate) use places::{end_between, head, next_end, place_behind, place_between, place_of};
 pub(crate) use reader::LogReader;
 pub(crate) use writer::{Appended, LogWriter, RecordTooLong};
+
+/// The kind of a topic that holds records, of which every one counts.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct LogTopic;

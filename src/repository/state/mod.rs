@@ -10,3 +10,8 @@ mod tests;
 pub(crate) use reader::StateReader;
 pub(crate) use staged::StagedValue;
 pub(crate) use writer::{Committed, StateWriter, ValueTooLong};
+
+/// The kind of a topic that holds its newest value.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct StateTopic;

@@ -13,7 +13,7 @@ use crate::id::KindOptions;
 use crate::id::{Epoch, TopicName};
 use crate::layout::state::StateGeometry;
 use crate::payload::Raw;
-use crate::publisher::{CopyRoom, Opened, PublishedTopic, PublisherKind, StatePublisher, TopicParts};
+use crate::publisher::{CopyRoom, PublishedTopic, StatePublisher, TopicParts};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a subscriber sends to pull.
@@ -69,7 +69,7 @@ impl Publisher {
             samples: &[],
         };
         let opened = StatePublisher::open(parts, geometry.slot_count());
-        let Opened { publisher, topic } = opened.expect("a small topic");
+        let (publisher, topic) = opened.expect("a small topic");
         let listener = fabric.listen(&name("publisher")).expect("the name is free");
         Self { sessions: Vec::new(), listener, publisher, topic, clock }
     }

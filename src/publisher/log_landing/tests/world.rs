@@ -12,7 +12,7 @@ use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;
 use crate::memory::Protection;
 use crate::payload::Raw;
-use crate::publisher::{CopyRoom, LogPublisher, Opened, PublishedTopic, PublisherKind, TopicParts};
+use crate::publisher::{CopyRoom, LogPublisher, PublishedTopic, TopicParts};
 use crate::repository::log::{LogReader, LogStart};
 use crate::repository::{LossReason, Lost, ReadFailure, Reader as _, WriteOrder};
 use crate::sync::atomic::AtomicBool;
@@ -290,7 +290,7 @@ impl World {
             payload_len_max: len_max,
             samples: &[],
         };
-        let Opened { publisher, topic } = LogPublisher::<Raw>::open(parts, capacity).unwrap();
+        let (publisher, topic) = LogPublisher::<Raw>::open(parts, capacity).unwrap();
         Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0, waker }
     }
 

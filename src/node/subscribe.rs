@@ -4,6 +4,7 @@ use super::Node;
 use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
 use super::terms::{SubscriberBuilder, Terms};
+use crate::chain::ErrorChain;
 use crate::clock::saturate;
 use crate::control::{ControlError, Grant, NoticesBy, RefuseReason};
 use crate::event::Event;
@@ -239,7 +240,9 @@ fn listen(
         if has_ended(attachment) {
             return None;
         }
-        core.tell(&Event::Trouble { what: format!("no notices of {}: {error}", granted.topic) });
+        core.tell(&Event::Trouble {
+            what: format!("no notices of {}: {}", granted.topic, ErrorChain(&error)),
+        });
         Some(Listening::Unavailable)
     })
 }

@@ -57,6 +57,8 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 /// # }
 /// ```
 ///
+/// It is `Send` and `Sync`: several threads may accept at once.
+///
 /// A subscriber of a log that begins with the next record, which is the default, has all records from the first one on that was
 /// published after [`Node::dial_subscriber`] had returned.
 pub struct Listener<S: Subscribed> {

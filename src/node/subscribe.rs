@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::Node;
 use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
-use super::terms::{SubscriberBuilder, Terms};
+use super::terms::{ListenerBuilder, SubscriberBuilder, Terms};
 use crate::chain::ErrorChain;
 use crate::clock::saturate;
 use crate::control::{ControlError, Grant, NoticesBy, RefuseReason};
@@ -30,6 +30,15 @@ impl Node {
         target: impl TryInto<Target, Error: Into<SubscriberError>>,
     ) -> SubscriberBuilder<'_, AnySubscriber<T>> {
         SubscriberBuilder::new(self, target)
+    }
+
+    /// Begins to set up a listener for publishers of this topic, of whatever kind it is, whose nodes dial this one. The node needs
+    /// a name.
+    pub fn any_listener<T: Payload>(
+        &self,
+        topic: impl TryInto<TopicName, Error: Into<SubscriberError>>,
+    ) -> ListenerBuilder<'_, AnySubscriber<T>> {
+        SubscriberBuilder::new(self, topic)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Publishers that dial: both roles in one process.
 
 use super::*;
+use crate::id::Kind;
+use crate::payload::Decoded;
 use crate::publisher::LogPublisher;
 use crate::repository::log::LogStart;
 use crate::subscriber::{AttachError, GrantError};
@@ -226,6 +228,26 @@ fn a_publisher_of_another_type_is_refused_by_name() {
     assert_eq!(receive(&mut accepted(accepting)).value, 3);
     let links = || listening.core().links().lock().len();
     wait_until("the refused session to be gone", || links() == 0);
+}
+
+#[test]
+fn a_listener_for_any_kind_accepts_publishers_of_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
+    let mut state = publishing.state_publisher::<Value>("state").open().unwrap();
+    let mut log = publishing.log_publisher::<Value>("log").open().unwrap();
+    for (topic, kind) in [("state", Kind::State), ("log", Kind::Log)] {
+        let listener = listening.any_listener::<Raw>(topic).timeout(PATIENCE).open().unwrap();
+        let accepting = std::thread::spawn(move || listener.accept_timeout(PATIENCE));
+        publishing.dial_subscriber(topic, "shm:l", PATIENCE).unwrap();
+        let mut subscriber = accepting.join().unwrap().unwrap().expect("a publisher that dials in time");
+        state.publish(&(5, "five".to_owned())).unwrap();
+        log.publish(&(5, "five".to_owned())).unwrap();
+        let sample = subscriber.receive_value_timeout(PATIENCE).unwrap().expect("a value");
+        assert_eq!((subscriber.kind(), subscriber.last()), (kind, sample.meta.sequence));
+        let Decoded::Value(value) = sample.value else { panic!("{sample:?}") };
+        assert_eq!(value.to_string(), r#"[5,"five"]"#);
+    }
 }
 
 #[test]

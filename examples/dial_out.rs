@@ -11,7 +11,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fabricast::{Listener, Node, ReceiveError, StateSubscriber};
+use fabricast::{ErrorChain, Listener, Node, ReceiveError, StateSubscriber};
 use serde::{Deserialize, Serialize};
 
 const READINGS: u32 = 5;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("dial_out: {error}");
+            eprintln!("dial_out: {}", ErrorChain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -37,12 +37,13 @@ fn run() -> Result<(), Box<dyn Error>> {
     // The one that listens needs a name, and is there first: otherwise the publisher is refused.
     let desk = Node::builder().name("desk")?.open()?;
     let listener = desk.state_listener::<Reading>("reading").push().open()?;
-    let listening = std::thread::spawn(move || listen(&listener).map_err(|error| error.to_string()));
+    let listening =
+        std::thread::spawn(move || listen(&listener).map_err(|error| ErrorChain(error.as_ref()).to_string()));
 
     // The one that dials needs none: nobody has to find it.
     let node = Node::builder().open()?;
     let mut publisher = node.state_publisher::<Reading>("reading").open()?;
-    node.dial_subscriber("reading", &"shm:desk".parse()?, PATIENCE)?;
+    node.dial_subscriber("reading", "shm:desk", PATIENCE)?;
     println!("a subscriber is attached: {} by push", publisher.push_subscribers());
     for number in 1..=READINGS {
         publisher.publish(&Reading { number, celsius: 15.0 + f64::from(number) / 2.0 })?;

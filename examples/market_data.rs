@@ -11,7 +11,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use fabricast::{Address, Delivery, Node, ReceiveError, StatePublisher, StateSubscriber};
+use fabricast::{Address, Delivery, ErrorChain, Node, ReceiveError, StatePublisher, StateSubscriber};
 use serde::{Deserialize, Serialize};
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("market_data: {error}");
+            eprintln!("market_data: {}", ErrorChain(error.as_ref()));
             ExitCode::FAILURE
         }
     }
@@ -206,7 +206,7 @@ fn compare(
 
 /// A subscribing process: looks at all tickers now and then until they end, and tells what it saw.
 fn subscribe(delivery: Delivery, at: &str, tickers: &[String]) -> Outcome<()> {
-    let failed = |error: &dyn Error| format!("the subscriber by {delivery}: {error}");
+    let failed = |error: &dyn Error| format!("the subscriber by {delivery}: {}", ErrorChain(error));
     let node = Node::builder().open().map_err(|error| failed(&error))?;
     let mut open = Vec::new();
     for ticker in tickers {

@@ -11,7 +11,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fabricast::Node;
+use fabricast::{ErrorChain, Node};
 use serde::{Deserialize, Serialize};
 
 #[derive(Serialize, Deserialize)]
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("publish: {error}");
+            eprintln!("publish: {}", ErrorChain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

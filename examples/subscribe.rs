@@ -8,7 +8,7 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use fabricast::{Node, ReceiveError};
+use fabricast::{ErrorChain, Node, ReceiveError};
 use serde::{Deserialize, Serialize};
 
 /// The same name and fields as at the publisher: that is checked when the subscriber attaches.
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("subscribe: {error}");
+            eprintln!("subscribe: {}", ErrorChain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

@@ -1,3 +1,6 @@
+use std::fmt;
+
+use crate::chain::ErrorChain;
 use crate::fabric::AddressError;
 use crate::id::NameError;
 use crate::inspect::InspectError;
@@ -9,7 +12,8 @@ use crate::subscriber::{ReceiveError, SubscriberError};
 /// Any error of this library, for functions that meet several of them, such as `main`.
 ///
 /// Each operation has an error of its own, which names what can go wrong with it; `?` makes this one of any of them.
-/// Its sentence and its source are those of the error inside.
+/// Its sentence and its source are those of the error inside. Its `Debug` is an [`ErrorChain`], so that a `main` that returns it ends
+/// with what went wrong and why, on one line.
 ///
 /// ```
 /// use fabricast::Node;
@@ -26,7 +30,7 @@ use crate::subscriber::{ReceiveError, SubscriberError};
 ///     Ok(())
 /// }
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A text is not an address.
@@ -70,12 +74,19 @@ pub enum Error {
     Subscriber(#[from] SubscriberError),
 }
 
+impl fmt::Debug for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&ErrorChain(self), out)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::error::Error as _;
 
     use super::*;
     use crate::control::ControlError;
+    use crate::fabric::{FabricError, Target};
     use crate::id::NodeName;
 
     fn named(text: &str) -> Result<NodeName, Error> {
@@ -92,6 +103,18 @@ mod tests {
         let error = Error::from(ReceiveError::Gone { source: ControlError::Disconnected });
         let source = error.source().map(ToString::to_string);
         assert_eq!(source, Some(ControlError::Disconnected.to_string()));
+        assert_eq!(format!("{error:?}"), format!("the publisher is gone: {}", ControlError::Disconnected));
+    }
+
+    #[test]
+    fn no_cause_is_printed_twice() {
+        let system = |what| FabricError::System { what, source: std::io::ErrorKind::NotFound.into() };
+        let target: Target = "shm:q/t".parse().unwrap();
+        let error = SubscriberError::Unreachable { target, source: system("open a socket") };
+        assert_eq!(
+            ErrorChain(&error).to_string(),
+            "cannot subscribe to shm:q/t: cannot open a socket: entity not found"
+        );
     }
 
     #[test]

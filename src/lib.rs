@@ -68,6 +68,7 @@
 #[cfg(target_endian = "big")]
 compile_error!("fabricast regions are little-endian words; big-endian hosts are not supported");
 
+mod chain;
 mod checksum;
 mod clock;
 mod control;
@@ -93,6 +94,7 @@ mod sync;
 #[cfg(test)]
 mod testkit;
 
+pub use chain::ErrorChain;
 pub use control::{ControlError, RefuseReason};
 pub use error::Error;
 pub use event::{Event, EventSink};

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use fabricast::{Node, Raw};
+use fabricast::{ErrorChain, Node, Raw};
 use tempfile::TempDir;
 
 /// How long anything may take that comes to its end by itself.
@@ -186,7 +186,7 @@ fn a_stopped_publisher_is_still_read() {
     // The session that is there is shared; a node of its own has to introduce itself.
     let stranger = Node::builder().runtime_dir(dir.path()).open().unwrap();
     let builder = stranger.state_subscriber::<Raw>("shm:station/reading").timeout(Duration::from_millis(100));
-    let error = builder.open().unwrap_err().to_string();
+    let error = ErrorChain(&builder.open().unwrap_err()).to_string();
     assert!(error.contains("the peer was silent for too long"), "{error}");
 
     rustix::process::kill_process(process, rustix::process::Signal::CONT).unwrap();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabricast::{
-    ControlError, Delivery, Event, EventSink, GrantError, Node, Payload, Raw, ReceiveError, StateSubscriber,
-    SubscriberError, TopicId, TopicName, limits,
+    ControlError, Delivery, ErrorChain, Event, EventSink, GrantError, Node, Payload, Raw, ReceiveError,
+    StateSubscriber, SubscriberError, TopicId, TopicName, limits,
 };
 use parking_lot::Mutex;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -433,7 +433,7 @@ fn a_node_that_is_none_costs_a_subscriber_its_patience_at_most() {
             matches!(error, SubscriberError::Session { source: ControlError::Deadline { .. }, .. });
         assert_eq!(is_deadline, is_silent, "{what}: {error}");
         if what.contains("another version") {
-            assert!(error.to_string().contains(&raw::other_version_text()), "{error}");
+            assert!(ErrorChain(&error).to_string().contains(&raw::other_version_text()), "{error}");
         }
     }
 }
@@ -500,7 +500,7 @@ fn grants_that_do_not_fit_are_refused() {
     }
     let sparse = raw::memory_file(PAGE, sealed);
     let error = deceived(Delivery::Pull, PATIENCE, move |peer| granted(peer, SLOT_STRIDE, Some(&sparse)));
-    assert!(error.to_string().contains("sparse"), "{error}");
+    assert!(ErrorChain(&error).to_string().contains("sparse"), "{error}");
     let empty = raw::full_file(PAGE, sealed);
     let error = deceived(Delivery::Pull, PATIENCE, move |peer| granted(peer, SLOT_STRIDE, Some(&empty)));
     assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Header(_), .. }), "{error}");

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fabricast::{
-    AttachError, ControlError, DialError, Node, Payload, Raw, ReceiveError, RefuseReason, StateSubscriber,
-    SubscriberError, limits,
+    AttachError, ControlError, DialError, ErrorChain, Node, Payload, Raw, ReceiveError, RefuseReason,
+    StateSubscriber, SubscriberError, limits,
 };
 use parking_lot::Mutex;
 use rustix::fs::SealFlags;
@@ -82,7 +82,7 @@ fn role() {
             "error" => {
                 let error = accepted.lock().errors.pop().expect("an error");
                 assert!(matches!(error, SubscriberError::Dialled { .. }), "{error:?}");
-                role.say(error);
+                role.say(ErrorChain(&error));
             }
             command => panic!("what is {command}?"),
         }
@@ -137,7 +137,7 @@ impl Desk {
         let heard = self.peer.ask_number("heard");
         let node = Node::builder().runtime_dir(self.dir.path()).open().expect("a node");
         let mut publisher = node.state_publisher::<Raw>("t").open().expect("a topic");
-        let dialled = node.dial_subscriber("t", &"shm:desk".parse().expect("an address"), PATIENCE);
+        let dialled = node.dial_subscriber("t", "shm:desk", PATIENCE);
         dialled.expect("the desk accepts");
         publisher.publish(b"value").expect("it fits");
         wait_until("the value", || self.peer.ask_number("heard") > heard);
@@ -368,7 +368,7 @@ fn deceived(patience: Duration, deceit: impl FnOnce(&RawPeer) + Send + 'static) 
 fn dial(dir: &Path, timeout: Duration) -> Result<(), DialError> {
     let node = Node::builder().runtime_dir(dir).open().expect("a node");
     let publisher = node.state_publisher::<Raw>("t").open().expect("a topic");
-    let outcome = node.dial_subscriber("t", &"shm:fake".parse().expect("an address"), timeout);
+    let outcome = node.dial_subscriber("t", "shm:fake", timeout);
     assert_eq!(publisher.pull_subscribers() + publisher.push_subscribers(), 0);
     outcome
 }
@@ -481,7 +481,7 @@ fn a_subscriber_that_was_dialled_gets_one_subscription_to_its_topic() {
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
     let publishers = ["another", "t", "u"].map(|topic| node.state_publisher::<Raw>(topic).open());
     let publishers = publishers.map(|publisher| publisher.expect("a topic"));
-    node.dial_subscriber("t", &"shm:fake".parse().expect("an address"), PATIENCE).expect("it attaches");
+    node.dial_subscriber("t", "shm:fake", PATIENCE).expect("it attaches");
     let peer = server.join().expect("the deceit went as planned");
     let subscribers = publishers.each_ref().map(|it| it.pull_subscribers() + it.push_subscribers());
     assert_eq!(subscribers, [0, 1, 0]);

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use fabricast::{
-    ControlError, FabricError, Node, NodeError, Raw, ReceiveError, StatePublisher, StateSubscriber,
-    SubscriberError,
+    ControlError, ErrorChain, FabricError, Node, NodeError, Raw, ReceiveError, StatePublisher,
+    StateSubscriber, SubscriberError,
 };
 use rustix::process::Signal;
 
@@ -69,8 +69,12 @@ fn play_publisher(role: &Role) {
             command => {
                 let patience =
                     Duration::from_millis(command.parse().expect("a command, or how long to dial"));
-                let dialled = node.dial_subscriber("t", &"shm:desk".parse().expect("an address"), patience);
-                role.say(dialled.err().map_or_else(|| "dialled".to_owned(), |error| error.to_string()));
+                let dialled = node.dial_subscriber("t", "shm:desk", patience);
+                role.say(
+                    dialled
+                        .err()
+                        .map_or_else(|| "dialled".to_owned(), |error| ErrorChain(&error).to_string()),
+                );
                 continue;
             }
         }
@@ -169,7 +173,7 @@ fn play_desk(role: &Role) {
             last = match listener.accept_timeout(PATIENCE) {
                 Ok(accepted) => Some(accepted.expect("somebody dials")),
                 Err(error) => {
-                    role.say(error);
+                    role.say(ErrorChain(&error));
                     continue;
                 }
             };
@@ -205,7 +209,7 @@ fn play_desk(role: &Role) {
                         break error;
                     }
                 };
-                role.say(format!("{error}"));
+                role.say(ErrorChain(&error));
             }
             command => panic!("what is {command:?}?"),
         }

@@ -15,6 +15,7 @@ mod source;
 const LAYERS: &[(&str, u32)] = &[
     ("id", 0),
     ("limits", 0),
+    ("chain", 0),
     ("checksum", 0),
     ("clock", 0),
     ("event", 0),

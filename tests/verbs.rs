@@ -139,7 +139,7 @@ fn one_node_serves_shared_memory_and_rdma_from_the_same_memory() {
         publisher.publish(pattern.value(sequence)).expect("it fits");
         subscribers.iter_mut().for_each(|subscriber| take(subscriber, sequence));
     }
-    let directory = watching.directory(&rdma(&node).parse().expect("an address")).expect("it answers");
+    let directory = watching.directory(rdma(&node)).expect("it answers");
     assert_eq!((directory.node.as_str(), directory.topics.len()), ("both", 1));
     drop(publisher);
     for mut subscriber in subscribers {
@@ -166,7 +166,7 @@ fn every_way_to_connect_serves_subscribers_that_dial_and_that_are_dialled() {
         let (publishing, subscribing) = (open("publishing"), open("subscribing"));
         let builder = publishing.state_publisher::<Raw>(TOPIC).payload_len_max(SIZE);
         let mut publisher = builder.open().expect("a topic");
-        let desk = rdma(&subscribing).parse().expect("an address");
+        let desk = rdma(&subscribing);
         let mut subscribers = Vec::new();
         for delivery in deliveries {
             subscribers.push(subscribe(&subscribing, &rdma(&publishing), *delivery));
@@ -615,7 +615,7 @@ fn limited(role: &Role) {
         "limited dialling publisher" => {
             let node = anonymous(&role.dir);
             let _publishers = publish_both(&node).map(|it| it.expect("nothing is registered yet"));
-            let address = role.argument(0).parse().expect("an address");
+            let address = role.argument(0).to_owned();
             loop {
                 let topic = role.command();
                 match node.dial_subscriber(&topic, &address, PATIENCE) {

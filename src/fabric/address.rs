@@ -174,35 +174,43 @@ impl FromStr for Target {
     }
 }
 
-impl TryFrom<&str> for Target {
-    type Error = AddressError;
+/// What is parsed from text is given as text of any form, or by reference.
+macro_rules! given_as_text {
+    ($type:ty) => {
+        impl TryFrom<&str> for $type {
+            type Error = AddressError;
 
-    fn try_from(text: &str) -> Result<Self, AddressError> {
-        text.parse()
-    }
+            fn try_from(text: &str) -> Result<Self, AddressError> {
+                text.parse()
+            }
+        }
+
+        impl TryFrom<&String> for $type {
+            type Error = AddressError;
+
+            fn try_from(text: &String) -> Result<Self, AddressError> {
+                text.parse()
+            }
+        }
+
+        impl TryFrom<String> for $type {
+            type Error = AddressError;
+
+            fn try_from(text: String) -> Result<Self, AddressError> {
+                text.parse()
+            }
+        }
+
+        impl From<&Self> for $type {
+            fn from(same: &Self) -> Self {
+                same.clone()
+            }
+        }
+    };
 }
 
-impl From<&Self> for Target {
-    fn from(target: &Self) -> Self {
-        target.clone()
-    }
-}
-
-impl TryFrom<&String> for Target {
-    type Error = AddressError;
-
-    fn try_from(text: &String) -> Result<Self, AddressError> {
-        text.parse()
-    }
-}
-
-impl TryFrom<String> for Target {
-    type Error = AddressError;
-
-    fn try_from(text: String) -> Result<Self, AddressError> {
-        text.parse()
-    }
-}
+given_as_text!(Address);
+given_as_text!(Target);
 
 impl fmt::Display for Target {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

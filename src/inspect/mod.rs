@@ -135,7 +135,7 @@ pub enum InspectError {
     #[error("a push subscriber does not see the repository: inspect with one that pulls")]
     Landing,
     /// The repository could not be fetched.
-    #[error("the repository's headers cannot be read: {0}")]
+    #[error("the repository's headers cannot be read")]
     Fabric(#[from] FabricError),
     /// The header has been damaged since the topic was attached to.
     #[error(transparent)]

@@ -46,7 +46,7 @@ pub enum NodeError {
         address: Address,
     },
     /// The operating system gave no thread or no random number.
-    #[error("cannot {what}: {source}")]
+    #[error("cannot {what}")]
     System {
         /// What was tried.
         what: &'static str,

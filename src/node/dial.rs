@@ -1,3 +1,4 @@
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::core::NodeCore;
 use super::served::Served;
 use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
-use crate::fabric::{Address, FabricError, Waker};
+use crate::fabric::{Address, AddressError, FabricError, Waker};
 use crate::id::{NameError, TopicName};
 use crate::limits;
 
@@ -15,6 +16,9 @@ use crate::limits;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DialError {
+    /// The text is not an address.
+    #[error(transparent)]
+    Address(#[from] AddressError),
     /// The text is not a topic's name.
     #[error(transparent)]
     Name(#[from] NameError),
@@ -25,7 +29,7 @@ pub enum DialError {
         topic: TopicName,
     },
     /// The subscriber's node cannot be reached.
-    #[error("cannot dial the subscriber of {topic}: {source}")]
+    #[error("cannot dial the subscriber of {topic}")]
     Unreachable {
         /// The topic.
         topic: TopicName,
@@ -77,7 +81,7 @@ pub enum DialError {
         topic: TopicName,
     },
     /// The session with the subscriber's node failed.
-    #[error("the session with the node at {address} failed: {source}")]
+    #[error("the session with the node at {address} failed")]
     Session {
         /// The subscriber's node.
         address: Address,
@@ -86,7 +90,7 @@ pub enum DialError {
         source: ControlError,
     },
     /// The thread of this node has panicked: it serves nobody any more.
-    #[error("cannot dial the subscriber of {topic}: {source}")]
+    #[error("cannot dial the subscriber of {topic}")]
     NodeFailed {
         /// The topic.
         topic: TopicName,
@@ -101,8 +105,14 @@ pub enum DialError {
     )]
     TooManySessions,
     /// The operating system gave no random number.
-    #[error("cannot draw a random number: {0}")]
+    #[error("cannot draw a random number")]
     Random(#[source] std::io::Error),
+}
+
+impl From<Infallible> for DialError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
 }
 
 /// A subscriber that this node has dialled, until it is attached.

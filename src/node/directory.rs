@@ -1,7 +1,9 @@
+use std::convert::Infallible;
+
 use super::core::NodeCore;
 use super::link::{Link, LinkError};
 use crate::control::{ControlError, Identity, Text, TopicEntry};
-use crate::fabric::{Address, FabricError, NodeEntry};
+use crate::fabric::{Address, AddressError, FabricError, NodeEntry};
 use crate::id::{Epoch, Kind, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::publisher::PublishedTopic;
@@ -66,11 +68,14 @@ pub struct TopicListing {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
+    /// The text is not an address.
+    #[error(transparent)]
+    Address(#[from] AddressError),
     /// The fabric failed: no such node, or no directory of nodes.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The session with the node failed.
-    #[error("the node at {address} does not answer: {source}")]
+    #[error("the node at {address} does not answer")]
     Session {
         /// The node.
         address: Address,
@@ -79,8 +84,14 @@ pub enum DirectoryError {
         source: ControlError,
     },
     /// The operating system gave no random number.
-    #[error("cannot draw a random number: {0}")]
+    #[error("cannot draw a random number")]
     Random(#[source] std::io::Error),
+}
+
+impl From<Infallible> for DirectoryError {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
 }
 
 pub(super) fn nodes(core: &NodeCore) -> Result<Vec<NodeListing>, DirectoryError> {

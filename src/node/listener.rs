@@ -44,7 +44,7 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 /// #   let node = node.runtime_dir(runtime_dir);
 ///     let node = node.open()?;
 ///     let mut publisher = node.state_publisher::<(f64, f64)>("EURUSD").open()?;
-///     node.dial_subscriber("EURUSD", &"shm:desk".parse()?, Duration::from_secs(5))?;
+///     node.dial_subscriber("EURUSD", "shm:desk", Duration::from_secs(5))?;
 ///     publisher.publish(&(1.0841, 1.0843))?;
 ///     Ok(())
 /// });
@@ -56,6 +56,8 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 /// # Ok(())
 /// # }
 /// ```
+///
+/// It is `Send` and `Sync`: several threads may accept at once.
 ///
 /// A subscriber of a log that begins with the next record, which is the default, has all records from the first one on that was
 /// published after [`Node::dial_subscriber`] had returned.

@@ -128,14 +128,14 @@ impl Node {
     /// let desk = Node::builder().name("desk")?.runtime_dir(dir.path()).open()?;
     /// let node = Node::builder().runtime_dir(dir.path()).open()?;
     /// let mut publisher = node.state_publisher::<String>("tokyo").open()?;
-    /// let (address, timeout) = ("shm:desk".parse()?, Duration::from_secs(5));
+    /// let timeout = Duration::from_secs(5);
     ///
-    /// let error = node.dial_subscriber("tokyo", &address, timeout).unwrap_err();
+    /// let error = node.dial_subscriber("tokyo", "shm:desk", timeout).unwrap_err();
     /// assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }));
     ///
     /// let listener = desk.state_listener::<String>("tokyo").open()?;
     /// let accepting = std::thread::spawn(move || listener.accept_timeout(timeout));
-    /// node.dial_subscriber("tokyo", &address, timeout)?;
+    /// node.dial_subscriber("tokyo", "shm:desk", timeout)?;
     /// publisher.publish(&"sunny".to_owned())?;
     ///
     /// let accepted = accepting.join().expect("accepting does not panic")?;
@@ -147,10 +147,10 @@ impl Node {
     pub fn dial_subscriber(
         &self,
         topic: &str,
-        address: &Address,
+        address: impl TryInto<Address, Error: Into<DialError>>,
         timeout: Duration,
     ) -> Result<(), DialError> {
-        dial::dial(self.core(), topic, address, timeout)
+        dial::dial(self.core(), topic, &address.try_into().map_err(Into::into)?, timeout)
     }
 
     /// The nodes of this host and user, the dead ones included that have left a trace. Changes nothing.
@@ -168,8 +168,11 @@ impl Node {
     /// # Errors
     ///
     /// [`DirectoryError`] when the node cannot be reached, or does not answer.
-    pub fn directory(&self, address: &Address) -> Result<Directory, DirectoryError> {
-        directory::query(&self.inner.core, address, limits::ANSWER_DEADLINE_NS)
+    pub fn directory(
+        &self,
+        address: impl TryInto<Address, Error: Into<DirectoryError>>,
+    ) -> Result<Directory, DirectoryError> {
+        self.directory_timeout(address, Duration::from_nanos(limits::ANSWER_DEADLINE_NS))
     }
 
     /// As [`Self::directory`], with a time of one's own that each answer may take. A session with the node that
@@ -180,10 +183,11 @@ impl Node {
     /// As [`Self::directory`].
     pub fn directory_timeout(
         &self,
-        address: &Address,
+        address: impl TryInto<Address, Error: Into<DirectoryError>>,
         timeout: Duration,
     ) -> Result<Directory, DirectoryError> {
-        directory::query(&self.inner.core, address, saturate(timeout))
+        let address = address.try_into().map_err(Into::into)?;
+        directory::query(&self.inner.core, &address, saturate(timeout))
     }
 
     pub(crate) fn core(&self) -> &Arc<NodeCore> {

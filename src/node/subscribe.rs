@@ -3,7 +3,8 @@ use std::sync::Arc;
 use super::Node;
 use super::core::NodeCore;
 use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
-use super::terms::{SubscriberBuilder, Terms};
+use super::terms::{ListenerBuilder, SubscriberBuilder, Terms};
+use crate::chain::ErrorChain;
 use crate::clock::saturate;
 use crate::control::{ControlError, Grant, NoticesBy, RefuseReason};
 use crate::event::Event;
@@ -29,6 +30,15 @@ impl Node {
         target: impl TryInto<Target, Error: Into<SubscriberError>>,
     ) -> SubscriberBuilder<'_, AnySubscriber<T>> {
         SubscriberBuilder::new(self, target)
+    }
+
+    /// Begins to set up a listener for publishers of this topic, of whatever kind it is, whose nodes dial this one. The node needs
+    /// a name.
+    pub fn any_listener<T: Payload>(
+        &self,
+        topic: impl TryInto<TopicName, Error: Into<SubscriberError>>,
+    ) -> ListenerBuilder<'_, AnySubscriber<T>> {
+        SubscriberBuilder::new(self, topic)
     }
 }
 
@@ -239,7 +249,9 @@ fn listen(
         if has_ended(attachment) {
             return None;
         }
-        core.tell(&Event::Trouble { what: format!("no notices of {}: {error}", granted.topic) });
+        core.tell(&Event::Trouble {
+            what: format!("no notices of {}: {}", granted.topic, ErrorChain(&error)),
+        });
         Some(Listening::Unavailable)
     })
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::*;
+use crate::chain::ErrorChain;
 use crate::clock::{Clock, SystemClock};
 use crate::control::{ControlError, RefuseReason};
 use crate::event::{Event, EventSink};
@@ -174,7 +175,7 @@ fn several_topics_and_subscribers_share_nodes() {
     for (index, subscriber) in subscribers.iter_mut().enumerate() {
         assert_eq!(receive(subscriber).value, index as u64 / 3);
     }
-    let directory = subscribing.directory_timeout(&publishing.address().unwrap(), PATIENCE).unwrap();
+    let directory = subscribing.directory_timeout(publishing.address().unwrap(), PATIENCE).unwrap();
     assert_eq!(directory.topics.len(), 10);
     assert!(directory.topics.iter().all(|topic| (topic.pull_subscribers, topic.push_subscribers) == (2, 1)));
     assert_eq!(directory.topics[3].topic.as_str(), "topic-3");
@@ -348,7 +349,7 @@ fn a_region_larger_than_allowed_is_neither_mapped_nor_made() {
     for delivery in [Delivery::Pull, Delivery::Push] {
         let builder = || node.state_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).delivery(delivery);
         let error = builder().region_len_max(1 << 20).open().unwrap_err();
-        assert!(error.to_string().contains("over the limit of 1048576"), "{error}");
+        assert!(ErrorChain(&error).to_string().contains("over the limit of 1048576"), "{error}");
         builder().open().unwrap();
     }
 }
@@ -484,9 +485,10 @@ fn errors_read_as_sentences() {
     let node = node(&dir, "p");
     let error = node.state_subscriber::<u64>("shm:q/t").open().unwrap_err();
     let expected = "cannot subscribe to shm:q/t: no node listens at shm:q; `fabricast list` shows the nodes of this host";
-    assert_eq!(error.to_string(), expected);
+    assert_eq!(ErrorChain(&error).to_string(), expected);
     let gone = ReceiveError::Gone { source: ControlError::Disconnected };
-    assert!(gone.to_string().starts_with("the publisher is gone: the peer closed the connection"), "{gone}");
+    let gone = ErrorChain(&gone).to_string();
+    assert!(gone.starts_with("the publisher is gone: the peer closed the connection"), "{gone}");
 }
 
 mod dialling;

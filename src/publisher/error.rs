@@ -108,6 +108,6 @@ pub enum PublisherError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The operating system gave no random number.
-    #[error("cannot draw a random number: {0}")]
+    #[error("cannot draw a random number")]
     Random(#[source] std::io::Error),
 }

@@ -11,32 +11,29 @@ use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Kind, Sequence, TopicName};
 use crate::layout::Geometry;
 use crate::memory::Region;
-use crate::payload::{Payload, Raw, Schema};
+use crate::payload::{Decoded, Payload, Raw, Schema};
 use crate::repository::SubscriberStats;
 use crate::repository::log::LogStart;
 
 /// A subscriber of a topic whose kind nobody knew before it was attached, as an inspector or a recorder has it.
 ///
-/// It attaches once, and so is counted once by the publisher: the grant says the kind. Match on it for what that kind has to
-/// offer. [`Node::any_subscriber`](crate::Node::any_subscriber) opens one.
+/// It attaches once, and so is counted once by the publisher: the grant says the kind. It receives as a subscriber of that kind
+/// does; match on it for what that kind alone has. [`Node::any_subscriber`](crate::Node::any_subscriber) opens one.
 ///
 /// ```
-/// use fabricast::{AnySubscriber, Node, Raw};
+/// use fabricast::{Decoded, Node, Raw};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let dir = tempfile::tempdir()?;
 /// let publishing = Node::builder().name("exchange")?.runtime_dir(dir.path()).open()?;
-/// let mut trades = publishing.log_publisher::<u64>("trades").open()?;
+/// let mut trades = publishing.log_publisher::<(u64, String)>("trades").open()?;
 ///
 /// let node = Node::builder().runtime_dir(dir.path()).open()?;
-/// let subscriber = node.any_subscriber::<Raw>("shm:exchange/trades").open()?;
-/// trades.publish(&30)?;
-/// match subscriber {
-///     AnySubscriber::State(_) => unreachable!("trades are a log"),
-///     AnySubscriber::Log(mut records) => {
-///         assert_eq!(records.try_receive()?.map(|record| record.value), Some(30_u64.to_le_bytes().to_vec()));
-///     }
-///     _ => println!("a kind that this program does not know"),
-/// }
+/// let mut subscriber = node.any_subscriber::<Raw>("shm:exchange/trades").open()?;
+/// trades.publish(&(30, "EUR".to_owned()))?;
+/// let sample = subscriber.try_receive_value()?.ok_or("nothing published")?;
+/// assert_eq!((subscriber.kind().to_string().as_str(), sample.meta.sequence.get()), ("log", 1));
+/// let Decoded::Value(value) = sample.value else { return Err("a topic of raw bytes".into()) };
+/// assert_eq!(value.to_string(), r#"[30,"EUR"]"#);
 /// # Ok(())
 /// # }
 /// ```
@@ -127,6 +124,29 @@ impl<T: Payload> AnySubscriber<T> {
     /// The description of the topic's values: [`Schema::decode`] makes values of the bytes that an [`AnySubscriber<Raw>`] receives.
     pub fn schema(&self) -> &Schema {
         inside!(self, subscriber => subscriber.schema())
+    }
+}
+
+impl AnySubscriber<Raw> {
+    /// As [`Subscriber::try_receive_value`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_receive_value(&mut self) -> Result<Option<Sample<Decoded>>, ReceiveError> {
+        inside!(self, subscriber => subscriber.try_receive_value())
+    }
+
+    /// As [`Subscriber::receive_value_timeout`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn receive_value_timeout(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<Sample<Decoded>>, ReceiveError> {
+        inside!(self, subscriber => subscriber.receive_value_timeout(timeout))
     }
 }
 

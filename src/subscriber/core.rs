@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use super::listening::{Ear, Listening};
 use super::subscription::{Batch, End, PAUSE, Source, Subscription};
-use super::{GrantError, ReceiveError, Sample, SampleRef};
+use super::{GrantError, ReceiveError, Sample};
 use crate::clock::{Clock, saturate};
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
 use crate::id::{Delivery, Epoch};
 use crate::layout::header::HOT_EPOCH;
 use crate::limits;
 use crate::memory::Region;
-use crate::payload::Payload;
+use crate::payload::{DecodeError, Schema};
 use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, Verified, WriteOrder};
 
 /// How long a blocking receive polls without giving the processor away.
@@ -60,50 +60,35 @@ impl<R: Reader> Core<R> {
     /// The next value, if there is one.
     #[inline]
     pub(super) fn try_receive(&mut self) -> Result<Option<Verified<'_>>, ReceiveError> {
-        self.subscription.check_told()?;
-        if let Some(taken) = self.reader.take_held() {
-            return Ok(Some(self.reader.verified(taken)));
-        }
-        let found = if self.subscription.is_fetched() {
-            match self.fetch() {
-                Ok(found) => found,
-                Err(error) => return self.fail(error),
-            }
-        } else {
-            self.read()
-        };
-        match found {
-            Look::Value(taken) => Ok(Some(self.reader.verified(taken))),
-            Look::Nothing => Ok(None),
-            Look::End => self.conclude(),
-            Look::Failure(failure) => Err(self.explain(failure)),
-        }
+        Ok(self.try_take()?.map(|taken| self.reader.verified(taken)))
     }
 
-    /// The same, decoded.
+    /// The same, decoded, for which there is the topic's schema.
     #[inline]
-    pub(super) fn try_receive_decoded<T: Payload>(
+    pub(super) fn try_receive_decoded<V>(
         &mut self,
-    ) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
-        let Some(verified) = self.try_receive()? else { return Ok(None) };
-        let sequence = verified.meta.sequence;
-        match SampleRef::<T>::from(verified).to_sample() {
-            Ok(sample) => Ok(Some(sample)),
+        decode: impl FnOnce(&[u8], &Schema) -> Result<V, DecodeError>,
+    ) -> Result<Option<Sample<V>>, ReceiveError> {
+        let Some(taken) = self.try_take()? else { return Ok(None) };
+        let Verified { meta, conflated, payload } = self.reader.verified(taken);
+        match decode(payload, &self.subscription.granted.schema) {
+            Ok(value) => Ok(Some(Sample { value, meta, conflated })),
             Err(source) => {
                 self.decode_failures += 1;
-                Err(ReceiveError::Decode { sequence, source })
+                Err(ReceiveError::Decode { sequence: meta.sequence, source })
             }
         }
     }
 
     /// The same, waiting for it up to `timeout`: first without pause, then with one between two polls. `Contended` is reported
     /// only if it lasts beyond the timeout.
-    pub(super) fn receive_timeout<T: Payload>(
+    pub(super) fn receive_timeout<V>(
         &mut self,
         timeout: Duration,
-    ) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
+        decode: impl Fn(&[u8], &Schema) -> Result<V, DecodeError>,
+    ) -> Result<Option<Sample<V>>, ReceiveError> {
         let is_nothing = |outcome: &_| matches!(outcome, Ok(None) | Err(ReceiveError::Contended { .. }));
-        let mut outcome = self.try_receive_decoded::<T>();
+        let mut outcome = self.try_receive_decoded(&decode);
         // What is there costs no look at the clock.
         if !is_nothing(&outcome) {
             return outcome;
@@ -121,7 +106,7 @@ impl<R: Reader> Core<R> {
                 let left = timeout.saturating_sub(Duration::from_nanos(waited_ns));
                 self.subscription.pause(self.fetching.is_some(), self.reader.last(), left)?;
             }
-            outcome = self.try_receive_decoded::<T>();
+            outcome = self.try_receive_decoded(&decode);
         }
     }
 
@@ -136,6 +121,29 @@ impl<R: Reader> Core<R> {
         stats.received -= self.decode_failures;
         stats.rejected += self.decode_failures;
         stats
+    }
+
+    /// Takes the next value, if there is one.
+    #[inline]
+    fn try_take(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        self.subscription.check_told()?;
+        if let Some(taken) = self.reader.take_held() {
+            return Ok(Some(taken));
+        }
+        let look = if self.subscription.is_fetched() {
+            match self.fetch() {
+                Ok(look) => look,
+                Err(error) => return self.fail(error),
+            }
+        } else {
+            self.read()
+        };
+        match look {
+            Look::Value(taken) => Ok(Some(taken)),
+            Look::Nothing => Ok(None),
+            Look::End => self.conclude(),
+            Look::Failure(failure) => Err(self.explain(failure)),
+        }
     }
 
     /// Takes the next value of memory that is mapped.
@@ -241,7 +249,7 @@ impl<R: Reader> Core<R> {
 
     /// What comes of a fetch that failed.
     #[cold]
-    fn fail<V>(&mut self, error: FabricError) -> Result<Option<V>, ReceiveError> {
+    fn fail(&mut self, error: FabricError) -> Result<Option<Taken>, ReceiveError> {
         // What a connection that is over has brought is not all there.
         self.fetching.take_if(|_| error.ends_connection());
         if self.subscription.has_ended() {
@@ -253,7 +261,7 @@ impl<R: Reader> Core<R> {
 
     /// Reports the end of the topic, after the values before it that were not received and never will be.
     #[cold]
-    fn conclude<V>(&mut self) -> Result<Option<V>, ReceiveError> {
+    fn conclude(&mut self) -> Result<Option<Taken>, ReceiveError> {
         if let Some(End::Ended { published }) = self.subscription.end()
             && let Some((first_lost, count)) = self.reader.give_up(published)
         {

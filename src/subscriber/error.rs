@@ -64,7 +64,7 @@ pub enum ReceiveError {
         max: usize,
     },
     /// The value is whole, but not one of the type. It is passed over.
-    #[error("value {sequence} cannot be decoded: {source}")]
+    #[error("value {sequence} cannot be decoded")]
     Decode {
         /// Its position.
         sequence: Sequence,
@@ -131,7 +131,7 @@ pub enum ReceiveError {
     },
     /// The publisher's process is gone, or cannot be reached; every value was received that it left behind and that can
     /// still be read.
-    #[error("the publisher is gone: {source}")]
+    #[error("the publisher is gone")]
     Gone {
         /// How that was noticed.
         #[source]
@@ -169,7 +169,7 @@ pub enum SubscriberError {
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The node cannot be reached.
-    #[error("cannot subscribe to {target}: {source}")]
+    #[error("cannot subscribe to {target}")]
     Unreachable {
         /// The topic.
         target: Target,
@@ -178,7 +178,7 @@ pub enum SubscriberError {
         source: FabricError,
     },
     /// The session with the node failed.
-    #[error("cannot subscribe to {target}: {source}")]
+    #[error("cannot subscribe to {target}")]
     Session {
         /// The topic.
         target: Target,
@@ -197,7 +197,7 @@ pub enum SubscriberError {
         text: String,
     },
     /// What the publisher granted cannot be used.
-    #[error("what the publisher of {target} granted cannot be used: {source}")]
+    #[error("what the publisher of {target} granted cannot be used")]
     Unfit {
         /// The topic.
         target: Target,
@@ -206,7 +206,7 @@ pub enum SubscriberError {
         source: GrantError,
     },
     /// A publisher that had dialled could not be attached to. The listener goes on.
-    #[error("cannot subscribe to {topic} of node {node} (process {process}), which dialled: {source}")]
+    #[error("cannot subscribe to {topic} of node {node} (process {process}), which dialled")]
     Dialled {
         /// The publisher's node.
         node: NodeName,
@@ -219,7 +219,7 @@ pub enum SubscriberError {
         source: AttachError,
     },
     /// The thread of this node has panicked: it subscribes to nothing any more.
-    #[error("cannot subscribe to {topic}: {source}")]
+    #[error("cannot subscribe to {topic}")]
     NodeFailed {
         /// The topic.
         topic: TopicName,
@@ -249,7 +249,7 @@ pub enum SubscriberError {
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The operating system gave no random number.
-    #[error("cannot draw a random number: {0}")]
+    #[error("cannot draw a random number")]
     Random(#[source] std::io::Error),
 }
 
@@ -275,7 +275,7 @@ pub enum AttachError {
     #[error(transparent)]
     Session(#[from] ControlError),
     /// What the publisher granted cannot be used.
-    #[error("what was granted cannot be used: {0}")]
+    #[error("what was granted cannot be used")]
     Unfit(#[from] GrantError),
     /// The landing region's memory could not be had.
     #[error(transparent)]

@@ -9,7 +9,7 @@ use crate::fabric::FabricError;
 use crate::id::{Delivery, Epoch, Kind, KindOptions, Sequence, TopicName};
 use crate::memory::Region;
 use crate::notice::NoticeCounts;
-use crate::payload::{Payload, Schema};
+use crate::payload::{Decoded, Payload, Raw, Schema};
 use crate::repository::{Reader, SubscriberStats};
 
 /// A subscriber of a topic of one kind: a [`StateSubscriber`](crate::StateSubscriber) or a
@@ -17,6 +17,8 @@ use crate::repository::{Reader, SubscriberStats};
 ///
 /// A receive neither allocates (beyond what decoding the value does), nor locks, nor calls the operating system
 /// on the `shm` fabric. What it returns was copied to private memory and checked there.
+///
+/// It is `Send` and not `Sync`: it may be sent to another thread, and receives on one at a time.
 ///
 /// Dropping the subscriber detaches it. If it is the last handle of its [`Node`](crate::Node), the drop joins the node's
 /// thread, and may block for up to 250 ms (over RDMA a second more, where a peer does not take what was sent).
@@ -80,7 +82,7 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     /// [`limits::ENDED_FETCH_NS`](crate::limits::ENDED_FETCH_NS) of the end gets [`ReceiveError::CutOff`], once, and then `Ended`.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
-        self.core.try_receive_decoded::<T>()
+        self.core.try_receive_decoded(|bytes, _| T::decode(bytes))
     }
 
     /// As [`Self::try_receive`], but the value is left as bytes where it was checked: nothing is decoded, and
@@ -102,7 +104,7 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     ///
     /// As [`Self::try_receive`]; `Contended` only if it lasts beyond the timeout.
     pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
-        self.core.receive_timeout::<T>(timeout)
+        self.core.receive_timeout(timeout, |bytes, _| T::decode(bytes))
     }
 
     /// All values from the next one on, each as [`Self::receive_timeout`] gives it without a limit of time. Losses are errors in
@@ -169,6 +171,29 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     }
 }
 
+impl<K: TopicKind> Subscriber<K, Raw> {
+    /// As [`Self::try_receive`], with the value decoded by the topic's [schema](Schema::decode). Allocates.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn try_receive_value(&mut self) -> Result<Option<Sample<Decoded>>, ReceiveError> {
+        self.core.try_receive_decoded(|bytes, schema| schema.decode(bytes))
+    }
+
+    /// As [`Self::receive_timeout`], with the value decoded by the topic's [schema](Schema::decode). Allocates.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn receive_value_timeout(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<Sample<Decoded>>, ReceiveError> {
+        self.core.receive_timeout(timeout, |bytes, schema| schema.decode(bytes))
+    }
+}
+
 impl<K: TopicKind, T: Payload> Iterator for Samples<'_, K, T> {
     type Item = Result<Sample<T::Owned>, ReceiveError>;
 
@@ -211,5 +236,29 @@ impl<K: TopicKind, T: Payload> SubscriberHandle for Subscriber<K, T> {
 impl<K: TopicKind, T: Payload> fmt::Debug for Subscriber<K, T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.core.fmt(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        AnySubscriber, Listener, ListenerBuilder, LogSubscriber, LogTopic, StateSubscriber, SubscriberBuilder,
+    };
+
+    /// As their documentation says.
+    #[test]
+    fn subscribers_are_sent_to_other_threads_and_what_they_give_is_shared() {
+        fn is_sent<T: Send + 'static>() {}
+        fn is_shared<T: Send + Sync + 'static>() {}
+        is_sent::<StateSubscriber<Raw>>();
+        is_sent::<LogSubscriber<Raw>>();
+        is_sent::<AnySubscriber<Raw>>();
+        is_sent::<Samples<'static, LogTopic, Raw>>();
+        is_shared::<SampleRef<'static, Raw>>();
+        is_shared::<Sample<Decoded>>();
+        is_shared::<Listener<AnySubscriber<Raw>>>();
+        is_shared::<SubscriberBuilder<'static, LogSubscriber<Raw>>>();
+        is_shared::<ListenerBuilder<'static, StateSubscriber<Raw>>>();
     }
 }

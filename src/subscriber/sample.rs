@@ -47,16 +47,6 @@ impl<T: Payload> SampleRef<'_, T> {
     pub fn decode(&self) -> Result<T::Owned, DecodeError> {
         T::decode(self.bytes)
     }
-
-    /// The sample, with its value decoded.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::decode`].
-    #[inline]
-    pub fn to_sample(&self) -> Result<Sample<T::Owned>, DecodeError> {
-        Ok(Sample { value: self.decode()?, meta: self.meta, conflated: self.conflated })
-    }
 }
 
 impl<'a, V> SampleRef<'a, Pod<V>>

@@ -9,8 +9,8 @@ use std::process::ExitCode;
 #[cfg(feature = "verbs")]
 use fabricast::VerbsError;
 use fabricast::{
-    Address, AddressError, ControlError, DialError, DirectoryError, FabricError, InspectError, MemoryError,
-    NodeError, PublisherError, ReceiveError, RefuseReason, SubscriberError, Target,
+    Address, AddressError, ControlError, DialError, DirectoryError, ErrorChain, FabricError, InspectError,
+    MemoryError, NodeError, PublisherError, ReceiveError, RefuseReason, SubscriberError, Target,
 };
 use rustix::io::Errno;
 use rustix::process::Resource;
@@ -169,7 +169,7 @@ impl From<SubscriberError> for Failure {
             SubscriberError::Memory(source) => Self::new(of_memory(source), error),
             SubscriberError::Session { target, source } => {
                 let address = &target.address;
-                of_session(address, source, &error)
+                of_session(address, source, &ErrorChain(&error))
             }
             SubscriberError::Refused { target, reason, .. } => of_refusal(target, *reason, &error),
             _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
@@ -181,7 +181,7 @@ impl From<DirectoryError> for Failure {
     fn from(error: DirectoryError) -> Self {
         match &error {
             DirectoryError::Fabric(source) => of_fabric(source, &""),
-            DirectoryError::Session { address, source } => of_session(address, source, &error),
+            DirectoryError::Session { address, source } => of_session(address, source, &ErrorChain(&error)),
             _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
         }
     }
@@ -190,10 +190,14 @@ impl From<DirectoryError> for Failure {
 impl From<DialError> for Failure {
     fn from(error: DialError) -> Self {
         match &error {
-            DialError::Unreachable { source, .. } => Self::new(of_fabric(source, &"").exit(), error),
-            DialError::Session { address, source } => of_session(address, source, &error),
-            DialError::Refused { .. } | DialError::Unfit { .. } => Self::new(Exit::Refused, error),
-            _ => Self::new(Exit::Unreachable, error),
+            DialError::Unreachable { source, .. } => {
+                Self::new(of_fabric(source, &"").exit(), ErrorChain(&error))
+            }
+            DialError::Session { address, source } => of_session(address, source, &ErrorChain(&error)),
+            DialError::Refused { .. } | DialError::Unfit { .. } => {
+                Self::new(Exit::Refused, ErrorChain(&error))
+            }
+            _ => Self::new(Exit::Unreachable, ErrorChain(&error)),
         }
     }
 }
@@ -224,7 +228,7 @@ impl From<PublisherError> for Failure {
 
 impl From<InspectError> for Failure {
     fn from(error: InspectError) -> Self {
-        Self::new(Exit::No, error)
+        Self::new(Exit::No, ErrorChain(&error))
     }
 }
 
@@ -235,7 +239,7 @@ impl From<ReceiveError> for Failure {
             ReceiveError::Fabric(source) => return of_fabric(source, &""),
             _ => Exit::No,
         };
-        Self::new(exit, error)
+        Self::new(exit, ErrorChain(&error))
     }
 }
 
@@ -306,9 +310,9 @@ fn of_system(error: &(dyn Error + 'static)) -> Option<Exit> {
     is_local.then_some(Exit::Local)
 }
 
-/// An error with the limit that was hit, and what raises it, unless it says so itself.
+/// An error with its causes, the limit that was hit, and what raises it, unless it says so itself.
 fn explained(error: &(dyn Error + 'static)) -> String {
-    let sentence = error.to_string();
+    let sentence = ErrorChain(error).to_string();
     if sentence.contains("ulimit") || errno(error) != Some(Errno::MFILE) {
         return sentence;
     }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use fabricast::{AnySubscriber, Liveness, Raw, ReceiveError, SampleRef, Target};
+use fabricast::{AnySubscriber, ErrorChain, Liveness, Raw, ReceiveError, SampleRef, Target};
 
 use super::clock::{self, Deadline};
 use super::failure::{Exit, Failure};
@@ -156,7 +156,7 @@ impl<'a> Feed<'a> {
             ReceiveError::DamagedRecords { first_lost, count } => (first_lost.get(), *count, "damaged"),
             ReceiveError::CutOff { first_lost, count } => (first_lost.get(), *count, "cut off"),
             ReceiveError::Gone { .. } => {
-                return Err(Failure::new(Exit::Gone, format!("{}: {error}", self.target)));
+                return Err(Failure::new(Exit::Gone, format!("{}: {}", self.target, ErrorChain(&error))));
             }
             _ => return Err(error.into()),
         };

@@ -4,7 +4,9 @@ use std::io::Write;
 use std::time::Duration;
 
 use clap::Args;
-use fabricast::{AnySubscriber, Delivery, LogStart, Raw, ReceiveError, Sequence, Target, TopicReport};
+use fabricast::{
+    AnySubscriber, Delivery, ErrorChain, LogStart, Raw, ReceiveError, Sequence, Target, TopicReport,
+};
 
 use super::clock::Deadline;
 use super::failure::{Exit, Failure};
@@ -82,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let mut out = std::io::stdout().lock();
     let undecodable = |source| {
         let error = ReceiveError::Decode { sequence: sample.meta.sequence, source };
-        Failure::new(Exit::No, format!("{error}; --raw and --hex show its bytes"))
+        Failure::new(Exit::No, format!("{}; --raw and --hex show its bytes", ErrorChain(&error)))
     };
     if arguments.raw {
         out.write_all(&sample.bytes)?;

@@ -72,7 +72,7 @@ fn next(listener: &Listener<StateSubscriber<Value>>) -> Option<Result<Observed, 
 }
 
 fn dial(node: &Node, desk: &Desk) -> Result<(), DialError> {
-    node.dial_subscriber("topic", &desk.address(), PATIENCE)
+    node.dial_subscriber("topic", desk.address(), PATIENCE)
 }
 
 fn subscribers(publisher: &StatePublisher<Value>) -> u64 {
@@ -138,12 +138,12 @@ fn a_subscriber_that_is_late_or_of_another_type_is_an_error_and_the_next_dial_su
             let world = World::new(seed, reach);
             let publishing = world.node("publishing", false);
             let mut publisher = publisher(&publishing);
-            let address = "shm:desk".parse().unwrap();
-            let error = publishing.dial_subscriber("topic", &address, PATIENCE).unwrap_err();
+            let address = "shm:desk";
+            let error = publishing.dial_subscriber("topic", address, PATIENCE).unwrap_err();
             assert!(matches!(error, DialError::Unreachable { .. }), "{error}");
 
             let node = world.node("desk", true);
-            let error = publishing.dial_subscriber("topic", &address, PATIENCE).unwrap_err();
+            let error = publishing.dial_subscriber("topic", address, PATIENCE).unwrap_err();
             assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }), "{error}");
 
             let listener = node.state_listener::<u64>("topic").delivery(delivery).open().unwrap();
@@ -154,7 +154,7 @@ fn a_subscriber_that_is_late_or_of_another_type_is_an_error_and_the_next_dial_su
                 told.lock().extend(listener.accept_timeout(Duration::ZERO).err());
                 goes_on.load(Ordering::Relaxed)
             });
-            let error = publishing.dial_subscriber("topic", &address, PATIENCE).unwrap_err();
+            let error = publishing.dial_subscriber("topic", address, PATIENCE).unwrap_err();
             assert!(matches!(error, DialError::Unfit { .. }), "{error}");
             (0..100).for_each(|_| world.turn());
             let refused = |error: &SubscriberError| matches!(error, SubscriberError::Dialled { node, .. } if *node == *publishing.name());
@@ -316,7 +316,7 @@ fn a_stopped_process_costs_the_other_its_patience_and_later_dials_succeed() {
             let other = world.node("other", false);
             let mut second = publisher(&other);
             if stopping.as_str() == "publishing" {
-                other.dial_subscriber("topic", &desk.address(), 3 * PATIENCE).expect("somebody listens");
+                other.dial_subscriber("topic", desk.address(), 3 * PATIENCE).expect("somebody listens");
                 publish(&mut second, 2);
             }
             world.network.resume(&stopping);

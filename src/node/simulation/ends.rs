@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use super::*;
+use crate::chain::ErrorChain;
 use crate::control::RefuseReason;
 use crate::inspect::{Liveness, TopicReport};
 use crate::node::DialError;
@@ -245,7 +246,10 @@ fn a_subscription_that_is_opened_while_its_node_fails_is_none_or_gone() {
         match subscribe(&failing, Delivery::Pull) {
             Err(error) => {
                 refused += 1;
-                assert!(format!("{error}").contains("its thread fails"), "{error:?} at look {looks}");
+                assert!(
+                    ErrorChain(&error).to_string().contains("its thread fails"),
+                    "{error:?} at look {looks}"
+                );
                 assert!(matches!(error, SubscriberError::NodeFailed { .. }), "{error:?} at look {looks}");
             }
             Ok(mut observed) => {
@@ -289,9 +293,9 @@ fn a_dial_during_which_its_node_fails_does_not_wait_for_the_peer() {
         let _publisher = publisher(&failing);
         clock.left.store(looks, Ordering::Relaxed);
         let began_ns = world.network.clock().monotonic_ns();
-        let error = failing.dial_subscriber("topic", &listening.address().unwrap(), TIMEOUT).unwrap_err();
+        let error = failing.dial_subscriber("topic", listening.address().unwrap(), TIMEOUT).unwrap_err();
         let elapsed_ns = world.network.clock().monotonic_ns() - began_ns;
-        assert!(error.to_string().contains("its thread fails"), "{error} at look {looks}");
+        assert!(ErrorChain(&error).to_string().contains("its thread fails"), "{error} at look {looks}");
         assert!(matches!(error, DialError::NodeFailed { .. }), "{error:?} at look {looks}");
         assert!(elapsed_ns < saturate(TIMEOUT), "{elapsed_ns} at look {looks}");
     }

@@ -281,7 +281,7 @@ fn who_was_dialled_has_every_record(reach: Reach) {
         let builder = publishing.log_publisher::<Value>("topic").payload_len_max(200).capacity(4096);
         let mut publisher = builder.open().unwrap();
         publish(&mut publisher, 10);
-        publishing.dial_subscriber("topic", &desk.address().unwrap(), Duration::from_millis(20)).unwrap();
+        publishing.dial_subscriber("topic", desk.address().unwrap(), Duration::from_millis(20)).unwrap();
         publish(&mut publisher, random.below(4));
         while accepted.lock().is_empty() {
             world.turn();

@@ -1,6 +1,8 @@
 //! Publishers that dial: both roles in one process.
 
 use super::*;
+use crate::id::Kind;
+use crate::payload::Decoded;
 use crate::publisher::LogPublisher;
 use crate::repository::log::LogStart;
 use crate::subscriber::{AttachError, GrantError};
@@ -38,7 +40,7 @@ fn a_publisher_that_dials_reaches_the_subscriber_with_its_next_value() {
         for publishing in [anonymous(&dir), listening.clone()] {
             let mut publisher = publishing.state_publisher::<Value>("a/b").open().unwrap();
             let accepting = accept(&listener);
-            publishing.dial_subscriber("a/b", &address("shm:l"), PATIENCE).unwrap();
+            publishing.dial_subscriber("a/b", address("shm:l"), PATIENCE).unwrap();
             assert_eq!(publisher.pull_subscribers() + publisher.push_subscribers(), 1);
             publisher.publish(&(1, "first".to_owned())).unwrap();
             let mut subscriber = accepted(accepting);
@@ -76,7 +78,7 @@ fn a_publisher_of_a_log_that_dials_reaches_the_subscriber_with_its_next_record()
         };
         (1..=3).for_each(|number| publish(&mut publisher, number));
         let accepting = std::thread::spawn(move || listener.accept_timeout(PATIENCE));
-        publishing.dial_subscriber("a/b", &address("shm:l"), PATIENCE).unwrap();
+        publishing.dial_subscriber("a/b", address("shm:l"), PATIENCE).unwrap();
         assert_eq!(publisher.pull_subscribers() + publisher.push_subscribers(), 1);
         (4..200).for_each(|number| publish(&mut publisher, number));
         let mut subscriber = accepting.join().unwrap().unwrap().expect("a publisher that dials in time");
@@ -101,7 +103,7 @@ fn a_listener_of_logs_takes_no_publisher_of_states() {
     assert!(matches!(error, SubscriberError::AlreadyListening { .. }), "{error}");
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let accepting = std::thread::spawn(move || listener.accept_timeout(PATIENCE));
-    let dialled = publishing.dial_subscriber("t", &address("shm:l"), PATIENCE);
+    let dialled = publishing.dial_subscriber("t", address("shm:l"), PATIENCE);
     let error = accepting.join().unwrap().unwrap_err();
     let SubscriberError::Dialled { source: AttachError::Unfit(source), .. } = error else {
         panic!("{error}")
@@ -121,7 +123,7 @@ fn several_publishers_that_dial_at_once_get_a_subscriber_each() {
             let publishing = anonymous(&dir);
             std::thread::spawn(move || {
                 let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
-                publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+                publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
                 publisher.publish(&number).unwrap();
                 publisher
             })
@@ -150,7 +152,7 @@ fn who_dialled_and_who_was_dialled_receive_alike() {
         vec![listening.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().open().unwrap()];
     for _ in 0..2 {
         let accepting = accept(&listener);
-        publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+        publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
         subscribers.push(accepted(accepting));
     }
     subscribers.push(listening.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().open().unwrap());
@@ -183,7 +185,7 @@ fn what_cannot_be_dialled_is_an_error_that_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
-    let dial = |topic: &str, to: &str| publishing.dial_subscriber(topic, &address(to), PATIENCE).unwrap_err();
+    let dial = |topic: &str, to: &str| publishing.dial_subscriber(topic, address(to), PATIENCE).unwrap_err();
     assert!(matches!(dial("no topic", "shm:l"), DialError::Name(_)));
     let error = dial("other", "shm:l");
     assert_eq!(error.to_string(), "this node does not publish other: open its publisher first, and keep it");
@@ -207,15 +209,13 @@ fn a_publisher_of_another_type_is_refused_by_name() {
     let (wrong, right) = (node(&dir, "wrong"), node(&dir, "right"));
     let _publisher = wrong.state_publisher::<String>("t").open().unwrap();
     let accepting = accept(&listener);
-    let error = wrong.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap_err();
+    let error = wrong.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap_err();
     let mismatch = RefuseReason::SchemaMismatch;
     assert!(matches!(error, DialError::Unfit { reason, .. } if reason == mismatch), "{error}");
     let error = accepting.join().unwrap().unwrap_err();
     let begin = "cannot subscribe to t of node wrong (process ";
-    assert!(
-        error.to_string().starts_with(begin) && error.to_string().contains("String (bincode)"),
-        "{error}"
-    );
+    let sentence = ErrorChain(&error).to_string();
+    assert!(sentence.starts_with(begin) && sentence.contains("String (bincode)"), "{sentence}");
     let SubscriberError::Dialled { source: AttachError::Refused { reason, .. }, .. } = error else {
         panic!("{error}")
     };
@@ -223,11 +223,31 @@ fn a_publisher_of_another_type_is_refused_by_name() {
 
     let mut publisher = right.state_publisher::<u64>("t").open().unwrap();
     let accepting = accept(&listener);
-    right.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+    right.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
     publisher.publish(&3).unwrap();
     assert_eq!(receive(&mut accepted(accepting)).value, 3);
     let links = || listening.core().links().lock().len();
     wait_until("the refused session to be gone", || links() == 0);
+}
+
+#[test]
+fn a_listener_for_any_kind_accepts_publishers_of_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
+    let mut state = publishing.state_publisher::<Value>("state").open().unwrap();
+    let mut log = publishing.log_publisher::<Value>("log").open().unwrap();
+    for (topic, kind) in [("state", Kind::State), ("log", Kind::Log)] {
+        let listener = listening.any_listener::<Raw>(topic).timeout(PATIENCE).open().unwrap();
+        let accepting = std::thread::spawn(move || listener.accept_timeout(PATIENCE));
+        publishing.dial_subscriber(topic, "shm:l", PATIENCE).unwrap();
+        let mut subscriber = accepting.join().unwrap().unwrap().expect("a publisher that dials in time");
+        state.publish(&(5, "five".to_owned())).unwrap();
+        log.publish(&(5, "five".to_owned())).unwrap();
+        let sample = subscriber.receive_value_timeout(PATIENCE).unwrap().expect("a value");
+        assert_eq!((subscriber.kind(), subscriber.last()), (kind, sample.meta.sequence));
+        let Decoded::Value(value) = sample.value else { panic!("{sample:?}") };
+        assert_eq!(value.to_string(), r#"[5,"five"]"#);
+    }
 }
 
 #[test]
@@ -238,7 +258,7 @@ fn a_subscriber_that_cannot_use_the_topic_leaves_and_both_sides_say_so() {
     let listener = Arc::new(builder.open().unwrap());
     let publisher = publishing.state_publisher::<Raw>("t").payload_len_max(1 << 20).open().unwrap();
     let accepting = accept(&listener);
-    let error = publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap_err();
+    let error = publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap_err();
     assert!(matches!(error, DialError::Left { .. }), "{error}");
     let error = accepting.join().unwrap().unwrap_err();
     let SubscriberError::Dialled { source: AttachError::Unfit(source), .. } = error else {
@@ -258,7 +278,7 @@ fn a_publisher_that_nobody_accepts_gives_up_for_good() {
     let publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     // The other node's thread has to run in this time, on a busy machine, too.
     let in_vain = Duration::from_secs(2);
-    let error = publishing.dial_subscriber("t", &address("shm:l"), in_vain).unwrap_err();
+    let error = publishing.dial_subscriber("t", address("shm:l"), in_vain).unwrap_err();
     assert!(matches!(error, DialError::NotAccepted { .. }), "{error}");
     wait_until("the session to be gone", || listening.core().links().lock().is_empty());
     assert!(listener.accept_timeout(in_vain).unwrap().is_none());
@@ -272,17 +292,17 @@ fn a_listener_that_is_dropped_ends_those_that_wait_and_keeps_those_it_has() {
     let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let accepting = accept(&listener);
-    publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+    publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
     let mut kept = accepted(accepting);
 
     let waiting = publishing.clone();
-    let waiting = std::thread::spawn(move || waiting.dial_subscriber("t", &address("shm:l"), PATIENCE));
+    let waiting = std::thread::spawn(move || waiting.dial_subscriber("t", address("shm:l"), PATIENCE));
     let ready = || listening.core().links().lock().iter().filter(|link| link.is_ready()).count();
     wait_until("the publisher to wait", || ready() == 2);
     drop(listener);
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, DialError::Left { .. }), "{error}");
-    let error = publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap_err();
+    let error = publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap_err();
     assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }), "{error}");
 
     publisher.publish(&1).unwrap();
@@ -300,7 +320,7 @@ fn a_listener_outlives_the_handles_of_its_node() {
     let publishing = anonymous(&dir);
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let accepting = accept(&listener);
-    publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+    publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
     publisher.publish(&1).unwrap();
     let mut subscriber = accepted(accepting);
     drop(listener);
@@ -319,14 +339,14 @@ fn events_tell_of_publishers_that_dial() {
     };
     let ((listening, refusals), (publishing, events)) = (recorded("l"), recorded("p"));
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
-    publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap_err();
+    publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap_err();
     refusals.wait_for(
         "a refusal",
         |event| matches!(event, Event::PeerRejected { reason } if reason.contains("no subscriber waits")),
     );
     let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
     let accepting = accept(&listener);
-    publishing.dial_subscriber("t", &address("shm:l"), PATIENCE).unwrap();
+    publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
     let mut subscriber = accepted(accepting);
     publisher.publish(&1).unwrap();
     receive(&mut subscriber);

@@ -76,8 +76,8 @@ fn unwrapped(page: &str) -> String {
 fn cell<'a>(page: &'a str, about: &str) -> &'a str {
     let rows: Vec<&str> =
         page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_prefix(about)).collect();
-    assert_eq!(rows.len(), 1, "rows about {about:?}: {rows:?}");
-    let cell = rows[0].split(" | ").nth(1).unwrap_or_else(|| panic!("the row about {about:?} says nothing"));
+    let [row] = rows[..] else { panic!("rows about {about:?}: {rows:?}") };
+    let cell = row.split(" | ").nth(1).unwrap_or_else(|| panic!("the row about {about:?} says nothing"));
     cell.trim_end_matches(" |")
 }
 

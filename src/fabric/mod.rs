@@ -8,7 +8,7 @@
 //! - **one-sided access**: [`RemoteRead`] brings ranges of a peer's region here, [`RemoteWrite`] writes ranges of
 //!   a local region to a peer's. The peer's processor has no part in either.
 //!
-//! The fabric moves bytes and never looks at them. Nothing here blocks, except [`Fabric::dial_patiently`]: calls that cannot go
+//! The fabric moves bytes and never looks at them. Nothing here blocks, except [`Fabric::dial`] with a timeout: calls that cannot go
 //! on say so, and every wait is a file descriptor (or, in a simulation, a turn of its clock).
 
 mod address;
@@ -33,7 +33,7 @@ pub use address::{Address, AddressError, RdmaConnect, Target};
 pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use channel::Datagram;
-pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, UnicastSender};
+pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, UnicastSender};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
 pub(crate) use wait::{Waker, finish, read_now, wait};
@@ -53,26 +53,14 @@ pub(crate) trait Fabric: Debug + Send + Sync {
     /// Does what could not be done before for want of a thread. Called in every turn of a node.
     fn tend(&self) {}
 
-    /// Begins to connect to a node. Messages may be sent at once; [`Connection::receive`] tells when it failed.
-    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError>;
-
-    /// As [`Self::dial`], to write regions that the node lends. A node may lend none to be written to who has dialled it in
-    /// the other way, where that would put them within the reach of others.
-    fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        self.dial(address)
-    }
-
-    /// As [`Self::dial`], or [`Self::dial_to_write`] if it `writes`, and waits for up to `patience` while the node's
-    /// backlog is full. Must not be called on a node's thread.
-    fn dial_patiently(
+    /// Begins to connect to a node. Messages may be sent at once; [`Connection::receive`] reports a failure. Blocks for up to
+    /// `timeout` while the node's backlog is full, which only a thread other than a node's may ask for.
+    fn dial(
         &self,
         address: &Address,
-        writes: bool,
-        patience: Duration,
-    ) -> Result<Box<dyn Connection>, FabricError> {
-        let _ = patience;
-        if writes { self.dial_to_write(address) } else { self.dial(address) }
-    }
+        intent: Intent,
+        timeout: Duration,
+    ) -> Result<Box<dyn Connection>, FabricError>;
 
     /// Registers a region, so that it can be sent to peers.
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError>;
@@ -103,20 +91,8 @@ pub(crate) trait Connection: Debug + Send {
     /// beyond [`crate::limits::MESSAGE_REGIONS_MAX`].
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError>;
 
-    /// Whether the words of one write to a region that came over this connection, or went over it, become visible in
-    /// order: the last one first, the first one last. Otherwise only whole writes do.
-    fn writes_words_in_order(&self) -> bool;
-
-    /// Whether a write to a region that came over this connection, or went over it, may never arrive.
-    fn writes_may_be_lost(&self) -> bool {
-        false
-    }
-
-    /// Whether the peer has dialled by [`Fabric::dial_to_write`]: it is lent regions to be written, and nothing to be read.
-    /// False where that makes no difference.
-    fn is_dialled_to_write(&self) -> bool {
-        false
-    }
+    /// What it is capable of. Settled once the peer has sent a message.
+    fn capabilities(&self) -> Capabilities;
 
     /// Sees to it that a region can be sent over this connection, and be the source of writes to what came over it: an
     /// error is better told before either is begun. What the peer gets to know of it, for an inspector to show.
@@ -126,35 +102,46 @@ pub(crate) trait Connection: Debug + Send {
     /// the same fails. A region that was sent several times is taken back at once.
     fn withdraw(&mut self, registration: &Registration);
 
-    /// Whether regions that go over it are mapped by both ends, so that what one end stores is there for the other.
-    fn shares_memory(&self) -> bool {
-        false
-    }
-
-    /// The sending end of a channel that the peer can join. The same one for all connections over the same network of this
-    /// host. `None` where the medium has no datagrams.
-    fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
-        Ok(None)
-    }
-
-    /// The way from that channel to one receiver at the other end, by its [`ChannelReceiver::return_ticket`]. The ticket comes
-    /// from the peer, and may be anything: one that names another host than the peer's is an error, so that no peer can have
-    /// datagrams sent to somebody else. May take as long as the network takes to find the host.
-    fn unicast_sender(&self, return_ticket: &[u8]) -> Result<Arc<dyn UnicastSender>, FabricError> {
-        let _ = return_ticket;
-        Err(FabricError::Access { why: "this medium has no channels" })
-    }
-
-    /// Begins to join a channel of the peer's, by its [`ChannelSender::ticket`], which comes from the peer and may be
-    /// anything. Datagrams come as soon as the network lets them.
-    fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
-        let _ = ticket;
-        Err(FabricError::Access { why: "this medium has no channels" })
-    }
+    /// The datagrams that go between its two ends. `None` where the medium has none.
+    fn datagrams(&self) -> Option<&dyn Datagrams>;
 
     /// Becomes readable when a message is waiting or the peer is gone, and readable or writable when there is room again
     /// after [`Sent::Full`]: receive, and then send. `None` in a simulation.
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// What a connection is dialled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Intent {
+    /// To be sent regions and to read them; and to lend regions of its own.
+    Read,
+    /// To write regions that the node lends. A node may lend none to a peer that dialled to read, where that would put them
+    /// within the reach of others.
+    Write,
+}
+
+/// What a connection is capable of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Capabilities {
+    /// How writes appear in regions that came over it, or went over it.
+    pub(crate) placement: Placement,
+    /// Both ends map the regions that go over it: what one end stores is there for the other.
+    pub(crate) shares_memory: bool,
+    /// The peer has dialled with [`Intent::Write`]: it is lent regions to be written, and nothing to be read. False where
+    /// that makes no difference.
+    pub(crate) is_dialled_to_write: bool,
+}
+
+/// How one-sided writes appear in the region that they go to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// The words of each write in order: the last one first, the first one last.
+    Words,
+    /// Only whole writes, in order.
+    #[default]
+    Writes,
+    /// Only whole writes, in order; any of them may be complete and never arrive.
+    Lossy,
 }
 
 /// A region that the peer sent, not opened yet. Dropping it gives it up.
@@ -162,7 +149,7 @@ pub(crate) trait Offer: Debug + Send {
     /// Opens it for one-sided reads. It must have at least `len_min` bytes.
     fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError>;
 
-    /// Maps it in place, for memory that both ends write; where [`Connection::shares_memory`].
+    /// Maps it in place, for memory that both ends write; where [`Capabilities::shares_memory`].
     fn open_shared(self: Box<Self>, len_min: usize) -> Result<Arc<Region>, FabricError> {
         let _ = len_min;
         Err(FabricError::Access { why: "this medium does not share memory" })
@@ -203,14 +190,11 @@ pub(crate) trait RemoteWrite: Debug + Send {
     fn in_flight(&mut self) -> Result<usize, FabricError>;
 
     /// A word of the peer's region, at an offset that is a multiple of 8: asks for it if that is not under way, and gives it when
-    /// it has come. The region must be registered for [`Exposure::Exchange`]. An error where [`Self::writes_may_be_lost`].
+    /// it has come. An error where writes are [`Placement::Lossy`].
     fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError>;
 
-    /// Whether the words of one write become visible in order, as [`Connection::writes_words_in_order`] says.
-    fn writes_words_in_order(&self) -> bool;
-
-    /// Whether a write may be complete and never arrive, and those behind it do.
-    fn writes_may_be_lost(&self) -> bool;
+    /// How its writes appear at the peer.
+    fn placement(&self) -> Placement;
 
     /// What ends this access from another thread.
     fn revocation(&self) -> Arc<dyn Revocation>;
@@ -238,10 +222,8 @@ impl Revocation for NothingToRevoke {
 pub(crate) enum Exposure {
     /// They may read it.
     Read,
-    /// They may write it.
-    Write,
     /// They may write it, and fetch words from it.
-    Exchange,
+    Write,
 }
 
 /// One write of a batch.

@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::cast_possible_truncation,
-    reason = "patterns of bytes are cut on purpose, counts are small"
+    reason = "patterns of bytes are cut on intent, counts are small"
 )]
 
 use std::sync::Arc;

@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use crate::fabric::{
     Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry,
-    NothingToRevoke, Offer, Registered, Registration, RemoteRead, RemoteWrite, Revocation, Write,
+    NothingToRevoke, Offer, Intent, Registered, Registration, RemoteRead, RemoteWrite, Revocation, Write,
+    Placement,
 };
 use crate::id::NodeName;
 use crate::memory::{Access, MemoryError, Region};
@@ -45,25 +46,21 @@ impl Fabric for ShmFabric {
         Ok(Box::new(socket::ShmListener::bind(claim, node.clone(), &self.background)?))
     }
 
-    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        self.dial_patiently(address, false, Duration::ZERO)
-    }
-
     fn tend(&self) {
         self.background.tend();
     }
 
-    fn dial_patiently(
+    fn dial(
         &self,
         address: &Address,
-        _writes: bool,
-        patience: Duration,
+        _: Intent,
+        timeout: Duration,
     ) -> Result<Box<dyn Connection>, FabricError> {
         let Address::Shm(node) = address else {
             return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
         };
         let path = self.directory.socket_address(node)?;
-        match socket::ShmConnection::connect(&path, patience, &self.background) {
+        match socket::ShmConnection::connect(&path, timeout, &self.background) {
             Ok(connection) => Ok(Box::new(connection)),
             Err(errno @ (rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
                 Err(FabricError::System { what: "connect to the node", source: errno.into() })
@@ -124,15 +121,13 @@ impl ShmOffer {
         let file = self.file?;
         let sealed = Region::is_sealed_against_writing(file.as_fd())?;
         match (exposure, sealed) {
-            (Exposure::Read, true) | (Exposure::Write | Exposure::Exchange, false) => {
+            (Exposure::Read, true) | (Exposure::Write, false) => {
                 let region = map(file.as_fd())?;
                 file.close();
                 Ok(Arc::new(region))
             }
             (Exposure::Read, false) => Err(FabricError::Access { why: "the peer lent it to be written" }),
-            (Exposure::Write | Exposure::Exchange, true) => {
-                Err(FabricError::Access { why: "the peer lets it only be read" })
-            }
+            (Exposure::Write, true) => Err(FabricError::Access { why: "the peer lets it only be read" }),
         }
     }
 }
@@ -239,12 +234,8 @@ impl RemoteWrite for ShmWrite {
     }
 
     #[inline]
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        false
+    fn placement(&self) -> Placement {
+        Placement::Words
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {

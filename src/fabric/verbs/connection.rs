@@ -16,8 +16,8 @@ use super::session::Session;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::several::together;
 use crate::fabric::{
-    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Received, Registration,
-    RemoteKey, Sent, UnicastSender,
+    Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError, Listener,
+    Received, Registration, RemoteKey, Sent, UnicastSender,
 };
 
 /// How often a port is chosen that must be free for two ways to connect.
@@ -54,16 +54,8 @@ impl Connection for VerbsConnection {
         received
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        false
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        self.session.writes_may_be_lost()
-    }
-
-    fn is_dialled_to_write(&self) -> bool {
-        self.session.is_dialled_to_write()
+    fn capabilities(&self) -> Capabilities {
+        self.session.capabilities()
     }
 
     fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
@@ -74,6 +66,16 @@ impl Connection for VerbsConnection {
         self.session.withdraw(registration);
     }
 
+    fn datagrams(&self) -> Option<&dyn Datagrams> {
+        Some(self)
+    }
+
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.session.wait_handle())
+    }
+}
+
+impl Datagrams for VerbsConnection {
     fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
         let Some((near, _)) = self.session.addresses()? else { return Ok(None) };
         Ok(channel::sender(near, self.session.devices())?.map(|sender| sender as _))
@@ -87,10 +89,6 @@ impl Connection for VerbsConnection {
     fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
         let addresses = self.session.addresses()?.ok_or(NO_CHANNEL)?;
         Ok(Box::new(channel::join(ticket, addresses, self.session.devices())?))
-    }
-
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.session.wait_handle())
     }
 }
 

@@ -22,7 +22,7 @@ use super::sys::{
 };
 use super::work::{BatchId, WorkTable};
 use crate::clock::{Clock, SystemClock};
-use crate::fabric::{Exposure, FabricError};
+use crate::fabric::{Exposure, FabricError, Placement};
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -91,7 +91,6 @@ struct State {
 struct Lent {
     to_read: u32,
     to_write: u32,
-    to_exchange: u32,
 }
 
 /// What a batch keeps until it is complete.
@@ -185,6 +184,11 @@ impl Endpoint {
     /// Whether what it sends arrives. Otherwise it carries no frames, and reads nothing.
     pub(super) fn is_reliable(&self) -> bool {
         self.queue_pair.kind() == QueuePairKind::Rc
+    }
+
+    /// How writes over it appear, in both directions.
+    pub(super) fn placement(&self) -> Placement {
+        if self.is_reliable() { Placement::Writes } else { Placement::Lossy }
     }
 
     /// Lets no further one-sided operation begin: the connection was dropped.
@@ -361,14 +365,13 @@ impl Lent {
         match exposure {
             Exposure::Read => &mut self.to_read,
             Exposure::Write => &mut self.to_write,
-            Exposure::Exchange => &mut self.to_exchange,
         }
     }
 
     /// What a queue pair allows for them. One that is not reliable has no reads.
     fn flags(self, is_reliable: bool) -> RemoteFlags {
-        let read = self.to_read > 0 || (self.to_exchange > 0 && is_reliable);
-        RemoteFlags { read, write: self.to_write + self.to_exchange > 0 }
+        let write = self.to_write > 0;
+        RemoteFlags { read: self.to_read > 0 || (write && is_reliable), write }
     }
 }
 

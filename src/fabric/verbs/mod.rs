@@ -32,6 +32,7 @@ mod work;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use error::VerbsError;
 
@@ -47,7 +48,8 @@ use self::session::Session;
 use self::sys::QueuePairKind;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Group, Listener, NodeEntry, RdmaConnect, Registration,
+    Address, Connection, Exposure, Fabric, FabricError, Group, Listener, NodeEntry, Intent, RdmaConnect,
+    Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -89,10 +91,22 @@ impl VerbsFabric {
     pub(crate) fn listen_at(&self, at: &SocketAddr) -> Result<Box<dyn Listener>, FabricError> {
         Ok(Box::new(VerbsListener::open(at, &self.devices, &self.service)?))
     }
+}
 
-    /// Begins to connect to a node; `writes` tells it that regions are to be written that it lends.
-    fn dial_for(&self, address: &Address, writes: bool) -> Result<Box<dyn Connection>, FabricError> {
-        let (devices, now_ns) = (&self.devices, SystemClock.monotonic_ns());
+impl Fabric for VerbsFabric {
+    fn listen(&self, _: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+        self.listen_at(&self.listen.ok_or(VerbsError::NoListenAddress)?)
+    }
+
+    /// The session waits for the peer's answer, within a deadline of its own.
+    fn dial(
+        &self,
+        address: &Address,
+        intent: Intent,
+        _: Duration,
+    ) -> Result<Box<dyn Connection>, FabricError> {
+        let (writes, devices, now_ns) =
+            (intent == Intent::Write, &self.devices, SystemClock.monotonic_ns());
         let exchanged = |kind| ExchangedLink::dial(address, (kind, writes), devices, now_ns);
         let link: Box<dyn Link> = match self.connect {
             RdmaConnect::Manager => Box::new(ManagedLink::dial(address, writes, devices, now_ns)?),
@@ -101,20 +115,6 @@ impl VerbsFabric {
         };
         let session = Session::new(&self.devices, link, None)?;
         Ok(Box::new(VerbsConnection::new(session, &self.service)))
-    }
-}
-
-impl Fabric for VerbsFabric {
-    fn listen(&self, _: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
-        self.listen_at(&self.listen.ok_or(VerbsError::NoListenAddress)?)
-    }
-
-    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        self.dial_for(address, false)
-    }
-
-    fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        self.dial_for(address, true)
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {

@@ -11,7 +11,7 @@ use super::region::{self, VerbsRegistered};
 use super::sys::{MemoryRegion, Operation, Remote, RemoteAccess, Slice};
 use crate::fabric::{
     ByteRange, Completion, Exposure, FabricError, Offer, Registration, RemoteRead, RemoteWrite, Revocation,
-    Write, check_bounds, check_writes,
+    Write, Placement, check_bounds, check_writes,
 };
 use crate::limits;
 use crate::memory::{MemoryError, Protection, Region, WORD};
@@ -60,9 +60,9 @@ impl Offer for VerbsOffer {
         self.check(Exposure::Write, "the peer lets it only be read", len_min)?;
         let Self { endpoint, remote } = *self;
         let (flight, source, waiting) = (Arc::default(), Weak::new(), VecDeque::new());
-        let (is_reliable, endpoint) = (endpoint.is_reliable(), Arc::downgrade(&endpoint));
+        let (order, endpoint) = (endpoint.placement(), Arc::downgrade(&endpoint));
         let (len, fetching) = (len_min, Fetching::default());
-        Ok(Box::new(VerbsWrite { endpoint, is_reliable, remote, len, flight, source, waiting, fetching }))
+        Ok(Box::new(VerbsWrite { endpoint, order, remote, len, flight, source, waiting, fetching }))
     }
 }
 
@@ -135,7 +135,7 @@ struct VerbsWrite {
     /// The session's: a publisher may hold this for as long as it publishes nothing, and the queue pair must not stay for
     /// that.
     endpoint: Weak<Endpoint>,
-    is_reliable: bool,
+    order: Placement,
     remote: Descriptor,
     /// Bytes that were agreed.
     len: usize,
@@ -289,7 +289,7 @@ impl RemoteWrite for VerbsWrite {
     }
 
     fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
-        if !self.is_reliable {
+        if self.order == Placement::Lossy {
             return Err(FabricError::Access { why: "an unreliable connection only pushes" });
         }
         check_bounds(common_len(self.len, self.remote.len), [ByteRange { offset, len: WORD }].into_iter())?;
@@ -299,12 +299,8 @@ impl RemoteWrite for VerbsWrite {
         fetched
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        false
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        !self.is_reliable
+    fn placement(&self) -> Placement {
+        self.order
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {

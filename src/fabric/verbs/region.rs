@@ -151,7 +151,6 @@ impl VerbsRegistered {
         let access = match self.exposure {
             Exposure::Read => RemoteAccess::Read,
             Exposure::Write => RemoteAccess::Write,
-            Exposure::Exchange => RemoteAccess::Exchange,
         };
         Ok(Arc::new(register(domain, &self.region, access, false)?))
     }

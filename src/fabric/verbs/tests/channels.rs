@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
 use crate::fabric::verbs::channel::{self, VerbsChannelReceiver, VerbsChannelSender};
-use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach, Group, UnicastSender};
+use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Group, UnicastSender};
 use crate::limits;
 
 /// Where the number of the queue pair, and the key, are in the ticket of a channel.
@@ -19,16 +19,20 @@ struct Stage {
     world: World,
 }
 
+fn datagrams(connection: &dyn Connection) -> &dyn Datagrams {
+    connection.datagrams().unwrap()
+}
+
 impl Stage {
     fn new() -> Self {
         let mut world = World::new();
         let (near, far) = connected(&mut world);
-        let sender = far.channel_sender().unwrap().unwrap();
+        let sender = datagrams(&*far).channel_sender().unwrap().unwrap();
         Self { near, far, sender, world }
     }
 
     fn begin_to_join(&self) -> Box<dyn ChannelReceiver> {
-        self.near.join_channel(self.sender.ticket()).unwrap()
+        datagrams(&*self.near).join_channel(self.sender.ticket()).unwrap()
     }
 
     /// A receiver that has joined, and has nothing to receive.
@@ -85,7 +89,7 @@ fn send(sender: &dyn ChannelSender, datagram: &[u8]) {
 }
 
 fn send_to(far: &dyn Connection, receiver: &dyn ChannelReceiver, datagram: &[u8]) {
-    send_alone(&*far.unicast_sender(receiver.return_ticket()).unwrap(), datagram);
+    send_alone(&*datagrams(far).unicast_sender(receiver.return_ticket()).unwrap(), datagram);
 }
 
 fn send_alone(sender: &dyn UnicastSender, datagram: &[u8]) {
@@ -106,7 +110,7 @@ fn a_datagram_comes_to_all_who_have_joined() {
     let stage = Stage::new();
     let mut receivers: Vec<_> = (0..4).map(|_| stage.join()).collect();
     // The node of the sender, too.
-    let mut own = stage.far.join_channel(stage.sender.ticket()).unwrap();
+    let mut own = datagrams(&*stage.far).join_channel(stage.sender.ticket()).unwrap();
     stage.wait_until_joined(&mut *own);
     receivers.push(own);
     receivers.iter_mut().for_each(|receiver| quiet(&mut **receiver));
@@ -156,7 +160,7 @@ fn a_datagram_of_every_length_up_to_the_longest_arrives() {
         assert_eq!(next(&mut *receiver), unicast(&bytes[..len]));
     }
     let too_long = vec![0; max + 1];
-    let alone = stage.far.unicast_sender(receiver.return_ticket()).unwrap();
+    let alone = datagrams(&*stage.far).unicast_sender(receiver.return_ticket()).unwrap();
     for refused in [stage.sender.send(&too_long), alone.send(&too_long)] {
         assert!(matches!(refused, Err(FabricError::MessageTooLong { .. })));
     }
@@ -176,7 +180,7 @@ fn strangers_are_passed_over() {
     let join = |at: usize| {
         let mut ticket = stage.sender.ticket().to_vec();
         ticket[at] ^= 1;
-        stage.near.join_channel(&ticket).unwrap()
+        datagrams(&*stage.near).join_channel(&ticket).unwrap()
     };
     // These take another queue pair, or key, for the sender's.
     let (mut deaf, mut keyless) = (join(QUEUE_PAIR_AT), join(KEY_AT));
@@ -192,7 +196,7 @@ fn strangers_are_passed_over() {
     assert_eq!((keyless.passed_over(), receiver.passed_over()), (0, 0));
 
     // Another channel of the same host has another key.
-    let other = stage.near.channel_sender().unwrap().unwrap();
+    let other = datagrams(&*stage.near).channel_sender().unwrap().unwrap();
     assert_ne!(other.ticket()[4..12], stage.sender.ticket()[4..12]);
     send_to(&*stage.near, &*receiver, b"from another channel");
     send_to(&*stage.far, &*receiver, b"the last");
@@ -211,7 +215,7 @@ fn one_receiver_is_reached_alone() {
     }
     receivers.iter_mut().for_each(|receiver| assert_eq!(take(&mut **receiver), None));
     let [first, mut second] = receivers;
-    let gone = stage.far.unicast_sender(first.return_ticket()).unwrap();
+    let gone = datagrams(&*stage.far).unicast_sender(first.return_ticket()).unwrap();
     drop(first);
     assert_eq!(gone.send(b"anybody?").unwrap(), Sent::Done);
     send_to(&*stage.far, &*second, b"still here");
@@ -294,7 +298,7 @@ fn fifty_joins_leave_nothing() {
         for round in 0..25_u8 {
             let mut receiver = stage.join();
             drop(stage.begin_to_join());
-            let sender = other_far.channel_sender().unwrap().unwrap();
+            let sender = datagrams(&*other_far).channel_sender().unwrap().unwrap();
             if round % 2 == 0 {
                 let _ = sender.send(&[round; 300]).unwrap();
             }
@@ -338,21 +342,21 @@ fn garbage_is_no_ticket() {
         garbage[at] ^= state.to_le_bytes()[7];
         garbage.truncate(len);
         if garbage.len() != channel.len() {
-            assert!(stage.near.join_channel(&garbage).is_err());
+            assert!(datagrams(&*stage.near).join_channel(&garbage).is_err());
         }
-        assert!(stage.far.unicast_sender(&garbage).is_err());
+        assert!(datagrams(&*stage.far).unicast_sender(&garbage).is_err());
     }
     // Tickets are for the hosts of their connections only.
     let mut elsewhere = channel.clone();
     elsewhere[27] ^= 0x40;
-    let error = stage.near.join_channel(&elsewhere).unwrap_err();
+    let error = datagrams(&*stage.near).join_channel(&elsewhere).unwrap_err();
     assert!(error.to_string().contains("another host"), "{error}");
     let mut elsewhere = back.clone();
     elsewhere[23] ^= 0x40;
-    let error = stage.far.unicast_sender(&elsewhere).unwrap_err();
+    let error = datagrams(&*stage.far).unicast_sender(&elsewhere).unwrap_err();
     assert!(error.to_string().contains("another host"), "{error}");
-    assert!(stage.near.join_channel(&back).is_err());
-    assert!(stage.far.unicast_sender(&channel).is_err());
+    assert!(datagrams(&*stage.near).join_channel(&back).is_err());
+    assert!(datagrams(&*stage.far).unicast_sender(&channel).is_err());
 }
 
 #[test]
@@ -360,10 +364,10 @@ fn garbage_is_no_ticket() {
 fn a_process_has_one_channel_of_a_local_address() {
     let mut stage = Stage::new();
     let (_near, far) = connected(&mut stage.world);
-    assert!(Arc::ptr_eq(&stage.sender, &far.channel_sender().unwrap().unwrap()));
+    assert!(Arc::ptr_eq(&stage.sender, &datagrams(&*far).channel_sender().unwrap().unwrap()));
     let ticket = stage.sender.ticket().to_vec();
     drop(stage.sender);
-    let sender = far.channel_sender().unwrap().unwrap();
+    let sender = datagrams(&*far).channel_sender().unwrap().unwrap();
     assert_ne!(sender.ticket(), ticket);
 
     let group = Ipv4Addr::new(239, 255, 77, 1);

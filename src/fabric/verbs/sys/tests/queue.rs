@@ -229,7 +229,7 @@ fn what_is_not_allowed_is_refused_and_breaks_the_queue_pair() {
         (EVERYTHING, read, true, 0, Status::Success),
         (EVERYTHING, write, false, 0, Status::Success),
         (EVERYTHING, read, false, 0, Status::RemoteAccess),
-        (EVERYTHING, write, true, 0, Status::RemoteAccess),
+        (EVERYTHING, write, true, 0, Status::Success),
         (EVERYTHING, none, true, 0, Status::RemoteAccess),
         (EVERYTHING, read, true, 4096 - 7, Status::RemoteAccess),
         (EVERYTHING, read, true, 1 << 20, Status::RemoteAccess),

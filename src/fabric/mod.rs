@@ -15,7 +15,9 @@ mod address;
 #[cfg(any(test, feature = "verbs"))]
 mod bounds;
 mod channel;
+mod rdma;
 mod registration;
+mod scheme;
 mod several;
 pub(crate) mod shm;
 #[cfg(feature = "verbs")]
@@ -27,14 +29,16 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use address::Group;
-pub use address::{Address, AddressError, RdmaConnect, Target};
+pub use address::{Address, Target};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use channel::Datagram;
 pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, UnicastSender};
+pub(crate) use rdma::Group;
+pub use rdma::RdmaConnect;
 pub(crate) use registration::{Registered, Registration, RemoteKey};
+pub use scheme::AddressError;
 pub(crate) use several::SeveralFabrics;
 pub(crate) use wait::{Waker, finish, read_now, wait};
 
@@ -299,7 +303,7 @@ pub(crate) struct NodeEntry {
 #[non_exhaustive]
 pub enum FabricError {
     /// No node of this name can be found.
-    #[error("no node listens at {address}; `fabricast list` shows the nodes of this host")]
+    #[error("no node listens at {address}; {}", address.if_absent())]
     NoSuchNode {
         /// The address that was dialled.
         address: Address,

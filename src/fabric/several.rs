@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 
-use super::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Intent, Registration};
+use super::{Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, Registration};
 use crate::id::NodeName;
 use crate::memory::Region;
 
@@ -53,10 +53,10 @@ impl Fabric for SeveralFabrics {
                 outcome => return outcome,
             }
         }
-        let address = address.clone();
-        Err(match address {
-            Address::Rdma { .. } if cfg!(not(feature = "verbs")) => FabricError::WithoutVerbs { address },
-            _ => FabricError::Unreachable { address, fabric: "node's" },
+        let (is_built, address) = (address.is_built(), address.clone());
+        Err(match is_built {
+            true => FabricError::Unreachable { address, fabric: "node's" },
+            false => FabricError::WithoutVerbs { address },
         })
     }
 
@@ -163,7 +163,7 @@ mod tests {
         };
         for network in &networks {
             let peer = network.fabric(&name("peer"));
-            let mut near = peer.dial(&Address::Shm(name("far")), Intent::Read, Duration::ZERO).unwrap();
+            let mut near = peer.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap();
             let mut far = loop {
                 if let Some(connection) = listener.accept().unwrap() {
                     break connection;
@@ -218,7 +218,7 @@ mod tests {
         for _ in 0..3 {
             let _near = network
                 .fabric(&name("peer"))
-                .dial(&Address::Shm(name("far")), Intent::Read, Duration::ZERO)
+                .dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO)
                 .unwrap();
             for _ in 0..100 {
                 network.step();
@@ -232,12 +232,12 @@ mod tests {
     fn an_address_that_no_member_reaches_is_unreachable() {
         let network = Network::new(1, Reach::Mapped);
         let several = SeveralFabrics::new(vec![(Arc::new(network.fabric(&name("node"))), true)]);
-        let far = Address::Rdma { host: "far-away".to_owned(), port: 1 };
+        let far = "rdma://far-away:1".parse().unwrap();
         let error = several.dial(&far, Intent::Read, Duration::ZERO).unwrap_err();
         let expected = if cfg!(feature = "verbs") { "by the node's fabric" } else { "--features verbs" };
         assert!(error.to_string().contains(expected), "{error}");
         assert!(matches!(
-            several.dial(&Address::Shm(name("nobody")), Intent::Read, Duration::ZERO),
+            several.dial(&Address::shm(&name("nobody")), Intent::Read, Duration::ZERO),
             Err(FabricError::NoSuchNode { .. })
         ));
     }

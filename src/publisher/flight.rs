@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::fabric::{Completion, FabricError, Registration, RemoteWrite, Write, Placement};
+use crate::fabric::{Completion, FabricError, Placement, Registration, RemoteWrite, Write};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// The writes to one landing region, and those batches of them that are under way.

@@ -212,10 +212,7 @@ impl Mode {
 impl FabricName {
     /// The fabric that reaches this address.
     fn of(address: &Address) -> Self {
-        match address {
-            Address::Rdma { .. } => Self::Verbs,
-            _ => Self::Shm,
-        }
+        if address.is_local() { Self::Shm } else { Self::Verbs }
     }
 
     fn name(self) -> &'static str {

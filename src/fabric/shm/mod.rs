@@ -3,6 +3,7 @@
 //!
 //! Nodes are found in a runtime directory that belongs to one user (see [`directory`]); nobody else can connect.
 
+pub(super) mod address;
 mod background;
 pub(crate) mod directory;
 mod entry;
@@ -13,9 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fabric::{
-    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry,
-    NothingToRevoke, Offer, Intent, Registered, Registration, RemoteRead, RemoteWrite, Revocation, Write,
-    Placement,
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry,
+    NothingToRevoke, Offer, Placement, Registered, Registration, RemoteRead, RemoteWrite, Revocation, Write,
 };
 use crate::id::NodeName;
 use crate::memory::{Access, MemoryError, Region};
@@ -56,7 +56,7 @@ impl Fabric for ShmFabric {
         _: Intent,
         timeout: Duration,
     ) -> Result<Box<dyn Connection>, FabricError> {
-        let Address::Shm(node) = address else {
+        let Some(node) = &address.node() else {
             return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
         };
         let path = self.directory.socket_address(node)?;

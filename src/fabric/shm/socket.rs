@@ -17,8 +17,8 @@ use super::directory::Claim;
 use super::{ShmOffer, ShmRegistered};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{
-    Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Received, Registration,
-    RemoteKey, Sent, Placement,
+    Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Placement, Received,
+    Registration, RemoteKey, Sent,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -74,7 +74,7 @@ impl Listener for ShmListener {
     }
 
     fn addresses(&self) -> Vec<Address> {
-        vec![Address::Shm(self.node.clone())]
+        vec![Address::shm(&self.node)]
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {

@@ -165,7 +165,7 @@ fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(Reception, Counter
             break;
         }
     }
-    Err(FabricError::AddressInUse { address: Address::Rdma { host: at.ip().to_string(), port: at.port() } })
+    Err(FabricError::AddressInUse { address: Address::rdma(*at) })
 }
 
 impl Listener for VerbsListener {
@@ -181,7 +181,7 @@ impl Listener for VerbsListener {
 
     fn addresses(&self) -> Vec<Address> {
         let Some(at) = self.reception.address() else { return Vec::new() };
-        let rdma = |ip: std::net::IpAddr| Address::Rdma { host: ip.to_string(), port: at.port() };
+        let rdma = |ip| Address::rdma(SocketAddr::new(ip, at.port()));
         if at.ip().is_unspecified() {
             return ip_addresses().into_iter().map(rdma).collect();
         }

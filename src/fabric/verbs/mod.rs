@@ -48,7 +48,7 @@ use self::session::Session;
 use self::sys::QueuePairKind;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Group, Listener, NodeEntry, Intent, RdmaConnect,
+    Address, Connection, Exposure, Fabric, FabricError, Group, Intent, Listener, NodeEntry, RdmaConnect,
     Registration,
 };
 use crate::id::NodeName;
@@ -105,8 +105,7 @@ impl Fabric for VerbsFabric {
         intent: Intent,
         _: Duration,
     ) -> Result<Box<dyn Connection>, FabricError> {
-        let (writes, devices, now_ns) =
-            (intent == Intent::Write, &self.devices, SystemClock.monotonic_ns());
+        let (writes, devices, now_ns) = (intent == Intent::Write, &self.devices, SystemClock.monotonic_ns());
         let exchanged = |kind| ExchangedLink::dial(address, (kind, writes), devices, now_ns);
         let link: Box<dyn Link> = match self.connect {
             RdmaConnect::Manager => Box::new(ManagedLink::dial(address, writes, devices, now_ns)?),

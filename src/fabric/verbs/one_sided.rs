@@ -10,8 +10,8 @@ use super::message::Descriptor;
 use super::region::{self, VerbsRegistered};
 use super::sys::{MemoryRegion, Operation, Remote, RemoteAccess, Slice};
 use crate::fabric::{
-    ByteRange, Completion, Exposure, FabricError, Offer, Registration, RemoteRead, RemoteWrite, Revocation,
-    Write, Placement, check_bounds, check_writes,
+    ByteRange, Completion, Exposure, FabricError, Offer, Placement, Registration, RemoteRead, RemoteWrite,
+    Revocation, Write, check_bounds, check_writes,
 };
 use crate::limits;
 use crate::memory::{MemoryError, Protection, Region, WORD};

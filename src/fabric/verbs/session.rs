@@ -20,7 +20,7 @@ use super::opened::Devices;
 use super::region::VerbsRegistered;
 use crate::fabric::several::together;
 use crate::fabric::{
-    Capabilities, FabricError, Offer, Received, Registration, RemoteKey, Sent, Waker, Placement,
+    Capabilities, FabricError, Offer, Placement, Received, Registration, RemoteKey, Sent, Waker,
 };
 use crate::limits;
 use crate::memory::WORD;
@@ -245,8 +245,7 @@ impl Session {
 
     /// What it is capable of. Known as soon as the endpoint is made.
     pub(super) fn capabilities(&self) -> Capabilities {
-        let placement =
-            self.endpoint.get().map_or_else(Placement::default, |endpoint| endpoint.placement());
+        let placement = self.endpoint.get().map_or_else(Placement::default, |endpoint| endpoint.placement());
         let is_dialled_to_write = self.state.lock().link.is_dialled_to_write();
         Capabilities { placement, shares_memory: false, is_dialled_to_write }
     }

@@ -60,7 +60,7 @@ impl World {
     fn new() -> Self {
         let (near, far, at) = (fabric(), fabric(), address());
         let listener = far.listen_at(&at).unwrap();
-        Self { near, far, listener, at: Address::Rdma { host: at.ip().to_string(), port: at.port() } }
+        Self { near, far, listener, at: Address::rdma(at) }
     }
 
     /// Both ends of one more connection.
@@ -573,7 +573,7 @@ fn a_dial_into_the_void_ends_in_time() {
     let at = address();
     let std::net::IpAddr::V4(ip) = at.ip() else { panic!("the device is to have an IPv4 address: {at:?}") };
     let [a, b, c, _] = ip.octets();
-    let nobody = Address::Rdma { host: format!("{a}.{b}.{c}.199"), port: at.port() };
+    let nobody = Address::rdma(SocketAddr::new([a, b, c, 199].into(), at.port()));
     one_of_three(|| {
         let begun_ns = SystemClock.monotonic_ns();
         let mut near = fabric().dial(&nobody, Intent::Read, Duration::ZERO).unwrap();

@@ -8,8 +8,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::control::{ClientEvent, ClientSession, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
-    Address, Capabilities, Completion, Connection, Datagrams, Exposure, FabricError, Offer, Received,
-    Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write, Placement,
+    Address, Capabilities, Completion, Connection, Datagrams, Exposure, FabricError, Offer, Placement,
+    Received, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::{Delivery, KindOptions, NodeName};
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};

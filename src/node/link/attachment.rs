@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::hearing::Hearing;
 use super::{Answer, LinkAttachment, LinkError, LinkState, Parting};
 use crate::control::{NoticeChannel, SubscriberCounts};
-use crate::fabric::{Exposure, FabricError, Registration, Placement};
+use crate::fabric::{Exposure, FabricError, Placement, Registration};
 use crate::memory::Region;
 use crate::repository::SubscriberStats;
 use crate::subscriber::{Attachment, Ear, End, Granted, Source};

@@ -8,8 +8,8 @@ use super::*;
 use crate::control::{ClientEvent, ClientSession, EndReason, SubscriberCounts};
 use crate::event::EventSink;
 use crate::fabric::{
-    Capabilities, Completion, Datagrams, NothingToRevoke, Registration, RemoteKey, RemoteRead, RemoteWrite,
-    Revocation, Sent, Write, Placement,
+    Capabilities, Completion, Datagrams, NothingToRevoke, Placement, Registration, RemoteKey, RemoteRead,
+    RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::{Delivery, KindOptions};
 use crate::node::Node;

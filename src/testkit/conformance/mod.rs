@@ -25,7 +25,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::fabric::{
-    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Listener, Offer, Intent,
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Intent, Listener, Offer,
     Received, Registration, RemoteRead, Sent,
 };
 use crate::id::NodeName;

@@ -7,8 +7,8 @@ use super::observer::Observer;
 use super::publisher::{PULL, PUSH, topic};
 use super::registered;
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, Fabric, FabricError, Intent, Received, Registration,
-    RemoteRead, Sent, Placement,
+    Address, Completion, Connection, Exposure, Fabric, FabricError, Intent, Placement, Received,
+    Registration, RemoteRead, Sent,
 };
 use crate::id::{Delivery, Epoch, TopicId};
 use crate::layout::state::StateGeometry;

@@ -14,7 +14,7 @@ use super::{Harness, Pair, conformance_suite, dial, message, name, registered, s
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Intent, RdmaConnect, Received,
+    Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, RdmaConnect, Received,
     Registration, Write,
 };
 use crate::id::NodeName;
@@ -88,11 +88,11 @@ impl Harness for VerbsHarness {
     }
 
     fn address(&self, node: &NodeName) -> Address {
-        Address::Rdma { host: self.ports.address.to_string(), port: self.ports.of(node) }
+        Address::rdma(SocketAddr::new(self.ports.address, self.ports.of(node)))
     }
 
     fn foreign_address(&self) -> Address {
-        Address::Shm("far-away".parse().expect("letters and a dash"))
+        Address::shm(&"far-away".parse().expect("letters and a dash"))
     }
 
     fn step(&self) {
@@ -201,9 +201,9 @@ mod verbs_tcp_listener {
         let fabric = harness.fabric();
         let mut listener = fabric.listen(&name("far")).expect("the name is free");
         let address = harness.address(&name("far"));
-        let Address::Rdma { host, port } = &address else { panic!("{address} is of another kind") };
+        let at = SocketAddr::new(harness.ports.address, harness.ports.of(&name("far")));
         let stranger = |request: &[u8]| {
-            let mut stream = TcpStream::connect((host.as_str(), *port)).expect("somebody listens");
+            let mut stream = TcpStream::connect(at).expect("somebody listens");
             stream.write_all(request).expect("it takes some bytes");
             stream
         };

@@ -354,7 +354,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    use crate::fabric::{Address, Connection, Fabric, Listener, Intent};
+    use crate::fabric::{Address, Connection, Fabric, Intent, Listener};
     use crate::id::NodeName;
     use crate::testkit::fabric::{DatagramFaults, Reach, SimFabric};
     use crate::testkit::random::each_seed;
@@ -379,7 +379,7 @@ mod tests {
         let mut fabrics = vec![listening];
         fabrics.extend((0..count).map(|number| network.fabric(&name(&format!("near-{number}")))));
         let dial = |fabric: &SimFabric| {
-            fabric.dial(&Address::Shm(name("far")), Intent::Read, Duration::ZERO).unwrap()
+            fabric.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap()
         };
         let near = fabrics.iter().skip(1).map(dial).collect();
         let mut far = Vec::new();

@@ -8,7 +8,7 @@ use super::state::{Arrival, SimRegistered};
 use super::{Network, Reach};
 use crate::fabric::{
     Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError, Listener,
-    Offer, Received, Registration, RemoteKey, Sent, UnicastSender, Placement,
+    Offer, Placement, Received, Registration, RemoteKey, Sent, UnicastSender,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -31,7 +31,7 @@ impl Listener for SimListener {
     }
 
     fn addresses(&self) -> Vec<Address> {
-        vec![Address::Shm(self.node.clone())]
+        vec![Address::shm(&self.node)]
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {

@@ -33,7 +33,7 @@ use self::ends::{SimConnection, SimListener};
 use self::state::State;
 use crate::clock::Clock;
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Intent, Registration,
+    Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -139,7 +139,7 @@ impl Fabric for SimFabric {
     }
 
     fn dial(&self, address: &Address, _: Intent, _: Duration) -> Result<Box<dyn Connection>, FabricError> {
-        let Address::Shm(node) = address else {
+        let Some(node) = &address.node() else {
             return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
         };
         let link = self.network.state.lock().dial(self.process, node, self.network.now())?;

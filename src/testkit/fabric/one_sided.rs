@@ -10,8 +10,8 @@ use super::Network;
 use super::state::{Capability, Held};
 use super::transfer::Route;
 use crate::fabric::{
-    ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Registration, RemoteRead,
-    RemoteWrite, Revocation, Write, Placement, check_bounds, check_writes,
+    ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Placement, Registration,
+    RemoteRead, RemoteWrite, Revocation, Write, check_bounds, check_writes,
 };
 use crate::memory::WORD;
 use crate::memory::{Access, MemoryError, Protection, Region};

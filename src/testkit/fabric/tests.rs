@@ -37,7 +37,7 @@ fn setup(seed: u64, reach: Reach) -> Setup {
     let network = Network::new(seed, reach);
     let (dialler, listening) = (network.fabric(&name("near")), network.fabric(&name("far")));
     let mut listener = listening.listen(&name("far")).unwrap();
-    let mut near = dialler.dial(&Address::Shm(name("far")), Intent::Read, Duration::ZERO).unwrap();
+    let mut near = dialler.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap();
     while network.step() {}
     let mut far = listener.accept().unwrap().unwrap();
     let region = Arc::new(Region::allocate(LEN, Protection::PeersRead).unwrap());
@@ -143,7 +143,7 @@ fn a_killed_node_is_seen_gone_and_leaves_an_entry() {
         let fabric = setup.network.fabric(&name("far"));
         let alive = || -> Vec<bool> { fabric.nodes().unwrap().iter().map(|entry| entry.alive).collect() };
         assert_eq!(alive(), [false]);
-        let error = fabric.dial(&Address::Shm(name("far")), Intent::Read, Duration::ZERO).unwrap_err();
+        let error = fabric.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap_err();
         assert!(matches!(error, FabricError::NodeGone { .. }), "{error}");
         let listener = fabric.listen(&name("far")).unwrap();
         assert_eq!(alive(), [true]);

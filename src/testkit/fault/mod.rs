@@ -19,7 +19,7 @@ pub(crate) use script::{Fault, Running, Script};
 use self::connection::{FaultyConnection, FaultyListener, Session};
 use self::script::Operation;
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Intent, Registration,
+    Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;

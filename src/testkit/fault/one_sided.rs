@@ -7,7 +7,7 @@ use super::connection::Session;
 use super::failed;
 use super::script::{Fault, Operation};
 use crate::fabric::{
-    ByteRange, Completion, FabricError, Registration, RemoteRead, RemoteWrite, Revocation, Write, Placement,
+    ByteRange, Completion, FabricError, Placement, Registration, RemoteRead, RemoteWrite, Revocation, Write,
 };
 use crate::memory::Region;
 use crate::memory::WORD;

@@ -29,7 +29,7 @@ fn setup(fault: Fault, reach: Reach) -> Setup {
     let dialler = FaultyFabric::new(Box::new(network.fabric(&near)), &script);
     let listening = network.fabric(&far);
     let mut listener = listening.listen(&far).unwrap();
-    let near = dialler.dial(&Address::Shm(far), Intent::Read, Duration::ZERO).unwrap();
+    let near = dialler.dial(&Address::shm(&far), Intent::Read, Duration::ZERO).unwrap();
     while network.step() {}
     let mut far = listener.accept().unwrap().unwrap();
     let region = Arc::new(Region::allocate(LEN, Protection::PeersRead).unwrap());

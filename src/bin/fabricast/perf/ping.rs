@@ -96,9 +96,9 @@ impl Measurement<'_> {
     /// Measures one size against a process that somebody else has started.
     fn connected(&self, size: u32, address: &Address) -> Result<Line, Trouble> {
         // So that its name can be told, and is another one for each process that answers.
-        let name = match address {
-            Address::Shm(name) => format!("{name}.ping"),
-            _ => format!("perf-{}.ping", std::process::id()),
+        let name = match address.node() {
+            Some(name) => format!("{name}.ping"),
+            None => format!("perf-{}.ping", std::process::id()),
         };
         let fabric = FabricName::of(address);
         let published = self.publish(size, &name, fabric)?;

@@ -279,9 +279,9 @@ impl Measurement<'_> {
     /// Measures one size against a process that somebody else has started.
     fn connected(&self, shape: Shape, address: &Address) -> Result<Line, Trouble> {
         // So that its name can be told, and is another one for each process that receives.
-        let name = match address {
-            Address::Shm(name) => format!("{name}.stream"),
-            _ => format!("perf-{}.stream", std::process::id()),
+        let name = match address.node() {
+            Some(name) => format!("{name}.stream"),
+            None => format!("perf-{}.stream", std::process::id()),
         };
         let (fabric, delivery) = (FabricName::of(address), self.arguments.stream.delivery());
         let node = open_node(&name, fabric.rdma().as_ref(), self.setting)?;

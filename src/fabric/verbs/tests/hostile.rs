@@ -101,7 +101,7 @@ fn a_key_reaches_no_other_region_that_was_given_too() {
 fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
     let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
     let reception = manager::Reception::open(&at, &devices).unwrap();
-    let at = Address::Rdma { host: at.ip().to_string(), port: at.port() };
+    let at = Address::rdma(at);
     let publisher = || {
         let mut connection = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();
         let request = until("a request", || reception.next().unwrap());
@@ -286,7 +286,7 @@ fn who_is_no_node_is_rejected_with_the_reason() {
 fn what_answers_and_is_no_node_is_not_taken_for_one() {
     let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
     let reception = manager::Reception::open(&at, &devices).unwrap();
-    let at = Address::Rdma { host: at.ip().to_string(), port: at.port() };
+    let at = Address::rdma(at);
     for data in [&b""[..], b"HTTP/1.1 400 Bad Request", &[0; 196]] {
         let mut connection = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();
         let request = until("a request", || reception.next().unwrap());

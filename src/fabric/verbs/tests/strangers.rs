@@ -151,7 +151,7 @@ fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
     let (near, devices, at) = (fabric(), Arc::new(Devices::new(Wish::default())), address());
     let reception = manager::Reception::open(&at, &devices).unwrap();
     let service = Service::new(&devices).unwrap();
-    let at = Address::Rdma { host: at.ip().to_string(), port: at.port() };
+    let at = Address::rdma(at);
     let mut dialled = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();
     let request = until("a request", || reception.next().unwrap());
     let accepted = ManagedLink::accept(request, &devices, SystemClock.monotonic_ns()).unwrap();

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::super::*;
 use super::world::{Medium, Subscriber, Way, World};
-use crate::fabric::{FabricError, RemoteWrite, Revocation, Placement};
+use crate::fabric::{FabricError, Placement, RemoteWrite, Revocation};
 use crate::publisher::CopyRoom;
 use crate::repository::log::{LogReader, LogStart};
 

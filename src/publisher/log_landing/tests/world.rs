@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::super::*;
-use crate::fabric::{FabricError, NothingToRevoke, RemoteWrite, Revocation, Waker, Placement};
+use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, Waker};
 use crate::id::{NodeName, Sequence};
 use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;

@@ -8,7 +8,7 @@ use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use super::{FabricError, Sent};
+use super::error::FabricError;
 
 /// The datagrams between the two ends of a connection.
 pub(crate) trait Datagrams {
@@ -64,6 +64,15 @@ pub(crate) trait ChannelReceiver: Debug + Send {
     /// Becomes readable when a datagram is waiting, or may be: receive then, until there is none, and ask for the handle again
     /// before the next wait, always the same one. `None` in a simulation.
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError>;
+}
+
+/// What became of a message or datagram to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It is on its way.
+    Done,
+    /// The peer takes no more at the moment; nothing was sent.
+    Full,
 }
 
 /// A datagram that was received.

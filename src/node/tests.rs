@@ -1,6 +1,9 @@
 //! Nodes on the shared-memory fabric, in one process: what a user of the library relies on.
 
-#![expect(clippy::cast_possible_truncation, reason = "patterns of bytes are cut on intent, counts are small")]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "patterns of bytes are cut on purpose, counts are small"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -21,8 +21,8 @@ pub(crate) struct Flight<B> {
 impl<B> Flight<B> {
     /// Nothing under way yet. There is room for so many batches.
     pub(super) fn new(remote: Box<dyn RemoteWrite>, closed: Arc<AtomicBool>, batches_max: usize) -> Self {
-        let order = remote.placement();
-        let (has_word_order, may_lose) = (order == Placement::Words, order == Placement::Lossy);
+        let placement = remote.placement();
+        let (has_word_order, may_lose) = (placement == Placement::Words, placement == Placement::Lossy);
         Self { remote, closed, batches: VecDeque::with_capacity(batches_max), has_word_order, may_lose }
     }
 

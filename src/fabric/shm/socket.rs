@@ -14,7 +14,7 @@ use rustix::net::{
 
 use super::background::{Background, Closing, Deferred, FILES_ROOM, files};
 use super::directory::Claim;
-use super::{ShmOffer, ShmRegistered};
+use super::one_sided::{ShmOffer, ShmRegistered};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{
     Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Placement, Received,

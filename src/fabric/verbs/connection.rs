@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::channel;
+use super::channel::Channels;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::handshake::{Counter, ExchangedLink};
@@ -31,13 +31,14 @@ const NO_CHANNEL: VerbsError = VerbsError::NoChannel { why: "it is not between I
 pub(super) struct VerbsConnection {
     session: Arc<Session>,
     service: Arc<Service>,
+    channels: Arc<Channels>,
 }
 
 impl VerbsConnection {
     /// The connection that owns this session.
-    pub(super) fn new(session: Arc<Session>, service: &Arc<Service>) -> Self {
+    pub(super) fn new(session: Arc<Session>, service: &Arc<Service>, channels: &Arc<Channels>) -> Self {
         service.attend(&session);
-        Self { session, service: Arc::clone(service) }
+        Self { session, service: Arc::clone(service), channels: Arc::clone(channels) }
     }
 }
 
@@ -78,17 +79,17 @@ impl Connection for VerbsConnection {
 impl Datagrams for VerbsConnection {
     fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
         let Some((near, _)) = self.session.addresses()? else { return Ok(None) };
-        Ok(channel::sender(near, self.session.devices())?.map(|sender| sender as _))
+        Ok(self.channels.sender(near)?.map(|sender| sender as _))
     }
 
     fn unicast_sender(&self, return_ticket: &[u8]) -> Result<Arc<dyn UnicastSender>, FabricError> {
         let addresses = self.session.addresses()?.ok_or(NO_CHANNEL)?;
-        Ok(Arc::new(channel::unicast(return_ticket, addresses, self.session.devices())?))
+        Ok(Arc::new(self.channels.unicast(return_ticket, addresses)?))
     }
 
     fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
         let addresses = self.session.addresses()?.ok_or(NO_CHANNEL)?;
-        Ok(Box::new(channel::join(ticket, addresses, self.session.devices())?))
+        Ok(Box::new(self.channels.join(ticket, addresses)?))
     }
 }
 
@@ -111,6 +112,7 @@ pub(super) struct VerbsListener {
     counter_is_next: bool,
     devices: Arc<Devices>,
     service: Arc<Service>,
+    channels: Arc<Channels>,
 }
 
 impl VerbsListener {
@@ -119,12 +121,13 @@ impl VerbsListener {
         at: &SocketAddr,
         devices: &Arc<Devices>,
         service: &Arc<Service>,
+        channels: &Arc<Channels>,
     ) -> Result<Self, FabricError> {
         let (reception, counter) = listen_both(at, devices)?;
         let readable = together(&[reception.channel().as_fd(), counter.wait_handle()])?;
         service.start()?;
-        let (devices, service) = (Arc::clone(devices), Arc::clone(service));
-        Ok(Self { reception, counter, readable, counter_is_next: false, devices, service })
+        let (devices, service, channels) = (Arc::clone(devices), Arc::clone(service), Arc::clone(channels));
+        Ok(Self { reception, counter, readable, counter_is_next: false, devices, service, channels })
     }
 
     fn accept_managed(&self) -> Result<Option<Box<dyn Connection>>, FabricError> {
@@ -149,7 +152,7 @@ impl VerbsListener {
         endpoint: Option<Arc<Endpoint>>,
     ) -> Result<Box<dyn Connection>, FabricError> {
         let session = Session::new(&self.devices, link, endpoint)?;
-        Ok(Box::new(VerbsConnection::new(session, &self.service)))
+        Ok(Box::new(VerbsConnection::new(session, &self.service, &self.channels)))
     }
 }
 

@@ -3,6 +3,7 @@
 //! All that is posted and all that completes passes here, under one lock. The completions of sends are taken by whoever
 //! looks for one of them; those of receives wake whoever waits for messages.
 
+mod batch;
 mod flight;
 mod frame;
 
@@ -11,11 +12,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub(super) use self::flight::{Flight, Posted};
+pub(super) use self::batch::Posted;
+pub(super) use self::flight::Flight;
 pub(super) use self::frame::Arrival;
+use super::device;
 use super::error::Failure;
 use super::opened::OpenDevice;
-use super::region;
 use super::sys::{
     CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair,
     QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags, Status, SysError, WorkCompletion,
@@ -113,7 +115,7 @@ impl Endpoint {
         let context = domain.context();
         let buffers = usize::from(RECEIVES + SEND_BUFFERS);
         let frames = Arc::new(Region::allocate(buffers * FRAME_LEN, Protection::PeersWrite)?);
-        let frames = Arc::new(region::register(domain, &frames, RemoteAccess::None, true)?);
+        let frames = Arc::new(device::register(domain, &frames, RemoteAccess::None, true)?);
         let owns_domain = !Arc::ptr_eq(domain, &device.serving);
         let send_channel = owns_domain.then(|| CompletionChannel::create(context)).transpose();
         let send_channel = send_channel?;

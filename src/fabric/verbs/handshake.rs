@@ -318,8 +318,7 @@ impl Near {
         if endpoint.is_reliable() {
             endpoint.begin_to_receive()?;
         }
-        let random = crate::random::number();
-        let random = random.map_err(|source| FabricError::System { what: "draw a random number", source })?;
+        let random = crate::random::number().map_err(FabricError::no_random)?;
         let end = End {
             kind,
             lid: device.port_attributes.lid,

@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::NAME;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::greeting::{Greeting, Rejection};
@@ -18,6 +17,8 @@ use crate::fabric::rdma::SCHEME;
 use crate::fabric::{Address, FabricError};
 use crate::limits;
 
+/// The provider's name.
+const NAME: &str = "verbs";
 /// How long an acknowledgement may take: 67 ms. With [`RETRY_COUNT`] a host that is gone is noticed in half a second.
 pub(super) const ACK_TIMEOUT: u8 = 14;
 /// How often a packet is sent again. Not 7: some devices would never give up.

@@ -36,8 +36,10 @@ use std::time::Duration;
 
 pub use error::VerbsError;
 
+use self::channel::Channels;
 use self::connection::{VerbsConnection, VerbsListener};
 use self::device::Wish;
+use self::error::Failure;
 use self::handshake::ExchangedLink;
 use self::link::Link;
 use self::manager::ManagedLink;
@@ -45,7 +47,7 @@ use self::opened::Devices;
 use self::region::VerbsRegistered;
 use self::service::Service;
 use self::session::Session;
-use self::sys::QueuePairKind;
+use self::sys::{QueuePairKind, SysError};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{
     Address, Connection, Exposure, Fabric, FabricError, Group, Intent, Listener, NodeEntry, RdmaConnect,
@@ -53,9 +55,6 @@ use crate::fabric::{
 };
 use crate::id::NodeName;
 use crate::memory::Region;
-
-/// The provider's name.
-const NAME: &str = "verbs";
 
 /// What a user says about RDMA.
 #[derive(Clone, Debug, Default)]
@@ -74,22 +73,23 @@ pub(crate) struct VerbsFabric {
     listen: Option<SocketAddr>,
     connect: RdmaConnect,
     devices: Arc<Devices>,
+    channels: Arc<Channels>,
     service: Arc<Service>,
 }
 
 impl VerbsFabric {
     /// The provider with these settings.
     pub(crate) fn new(config: VerbsConfig) -> Result<Self, FabricError> {
-        let devices = Devices::new(Wish::from_environment(None)?).with_group(config.notice_group);
-        let devices = Arc::new(devices);
+        let devices = Arc::new(Devices::new(Wish::from_environment(None)?));
+        let channels = Channels::new(&devices, config.notice_group);
         let service = Service::new(&devices)?;
         let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;
-        Ok(Self { listen, connect: config.connect, devices, service })
+        Ok(Self { listen, connect: config.connect, devices, channels, service })
     }
 
     /// Listens at this address, whatever the settings say.
     pub(crate) fn listen_at(&self, at: &SocketAddr) -> Result<Box<dyn Listener>, FabricError> {
-        Ok(Box::new(VerbsListener::open(at, &self.devices, &self.service)?))
+        Ok(Box::new(VerbsListener::open(at, &self.devices, &self.service, &self.channels)?))
     }
 }
 
@@ -113,7 +113,7 @@ impl Fabric for VerbsFabric {
             RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
         };
         let session = Session::new(&self.devices, link, None)?;
-        Ok(Box::new(VerbsConnection::new(session, &self.service)))
+        Ok(Box::new(VerbsConnection::new(session, &self.service, &self.channels)))
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
@@ -130,6 +130,18 @@ impl Fabric for VerbsFabric {
 
     fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
         Ok(Vec::new())
+    }
+}
+
+impl From<SysError> for FabricError {
+    fn from(error: SysError) -> Self {
+        Self::Verbs(error.into())
+    }
+}
+
+impl From<Failure> for FabricError {
+    fn from(failure: Failure) -> Self {
+        failure.error().map_or(Self::Closed, Self::Verbs)
     }
 }
 

@@ -250,11 +250,6 @@ impl Session {
         Capabilities { placement, shares_memory: false, is_dialled_to_write }
     }
 
-    /// The devices of its fabric.
-    pub(super) fn devices(&self) -> &Devices {
-        &self.devices
-    }
-
     /// The owner is gone. What was sent is still delivered, if that can be done in time.
     pub(super) fn close(&self, now_ns: u64) {
         let mut state = self.state.lock();

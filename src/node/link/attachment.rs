@@ -22,7 +22,7 @@ impl LinkAttachment {
     pub(in crate::node) fn landing(&self, region: Arc<Region>) -> Source {
         match self.link.state.lock().connection.capabilities().placement {
             Placement::Words => Source::Mapped(region),
-            order => Source::Landing { region, may_lose: order == Placement::Lossy },
+            placement => Source::Landing { region, may_lose: placement == Placement::Lossy },
         }
     }
 

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
-use crate::fabric::verbs::channel::{self, VerbsChannelReceiver, VerbsChannelSender};
+use crate::fabric::verbs::channel::{VerbsChannelReceiver, VerbsChannelSender};
 use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Group, UnicastSender};
 use crate::limits;
 
@@ -372,8 +372,8 @@ fn a_process_has_one_channel_of_a_local_address() {
 
     let group = Ipv4Addr::new(239, 255, 77, 1);
     let config = VerbsConfig { notice_group: Group::new(group).ok(), ..VerbsConfig::default() };
-    let devices = VerbsFabric::new(config).unwrap().devices;
-    let own = channel::sender(own_address(), &devices).unwrap().unwrap();
+    let channels = VerbsFabric::new(config).unwrap().channels;
+    let own = channels.sender(own_address()).unwrap().unwrap();
     assert!(own.ticket().ends_with(&group.octets()));
 }
 
@@ -397,10 +397,10 @@ fn recovers(sender: &VerbsChannelSender, receiver: &mut VerbsChannelReceiver) ->
 #[test]
 #[ignore = "needs an RDMA device"]
 fn queue_pairs_that_fail_start_again() {
-    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let channels = VerbsFabric::new(VerbsConfig::default()).unwrap().channels;
     let own = own_address();
-    let sender = channel::sender(own, &devices).unwrap().unwrap();
-    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    let sender = channels.sender(own).unwrap().unwrap();
+    let mut receiver = channels.join(sender.ticket(), (own, own)).unwrap();
     assert_eq!(recovers(&sender, &mut receiver).len(), 0);
     for _ in 0..3 {
         quiet(&mut receiver);
@@ -424,10 +424,10 @@ fn queue_pairs_that_fail_start_again() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
-    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let channels = VerbsFabric::new(VerbsConfig::default()).unwrap().channels;
     let own = own_address();
-    let sender = channel::sender(own, &devices).unwrap().unwrap();
-    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    let sender = channels.sender(own).unwrap().unwrap();
+    let mut receiver = channels.join(sender.ticket(), (own, own)).unwrap();
     assert_eq!(recovers(&sender, &mut receiver).len(), 0);
     quiet(&mut receiver);
     sender.lose_group();
@@ -436,7 +436,7 @@ fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
     for _ in 0..200 {
         assert_eq!(sender.send(b"lost").unwrap(), Sent::Done);
     }
-    let alone = channel::unicast(receiver.return_ticket(), (own, own), &devices).unwrap();
+    let alone = channels.unicast(receiver.return_ticket(), (own, own)).unwrap();
     send_alone(&alone, b"alone");
     assert_eq!(next(&mut receiver), unicast(b"alone"));
 }
@@ -444,12 +444,12 @@ fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_sender_that_is_broken_says_so_and_has_nobody_wait_for_room() {
-    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let channels = VerbsFabric::new(VerbsConfig::default()).unwrap().channels;
     let own = own_address();
-    let sender = channel::sender(own, &devices).unwrap().unwrap();
-    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    let sender = channels.sender(own).unwrap().unwrap();
+    let mut receiver = channels.join(sender.ticket(), (own, own)).unwrap();
     assert_eq!(recovers(&sender, &mut receiver).len(), 0);
-    let alone = channel::unicast(receiver.return_ticket(), (own, own), &devices).unwrap();
+    let alone = channels.unicast(receiver.return_ticket(), (own, own)).unwrap();
     sender.break_for_good();
     for sent in (0..3).flat_map(|_| [sender.send(b"lost"), alone.send(b"lost")]) {
         assert!(matches!(sent, Err(FabricError::Verbs(VerbsError::NotSent { .. }))), "{sent:?}");

@@ -157,7 +157,8 @@ fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
     let accepted = ManagedLink::accept(request, &devices, SystemClock.monotonic_ns()).unwrap();
     let (link, endpoint) = accepted.unwrap();
     let session = Session::new(&devices, Box::new(Deaf(link)), Some(endpoint)).unwrap();
-    let mut far: Box<dyn Connection> = Box::new(VerbsConnection::new(session, &service));
+    let mut far: Box<dyn Connection> =
+        Box::new(VerbsConnection::new(session, &service, &Channels::new(&devices, None)));
     send(&mut *dialled, b"anybody?", None);
     assert_eq!(receive(&mut *far).0, b"anybody?");
     go_on(&mut *far, crate::limits::CONNECT_DEADLINE_NS + 200_000_000);

@@ -68,6 +68,12 @@ impl Setting {
         Ok(builder.open()?)
     }
 
+    /// Opens a node under this name, that others find by RDMA too if there is an address for that.
+    pub(crate) fn named_node(&self, name: &str, rdma: Option<&Address>) -> Result<Node, Failure> {
+        let name = name.parse().map_err(Failure::usage)?;
+        rdma.map_or_else(|| self.node(Some(&name)), |address| self.rdma_node(&name, address))
+    }
+
     /// Opens a node to look at this address. Nothing is made for it: where there is no runtime directory, there is no node.
     pub(crate) fn reader(&self, address: &Address) -> Result<Node, Failure> {
         let place = self.place();

@@ -15,7 +15,7 @@ use super::served::Served;
 use crate::clock::Clock;
 use crate::control::{ControlError, Identity};
 use crate::event::{Event, EventSink};
-use crate::fabric::{Address, Connection, Fabric, FabricError, Waker};
+use crate::fabric::{Address, Connection, Fabric, FabricError, Intent, Waker};
 use crate::id::{TopicId, TopicName};
 use crate::limits;
 use crate::publisher::{CopyRoom, PublishedTopic, PublisherError};
@@ -95,7 +95,7 @@ impl NodeCore {
         patience_ns: u64,
     ) -> Result<(Box<dyn Connection>, u64), FabricError> {
         let began_ns = self.clock.monotonic_ns();
-        let connection = self.fabric.dial_patiently(address, false, Duration::from_nanos(patience_ns))?;
+        let connection = self.fabric.dial(address, Intent::Read, Duration::from_nanos(patience_ns))?;
         let elapsed_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
         Ok((connection, patience_ns.saturating_sub(elapsed_ns)))
     }

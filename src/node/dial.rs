@@ -8,7 +8,7 @@ use super::core::NodeCore;
 use super::served::Served;
 use crate::clock::saturate;
 use crate::control::{ControlError, RefuseReason};
-use crate::fabric::{Address, AddressError, FabricError, Waker};
+use crate::fabric::{Address, AddressError, FabricError, Intent, Waker};
 use crate::id::{NameError, TopicName};
 use crate::limits;
 
@@ -197,7 +197,7 @@ pub(super) fn invite(
         return Err(DialError::NoSuchTopic { topic });
     }
     let patience = Duration::from_nanos(deadline_ns.saturating_sub(core.clock().monotonic_ns()));
-    let connection = match core.fabric().dial_patiently(address, true, patience) {
+    let connection = match core.fabric().dial(address, Intent::Write, patience) {
         Ok(connection) => connection,
         Err(source) => return Err(DialError::Unreachable { topic, source }),
     };

@@ -8,8 +8,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::control::{ClientEvent, ClientSession, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey,
-    RemoteRead, RemoteWrite, Revocation, Sent, Write,
+    Address, Capabilities, Completion, Connection, Datagrams, Exposure, FabricError, Offer, Placement,
+    Received, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::{Delivery, KindOptions, NodeName};
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
@@ -70,12 +70,8 @@ impl RemoteWrite for Stalled {
         Ok(Some(0))
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        false
+    fn placement(&self) -> Placement {
+        Placement::Words
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
@@ -123,8 +119,12 @@ impl Connection for Peer {
         Ok(Received::Message { len: message.bytes.len(), offer })
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { placement: Placement::Words, ..Capabilities::default() }
+    }
+
+    fn datagrams(&self) -> Option<&dyn Datagrams> {
+        None
     }
 
     fn prepare(&self, _: &Registration) -> Result<RemoteKey, FabricError> {
@@ -196,12 +196,8 @@ impl RemoteWrite for Copied {
         Ok(Some(u64::MAX))
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        false
+    fn placement(&self) -> Placement {
+        Placement::Words
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
@@ -269,12 +265,8 @@ impl RemoteWrite for Standing {
         Ok(Some(self.0.load(Ordering::Relaxed)))
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        false
+    fn placement(&self) -> Placement {
+        Placement::Words
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
@@ -308,7 +300,7 @@ impl Stopped {
         let remote = Box::new(Standing(Arc::clone(&taken)));
         assert!(topic.lend(remote, &closed, KindOptions::default(), core.copy_room()));
         let memory = || Region::allocate(BELL_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
-        let bell = topic.notices().bell(|| core.fabric().register(&memory(), Exposure::Exchange)).unwrap();
+        let bell = topic.notices().bell(|| core.fabric().register(&memory(), Exposure::Write)).unwrap();
         let mut stopped = Self { network, driver, publisher, topic, closed, taken, bell };
         (0..10).for_each(|_| _ = stopped.turns(20_000_000));
         (0..1000).for_each(|_| stopped.publish());

@@ -10,7 +10,8 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use fabricast::{
-    Delivery, Event, EventSink, Node, NoticePath, Raw, StateSubscriber, SubscriberError, TopicReport,
+    Delivery, ErrorChain, Event, EventSink, Node, NoticePath, Raw, StateSubscriber, SubscriberError,
+    TopicReport,
 };
 use parking_lot::Mutex;
 use rustix::fs::{FallocateFlags, SealFlags};
@@ -101,7 +102,7 @@ fn subscriber(role: &Role) {
     };
     match received() {
         Ok(()) => role.say("received"),
-        Err(error) => role.say(error),
+        Err(error) => role.say(ErrorChain(&error)),
     }
     role.command();
 }
@@ -325,7 +326,7 @@ fn a_fifo_in_place_of_an_entry_hangs_nobody() {
             assert!(matches!(error, SubscriberError::Unreachable { .. }), "{error}");
         }
         let error = Node::builder().name("x").expect("a name").runtime_dir(&path).open().expect_err("taken");
-        assert!(error.to_string().contains("x.node is not a regular file"), "{error}");
+        assert!(ErrorChain(&error).to_string().contains("x.node is not a regular file"), "{error:?}");
     });
     wait_within(PATIENCE, "an end", || looking.is_finished());
     looking.join().expect("as expected");
@@ -483,6 +484,7 @@ fn subscriber_that_times_out_on_a_full_backlog_names_the_node() {
     let (_listener, _crowd) = crowded(dir.path());
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
     let builder = node.state_subscriber::<Raw>("shm:victim/t").timeout(Duration::from_millis(50));
-    let error = builder.open().expect_err("nobody accepts").to_string();
+    let error = builder.open().expect_err("nobody accepts");
+    let error = ErrorChain(&error).to_string();
     assert!(error.contains("timed out") && error.contains("shm:victim"), "{error}");
 }

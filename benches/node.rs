@@ -79,7 +79,8 @@ fn subscribe(node: &Node, topic: usize) -> StateSubscriber<u64> {
 /// not receive what was published.
 fn at_rest(sessions: usize, topics: usize, is_beside_stopped: bool) {
     let publishing = Publishing::new(topics);
-    let subscribers: Vec<_> = (0..sessions).map(|index| subscribe(&publishing.peer(), index % topics)).collect();
+    let subscribers: Vec<_> =
+        (0..sessions).map(|index| subscribe(&publishing.peer(), index % topics)).collect();
     let stopped = is_beside_stopped.then(|| stopped(&publishing));
     std::thread::sleep(SETTLED);
     let began = publishing.thread.usage();
@@ -114,7 +115,9 @@ fn attaches(topics: usize) {
     std::thread::sleep(SETTLED);
     let one = publishing.peer();
     let kept = subscribe(&one, 0);
-    for (what, is_own_session) in [("sessions begin and attach", true), ("subscriptions attach in one session", false)] {
+    for (what, is_own_session) in
+        [("sessions begin and attach", true), ("subscriptions attach in one session", false)]
+    {
         let began = publishing.thread.usage();
         let start = Instant::now();
         let attach = |_| if is_own_session { subscribe(&publishing.peer(), 0) } else { subscribe(&one, 0) };
@@ -165,7 +168,9 @@ struct Usage {
 
 impl Thread {
     fn usage(&self) -> Usage {
-        let read = |file: &str| fs::read_to_string(format!("/proc/self/task/{}/{file}", self.0)).expect("the thread");
+        let read = |file: &str| {
+            fs::read_to_string(format!("/proc/self/task/{}/{file}", self.0)).expect("the thread")
+        };
         let number = |text: &str| text.trim().parse().expect("a number");
         let schedstat = read("schedstat");
         let status = read("status");

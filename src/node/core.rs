@@ -8,17 +8,13 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::link::{self, Link};
-use super::listener::Backlogs;
-use super::notices::NoticeSenders;
-use super::served::Served;
 use crate::clock::Clock;
 use crate::control::{ControlError, Identity};
 use crate::event::{Event, EventSink};
 use crate::fabric::{Address, Connection, Fabric, FabricError, Waker};
 use crate::id::{TopicId, TopicName};
 use crate::limits;
-use crate::publisher::{CopyRoom, PublishedTopic, PublisherError};
+use crate::publisher::{PublishedTopic, PublisherError};
 
 /// What the threads of a node share.
 #[derive(Debug)]
@@ -32,16 +28,6 @@ pub(crate) struct NodeCore {
     waker: Arc<Waker>,
     /// The topics of this node. A name without a topic is reserved by a publisher that is being opened.
     topics: Mutex<BTreeMap<TopicName, Option<Arc<PublishedTopic>>>>,
-    /// The sessions in which this node subscribes.
-    links: Mutex<Vec<Arc<Link>>>,
-    /// The topics that it listens for.
-    backlogs: Backlogs,
-    /// Sessions with subscribers that it has dialled, until its thread serves them.
-    dialled: Mutex<Vec<Served>>,
-    /// The channels on which it tells of its topics.
-    notice_senders: NoticeSenders,
-    /// What its thread may still copy to landing regions in this turn.
-    copy_room: CopyRoom,
     /// Why its thread has ended before its time.
     failure: OnceLock<String>,
 }
@@ -63,23 +49,8 @@ impl NodeCore {
         addresses: Vec<Address>,
     ) -> Result<Self, FabricError> {
         let waker = Arc::new(Waker::new()?);
-        let (topics, links, dialled) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (backlogs, notice_senders) = (Backlogs::default(), NoticeSenders::default());
-        Ok(Self {
-            fabric,
-            clock,
-            events,
-            identity,
-            addresses,
-            waker,
-            topics,
-            links,
-            backlogs,
-            dialled,
-            notice_senders,
-            copy_room: CopyRoom::new(),
-            failure: OnceLock::new(),
-        })
+        let (topics, failure) = (Mutex::default(), OnceLock::new());
+        Ok(Self { fabric, clock, events, identity, addresses, waker, topics, failure })
     }
 
     /// What moves this node's bytes.
@@ -129,15 +100,11 @@ impl NodeCore {
         }
     }
 
-    /// Records that its thread has panicked, and notifies everyone who relies on it.
-    pub(super) fn fail(&self, panic: &(dyn Any + Send)) {
+    /// Records that its thread has panicked, and notifies its publishers. What it gave as the reason.
+    pub(super) fn fail(&self, panic: &(dyn Any + Send)) -> &str {
         let reason = self.failure.get_or_init(|| panic_message(panic).to_owned());
         self.topics.lock().values().flatten().for_each(|topic| topic.orphan());
-        link::fail_all(self, &ControlError::Broken { why: thread_failed(reason) });
-        self.backlogs.wake_all();
-        // Nobody serves them: their dials fail.
-        self.dialled.lock().clear();
-        self.tell(&Event::NodeFailed { reason: reason.clone() });
+        reason
     }
 
     /// An error once its thread has panicked.
@@ -187,31 +154,6 @@ impl NodeCore {
         let mut topics = self.topics.lock();
         topics.retain(|_, topic| topic.as_ref().is_none_or(|topic| !topic.has_ended()));
         topics.values().flatten().cloned().collect()
-    }
-
-    /// The topics that this node listens for.
-    pub(super) fn backlogs(&self) -> &Backlogs {
-        &self.backlogs
-    }
-
-    /// Sessions with subscribers that this node has dialled, until its thread serves them.
-    pub(super) fn dialled(&self) -> &Mutex<Vec<Served>> {
-        &self.dialled
-    }
-
-    /// The channels on which this node tells of its topics.
-    pub(super) fn notice_senders(&self) -> &NoticeSenders {
-        &self.notice_senders
-    }
-
-    /// What its thread may still copy to landing regions in this turn.
-    pub(super) fn copy_room(&self) -> &CopyRoom {
-        &self.copy_room
-    }
-
-    /// The sessions in which this node subscribes.
-    pub(super) fn links(&self) -> &Mutex<Vec<Arc<Link>>> {
-        &self.links
     }
 }
 

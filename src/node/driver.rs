@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::core::NodeCore;
-use super::link::{self, Link};
+use super::link::Link;
 use super::served::Served;
+use super::serving::Serving;
+use super::shared::Shared;
 use crate::clock::saturate;
 use crate::event::Event;
 use crate::fabric::{Listener, wait};
@@ -35,10 +36,10 @@ const TROUBLE_PAUSE: Duration = Duration::from_millis(50);
 /// Drives the control plane of a node: accepts, answers, notices who is gone, shows that the process lives.
 #[derive(Debug)]
 pub(super) struct Driver {
-    core: Arc<NodeCore>,
+    shared: Shared,
     listener: Option<Box<dyn Listener>>,
+    serving: Serving,
     served: Vec<Served>,
-    buffer: Vec<u8>,
     beaten_ns: Option<u64>,
     tend_soon: bool,
     /// When landing regions are looked after again, even if nothing happens.
@@ -52,42 +53,57 @@ pub(super) struct Driver {
 /// The thread that runs a driver until it is dropped.
 #[derive(Debug)]
 pub(super) struct DriverThread {
-    core: Arc<NodeCore>,
+    shared: Shared,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Driver {
-    pub(super) fn new(core: Arc<NodeCore>, listener: Option<Box<dyn Listener>>) -> Self {
-        let buffer = vec![0; limits::CONTROL_MESSAGE_LEN_MAX];
-        let served = Vec::new();
+    pub(super) fn new(shared: &Shared, listener: Option<Box<dyn Listener>>) -> Self {
+        let (shared, serving, served) = (shared.clone(), Serving::new(&shared.core), Vec::new());
         let (beaten_ns, tend_soon, tend_at_ns, tend_first, accept_again_ns) = (None, false, None, 0, None);
-        Self { core, listener, served, buffer, beaten_ns, tend_soon, tend_at_ns, tend_first, accept_again_ns }
+        Self {
+            shared,
+            listener,
+            serving,
+            served,
+            beaten_ns,
+            tend_soon,
+            tend_at_ns,
+            tend_first,
+            accept_again_ns,
+        }
     }
 
     /// One turn: everything that can be done now.
     pub(super) fn turn(&mut self) {
-        let now_ns = self.core.clock().monotonic_ns();
-        self.core.fabric().tend();
+        let now_ns = self.shared.core.clock().monotonic_ns();
+        self.shared.core.fabric().tend();
         self.accept(now_ns);
         self.take_dialled();
-        self.core.copy_room().begin(now_ns, false);
+        self.serving.room.begin(now_ns, false);
         for served in &mut self.served {
-            served.turn(&self.core, now_ns, &mut self.buffer);
+            served.turn(&mut self.serving, now_ns);
         }
         self.hand_over_invited();
         self.served.retain(|served| !served.is_over());
-        link::turn_all(&self.core);
-        if self.core.backlogs().tend(&self.core) {
-            link::turn_all(&self.core);
+        self.shared.links.turn(now_ns);
+        if self.shared.backlogs.tend(&self.shared.core) {
+            self.shared.links.turn(now_ns);
         }
         self.tend_topics(now_ns);
     }
 
+    /// How many receivers are sent notices alone.
+    #[cfg(test)]
+    pub(super) fn lone_receivers(&self) -> usize {
+        self.serving.senders.lone_receivers()
+    }
+
     /// Waits until there is something to do, or the next thing is due.
     pub(super) fn wait(&self) {
-        let links: Vec<_> = self.core.links().lock().clone();
-        let mut handles: Vec<BorrowedFd<'_>> = vec![self.core.waker().wait_handle()];
+        let links: Vec<_> = self.shared.links.all();
+        let mut handles: Vec<BorrowedFd<'_>> = vec![self.shared.core.waker().wait_handle()];
         if self.accept_again_ns.is_none() {
             handles.extend(self.listener.iter().filter_map(|listener| listener.wait_handle()));
         }
@@ -96,16 +112,16 @@ impl Driver {
         let unsent = |served: &&Served| served.has_unsent();
         let writable: Vec<_> = self.served.iter().filter(unsent).filter_map(Served::wait_handle).collect();
         if let Err(error) = wait(&handles, &writable, self.patience(&links)) {
-            self.core.tell(&Event::Trouble { what: error.to_string() });
-            self.core.clock().pause(TROUBLE_PAUSE);
+            self.shared.core.tell(&Event::Trouble { what: error.to_string() });
+            self.shared.core.clock().pause(TROUBLE_PAUSE);
         }
-        self.core.waker().reset();
+        self.shared.core.waker().reset();
     }
 
     /// Ends all sessions in good order, as far as the peers take part in time.
     pub(super) fn farewell(&mut self) {
-        let began_ns = self.core.clock().monotonic_ns();
-        link::end_all(&self.core);
+        let began_ns = self.shared.core.clock().monotonic_ns();
+        self.shared.links.end(began_ns);
         self.turn();
         self.listener = None;
         // The last values come before the end of their topics, and that before the end of the session. A peer that takes
@@ -121,14 +137,14 @@ impl Driver {
             self.turn();
             let Some(left) = left.filter(|_| !self.served.is_empty()) else { return };
             let has_writes = self.served.iter().any(Served::has_writes_under_way);
-            let again = if self.core.copy_room().is_used_up() { Duration::ZERO } else { TEND_AGAIN };
+            let again = if self.serving.room.is_used_up() { Duration::ZERO } else { TEND_AGAIN };
             self.wait_for_peers(if has_writes { left.min(again) } else { left });
         }
     }
 
     /// How long peers still have to take part in the end; `None` when that is over.
     fn farewell_left(&self, began_ns: u64) -> Option<Duration> {
-        let elapsed_ns = self.core.clock().monotonic_ns().saturating_sub(began_ns);
+        let elapsed_ns = self.shared.core.clock().monotonic_ns().saturating_sub(began_ns);
         FAREWELL_NS.checked_sub(elapsed_ns).filter(|left_ns| *left_ns > 0).map(Duration::from_nanos)
     }
 
@@ -136,7 +152,7 @@ impl Driver {
     fn wait_for_peers(&self, timeout: Duration) {
         let handles: Vec<BorrowedFd<'_>> = self.served.iter().filter_map(Served::wait_handle).collect();
         if handles.is_empty() || wait(&handles, &[], timeout).is_err() {
-            self.core.clock().pause(timeout);
+            self.shared.core.clock().pause(timeout);
         }
     }
 
@@ -150,16 +166,16 @@ impl Driver {
             match listener.accept() {
                 Ok(Some(connection)) => {
                     let room = self.served.len() < limits::SESSIONS_MAX;
-                    match Served::new(&self.core, connection, now_ns, room) {
+                    match Served::new(&self.shared.core, connection, now_ns, room) {
                         Ok(served) => self.served.push(served),
-                        Err(error) => self.core.tell(&Event::Trouble { what: error.to_string() }),
+                        Err(error) => self.shared.core.tell(&Event::Trouble { what: error.to_string() }),
                     }
                 }
                 Ok(None) => return,
                 Err(error) => {
                     // No file is left for it, as a rule. It stays waiting, and the listener readable.
                     self.accept_again_ns = Some(now_ns.saturating_add(saturate(TROUBLE_PAUSE)));
-                    return self.core.tell(&Event::Trouble { what: error.to_string() });
+                    return self.shared.core.tell(&Event::Trouble { what: error.to_string() });
                 }
             }
         }
@@ -167,7 +183,7 @@ impl Driver {
 
     /// Begins to serve the subscribers that were dialled.
     fn take_dialled(&mut self) {
-        for dialled in self.core.dialled().lock().drain(..) {
+        for dialled in self.shared.dialled.take() {
             if self.served.len() < limits::SESSIONS_MAX {
                 self.served.push(dialled);
             } else {
@@ -178,28 +194,39 @@ impl Driver {
 
     /// Makes subscriptions of sessions with publishers that have dialled.
     fn hand_over_invited(&mut self) {
+        let mut handed_over = Vec::new();
+        for served in &mut self.served {
+            let Some(topic) = served.invited_to() else { continue };
+            match self.shared.admit(topic) {
+                Ok(backlog) => handed_over.push(backlog),
+                Err(reason) => served.refuse_invite(&mut self.serving, reason),
+            }
+        }
         let invited = self.served.extract_if(.., |served| served.is_invited());
-        for (connection, invited) in invited.filter_map(Served::into_invited) {
-            if let Err(error) = Link::invited(&self.core, connection, invited) {
-                self.core.tell(&Event::Trouble { what: error.to_string() });
+        for (backlog, (connection, inviter)) in
+            handed_over.into_iter().zip(invited.filter_map(Served::into_invited))
+        {
+            match Link::invited(&self.shared.core, connection, inviter, backlog.patience_ns()) {
+                Ok(link) => backlog.push(self.shared.links.add(link)),
+                Err(error) => self.shared.core.tell(&Event::Trouble { what: error.to_string() }),
             }
         }
     }
 
     fn tend_topics(&mut self, now_ns: u64) {
         let due = |beaten_ns: u64| now_ns.saturating_sub(beaten_ns) >= limits::HEARTBEAT_INTERVAL_NS;
-        let topics = self.core.living_topics();
+        let topics = self.shared.core.living_topics();
         let beat = !topics.is_empty() && self.beaten_ns.is_none_or(due);
         if beat {
             self.beaten_ns = Some(now_ns);
         } else if topics.is_empty() {
             self.beaten_ns = None;
         }
-        let realtime_ns = self.core.clock().realtime_ns();
+        let realtime_ns = self.shared.core.clock().realtime_ns();
         topics.iter().filter(|_| beat).for_each(|topic| topic.beat(realtime_ns));
-        self.tend_soon = self.core.notice_senders().tend(&topics, beat);
+        self.tend_soon = self.serving.senders.tend(&topics, beat);
         // What was lent in this turn has not used it up for the others.
-        self.core.copy_room().begin(now_ns, beat);
+        self.serving.room.begin(now_ns, beat);
         self.tend_landings(topics);
     }
 
@@ -209,7 +236,7 @@ impl Driver {
         let mut ending: Vec<_> = self.served.iter().flat_map(Served::ending_topics).cloned().collect();
         supersede(&mut ending);
         topics.append(&mut ending);
-        let (first, room) = (self.tend_first.min(topics.len()), self.core.copy_room());
+        let (first, room) = (self.tend_first.min(topics.len()), &self.serving.room);
         (self.tend_first, self.tend_at_ns) = (0, None);
         let (before, after) = topics.split_at(first);
         for (index, topic) in after.iter().chain(before).enumerate() {
@@ -228,7 +255,7 @@ impl Driver {
 
     /// How long there is nothing to do unless a peer does something.
     fn patience(&self, links: &[Arc<Link>]) -> Duration {
-        if self.core.copy_room().is_used_up() {
+        if self.serving.room.is_used_up() {
             return Duration::ZERO;
         }
         // A connection may have room again without waking anybody.
@@ -237,7 +264,7 @@ impl Driver {
         if self.tend_soon || self.served.iter().any(Served::awaits_writes) || has_unsent() {
             return TEND_AGAIN;
         }
-        let now_ns = self.core.clock().monotonic_ns();
+        let now_ns = self.shared.core.clock().monotonic_ns();
         let beat_ns = self.beaten_ns.map(|beaten_ns| beaten_ns.saturating_add(limits::HEARTBEAT_INTERVAL_NS));
         let sessions = self.served.iter().filter_map(Served::deadline_ns);
         let links = links.iter().filter_map(|link| link.deadline_ns());
@@ -266,10 +293,11 @@ fn supersede(ending: &mut Vec<Arc<PublishedTopic>>) {
 
 impl DriverThread {
     /// Starts the thread.
-    pub(super) fn start(mut driver: Driver, core: Arc<NodeCore>) -> Result<Self, std::io::Error> {
+    pub(super) fn start(mut driver: Driver) -> Result<Self, std::io::Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let failing = Arc::clone(&core);
+        let shared = driver.shared.clone();
+        let failing = shared.clone();
         let thread = std::thread::Builder::new().name("fabricast-node".to_owned()).spawn(move || {
             let run = move || {
                 while !stopped.load(Ordering::Acquire) {
@@ -283,7 +311,7 @@ impl DriverThread {
                 failing.fail(panic.as_ref());
             }
         })?;
-        Ok(Self { core, stop, thread: Some(thread) })
+        Ok(Self { shared, stop, thread: Some(thread) })
     }
 }
 
@@ -291,7 +319,7 @@ impl Drop for DriverThread {
     fn drop(&mut self) {
         // Release: what the last holder of the node did comes before the end. Pairs with the Acquire of the loop.
         self.stop.store(true, Ordering::Release);
-        self.core.waker().wake();
+        self.shared.core.waker().wake();
         let Some(thread) = self.thread.take() else { return };
         // An event sink may hold, and then drop, the node on its own thread, which cannot wait for itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {

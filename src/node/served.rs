@@ -6,10 +6,10 @@ use self::attachment::ServedAttachment;
 use self::audience::Audience;
 use self::leaving::EndedAttachment;
 use super::core::NodeCore;
-use super::dial::Pending;
 use super::directory::entry;
-use super::listener::{Backlog, Place};
+use super::invitation::Pending;
 use super::outbox::Outbox;
+use super::serving::Serving;
 use crate::control::{
     AttachmentId, ControlError, Identity, Invite, NoticesBy, RefuseReason, ServerAction, ServerSession,
 };
@@ -51,7 +51,7 @@ pub(super) struct Served {
     /// What this node has dialled the peer for, if it has.
     dialled_for: Option<DialledFor>,
     /// The peer has dialled, to be subscribed to.
-    invited: Option<Invited>,
+    invited: Option<Invite>,
     /// All that is left to do is to send what waits.
     closing: bool,
     over: bool,
@@ -63,14 +63,6 @@ struct DialledFor {
     topic: TopicName,
     /// Whether it was granted.
     is_granted: bool,
-}
-
-/// What a node needs to subscribe at a peer that has dialled it.
-#[derive(Debug)]
-pub(super) struct Invited {
-    pub(super) inviter: Identity,
-    pub(super) backlog: Arc<Backlog>,
-    pub(super) place: Place,
 }
 
 impl Served {
@@ -132,9 +124,22 @@ impl Served {
         self.invited.is_some()
     }
 
-    /// The connection of a peer that has dialled to be subscribed to.
-    pub(super) fn into_invited(self) -> Option<(Box<dyn Connection>, Invited)> {
-        Some((self.connection, self.invited?))
+    /// To which topic the peer has dialled this node to subscribe.
+    pub(super) fn invited_to(&self) -> Option<&TopicName> {
+        self.invited.as_ref().map(|invite| &invite.topic)
+    }
+
+    /// The connection of a peer that has dialled to be subscribed to, and who it is.
+    pub(super) fn into_invited(self) -> Option<(Box<dyn Connection>, Identity)> {
+        Some((self.connection, self.invited?.identity))
+    }
+
+    /// Refuses the peer to be subscribed to.
+    pub(super) fn refuse_invite(&mut self, serving: &mut Serving, reason: RefuseReason) {
+        self.invited = None;
+        self.session.reject(reason, &reason.advice());
+        self.act(serving, None);
+        self.flush(serving);
     }
 
     /// Whether there is nothing left to do.
@@ -183,11 +188,11 @@ impl Served {
     }
 
     /// One turn: takes what the peer sent, up to a limit, tells of ended topics, and sends what is to be sent.
-    pub(super) fn turn(&mut self, core: &NodeCore, now_ns: u64, buffer: &mut [u8]) {
+    pub(super) fn turn(&mut self, serving: &mut Serving, now_ns: u64) {
         // Looked for first: where the peer is gone, or has detached, what it sent last says so.
         let has_lost = self.has_lost();
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
-            if self.closing || self.over || self.is_invited() || !self.receive(core, buffer) {
+            if self.closing || self.over || self.is_invited() || !self.receive(serving) {
                 break;
             }
         }
@@ -195,34 +200,34 @@ impl Served {
             self.session.shutdown(now_ns);
         }
         self.session.on_time(now_ns);
-        self.act(core, None);
+        self.act(serving, None);
         let is_listening = self.attachments.values().any(|attachment| attachment.listener.is_some());
         self.audience.tend(self.connection.as_ref(), is_listening, now_ns);
         self.tell_lent();
         self.tell_detached();
         if has_lost {
-            self.end_if_unwritable(core);
+            self.end_if_unwritable(&serving.core);
         }
         self.tell_ended_topics(now_ns, false);
         self.end_if_overdue(now_ns);
-        self.act(core, None);
-        self.flush(core, buffer);
+        self.act(serving, None);
+        self.flush(serving);
         self.forget_mapped();
     }
 
     /// Takes one message. False when there was none.
-    fn receive(&mut self, core: &NodeCore, buffer: &mut [u8]) -> bool {
-        match self.connection.receive(buffer) {
+    fn receive(&mut self, serving: &mut Serving) -> bool {
+        match self.connection.receive(&mut serving.buffer) {
             Ok(Received::Message { len, offer }) => {
-                let (message, _) = buffer.split_at(len.min(buffer.len()));
+                let (message, _) = serving.buffer.split_at(len.min(serving.buffer.len()));
                 self.session.on_message(message, usize::from(offer.is_some()));
-                self.act(core, offer);
+                self.act(serving, offer);
                 true
             }
             Ok(Received::Nothing) => false,
             Ok(Received::Closed) => {
                 self.session.on_disconnected();
-                self.act(core, None);
+                self.act(serving, None);
                 self.over = true;
                 false
             }
@@ -237,14 +242,14 @@ impl Served {
                 if let Some(invitation) = self.invitation.as_ref().filter(|_| self.peer.is_none()) {
                     invitation.broken(error);
                 }
-                self.act(core, None);
+                self.act(serving, None);
                 false
             }
         }
     }
 
     /// Does what the session asks for. The region that came with the message is dropped unless it is asked for.
-    fn act(&mut self, core: &NodeCore, mut offer: Option<Box<dyn Offer>>) {
+    fn act(&mut self, serving: &mut Serving, mut offer: Option<Box<dyn Offer>>) {
         while let Some(action) = self.session.next_action() {
             // An answer fails when the session has ended meanwhile: then there is nobody to be answered.
             let _ = match action {
@@ -260,7 +265,7 @@ impl Served {
                     Ok(())
                 }
                 ServerAction::PeerIdentified(identity) => {
-                    core.tell(&Event::SessionOpened {
+                    serving.core.tell(&Event::SessionOpened {
                         peer: identity.node.clone(),
                         process: identity.process,
                     });
@@ -269,46 +274,38 @@ impl Served {
                     Ok(())
                 }
                 ServerAction::Invited(invite) => {
-                    self.take_invite(core, invite);
+                    self.invited = Some(invite);
                     Ok(())
                 }
-                ServerAction::QueryTopics { after } => self.answer_topics(core, after.as_ref()),
-                ServerAction::Attach(attach) => self.attach(core, attach),
-                ServerAction::Lend { attachment } => self.lend(core, attachment, offer.take()),
+                ServerAction::QueryTopics { after } => self.answer_topics(&serving.core, after.as_ref()),
+                ServerAction::Attach(attach) => self.attach(&serving.core, attach),
+                ServerAction::Lend { attachment } => self.lend(serving, attachment, offer.take()),
                 ServerAction::Listen { attachment } => {
                     let listening = self.attachments.get_mut(&attachment);
-                    let peer = self.peer.as_ref().unwrap_or_else(|| &core.identity().node);
-                    let peer = (peer, self.connection.as_ref());
-                    let by = listening.map(|it| self.audience.answer(core, peer, it));
+                    let peer = self.peer.clone().unwrap_or_else(|| serving.core.identity().node.clone());
+                    let peer = (&peer, self.connection.as_ref());
+                    let by = listening.map(|it| self.audience.answer(serving, peer, it));
                     self.session.notices(attachment, by.unwrap_or(NoticesBy::Nothing))
                 }
                 ServerAction::Heard(heard) => {
-                    self.audience.hear(heard, core.clock().monotonic_ns());
+                    self.audience.hear(heard, serving.core.clock().monotonic_ns());
                     Ok(())
                 }
                 ServerAction::Detach { attachment, counts } => {
-                    if let Some(detached) = self.detach(core, attachment, counts) {
+                    if let Some(detached) = self.detach(&serving.core, attachment, counts) {
                         self.leaving.insert(attachment, detached);
                     }
                     Ok(())
                 }
                 ServerAction::FinalCounts { attachment, counts } => {
-                    self.detach_ended(core, attachment, counts);
+                    self.detach_ended(&serving.core, attachment, counts);
                     Ok(())
                 }
                 ServerAction::Close { result } => {
-                    self.close(core, result);
+                    self.close(&serving.core, result);
                     Ok(())
                 }
             };
-        }
-    }
-
-    /// Lets the peer wait for the listener of the topic, if there is one, and a place.
-    fn take_invite(&mut self, core: &NodeCore, Invite { identity: inviter, topic }: Invite) {
-        match core.backlogs().admit(&topic) {
-            Ok((backlog, place)) => self.invited = Some(Invited { inviter, backlog, place }),
-            Err(reason) => self.session.reject(reason, &reason.advice()),
         }
     }
 

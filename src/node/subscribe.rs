@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::Node;
 use super::core::NodeCore;
-use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
+use super::link::{Answer, LinkAttachment, LinkError, LinkUse, Request};
 use super::terms::{ListenerBuilder, SubscriberBuilder, Terms};
 use crate::chain::ErrorChain;
 use crate::clock::saturate;
@@ -70,14 +70,14 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
     ) -> Result<Subscription, SubscriberError> {
         let core = node.core();
         let dial = || {
-            let link = Link::dial(core, &target.address, saturate(self.patience));
+            let link = node.links().dial(&target.address, saturate(self.patience));
             link.map_err(|error| undialled(target, error))
         };
-        let attach = |link: &Arc<Link>| {
+        let attach = |link: &LinkUse| {
             let attached = self.attach(node, link, &target.topic, expected);
             attached.map_err(|error| unattached(target, error))
         };
-        let subscribed = match Link::known(core, &target.address) {
+        let subscribed = match node.links().known(&target.address) {
             None => dial().and_then(|link| attach(&link)),
             Some(link) => match attach(&link) {
                 // The node may have ended, or started again, since the session began.
@@ -98,7 +98,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
     pub(super) fn attach(
         self,
         node: &Node,
-        link: &Arc<Link>,
+        link: &LinkUse,
         topic: &TopicName,
         expected: Option<&Schema>,
     ) -> Result<Subscription, AttachError> {
@@ -106,7 +106,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         let (delivery, options) = (self.delivery, self.options.into());
         let schema_hash = expected.map(Schema::hash);
         let request = Request { topic: topic.clone(), delivery, schema_hash, options };
-        let attachment = link.attach(core, node.hold(), request)?;
+        let attachment = link.attach(node.hold(), request)?;
         match self.take_grant(core, topic, &attachment) {
             Ok((granted, source)) => {
                 let is_mapped = matches!(source, Source::Mapped(_));
@@ -197,10 +197,10 @@ pub(super) fn expected<T: Payload>(samples: &[String]) -> Result<Option<Schema>,
 
 /// Describes how the topic's schema differs from the expected one, if its node answers. Attaches as a push subscriber of raw
 /// bytes, because a subscriber without a landing region is not counted.
-fn difference(node: &Node, link: &Arc<Link>, topic: &TopicName, expected: &Schema) -> Option<String> {
+fn difference(node: &Node, link: &LinkUse, topic: &TopicName, expected: &Schema) -> Option<String> {
     let (delivery, options) = (Delivery::Push, KindOptions::default());
     let request = Request { topic: topic.clone(), delivery, schema_hash: None, options };
-    let attachment = link.attach(node.core(), node.hold(), request).ok()?;
+    let attachment = link.attach(node.hold(), request).ok()?;
     let answer = attachment.answer();
     attachment.leave(SubscriberStats::default());
     let Ok(Answer::Granted { grant, .. }) = answer else { return None };
@@ -208,7 +208,7 @@ fn difference(node: &Node, link: &Arc<Link>, topic: &TopicName, expected: &Schem
 }
 
 /// Whether the session takes no more, rather than the request failed.
-fn is_over(link: &Link, error: &SubscriberError) -> bool {
+fn is_over(link: &LinkUse, error: &SubscriberError) -> bool {
     let over = |source: &ControlError| {
         use ControlError::{Broken, Closed, Disconnected, TooManyAttachments};
         matches!(source, Broken { .. } | Closed { .. } | Disconnected | TooManyAttachments { .. })

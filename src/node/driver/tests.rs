@@ -33,7 +33,8 @@ fn messages_that_wait_for_room_are_looked_after_soon() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-    let (core, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+    let (shared, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+    let core = Arc::clone(&shared.core);
     let mut peer = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
     let hello = peer.next_message().unwrap().bytes;
     assert!(driver.patience(&[]) > TEND_AGAIN);
@@ -158,8 +159,9 @@ fn a_peer_whose_writes_stall_costs_nobody_else_an_orderly_end() {
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
     let ends = Arc::new(Ends::default());
-    let (core, mut driver) = assemble(None, fabric, clock, Arc::clone(&ends) as _).unwrap();
-    let node = Node::new(Arc::clone(&core), None);
+    let (shared, mut driver) = assemble(None, fabric, clock, Arc::clone(&ends) as _).unwrap();
+    let core = Arc::clone(&shared.core);
+    let node = Node::new(shared, None);
     let publisher = node.state_publisher::<u64>("t").open().unwrap();
     for attaches in [true, false, false] {
         let client = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
@@ -215,8 +217,9 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-    let (core, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
-    let node = Node::new(Arc::clone(&core), None);
+    let (shared, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+    let core = Arc::clone(&shared.core);
+    let node = Node::new(shared, None);
     let (len_max, payload) = (limits::LOG_COPY_LEN_MAX, vec![7; 60 << 10]);
     let open = |name: &str| node.log_publisher::<Raw>(name).capacity(4 * len_max).payload_len_max(60 << 10);
     let mut publishers = ["a", "b", "c"].map(|name| open(name).open().unwrap());
@@ -229,7 +232,7 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
         let topic = core.topic(publisher.topic()).unwrap();
         for _ in 0..lands {
             let remote = Box::new(Copied(Arc::clone(copied)));
-            assert!(topic.lend(remote, &closed, LogStart::Earliest.options(), core.copy_room()));
+            assert!(topic.lend(remote, &closed, LogStart::Earliest.options(), &driver.serving.room));
         }
     }
     let copied = || [0, 1, 2].map(|index: usize| *counts[index].lock());
@@ -300,13 +303,14 @@ impl Stopped {
         let network = Network::new(0, Reach::Mapped);
         let name = "node".parse().unwrap();
         let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-        let (core, driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
-        let node = Node::new(Arc::clone(&core), None);
+        let (shared, driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+        let core = Arc::clone(&shared.core);
+        let node = Node::new(shared, None);
         let publisher = node.log_publisher::<Raw>("t").capacity(1 << 14).payload_len_max(100).open().unwrap();
         let topic = core.topic(publisher.topic()).unwrap();
         let (taken, closed) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
         let remote = Box::new(Standing(Arc::clone(&taken)));
-        assert!(topic.lend(remote, &closed, KindOptions::default(), core.copy_room()));
+        assert!(topic.lend(remote, &closed, KindOptions::default(), &driver.serving.room));
         let memory = || Region::allocate(BELL_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
         let bell = topic.notices().bell(|| core.fabric().register(&memory(), Exposure::Exchange)).unwrap();
         let mut stopped = Self { network, driver, publisher, topic, closed, taken, bell };
@@ -389,7 +393,7 @@ fn a_topic_that_has_ended_and_waits_for_a_stopped_subscriber_lets_the_node_rest(
     drop(publisher);
     driver.beaten_ns = None;
     let turn = |driver: &mut Driver| {
-        driver.core.copy_room().begin(network.clock().monotonic_ns(), false);
+        driver.serving.room.begin(network.clock().monotonic_ns(), false);
         driver.tend_landings(vec![Arc::clone(&topic)]);
     };
     let mut turns = 0;
@@ -468,10 +472,11 @@ fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
     let (fails, recorder) = (Arc::new(AtomicBool::new(false)), Arc::new(Recorder::default()));
-    let (core, mut driver) = assemble(None, fabric, clock, Arc::clone(&recorder) as _).unwrap();
+    let (shared, mut driver) = assemble(None, fabric, clock, Arc::clone(&recorder) as _).unwrap();
+    let core = Arc::clone(&shared.core);
     driver.listener = Some(Box::new(Faulty(Arc::clone(&fails))));
-    let thread = DriverThread::start(driver, Arc::clone(&core)).unwrap();
-    let node = Node::new(Arc::clone(&core), Some(thread));
+    let thread = DriverThread::start(driver).unwrap();
+    let node = Node::new(shared, Some(thread));
     let mut state = node.state_publisher::<u64>("state").open().unwrap();
     let mut log = node.log_publisher::<u64>("log").open().unwrap();
     state.publish(&1).unwrap();
@@ -513,8 +518,9 @@ fn the_older_one_of_two_incarnations_that_ended_is_superseded() {
         let network = Network::new(0, Reach::Mapped);
         let name = "node".parse().unwrap();
         let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-        let (core, _) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
-        let node = Node::new(Arc::clone(&core), None);
+        let (shared, _) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+        let core = Arc::clone(&shared.core);
+        let node = Node::new(shared, None);
         let incarnations = [(); 2].map(|()| {
             let publisher = node.state_publisher::<u64>("t").open().unwrap();
             core.topic(publisher.topic()).unwrap()
@@ -535,11 +541,12 @@ fn listeners_of_a_node_whose_thread_has_ended_get_an_error() {
     let network = Network::new(0, Reach::Mapped);
     let name: NodeName = "node".parse().unwrap();
     let (fabric, fails) = (Arc::new(network.fabric(&name)), Arc::new(AtomicBool::new(false)));
-    let (core, mut driver) =
+    let (shared, mut driver) =
         assemble(Some(name), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
+    let core = Arc::clone(&shared.core);
     driver.listener = Some(Box::new(Faulty(Arc::clone(&fails))));
-    let thread = DriverThread::start(driver, Arc::clone(&core)).unwrap();
-    let node = Node::new(Arc::clone(&core), Some(thread));
+    let thread = DriverThread::start(driver).unwrap();
+    let node = Node::new(shared, Some(thread));
     let listener = node.state_listener::<u64>("t").open().unwrap();
     std::thread::scope(|scope| {
         let waiting = [(); 2].map(|()| scope.spawn(|| listener.accept_timeout(PATIENCE)));

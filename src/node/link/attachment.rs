@@ -15,7 +15,7 @@ impl LinkAttachment {
     /// Waits for the publisher's answer.
     pub(in crate::node) fn answer(&self) -> Result<Answer, LinkError> {
         let take = |_: &mut LinkState| self.attached.inbox.lock().answer.take().map(Ok);
-        self.link.wait_for(&self.parting.core, "answer to a request to attach", take)
+        self.link.wait_for("answer to a request to attach", take)
     }
 
     /// Where the publisher's writes to this region are received.
@@ -44,7 +44,7 @@ impl LinkAttachment {
         let state = &mut *self.link.state.lock();
         let ear = Hearing::ear(&mut state.hearing, state.connection.as_ref(), channel, granted)?;
         // The node's thread tells the peer that the channel is joined.
-        self.parting.core.waker().wake();
+        self.link.core.waker().wake();
         Ok(ear)
     }
 

@@ -10,7 +10,8 @@ use crate::fabric::{Exposure, FabricError, Offer, RemoteKey};
 use crate::id::{Delivery, TopicName};
 use crate::limits;
 use crate::node::core::NodeCore;
-use crate::node::dial::Pending;
+use crate::node::invitation::Pending;
+use crate::node::serving::Serving;
 use crate::publisher::{Lent, PublishedTopic};
 use crate::sync::atomic::Ordering;
 
@@ -128,16 +129,16 @@ impl Served {
 
     pub(super) fn lend(
         &mut self,
-        core: &NodeCore,
+        serving: &Serving,
         id: AttachmentId,
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), ControlError> {
-        match self.take_landing(core, id, offer) {
+        match self.take_landing(serving, id, offer) {
             Ok(()) => Ok(()),
             Err(Objection { reason, text }) => {
                 if let Some(attachment) = self.attachments.get(&id) {
                     let topic = attachment.topic.name();
-                    self.tell_refused(core, topic, reason, &text);
+                    self.tell_refused(&serving.core, topic, reason, &text);
                     self.tell_unfit(topic, reason, &text);
                 }
                 self.session.refuse(id, reason, &text)
@@ -148,7 +149,7 @@ impl Served {
     /// Hands the landing region that was lent over to the publisher, or says why that cannot be.
     fn take_landing(
         &mut self,
-        core: &NodeCore,
+        serving: &Serving,
         id: AttachmentId,
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), Objection> {
@@ -175,12 +176,12 @@ impl Served {
         attachment.closed = Arc::default();
         let ServedAttachment { options, granted, .. } = *attachment;
         let lent = Lent { remote, closed: Arc::clone(&attachment.closed), options, granted };
-        topic.landings().lend(lent, core.copy_room()).map_err(|error| unfit(&error.to_string()))?;
+        topic.landings().lend(lent, &serving.room).map_err(|error| unfit(&error.to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {
             attachment.closed.store(true, Ordering::Relaxed);
             return Err(objection);
         }
-        attachment.tell(core, self.peer.as_ref());
+        attachment.tell(&serving.core, self.peer.as_ref());
         attachment.is_beginning = true;
         Ok(())
     }

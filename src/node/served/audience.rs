@@ -6,8 +6,8 @@ use crate::fabric::{Connection, Exposure, FabricError, UnicastSender};
 use crate::id::{Delivery, NodeName};
 use crate::limits;
 use crate::memory::{Protection, Region};
-use crate::node::core::NodeCore;
 use crate::node::served::attachment::ServedAttachment;
+use crate::node::serving::Serving;
 use crate::notice::{BELL_LEN, NoticeSender, RegisterError};
 
 /// What a session's peer hears of the channel of notices.
@@ -38,13 +38,13 @@ impl Audience {
     /// and nothing else.
     pub(super) fn answer(
         &mut self,
-        core: &NodeCore,
+        serving: &mut Serving,
         (peer, connection): (&NodeName, &dyn Connection),
         attachment: &mut ServedAttachment,
     ) -> NoticesBy {
-        self.admit(core, connection, attachment).unwrap_or_else(|error| {
+        self.admit(serving, connection, attachment).unwrap_or_else(|error| {
             let (peer, topic) = (peer.clone(), attachment.topic.name().clone());
-            core.tell(&Event::NoticesUnavailable { peer, topic, reason: error.to_string() });
+            serving.core.tell(&Event::NoticesUnavailable { peer, topic, reason: error.to_string() });
             let count = attachment.topic.without_notices();
             count.set(count.value() + 1);
             NoticesBy::Nothing
@@ -53,7 +53,7 @@ impl Audience {
 
     fn admit(
         &mut self,
-        core: &NodeCore,
+        serving: &mut Serving,
         connection: &dyn Connection,
         attachment: &mut ServedAttachment,
     ) -> Result<NoticesBy, NoticeError> {
@@ -65,7 +65,7 @@ impl Audience {
         if connection.shares_memory() {
             let bell = notices.bell(|| {
                 let region = Arc::new(Region::allocate(BELL_LEN, Protection::PeersWrite)?);
-                core.fabric().register(&region, Exposure::Write)
+                serving.core.fabric().register(&region, Exposure::Write)
             })?;
             attachment.bell = Some(bell);
             return Ok(NoticesBy::Bell);
@@ -73,7 +73,7 @@ impl Audience {
         // What is written to the peer's own memory it sees there.
         let channel = if attachment.delivery == Delivery::Pull { connection.channel_sender()? } else { None };
         let Some(channel) = channel else { return Ok(NoticesBy::Nothing) };
-        let sender = core.notice_senders().of(channel)?;
+        let sender = serving.senders.of(channel)?;
         let listener = notices.listen(&sender)?;
         let (channel, key) = (sender.identity(), notices.key().bytes());
         let ticket = Ticket::new(sender.ticket());
@@ -81,7 +81,7 @@ impl Audience {
         self.sender = Some(sender);
         if !self.return_ticket.as_bytes().is_empty() {
             // It may have joined this channel already, and says so only when it hears something.
-            self.heard_ns.get_or_insert_with(|| core.clock().monotonic_ns());
+            self.heard_ns.get_or_insert_with(|| serving.core.clock().monotonic_ns());
         }
         Ok(NoticesBy::Channel(NoticeChannel { channel, key, ticket }))
     }

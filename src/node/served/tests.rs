@@ -174,7 +174,7 @@ impl Setup {
         self.line.lock().arriving.extend(messages.map(|message| (message.bytes, offer.take())));
         let core = self.node.core();
         let now_ns = core.clock().monotonic_ns();
-        self.served.turn(core, now_ns, &mut vec![0; limits::CONTROL_MESSAGE_LEN_MAX]);
+        self.served.turn(&mut Serving::new(core), now_ns);
         let sent: Vec<_> = self.line.lock().sent.drain(..).collect();
         sent.iter().filter_map(|message| self.client.on_message(message, 0).transpose()).collect()
     }
@@ -361,7 +361,7 @@ fn a_peer_that_is_granted_a_topic_after_its_end_on_the_same_host_need_not_detach
     let core = setup.node.core();
     let late_ns = core.clock().monotonic_ns() + limits::ENDED_GRACE_NS + 1;
     for _ in 0..2 {
-        setup.served.turn(core, late_ns, &mut vec![0; limits::CONTROL_MESSAGE_LEN_MAX]);
+        setup.served.turn(&mut Serving::new(core), late_ns);
     }
     assert!(!setup.served.is_over(), "{:?}", setup.recorder.0.lock());
 }

@@ -15,12 +15,14 @@ mod address;
 #[cfg(any(test, feature = "verbs"))]
 mod bounds;
 mod channel;
+mod poller;
 mod registration;
 mod several;
 pub(crate) mod shm;
 #[cfg(feature = "verbs")]
 pub(crate) mod verbs;
 mod wait;
+mod wake_queue;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -34,9 +36,11 @@ pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use channel::Datagram;
 pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, UnicastSender};
+pub(crate) use poller::{Interest, Poller};
 pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
 pub(crate) use wait::{Waker, finish, read_now, wait};
+pub(crate) use wake_queue::{KeyedWaker, WakeQueue};
 
 use crate::id::NodeName;
 pub(crate) use crate::memory::ByteRange;

@@ -60,31 +60,6 @@ impl Backlogs {
     pub(super) fn of(&self, topic: &TopicName) -> Result<Arc<Backlog>, RefuseReason> {
         self.by_topic.lock().get(topic).cloned().ok_or(RefuseReason::NobodyWaits)
     }
-
-    /// Wakes those who can accept somebody, and forgets those that wait in vain, because their session is over. True if
-    /// there were some.
-    pub(super) fn tend(&self, core: &NodeCore) -> bool {
-        let backlogs: Vec<_> = self.by_topic.lock().values().cloned().collect();
-        let mut failures = Vec::new();
-        for backlog in backlogs {
-            let mut waiting = backlog.waiting.lock();
-            let Some(waiting) = waiting.as_mut() else { continue };
-            waiting.retain(|link| {
-                let failure = link.failure();
-                let goes_on = failure.is_none();
-                failures.extend(failure);
-                goes_on
-            });
-            backlog.wake_for(waiting);
-        }
-        for failure in &failures {
-            // A publisher that gave up is nobody's fault.
-            if !matches!(failure, ControlError::Closed { .. }) {
-                core.tell(&Event::PeerRejected { reason: failure.to_string() });
-            }
-        }
-        !failures.is_empty()
-    }
 }
 
 impl Backlog {
@@ -97,6 +72,26 @@ impl Backlog {
     pub(super) fn push(&self, link: LinkUse) {
         if let Some(waiting) = self.waiting.lock().as_mut() {
             waiting.push_back(link);
+        }
+    }
+
+    /// Wakes those who can accept somebody, and forgets those that wait in vain, because their session is over.
+    pub(super) fn tend(&self, core: &NodeCore) {
+        let mut failures = Vec::new();
+        if let Some(waiting) = self.waiting.lock().as_mut() {
+            waiting.retain(|link| {
+                let failure = link.failure();
+                let goes_on = failure.is_none();
+                failures.extend(failure);
+                goes_on
+            });
+            self.wake_for(waiting);
+        }
+        for failure in &failures {
+            // A publisher that gave up is nobody's fault.
+            if !matches!(failure, ControlError::Closed { .. }) {
+                core.tell(&Event::PeerRejected { reason: failure.to_string() });
+            }
         }
     }
 

@@ -198,6 +198,6 @@ pub(super) fn assemble(
     };
     let addresses = listener.as_ref().map(|listener| listener.addresses()).unwrap_or_default();
     let shared = Shared::new(NodeCore::new(fabric, clock, events, identity, addresses)?);
-    let driver = Driver::new(&shared, listener);
+    let driver = Driver::new(&shared, listener)?;
     Ok((shared, driver))
 }

@@ -1,20 +1,17 @@
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
+use super::topics::{Reserved, Topics};
 use crate::clock::Clock;
 use crate::control::{ControlError, Identity};
 use crate::event::{Event, EventSink};
-use crate::fabric::{Address, Connection, Fabric, FabricError, Waker};
-use crate::id::{TopicId, TopicName};
-use crate::limits;
+use crate::fabric::{Address, Connection, Fabric, FabricError, KeyedWaker, WakeQueue};
+use crate::id::TopicName;
 use crate::publisher::{PublishedTopic, PublisherError};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What the threads of a node share.
 #[derive(Debug)]
@@ -25,20 +22,18 @@ pub(crate) struct NodeCore {
     identity: Identity,
     /// Where others find this node.
     addresses: Vec<Address>,
-    waker: Arc<Waker>,
-    /// The topics of this node. A name without a topic is reserved by a publisher that is being opened.
-    topics: Mutex<BTreeMap<TopicName, Option<Arc<PublishedTopic>>>>,
+    queue: Arc<WakeQueue>,
+    /// The next number for something that its thread looks after.
+    key_next: AtomicU64,
+    topics: Topics,
     /// Why its thread has ended before its time.
     failure: OnceLock<String>,
 }
 
-/// A topic's name, taken until its topic is there or opening it has failed.
-#[derive(Debug)]
-pub(super) struct Reserved<'a> {
-    core: &'a NodeCore,
-    name: TopicName,
-    filled: bool,
-}
+/// The key of the queue by which the thread of a node is woken.
+pub(super) const QUEUE_KEY: u64 = 0;
+/// The key of what accepts the connections of peers.
+pub(super) const LISTENER_KEY: u64 = 1;
 
 impl NodeCore {
     pub(super) fn new(
@@ -48,9 +43,10 @@ impl NodeCore {
         identity: Identity,
         addresses: Vec<Address>,
     ) -> Result<Self, FabricError> {
-        let waker = Arc::new(Waker::new()?);
-        let (topics, failure) = (Mutex::default(), OnceLock::new());
-        Ok(Self { fabric, clock, events, identity, addresses, waker, topics, failure })
+        let queue = Arc::new(WakeQueue::new()?);
+        let (key_next, topics, failure) =
+            (AtomicU64::new(LISTENER_KEY + 1), Topics::default(), OnceLock::new());
+        Ok(Self { fabric, clock, events, identity, addresses, queue, key_next, topics, failure })
     }
 
     /// What moves this node's bytes.
@@ -86,9 +82,25 @@ impl NodeCore {
         &self.addresses
     }
 
-    /// Ends the wait of its thread.
-    pub(super) fn waker(&self) -> &Arc<Waker> {
-        &self.waker
+    /// What wakes its thread.
+    pub(super) fn queue(&self) -> &Arc<WakeQueue> {
+        &self.queue
+    }
+
+    /// A number that stands for something that its thread looks after, larger than all before it.
+    pub(super) fn next_key(&self) -> u64 {
+        // Relaxed: the numbers only have to differ, and those of one name are drawn one after another.
+        self.key_next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What wakes its thread for something that is begun.
+    pub(super) fn keyed_waker(&self) -> KeyedWaker {
+        self.queue.keyed(self.next_key())
+    }
+
+    /// Its topics.
+    pub(super) fn topics(&self) -> &Topics {
+        &self.topics
     }
 
     /// Tells what happened. A sink that panics costs its event.
@@ -103,7 +115,7 @@ impl NodeCore {
     /// Records that its thread has panicked, and notifies its publishers. What it gave as the reason.
     pub(super) fn fail(&self, panic: &(dyn Any + Send)) -> &str {
         let reason = self.failure.get_or_init(|| panic_message(panic).to_owned());
-        self.topics.lock().values().flatten().for_each(|topic| topic.orphan());
+        self.topics.orphan();
         reason
     }
 
@@ -120,55 +132,12 @@ impl NodeCore {
     /// Takes a topic's name.
     pub(super) fn reserve(&self, name: &TopicName) -> Result<Reserved<'_>, PublisherError> {
         self.check_runs().map_err(|_| PublisherError::NodeFailed)?;
-        let mut topics = self.topics.lock();
-        // A topic whose publisher was dropped makes room at once, even if its subscribers have yet to be told.
-        let taken =
-            |topic: &Option<Arc<PublishedTopic>>| topic.as_ref().is_none_or(|topic| !topic.has_ended());
-        // Different names with one identifier would accept each other's values.
-        let identical = |other: &TopicName| TopicId::of(other) == TopicId::of(name);
-        if topics.iter().any(|(other, topic)| taken(topic) && identical(other)) {
-            return Err(PublisherError::TopicTaken { topic: name.clone() });
-        }
-        if topics.len() >= limits::TOPICS_MAX && !topics.contains_key(name) {
-            return Err(PublisherError::TooManyTopics);
-        }
-        topics.insert(name.clone(), None);
-        Ok(Reserved { core: self, name: name.clone(), filled: false })
+        self.topics.reserve(name, self.keyed_waker())
     }
 
     /// The topic of this name, if its publisher has not been dropped.
     pub(super) fn topic(&self, name: &TopicName) -> Option<Arc<PublishedTopic>> {
-        self.topics.lock().get(name)?.clone().filter(|topic| !topic.has_ended())
-    }
-
-    /// Up to `count` topics behind this name, in the order of their names.
-    pub(super) fn topics_after(&self, name: Option<&TopicName>, count: usize) -> Vec<Arc<PublishedTopic>> {
-        let after = name.map_or(Bound::Unbounded, Bound::Excluded);
-        let topics = self.topics.lock();
-        let behind = topics.range::<TopicName, _>((after, Bound::Unbounded));
-        behind.filter_map(|(_, topic)| topic.clone()).filter(|topic| !topic.has_ended()).take(count).collect()
-    }
-
-    /// All topics, after those have been forgotten whose publishers were dropped.
-    pub(super) fn living_topics(&self) -> Vec<Arc<PublishedTopic>> {
-        let mut topics = self.topics.lock();
-        topics.retain(|_, topic| topic.as_ref().is_none_or(|topic| !topic.has_ended()));
-        topics.values().flatten().cloned().collect()
-    }
-}
-
-impl Reserved<'_> {
-    /// Opens the topic to subscribers.
-    pub(super) fn fill(mut self, topic: Arc<PublishedTopic>) {
-        let mut topics = self.core.topics.lock();
-        topics.insert(self.name.clone(), Some(Arc::clone(&topic)));
-        if self.core.failure.get().is_some() {
-            topic.orphan();
-        }
-        drop(topics);
-        self.filled = true;
-        // From now on its heart beats.
-        self.core.waker.wake();
+        self.topics.named(name)
     }
 }
 
@@ -180,12 +149,4 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 
 fn thread_failed(reason: &str) -> String {
     format!("the thread of this node has panicked ({reason}): open another node")
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if !self.filled {
-            self.core.topics.lock().remove(&self.name);
-        }
-    }
 }

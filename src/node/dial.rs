@@ -30,7 +30,7 @@ impl Dialled {
             let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
             if let Some(outcome) = invitation.outcome(left_ns > 0) {
                 // A session that came to nothing ends at once.
-                core.waker().wake();
+                invitation.wake();
                 return match outcome {
                     // A session that was lost with the node's thread says nothing of the peer.
                     Err(DialError::Session { .. }) => check_runs(core, invitation.topic()).and(outcome),
@@ -58,7 +58,7 @@ impl Dialled {
             Ok(connection) => connection,
             Err(source) => return Err(DialError::Unreachable { topic, source }),
         };
-        let invitation = Invitation::new(address, topic)?;
+        let invitation = Invitation::new(address, topic, core.keyed_waker())?;
         let pending = Pending::new(&invitation);
         let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
         self.0.lock().push(served);
@@ -67,7 +67,7 @@ impl Dialled {
             self.fail();
             return Err(error);
         }
-        core.waker().wake();
+        invitation.wake();
         Ok(invitation)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::control::{ControlError, RefuseReason};
-use crate::fabric::{Address, AddressError, FabricError, Waker};
+use crate::fabric::{Address, AddressError, FabricError, KeyedWaker, Waker};
 use crate::id::{NameError, TopicName};
 use crate::limits;
 
@@ -120,6 +120,8 @@ pub(super) struct Invitation {
     progress: Mutex<Progress>,
     /// Wakes whoever waits for the outcome.
     settled: Waker,
+    /// Has the node's thread look at its session.
+    session: KeyedWaker,
     #[cfg(test)]
     witness: Mutex<Witness>,
 }
@@ -158,8 +160,12 @@ enum Stage {
 pub(super) struct Pending(Arc<Invitation>);
 
 impl Invitation {
-    /// An invitation of the node at this address to this topic.
-    pub(super) fn new(address: &Address, topic: TopicName) -> Result<Arc<Self>, DialError> {
+    /// An invitation of the node at this address to this topic, and what has the node's thread look at its session.
+    pub(super) fn new(
+        address: &Address,
+        topic: TopicName,
+        session: KeyedWaker,
+    ) -> Result<Arc<Self>, DialError> {
         let settled = match Waker::new() {
             Ok(settled) => settled,
             Err(source) => return Err(DialError::Unreachable { topic, source }),
@@ -170,9 +176,15 @@ impl Invitation {
             topic,
             progress: Mutex::default(),
             settled,
+            session,
             #[cfg(test)]
             witness: Mutex::default(),
         }))
+    }
+
+    /// Has the node's thread look at its session.
+    pub(super) fn wake(&self) {
+        self.session.wake();
     }
 
     /// To which topic it is.
@@ -231,6 +243,11 @@ impl Pending {
     /// The hold of the session in which this invitation is made.
     pub(super) fn new(invitation: &Arc<Invitation>) -> Self {
         Self(Arc::clone(invitation))
+    }
+
+    /// What stands for its session.
+    pub(super) fn key(&self) -> u64 {
+        self.0.session.key()
     }
 
     /// To which topic the peer was invited.

@@ -15,7 +15,7 @@ use crate::control::{
     AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, NoticesBy,
     RefuseReason, SubscriberCounts, TopicEntry,
 };
-use crate::fabric::{Address, Connection, FabricError, Offer, Received, Registration};
+use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received, Registration};
 use crate::id::{Delivery, KindOptions, Sequence, TopicName};
 use crate::limits;
 use crate::subscriber::End;
@@ -25,6 +25,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 #[derive(Debug)]
 pub(crate) struct Link {
     core: Arc<NodeCore>,
+    /// Has the node's thread look at it.
+    waker: KeyedWaker,
     /// Where the peer was dialled. `None` if it has dialled this node: such a session has one subscription.
     address: Option<Address>,
     /// The connection's handle once more, so that one can wait without holding the lock.
@@ -126,9 +128,21 @@ pub(crate) struct LinkUse {
 
 /// Wakes the node's thread when it is dropped.
 #[derive(Clone, Debug)]
-struct Parting {
-    core: Arc<NodeCore>,
+struct Parting(KeyedWaker);
+
+/// What came of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkTurn {
+    /// The session goes on when the peer does something, or at this time.
+    GoesOn { due_ns: Option<u64> },
+    /// Nothing is to be done for what the peer does, until this time or until the thread is woken.
+    Rests { due_ns: Option<u64> },
+    /// The session is over, and nobody uses it.
+    Over,
 }
+
+/// When a session that another thread holds is looked at again, ns.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
 
 /// Why a session could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -178,6 +192,7 @@ impl Link {
         let now_ns = core.clock().monotonic_ns();
         Ok(Self {
             core: Arc::clone(core),
+            waker: core.keyed_waker(),
             address: None,
             handle: handle.map_err(cloned).map_err(LinkError::Fabric)?,
             patience_ns,
@@ -203,27 +218,14 @@ impl Link {
         })
     }
 
-    /// Readable when the peer has sent something, or is gone. `None` when the session is over: the connection to a
-    /// peer that is gone stays readable, and nobody who waits for it would wait. Nor while a thread drives it that waits for an answer.
+    /// What stands for it at its node.
+    pub(super) fn key(&self) -> u64 {
+        self.waker.key()
+    }
+
+    /// Readable when the peer has sent something, or is gone.
     pub(super) fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        let over = self.is_awaited() || self.state.try_lock().is_some_and(|state| state.failure.is_some());
-        self.handle.as_ref().filter(|_| !over).map(AsFd::as_fd)
-    }
-
-    /// Whether it waits for the peer to take messages.
-    pub(super) fn has_unsent(&self) -> bool {
-        let state = self.state.try_lock();
-        state.is_some_and(|state| state.failure.is_none() && !state.outbox.is_empty())
-    }
-
-    /// When a turn is due even if the peer does nothing.
-    pub(super) fn deadline_ns(&self) -> Option<u64> {
-        let state = self.state.try_lock().filter(|state| state.failure.is_none() && !self.is_awaited())?;
-        let unused_ns = state.unused_since_ns.map(|since_ns| since_ns.saturating_add(self.patience_ns));
-        let hearing_ns = state.hearing.as_ref().map(|hearing| hearing.due_ns().max(1));
-        let ended_ns = state.ended.iter().map(|(id, since_ns)| state.ended_due_ns(*id, *since_ns)).min();
-        let deadlines = [state.session.deadline_ns().or(unused_ns), hearing_ns, ended_ns];
-        deadlines.into_iter().flatten().min()
+        self.handle.as_ref().map(AsFd::as_fd)
     }
 
     /// Whether the peer has dialled.
@@ -306,10 +308,15 @@ impl Link {
         state.attachments.len() < limits::ATTACHMENTS_PER_SESSION_MAX && state.is_ready()
     }
 
-    /// One turn of the node's thread, unless another one drives it. A session that nobody uses any more is ended. True when it is
-    /// to be forgotten.
-    pub(super) fn turn(&self, now_ns: u64, is_unused: bool) -> bool {
-        let Some(mut state) = self.state.try_lock().filter(|_| !self.is_awaited()) else { return false };
+    /// One turn of the node's thread, unless another one drives it. A session that nobody uses any more is ended.
+    pub(super) fn turn(&self, now_ns: u64, is_unused: bool) -> LinkTurn {
+        if self.is_awaited() {
+            // The thread that waits wakes this one when it is done.
+            return LinkTurn::Rests { due_ns: None };
+        }
+        let Some(mut state) = self.state.try_lock() else {
+            return LinkTurn::Rests { due_ns: Some(now_ns.saturating_add(LOOK_AGAIN_NS)) };
+        };
         state.turn(now_ns);
         if is_unused {
             let since_ns = *state.unused_since_ns.get_or_insert(now_ns);
@@ -320,14 +327,29 @@ impl Link {
             state.unused_since_ns = None;
         }
         state.flush();
-        is_unused && state.failure.is_some()
+        match (&state.failure, is_unused) {
+            (Some(_), true) => LinkTurn::Over,
+            // The connection to a peer that is gone stays readable.
+            (Some(_), false) => LinkTurn::Rests { due_ns: None },
+            (None, _) if state.outbox.is_empty() => {
+                LinkTurn::GoesOn { due_ns: state.deadline_ns(self.patience_ns) }
+            }
+            // A connection may have room again without waking anybody.
+            (None, _) => LinkTurn::GoesOn { due_ns: Some(now_ns.saturating_add(limits::LANDING_TENDED_NS)) },
+        }
+    }
+
+    /// When a turn is due even if the peer does nothing.
+    #[cfg(test)]
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        self.state.lock().deadline_ns(self.patience_ns)
     }
 }
 
 impl LinkUse {
     /// A use of this session.
     pub(super) fn new(link: &Arc<Link>) -> Self {
-        Self { link: Arc::clone(link), _parting: Parting { core: Arc::clone(&link.core) } }
+        Self { link: Arc::clone(link), _parting: Parting(link.waker.clone()) }
     }
 
     /// Asks for a topic.
@@ -357,6 +379,15 @@ impl std::ops::Deref for LinkUse {
 }
 
 impl LinkState {
+    /// When a turn is due even if the peer does nothing.
+    fn deadline_ns(&self, patience_ns: u64) -> Option<u64> {
+        let unused_ns = self.unused_since_ns.map(|since_ns| since_ns.saturating_add(patience_ns));
+        let hearing_ns = self.hearing.as_ref().map(|hearing| hearing.due_ns().max(1));
+        let ended_ns = self.ended.iter().map(|(id, since_ns)| self.ended_due_ns(*id, *since_ns)).min();
+        let deadlines = [self.session.deadline_ns().or(unused_ns), hearing_ns, ended_ns];
+        deadlines.into_iter().flatten().min()
+    }
+
     fn is_ready(&self) -> bool {
         !self.ending && self.failure.is_none() && self.peer.is_some()
     }

@@ -1,9 +1,10 @@
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::core::NodeCore;
-use super::link::{Link, LinkError, LinkUse};
+use super::link::{Link, LinkError, LinkTurn, LinkUse};
 use crate::control::ControlError;
 use crate::fabric::Address;
 
@@ -14,7 +15,7 @@ const REDIALS_MAX: u32 = 3;
 #[derive(Debug)]
 pub(super) struct Links {
     core: Arc<NodeCore>,
-    all: Mutex<Vec<Arc<Link>>>,
+    all: Mutex<BTreeMap<u64, Arc<Link>>>,
 }
 
 impl Links {
@@ -25,18 +26,18 @@ impl Links {
 
     /// All of them.
     pub(super) fn all(&self) -> Vec<Arc<Link>> {
-        self.all.lock().clone()
+        self.all.lock().values().cloned().collect()
     }
 
     /// How many there are whose peers have dialled.
     pub(super) fn invited_count(&self) -> usize {
-        self.all.lock().iter().filter(|link| link.is_invited()).count()
+        self.all.lock().values().filter(|link| link.is_invited()).count()
     }
 
     /// Adds one.
     pub(super) fn add(&self, link: Link) -> LinkUse {
         let link = Arc::new(link);
-        self.all.lock().push(Arc::clone(&link));
+        self.all.lock().insert(link.key(), Arc::clone(&link));
         LinkUse::new(&link)
     }
 
@@ -44,7 +45,7 @@ impl Links {
     /// other threads drive.
     pub(super) fn known(&self, address: &Address) -> Option<LinkUse> {
         let known: Vec<_> =
-            self.all.lock().iter().filter(|link| link.is_with(address)).map(LinkUse::new).collect();
+            self.all.lock().values().filter(|link| link.is_with(address)).map(LinkUse::new).collect();
         known.into_iter().find(|link| link.takes_more())
     }
 
@@ -72,19 +73,22 @@ impl Links {
         let link = self.add(Link::dialled(core, connection, address, (patience_ns, deadline_ns))?);
         // The node's thread may have failed since, and have failed the sessions that it knew of.
         core.check_runs().map_err(|error| link.abandon(error))?;
-        core.waker().wake();
         link.greet()?;
         Ok(link)
     }
 
-    /// One turn of all sessions. Those that nobody uses any more are ended, and forgotten when they are over.
-    pub(super) fn turn(&self, now_ns: u64) {
-        self.all.lock().retain(|link| !link.turn(now_ns, Arc::strong_count(link) == 1));
+    /// One turn of the session with this key, if there is one. It is forgotten when it is over.
+    pub(super) fn turn(&self, key: u64, now_ns: u64) -> Option<(Arc<Link>, LinkTurn)> {
+        let mut all = self.all.lock();
+        let link = all.get(&key)?;
+        let turn = link.turn(now_ns, Arc::strong_count(link) == 1);
+        let link = if turn == LinkTurn::Over { all.remove(&key)? } else { Arc::clone(link) };
+        Some((link, turn))
     }
 
     /// Ends all sessions of a node whose thread has panicked, for this reason.
     pub(super) fn fail(&self, error: &ControlError) {
-        for link in std::mem::take(&mut *self.all.lock()) {
+        for link in std::mem::take(&mut *self.all.lock()).into_values() {
             let _ = link.abandon(error.clone());
         }
     }

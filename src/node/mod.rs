@@ -1,6 +1,7 @@
 //! A node: one process's end of a fabric. It owns topics and sessions, and a thread of its own that serves the
 //! control plane; the data path never passes through it.
 
+mod agenda;
 mod backlog;
 mod builder;
 mod core;
@@ -21,6 +22,7 @@ mod shared;
 mod state;
 mod subscribe;
 mod terms;
+mod topics;
 
 use std::any::Any;
 use std::fmt;

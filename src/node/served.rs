@@ -1,6 +1,5 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use self::attachment::ServedAttachment;
 use self::audience::Audience;
@@ -17,7 +16,6 @@ use crate::event::Event;
 use crate::fabric::{Connection, FabricError, Offer, Received};
 use crate::id::{NodeName, TopicName};
 use crate::limits;
-use crate::publisher::PublishedTopic;
 
 mod attaching;
 mod attachment;
@@ -35,10 +33,18 @@ const UNWRITABLE: &str = "it cannot be written any more";
 /// A session in which this node serves its topics: with a peer that has dialled it, or that it has dialled.
 #[derive(Debug)]
 pub(super) struct Served {
+    /// What stands for it at its node.
+    key: u64,
     connection: Box<dyn Connection>,
     session: ServerSession,
     outbox: Outbox,
     attachments: BTreeMap<AttachmentId, ServedAttachment>,
+    /// Those whose landing regions were taken. The peer is told so as soon as it can begin to read them.
+    beginning: BTreeSet<AttachmentId>,
+    /// Those whose topics have ended, which the peer has yet to be told.
+    ending: BTreeSet<AttachmentId>,
+    /// A landing region may have been given up because it cannot be written.
+    may_have_lost: bool,
     /// What the peer has detached from and may still be written.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
     /// Whose topics have ended, and what the peer has yet to detach from.
@@ -78,7 +84,7 @@ impl Served {
             let reason = RefuseReason::TooManySessions;
             session.reject(reason, &reason.advice());
         }
-        Ok(Self::with(connection, session))
+        Ok(Self::with(core.next_key(), connection, session))
     }
 
     /// The session with a peer that this node has dialled, and that has to say hello until `deadline_ns`.
@@ -91,15 +97,20 @@ impl Served {
         let (identity, topic) = (core.identity().clone(), invitation.topic().clone());
         let dialled_for = Some(DialledFor { topic: topic.clone(), is_granted: false });
         let session = ServerSession::inviting(deadline_ns, identity, core.nonce()?, topic);
-        Ok(Self { invitation: Some(invitation), dialled_for, ..Self::with(connection, session) })
+        let served = Self::with(invitation.key(), connection, session);
+        Ok(Self { invitation: Some(invitation), dialled_for, ..served })
     }
 
-    fn with(connection: Box<dyn Connection>, session: ServerSession) -> Self {
+    fn with(key: u64, connection: Box<dyn Connection>, session: ServerSession) -> Self {
         Self {
+            key,
             connection,
             session,
             outbox: Outbox::default(),
             attachments: BTreeMap::new(),
+            beginning: BTreeSet::new(),
+            ending: BTreeSet::new(),
+            may_have_lost: false,
             leaving: BTreeMap::new(),
             ended: BTreeMap::new(),
             audience: Audience::default(),
@@ -110,6 +121,22 @@ impl Served {
             closing: false,
             over: false,
         }
+    }
+
+    /// What stands for it at its node.
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Takes note that something has happened to a topic to which this attachment is: it has ended, or has given landing regions
+    /// up.
+    pub(super) fn topic_changed(&mut self, attachment: u32) {
+        let id = AttachmentId::new(attachment);
+        let Some(attachment) = self.attachments.get(&id) else { return };
+        if attachment.is_ending() {
+            self.ending.insert(id);
+        }
+        self.may_have_lost |= attachment.is_lost();
     }
 
     /// Gives a session up that this node has dialled, because it serves as many as it may.
@@ -158,27 +185,30 @@ impl Served {
     }
 
     /// When a turn is due even if the peer does nothing.
-    pub(super) fn deadline_ns(&self) -> Option<u64> {
+    pub(super) fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        // A connection may have room again without waking anybody.
+        if self.has_unsent() || self.awaits_writes() {
+            return Some(now_ns.saturating_add(limits::LANDING_TENDED_NS));
+        }
         let ended = self.ended.values().filter_map(EndedAttachment::until_ns);
-        let ending = self.attachments.values().filter_map(ServedAttachment::ended_until_ns);
-        self.session.deadline_ns().into_iter().chain(ended).chain(ending).min()
+        let ending = self.ending().filter_map(ServedAttachment::ended_until_ns);
+        let own = self.session.deadline_ns().into_iter().chain(self.audience.due_ns());
+        own.chain(ended).chain(ending).min()
     }
 
-    /// Topics that have ended, but of which the peer has yet to get the last of what was published.
-    pub(super) fn ending_topics(&self) -> impl Iterator<Item = &Arc<PublishedTopic>> {
-        self.attachments.values().filter(|it| it.is_ending()).map(|it| &it.topic)
+    fn ending(&self) -> impl Iterator<Item = &ServedAttachment> {
+        self.ending.iter().filter_map(|id| self.attachments.get(id))
     }
 
     /// Whether it waits for one-sided writes to be complete.
     pub(super) fn has_writes_under_way(&self) -> bool {
-        let awaits = |it: &ServedAttachment| it.is_beginning || it.is_ending();
-        !self.leaving.is_empty() || self.attachments.values().any(awaits)
+        !(self.leaving.is_empty() && self.beginning.is_empty() && self.ending.is_empty())
     }
 
     /// The same, but for those that wait until a subscriber goes on: its landing region is looked after now and then.
-    pub(super) fn awaits_writes(&self) -> bool {
-        let awaits = |it: &ServedAttachment| it.is_beginning || (it.is_ending() && !it.rests());
-        !self.leaving.is_empty() || self.attachments.values().any(awaits)
+    fn awaits_writes(&self) -> bool {
+        let awaits = |it: &ServedAttachment| !it.rests();
+        !(self.leaving.is_empty() && self.beginning.is_empty()) || self.ending().any(awaits)
     }
 
     /// Begins the end of the session. What could not be written any more is told by the newest sequence.
@@ -190,7 +220,7 @@ impl Served {
     /// One turn: takes what the peer sent, up to a limit, tells of ended topics, and sends what is to be sent.
     pub(super) fn turn(&mut self, serving: &mut Serving, now_ns: u64) {
         // Looked for first: where the peer is gone, or has detached, what it sent last says so.
-        let has_lost = self.has_lost();
+        let may_have_lost = std::mem::take(&mut self.may_have_lost);
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
             if self.closing || self.over || self.is_invited() || !self.receive(serving) {
                 break;
@@ -201,11 +231,13 @@ impl Served {
         }
         self.session.on_time(now_ns);
         self.act(serving, None);
-        let is_listening = self.attachments.values().any(|attachment| attachment.listener.is_some());
-        self.audience.tend(self.connection.as_ref(), is_listening, now_ns);
+        if self.audience.is_asked_for() {
+            let is_listening = self.attachments.values().any(|attachment| attachment.listener.is_some());
+            self.audience.tend(self.connection.as_ref(), is_listening, now_ns);
+        }
         self.tell_lent();
         self.tell_detached();
-        if has_lost {
+        if may_have_lost {
             self.end_if_unwritable(&serving.core);
         }
         self.tell_ended_topics(now_ns, false);
@@ -312,7 +344,7 @@ impl Served {
     fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
         let now_ns = core.clock().realtime_ns();
         let mut topics = match &self.dialled_for {
-            None => core.topics_after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
+            None => core.topics().after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
             Some(DialledFor { topic, .. }) => {
                 let is_behind = after.is_none_or(|after| after < topic);
                 core.topic(topic).filter(|_| is_behind).into_iter().collect()

@@ -44,7 +44,7 @@ impl LinkAttachment {
         let state = &mut *self.link.state.lock();
         let ear = Hearing::ear(&mut state.hearing, state.connection.as_ref(), channel, granted)?;
         // The node's thread tells the peer that the channel is joined.
-        self.link.core.waker().wake();
+        self.link.waker.wake();
         Ok(ear)
     }
 
@@ -97,6 +97,6 @@ impl Attachment for LinkAttachment {
 
 impl Drop for Parting {
     fn drop(&mut self) {
-        self.core.waker().wake();
+        self.0.wake();
     }
 }

@@ -33,7 +33,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.link.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
             // The node's thread drives the session again.
-            self.link.core.waker().wake();
+            self.link.waker.wake();
         }
     }
 }

@@ -115,7 +115,8 @@ impl Served {
             address,
             newest: topic.newest(),
         };
-        let mut attached = ServedAttachment::new(topic, delivery, options, grant.newest);
+        let granted = (options, grant.newest);
+        let mut attached = ServedAttachment::new((self.key, attachment), topic, delivery, granted);
         if delivery == Delivery::Pull {
             settle(&mut self.invitation, &mut attached)?;
             attached.tell(core, self.peer.as_ref());
@@ -182,7 +183,9 @@ impl Served {
             return Err(objection);
         }
         attachment.tell(&serving.core, self.peer.as_ref());
-        attachment.is_beginning = true;
+        self.beginning.insert(id);
+        // The node has its landing region until the publisher takes that over.
+        topic.wake();
         Ok(())
     }
 
@@ -195,13 +198,16 @@ impl Served {
 
     /// Tells the peer of landing regions that were taken, and that it can begin to read.
     pub(super) fn tell_lent(&mut self) {
-        for (id, attachment) in &mut self.attachments {
-            if attachment.is_beginning && attachment.topic.landings().is_begun(&attachment.closed) {
-                attachment.is_beginning = false;
+        let (attachments, session) = (&self.attachments, &mut self.session);
+        self.beginning.retain(|id| {
+            let Some(attachment) = attachments.get(id) else { return false };
+            let is_begun = attachment.topic.landings().is_begun(&attachment.closed);
+            if is_begun {
                 // It fails when the session, or the topic, has ended meanwhile: then the peer was told that.
-                let _ = self.session.lent(*id);
+                let _ = session.lent(*id);
             }
-        }
+            !is_begun
+        });
     }
 }
 

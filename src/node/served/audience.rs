@@ -73,7 +73,7 @@ impl Audience {
         // What is written to the peer's own memory it sees there.
         let channel = if attachment.delivery == Delivery::Pull { connection.channel_sender()? } else { None };
         let Some(channel) = channel else { return Ok(NoticesBy::Nothing) };
-        let sender = serving.senders.of(channel)?;
+        let sender = serving.senders.of(channel, &attachment.topic)?;
         let listener = notices.listen(&sender)?;
         let (channel, key) = (sender.identity(), notices.key().bytes());
         let ticket = Ticket::new(sender.ticket());
@@ -118,6 +118,17 @@ impl Audience {
                 tracing::debug!(target: "fabricast", %error, "a subscriber cannot be sent notices alone")
             }
         }
+    }
+
+    /// When notices may have to be sent to it alone.
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        let awaited_ns = self.heard_ns.filter(|_| self.sender.is_some() && self.alone.is_none());
+        awaited_ns.map(|heard_ns| heard_ns.saturating_add(limits::NOTICE_UNHEARD_NS))
+    }
+
+    /// Whether it has asked for the notices of a topic.
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.sender.is_some()
     }
 
     fn leave_alone(&mut self) {

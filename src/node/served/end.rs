@@ -16,6 +16,8 @@ impl Served {
     /// Tells how the session has ended.
     pub(super) fn close(&mut self, core: &NodeCore, result: Result<Farewell, ControlError>) {
         self.attachments.clear();
+        self.beginning.clear();
+        self.ending.clear();
         self.leaving.clear();
         self.ended.clear();
         self.closing = true;

@@ -1,6 +1,7 @@
 //! Sessions whose connections fail, or carry regions that do.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -174,6 +175,8 @@ impl Setup {
         self.line.lock().arriving.extend(messages.map(|message| (message.bytes, offer.take())));
         let core = self.node.core();
         let now_ns = core.clock().monotonic_ns();
+        let ids: Vec<_> = self.served.attachments.keys().copied().collect();
+        ids.into_iter().for_each(|id| self.served.topic_changed(id.get()));
         self.served.turn(&mut Serving::new(core), now_ns);
         let sent: Vec<_> = self.line.lock().sent.drain(..).collect();
         sent.iter().filter_map(|message| self.client.on_message(message, 0).transpose()).collect()

@@ -53,9 +53,9 @@ pub(super) struct Driver {
     beaten_ns: Option<u64>,
     /// Notices wait for room.
     tend_soon: bool,
-    /// Turns of sessions so far.
+    /// The sessions that had turns so far.
     #[cfg(test)]
-    visits: u64,
+    visited: Vec<u64>,
 }
 
 /// The thread that runs a driver until it is dropped.
@@ -80,7 +80,7 @@ impl Driver {
             beaten_ns: None,
             tend_soon: false,
             #[cfg(test)]
-            visits: 0,
+            visited: Vec::new(),
         };
         if let Some(listener) = listener {
             driver.listen(listener)?;
@@ -220,9 +220,7 @@ impl Driver {
     fn visit_served(&mut self, key: u64, now_ns: u64) {
         let Some(served) = self.served.get_mut(&key) else { return };
         #[cfg(test)]
-        {
-            self.visits += 1;
-        }
+        self.visited.push(key);
         served.turn(&mut self.serving, now_ns);
         if let Some(topic) = served.invited_to() {
             match self.shared.admit(topic) {
@@ -266,9 +264,7 @@ impl Driver {
     fn visit_link(&mut self, key: u64, now_ns: u64) {
         let Some((link, turn)) = self.shared.links.turn(key, now_ns) else { return };
         #[cfg(test)]
-        {
-            self.visits += 1;
-        }
+        self.visited.push(key);
         let (interest, due_ns) = match turn {
             LinkTurn::GoesOn { due_ns } => (Some(Interest::Read), due_ns),
             LinkTurn::Rests { due_ns } => (None, due_ns),
@@ -294,8 +290,8 @@ impl Driver {
         let beat = self.beaten_ns.is_none_or(due);
         self.serving.room.begin(now_ns, beat && !self.tending.is_empty());
         for (session, attachment) in self.tending.tend(core, &mut self.agenda, keys, &self.serving.room) {
-            if let Some(served) = self.served.get_mut(&session) {
-                served.topic_changed(attachment);
+            let served = self.served.get_mut(&session);
+            if served.is_some_and(|served| served.topic_changed(attachment)) {
                 keys.insert(session);
             }
         }

@@ -129,14 +129,16 @@ impl Served {
     }
 
     /// Takes note that something has happened to a topic to which this attachment is: it has ended, or has given landing regions
-    /// up.
-    pub(super) fn topic_changed(&mut self, attachment: u32) {
+    /// up. Whether that is its business.
+    pub(super) fn topic_changed(&mut self, attachment: u32) -> bool {
         let id = AttachmentId::new(attachment);
-        let Some(attachment) = self.attachments.get(&id) else { return };
-        if attachment.is_ending() {
+        let Some(attachment) = self.attachments.get(&id) else { return false };
+        let (is_ending, is_lost) = (attachment.is_ending(), attachment.is_lost());
+        if is_ending {
             self.ending.insert(id);
         }
-        self.may_have_lost |= attachment.is_lost();
+        self.may_have_lost |= is_lost;
+        is_ending || is_lost
     }
 
     /// Gives a session up that this node has dialled, because it serves as many as it may.

@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use crate::id::TopicName;
+use crate::limits;
 use crate::memory::Region;
 use crate::node::agenda::Agenda;
 use crate::node::core::NodeCore;
@@ -10,8 +11,10 @@ use crate::publisher::{CopyRoom, PublishedTopic, Tended};
 /// How the thread of a node looks after its topics: only after those that have changed, or are due.
 #[derive(Debug, Default)]
 pub(super) struct Tending {
-    /// The repositories of all topics that have not ended, by key: each heartbeat is a store to each of them, and nothing else.
+    /// The repositories of all topics that have not ended, by key: a heartbeat is a store to some of them, and nothing else.
     living: Vec<(u64, Arc<Region>)>,
+    /// Heartbeats so far.
+    beats: u64,
     /// Topics with landing regions that are to be brought up to date, also such as have ended.
     tended: BTreeMap<u64, Arc<PublishedTopic>>,
     /// The last incarnations that have ended, for as long as somebody uses them.
@@ -20,6 +23,9 @@ pub(super) struct Tending {
     first: u64,
     /// The room for copies was used up.
     is_short: bool,
+    /// How often landing regions of a topic were looked after so far.
+    #[cfg(test)]
+    pub(super) looked_after: usize,
 }
 
 /// A session, and the number of an attachment of it.
@@ -36,9 +42,11 @@ impl Tending {
         self.is_short
     }
 
-    /// Shows in all repositories that the node lives.
+    /// Shows in the repositories whose turn it is that the node lives.
     pub(super) fn beat(&mut self, realtime_ns: u64) {
-        for (_, repository) in &self.living {
+        self.beats += 1;
+        let is_next = |key: u64| key % limits::HEARTBEAT_PARTS == self.beats % limits::HEARTBEAT_PARTS;
+        for (_, repository) in self.living.iter().filter(|(key, _)| is_next(*key)) {
             PublishedTopic::beat(repository, realtime_ns);
         }
         self.ended.retain(|_, topic| topic.strong_count() > 0);
@@ -115,6 +123,10 @@ impl Tending {
         self.first = 0;
         let mut left = Vec::new();
         for (key, topic) in after.into_iter().chain(topics) {
+            #[cfg(test)]
+            {
+                self.looked_after += 1;
+            }
             let had_room = !room.is_used_up();
             let Tended { again_ns, has_written, has_given_up } = topic.landings().tend(room);
             if has_written {

@@ -29,6 +29,8 @@ use crate::subscriber::SubscriberError;
 use crate::sync::atomic::AtomicU64;
 use crate::testkit::fabric::{Network, Reach};
 
+mod idle;
+
 /// Has this session served.
 fn serve(driver: &mut Driver, served: Served) {
     driver.agenda.mark(served.key());

@@ -176,7 +176,7 @@ impl Setup {
         let core = self.node.core();
         let now_ns = core.clock().monotonic_ns();
         let ids: Vec<_> = self.served.attachments.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.served.topic_changed(id.get()));
+        ids.into_iter().for_each(|id| _ = self.served.topic_changed(id.get()));
         self.served.turn(&mut Serving::new(core), now_ns);
         let sent: Vec<_> = self.line.lock().sent.drain(..).collect();
         sent.iter().filter_map(|message| self.client.on_message(message, 0).transpose()).collect()

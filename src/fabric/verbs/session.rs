@@ -321,7 +321,9 @@ impl Session {
             self.flush(state);
         }
         state.completed = completed;
-        state.look_ns = now_ns.saturating_add(limits::VERBS_QUIET_NS);
+        // Sessions that rest are looked at together, so that many of them wake the thread no more often than a few.
+        let look_ns = now_ns.saturating_add(limits::VERBS_QUIET_NS);
+        state.look_ns = look_ns.checked_next_multiple_of(limits::VERBS_QUIET_NS / 4).unwrap_or(look_ns);
     }
 
     /// Ends a session without an owner as soon as the peer has everything, or the time is over.
@@ -471,7 +473,7 @@ impl Session {
             let sent = match state.link.frames() {
                 // One that is broken tells so when it is read from.
                 Some(stream) => stream.send(&state.frame).map(|_| ()).or(Ok(())),
-                None => endpoint.send(&state.frame),
+                None => endpoint.send(&state.frame, Frame::is_awaited(&state.frame)),
             };
             if let Err(error) = sent {
                 return self.end(state, End::Failed(Some(error)));

@@ -23,6 +23,7 @@ pub(crate) mod shm;
 pub(crate) mod verbs;
 mod wait;
 mod wake_queue;
+mod worker;
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -41,6 +42,7 @@ pub(crate) use registration::{Registered, Registration, RemoteKey};
 pub(crate) use several::SeveralFabrics;
 pub(crate) use wait::{Waker, finish, read_now, wait};
 pub(crate) use wake_queue::{KeyedWaker, WakeQueue};
+pub(crate) use worker::Worker;
 
 use crate::id::NodeName;
 pub(crate) use crate::memory::ByteRange;

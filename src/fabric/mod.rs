@@ -125,8 +125,8 @@ pub(crate) trait Connection: Debug + Send {
     }
 
     /// Sees to it that a region can be sent over this connection, and be the source of writes to what came over it: an
-    /// error is better told before either is begun. What the peer gets to know of it, for an inspector to show.
-    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError>;
+    /// error is better told before either is begun.
+    fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError>;
 
     /// Takes back what the peer was allowed by [`Self::send`] with this region, as far as the medium can: who uses it all
     /// the same fails. A region that was sent several times is taken back at once.
@@ -287,6 +287,24 @@ pub(crate) enum Sent {
     Done,
     /// The peer takes no more at the moment; nothing was sent.
     Full,
+}
+
+/// What came of [`Connection::prepare`].
+pub(crate) enum Prepared {
+    /// The region can be sent. What the peer gets to know of it, for an inspector to show.
+    Done(RemoteKey),
+    /// This is to be done first, which may take as long as there is memory to be registered: on a thread that nobody waits for. Then
+    /// prepare the region again.
+    Work(Box<dyn FnOnce() -> Result<(), FabricError> + Send>),
+}
+
+impl Debug for Prepared {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Done(remote_key) => out.debug_tuple("Done").field(remote_key).finish(),
+            Self::Work(_) => out.write_str("Work"),
+        }
+    }
 }
 
 /// What a connection had.

@@ -8,7 +8,7 @@ use super::topics::{Reserved, Topics};
 use crate::clock::Clock;
 use crate::control::{ControlError, Identity};
 use crate::event::{Event, EventSink};
-use crate::fabric::{Address, Connection, Fabric, FabricError, KeyedWaker, WakeQueue};
+use crate::fabric::{Address, Connection, Fabric, FabricError, KeyedWaker, WakeQueue, Worker};
 use crate::id::TopicName;
 use crate::publisher::{PublishedTopic, PublisherError};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +26,8 @@ pub(crate) struct NodeCore {
     /// The next number for something that its thread looks after.
     key_next: AtomicU64,
     topics: Topics,
+    /// Does for its thread what may take long.
+    worker: Worker,
     /// Why its thread has ended before its time.
     failure: OnceLock<String>,
 }
@@ -44,9 +46,18 @@ impl NodeCore {
         addresses: Vec<Address>,
     ) -> Result<Self, FabricError> {
         let queue = Arc::new(WakeQueue::new()?);
-        let (key_next, topics, failure) =
-            (AtomicU64::new(LISTENER_KEY + 1), Topics::default(), OnceLock::new());
-        Ok(Self { fabric, clock, events, identity, addresses, queue, key_next, topics, failure })
+        Ok(Self {
+            fabric,
+            clock,
+            events,
+            identity,
+            addresses,
+            queue,
+            key_next: AtomicU64::new(LISTENER_KEY + 1),
+            topics: Topics::default(),
+            worker: Worker::default(),
+            failure: OnceLock::new(),
+        })
     }
 
     /// What moves this node's bytes.
@@ -96,6 +107,11 @@ impl NodeCore {
     /// What wakes its thread for something that is begun.
     pub(super) fn keyed_waker(&self) -> KeyedWaker {
         self.queue.keyed(self.next_key())
+    }
+
+    /// What does for its thread what may take long.
+    pub(super) fn worker(&self) -> &Worker {
+        &self.worker
     }
 
     /// Its topics.

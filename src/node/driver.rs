@@ -99,6 +99,7 @@ impl Driver {
     pub(super) fn turn(&mut self) {
         let now_ns = self.shared.core.clock().monotonic_ns();
         self.shared.core.fabric().tend();
+        self.shared.core.worker().tend();
         let mut keys = self.agenda.take(self.shared.core.queue(), now_ns);
         if keys.contains(&LISTENER_KEY) {
             self.accept(now_ns, &mut keys);

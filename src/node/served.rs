@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
+use self::attaching::Preparing;
 use self::attachment::ServedAttachment;
 use self::audience::Audience;
 use self::leaving::EndedAttachment;
@@ -39,6 +40,8 @@ pub(super) struct Served {
     session: ServerSession,
     outbox: Outbox,
     attachments: BTreeMap<AttachmentId, ServedAttachment>,
+    /// What the peer has asked for, for which memory is being registered.
+    preparing: Vec<Preparing>,
     /// Those whose landing regions were taken. The peer is told so as soon as it can begin to read them.
     beginning: BTreeSet<AttachmentId>,
     /// Those whose topics have ended, which the peer has yet to be told.
@@ -108,6 +111,7 @@ impl Served {
             session,
             outbox: Outbox::default(),
             attachments: BTreeMap::new(),
+            preparing: Vec::new(),
             beginning: BTreeSet::new(),
             ending: BTreeSet::new(),
             may_have_lost: false,
@@ -232,6 +236,7 @@ impl Served {
             self.session.shutdown(now_ns);
         }
         self.session.on_time(now_ns);
+        self.attach_prepared(&serving.core);
         self.act(serving, None);
         if self.audience.is_asked_for() {
             let is_listening = self.attachments.values().any(|attachment| attachment.listener.is_some());

@@ -2,6 +2,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::Mode;
@@ -17,7 +18,7 @@ use super::directory::Claim;
 use super::{ShmOffer, ShmRegistered};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{
-    Address, Connection, FabricError, Listener, Offer, Received, Registration, RemoteKey, Sent,
+    Address, Connection, FabricError, Listener, Offer, Prepared, Received, Registration, RemoteKey, Sent,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -193,9 +194,10 @@ impl Connection for ShmConnection {
         true
     }
 
-    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+    fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
         let entry = registration.entries::<ShmRegistered>().next();
-        Ok(entry.map_or_else(RemoteKey::default, |entry| RemoteKey { key: entry.key, address: 0 }))
+        let key = entry.map_or_else(RemoteKey::default, |entry| RemoteKey { key: entry.key, address: 0 });
+        Ok(Prepared::Done(key))
     }
 
     /// A mapping cannot be taken back: it stays with the peer until that gives it up.

@@ -16,8 +16,8 @@ use super::session::Session;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::several::together;
 use crate::fabric::{
-    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Received, Registration,
-    RemoteKey, Sent, UnicastSender,
+    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Prepared, Received,
+    Registration, Sent, UnicastSender,
 };
 
 /// How often a port is chosen that must be free for two ways to connect.
@@ -66,7 +66,7 @@ impl Connection for VerbsConnection {
         self.session.is_dialled_to_write()
     }
 
-    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+    fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
         self.session.prepare(registration)
     }
 

@@ -19,7 +19,7 @@ use super::one_sided::VerbsOffer;
 use super::opened::Devices;
 use super::region::VerbsRegistered;
 use crate::fabric::several::together;
-use crate::fabric::{FabricError, Offer, Received, Registration, RemoteKey, Sent, Waker};
+use crate::fabric::{FabricError, Offer, Prepared, Received, Registration, RemoteKey, Sent, Waker};
 use crate::limits;
 use crate::memory::WORD;
 
@@ -224,11 +224,17 @@ impl Session {
         }
     }
 
-    /// Registers a region where the peer can use it, and this end's work requests. What the peer gets to know of it.
-    pub(super) fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
-        let Some(endpoint) = self.endpoint.get() else { return Ok(RemoteKey::default()) };
-        let Descriptor { key, address, .. } = registered(registration)?.descriptor(endpoint)?;
-        Ok(RemoteKey { key: key.into(), address })
+    /// Sees to it that a region is registered where the peer can use it, and this end's work requests.
+    pub(super) fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
+        let Some(endpoint) = self.endpoint.get() else { return Ok(Prepared::Done(RemoteKey::default())) };
+        let known = registered(registration)?.known(endpoint)?;
+        Ok(match known.map(|Descriptor { key, address, .. }| RemoteKey { key: key.into(), address }) {
+            Some(remote_key) => Prepared::Done(remote_key),
+            None => {
+                let (registration, endpoint) = (Arc::clone(registration), Arc::clone(endpoint));
+                Prepared::Work(Box::new(move || registered(&registration)?.descriptor(&endpoint).map(|_| ())))
+            }
+        })
     }
 
     /// The addresses of this end and of the peer, if both are IPv4 ones. An error as long as they are not known.

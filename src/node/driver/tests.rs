@@ -10,8 +10,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::control::{ClientEvent, ClientSession, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, FabricError, Offer, Received, Registration, RemoteKey,
-    RemoteRead, RemoteWrite, Revocation, Sent, Write,
+    Address, Completion, Connection, Exposure, FabricError, Offer, Prepared, Received, Registration,
+    RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::{Delivery, KindOptions, NodeName};
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
@@ -138,8 +138,8 @@ impl Connection for Peer {
         true
     }
 
-    fn prepare(&self, _: &Registration) -> Result<RemoteKey, FabricError> {
-        Ok(RemoteKey::default())
+    fn prepare(&self, _: &Arc<Registration>) -> Result<Prepared, FabricError> {
+        Ok(Prepared::Done(RemoteKey::default()))
     }
 
     fn withdraw(&mut self, _: &Registration) {}

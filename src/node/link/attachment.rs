@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::hearing::Hearing;
 use super::{Answer, LinkAttachment, LinkError, LinkState, Parting};
 use crate::control::{NoticeChannel, SubscriberCounts};
-use crate::fabric::{Exposure, FabricError, Registration};
+use crate::fabric::{Exposure, FabricError, Prepared, Registration};
 use crate::memory::Region;
 use crate::repository::SubscriberStats;
 use crate::subscriber::{Attachment, Ear, End, Granted, Source};
@@ -50,18 +50,27 @@ impl LinkAttachment {
 
     /// Lends a landing region to the publisher.
     pub(in crate::node) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
-        let mut state = self.link.state.lock();
         assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
-        match state.connection.prepare(&landing) {
-            // The session knows better why.
-            Ok(_) | Err(FabricError::Closed) => {}
-            Err(error) => return Err(LinkError::Fabric(error)),
+        let landing = Arc::new(landing);
+        loop {
+            let mut state = self.link.state.lock();
+            match state.connection.prepare(&landing) {
+                Ok(Prepared::Work(work)) => {
+                    // The session goes on meanwhile.
+                    drop(state);
+                    work().map_err(LinkError::Fabric)?;
+                    continue;
+                }
+                // The session knows better why.
+                Ok(Prepared::Done(_)) | Err(FabricError::Closed) => {}
+                Err(error) => return Err(LinkError::Fabric(error)),
+            }
+            let asked = state.session.lend(self.id);
+            asked.map_err(|error| state.explain(error))?;
+            self.attached.inbox.lock().landing = Some(landing);
+            state.flush();
+            return Ok(());
         }
-        let asked = state.session.lend(self.id);
-        asked.map_err(|error| state.explain(error))?;
-        self.attached.inbox.lock().landing = Some(Arc::new(landing));
-        state.flush();
-        Ok(())
     }
 }
 

@@ -16,6 +16,7 @@ impl Served {
     /// Tells how the session has ended.
     pub(super) fn close(&mut self, core: &NodeCore, result: Result<Farewell, ControlError>) {
         self.attachments.clear();
+        self.preparing.clear();
         self.beginning.clear();
         self.ending.clear();
         self.leaving.clear();

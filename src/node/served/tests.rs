@@ -9,7 +9,8 @@ use super::*;
 use crate::control::{ClientEvent, ClientSession, EndReason, SubscriberCounts};
 use crate::event::EventSink;
 use crate::fabric::{
-    Completion, NothingToRevoke, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
+    Completion, NothingToRevoke, Prepared, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation,
+    Sent, Write,
 };
 use crate::id::{Delivery, KindOptions};
 use crate::node::Node;
@@ -43,6 +44,8 @@ pub(in crate::node) struct Line {
     is_dialled_to_write: bool,
     /// The peer maps the memory that it reads.
     shares_memory: bool,
+    /// What has to be done before a region can be sent.
+    unprepared: Option<fn() -> Result<(), FabricError>>,
 }
 
 /// One end of a connection.
@@ -92,8 +95,9 @@ impl Connection for Scripted {
         self.0.lock().is_dialled_to_write
     }
 
-    fn prepare(&self, _: &Registration) -> Result<RemoteKey, FabricError> {
-        Ok(RemoteKey::default())
+    fn prepare(&self, _: &Arc<Registration>) -> Result<Prepared, FabricError> {
+        let work = self.0.lock().unprepared.take();
+        Ok(work.map_or(Prepared::Done(RemoteKey::default()), |work| Prepared::Work(Box::new(work))))
     }
 
     fn withdraw(&mut self, _: &Registration) {}
@@ -367,6 +371,25 @@ fn a_peer_that_is_granted_a_topic_after_its_end_on_the_same_host_need_not_detach
         setup.served.turn(&mut Serving::new(core), late_ns);
     }
     assert!(!setup.served.is_over(), "{:?}", setup.recorder.0.lock());
+}
+
+/// The thread of the node does not wait for memory to be registered.
+#[test]
+fn a_peer_is_granted_a_topic_or_refused_when_its_memory_was_registered_elsewhere() {
+    let outcomes: [fn() -> Result<(), FabricError>; 2] = [|| Ok(()), || Err(FabricError::Closed)];
+    for (work, is_granted) in outcomes.into_iter().zip([true, false]) {
+        let mut setup = Setup::new();
+        let _publisher = setup.node.state_publisher::<Raw>("t").open().unwrap();
+        setup.turn(None);
+        setup.line.lock().unprepared = Some(work);
+        setup.client.attach("t".parse().unwrap(), Delivery::Push, None, KindOptions::default()).unwrap();
+        let answers = std::iter::repeat_with(|| setup.turn(None)).find(|answers| !answers.is_empty());
+        match &answers.unwrap()[..] {
+            [Ok(ClientEvent::Granted { .. })] => assert!(is_granted),
+            [Ok(ClientEvent::Refused { reason: RefuseReason::NotPermitted, .. })] => assert!(!is_granted),
+            answers => panic!("{answers:?}"),
+        }
+    }
 }
 
 /// It never attached, so that it does not detach.

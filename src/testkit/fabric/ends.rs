@@ -7,8 +7,8 @@ use super::one_sided::SimOffer;
 use super::state::{Arrival, SimRegistered};
 use super::{Network, Reach};
 use crate::fabric::{
-    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Offer, Received,
-    Registration, RemoteKey, Sent, UnicastSender,
+    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Offer, Prepared, Received,
+    Registration, Sent, UnicastSender,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -89,8 +89,9 @@ impl Connection for SimConnection {
         self.network.reach == Reach::Mapped
     }
 
-    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
-        Ok(registration.entries::<SimRegistered>().next().map(|entry| entry.remote).unwrap_or_default())
+    fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
+        let entry = registration.entries::<SimRegistered>().next();
+        Ok(Prepared::Done(entry.map(|entry| entry.remote).unwrap_or_default()))
     }
 
     fn withdraw(&mut self, _registration: &Registration) {}

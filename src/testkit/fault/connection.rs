@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::one_sided::{FaultyRead, FaultyWrite};
 use super::script::{Fault, Operation, Running};
 use crate::fabric::{
-    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Offer, Received,
-    Registration, RemoteKey, RemoteRead, RemoteWrite, Sent, UnicastSender,
+    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Offer, Prepared, Received,
+    Registration, RemoteRead, RemoteWrite, Sent, UnicastSender,
 };
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -136,7 +136,7 @@ impl Connection for FaultyConnection {
         self.inner.as_ref().is_some_and(|inner| inner.is_dialled_to_write())
     }
 
-    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+    fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
         self.inner.as_ref().ok_or(FabricError::Closed)?.prepare(registration)
     }
 

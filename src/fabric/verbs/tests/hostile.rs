@@ -136,7 +136,7 @@ fn a_writer_that_dialled_reaches_what_it_was_lent_and_nothing_that_another_was()
     let mut world = World::new();
     let mut publisher = |writes| {
         let (rogue, mut far) = world.rogue(writes);
-        let landing = registered(&world.far, 4096, Exposure::Write);
+        let landing = Arc::new(registered(&world.far, 4096, Exposure::Write));
         let prepared = far.prepare(&landing);
         assert_eq!(prepared.is_ok(), writes, "{prepared:?}");
         if !writes {

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, Instant};
 
-use fabricast::{LogPublisher, LogSubscriber, Node, Raw, StatePublisher, StateSubscriber};
+use fabricast::{LogPublisher, LogSubscriber, Node, Raw, StatePublisher, StateSubscriber, SubscriberBuilder};
 use rustix::process::{Resource, Rlimit};
 
 /// How long a node at rest is watched.
@@ -36,7 +36,8 @@ fn main() {
     for topics in [1, 4000] {
         attaches(topics);
     }
-    opens(3000);
+    opens(3000, false);
+    opens(3000, true);
 }
 
 /// A node with topics, and its thread.
@@ -137,19 +138,25 @@ fn attaches(topics: usize) {
     drop((kept, publishing.topics));
 }
 
-/// One peer subscribes to all topics of a node.
-fn opens(topics: usize) {
+/// One peer subscribes to all topics of a node, perhaps at once.
+fn opens(topics: usize, is_at_once: bool) {
     let publishing = Publishing::new(topics);
     std::thread::sleep(SETTLED);
     let peer = publishing.peer();
     let began = publishing.thread.usage();
     let start = Instant::now();
-    let subscribers: Vec<_> = (0..topics).map(|index| subscribe(&peer, index)).collect();
+    let subscribers: Vec<_> = if is_at_once {
+        let builder = |index| peer.state_subscriber::<u64>(format!("shm:bench/t{index}").as_str());
+        let opened = SubscriberBuilder::open_all((0..topics).map(|index| builder(index).timeout(PATIENCE)));
+        opened.into_iter().map(|opened| opened.expect("a subscription")).collect()
+    } else {
+        (0..topics).map(|index| subscribe(&peer, index)).collect()
+    };
     let took = start.elapsed();
     let used = publishing.thread.usage().since(&began);
     println!(
         "{:<64} {:>7.2} ms of the thread, {:>5} wake-ups, {:>6.1} ms in all",
-        format!("{topics} topics, opened one after the other"),
+        format!("{topics} topics, opened {}", if is_at_once { "at once" } else { "one after the other" }),
         used.run_ns as f64 / 1e6,
         used.wake_ups,
         took.as_secs_f64() * 1e3,

@@ -494,4 +494,5 @@ fn errors_read_as_sentences() {
 mod dialling;
 mod ended;
 mod log;
+mod many;
 mod notices;

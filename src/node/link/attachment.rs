@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::hearing::Hearing;
-use super::{Answer, LinkAttachment, LinkError, LinkState, Parting};
+use super::{Answer, LinkAttachment, LinkError, LinkState, LinkUse, Parting};
 use crate::control::{NoticeChannel, SubscriberCounts};
 use crate::fabric::{Exposure, FabricError, Prepared, Registration};
 use crate::memory::Region;
@@ -12,6 +12,11 @@ use crate::subscriber::{Attachment, Ear, End, Granted, Source};
 use crate::sync::atomic::Ordering;
 
 impl LinkAttachment {
+    /// Its session.
+    pub(in crate::node) fn link(&self) -> &LinkUse {
+        &self.link
+    }
+
     /// Waits for the publisher's answer.
     pub(in crate::node) fn answer(&self) -> Result<Answer, LinkError> {
         let take = |_: &mut LinkState| self.attached.inbox.lock().answer.take().map(Ok);

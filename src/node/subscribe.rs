@@ -123,7 +123,8 @@ impl<'a, S: Subscribed> Opening<'a, S> {
         let mut known = node.links().known(&target.address);
         loop {
             let is_known = known.is_some();
-            let link = known.take().map_or_else(|| terms.dial(node, &target), Ok)?;
+            let link = known.take().map_or_else(|| terms.dial(node, &target), Ok);
+            let link = link.map_err(|error| explain(node, &target, error))?;
             let asked = terms.ask(node, &link, &target.topic, expected.as_ref());
             match asked.map_err(|error| unattached(&target, error)) {
                 Ok(attachment) => {

@@ -19,8 +19,8 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 /// publisher's node dials this one, by [`Node::dial_subscriber`]. From then on there is no difference.
 ///
 /// While the listener is there, publishers that dial for its topic wait for [`Self::accept_timeout`], up to
-/// [`limits::INVITED_SESSIONS_MAX`](crate::limits::INVITED_SESSIONS_MAX) of them at a node, with those that were accepted. Dropping it ends those that wait,
-/// and refuses those that come later; subscribers that were accepted stay.
+/// [`limits::INVITED_SESSIONS_MAX`](crate::limits::INVITED_SESSIONS_MAX) of them at a node, with those that were accepted.
+/// Dropping it ends those that wait, and refuses those that come later; subscribers that were accepted stay.
 ///
 /// ```
 /// use std::time::Duration;

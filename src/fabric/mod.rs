@@ -295,6 +295,7 @@ pub(crate) enum Prepared {
     Done(RemoteKey),
     /// This is to be done first, which may take as long as there is memory to be registered: on a thread that nobody waits for. Then
     /// prepare the region again.
+    #[cfg_attr(not(any(test, feature = "verbs")), expect(dead_code, reason = "only devices need it"))]
     Work(Box<dyn FnOnce() -> Result<(), FabricError> + Send>),
 }
 

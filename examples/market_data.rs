@@ -97,7 +97,7 @@ fn publish(arguments: &[String]) -> Outcome<()> {
     let builder = Node::builder().name(NODE)?;
     let node = if verbs { builder.rdma("rdma://0.0.0.0")?.open()? } else { builder.open()? };
     // Over RDMA it listens on its own host too.
-    let is_meant = |at: &&Address| matches!(at, Address::Rdma { .. }) == verbs;
+    let is_meant = |at: &&Address| at.is_local() != verbs;
     let at = node
         .addresses()
         .iter()

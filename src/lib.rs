@@ -27,6 +27,8 @@
 //! Below these, each in a module that does not know the ones above it: control sessions, repositories, byte layouts,
 //! the fabric, regions. `ARCHITECTURE.md` in the repository is their map.
 //!
+//! `docs/guides.md` in the repository has short guides: waiting, restarts, threads, payloads and their schema, memory per topic.
+//!
 //! # Example
 //!
 //! ```
@@ -130,3 +132,8 @@ pub use subscriber::{
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Holds the examples of docs/guides.md to the code.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guides.md")]
+struct Guides;

@@ -66,7 +66,7 @@ fn publishing(dir: &Path, name: &str) -> Node {
 
 /// Where a node is found by RDMA.
 fn rdma(node: &Node) -> String {
-    let rdma = |address: &&Address| matches!(address, Address::Rdma { .. });
+    let rdma = |address: &&Address| !address.is_local();
     node.addresses().iter().find(rdma).expect("it listens").to_string()
 }
 

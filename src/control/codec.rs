@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::ControlError;
 use super::frame::{self, Frame};
-use super::message::{AttachmentId, Message, MessageKind};
+use super::message::{AttachmentId, Message, MessageKind, VERSION};
 use super::text::Text;
 use crate::limits;
 
@@ -56,7 +56,7 @@ pub(crate) fn encode(message: &Message) -> Vec<u8> {
         Message::Notices(body) => emit(body),
         Message::Heard(body) => emit(body),
     };
-    Frame { version: frame::VERSION, kind: message.kind().number(), body: &body }.emit()
+    Frame { version: VERSION, kind: message.kind().number(), body: &body }.emit()
 }
 
 /// The message that these bytes are.
@@ -211,7 +211,7 @@ mod tests {
     }
 
     fn framed(kind: MessageKind, body: &[u8]) -> Vec<u8> {
-        Frame { version: frame::VERSION, kind: kind.number(), body }.emit()
+        Frame { version: VERSION, kind: kind.number(), body }.emit()
     }
 
     #[test]
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn kinds_that_do_not_exist_are_named() {
         for kind in [0, 18, u16::MAX] {
-            let bytes = Frame { version: frame::VERSION, kind, body: &[] }.emit();
+            let bytes = Frame { version: VERSION, kind, body: &[] }.emit();
             assert_eq!(decode(&bytes), Err(ControlError::UnknownKind { kind }));
         }
     }

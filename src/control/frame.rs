@@ -19,14 +19,10 @@
 //! ```
 
 use super::error::ControlError;
-use super::message::{MessageKind, Refuse};
+use super::message::{MessageKind, Refuse, VERSION};
 use super::text::Text;
 use crate::checksum::Crc32;
 use crate::limits;
-
-/// The version that this program speaks. It changes with anything that is said here or in the codec, the kinds
-/// of topic and the ways of delivery included.
-pub(crate) const VERSION: u16 = 2;
 
 /// Bytes of the header.
 pub(crate) const HEADER_LEN: usize = CHECKSUM_AT + size_of::<u32>();

@@ -7,14 +7,18 @@ use std::num::NonZeroU64;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub(crate) use super::attachment::AttachmentId;
 use super::error::{ControlError, RefuseReason};
-use super::frame;
 use super::notices::{Heard, Listen, Notices};
 pub(crate) use super::schema::SchemaJson;
 use super::text::Text;
 use crate::id::{Delivery, Epoch, Kind, KindOptions, NodeName, Sequence, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
 use crate::limits;
+
+/// The version that this program speaks. It changes with anything that is said here, in the frame or in the codec, the kinds
+/// of topic and the ways of delivery included.
+pub(crate) const VERSION: u16 = 2;
 
 /// One message of the control channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,7 +180,7 @@ pub(crate) struct Refuse {
 impl Refuse {
     /// A refusal by this program.
     pub(crate) fn new(reason: RefuseReason, text: &str) -> Self {
-        Self { version: frame::VERSION, reason, text: Text::cut(text) }
+        Self { version: VERSION, reason, text: Text::cut(text) }
     }
 
     /// What to tell a peer that caused this error; `None` if there is nobody left to tell, or if the peer's
@@ -202,8 +206,8 @@ impl Refuse {
 
     /// What this refusal means to the one who receives it.
     pub(crate) fn into_error(self) -> ControlError {
-        if self.reason == RefuseReason::VersionUnsupported && self.version != frame::VERSION {
-            ControlError::Version { theirs: self.version, ours: frame::VERSION }
+        if self.reason == RefuseReason::VersionUnsupported && self.version != VERSION {
+            ControlError::Version { theirs: self.version, ours: VERSION }
         } else {
             ControlError::Refused { reason: self.reason, text: self.text.into() }
         }
@@ -339,34 +343,6 @@ impl<'de> Visitor<'de> for PageVisitor {
             entries.push(entry);
         }
         Ok(Page(entries))
-    }
-}
-
-/// The number of an attachment. The subscriber chooses it; it stands for nothing outside the session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(crate) struct AttachmentId(u32);
-
-impl AttachmentId {
-    /// The attachment with this number.
-    pub(crate) const fn new(number: u32) -> Self {
-        Self(number)
-    }
-
-    /// The number.
-    pub(crate) const fn get(self) -> u32 {
-        self.0
-    }
-
-    /// The number after this one; it goes round.
-    #[must_use]
-    pub(crate) const fn next(self) -> Self {
-        Self(self.0.wrapping_add(1))
-    }
-}
-
-impl fmt::Display for AttachmentId {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(out)
     }
 }
 

@@ -42,6 +42,7 @@
 //!
 //! [`ATTACHMENTS_PER_SESSION_MAX`]: crate::limits::ATTACHMENTS_PER_SESSION_MAX
 
+mod attachment;
 mod client;
 mod codec;
 mod error;

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::message::AttachmentId;
+use super::attachment::AttachmentId;
 use crate::limits;
 
 /// Asks to be told of what the topic publishes. Sent at most once for an attachment.

@@ -1,50 +1,34 @@
 //! Where a node, or a topic of it, is found: `shm:NODE`, `rdma://HOST[:PORT]`, and either followed by `/TOPIC`.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
+use std::sync::Arc;
 
-use crate::id::{NameError, NodeName, TopicName};
+use super::scheme::{AddressError, Scheme};
+use super::{rdma, shm};
+use crate::id::{NodeName, TopicName};
 
-/// The port of `rdma://` addresses that name none.
-const RDMA_PORT: u16 = 7471;
+/// The providers, one line for each.
+const SCHEMES: &[&Scheme] = &[&shm::address::SCHEME, &rdma::SCHEME];
 
 /// Where a node is found.
+///
+/// It is a scheme and what the provider of that scheme makes of the rest: `shm:NODE` for a node of this host,
+/// `rdma://HOST[:PORT]` for one that is reached over RDMA. It is kept, printed and compared in its canonical form. Cloning it
+/// allocates nothing.
 ///
 /// ```
 /// use fabricast::Address;
 ///
 /// let address: Address = "shm:market-data".parse()?;
-/// assert_eq!(address.to_string(), "shm:market-data");
+/// assert!(address.is_local());
+/// let address: Address = "rdma://10.0.0.1".parse()?;
+/// assert_eq!(address.to_string(), "rdma://10.0.0.1:7471");
 /// # Ok::<(), fabricast::AddressError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Address {
-    /// A node of this host, reached through shared memory.
-    Shm(NodeName),
-    /// A node reached over RDMA verbs.
-    Rdma {
-        /// A name, an IPv4 address, or an IPv6 address without brackets.
-        host: String,
-        /// Its port.
-        port: u16,
-    },
-}
-
-/// How nodes connect their queue pairs over RDMA verbs. Both ends of a connection do it in the same way; a node that
-/// listens answers to all of them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum RdmaConnect {
-    /// By librdmacm, the connection manager: reliable connections.
-    #[default]
-    Manager,
-    /// By an exchange of queue pair numbers and addresses over TCP: reliable connections.
-    Tcp,
-    /// By an exchange over TCP: unreliable connections, which only push. What a wire loses is replaced by the next value.
-    TcpUnreliable,
-}
+pub struct Address(Arc<str>);
 
 /// Where a topic is found: a node's address, `/`, the topic's name.
 ///
@@ -64,56 +48,79 @@ pub struct Target {
     pub topic: TopicName,
 }
 
-/// Why a text is not an address or a target.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum AddressError {
-    /// It begins with no known scheme.
-    #[error("{text:?} is not an address: write shm:NODE or rdma://HOST[:PORT]")]
-    Scheme {
-        /// The text.
-        text: String,
-    },
-    /// The host or port is malformed.
-    #[error("{text:?} is not an RDMA address: write rdma://HOST[:PORT], an IPv6 address in [brackets]")]
-    Host {
-        /// The text.
-        text: String,
-    },
-    /// The topic is missing.
-    #[error("{text:?} names no topic: write {text}/TOPIC")]
-    NoTopic {
-        /// The text.
-        text: String,
-    },
-    /// It is none of a multicast group that notices can be sent to.
-    #[error(
-        "{group} is no multicast group that anybody may send to; use one of 239.255.0.0 to 239.255.255.255"
-    )]
-    Group {
-        /// The address.
-        group: Ipv4Addr,
-    },
-    /// A name in it is malformed.
-    #[error(transparent)]
-    Name(#[from] NameError),
-}
-
-/// The address of a multicast group that leaves the local network if routers are told so: the others are for routers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Group(Ipv4Addr);
-
-impl Group {
-    /// The group of this address, if it is one that anybody may send to.
-    pub(crate) fn new(group: Ipv4Addr) -> Result<Self, AddressError> {
-        let is_group = group.is_multicast() && !matches!(group.octets(), [224, 0, 0, _]);
-        if is_group { Ok(Self(group)) } else { Err(AddressError::Group { group }) }
+impl Address {
+    /// Makes the address of a node of this host.
+    pub fn shm(node: &NodeName) -> Self {
+        Self(format!("{}{node}", shm::address::SCHEME.prefix).into())
     }
 
-    /// Its address.
-    #[cfg(feature = "verbs")]
-    pub(crate) fn address(self) -> Ipv4Addr {
-        self.0
+    /// Makes the address of a node that is reached over RDMA.
+    pub fn rdma(at: SocketAddr) -> Self {
+        let at = SocketAddr::new(at.ip(), at.port());
+        Self(format!("{}{at}", rdma::SCHEME.prefix).into())
+    }
+
+    /// Returns what it begins with: `shm`, `rdma`.
+    pub fn scheme(&self) -> &str {
+        self.0.split_once(':').map_or("", |(scheme, _)| scheme)
+    }
+
+    /// Tells whether it is of a node of this host, which [`crate::Node::nodes`] finds.
+    pub fn is_local(&self) -> bool {
+        self.provider().is_some_and(|(scheme, _)| scheme.is_local)
+    }
+
+    /// Returns the node's name, if the address has it.
+    pub fn node(&self) -> Option<NodeName> {
+        let (_, node) = self.provider().filter(|(scheme, _)| scheme.is_local)?;
+        node.parse().ok()
+    }
+
+    /// Returns the host, if the address has one; an IPv6 address without brackets.
+    pub fn host(&self) -> Option<&str> {
+        self.host_and_port().map(|(host, _)| host.trim_matches(['[', ']']))
+    }
+
+    /// Returns the port, if the address has one.
+    pub fn port(&self) -> Option<u16> {
+        self.host_and_port().and_then(|(_, port)| port.parse().ok())
+    }
+
+    /// Returns what to do where nobody is reached, if such an address leads nowhere on most hosts.
+    pub fn advice(&self) -> Option<String> {
+        let host = self.host()?;
+        let is_loopback = host.parse().map_or(host == "localhost", |address: IpAddr| address.is_loopback());
+        let (scheme, _) = self.provider().filter(|_| is_loopback)?;
+        Some(format!("{host} {}", scheme.of_loopback))
+    }
+
+    /// What to check where no node listens.
+    pub(super) fn if_absent(&self) -> &'static str {
+        self.provider().map_or("", |(scheme, _)| scheme.if_absent)
+    }
+
+    /// Whether this program was built with its provider.
+    pub(super) fn is_built(&self) -> bool {
+        self.provider().is_some_and(|(scheme, _)| scheme.is_built)
+    }
+
+    /// The provider's own part, if it is this one.
+    pub(crate) fn part(&self, scheme: &Scheme) -> Option<&str> {
+        self.0.strip_prefix(scheme.prefix)
+    }
+
+    fn provider(&self) -> Option<(&'static Scheme, &str)> {
+        SCHEMES.iter().find_map(|scheme| Some((*scheme, self.part(scheme)?)))
+    }
+
+    fn host_and_port(&self) -> Option<(&str, &str)> {
+        self.provider().filter(|(scheme, _)| !scheme.is_local)?.1.rsplit_once(':')
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.0)
     }
 }
 
@@ -121,40 +128,13 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        if let Some(node) = text.strip_prefix("shm:") {
-            return Ok(Self::Shm(node.parse()?));
+        for scheme in SCHEMES {
+            if let Some(part) = text.strip_prefix(scheme.prefix) {
+                return Ok(Self(format!("{}{}", scheme.prefix, (scheme.canonical)(part)?).into()));
+            }
         }
-        match text.strip_prefix("rdma://") {
-            Some(host) => parse_host(host).ok_or_else(|| AddressError::Host { text: text.to_owned() }),
-            None => Err(AddressError::Scheme { text: text.to_owned() }),
-        }
-    }
-}
-
-fn parse_host(text: &str) -> Option<Address> {
-    let (host, port) = match text.strip_prefix('[') {
-        Some(rest) => {
-            let (host, port) = rest.split_once(']')?;
-            host.parse::<std::net::Ipv6Addr>().ok()?;
-            (host, port.strip_prefix(':').or_else(|| port.is_empty().then_some(""))?)
-        }
-        None => text.split_once(':').unwrap_or((text, "")),
-    };
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_' | b':' | b'%');
-    if host.is_empty() || !host.bytes().all(plain) || (text.ends_with(':') && port.is_empty()) {
-        return None;
-    }
-    let port = if port.is_empty() { RDMA_PORT } else { port.parse().ok()? };
-    Some(Address::Rdma { host: host.to_owned(), port })
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Shm(node) => write!(out, "shm:{node}"),
-            Self::Rdma { host, port } if host.contains(':') => write!(out, "rdma://[{host}]:{port}"),
-            Self::Rdma { host, port } => write!(out, "rdma://{host}:{port}"),
-        }
+        let forms: Vec<&str> = SCHEMES.iter().map(|scheme| scheme.form).collect();
+        Err(AddressError::Scheme { text: text.to_owned(), forms: forms.join(" or ") })
     }
 }
 
@@ -248,6 +228,9 @@ mod tests {
         {
             assert!(text.parse::<Address>().is_err(), "{text:?}");
         }
+        let told = |text: &str| text.parse::<Address>().unwrap_err().to_string();
+        assert_eq!(told("tcp://a"), "\"tcp://a\" is not an address: write shm:NODE or rdma://HOST[:PORT]");
+        assert!(told("rdma://h:x").starts_with("\"rdma://h:x\" is not an RDMA address: "));
     }
 
     #[test]
@@ -263,19 +246,28 @@ mod tests {
     }
 
     #[test]
-    fn a_group_must_be_one() {
-        for (address, expected) in [
-            ("239.255.7.7", true),
-            ("224.0.1.1", true),
-            ("224.0.0.251", false),
-            ("10.77.0.1", false),
-            ("240.0.0.1", false),
-            ("255.255.255.255", false),
-        ] {
-            let group: Ipv4Addr = address.parse().unwrap();
-            assert_eq!(Group::new(group).is_ok(), expected, "{address}");
-        }
-        let error = Group::new(Ipv4Addr::LOCALHOST).unwrap_err();
-        assert!(error.to_string().starts_with("127.0.0.1 is no multicast group"), "{error}");
+    fn what_is_made_and_what_is_parsed_is_the_same() {
+        let shm = Address::shm(&"a".parse().unwrap());
+        assert_eq!(shm, "shm:a".parse().unwrap());
+        assert_eq!((shm.scheme(), shm.is_local(), shm.port()), ("shm", true, None));
+        assert_eq!((shm.node(), shm.host()), ("a".parse().ok(), None));
+        let rdma = Address::rdma("[::1]:7471".parse().unwrap());
+        assert_eq!(rdma, "rdma://[::1]".parse().unwrap());
+        assert_eq!(
+            (rdma.scheme(), rdma.is_local(), rdma.node(), rdma.port()),
+            ("rdma", false, None, Some(7471))
+        );
+        assert_eq!((rdma.host(), rdma.part(&shm::address::SCHEME)), (Some("::1"), None));
+        assert_ne!(shm, rdma);
+    }
+
+    #[test]
+    fn a_loopback_address_has_advice() {
+        let advice = |text: &str| text.parse::<Address>().unwrap().advice();
+        let expected =
+            "127.0.0.1 is rarely the address of an RDMA device: use the address of an RDMA interface";
+        assert!(advice("rdma://127.0.0.1").is_some_and(|advice| advice.starts_with(expected)));
+        assert!(advice("rdma://localhost:1").is_some() && advice("rdma://[::1]").is_some());
+        assert_eq!((advice("rdma://10.0.0.9"), advice("shm:localhost")), (None, None));
     }
 }

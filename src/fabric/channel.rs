@@ -6,8 +6,25 @@
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use super::{FabricError, Sent};
+use super::error::FabricError;
+
+/// The datagrams between the two ends of a connection.
+pub(crate) trait Datagrams {
+    /// The sending end of a channel that the peer can join. The same one for all connections over the same network of this
+    /// host. `None` where the network between the two ends has no multicast.
+    fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError>;
+
+    /// The way from that channel to one receiver at the other end, by its [`ChannelReceiver::return_ticket`]. The ticket comes
+    /// from the peer, and may be anything: one that names another host than the peer's is an error, so that no peer can have
+    /// datagrams sent to somebody else. May take as long as the network takes to find the host.
+    fn unicast_sender(&self, return_ticket: &[u8]) -> Result<Arc<dyn UnicastSender>, FabricError>;
+
+    /// Begins to join a channel of the peer's, by its [`ChannelSender::ticket`], which comes from the peer and may be
+    /// anything. Datagrams come as soon as the network lets them.
+    fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError>;
+}
 
 /// The sending end of a channel. Shared by everything in a process that sends to the same network.
 pub(crate) trait ChannelSender: Debug + Send + Sync {
@@ -24,7 +41,7 @@ pub(crate) trait ChannelSender: Debug + Send + Sync {
     fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError>;
 }
 
-/// The way from a channel's sender to one of its receivers, which [`super::Connection::unicast_sender`] finds. It keeps the
+/// The way from a channel's sender to one of its receivers, which [`Datagrams::unicast_sender`] finds. It keeps the
 /// channel.
 pub(crate) trait UnicastSender: Debug + Send + Sync {
     /// Sends a datagram to this receiver. [`Sent::Full`] when too many are under way; nothing was sent then.
@@ -47,6 +64,15 @@ pub(crate) trait ChannelReceiver: Debug + Send {
     /// Becomes readable when a datagram is waiting, or may be: receive then, until there is none, and ask for the handle again
     /// before the next wait, always the same one. `None` in a simulation.
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError>;
+}
+
+/// What became of a message or datagram to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sent {
+    /// It is on its way.
+    Done,
+    /// The peer takes no more at the moment; nothing was sent.
+    Full,
 }
 
 /// A datagram that was received.

@@ -2,7 +2,6 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use super::Exposure;
 use crate::memory::Region;
 
 /// A region registered with one provider, or several: it can be sent to the peers of each of them.
@@ -16,6 +15,15 @@ pub(crate) struct Registration {
 
 /// What one provider keeps of a registered region. Dropping it withdraws the region from the provider's peers.
 pub(crate) trait Registered: Any + Debug + Send + Sync {}
+
+/// How a registered region may be used by the peers it is sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exposure {
+    /// They may read it.
+    Read,
+    /// They may write it, and fetch words from it.
+    Write,
+}
 
 /// What stands for a region at peers. Knowing it gives no access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 
-use super::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration};
+use super::{Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, Registration};
 use crate::id::NodeName;
 use crate::memory::Region;
 
@@ -27,25 +27,6 @@ impl SeveralFabrics {
         let member = |(fabric, listens)| Member { fabric, listens };
         Self { members: members.into_iter().map(member).collect() }
     }
-
-    /// Dials with the first provider that can reach the address.
-    fn dial_by(
-        &self,
-        address: &Address,
-        dial: impl Fn(&dyn Fabric) -> Result<Box<dyn Connection>, FabricError>,
-    ) -> Result<Box<dyn Connection>, FabricError> {
-        for member in &self.members {
-            match dial(member.fabric.as_ref()) {
-                Err(FabricError::Unreachable { .. }) => {}
-                outcome => return outcome,
-            }
-        }
-        let address = address.clone();
-        Err(match address {
-            Address::Rdma { .. } if cfg!(not(feature = "verbs")) => FabricError::WithoutVerbs { address },
-            _ => FabricError::Unreachable { address, fabric: "node's" },
-        })
-    }
 }
 
 impl Fabric for SeveralFabrics {
@@ -59,21 +40,24 @@ impl Fabric for SeveralFabrics {
         self.members.iter().for_each(|member| member.fabric.tend());
     }
 
-    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        self.dial_by(address, |fabric| fabric.dial(address))
-    }
-
-    fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        self.dial_by(address, |fabric| fabric.dial_to_write(address))
-    }
-
-    fn dial_patiently(
+    /// Dials with the first provider that can reach the address.
+    fn dial(
         &self,
         address: &Address,
-        writes: bool,
-        patience: Duration,
+        intent: Intent,
+        timeout: Duration,
     ) -> Result<Box<dyn Connection>, FabricError> {
-        self.dial_by(address, |fabric| fabric.dial_patiently(address, writes, patience))
+        for member in &self.members {
+            match member.fabric.dial(address, intent, timeout) {
+                Err(FabricError::Unreachable { .. }) => {}
+                outcome => return outcome,
+            }
+        }
+        let (is_built, address) = (address.is_built(), address.clone());
+        Err(match is_built {
+            true => FabricError::Unreachable { address, fabric: "node's" },
+            false => FabricError::WithoutVerbs { address },
+        })
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
@@ -179,7 +163,7 @@ mod tests {
         };
         for network in &networks {
             let peer = network.fabric(&name("peer"));
-            let mut near = peer.dial(&Address::Shm(name("far"))).unwrap();
+            let mut near = peer.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap();
             let mut far = loop {
                 if let Some(connection) = listener.accept().unwrap() {
                     break connection;
@@ -232,7 +216,10 @@ mod tests {
             assert!(several.accept().is_err(), "nobody has dialled");
         }
         for _ in 0..3 {
-            let _near = network.fabric(&name("peer")).dial(&Address::Shm(name("far"))).unwrap();
+            let _near = network
+                .fabric(&name("peer"))
+                .dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO)
+                .unwrap();
             for _ in 0..100 {
                 network.step();
             }
@@ -245,10 +232,13 @@ mod tests {
     fn an_address_that_no_member_reaches_is_unreachable() {
         let network = Network::new(1, Reach::Mapped);
         let several = SeveralFabrics::new(vec![(Arc::new(network.fabric(&name("node"))), true)]);
-        let far = Address::Rdma { host: "far-away".to_owned(), port: 1 };
-        let error = several.dial(&far).unwrap_err();
+        let far = "rdma://far-away:1".parse().unwrap();
+        let error = several.dial(&far, Intent::Read, Duration::ZERO).unwrap_err();
         let expected = if cfg!(feature = "verbs") { "by the node's fabric" } else { "--features verbs" };
         assert!(error.to_string().contains(expected), "{error}");
-        assert!(matches!(several.dial(&Address::Shm(name("nobody"))), Err(FabricError::NoSuchNode { .. })));
+        assert!(matches!(
+            several.dial(&Address::shm(&name("nobody")), Intent::Read, Duration::ZERO),
+            Err(FabricError::NoSuchNode { .. })
+        ));
     }
 }

@@ -6,8 +6,10 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use super::{ByteRange, Completion, FabricError, RemoteRead};
+use super::error::FabricError;
+use super::one_sided::{Completion, RemoteRead};
 use crate::clock::Clock;
+use crate::memory::ByteRange;
 
 /// The longest wait for the end of a read before the time is looked at.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);

@@ -93,8 +93,9 @@ impl NodeBuilder {
     ///
     /// [`AddressError`] when it is not such an address.
     pub fn rdma(self, address: &str) -> Result<Self, AddressError> {
-        match address.parse()? {
-            address @ Address::Rdma { .. } => Ok(Self { rdma: Some(address), ..self }),
+        let rdma: Address = address.parse()?;
+        match rdma.scheme() {
+            "rdma" => Ok(Self { rdma: Some(rdma), ..self }),
             _ => Err(AddressError::Host { text: address.to_owned() }),
         }
     }

@@ -8,7 +8,7 @@ use super::topics::{Reserved, Topics};
 use crate::clock::Clock;
 use crate::control::{ControlError, Identity};
 use crate::event::{Event, EventSink};
-use crate::fabric::{Address, Connection, Fabric, FabricError, KeyedWaker, WakeQueue, Worker};
+use crate::fabric::{Address, Connection, Fabric, FabricError, Intent, KeyedWaker, WakeQueue, Worker};
 use crate::id::TopicName;
 use crate::publisher::{PublishedTopic, PublisherError};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -73,7 +73,7 @@ impl NodeCore {
         patience_ns: u64,
     ) -> Result<(Box<dyn Connection>, u64), FabricError> {
         let began_ns = self.clock.monotonic_ns();
-        let connection = self.fabric.dial_patiently(address, false, Duration::from_nanos(patience_ns))?;
+        let connection = self.fabric.dial(address, Intent::Read, Duration::from_nanos(patience_ns))?;
         let elapsed_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
         Ok((connection, patience_ns.saturating_sub(elapsed_ns)))
     }

@@ -7,7 +7,7 @@ use super::core::NodeCore;
 use super::invitation::{DialError, Invitation, Pending};
 use super::served::Served;
 use crate::clock::saturate;
-use crate::fabric::Address;
+use crate::fabric::{Address, Intent};
 use crate::id::TopicName;
 
 /// Sessions with subscribers that a node has dialled, until its thread serves them.
@@ -54,7 +54,7 @@ impl Dialled {
             return Err(DialError::NoSuchTopic { topic });
         }
         let patience = Duration::from_nanos(deadline_ns.saturating_sub(core.clock().monotonic_ns()));
-        let connection = match core.fabric().dial_patiently(address, true, patience) {
+        let connection = match core.fabric().dial(address, Intent::Write, patience) {
             Ok(connection) => connection,
             Err(source) => return Err(DialError::Unreachable { topic, source }),
         };

@@ -495,7 +495,7 @@ impl LinkState {
             ClientEvent::TopicEnded { attachment, published } => {
                 if let Some(attached) = self.attachments.get(&attachment) {
                     attached.finish(End::Ended { published: Sequence::new(published) });
-                    if attached.delivery == Delivery::Pull && !self.connection.shares_memory() {
+                    if attached.delivery == Delivery::Pull && !self.connection.capabilities().shares_memory {
                         self.ended.push((attachment, now_ns));
                     }
                 }

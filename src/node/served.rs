@@ -299,7 +299,7 @@ impl Served {
                     Ok(())
                 }
                 // Each such connection has a protection domain of its own: what it reads would be registered there again.
-                ServerAction::PeerIdentified(_) if self.connection.is_dialled_to_write() => {
+                ServerAction::PeerIdentified(_) if self.connection.capabilities().is_dialled_to_write => {
                     self.session.reject(RefuseReason::NotPermitted, DIALLED_TO_WRITE);
                     Ok(())
                 }

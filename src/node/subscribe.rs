@@ -264,9 +264,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
             }
             Delivery::Push => {
                 let region = Arc::new(Region::allocate(len, Protection::PeerSeals)?);
-                let is_log = granted.geometry.log().is_some();
-                let exposure = if is_log { Exposure::Exchange } else { Exposure::Write };
-                let lent = attachment.lend(core.fabric().register(&region, exposure)?);
+                let lent = attachment.lend(core.fabric().register(&region, Exposure::Write)?);
                 lent.map_err(|error| if has_ended(attachment) { topic_ended() } else { error.into() })?;
                 Ok((granted, Place::Landing(region)))
             }

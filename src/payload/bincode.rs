@@ -19,7 +19,7 @@ use serde::de::{DeserializeOwned, DeserializeSeed};
 use super::checked::Check;
 use super::guard::{Budget, Guarded};
 use super::plan::Plan;
-use super::quick::{self, Runs, Stopped};
+use super::quick::Stopped;
 use super::{DecodeError, EncodeError};
 
 type Config = Configuration<LittleEndian, Fixint, NoLimit>;
@@ -37,7 +37,18 @@ impl fmt::Debug for Out<'_> {
     }
 }
 
-impl Out<'_> {
+impl<'o> Out<'o> {
+    #[inline(always)]
+    pub(super) fn new(out: &'o mut [u8]) -> Self {
+        Self(EncoderImpl::new(SliceWriter::new(out), CONFIGURATION))
+    }
+
+    /// The number of bytes that were written.
+    #[inline(always)]
+    pub(super) fn written(self) -> usize {
+        self.0.into_writer().bytes_written()
+    }
+
     #[inline(always)]
     pub(super) fn put<T: Encode + ?Sized>(&mut self, value: &T) -> Result<(), Stopped> {
         // The error is as large as a text: what does not fit is encoded once more to say so.
@@ -45,34 +56,9 @@ impl Out<'_> {
     }
 }
 
-/// Encodes into the beginning of `out` what follows the plan.
-#[inline]
-pub(super) fn encode<T: Serialize + ?Sized>(
-    value: &T,
-    plan: &Plan,
-    out: &mut [u8],
-) -> Result<usize, EncodeError> {
-    match plan.runs.as_ref().map(|runs| encode_quick(value, runs, out)) {
-        Some(Ok(len)) => Ok(len),
-        None | Some(Err(Stopped)) => encode_or_explain(value, plan, out),
-    }
-}
-
-/// The same without a reason if the value cannot be encoded.
-#[inline(always)]
-pub(super) fn encode_quick<T: Serialize + ?Sized>(
-    value: &T,
-    runs: &Runs,
-    out: &mut [u8],
-) -> Result<usize, Stopped> {
-    let mut out = Out(EncoderImpl::new(SliceWriter::new(out), CONFIGURATION));
-    quick::write(value, runs, &mut out)?;
-    Ok(out.0.into_writer().bytes_written())
-}
-
-/// The same for every type, with the reason if the value cannot be encoded.
+/// Encodes into the beginning of `out` what follows the plan; with the reason if that cannot be done.
 #[inline(never)]
-fn encode_or_explain<T: Serialize + ?Sized>(
+pub(super) fn encode_or_explain<T: Serialize + ?Sized>(
     value: &T,
     plan: &Plan,
     out: &mut [u8],
@@ -162,6 +148,7 @@ mod tests {
 
     use serde::Deserialize;
 
+    use super::super::quick::encode;
     use super::super::{Encoding, Schema};
     use super::*;
 

@@ -18,7 +18,7 @@ use serde::ser::{
 };
 
 use self::place::{Left, Parts, Place};
-use super::plan::{Leaf, ShapePlan, Step};
+use super::step::{Leaf, ShapePlan, Step};
 
 pub(super) use self::place::Check;
 
@@ -27,6 +27,14 @@ pub(super) use self::place::Check;
 pub(super) struct Checked<'p, I> {
     inner: I,
     place: Place<'p>,
+}
+
+impl<'p> Check<'p> {
+    /// The value, which is checked while it is serialized.
+    #[inline]
+    pub(super) fn value<'v, T: ?Sized>(&'p self, value: &'v T) -> Checked<'p, &'v T> {
+        Checked { inner: value, place: self.root() }
+    }
 }
 
 impl<T: Serialize + ?Sized> Serialize for Checked<'_, &T> {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::format::{Field, Format, Named, Shape, Variant};
 use super::quick::Runs;
+use super::step::{Leaf, ShapePlan, Step, TypePlan, UNKNOWN};
 
 /// The format of the whole value, and of the named types that it refers to by their number.
 #[derive(Debug)]
@@ -15,64 +16,6 @@ pub(super) struct Plan {
     len_min: usize,
 }
 
-/// What one value has to be.
-#[derive(Debug)]
-pub(super) enum Step {
-    Leaf(Leaf),
-    Option(Box<Self>),
-    Seq(Box<Self>),
-    /// The key and the value of each pair.
-    Map(Box<(Self, Self)>),
-    Tuple(Box<[Self]>),
-    Array {
-        of: Box<Self>,
-        len: usize,
-    },
-    /// A named type; one beyond the last fits no value.
-    Type(usize),
-}
-
-/// A value without parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Leaf {
-    Unit,
-    Bool,
-    I8,
-    I16,
-    I32,
-    I64,
-    I128,
-    U8,
-    U16,
-    U32,
-    U64,
-    U128,
-    F32,
-    F64,
-    Char,
-    String,
-    Bytes,
-}
-
-/// A named type.
-#[derive(Debug)]
-pub(super) enum TypePlan {
-    Struct(ShapePlan),
-    Enum(Box<[(Box<str>, ShapePlan)]>),
-}
-
-/// What a struct or a variant holds.
-#[derive(Debug)]
-pub(super) enum ShapePlan {
-    Unit,
-    Newtype(Step),
-    Tuple(Box<[Step]>),
-    Fields(Box<[(Box<str>, Step)]>),
-}
-
-/// The shortest encoding of an enum that has not been found yet.
-const UNKNOWN: usize = usize::MAX;
-
 impl Plan {
     pub(super) fn new(root: &Format, types: &BTreeMap<String, Named>) -> Self {
         let numbers: BTreeMap<&str, usize> = types.keys().map(String::as_str).zip(0..).collect();
@@ -80,7 +23,7 @@ impl Plan {
         let mut plan = Self { root: step(root, &numbers), types, runs: None, len_min: 0 };
         let known = plan.types_len_min();
         plan.len_min = plan.root.len_min(&known);
-        plan.runs = Runs::new(&plan, &known);
+        plan.runs = Runs::new(&plan.root, &plan.types, &known);
         plan
     }
 
@@ -102,59 +45,6 @@ impl Plan {
         }
         known
     }
-}
-
-impl TypePlan {
-    fn len_min(&self, known: &[usize]) -> usize {
-        match self {
-            Self::Struct(shape) => shape.len_min(known),
-            Self::Enum(variants) => {
-                let shortest = variants.iter().map(|(_, shape)| shape.len_min(known)).min();
-                shortest.unwrap_or_default().saturating_add(size_of::<u32>())
-            }
-        }
-    }
-}
-
-impl ShapePlan {
-    fn len_min(&self, known: &[usize]) -> usize {
-        match self {
-            Self::Unit => 0,
-            Self::Newtype(step) => step.len_min(known),
-            Self::Tuple(steps) => sum(steps.iter(), known),
-            Self::Fields(fields) => sum(fields.iter().map(|(_, step)| step), known),
-        }
-    }
-}
-
-impl Step {
-    pub(super) fn len_min(&self, known: &[usize]) -> usize {
-        match self {
-            Self::Leaf(leaf) => leaf.len_min(),
-            Self::Option(_) => 1,
-            Self::Seq(_) | Self::Map(_) => size_of::<u64>(),
-            Self::Tuple(steps) => sum(steps.iter(), known),
-            Self::Array { of, len } => of.len_min(known).saturating_mul(*len),
-            Self::Type(number) => known.get(*number).copied().unwrap_or(UNKNOWN),
-        }
-    }
-}
-
-impl Leaf {
-    fn len_min(self) -> usize {
-        match self {
-            Self::Unit => 0,
-            Self::Bool | Self::I8 | Self::U8 | Self::Char => 1,
-            Self::I16 | Self::U16 => 2,
-            Self::I32 | Self::U32 | Self::F32 => 4,
-            Self::I64 | Self::U64 | Self::F64 | Self::String | Self::Bytes => 8,
-            Self::I128 | Self::U128 => 16,
-        }
-    }
-}
-
-fn sum<'s>(steps: impl Iterator<Item = &'s Step>, known: &[usize]) -> usize {
-    steps.fold(0, |sum, step| sum.saturating_add(step.len_min(known)))
 }
 
 fn type_plan(named: &Named, numbers: &BTreeMap<&str, usize>) -> TypePlan {

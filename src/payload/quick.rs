@@ -10,47 +10,41 @@
 
 mod runs;
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 
 use serde::ser::{
-    Error, Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
+    Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-pub(super) use self::runs::Runs;
 use self::runs::{ARRAY_LEN_MIN, Each, Op, State, VariantKind};
-use super::bincode::Out;
+pub(super) use self::runs::{Runs, Stopped};
+use super::EncodeError;
+use super::bincode::{self, Out};
 use super::checked::ShortText;
-use super::plan::Leaf;
+use super::plan::Plan;
+use super::step::Leaf;
 
-/// Encodes the value at the root of the schema.
-///
-/// # Errors
-///
-/// [`Stopped`] if `checked` has to decide.
+/// Encodes into the beginning of `out` what follows the plan.
+#[inline]
+pub(super) fn encode<T: Serialize + ?Sized>(
+    value: &T,
+    plan: &Plan,
+    out: &mut [u8],
+) -> Result<usize, EncodeError> {
+    match plan.runs.as_ref().map(|runs| encode_quick(value, runs, out)) {
+        Some(Ok(len)) => Ok(len),
+        None | Some(Err(Stopped)) => bincode::encode_or_explain(value, plan, out),
+    }
+}
+
+/// The same without a reason if `checked` has to decide.
 #[inline(always)]
-pub(super) fn write<T: Serialize + ?Sized>(value: &T, runs: &Runs, out: &mut Out<'_>) -> Result<(), Stopped> {
+fn encode_quick<T: Serialize + ?Sized>(value: &T, runs: &Runs, out: &mut [u8]) -> Result<usize, Stopped> {
+    let mut out = Out::new(out);
     let each = runs.each(runs.root)?;
-    each.check(value.serialize(Quick { out, runs, state: each.start })?)
-}
-
-/// The value is not what the schema has, or does not fit, or its `Serialize` gave up.
-#[derive(Debug)]
-pub(super) struct Stopped;
-
-impl Display for Stopped {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("not encoded")
-    }
-}
-
-impl std::error::Error for Stopped {}
-
-impl Error for Stopped {
-    #[cold]
-    fn custom<T: Display>(_: T) -> Self {
-        Self
-    }
+    each.check(value.serialize(Quick { out: &mut out, runs, state: each.start })?)?;
+    Ok(out.written())
 }
 
 /// What writes one value.

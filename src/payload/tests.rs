@@ -3,6 +3,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::json;
 
+use serde::Deserialize;
+
 use super::*;
 use crate::limits;
 

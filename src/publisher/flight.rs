@@ -1,7 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::fabric::{Completion, FabricError, Registration, RemoteWrite, Write};
+use crate::fabric::{Completion, FabricError, Placement, Registration, RemoteWrite, Write};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// The writes to one landing region, and those batches of them that are under way.
@@ -21,7 +21,8 @@ pub(crate) struct Flight<B> {
 impl<B> Flight<B> {
     /// Nothing under way yet. There is room for so many batches.
     pub(super) fn new(remote: Box<dyn RemoteWrite>, closed: Arc<AtomicBool>, batches_max: usize) -> Self {
-        let (has_word_order, may_lose) = (remote.writes_words_in_order(), remote.writes_may_be_lost());
+        let placement = remote.placement();
+        let (has_word_order, may_lose) = (placement == Placement::Words, placement == Placement::Lossy);
         Self { remote, closed, batches: VecDeque::with_capacity(batches_max), has_word_order, may_lose }
     }
 

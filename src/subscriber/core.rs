@@ -29,7 +29,7 @@ pub(crate) struct Core<R: Reader> {
     decode_failures: u64,
 }
 
-/// What a poll found.
+/// What was found on another host.
 enum Look {
     Value(Taken),
     /// Nothing yet.
@@ -130,41 +130,49 @@ impl<R: Reader> Core<R> {
         if let Some(taken) = self.reader.take_held() {
             return Ok(Some(taken));
         }
-        let look = if self.subscription.is_fetched() {
-            match self.fetch() {
-                Ok(look) => look,
-                Err(error) => return self.fail(error),
-            }
-        } else {
-            self.read()
-        };
-        match look {
-            Look::Value(taken) => Ok(Some(taken)),
-            Look::Nothing => Ok(None),
-            Look::End => self.conclude(),
-            Look::Failure(failure) => Err(self.explain(failure)),
+        if self.subscription.is_fetched() {
+            return self.take_fetched();
         }
+        let failure = match self.take(false) {
+            Ok(Some(taken)) => return Ok(Some(taken)),
+            Ok(None) if !self.subscription.has_ended() => return Ok(None),
+            Ok(None) => None,
+            Err(failure) => Some(failure),
+        };
+        self.take_again(failure)
     }
 
-    /// Takes the next value of memory that is mapped.
-    #[inline]
-    fn read(&mut self) -> Look {
-        match self.take(false) {
-            Ok(Some(taken)) => return Look::Value(taken),
-            Ok(None) | Err(ReadFailure::Contended { .. }) if self.subscription.has_ended() => {}
-            Ok(None) => return Look::Nothing,
-            Err(failure) => return Look::Failure(failure),
+    /// What comes of a poll of mapped memory that failed, or found nothing when the topic had ended.
+    #[cold]
+    fn take_again(&mut self, failure: Option<ReadFailure>) -> Result<Option<Taken>, ReceiveError> {
+        let is_nothing = matches!(failure, None | Some(ReadFailure::Contended { .. }));
+        if let Some(failure) = failure
+            && !(is_nothing && self.subscription.has_ended())
+        {
+            return Err(self.explain(failure));
         }
         // Once more: what was published before the end is still received. Nobody writes any more, so that what is being
         // overwritten stays so.
         match self.take(true) {
-            Ok(Some(taken)) => Look::Value(taken),
-            Ok(None) if self.reader.has_more() => Look::Nothing,
-            Ok(None) | Err(ReadFailure::Contended { .. }) => Look::End,
-            Err(failure) => Look::Failure(failure),
+            Ok(Some(taken)) => Ok(Some(taken)),
+            Ok(None) if self.reader.has_more() => Ok(None),
+            Ok(None) | Err(ReadFailure::Contended { .. }) => self.conclude(),
+            Err(failure) => Err(self.explain(failure)),
         }
     }
 
+    /// Takes the next value of a repository on another host.
+    fn take_fetched(&mut self) -> Result<Option<Taken>, ReceiveError> {
+        match self.fetch() {
+            Ok(Look::Value(taken)) => Ok(Some(taken)),
+            Ok(Look::Nothing) => Ok(None),
+            Ok(Look::End) => self.conclude(),
+            Ok(Look::Failure(failure)) => Err(self.explain(failure)),
+            Err(error) => self.fail(error),
+        }
+    }
+
+    /// Takes the next value of memory that is mapped.
     #[inline]
     fn take(&mut self, has_ended: bool) -> Result<Option<Taken>, ReadFailure> {
         let Subscription { source, granted, clock, .. } = &self.subscription;

@@ -77,7 +77,7 @@ fn what_is_published_over_rdma_is_listed_shown_and_received() {
     // An attempt that finds nobody is told at once, by whichever way: no deadline is waited for.
     let address = rdma(7501);
     let sentence = format!(
-        "cannot subscribe to {target}: no node listens at {address}: check host and port, and that its program \
+        "cannot subscribe to {target}: no node listens at {address}; check host and port, and that its program \
          serves RDMA there"
     );
     for connect in ["manager", "tcp"] {

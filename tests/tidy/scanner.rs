@@ -103,6 +103,59 @@ fn the_program_uses_the_public_api() {
 }
 
 #[test]
+fn import_cycles_are_found() {
+    let files = |files: &[(&str, &str)]| -> Vec<Source> {
+        files.iter().map(|(path, text)| Source::new(path, text)).collect()
+    };
+    let cycles = |sources: &[Source]| import_cycles(sources, &["node"]);
+    // Through a name that the parent hands on, and a module that is imported by itself.
+    let three = files(&[
+        ("src/layout/mod.rs", "mod a; mod b; mod c;\npub(crate) use b::B;\n"),
+        ("src/layout/a.rs", "use super::B;\npub(crate) struct A(B);\n"),
+        ("src/layout/b.rs", "use super::c;\npub(crate) struct B(c::C);\n"),
+        ("src/layout/c.rs", "pub(crate) struct C(Box<super::a::A>);\n"),
+    ]);
+    found(&cycles(&three), &["src/layout/a.rs", "src/layout/b.rs", "src/layout/c.rs"]);
+    assert!(
+        cycles(&three)[0].ends_with("src/layout/b.rs -> src/layout/c.rs -> src/layout/a.rs"),
+        "{three:?}"
+    );
+    // A parent that uses what its child defines, and a child that names what its parent does.
+    let parent = "mod child;\npub(crate) use child::Part;\npub(crate) struct Whole(Part);\n";
+    let child = "use super::Whole;\npub(crate) struct Part;\nimpl Whole {}\n";
+    let pair = files(&[("src/control/state.rs", parent), ("src/control/state/child.rs", child)]);
+    found(&cycles(&pair), &["src/control/state.rs", "src/control/state/child.rs"]);
+    let program = files(&[
+        ("src/bin/fabricast/main.rs", "mod get;\nfn main() { get::run() }\npub struct Exit;\n"),
+        ("src/bin/fabricast/get.rs", "use crate::Exit;\npub fn run() {}\n"),
+    ]);
+    found(&cycles(&program), &["src/bin/fabricast/main.rs", "src/bin/fabricast/get.rs"]);
+    let node = files(&[("src/node/a.rs", "use super::b::B;\n"), ("src/node/b.rs", "use super::a::A;\n")]);
+    found(&cycles(&node), &[]);
+    assert_eq!(import_cycles(&node, &[]).len(), 2);
+}
+
+#[test]
+fn imports_in_one_direction_are_no_cycle() {
+    let files = [
+        // It hands on what its child defines, and says its name as that of a module, in a test and in a comment.
+        (
+            "src/layout/mod.rs",
+            "mod part;\npub use part::Part;\npub struct Whole; // Part\n#[cfg(test)]\nmod tests { use super::Part; }\n",
+        ),
+        (
+            "src/layout/part.rs",
+            "use super::{Whole, other};\nuse super::other::Other as O;\npub struct Part(Whole, O);\nfn f() { other::g() }\n",
+        ),
+        ("src/layout/other.rs", "use std::fmt;\nuse crate::id::Part;\npub struct Other;\npub fn g() {}\n"),
+        ("src/layout/tests.rs", "use super::part::Part;\n"),
+        ("src/id.rs", "pub struct Part;\n"),
+    ];
+    let sources: Vec<Source> = files.iter().map(|(path, text)| Source::new(path, text)).collect();
+    found(&import_cycles(&sources, &[]), &[]);
+}
+
+#[test]
 fn provider_names_are_found() {
     let text = "use crate::fabric::{self, Endpoint, shm::Shm};\nfn f() { fabric::verbs::open() }\n";
     found(&provider_names(&source("src/publisher.rs", text)), &["src/publisher.rs:1", "src/publisher.rs:2"]);

@@ -26,6 +26,10 @@ pub(crate) struct NamedPath {
     pub(crate) segments: Vec<String>,
     /// Whether it begins with `::`, so that it names another crate.
     pub(crate) is_absolute: bool,
+    /// The name that a `use` gives to it in this file.
+    pub(crate) name: Option<String>,
+    /// Whether that `use` hands it on to other files: `pub use`.
+    pub(crate) is_handed_on: bool,
     /// Where it stands in the file.
     pub(crate) at: usize,
 }
@@ -114,7 +118,7 @@ impl Source {
         let inside = self.path.strip_prefix("src/").unwrap_or(&self.path);
         let inside = inside.strip_suffix(".rs").unwrap_or(inside);
         let mut module: Vec<String> = inside.split('/').map(str::to_owned).collect();
-        if matches!(module.last().map(String::as_str), Some("mod" | "lib")) {
+        if matches!(module.last().map(String::as_str), Some("mod" | "lib" | "main")) {
             module.pop();
         }
         for index in 0..self.tokens.len() {
@@ -130,6 +134,10 @@ impl Source {
     pub(crate) fn resolved(&self, path: &NamedPath) -> Option<Vec<String>> {
         let mut segments = path.segments.iter().peekable();
         let mut module = match segments.peek().map(|segment| segment.as_str()) {
+            // The program is a crate of its own.
+            Some("crate") if self.path.starts_with("src/bin/") => {
+                self.module(path.at).into_iter().take(2).collect()
+            }
             Some("crate") => Vec::new(),
             Some("self" | "super") => self.module(path.at),
             _ => return None,
@@ -151,7 +159,13 @@ impl Source {
         let mut index = 0;
         while let Some(token) = self.tokens.get(index) {
             index = if token.text == "use" && self.word(index + 1) != Some("<") {
-                self.use_tree(index + 1, &[], &mut paths)
+                let first = paths.len();
+                let after = self.use_tree(index + 1, &[], &mut paths);
+                let before = index.checked_sub(1).and_then(|before| self.word(before));
+                // The parenthesis is that of `pub(crate)`.
+                let is_handed_on = matches!(before, Some("pub" | ")"));
+                paths.iter_mut().skip(first).for_each(|path| path.is_handed_on = is_handed_on);
+                after
             } else if token.is_word() && !self.continues_path(index) {
                 let (path, after) = self.plain_path(index);
                 if path.segments.len() > 1 {
@@ -163,6 +177,16 @@ impl Source {
             };
         }
         paths
+    }
+
+    /// Whether code of this file that is not for tests says this name anywhere but in a `use` or the declaration of a module.
+    pub(crate) fn says(&self, name: &str) -> bool {
+        let mut in_use = false;
+        self.tokens.iter().any(|token| {
+            in_use = token.text == "use" || (in_use && token.text != ";");
+            let is_said = token.text == name && !in_use && !self.is_test(token.at);
+            is_said && self.word_before(token.at) != Some("mod")
+        })
     }
 
     /// Whether the name stands for a module of this crate in this file: it is declared or imported here.
@@ -211,7 +235,8 @@ impl Source {
 
     fn plain_path(&self, index: usize) -> (NamedPath, usize) {
         let is_absolute = index.checked_sub(1).and_then(|before| self.word(before)) == Some("::");
-        let mut path = NamedPath { segments: Vec::new(), is_absolute, at: self.at(index) };
+        let (segments, at) = (Vec::new(), self.at(index));
+        let mut path = NamedPath { segments, is_absolute, name: None, is_handed_on: false, at };
         let mut index = index;
         while let Some(token) = self.tokens.get(index).filter(|token| token.is_word()) {
             path.segments.push(token.text.clone());
@@ -228,6 +253,7 @@ impl Source {
     fn use_tree(&self, index: usize, stem: &[String], paths: &mut Vec<NamedPath>) -> usize {
         let start = if self.word(index) == Some("::") { index + 1 } else { index };
         let (path, mut index) = self.plain_path(start);
+        let mut name = None;
         let mut segments = stem.to_vec();
         segments.extend(path.segments);
         match self.word(index) {
@@ -245,14 +271,19 @@ impl Source {
                 segments.push("*".to_owned());
                 index += 1;
             }
-            Some("as") => index += 2,
+            Some("as") => {
+                name = self.word(index + 1).map(str::to_owned);
+                index += 2;
+            }
             _ => {}
         }
         if segments.len() > 1 {
             // `a::{self}` is `a`.
             segments.pop_if(|segment| segment == "self");
         }
-        paths.push(NamedPath { segments, is_absolute: path.is_absolute && stem.is_empty(), at: path.at });
+        let name = name.or_else(|| segments.last().cloned());
+        let is_absolute = path.is_absolute && stem.is_empty();
+        paths.push(NamedPath { segments, is_absolute, name, is_handed_on: false, at: path.at });
         index
     }
 

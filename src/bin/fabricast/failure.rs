@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::fmt::{self, Display};
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::process::ExitCode;
 
 #[cfg(feature = "verbs")]
@@ -111,16 +110,13 @@ impl Failure {
         }
     }
 
-    /// Adds advice for an address that leads to no RDMA device on most hosts.
+    /// Adds the advice that there is for an address where nobody is reached.
     pub(crate) fn at(self, address: &Address) -> Self {
-        let Address::Rdma { host, .. } = address else { return self };
-        let is_loopback = host.parse::<IpAddr>().map_or(host == "localhost", |address| address.is_loopback());
-        match self {
-            Self::Told { exit: exit @ Exit::Unreachable, sentence } if is_loopback => {
-                let what = "use the address of an RDMA interface (`rdma link` and `ip address` show them)";
-                Self::new(exit, format!("{sentence}; {host} is rarely the address of an RDMA device: {what}"))
+        match (self, address.advice()) {
+            (Self::Told { exit: exit @ Exit::Unreachable, sentence }, Some(advice)) => {
+                Self::new(exit, format!("{sentence}; {advice}"))
             }
-            other => other,
+            (other, _) => other,
         }
     }
 
@@ -247,10 +243,6 @@ impl From<ReceiveError> for Failure {
 fn of_fabric(error: &FabricError, tried: &dyn Display) -> Failure {
     let exit = match error {
         FabricError::NodeGone { .. } => Exit::Gone,
-        FabricError::NoSuchNode { address: address @ Address::Rdma { .. } } => {
-            let what = "check host and port, and that its program serves RDMA there";
-            return Failure::new(Exit::Unreachable, format!("{tried}no node listens at {address}: {what}"));
-        }
         FabricError::RuntimeDirectory { .. } | FabricError::NameLocked { .. } => Exit::Local,
         FabricError::Memory(source) => of_memory(source),
         #[cfg(feature = "verbs")]
@@ -432,7 +424,7 @@ mod tests {
         let target: Target = "rdma://10.0.0.9:9999/t".parse().unwrap();
         let source = FabricError::NoSuchNode { address: target.address.clone() };
         let failure = Failure::from(SubscriberError::Unreachable { target, source });
-        let expected = "cannot subscribe to rdma://10.0.0.9:9999/t: no node listens at rdma://10.0.0.9:9999: check host \
+        let expected = "cannot subscribe to rdma://10.0.0.9:9999/t: no node listens at rdma://10.0.0.9:9999; check host \
                         and port, and that its program serves RDMA there";
         assert_eq!((failure.exit(), failure.to_string().as_str()), (Exit::Unreachable, expected));
         let hint =

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clap::Args;
-use fabricast::{Address, Counter, Delivery, Fact, LogStart, NodeName, Target, TopicReport, Unit};
+use fabricast::{Counter, Delivery, Fact, LogStart, NodeName, Target, TopicReport, Unit};
 use serde::Serialize;
 
 use super::clock;
@@ -41,7 +41,7 @@ pub(crate) struct Arguments {
 /// A report with the node it belongs to.
 #[derive(Debug, Serialize)]
 struct NodeReport<'a> {
-    node: Option<&'a NodeName>,
+    node: Option<NodeName>,
     #[serde(flatten)]
     report: &'a TopicReport,
 }
@@ -55,10 +55,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     drop(subscriber);
     let mut out = io::stdout().lock();
     if arguments.json {
-        let node = match &arguments.target.address {
-            Address::Shm(node) => Some(node),
-            _ => None,
-        };
+        let node = arguments.target.address.node();
         json_line(&mut out, &NodeReport { node, report: &report })?;
     } else {
         print(&mut out, &arguments.target, &report)?;

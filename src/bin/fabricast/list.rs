@@ -97,15 +97,15 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 
 /// What the node at this address says. A failure where there is nothing to be listed.
 fn one(node: &Node, address: &Address) -> Result<Found, Failure> {
-    match (directory(node, address), address) {
+    match (directory(node, address), address.node()) {
         (Ok(directory), _) => Ok(Found { node: directory.node, answer: Ok(directory.topics) }),
-        (Err(error), Address::Shm(name)) => match Failure::from(error) {
+        (Err(error), Some(name)) => match Failure::from(error) {
             failure if matches!(failure.exit(), Exit::Hung | Exit::Gone) => {
-                Ok(Found { node: name.clone(), answer: Err(failure) })
+                Ok(Found { node: name, answer: Err(failure) })
             }
             failure => Err(failure),
         },
-        (Err(error), _) => Err(error.into()),
+        (Err(error), None) => Err(error.into()),
     }
 }
 
@@ -146,7 +146,7 @@ fn all(node: &Node) -> Result<Vec<Found>, Failure> {
 /// Asks nodes until none is left.
 fn ask(node: &Node, work: &Receiver<NodeListing>) -> Vec<Found> {
     let found = |listing: NodeListing| {
-        let address = Address::Shm(listing.node.clone());
+        let address = Address::shm(&listing.node);
         let answer = match listing.alive {
             true => directory(node, &address),
             false => Err(FabricError::NodeGone { address }.into()),

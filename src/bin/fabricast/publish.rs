@@ -401,17 +401,17 @@ fn open_publisher<P: Payload<Borrowed = [u8]>>(
 
 /// The node that is published from.
 fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<Node, Failure> {
-    match (address, &arguments.node) {
-        (Address::Shm(name), None) => setting.node(Some(name)),
-        (Address::Shm(name), Some(_)) => {
-            Err(Failure::usage(format!("shm:{name} names the node already: leave --node out")))
+    match (&address.node(), &arguments.node, address.port()) {
+        (Some(name), None, _) => setting.node(Some(name)),
+        (Some(_), Some(_), _) => {
+            Err(Failure::usage(format!("{address} names the node already: leave --node out")))
         }
-        (_, Some(name)) => setting.rdma_node(name, address),
-        (Address::Rdma { port, .. }, None) => {
-            let name = format!("rdma-{port}").parse().map_err(Failure::usage)?;
+        (None, Some(name), _) => setting.rdma_node(name, address),
+        (None, None, Some(port)) => {
+            let name = format!("{}-{port}", address.scheme()).parse().map_err(Failure::usage)?;
             setting.rdma_node(&name, address)
         }
-        (_, None) => Err(Failure::usage(format!("{address} needs --node NAME"))),
+        (None, None, None) => Err(Failure::usage(format!("{address} needs --node NAME"))),
     }
 }
 

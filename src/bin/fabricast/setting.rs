@@ -68,16 +68,20 @@ impl Setting {
         Ok(builder.open()?)
     }
 
+    /// Opens a node under this name, that others find by RDMA too if there is an address for that.
+    pub(crate) fn named_node(&self, name: &str, rdma: Option<&Address>) -> Result<Node, Failure> {
+        let name = name.parse().map_err(Failure::usage)?;
+        rdma.map_or_else(|| self.node(Some(&name)), |address| self.rdma_node(&name, address))
+    }
+
     /// Opens a node to look at this address. Nothing is made for it: where there is no runtime directory, there is no node.
     pub(crate) fn reader(&self, address: &Address) -> Result<Node, Failure> {
         let place = self.place();
-        match address {
-            Address::Shm(_) if is_absent(&place) => Err(Failure::new(
-                Exit::Unreachable,
-                format!("no node listens at {address}: {}", no_nodes(&place)),
-            )),
-            _ => self.node(None),
+        if address.is_local() && is_absent(&place) {
+            let sentence = format!("no node listens at {address}: {}", no_nodes(&place));
+            return Err(Failure::new(Exit::Unreachable, sentence));
         }
+        self.node(None)
     }
 
     /// The runtime directory.
@@ -126,7 +130,7 @@ impl Setting {
     /// Refuses a delivery that the connection does not have.
     pub(crate) fn check_delivery(&self, address: &Address, delivery: Delivery) -> Result<(), Failure> {
         if (self.rdma_connect, delivery) == (Connect::TcpUnreliable, Delivery::Pull)
-            && matches!(address, Address::Rdma { .. })
+            && address.scheme() == "rdma"
         {
             let instead =
                 "omit --rdma-connect, or use `fabricast watch --delivery push` or `fabricast tail --push`";

@@ -151,7 +151,8 @@ proptest! {
         kind in 0..19_u16,
         body in proptest::collection::vec(prop_oneof![3 => Just(0_u8), 1 => any::<u8>()], 0..160),
     ) {
-        use crate::control::frame::{Frame, VERSION};
+        use crate::control::frame::Frame;
+        use crate::control::message::VERSION;
         let bytes = Frame { version: VERSION, kind, body: &body }.emit();
         if let Ok(message) = codec::decode(&bytes) {
             prop_assert_eq!(codec::encode(&message), bytes);

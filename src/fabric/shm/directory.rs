@@ -200,7 +200,7 @@ impl RuntimeDirectory {
         }
         match self.find()? {
             Some(directory) => Ok(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()).into()),
-            None => Err(FabricError::NoSuchNode { address: Address::Shm(node.clone()) }),
+            None => Err(FabricError::NoSuchNode { address: Address::shm(node) }),
         }
     }
 

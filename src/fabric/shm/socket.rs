@@ -15,10 +15,11 @@ use rustix::net::{
 
 use super::background::{Background, Closing, Deferred, FILES_ROOM, files};
 use super::directory::Claim;
-use super::{ShmOffer, ShmRegistered};
+use super::one_sided::{ShmOffer, ShmRegistered};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{
-    Address, Connection, FabricError, Listener, Offer, Prepared, Received, Registration, RemoteKey, Sent,
+    Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Placement, Prepared,
+    Received, Registration, RemoteKey, Sent,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -74,7 +75,7 @@ impl Listener for ShmListener {
     }
 
     fn addresses(&self) -> Vec<Address> {
-        vec![Address::Shm(self.node.clone())]
+        vec![Address::shm(&self.node)]
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
@@ -88,11 +89,11 @@ impl ShmConnection {
         Self { socket, background: background.clone() }
     }
 
-    /// Connects to the socket at this path. Blocks for up to `patience` while the backlog is full; `EAGAIN` if it
+    /// Connects to the socket at this path. Blocks for up to `timeout` while the backlog is full; `EAGAIN` if it
     /// stays full.
-    pub(super) fn connect(path: &Path, patience: Duration, background: &Background) -> Result<Self, Errno> {
+    pub(super) fn connect(path: &Path, timeout: Duration, background: &Background) -> Result<Self, Errno> {
         let address = SocketAddrUnix::new(path)?;
-        let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(patience));
+        let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(timeout));
         loop {
             let left_ns = deadline_ns.saturating_sub(SystemClock.monotonic_ns());
             let flags = if left_ns == 0 { SocketFlags::NONBLOCK } else { SocketFlags::empty() };
@@ -186,12 +187,8 @@ impl Connection for ShmConnection {
         Ok(Received::Message { len: received.bytes, offer })
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
-    fn shares_memory(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { placement: Placement::Words, shares_memory: true, is_dialled_to_write: false }
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
@@ -202,6 +199,11 @@ impl Connection for ShmConnection {
 
     /// A mapping cannot be taken back: it stays with the peer until that gives it up.
     fn withdraw(&mut self, _registration: &Registration) {}
+
+    /// A bell in shared memory wakes with less.
+    fn datagrams(&self) -> Option<&dyn Datagrams> {
+        None
+    }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())

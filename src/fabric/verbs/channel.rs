@@ -29,98 +29,70 @@ use super::error::VerbsError;
 use super::opened::Devices;
 use crate::fabric::{FabricError, Group};
 
-/// Bytes in front of a received datagram: where it came from, and where it went.
-const HEADER_LEN: usize = 40;
-
-/// Whether a queue pair can be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Health {
-    /// It can.
-    Well,
-    /// A work request has failed: it gives back what it has, and is then started again.
-    Failing,
-    /// It could not be started again.
-    Broken,
-}
-
 /// The channels that one process sends to.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Channels {
+    devices: Arc<Devices>,
     /// The group of all of them. Otherwise one by chance for each.
     group: Option<Group>,
     senders: Mutex<Vec<(Ipv4Addr, Weak<VerbsChannelSender>)>>,
 }
 
 impl Channels {
-    /// None yet. All will use this group, if there is one.
-    pub(super) fn new(group: Option<Group>) -> Self {
-        Self { group, senders: Mutex::default() }
+    /// None yet, over these devices. All will use this group, if there is one.
+    pub(super) fn new(devices: &Arc<Devices>, group: Option<Group>) -> Arc<Self> {
+        Arc::new(Self { devices: Arc::clone(devices), group, senders: Mutex::default() })
     }
 
     /// The channel of a local address. `None` where datagrams cannot be sent.
-    fn sender(
-        &self,
-        address: Ipv4Addr,
-        devices: &Devices,
-    ) -> Result<Option<Arc<VerbsChannelSender>>, FabricError> {
+    pub(super) fn sender(&self, address: Ipv4Addr) -> Result<Option<Arc<VerbsChannelSender>>, FabricError> {
         let mut senders = self.senders.lock();
         let known = senders.iter().find(|(of, _)| *of == address).and_then(|(_, sender)| sender.upgrade());
         if known.is_some() {
             return Ok(known);
         }
-        let Some(site) = Site::open(address, devices)? else { return Ok(None) };
+        let Some(site) = Site::open(address, &self.devices)? else { return Ok(None) };
         let group = self.group.map_or_else(random_group, |group| Ok(group.address()))?;
         let sender = Arc::new(VerbsChannelSender::open(site, group)?);
         senders.retain(|(of, sender)| *of != address && sender.strong_count() > 0);
         senders.push((address, Arc::downgrade(&sender)));
         Ok(Some(sender))
     }
-}
 
-/// The channel of a local address. `None` where datagrams cannot be sent.
-pub(super) fn sender(
-    address: Ipv4Addr,
-    devices: &Devices,
-) -> Result<Option<Arc<VerbsChannelSender>>, FabricError> {
-    devices.channels().sender(address, devices)
-}
-
-/// The way from the channel of a local address to a receiver of this peer's.
-pub(super) fn unicast(
-    ticket: &[u8],
-    (address, peer): (Ipv4Addr, Ipv4Addr),
-    devices: &Devices,
-) -> Result<VerbsUnicastSender, FabricError> {
-    let sender = sender(address, devices)?;
-    let sender =
-        sender.ok_or(VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" })?;
-    sender.unicast(peer, ticket)
-}
-
-/// Begins to join the channel of a peer, with this local address and that one of the peer.
-pub(super) fn join(
-    ticket: &[u8],
-    (address, peer): (Ipv4Addr, Ipv4Addr),
-    devices: &Devices,
-) -> Result<VerbsChannelReceiver, FabricError> {
-    let ticket = ChannelTicket::parse(ticket)?;
-    if ticket.sender != peer {
-        let why = "it names another host than its connection comes from";
-        return Err(VerbsError::BadTicket { why }.into());
+    /// The way from the channel of a local address to a receiver of this peer's.
+    pub(super) fn unicast(
+        &self,
+        ticket: &[u8],
+        (address, peer): (Ipv4Addr, Ipv4Addr),
+    ) -> Result<VerbsUnicastSender, FabricError> {
+        let sender = self.sender(address)?;
+        let sender =
+            sender.ok_or(VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" })?;
+        sender.unicast(peer, ticket)
     }
-    let site = Site::open(address, devices)?;
-    let site = site.ok_or(VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" })?;
-    VerbsChannelReceiver::open(site, ticket)
+
+    /// Begins to join the channel of a peer, with this local address and that one of the peer.
+    pub(super) fn join(
+        &self,
+        ticket: &[u8],
+        (address, peer): (Ipv4Addr, Ipv4Addr),
+    ) -> Result<VerbsChannelReceiver, FabricError> {
+        let ticket = ChannelTicket::parse(ticket)?;
+        if ticket.sender != peer {
+            let why = "it names another host than its connection comes from";
+            return Err(VerbsError::BadTicket { why }.into());
+        }
+        let site = Site::open(address, &self.devices)?;
+        let site =
+            site.ok_or(VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" })?;
+        VerbsChannelReceiver::open(site, ticket)
+    }
 }
 
 /// A group of the block for local use (RFC 2365), except for what others use of it.
 fn random_group() -> Result<Ipv4Addr, FabricError> {
-    let [a, b, ..] = random()?.to_le_bytes();
+    let [a, b, ..] = crate::random::number().map_err(FabricError::no_random)?.to_le_bytes();
     Ok(Ipv4Addr::new(239, 255, 1 + a % 254, b))
-}
-
-fn random() -> Result<u64, FabricError> {
-    crate::random::number().map_err(|source| FabricError::System { what: "draw a random number", source })
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use super::channel;
+use super::channel::Channels;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::handshake::{Counter, ExchangedLink};
@@ -16,8 +16,8 @@ use super::session::Session;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::several::together;
 use crate::fabric::{
-    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Prepared, Received,
-    Registration, Sent, UnicastSender,
+    Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError, Listener,
+    Prepared, Received, Registration, Sent, UnicastSender,
 };
 
 /// How often a port is chosen that must be free for two ways to connect.
@@ -31,13 +31,14 @@ const NO_CHANNEL: VerbsError = VerbsError::NoChannel { why: "it is not between I
 pub(super) struct VerbsConnection {
     session: Arc<Session>,
     service: Arc<Service>,
+    channels: Arc<Channels>,
 }
 
 impl VerbsConnection {
     /// The connection that owns this session.
-    pub(super) fn new(session: Arc<Session>, service: &Arc<Service>) -> Self {
+    pub(super) fn new(session: Arc<Session>, service: &Arc<Service>, channels: &Arc<Channels>) -> Self {
         service.attend(&session);
-        Self { session, service: Arc::clone(service) }
+        Self { session, service: Arc::clone(service), channels: Arc::clone(channels) }
     }
 }
 
@@ -54,16 +55,8 @@ impl Connection for VerbsConnection {
         received
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        false
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        self.session.writes_may_be_lost()
-    }
-
-    fn is_dialled_to_write(&self) -> bool {
-        self.session.is_dialled_to_write()
+    fn capabilities(&self) -> Capabilities {
+        self.session.capabilities()
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
@@ -74,23 +67,29 @@ impl Connection for VerbsConnection {
         self.session.withdraw(registration);
     }
 
-    fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
-        let Some((near, _)) = self.session.addresses()? else { return Ok(None) };
-        Ok(channel::sender(near, self.session.devices())?.map(|sender| sender as _))
-    }
-
-    fn unicast_sender(&self, return_ticket: &[u8]) -> Result<Arc<dyn UnicastSender>, FabricError> {
-        let addresses = self.session.addresses()?.ok_or(NO_CHANNEL)?;
-        Ok(Arc::new(channel::unicast(return_ticket, addresses, self.session.devices())?))
-    }
-
-    fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
-        let addresses = self.session.addresses()?.ok_or(NO_CHANNEL)?;
-        Ok(Box::new(channel::join(ticket, addresses, self.session.devices())?))
+    fn datagrams(&self) -> Option<&dyn Datagrams> {
+        Some(self)
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
         Some(self.session.wait_handle())
+    }
+}
+
+impl Datagrams for VerbsConnection {
+    fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
+        let Some((near, _)) = self.session.addresses()? else { return Ok(None) };
+        Ok(self.channels.sender(near)?.map(|sender| sender as _))
+    }
+
+    fn unicast_sender(&self, return_ticket: &[u8]) -> Result<Arc<dyn UnicastSender>, FabricError> {
+        let addresses = self.session.addresses()?.ok_or(NO_CHANNEL)?;
+        Ok(Arc::new(self.channels.unicast(return_ticket, addresses)?))
+    }
+
+    fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
+        let addresses = self.session.addresses()?.ok_or(NO_CHANNEL)?;
+        Ok(Box::new(self.channels.join(ticket, addresses)?))
     }
 }
 
@@ -113,6 +112,7 @@ pub(super) struct VerbsListener {
     counter_is_next: bool,
     devices: Arc<Devices>,
     service: Arc<Service>,
+    channels: Arc<Channels>,
 }
 
 impl VerbsListener {
@@ -121,12 +121,13 @@ impl VerbsListener {
         at: &SocketAddr,
         devices: &Arc<Devices>,
         service: &Arc<Service>,
+        channels: &Arc<Channels>,
     ) -> Result<Self, FabricError> {
         let (reception, counter) = listen_both(at, devices)?;
         let readable = together(&[reception.channel().as_fd(), counter.wait_handle()])?;
         service.start()?;
-        let (devices, service) = (Arc::clone(devices), Arc::clone(service));
-        Ok(Self { reception, counter, readable, counter_is_next: false, devices, service })
+        let (devices, service, channels) = (Arc::clone(devices), Arc::clone(service), Arc::clone(channels));
+        Ok(Self { reception, counter, readable, counter_is_next: false, devices, service, channels })
     }
 
     fn accept_managed(&self) -> Result<Option<Box<dyn Connection>>, FabricError> {
@@ -151,7 +152,7 @@ impl VerbsListener {
         endpoint: Option<Arc<Endpoint>>,
     ) -> Result<Box<dyn Connection>, FabricError> {
         let session = Session::new(&self.devices, link, endpoint)?;
-        Ok(Box::new(VerbsConnection::new(session, &self.service)))
+        Ok(Box::new(VerbsConnection::new(session, &self.service, &self.channels)))
     }
 }
 
@@ -167,7 +168,7 @@ fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(Reception, Counter
             break;
         }
     }
-    Err(FabricError::AddressInUse { address: Address::Rdma { host: at.ip().to_string(), port: at.port() } })
+    Err(FabricError::AddressInUse { address: Address::rdma(*at) })
 }
 
 impl Listener for VerbsListener {
@@ -183,7 +184,7 @@ impl Listener for VerbsListener {
 
     fn addresses(&self) -> Vec<Address> {
         let Some(at) = self.reception.address() else { return Vec::new() };
-        let rdma = |ip: std::net::IpAddr| Address::Rdma { host: ip.to_string(), port: at.port() };
+        let rdma = |ip| Address::rdma(SocketAddr::new(ip, at.port()));
         if at.ip().is_unspecified() {
             return ip_addresses().into_iter().map(rdma).collect();
         }

@@ -14,7 +14,7 @@ use super::error::VerbsError;
 use super::sys::{
     Context, Gid, GidKind, LinkLayer, MemoryRegion, PortAttributes, ProtectionDomain, RemoteAccess, SysError,
 };
-use crate::fabric::Address;
+use crate::fabric::{Address, FabricError};
 use crate::memory::Region;
 
 /// The variable that names the device, and perhaps its port: `mlx5_0` or `mlx5_0:1`.
@@ -27,6 +27,11 @@ const KERNEL_LIST: &str = "/sys/class/infiniband";
 const DEVICE_FILES: &str = "/dev/infiniband";
 /// Addresses of a port that an error lists.
 const GIDS_SHOWN_MAX: usize = 6;
+/// The bits of a region's address that are the same for its device as for the process, so that a device can use large
+/// pages as the processor does.
+const SAME_MASK: u64 = (1 << 21) - 1;
+/// The bits of a region's address that are chosen by chance.
+const RANDOM_MASK: u64 = ((1 << 62) - 1) & !SAME_MASK;
 
 /// The device, port and address that were chosen.
 #[derive(Debug)]
@@ -305,8 +310,20 @@ fn explain_by(error: SysError, view: &KernelView) -> VerbsError {
     }
 }
 
-/// Registers a region with a device, if this process may lock as much memory.
+/// Registers a region in a protection domain, at an address by chance. To guess it takes a peer a connection each time.
 pub(super) fn register(
+    domain: &Arc<ProtectionDomain>,
+    region: &Arc<Region>,
+    remote: RemoteAccess,
+    local_write: bool,
+) -> Result<MemoryRegion, FabricError> {
+    let random = crate::random::number().map_err(FabricError::no_random)?;
+    let iova = random & RANDOM_MASK | region.base().addr().get() as u64 & SAME_MASK;
+    Ok(register_at(domain, region, iova, remote, local_write)?)
+}
+
+/// Registers a region with a device, if this process may lock as much memory.
+pub(super) fn register_at(
     domain: &Arc<ProtectionDomain>,
     region: &Arc<Region>,
     iova: u64,

@@ -3,6 +3,7 @@
 //! All that is posted and all that completes passes here, under one lock. The completions of sends are taken by whoever
 //! looks for one of them; those of receives wake whoever waits for messages.
 
+mod batch;
 mod flight;
 mod frame;
 
@@ -11,18 +12,19 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-pub(super) use self::flight::{Flight, Posted};
+pub(super) use self::batch::Posted;
+pub(super) use self::flight::Flight;
 pub(super) use self::frame::Arrival;
+use super::device;
 use super::error::Failure;
 use super::opened::OpenDevice;
-use super::region;
 use super::sys::{
     CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair,
     QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags, Status, SysError, WorkCompletion,
 };
 use super::work::{BatchId, WorkTable};
 use crate::clock::{Clock, SystemClock};
-use crate::fabric::{Exposure, FabricError};
+use crate::fabric::{Exposure, FabricError, Placement};
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::sync::atomic::{AtomicU32, Ordering};
@@ -91,7 +93,6 @@ struct State {
 struct Lent {
     to_read: u32,
     to_write: u32,
-    to_exchange: u32,
 }
 
 /// What a batch keeps until it is complete.
@@ -114,7 +115,7 @@ impl Endpoint {
         let context = domain.context();
         let buffers = usize::from(RECEIVES + SEND_BUFFERS);
         let frames = Arc::new(Region::allocate(buffers * FRAME_LEN, Protection::PeersWrite)?);
-        let frames = Arc::new(region::register(domain, &frames, RemoteAccess::None, true)?);
+        let frames = Arc::new(device::register(domain, &frames, RemoteAccess::None, true)?);
         let owns_domain = !Arc::ptr_eq(domain, &device.serving);
         let send_channel = owns_domain.then(|| CompletionChannel::create(context)).transpose();
         let send_channel = send_channel?;
@@ -186,6 +187,11 @@ impl Endpoint {
     /// Whether what it sends arrives. Otherwise it carries no frames, and reads nothing.
     pub(super) fn is_reliable(&self) -> bool {
         self.queue_pair.kind() == QueuePairKind::Rc
+    }
+
+    /// How writes over it appear, in both directions.
+    pub(super) fn placement(&self) -> Placement {
+        if self.is_reliable() { Placement::Writes } else { Placement::Lossy }
     }
 
     /// Lets no further one-sided operation begin: the connection was dropped.
@@ -362,14 +368,13 @@ impl Lent {
         match exposure {
             Exposure::Read => &mut self.to_read,
             Exposure::Write => &mut self.to_write,
-            Exposure::Exchange => &mut self.to_exchange,
         }
     }
 
     /// What a queue pair allows for them. One that is not reliable has no reads.
     fn flags(self, is_reliable: bool) -> RemoteFlags {
-        let read = self.to_read > 0 || (self.to_exchange > 0 && is_reliable);
-        RemoteFlags { read, write: self.to_write + self.to_exchange > 0 }
+        let write = self.to_write > 0;
+        RemoteFlags { read: self.to_read > 0 || (write && is_reliable), write }
     }
 }
 

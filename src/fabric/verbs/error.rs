@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::sys::{Status, SysError, WorkCompletion};
-use crate::fabric::FabricError;
 
 /// What can go wrong with RDMA.
 #[derive(Debug, thiserror::Error)]
@@ -295,12 +294,6 @@ impl From<SysError> for VerbsError {
     }
 }
 
-impl From<SysError> for FabricError {
-    fn from(error: SysError) -> Self {
-        Self::Verbs(error.into())
-    }
-}
-
 /// Why the work requests of a queue pair fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
@@ -341,11 +334,5 @@ impl Failure {
             Self::Completion { status: Status::RetryExceeded, .. } => VerbsError::NoAnswer,
             Self::Completion { status, vendor } => VerbsError::Failed { status: status.to_string(), vendor },
         })
-    }
-}
-
-impl From<Failure> for FabricError {
-    fn from(failure: Failure) -> Self {
-        failure.error().map_or(Self::Closed, Self::Verbs)
     }
 }

@@ -43,8 +43,7 @@ pub(super) enum Rejection {
 impl Greeting {
     /// A greeting by chance.
     pub(super) fn new(writes: bool) -> Result<Self, FabricError> {
-        let nonce = crate::random::number();
-        let nonce = nonce.map_err(|source| FabricError::System { what: "draw a random number", source })?;
+        let nonce = crate::random::number().map_err(FabricError::no_random)?;
         Ok(Self { nonce, writes })
     }
 

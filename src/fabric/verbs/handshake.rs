@@ -318,8 +318,7 @@ impl Near {
         if endpoint.is_reliable() {
             endpoint.begin_to_receive()?;
         }
-        let random = crate::random::number();
-        let random = random.map_err(|source| FabricError::System { what: "draw a random number", source })?;
+        let random = crate::random::number().map_err(FabricError::no_random)?;
         let end = End {
             kind,
             lid: device.port_attributes.lid,
@@ -498,7 +497,7 @@ mod tests {
     #[test]
     fn nobody_at_an_address_is_told_as_such() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let address = Address::Rdma { host: free.ip().to_string(), port: free.port() };
+        let address = Address::rdma(free);
         let dialled =
             ExchangedLink::dial(&address, (QueuePairKind::Rc, false), &Devices::new(Wish::default()), 0);
         let error = dialled.and_then(|mut link| outcome(&mut link, 0)).unwrap_err();

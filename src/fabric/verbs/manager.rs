@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::NAME;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::greeting::{Greeting, Rejection};
@@ -14,9 +13,12 @@ use super::sys::{
     CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace, QueuePairKind, QueuePairPlan,
     SysError,
 };
+use crate::fabric::rdma::SCHEME;
 use crate::fabric::{Address, FabricError};
 use crate::limits;
 
+/// The provider's name.
+const NAME: &str = "verbs";
 /// How long an acknowledgement may take: 67 ms. With [`RETRY_COUNT`] a host that is gone is noticed in half a second.
 pub(super) const ACK_TIMEOUT: u8 = 14;
 /// How often a packet is sent again. Not 7: some devices would never give up.
@@ -310,9 +312,8 @@ impl Reception {
     /// Listens at a local address.
     pub(super) fn open(at: &SocketAddr, devices: &Devices) -> Result<Self, FabricError> {
         let in_use = |error: SysError| {
-            let address = Address::Rdma { host: at.ip().to_string(), port: at.port() };
             if error.is_address_in_use() {
-                return FabricError::AddressInUse { address };
+                return FabricError::AddressInUse { address: Address::rdma(*at) };
             }
             let explained = if error.is_no_address() { super::device::no_device_at(at.ip()) } else { None };
             explained.map_or_else(|| error.into(), FabricError::from)
@@ -352,11 +353,12 @@ impl Reception {
 
 /// The address of a host: an IPv4 one if there is one, since every RDMA interface has those.
 pub(super) fn resolve(address: &Address) -> Result<SocketAddr, FabricError> {
-    let Address::Rdma { host, port } = address else {
+    let Some(host) = address.host().filter(|_| address.part(&SCHEME).is_some()) else {
         return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
     };
-    let unknown = |source| VerbsError::UnknownHost { host: host.clone(), source };
-    let found: Vec<SocketAddr> = (host.as_str(), *port).to_socket_addrs().map_err(unknown)?.collect();
+    let unknown = |source| VerbsError::UnknownHost { host: host.to_owned(), source };
+    let place = (host, address.port().unwrap_or_default());
+    let found: Vec<SocketAddr> = place.to_socket_addrs().map_err(unknown)?.collect();
     let chosen = found.iter().find(|address| address.is_ipv4()).or_else(|| found.first());
     chosen.copied().ok_or_else(|| unknown(std::io::ErrorKind::NotFound.into()).into())
 }

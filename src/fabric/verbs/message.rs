@@ -182,7 +182,7 @@ impl Descriptor {
     fn flags(&self) -> u8 {
         match self.exposure {
             Exposure::Read => REGION,
-            Exposure::Write | Exposure::Exchange => REGION | WRITABLE,
+            Exposure::Write => REGION | WRITABLE,
         }
     }
 

@@ -32,11 +32,14 @@ mod work;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 pub use error::VerbsError;
 
+use self::channel::Channels;
 use self::connection::{VerbsConnection, VerbsListener};
 use self::device::Wish;
+use self::error::Failure;
 use self::handshake::ExchangedLink;
 use self::link::Link;
 use self::manager::ManagedLink;
@@ -44,16 +47,14 @@ use self::opened::Devices;
 use self::region::VerbsRegistered;
 use self::service::Service;
 use self::session::Session;
-use self::sys::QueuePairKind;
+use self::sys::{QueuePairKind, SysError};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Group, Listener, NodeEntry, RdmaConnect, Registration,
+    Address, Connection, Exposure, Fabric, FabricError, Group, Intent, Listener, NodeEntry, RdmaConnect,
+    Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
-
-/// The provider's name.
-const NAME: &str = "verbs";
 
 /// What a user says about RDMA.
 #[derive(Clone, Debug, Default)]
@@ -72,35 +73,23 @@ pub(crate) struct VerbsFabric {
     listen: Option<SocketAddr>,
     connect: RdmaConnect,
     devices: Arc<Devices>,
+    channels: Arc<Channels>,
     service: Arc<Service>,
 }
 
 impl VerbsFabric {
     /// The provider with these settings.
     pub(crate) fn new(config: VerbsConfig) -> Result<Self, FabricError> {
-        let devices = Devices::new(Wish::from_environment(None)?).with_group(config.notice_group);
-        let devices = Arc::new(devices);
+        let devices = Arc::new(Devices::new(Wish::from_environment(None)?));
+        let channels = Channels::new(&devices, config.notice_group);
         let service = Service::new(&devices)?;
         let listen = config.listen.map(|address| manager::resolve(&address)).transpose()?;
-        Ok(Self { listen, connect: config.connect, devices, service })
+        Ok(Self { listen, connect: config.connect, devices, channels, service })
     }
 
     /// Listens at this address, whatever the settings say.
     pub(crate) fn listen_at(&self, at: &SocketAddr) -> Result<Box<dyn Listener>, FabricError> {
-        Ok(Box::new(VerbsListener::open(at, &self.devices, &self.service)?))
-    }
-
-    /// Begins to connect to a node; `writes` tells it that regions are to be written that it lends.
-    fn dial_for(&self, address: &Address, writes: bool) -> Result<Box<dyn Connection>, FabricError> {
-        let (devices, now_ns) = (&self.devices, SystemClock.monotonic_ns());
-        let exchanged = |kind| ExchangedLink::dial(address, (kind, writes), devices, now_ns);
-        let link: Box<dyn Link> = match self.connect {
-            RdmaConnect::Manager => Box::new(ManagedLink::dial(address, writes, devices, now_ns)?),
-            RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
-            RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
-        };
-        let session = Session::new(&self.devices, link, None)?;
-        Ok(Box::new(VerbsConnection::new(session, &self.service)))
+        Ok(Box::new(VerbsListener::open(at, &self.devices, &self.service, &self.channels)?))
     }
 }
 
@@ -109,12 +98,22 @@ impl Fabric for VerbsFabric {
         self.listen_at(&self.listen.ok_or(VerbsError::NoListenAddress)?)
     }
 
-    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        self.dial_for(address, false)
-    }
-
-    fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        self.dial_for(address, true)
+    /// The session waits for the peer's answer, within a deadline of its own.
+    fn dial(
+        &self,
+        address: &Address,
+        intent: Intent,
+        _: Duration,
+    ) -> Result<Box<dyn Connection>, FabricError> {
+        let (writes, devices, now_ns) = (intent == Intent::Write, &self.devices, SystemClock.monotonic_ns());
+        let exchanged = |kind| ExchangedLink::dial(address, (kind, writes), devices, now_ns);
+        let link: Box<dyn Link> = match self.connect {
+            RdmaConnect::Manager => Box::new(ManagedLink::dial(address, writes, devices, now_ns)?),
+            RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
+            RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
+        };
+        let session = Session::new(&self.devices, link, None)?;
+        Ok(Box::new(VerbsConnection::new(session, &self.service, &self.channels)))
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
@@ -131,6 +130,18 @@ impl Fabric for VerbsFabric {
 
     fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
         Ok(Vec::new())
+    }
+}
+
+impl From<SysError> for FabricError {
+    fn from(error: SysError) -> Self {
+        Self::Verbs(error.into())
+    }
+}
+
+impl From<Failure> for FabricError {
+    fn from(failure: Failure) -> Self {
+        failure.error().map_or(Self::Closed, Self::Verbs)
     }
 }
 

@@ -4,14 +4,15 @@ use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
+use super::device;
 use super::endpoint::{Endpoint, Flight, INLINE_LEN_MAX, Posted};
 use super::error::VerbsError;
 use super::message::Descriptor;
-use super::region::{self, VerbsRegistered};
+use super::region::VerbsRegistered;
 use super::sys::{MemoryRegion, Operation, Remote, RemoteAccess, Slice};
 use crate::fabric::{
-    ByteRange, Completion, Exposure, FabricError, Offer, Registration, RemoteRead, RemoteWrite, Revocation,
-    Write, check_bounds, check_writes,
+    ByteRange, Completion, Exposure, FabricError, Offer, Placement, Registration, RemoteRead, RemoteWrite,
+    Revocation, Write, check_bounds, check_writes,
 };
 use crate::limits;
 use crate::memory::{MemoryError, Protection, Region, WORD};
@@ -51,7 +52,7 @@ impl Offer for VerbsOffer {
         self.check(Exposure::Read, "the peer lent it to be written", len_min)?;
         let Self { endpoint, remote } = *self;
         let mirror = Arc::new(Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
-        let target = region::register(endpoint.domain(), &mirror, RemoteAccess::None, true)?;
+        let target = device::register(endpoint.domain(), &mirror, RemoteAccess::None, true)?;
         let (target, flight) = (Arc::new(target), Arc::default());
         Ok(Box::new(VerbsRead { endpoint, remote, target, flight, is_waiting: false, waiting: Vec::new() }))
     }
@@ -60,9 +61,9 @@ impl Offer for VerbsOffer {
         self.check(Exposure::Write, "the peer lets it only be read", len_min)?;
         let Self { endpoint, remote } = *self;
         let (flight, source, waiting) = (Arc::default(), Weak::new(), VecDeque::new());
-        let (is_reliable, endpoint) = (endpoint.is_reliable(), Arc::downgrade(&endpoint));
+        let (placement, endpoint) = (endpoint.placement(), Arc::downgrade(&endpoint));
         let (len, fetching) = (len_min, Fetching::default());
-        Ok(Box::new(VerbsWrite { endpoint, is_reliable, remote, len, flight, source, waiting, fetching }))
+        Ok(Box::new(VerbsWrite { endpoint, placement, remote, len, flight, source, waiting, fetching }))
     }
 }
 
@@ -135,7 +136,7 @@ struct VerbsWrite {
     /// The session's: a publisher may hold this for as long as it publishes nothing, and the queue pair must not stay for
     /// that.
     endpoint: Weak<Endpoint>,
-    is_reliable: bool,
+    placement: Placement,
     remote: Descriptor,
     /// Bytes that were agreed.
     len: usize,
@@ -241,7 +242,7 @@ impl VerbsWrite {
             Some(target) => target,
             None => {
                 let region = Arc::new(Region::allocate(WORD, Protection::PeersRead)?);
-                let registered = region::register(endpoint.domain(), &region, RemoteAccess::None, true)?;
+                let registered = device::register(endpoint.domain(), &region, RemoteAccess::None, true)?;
                 target.insert(Arc::new(registered))
             }
         };
@@ -289,7 +290,7 @@ impl RemoteWrite for VerbsWrite {
     }
 
     fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
-        if !self.is_reliable {
+        if self.placement == Placement::Lossy {
             return Err(FabricError::Access { why: "an unreliable connection only pushes" });
         }
         check_bounds(common_len(self.len, self.remote.len), [ByteRange { offset, len: WORD }].into_iter())?;
@@ -299,12 +300,8 @@ impl RemoteWrite for VerbsWrite {
         fetched
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        false
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        !self.is_reliable
+    fn placement(&self) -> Placement {
+        self.placement
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {

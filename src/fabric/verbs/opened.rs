@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::channel::Channels;
 use super::device::{Device, Wish, ip_address};
 use super::error::VerbsError;
 use super::sys::{Context, LinkLayer, ProtectionDomain, SysError};
-use crate::fabric::{FabricError, Group};
+use crate::fabric::FabricError;
 use crate::limits;
 
 /// A device in use, and what it can do.
@@ -59,23 +58,12 @@ pub(super) struct Devices {
     /// Which of them may be used.
     wish: Wish,
     opened: Mutex<Vec<Arc<OpenDevice>>>,
-    channels: Channels,
 }
 
 impl Devices {
     /// None yet; later any, or only the one that is wished for.
     pub(super) fn new(wish: Wish) -> Self {
-        Self { wish, opened: Mutex::default(), channels: Channels::default() }
-    }
-
-    /// With the multicast group of all channels that are sent to, if there is one.
-    pub(super) fn with_group(self, group: Option<Group>) -> Self {
-        Self { channels: Channels::new(group), ..self }
-    }
-
-    /// The channels that are sent to over them.
-    pub(super) fn channels(&self) -> &Channels {
-        &self.channels
+        Self { wish, opened: Mutex::default() }
     }
 
     /// The local address to dial a peer from: that of the device that is wished for, if it has one of this kind.

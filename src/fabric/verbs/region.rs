@@ -4,30 +4,12 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
+use super::device;
 use super::endpoint::Endpoint;
 use super::message::Descriptor;
 use super::sys::{MemoryRegion, ProtectionDomain, RemoteAccess};
 use crate::fabric::{Exposure, FabricError, Registered};
 use crate::memory::Region;
-
-/// The bits of a region's address that are the same for its device as for the process, so that a device can use large
-/// pages as the processor does.
-const SAME_MASK: u64 = (1 << 21) - 1;
-/// The bits of a region's address that are chosen by chance.
-const RANDOM_MASK: u64 = ((1 << 62) - 1) & !SAME_MASK;
-
-/// Registers a region in a protection domain, at an address by chance. To guess it takes a peer a connection each time.
-pub(super) fn register(
-    domain: &Arc<ProtectionDomain>,
-    region: &Arc<Region>,
-    remote: RemoteAccess,
-    local_write: bool,
-) -> Result<MemoryRegion, FabricError> {
-    let random = crate::random::number()
-        .map_err(|source| FabricError::System { what: "draw a random number", source })?;
-    let iova = random & RANDOM_MASK | region.base().addr().get() as u64 & SAME_MASK;
-    Ok(super::device::register(domain, region, iova, remote, local_write)?)
-}
 
 /// What the provider keeps of a registered region.
 #[derive(Debug)]
@@ -154,9 +136,8 @@ impl VerbsRegistered {
         let access = match self.exposure {
             Exposure::Read => RemoteAccess::Read,
             Exposure::Write => RemoteAccess::Write,
-            Exposure::Exchange => RemoteAccess::Exchange,
         };
-        Ok(Arc::new(register(domain, &self.region, access, false)?))
+        Ok(Arc::new(device::register(domain, &self.region, access, false)?))
     }
 }
 

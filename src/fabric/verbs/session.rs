@@ -19,7 +19,9 @@ use super::one_sided::VerbsOffer;
 use super::opened::Devices;
 use super::region::VerbsRegistered;
 use crate::fabric::several::together;
-use crate::fabric::{FabricError, Offer, Prepared, Received, Registration, RemoteKey, Sent, Waker};
+use crate::fabric::{
+    Capabilities, FabricError, Offer, Placement, Prepared, Received, Registration, RemoteKey, Sent, Waker,
+};
 use crate::limits;
 use crate::memory::WORD;
 
@@ -247,19 +249,11 @@ impl Session {
         }
     }
 
-    /// Whether a write over it may never arrive. False as long as it does not stand.
-    pub(super) fn writes_may_be_lost(&self) -> bool {
-        self.endpoint.get().is_some_and(|endpoint| !endpoint.is_reliable())
-    }
-
-    /// The devices of its fabric.
-    pub(super) fn devices(&self) -> &Devices {
-        &self.devices
-    }
-
-    /// Whether the peer has dialled, to write regions that this end lends it.
-    pub(super) fn is_dialled_to_write(&self) -> bool {
-        self.state.lock().link.is_dialled_to_write()
+    /// What it is capable of. Known as soon as the endpoint is made.
+    pub(super) fn capabilities(&self) -> Capabilities {
+        let placement = self.endpoint.get().map_or_else(Placement::default, |endpoint| endpoint.placement());
+        let is_dialled_to_write = self.state.lock().link.is_dialled_to_write();
+        Capabilities { placement, shares_memory: false, is_dialled_to_write }
     }
 
     /// The owner is gone. What was sent is still delivered, if that can be done in time.

@@ -11,6 +11,7 @@
 mod address_handle;
 mod completion;
 mod context;
+mod identifier;
 mod manager;
 mod queue_pair;
 mod region;
@@ -29,9 +30,8 @@ pub(super) use context::PortState;
 pub(super) use context::{
     AsyncEventKind, Context, Gid, GidKind, LinkLayer, PortAttributes, ProtectionDomain,
 };
-pub(super) use manager::{
-    CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, JoinedGroup, Membership, PortSpace,
-};
+pub(super) use identifier::EventChannel;
+pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, JoinedGroup, Membership, PortSpace};
 #[cfg(test)]
 use queue_pair::QueuePairState;
 pub(super) use queue_pair::{QueuePair, QueuePairKind, QueuePairPlan, RemoteFlags, RtrPlan, RtsPlan};

@@ -60,13 +60,13 @@ impl World {
     fn new() -> Self {
         let (near, far, at) = (fabric(), fabric(), address());
         let listener = far.listen_at(&at).unwrap();
-        Self { near, far, listener, at: Address::Rdma { host: at.ip().to_string(), port: at.port() } }
+        Self { near, far, listener, at: Address::rdma(at) }
     }
 
     /// Both ends of one more connection.
     fn connect(&mut self) -> (Box<dyn Connection>, Box<dyn Connection>) {
-        let (near, far) = (self.near.dial(&self.at).unwrap(), self.accept());
-        assert!(!near.is_dialled_to_write() && !far.is_dialled_to_write());
+        let (near, far) = (self.near.dial(&self.at, Intent::Read, Duration::ZERO).unwrap(), self.accept());
+        assert!(!near.capabilities().is_dialled_to_write && !far.capabilities().is_dialled_to_write);
         (near, far)
     }
 
@@ -76,8 +76,8 @@ impl World {
 
     /// Both ends of one more connection, dialled to write.
     fn connect_to_write(&mut self) -> (Box<dyn Connection>, Box<dyn Connection>) {
-        let (near, far) = (self.near.dial_to_write(&self.at).unwrap(), self.accept());
-        assert!(!near.is_dialled_to_write() && far.is_dialled_to_write());
+        let (near, far) = (self.near.dial(&self.at, Intent::Write, Duration::ZERO).unwrap(), self.accept());
+        assert!(!near.capabilities().is_dialled_to_write && far.capabilities().is_dialled_to_write);
         (near, far)
     }
 
@@ -146,7 +146,7 @@ fn end(of: &mut dyn Connection) -> Result<(), FabricError> {
 fn registered(fabric: &VerbsFabric, len: usize, exposure: Exposure) -> Registration {
     let protection = match exposure {
         Exposure::Read => Protection::PeersRead,
-        Exposure::Write | Exposure::Exchange => Protection::PeersWrite,
+        Exposure::Write => Protection::PeersWrite,
     };
     fabric.register(&Arc::new(Region::allocate(len, protection).unwrap()), exposure).unwrap()
 }
@@ -573,10 +573,10 @@ fn a_dial_into_the_void_ends_in_time() {
     let at = address();
     let std::net::IpAddr::V4(ip) = at.ip() else { panic!("the device is to have an IPv4 address: {at:?}") };
     let [a, b, c, _] = ip.octets();
-    let nobody = Address::Rdma { host: format!("{a}.{b}.{c}.199"), port: at.port() };
+    let nobody = Address::rdma(SocketAddr::new([a, b, c, 199].into(), at.port()));
     one_of_three(|| {
         let begun_ns = SystemClock.monotonic_ns();
-        let mut near = fabric().dial(&nobody).unwrap();
+        let mut near = fabric().dial(&nobody, Intent::Read, Duration::ZERO).unwrap();
         assert_eq!(near.send(b"anybody?", None).unwrap(), Sent::Done);
         // The handle wakes whoever waits for the answer that does not come.
         wait(&[near.wait_handle().unwrap()], &[], Duration::from_secs(20)).unwrap();

@@ -10,8 +10,8 @@ use crate::clock::{Clock, SystemClock};
 use crate::control::{ClientEvent, ClientSession, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, FabricError, Offer, Prepared, Received, Registration,
-    RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
+    Address, Capabilities, Completion, Connection, Datagrams, Exposure, FabricError, Offer, Placement,
+    Prepared, Received, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::{Delivery, KindOptions, NodeName};
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
@@ -81,12 +81,8 @@ impl RemoteWrite for Stalled {
         Ok(Some(0))
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        false
+    fn placement(&self) -> Placement {
+        Placement::Words
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
@@ -134,8 +130,12 @@ impl Connection for Peer {
         Ok(Received::Message { len: message.bytes.len(), offer })
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { placement: Placement::Words, ..Capabilities::default() }
+    }
+
+    fn datagrams(&self) -> Option<&dyn Datagrams> {
+        None
     }
 
     fn prepare(&self, _: &Arc<Registration>) -> Result<Prepared, FabricError> {
@@ -208,12 +208,8 @@ impl RemoteWrite for Copied {
         Ok(Some(u64::MAX))
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        false
+    fn placement(&self) -> Placement {
+        Placement::Words
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
@@ -283,12 +279,8 @@ impl RemoteWrite for Standing {
         Ok(Some(self.0.load(Ordering::Relaxed)))
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        false
+    fn placement(&self) -> Placement {
+        Placement::Words
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
@@ -324,7 +316,7 @@ impl Stopped {
         assert!(topic.lend(remote, &closed, KindOptions::default(), &driver.serving.room));
         topic.wake();
         let memory = || Region::allocate(BELL_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
-        let bell = topic.notices().bell(|| core.fabric().register(&memory(), Exposure::Exchange)).unwrap();
+        let bell = topic.notices().bell(|| core.fabric().register(&memory(), Exposure::Write)).unwrap();
         let mut stopped = Self { network, driver, publisher, topic, closed, taken, bell };
         (0..10).for_each(|_| _ = stopped.turns(20_000_000));
         (0..1000).for_each(|_| stopped.publish());

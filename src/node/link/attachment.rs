@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::hearing::Hearing;
 use super::{Answer, LinkAttachment, LinkError, LinkState, LinkUse, Parting};
 use crate::control::{NoticeChannel, SubscriberCounts};
-use crate::fabric::{Exposure, FabricError, Prepared, Registration};
+use crate::fabric::{Exposure, FabricError, Placement, Prepared, Registration};
 use crate::memory::Region;
 use crate::repository::SubscriberStats;
 use crate::subscriber::{Attachment, Ear, End, Granted, Source};
@@ -25,10 +25,10 @@ impl LinkAttachment {
 
     /// Where the publisher's writes to this region are received.
     pub(in crate::node) fn landing(&self, region: Arc<Region>) -> Source {
-        let connection = &self.link.state.lock().connection;
-        let may_lose = connection.writes_may_be_lost();
-        let is_mapped = connection.writes_words_in_order();
-        if is_mapped { Source::Mapped(region) } else { Source::Landing { region, may_lose } }
+        match self.link.state.lock().connection.capabilities().placement {
+            Placement::Words => Source::Mapped(region),
+            placement => Source::Landing { region, may_lose: placement == Placement::Lossy },
+        }
     }
 
     /// Asks to be told of what the topic publishes.

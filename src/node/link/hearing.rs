@@ -36,7 +36,8 @@ impl Hearing {
 
     /// Begins to join a channel of the peer's.
     fn join(connection: &dyn Connection, channel: &NoticeChannel) -> Result<Self, FabricError> {
-        let receiver = connection.join_channel(channel.ticket.as_bytes())?;
+        let no_datagrams = FabricError::Access { why: "this medium has no datagrams" };
+        let receiver = connection.datagrams().ok_or(no_datagrams)?.join_channel(channel.ticket.as_bytes())?;
         let receiver = Arc::new(NoticeReceiver::new(receiver, channel.channel));
         Ok(Self { channel: channel.channel, receiver, is_told: false, due_ns: 0 })
     }

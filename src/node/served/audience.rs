@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use crate::control::{Heard, NoticeChannel, NoticesBy, Ticket};
 use crate::event::Event;
-use crate::fabric::{Connection, Exposure, FabricError, UnicastSender};
+use crate::fabric::{Connection, Datagrams, Exposure, FabricError, UnicastSender};
 use crate::id::{Delivery, NodeName};
 use crate::limits;
 use crate::memory::{Protection, Region};
@@ -62,7 +62,7 @@ impl Audience {
             return Ok(NoticesBy::Nothing);
         }
         let notices = attachment.topic.notices();
-        if connection.shares_memory() {
+        if connection.capabilities().shares_memory {
             let bell = notices.bell(|| {
                 let region = Arc::new(Region::allocate(BELL_LEN, Protection::PeersWrite)?);
                 serving.core.fabric().register(&region, Exposure::Write)
@@ -71,7 +71,8 @@ impl Audience {
             return Ok(NoticesBy::Bell);
         }
         // What is written to the peer's own memory it sees there.
-        let channel = if attachment.delivery == Delivery::Pull { connection.channel_sender()? } else { None };
+        let datagrams = connection.datagrams().filter(|_| attachment.delivery == Delivery::Pull);
+        let channel = datagrams.map(|datagrams| datagrams.channel_sender()).transpose()?.flatten();
         let Some(channel) = channel else { return Ok(NoticesBy::Nothing) };
         let sender = serving.senders.of(channel, &attachment.topic)?;
         let listener = notices.listen(&sender)?;
@@ -107,11 +108,12 @@ impl Audience {
             (self.sender, self.heard_ns) = (None, None);
         }
         let Some((sender, heard_ns)) = self.sender.as_ref().zip(self.heard_ns) else { return };
+        let Some(datagrams) = connection.datagrams() else { return };
         if self.alone.is_some() || now_ns.saturating_sub(heard_ns) < limits::NOTICE_UNHEARD_NS {
             return;
         }
         self.heard_ns = Some(now_ns);
-        match reach_alone(connection, sender, self.return_ticket.as_bytes()) {
+        match reach_alone(datagrams, sender, self.return_ticket.as_bytes()) {
             Ok(alone) => self.alone = Some(alone),
             // It looks by its own timer, and it is tried again later.
             Err(error) => {
@@ -140,11 +142,11 @@ impl Audience {
 
 /// Has notices sent alone to the receiver at the other end that has this ticket.
 fn reach_alone(
-    connection: &dyn Connection,
+    datagrams: &dyn Datagrams,
     sender: &NoticeSender,
     return_ticket: &[u8],
 ) -> Result<Arc<dyn UnicastSender>, NoticeError> {
-    let alone = connection.unicast_sender(return_ticket)?;
+    let alone = datagrams.unicast_sender(return_ticket)?;
     sender.add_unicast(Arc::clone(&alone))?;
     Ok(alone)
 }

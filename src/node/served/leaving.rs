@@ -112,7 +112,8 @@ impl Served {
             let topic = &attachment.topic;
             // It fails when the session has ended meanwhile: then there is nobody to be told.
             let _ = self.session.topic_ended(id, topic.newest().get());
-            let is_mapped = self.connection.shares_memory() && !self.outbox.has(topic.registration());
+            let is_mapped =
+                self.connection.capabilities().shares_memory && !self.outbox.has(topic.registration());
             let is_fetched = attachment.delivery == Delivery::Pull && !is_mapped;
             let until_ns = now_ns.saturating_add(limits::ENDED_GRACE_NS);
             let kept = is_fetched.then(|| Kept { topic: Arc::clone(topic), until_ns });
@@ -123,7 +124,7 @@ impl Served {
 
     /// Keeps nothing for a peer that has mapped it, which it has as soon as the grant has gone.
     pub(super) fn forget_mapped(&mut self) {
-        if !self.connection.shares_memory() {
+        if !self.connection.capabilities().shares_memory {
             return;
         }
         for ended in self.ended.values_mut() {

@@ -9,8 +9,8 @@ use super::*;
 use crate::control::{ClientEvent, ClientSession, EndReason, SubscriberCounts};
 use crate::event::EventSink;
 use crate::fabric::{
-    Completion, NothingToRevoke, Prepared, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation,
-    Sent, Write,
+    Capabilities, Completion, Datagrams, NothingToRevoke, Placement, Prepared, Registration, RemoteKey,
+    RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::{Delivery, KindOptions};
 use crate::node::Node;
@@ -40,10 +40,8 @@ pub(in crate::node) struct Line {
     error: Option<fn() -> FabricError>,
     /// It takes no messages.
     is_full: bool,
-    /// The peer has dialled to write.
-    is_dialled_to_write: bool,
-    /// The peer maps the memory that it reads.
-    shares_memory: bool,
+    /// What it is capable of.
+    capabilities: Capabilities,
     /// What has to be done before a region can be sent.
     unprepared: Option<fn() -> Result<(), FabricError>>,
 }
@@ -83,16 +81,12 @@ impl Connection for Scripted {
         Ok(Received::Message { len: message.len(), offer })
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
+    fn capabilities(&self) -> Capabilities {
+        self.0.lock().capabilities
     }
 
-    fn shares_memory(&self) -> bool {
-        self.0.lock().shares_memory
-    }
-
-    fn is_dialled_to_write(&self) -> bool {
-        self.0.lock().is_dialled_to_write
+    fn datagrams(&self) -> Option<&dyn Datagrams> {
+        None
     }
 
     fn prepare(&self, _: &Arc<Registration>) -> Result<Prepared, FabricError> {
@@ -137,12 +131,8 @@ impl RemoteWrite for Failing {
         Ok(Some(0))
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        false
+    fn placement(&self) -> Placement {
+        Placement::Words
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
@@ -240,7 +230,7 @@ fn a_message_that_is_too_long_is_the_fault_of_the_peer() {
 #[test]
 fn who_has_dialled_to_write_is_not_served() {
     let mut setup = Setup::new();
-    setup.line.lock().is_dialled_to_write = true;
+    setup.line.lock().capabilities.is_dialled_to_write = true;
     let events = setup.turn(None);
     let refused = |event: &Result<_, ControlError>| {
         matches!(event, Err(ControlError::Refused { reason: RefuseReason::NotPermitted, .. }))
@@ -355,7 +345,7 @@ fn a_peer_that_ends_before_it_is_answered_ends_in_good_order() {
 #[test]
 fn a_peer_that_is_granted_a_topic_after_its_end_on_the_same_host_need_not_detach() {
     let mut setup = Setup::new();
-    setup.line.lock().shares_memory = true;
+    setup.line.lock().capabilities.shares_memory = true;
     let publisher = setup.node.state_publisher::<Raw>("t").open().unwrap();
     setup.turn(None);
     setup.client.attach("t".parse().unwrap(), Delivery::Pull, None, KindOptions::default()).unwrap();

@@ -7,8 +7,8 @@ use serde::ser::Error;
 
 use super::super::EncodeError;
 use super::super::guard::elements_max;
-use super::super::plan::{Leaf, Plan, ShapePlan, Step, TypePlan};
-use super::Checked;
+use super::super::plan::Plan;
+use super::super::step::{Leaf, ShapePlan, Step, TypePlan};
 use crate::limits;
 
 /// One value on its way into its bytes.
@@ -39,11 +39,10 @@ impl<'p> Check<'p> {
         Self { plan, elements: Cell::new(0), flaw: RefCell::new(None), is_failed: Cell::new(false) }
     }
 
-    /// The value, which is checked while it is serialized.
+    /// The place of the whole value.
     #[inline]
-    pub(in super::super) fn value<'v, T: ?Sized>(&'p self, value: &'v T) -> Checked<'p, &'v T> {
-        let place = Place { check: self, step: &self.plan.root, depth_left: limits::SCHEMA_DEPTH_MAX };
-        Checked { inner: value, place }
+    pub(super) fn root(&'p self) -> Place<'p> {
+        Place { check: self, step: &self.plan.root, depth_left: limits::SCHEMA_DEPTH_MAX }
     }
 
     /// What ended the encoding, if it was a check.

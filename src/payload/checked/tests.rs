@@ -6,13 +6,13 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-use super::super::{EncodeError, Encoding, Payload, Schema, bincode};
+use super::super::{EncodeError, Encoding, Payload, Schema, bincode, quick};
 
 /// Encodes a value into memory of its own, and as a publisher does.
 fn encode<S: Serialize>(value: &S, schema: &Schema) -> Result<Vec<u8>, EncodeError> {
     let encoded = bincode::encode_checked(value, schema.plan());
     let mut out = [0; 4096];
-    let published = bincode::encode(value, schema.plan(), &mut out);
+    let published = quick::encode(value, schema.plan(), &mut out);
     assert_eq!(published.map(|len| out[..len].to_vec()), encoded);
     encoded
 }
@@ -258,7 +258,7 @@ fn values_that_drop_the_error_of_a_part_are_refused() {
         for again in [false, true] {
             let value = Dropping { again, gives_up: true, ..value };
             let mut out = [0; 4096];
-            let published = bincode::encode(&value, schema.plan(), &mut out);
+            let published = quick::encode(&value, schema.plan(), &mut out);
             assert!(published.is_err(), "{value:?}: {:?}", published.map(|len| out[..len].to_vec()));
             assert!(encode(&value, &schema).is_err(), "{value:?}");
         }

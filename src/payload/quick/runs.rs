@@ -1,11 +1,33 @@
 //! A schema as hashes of what a `Serialize` that fits it calls.
 
-use super::super::plan::{Leaf, Plan, ShapePlan, Step, TypePlan};
-use super::Stopped;
+use std::fmt::{self, Display};
+
+use serde::ser::Error;
+
+use super::super::step::{Leaf, ShapePlan, Step, TypePlan};
 use crate::limits;
 
 /// Elements from which on those of an array are checked one by one, not all in one hash.
 pub(super) const ARRAY_LEN_MIN: usize = 33;
+
+/// The value is not what the schema has, or does not fit, or its `Serialize` gave up.
+#[derive(Debug)]
+pub(in super::super) struct Stopped;
+
+impl Display for Stopped {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("not encoded")
+    }
+}
+
+impl std::error::Error for Stopped {}
+
+impl Error for Stopped {
+    #[cold]
+    fn custom<T: Display>(_: T) -> Self {
+        Self
+    }
+}
 
 /// The bodies of a schema. A body is a row of runs, each of which ends at an [`Op`]: all calls of a run are in one hash.
 ///
@@ -139,10 +161,10 @@ impl Each {
 }
 
 impl Runs {
-    pub(in super::super) fn new(plan: &Plan, known: &[usize]) -> Option<Self> {
-        let types = plan.types.iter().map(|_| Progress::Unseen).collect();
-        let mut maker = Maker { plan, known, types, runs: Vec::new(), variants: Vec::new() };
-        let (root, depth) = maker.only(&plan.root, 0)?;
+    pub(in super::super) fn new(root: &Step, types: &[TypePlan], known: &[usize]) -> Option<Self> {
+        let progress = types.iter().map(|_| Progress::Unseen).collect();
+        let mut maker = Maker { types, known, progress, runs: Vec::new(), variants: Vec::new() };
+        let (root, depth) = maker.only(root, 0)?;
         (depth <= limits::SCHEMA_DEPTH_MAX).then(|| Self {
             runs: maker.runs.into(),
             variants: maker.variants.into(),
@@ -208,10 +230,10 @@ enum Progress {
 }
 
 struct Maker<'p> {
-    plan: &'p Plan,
+    types: &'p [TypePlan],
     /// The shortest encoding of each type.
     known: &'p [usize],
-    types: Vec<Progress>,
+    progress: Vec<Progress>,
     runs: Vec<Run>,
     variants: Vec<Variant>,
 }
@@ -253,13 +275,13 @@ impl Maker<'_> {
     }
 
     fn named(&mut self, number: usize, above: usize) -> Option<Piece> {
-        let progress = self.types.get_mut(number)?;
+        let progress = self.progress.get_mut(number)?;
         match progress {
             Progress::Done(piece) => return Some(*piece),
             Progress::Begun => return None,
             Progress::Unseen => *progress = Progress::Begun,
         }
-        let piece = match self.plan.types.get(number)? {
+        let piece = match self.types.get(number)? {
             TypePlan::Struct(ShapePlan::Unit) => Piece { call: Call::Leaf(Leaf::Unit), depth: 0 },
             TypePlan::Struct(ShapePlan::Newtype(step)) => {
                 let inside = self.piece(step, above)?;
@@ -271,7 +293,7 @@ impl Maker<'_> {
             }
             TypePlan::Enum(variants) => self.variants(variants, above)?,
         };
-        *self.types.get_mut(number)? = Progress::Done(piece);
+        *self.progress.get_mut(number)? = Progress::Done(piece);
         Some(piece)
     }
 

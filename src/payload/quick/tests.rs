@@ -9,6 +9,7 @@ use serde::ser::{
 use super::super::format::{Field, Format, Named, Shape, Variant};
 use super::super::plan::Plan;
 use super::super::{EncodeError, Payload, bincode};
+use super::encode_quick;
 use crate::limits;
 use crate::testkit::random::{Random, amount, each_seed};
 
@@ -209,7 +210,7 @@ fn quick<T: Serialize>(value: &T, plan: &Plan) -> Option<Vec<u8>> {
     // As much as the exact check takes, and some where it refuses the value.
     let room = bincode::encode_checked(value, plan).map_or(1 << 20, |bytes| bytes.len());
     let mut out = vec![0; room];
-    bincode::encode_quick(value, plan.runs.as_ref()?, &mut out).ok().map(|len| out[..len].to_vec())
+    encode_quick(value, plan.runs.as_ref()?, &mut out).ok().map(|len| out[..len].to_vec())
 }
 
 /// Thousands of random schemas, values of them and values that depart from them: what passes here passes the exact check, with

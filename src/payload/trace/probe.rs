@@ -8,8 +8,8 @@ use serde::de::{
 };
 
 use super::super::format::{Field, Format, Shape};
-use super::Tracer;
 use super::leaves::{Leaves, Len};
+use super::tracer::Tracer;
 
 /// How deep a pass may go. A type has to be nested this deep, not a value: a pass goes into each once, and once more to end it.
 const DEPTH_MAX: usize = 256;

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{Payload, Schema, SchemaError};
 use super::*;
+use crate::limits;
 
 fn text<T: Payload>() -> String {
     T::schema().unwrap().to_string()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::fabric::{FabricError, NothingToRevoke, RemoteWrite, Revocation, WakeQueue};
+use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, WakeQueue};
 use crate::id::KindOptions;
 use crate::id::NodeName;
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MAX};
@@ -153,12 +153,13 @@ impl RemoteWrite for Wire {
         Ok(Some(0))
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        self.0.lock().has_word_order
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        self.0.lock().loss_once_in.is_some()
+    fn placement(&self) -> Placement {
+        let sink = self.0.lock();
+        match (sink.has_word_order, sink.loss_once_in) {
+            (true, _) => Placement::Words,
+            (false, None) => Placement::Writes,
+            (false, Some(_)) => Placement::Lossy,
+        }
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {

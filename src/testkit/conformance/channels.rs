@@ -2,23 +2,30 @@
 
 use std::sync::Arc;
 
-use super::{Harness, Pair, accepted, message, name, send, until};
-use crate::fabric::{ChannelReceiver, ChannelSender, Connection, DatagramReach, FabricError, Sent};
+use super::{Harness, Pair, accepted, dial, message, name, send, until};
+use crate::fabric::{
+    ChannelReceiver, ChannelSender, Connection, DatagramReach, Datagrams, FabricError, Sent,
+};
 use crate::limits;
 
 /// The channel of the far end, whose near end has said something. `None` where there are no datagrams.
 fn channel(harness: &dyn Harness, pair: &mut Pair) -> Option<Arc<dyn ChannelSender>> {
     send(harness, &mut *pair.near, b"hello", None);
     message(harness, &mut *pair.far);
-    let sender = pair.far.channel_sender().expect("the connection stands");
-    let Some(sender) = sender else {
-        pair.near.join_channel(b"a ticket").expect_err("there are no channels");
-        pair.far.unicast_sender(b"a ticket").expect_err("there are no channels");
+    let far = pair.far.datagrams()?;
+    let Some(sender) = far.channel_sender().expect("the connection stands") else {
+        datagrams(&*pair.near).join_channel(b"a ticket").expect_err("there are no channels");
+        far.unicast_sender(b"a ticket").expect_err("there are no channels");
         return None;
     };
     assert!((1..=limits::CHANNEL_TICKET_LEN_MAX).contains(&sender.ticket().len()));
     assert!(sender.datagram_len_max() >= 256);
     Some(sender)
+}
+
+/// The datagrams of a medium that has them.
+fn datagrams(connection: &dyn Connection) -> &dyn Datagrams {
+    connection.datagrams().expect("it has datagrams")
 }
 
 /// Sends a datagram, as soon as there is room.
@@ -30,7 +37,7 @@ fn multicast(harness: &dyn Harness, sender: &dyn ChannelSender, datagram: &[u8])
 
 /// Sends a datagram to one receiver, as soon as there is room.
 fn unicast(harness: &dyn Harness, far: &dyn Connection, to: &dyn ChannelReceiver, datagram: &[u8]) {
-    let sender = far.unicast_sender(to.return_ticket()).expect("the receiver is at the other end");
+    let sender = datagrams(far).unicast_sender(to.return_ticket()).expect("the receiver is at the other end");
     until(harness, "room for a datagram", || {
         (sender.send(datagram).expect("the receiver is there") == Sent::Done).then_some(())
     });
@@ -61,10 +68,11 @@ fn next(harness: &dyn Harness, receiver: &mut dyn ChannelReceiver) -> Came {
 pub(crate) fn datagrams_come_to_all_who_have_joined(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let Some(sender) = channel(harness, &mut pair) else { return };
-    let mut receivers: Vec<_> =
-        (0..3).map(|_| pair.near.join_channel(sender.ticket()).expect("the ticket is one")).collect();
+    let mut receivers: Vec<_> = (0..3)
+        .map(|_| datagrams(&*pair.near).join_channel(sender.ticket()).expect("the ticket is one"))
+        .collect();
     // A sender that joins its own channel is a receiver like all others.
-    receivers.push(pair.far.join_channel(sender.ticket()).expect("the ticket is one"));
+    receivers.push(datagrams(&*pair.far).join_channel(sender.ticket()).expect("the ticket is one"));
     receivers.iter_mut().for_each(|receiver| joined(harness, &*sender, &mut **receiver));
     let longest = vec![7; sender.datagram_len_max()];
     for datagram in [b"one".as_slice(), &longest, b"three"] {
@@ -84,7 +92,8 @@ pub(crate) fn datagrams_come_to_all_who_have_joined(harness: &dyn Harness, _: u6
 pub(crate) fn one_receiver_is_reached_alone(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let Some(sender) = channel(harness, &mut pair) else { return };
-    let join = |near: &dyn Connection| near.join_channel(sender.ticket()).expect("the ticket is one");
+    let join =
+        |near: &dyn Connection| datagrams(near).join_channel(sender.ticket()).expect("the ticket is one");
     let (mut alone, mut other) = (join(&*pair.near), join(&*pair.near));
     assert!((1..=limits::CHANNEL_TICKET_LEN_MAX).contains(&alone.return_ticket().len()));
     joined(harness, &*sender, &mut *other);
@@ -93,7 +102,9 @@ pub(crate) fn one_receiver_is_reached_alone(harness: &dyn Harness, _: u64) {
     multicast(harness, &*sender, b"all");
     assert_eq!(next(harness, &mut *other), (b"all".to_vec(), DatagramReach::Multicast));
     // Nobody is there any more, and nobody minds.
-    let gone = pair.far.unicast_sender(alone.return_ticket()).expect("the receiver is at the other end");
+    let gone = datagrams(&*pair.far)
+        .unicast_sender(alone.return_ticket())
+        .expect("the receiver is at the other end");
     drop(alone);
     gone.send(b"anybody?").expect("a datagram may be lost");
 }
@@ -101,33 +112,38 @@ pub(crate) fn one_receiver_is_reached_alone(harness: &dyn Harness, _: u64) {
 pub(crate) fn nothing_is_sent_to_another_host_than_the_peers(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let Some(sender) = channel(harness, &mut pair) else { return };
-    let receiver = pair.near.join_channel(sender.ticket()).expect("the ticket is one");
+    let receiver = datagrams(&*pair.near).join_channel(sender.ticket()).expect("the ticket is one");
     // The host is what all these tickets end with.
     let mut elsewhere = receiver.return_ticket().to_vec();
     *elsewhere.last_mut().expect("it is not empty") ^= 0x40;
-    let refused = pair.far.unicast_sender(&elsewhere).expect_err("a ticket of another host");
+    let refused = datagrams(&*pair.far).unicast_sender(&elsewhere).expect_err("a ticket of another host");
     assert!(refused.to_string().contains("another host"), "{refused}");
     // That the other host has a connection of its own changes nothing.
     let other = harness.fabric();
-    let mut near = other.dial(&harness.address(&name("far"))).expect("somebody listens");
+    let mut near = dial(&*other, &harness.address(&name("far")));
     let mut far = accepted(harness, &mut *pair.listener);
     send(harness, &mut *near, b"hello", None);
     message(harness, &mut *far);
-    let theirs = near.join_channel(sender.ticket()).expect("the ticket is one");
-    far.channel_sender().expect("the connection stands");
-    far.unicast_sender(theirs.return_ticket()).expect("the receiver is at the other end");
+    let theirs = datagrams(&*near).join_channel(sender.ticket()).expect("the ticket is one");
+    datagrams(&*far).channel_sender().expect("the connection stands");
+    datagrams(&*far).unicast_sender(theirs.return_ticket()).expect("the receiver is at the other end");
     for (connection, ticket) in [(&pair.far, theirs.return_ticket()), (&far, receiver.return_ticket())] {
-        assert_eq!(connection.unicast_sender(ticket).is_err(), harness.has_a_host_for_each_process());
+        assert_eq!(
+            datagrams(&**connection).unicast_sender(ticket).is_err(),
+            harness.has_a_host_for_each_process()
+        );
     }
-    pair.far.unicast_sender(&elsewhere).expect_err("a ticket of another host");
+    datagrams(&*pair.far).unicast_sender(&elsewhere).expect_err("a ticket of another host");
 }
 
 pub(crate) fn what_is_no_datagram_or_no_ticket_is_refused(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let Some(sender) = channel(harness, &mut pair) else { return };
-    let mut receiver = pair.near.join_channel(sender.ticket()).expect("the ticket is one");
+    let mut receiver = datagrams(&*pair.near).join_channel(sender.ticket()).expect("the ticket is one");
     let too_long = vec![0; sender.datagram_len_max() + 1];
-    let alone = pair.far.unicast_sender(receiver.return_ticket()).expect("the receiver is at the other end");
+    let alone = datagrams(&*pair.far)
+        .unicast_sender(receiver.return_ticket())
+        .expect("the receiver is at the other end");
     for refused in [sender.send(&too_long), alone.send(&too_long)] {
         assert!(matches!(refused, Err(FabricError::MessageTooLong { .. })), "{refused:?}");
     }
@@ -135,10 +151,10 @@ pub(crate) fn what_is_no_datagram_or_no_ticket_is_refused(harness: &dyn Harness,
     let parts = (0..tickets.len()).flat_map(|begin| (begin..tickets.len()).map(move |end| begin..end));
     for part in parts.map(|part| &tickets[part]) {
         if part != sender.ticket() {
-            pair.near.join_channel(part).expect_err("a part of two tickets");
+            datagrams(&*pair.near).join_channel(part).expect_err("a part of two tickets");
         }
         if part != receiver.return_ticket() {
-            pair.far.unicast_sender(part).expect_err("a part of two tickets");
+            datagrams(&*pair.far).unicast_sender(part).expect_err("a part of two tickets");
         }
     }
     // What there is no room for is passed over, and the next one comes.
@@ -157,13 +173,14 @@ pub(crate) fn connections_of_one_network_share_a_channel(harness: &dyn Harness, 
     let mut pair = Pair::new(harness);
     let Some(sender) = channel(harness, &mut pair) else { return };
     let other = harness.fabric();
-    let mut near = other.dial(&harness.address(&name("far"))).expect("somebody listens");
+    let mut near = dial(&*other, &harness.address(&name("far")));
     let mut far = accepted(harness, &mut *pair.listener);
     send(harness, &mut *near, b"hello", None);
     message(harness, &mut *far);
-    let same = far.channel_sender().expect("the connection stands").expect("it has channels");
+    let same = datagrams(&*far).channel_sender().expect("the connection stands").expect("it has channels");
     assert!(Arc::ptr_eq(&sender, &same));
-    let mut receivers = [&pair.near, &near].map(|near| near.join_channel(sender.ticket()).expect("a ticket"));
+    let mut receivers =
+        [&pair.near, &near].map(|near| datagrams(&**near).join_channel(sender.ticket()).expect("a ticket"));
     receivers.iter_mut().for_each(|receiver| joined(harness, &*sender, &mut **receiver));
     multicast(harness, &*sender, b"to both");
     for receiver in &mut receivers {
@@ -179,10 +196,11 @@ pub(crate) fn connections_of_one_network_share_a_channel(harness: &dyn Harness, 
     // Another process has another channel.
     let elsewhere = harness.fabric();
     let mut listener = elsewhere.listen(&name("elsewhere")).expect("the name is free");
-    let mut near = other.dial(&harness.address(&name("elsewhere"))).expect("somebody listens");
+    let mut near = dial(&*other, &harness.address(&name("elsewhere")));
     let mut far = accepted(harness, &mut *listener);
     send(harness, &mut *near, b"hello", None);
     message(harness, &mut *far);
-    let different = far.channel_sender().expect("the connection stands").expect("it has channels");
+    let different =
+        datagrams(&*far).channel_sender().expect("the connection stands").expect("it has channels");
     assert_ne!(different.ticket(), sender.ticket());
 }

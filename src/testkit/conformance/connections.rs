@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Harness, Pair, accepted, message, name, next, send, until};
-use crate::fabric::{Connection, FabricError, Received, Sent};
+use super::{Harness, Pair, accepted, dial, message, name, next, send, until};
+use crate::fabric::{Connection, FabricError, Intent, Received, Sent};
 use crate::limits;
 
 /// A message that can be told from all others.
@@ -30,7 +30,7 @@ pub(crate) fn a_name_is_listened_on_once_and_free_again_afterwards(harness: &dyn
 pub(crate) fn a_dial_to_nobody_says_so(harness: &dyn Harness, _: u64) {
     let fabric = harness.fabric();
     let address = harness.address(&name("nobody"));
-    let error = match fabric.dial(&address) {
+    let error = match fabric.dial(&address, Intent::Read, Duration::ZERO) {
         Err(error) => error,
         Ok(mut connection) => {
             until(harness, "the failure of a dial", || connection.receive(&mut [0; 8]).err())
@@ -40,7 +40,10 @@ pub(crate) fn a_dial_to_nobody_says_so(harness: &dyn Harness, _: u64) {
 }
 
 pub(crate) fn an_address_of_another_kind_is_unreachable(harness: &dyn Harness, _: u64) {
-    let error = harness.fabric().dial(&harness.foreign_address()).expect_err("no fabric reaches everything");
+    let error = harness
+        .fabric()
+        .dial(&harness.foreign_address(), Intent::Read, Duration::ZERO)
+        .expect_err("no fabric reaches everything");
     assert!(matches!(error, FabricError::Unreachable { .. }), "{error}");
 }
 
@@ -139,7 +142,7 @@ pub(crate) fn a_send_to_a_peer_that_is_gone_is_an_error(harness: &dyn Harness, _
 
 pub(crate) fn a_connection_that_nobody_accepts_closes_with_the_listener(harness: &dyn Harness, _: u64) {
     let pair = Pair::new(harness);
-    let mut waiting = pair.dialler.dial(&harness.address(&name("far"))).expect("somebody listens");
+    let mut waiting = dial(&*pair.dialler, &harness.address(&name("far")));
     // One that has not arrived yet would find nobody.
     if let Some(handle) = pair.listener.wait_handle() {
         crate::fabric::wait(&[handle], &[], Duration::from_secs(10)).expect("the handle can be waited for");
@@ -169,7 +172,7 @@ pub(crate) fn many_connections_keep_apart(harness: &dyn Harness, _: u64) {
     let (dialler, listening) = (harness.fabric(), harness.fabric());
     let mut listener = listening.listen(&name("far")).expect("the name is free");
     let dial = |number: usize| {
-        let mut near = dialler.dial(&harness.address(&name("far"))).expect("somebody listens");
+        let mut near = dial(&*dialler, &harness.address(&name("far")));
         send(harness, &mut *near, &numbered(number, 10 + number), None);
         (near, accepted(harness, &mut *listener))
     };

@@ -22,10 +22,11 @@ mod subscriber;
 mod verbs;
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use crate::fabric::{
-    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Listener, Offer, Received,
-    Registration, RemoteRead, Sent,
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Intent, Listener, Offer,
+    Received, Registration, RemoteRead, Sent,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -165,21 +166,19 @@ struct Pair {
 impl Pair {
     /// Dialled as a subscriber does: the far end is lent regions to be written.
     fn new(harness: &dyn Harness) -> Self {
-        Self::dialled(harness, |dialler, address| dialler.dial(address))
+        Self::dialled(harness, Intent::Read)
     }
 
     /// Dialled as a publisher does: the near end is lent regions to be written, too.
     fn to_write(harness: &dyn Harness) -> Self {
-        Self::dialled(harness, |dialler, address| dialler.dial_to_write(address))
+        Self::dialled(harness, Intent::Write)
     }
 
-    fn dialled(
-        harness: &dyn Harness,
-        dial: impl FnOnce(&dyn Fabric, &Address) -> Result<Box<dyn Connection>, FabricError>,
-    ) -> Self {
+    fn dialled(harness: &dyn Harness, intent: Intent) -> Self {
         let (dialler, listening) = (harness.fabric(), harness.fabric());
         let mut listener = listening.listen(&name("far")).expect("the name is free");
-        let near = dial(&*dialler, &harness.address(&name("far"))).expect("somebody listens");
+        let near = dialler.dial(&harness.address(&name("far")), intent, Duration::ZERO);
+        let near = near.expect("somebody listens");
         let far = accepted(harness, &mut *listener);
         Self { dialler, listening, near, far, listener }
     }
@@ -205,6 +204,10 @@ fn until<T>(harness: &dyn Harness, what: &str, mut attempt: impl FnMut() -> Opti
         harness.step();
     }
     panic!("waited in vain for {what}");
+}
+
+fn dial(fabric: &dyn Fabric, address: &Address) -> Box<dyn Connection> {
+    fabric.dial(address, Intent::Read, Duration::ZERO).expect("somebody listens")
 }
 
 fn accepted(harness: &dyn Harness, listener: &mut dyn Listener) -> Box<dyn Connection> {
@@ -239,7 +242,7 @@ fn message(harness: &dyn Harness, from: &mut dyn Connection) -> Message {
 fn registered(fabric: &dyn Fabric, len: usize, exposure: Exposure) -> Registration {
     let protection = match exposure {
         Exposure::Read => Protection::PeersRead,
-        Exposure::Write | Exposure::Exchange => Protection::PeerSeals,
+        Exposure::Write => Protection::PeerSeals,
     };
     let region = Region::allocate(len, protection).expect("there is memory");
     fabric.register(&region.into(), exposure).expect("a new region can be registered")

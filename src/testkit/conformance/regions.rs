@@ -1,6 +1,6 @@
 //! Regions that travel with messages, and one-sided access to them.
 
-use super::{Harness, Pair, accepted, fetch, message, name, registered, send, until};
+use super::{Harness, Pair, accepted, dial, fetch, message, name, registered, send, until};
 use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Registration, RemoteWrite, Write};
 use crate::layout::WORD;
 use crate::memory::{MemoryError, Region};
@@ -28,16 +28,7 @@ fn write(harness: &dyn Harness, remote: &mut dyn RemoteWrite, source: &Registrat
 
 /// A landing region of the near process, lent to the far one.
 fn landing(harness: &dyn Harness, pair: &mut Pair, len: usize) -> (Registration, Box<dyn RemoteWrite>) {
-    lent(harness, pair, len, Exposure::Write)
-}
-
-fn lent(
-    harness: &dyn Harness,
-    pair: &mut Pair,
-    len: usize,
-    exposure: Exposure,
-) -> (Registration, Box<dyn RemoteWrite>) {
-    let registration = registered(&*pair.dialler, len, exposure);
+    let registration = registered(&*pair.dialler, len, Exposure::Write);
     send(harness, &mut *pair.near, b"landing", Some(&registration));
     let (_, offer) = message(harness, &mut *pair.far);
     let offer = offer.expect("the region comes with its message");
@@ -146,7 +137,7 @@ pub(crate) fn one_region_serves_several_peers(harness: &dyn Harness, _: u64) {
     let registration = registered(&*listening, 4096, Exposure::Read);
     let attach = |_| {
         let fabric = harness.fabric();
-        let mut near = fabric.dial(&harness.address(&name("far"))).expect("somebody listens");
+        let mut near = dial(&*fabric, &harness.address(&name("far")));
         let mut far = accepted(harness, &mut *listener);
         send(harness, &mut *far, b"region", Some(&registration));
         let (_, offer) = message(harness, &mut *near);
@@ -201,7 +192,7 @@ pub(crate) fn writes_appear_at_the_same_offsets_and_nowhere_else(harness: &dyn H
 pub(crate) fn words_of_a_region_that_is_written_are_fetched(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let source = registered(&*pair.listening, 4096, Exposure::Read);
-    let (landing, mut remote) = lent(harness, &mut pair, 4096, Exposure::Exchange);
+    let (landing, mut remote) = landing(harness, &mut pair, 4096);
     let fetched = |remote: &mut Box<dyn RemoteWrite>, offset| {
         until(harness, "a word", || remote.fetch_word(offset).expect("the peer can be reached"))
     };

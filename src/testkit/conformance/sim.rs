@@ -53,11 +53,11 @@ impl Harness for SimHarness {
     }
 
     fn address(&self, node: &NodeName) -> Address {
-        Address::Shm(node.clone())
+        Address::shm(node)
     }
 
     fn foreign_address(&self) -> Address {
-        Address::Rdma { host: "far-away".to_owned(), port: 1 }
+        "rdma://far-away:1".parse().expect("it is an address")
     }
 
     fn step(&self) {

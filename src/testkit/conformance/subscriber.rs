@@ -1,12 +1,14 @@
 //! A subscriber as small as it can be. It dials again whenever something fails.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::observer::Observer;
 use super::publisher::{PULL, PUSH, topic};
 use super::registered;
 use crate::fabric::{
-    Address, Completion, Connection, Exposure, Fabric, FabricError, Received, Registration, RemoteRead, Sent,
+    Address, Completion, Connection, Exposure, Fabric, FabricError, Intent, Placement, Received,
+    Registration, RemoteRead, Sent,
 };
 use crate::id::{Delivery, Epoch, TopicId};
 use crate::layout::state::StateGeometry;
@@ -98,7 +100,7 @@ impl Subscriber {
     fn try_turn(&mut self, newest: (Epoch, u64)) -> Result<(), FabricError> {
         let mut session = match self.session.take() {
             Some(session) => session,
-            None => Session::new(self.fabric.dial(&self.address)?),
+            None => Session::new(self.fabric.dial(&self.address, Intent::Read, Duration::ZERO)?),
         };
         session.ask(&*self.fabric, self.delivery, self.geometry.region_len())?;
         if session.hear(self.geometry.region_len())? {
@@ -153,7 +155,7 @@ impl Session {
         self.epoch = Epoch::new(u64::from_le_bytes(buffer));
         self.source = match (offer, self.landing.take()) {
             (None, Some(landing)) => {
-                let has_word_order = self.connection.writes_words_in_order();
+                let has_word_order = self.connection.capabilities().placement == Placement::Words;
                 Some(Source::Landing { landing, has_word_order })
             }
             (Some(offer), None) => {

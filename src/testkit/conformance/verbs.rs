@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Harness, Pair, conformance_suite, message, name, registered, send, until};
+use super::{Harness, Pair, conformance_suite, dial, message, name, registered, send, until};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, RdmaConnect, Received,
+    Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, RdmaConnect, Received,
     Registration, Write,
 };
 use crate::id::NodeName;
@@ -88,11 +88,11 @@ impl Harness for VerbsHarness {
     }
 
     fn address(&self, node: &NodeName) -> Address {
-        Address::Rdma { host: self.ports.address.to_string(), port: self.ports.of(node) }
+        Address::rdma(SocketAddr::new(self.ports.address, self.ports.of(node)))
     }
 
     fn foreign_address(&self) -> Address {
-        Address::Shm("far-away".parse().expect("letters and a dash"))
+        Address::shm(&"far-away".parse().expect("letters and a dash"))
     }
 
     fn step(&self) {
@@ -124,12 +124,13 @@ impl Fabric for Named {
         self.fabric.listen_at(&SocketAddr::new(self.ports.address, self.ports.of(node)))
     }
 
-    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        self.fabric.dial(address)
-    }
-
-    fn dial_to_write(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        self.fabric.dial_to_write(address)
+    fn dial(
+        &self,
+        address: &Address,
+        intent: Intent,
+        timeout: Duration,
+    ) -> Result<Box<dyn Connection>, FabricError> {
+        self.fabric.dial(address, intent, timeout)
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
@@ -200,9 +201,9 @@ mod verbs_tcp_listener {
         let fabric = harness.fabric();
         let mut listener = fabric.listen(&name("far")).expect("the name is free");
         let address = harness.address(&name("far"));
-        let Address::Rdma { host, port } = &address else { panic!("{address} is of another kind") };
+        let at = SocketAddr::new(harness.ports.address, harness.ports.of(&name("far")));
         let stranger = |request: &[u8]| {
-            let mut stream = TcpStream::connect((host.as_str(), *port)).expect("somebody listens");
+            let mut stream = TcpStream::connect(at).expect("somebody listens");
             stream.write_all(request).expect("it takes some bytes");
             stream
         };
@@ -213,7 +214,7 @@ mod verbs_tcp_listener {
         for (way, number) in ways.into_iter().zip(0..) {
             let config = VerbsConfig { connect: way, ..VerbsConfig::default() };
             let dialler = VerbsFabric::new(config).expect("an event can be made");
-            let mut near = dialler.dial(&address).expect("somebody listens");
+            let mut near = dial(&dialler, &address);
             send(&harness, &mut *near, &[number], None);
             until(&harness, "an echo", || {
                 accept(&mut fars);

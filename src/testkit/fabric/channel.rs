@@ -352,7 +352,9 @@ fn parse_ticket(mark: [u8; 8], bytes: &[u8]) -> Result<u64, FabricError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::{Address, Connection, Fabric, Listener};
+    use std::time::Duration;
+
+    use crate::fabric::{Address, Connection, Fabric, Intent, Listener};
     use crate::id::NodeName;
     use crate::testkit::fabric::{DatagramFaults, Reach, SimFabric};
     use crate::testkit::random::each_seed;
@@ -376,7 +378,9 @@ mod tests {
         let mut listener = listening.listen(&name("far")).unwrap();
         let mut fabrics = vec![listening];
         fabrics.extend((0..count).map(|number| network.fabric(&name(&format!("near-{number}")))));
-        let dial = |fabric: &SimFabric| fabric.dial(&Address::Shm(name("far"))).unwrap();
+        let dial = |fabric: &SimFabric| {
+            fabric.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap()
+        };
         let near = fabrics.iter().skip(1).map(dial).collect();
         let mut far = Vec::new();
         while far.len() < count {
@@ -388,13 +392,13 @@ mod tests {
 
     impl Setup {
         fn sender(&self) -> Arc<dyn ChannelSender> {
-            let sender = self.far[0].channel_sender().unwrap().unwrap();
+            let sender = self.far[0].datagrams().unwrap().channel_sender().unwrap().unwrap();
             settle(&self.network);
             sender
         }
 
         fn join(&self, number: usize, sender: &Arc<dyn ChannelSender>) -> Box<dyn ChannelReceiver> {
-            let receiver = self.near[number].join_channel(sender.ticket()).unwrap();
+            let receiver = self.near[number].datagrams().unwrap().join_channel(sender.ticket()).unwrap();
             settle(&self.network);
             receiver
         }
@@ -417,7 +421,7 @@ mod tests {
 
     /// Sends a datagram to one receiver at the other end.
     fn send_to(far: &dyn Connection, receiver: &dyn ChannelReceiver, datagram: &[u8]) -> Sent {
-        far.unicast_sender(receiver.return_ticket()).unwrap().send(datagram).unwrap()
+        far.datagrams().unwrap().unicast_sender(receiver.return_ticket()).unwrap().send(datagram).unwrap()
     }
 
     fn send(sender: &dyn ChannelSender, numbers: std::ops::Range<u64>) {
@@ -430,9 +434,9 @@ mod tests {
     fn a_datagram_comes_to_all_who_have_joined_and_nobody_else() {
         let setup = setup(1, 3);
         let sender = setup.sender();
-        assert!(Arc::ptr_eq(&sender, &setup.far[1].channel_sender().unwrap().unwrap()));
+        assert!(Arc::ptr_eq(&sender, &setup.far[1].datagrams().unwrap().channel_sender().unwrap().unwrap()));
         let mut receivers = [setup.join(0, &sender), setup.join(1, &sender)];
-        let mut own = setup.far[2].join_channel(sender.ticket()).unwrap();
+        let mut own = setup.far[2].datagrams().unwrap().join_channel(sender.ticket()).unwrap();
         settle(&setup.network);
         send(&*sender, 0..3);
         let mut late = setup.join(2, &sender);
@@ -451,7 +455,7 @@ mod tests {
     #[test]
     fn a_channel_stands_after_a_while() {
         let setup = setup(2, 1);
-        let sender = setup.far[0].channel_sender().unwrap().unwrap();
+        let sender = setup.far[0].datagrams().unwrap().channel_sender().unwrap().unwrap();
         assert_eq!(sender.send(b"too soon").unwrap(), Sent::Full);
         settle(&setup.network);
         assert_eq!(sender.send(b"in time!").unwrap(), Sent::Done);
@@ -469,13 +473,13 @@ mod tests {
         assert_eq!(second.receive(&mut [0; 9]).unwrap(), None);
 
         // From another channel.
-        let mut own = setup.far[2].join_channel(sender.ticket()).unwrap();
-        let other = setup.near[2].unicast_sender(own.return_ticket()).unwrap();
+        let mut own = setup.far[2].datagrams().unwrap().join_channel(sender.ticket()).unwrap();
+        let other = setup.near[2].datagrams().unwrap().unicast_sender(own.return_ticket()).unwrap();
         settle(&setup.network);
         assert_eq!(other.send(&[1; 9]).unwrap(), Sent::Done);
         settle(&setup.network);
         assert_eq!((own.receive(&mut [0; 9]).unwrap(), own.passed_over()), (None, 1));
-        let gone = setup.far[1].unicast_sender(second.return_ticket()).unwrap();
+        let gone = setup.far[1].datagrams().unwrap().unicast_sender(second.return_ticket()).unwrap();
         drop(second);
         assert_eq!(gone.send(&[1; 9]).unwrap(), Sent::Done);
     }
@@ -497,11 +501,11 @@ mod tests {
             let tickets =
                 [vec![0; len], [sender.ticket(), receiver.return_ticket()].concat()[..len].to_vec()];
             for ticket in tickets.iter().filter(|ticket| ***ticket != *sender.ticket()) {
-                assert!(setup.near[0].join_channel(ticket).is_err(), "{ticket:?}");
-                assert!(setup.far[0].unicast_sender(ticket).is_err(), "{ticket:?}");
+                assert!(setup.near[0].datagrams().unwrap().join_channel(ticket).is_err(), "{ticket:?}");
+                assert!(setup.far[0].datagrams().unwrap().unicast_sender(ticket).is_err(), "{ticket:?}");
             }
         }
-        assert!(setup.near[0].join_channel(receiver.return_ticket()).is_err());
+        assert!(setup.near[0].datagrams().unwrap().join_channel(receiver.return_ticket()).is_err());
     }
 
     #[test]
@@ -588,6 +592,6 @@ mod tests {
         assert!(matches!(sender.send(b"too late"), Err(FabricError::Closed)));
         setup.network.kill(&name("near-0"));
         assert!(matches!(receiver.receive(&mut [0; 8]), Err(FabricError::Closed)));
-        assert!(setup.near[0].join_channel(sender.ticket()).is_err());
+        assert!(setup.near[0].datagrams().unwrap().join_channel(sender.ticket()).is_err());
     }
 }

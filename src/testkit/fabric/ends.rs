@@ -7,8 +7,8 @@ use super::one_sided::SimOffer;
 use super::state::{Arrival, SimRegistered};
 use super::{Network, Reach};
 use crate::fabric::{
-    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Offer, Prepared, Received,
-    Registration, Sent, UnicastSender,
+    Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError, Listener,
+    Offer, Placement, Prepared, Received, Registration, Sent, UnicastSender,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -31,7 +31,7 @@ impl Listener for SimListener {
     }
 
     fn addresses(&self) -> Vec<Address> {
-        vec![Address::Shm(self.node.clone())]
+        vec![Address::shm(&self.node)]
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
@@ -85,8 +85,10 @@ impl Connection for SimConnection {
         Ok(Received::Message { len, offer })
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        self.network.reach == Reach::Mapped
+    fn capabilities(&self) -> Capabilities {
+        let is_mapped = self.network.reach == Reach::Mapped;
+        let placement = if is_mapped { Placement::Words } else { Placement::Writes };
+        Capabilities { placement, ..Capabilities::default() }
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
@@ -96,6 +98,16 @@ impl Connection for SimConnection {
 
     fn withdraw(&mut self, _registration: &Registration) {}
 
+    fn datagrams(&self) -> Option<&dyn Datagrams> {
+        Some(self)
+    }
+
+    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Datagrams for SimConnection {
     fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
         Ok(Some(self.network.channel_sender(self.process)?))
     }
@@ -107,10 +119,6 @@ impl Connection for SimConnection {
 
     fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
         Ok(Box::new(self.network.join_channel(self.process, ticket)?))
-    }
-
-    fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 }
 

@@ -24,6 +24,7 @@ mod tests;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -31,7 +32,9 @@ pub(crate) use self::channel::DatagramFaults;
 use self::ends::{SimConnection, SimListener};
 use self::state::State;
 use crate::clock::Clock;
-use crate::fabric::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration};
+use crate::fabric::{
+    Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, Registration,
+};
 use crate::id::NodeName;
 use crate::memory::Region;
 use crate::testkit::clock::VirtualClock;
@@ -135,8 +138,8 @@ impl Fabric for SimFabric {
         Ok(Box::new(SimListener { network, node, process: self.process, serial }))
     }
 
-    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
-        let Address::Shm(node) = address else {
+    fn dial(&self, address: &Address, _: Intent, _: Duration) -> Result<Box<dyn Connection>, FabricError> {
+        let Some(node) = &address.node() else {
             return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
         };
         let link = self.network.state.lock().dial(self.process, node, self.network.now())?;

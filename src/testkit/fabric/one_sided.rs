@@ -10,8 +10,8 @@ use super::Network;
 use super::state::{Capability, Held};
 use super::transfer::Route;
 use crate::fabric::{
-    ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Registration, RemoteRead,
-    RemoteWrite, Revocation, Write, check_bounds, check_writes,
+    ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Placement, Registration,
+    RemoteRead, RemoteWrite, Revocation, Write, check_bounds, check_writes,
 };
 use crate::memory::WORD;
 use crate::memory::{Access, MemoryError, Protection, Region};
@@ -64,10 +64,7 @@ impl Offer for SimOffer {
     }
 
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
-        let exchanges = self.capability.exposure == Exposure::Exchange;
-        if !exchanges {
-            self.check(Exposure::Write, "peers may read it, not write it")?;
-        }
+        self.check(Exposure::Write, "peers may read it, not write it")?;
         match &self.capability.region {
             Held::Kept(region) => {
                 Ok(Box::new(MappedWrite { target: Self::map(region, len_min, Access::Write)? }))
@@ -77,7 +74,7 @@ impl Offer for SimOffer {
                 let (sending, mirror) =
                     (Arc::default(), Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
                 let (len, mirror) = (len_min, Arc::new(mirror));
-                Ok(Box::new(SentWrite { network: self.network, route, len, exchanges, mirror, sending }))
+                Ok(Box::new(SentWrite { network: self.network, route, len, mirror, sending }))
             }
         }
     }
@@ -145,12 +142,8 @@ impl RemoteWrite for MappedWrite {
         Ok(Some(self.target.load_acquire(offset)))
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        true
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        false
+    fn placement(&self) -> Placement {
+        Placement::Words
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
@@ -214,9 +207,7 @@ struct SentWrite {
     route: Route,
     /// Bytes that were agreed.
     len: usize,
-    /// Words may be fetched from it.
-    exchanges: bool,
-    /// Where they appear.
+    /// Where words appear that are fetched from it.
     mirror: Arc<Region>,
     sending: Arc<Mutex<Sending>>,
 }
@@ -276,9 +267,6 @@ impl RemoteWrite for SentWrite {
 
     fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
         check_bounds(self.len, [ByteRange { offset, len: WORD }].into_iter())?;
-        if !self.exchanges {
-            return Err(FabricError::Access { why: "peers may write it, not read it" });
-        }
         let mut sending = self.sending.lock();
         let mut state = self.network.state.lock();
         if let Some(fetching) = sending.fetching {
@@ -294,12 +282,8 @@ impl RemoteWrite for SentWrite {
         Ok(None)
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        false
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        false
+    fn placement(&self) -> Placement {
+        Placement::Writes
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {

@@ -183,7 +183,7 @@ impl State {
 
     pub(super) fn dial(&mut self, process: u32, node: &NodeName, now: u64) -> Result<u64, FabricError> {
         self.check_alive(process)?;
-        let address = || Address::Shm(node.clone());
+        let address = || Address::shm(node);
         let (serial, due) = (self.serial(), now + self.latency());
         let Some(entry) = self.entries.get_mut(node) else {
             return Err(FabricError::NoSuchNode { address: address() });

@@ -2,12 +2,13 @@
 //! stopped and killed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Network, Reach};
 use crate::clock::Clock;
 use crate::fabric::{
-    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Received, Registration,
-    RemoteRead, Sent,
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Intent, Received,
+    Registration, RemoteRead, Sent,
 };
 use crate::id::NodeName;
 use crate::memory::{Protection, Region};
@@ -36,7 +37,7 @@ fn setup(seed: u64, reach: Reach) -> Setup {
     let network = Network::new(seed, reach);
     let (dialler, listening) = (network.fabric(&name("near")), network.fabric(&name("far")));
     let mut listener = listening.listen(&name("far")).unwrap();
-    let mut near = dialler.dial(&Address::Shm(name("far"))).unwrap();
+    let mut near = dialler.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap();
     while network.step() {}
     let mut far = listener.accept().unwrap().unwrap();
     let region = Arc::new(Region::allocate(LEN, Protection::PeersRead).unwrap());
@@ -142,7 +143,7 @@ fn a_killed_node_is_seen_gone_and_leaves_an_entry() {
         let fabric = setup.network.fabric(&name("far"));
         let alive = || -> Vec<bool> { fabric.nodes().unwrap().iter().map(|entry| entry.alive).collect() };
         assert_eq!(alive(), [false]);
-        let error = fabric.dial(&Address::Shm(name("far"))).unwrap_err();
+        let error = fabric.dial(&Address::shm(&name("far")), Intent::Read, Duration::ZERO).unwrap_err();
         assert!(matches!(error, FabricError::NodeGone { .. }), "{error}");
         let listener = fabric.listen(&name("far")).unwrap();
         assert_eq!(alive(), [true]);

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use super::one_sided::{FaultyRead, FaultyWrite};
 use super::script::{Fault, Operation, Running};
 use crate::fabric::{
-    Address, ChannelReceiver, ChannelSender, Connection, FabricError, Listener, Offer, Prepared, Received,
-    Registration, RemoteRead, RemoteWrite, Sent, UnicastSender,
+    Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Prepared, Received,
+    Registration, RemoteRead, RemoteWrite, Sent,
 };
+use crate::memory::Region;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What a connection and the regions that came over it share: a fault of one ends them all.
@@ -124,16 +125,8 @@ impl Connection for FaultyConnection {
         })
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        self.inner.as_ref().is_some_and(|inner| inner.writes_words_in_order())
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        self.inner.as_ref().is_some_and(|inner| inner.writes_may_be_lost())
-    }
-
-    fn is_dialled_to_write(&self) -> bool {
-        self.inner.as_ref().is_some_and(|inner| inner.is_dialled_to_write())
+    fn capabilities(&self) -> Capabilities {
+        self.inner.as_ref().map_or_else(Capabilities::default, |inner| inner.capabilities())
     }
 
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
@@ -146,16 +139,8 @@ impl Connection for FaultyConnection {
         }
     }
 
-    fn channel_sender(&self) -> Result<Option<Arc<dyn ChannelSender>>, FabricError> {
-        self.inner.as_ref().ok_or(FabricError::Closed)?.channel_sender()
-    }
-
-    fn unicast_sender(&self, return_ticket: &[u8]) -> Result<Arc<dyn UnicastSender>, FabricError> {
-        self.inner.as_ref().ok_or(FabricError::Closed)?.unicast_sender(return_ticket)
-    }
-
-    fn join_channel(&self, ticket: &[u8]) -> Result<Box<dyn ChannelReceiver>, FabricError> {
-        self.inner.as_ref().ok_or(FabricError::Closed)?.join_channel(ticket)
+    fn datagrams(&self) -> Option<&dyn Datagrams> {
+        self.inner.as_ref().and_then(|inner| inner.datagrams())
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
@@ -173,6 +158,10 @@ struct FaultyOffer {
 impl Offer for FaultyOffer {
     fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
         Ok(Box::new(FaultyRead::new(self.inner.open_read(len_min)?, self.session)))
+    }
+
+    fn open_shared(self: Box<Self>, len_min: usize) -> Result<Arc<Region>, FabricError> {
+        self.inner.open_shared(len_min)
     }
 
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {

@@ -12,12 +12,15 @@ mod script;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 pub(crate) use script::{Fault, Running, Script};
 
 use self::connection::{FaultyConnection, FaultyListener, Session};
 use self::script::Operation;
-use crate::fabric::{Address, Connection, Exposure, Fabric, FabricError, Listener, NodeEntry, Registration};
+use crate::fabric::{
+    Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, Registration,
+};
 use crate::id::NodeName;
 use crate::memory::Region;
 
@@ -41,12 +44,17 @@ impl Fabric for FaultyFabric {
         Ok(Box::new(FaultyListener { inner, script: Arc::clone(&self.script) }))
     }
 
-    fn dial(&self, address: &Address) -> Result<Box<dyn Connection>, FabricError> {
+    fn dial(
+        &self,
+        address: &Address,
+        intent: Intent,
+        timeout: Duration,
+    ) -> Result<Box<dyn Connection>, FabricError> {
         if self.script.next(Operation::Dial).is_some() {
             return Err(failed("dial the peer"));
         }
         let session = Session::new(&self.script);
-        Ok(Box::new(FaultyConnection::new(self.inner.dial(address)?, session)))
+        Ok(Box::new(FaultyConnection::new(self.inner.dial(address, intent, timeout)?, session)))
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {

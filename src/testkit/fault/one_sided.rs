@@ -7,7 +7,7 @@ use super::connection::Session;
 use super::failed;
 use super::script::{Fault, Operation};
 use crate::fabric::{
-    ByteRange, Completion, FabricError, Registration, RemoteRead, RemoteWrite, Revocation, Write,
+    ByteRange, Completion, FabricError, Placement, Registration, RemoteRead, RemoteWrite, Revocation, Write,
 };
 use crate::memory::Region;
 use crate::memory::WORD;
@@ -197,12 +197,8 @@ impl RemoteWrite for FaultyWrite {
         self.inner.fetch_word(offset)
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        self.inner.writes_words_in_order()
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        self.inner.writes_may_be_lost()
+    fn placement(&self) -> Placement {
+        self.inner.placement()
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {

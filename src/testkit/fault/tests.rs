@@ -1,10 +1,11 @@
 //! What faults do to what passes through them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Fault, FaultyFabric, Running, Script};
 use crate::fabric::{
-    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Received, Sent,
+    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Intent, Received, Sent,
 };
 use crate::memory::{Protection, Region};
 use crate::testkit::fabric::{Network, Reach};
@@ -28,7 +29,7 @@ fn setup(fault: Fault, reach: Reach) -> Setup {
     let dialler = FaultyFabric::new(Box::new(network.fabric(&near)), &script);
     let listening = network.fabric(&far);
     let mut listener = listening.listen(&far).unwrap();
-    let near = dialler.dial(&Address::Shm(far)).unwrap();
+    let near = dialler.dial(&Address::shm(&far), Intent::Read, Duration::ZERO).unwrap();
     while network.step() {}
     let mut far = listener.accept().unwrap().unwrap();
     let region = Arc::new(Region::allocate(LEN, Protection::PeersRead).unwrap());

@@ -8,9 +8,12 @@ use rustix::process::Signal;
 
 use super::super::failure::{Exit, Failure};
 use super::super::setting::Setting;
-use super::echo::Seen;
-use super::stream::{Shape, TOPIC};
-use super::{Arguments, Phase, Trouble, pattern, probe};
+use super::arguments::Arguments;
+use super::line::Seen;
+use super::process::Phase;
+use super::records::{Shape, TOPIC};
+use super::trouble::Trouble;
+use super::{pattern, probe};
 
 /// Empty looks between two looks at what is to be done.
 const LOOKS: u32 = 4096;

@@ -7,47 +7,25 @@ use fabricast::{
     Listener, Node, Raw, ReceiveError, Sequence, StatePublisher, StateSubscriber, SubscriberStats,
 };
 use rustix::process::Signal;
-use serde::{Deserialize, Serialize};
 
 use super::super::failure::Exit;
 use super::super::interrupt::Interrupt;
 use super::super::setting::Setting;
-use super::{Arguments, Mode, PONG, Phase, Trouble, mark, marked, open_node, probe};
+use super::arguments::{Arguments, Mode};
+use super::line::Seen;
+use super::pattern::{mark, marked};
+use super::probe;
+use super::process::Phase;
+use super::trouble::Trouble;
 
+/// The topic of the answers.
+pub(super) const PONG: &str = "pong";
 /// Empty looks between two looks at what is to be done.
 const LOOKS: u32 = 4096;
 /// How long who waits for a value waits at a time.
 const WAIT: Duration = Duration::from_millis(20);
 /// How long a process waits for one that measures, before it looks for another one.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-
-/// What the answering process saw.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Seen {
-    pub(super) verified: u64,
-    pub(super) torn_retries: u64,
-    pub(super) lost: u64,
-    pub(super) rejected: u64,
-}
-
-impl std::ops::Add for Seen {
-    type Output = Self;
-
-    fn add(self, other: Self) -> Self {
-        Self {
-            verified: self.verified + other.verified,
-            torn_retries: self.torn_retries + other.torn_retries,
-            lost: self.lost + other.lost,
-            rejected: self.rejected + other.rejected,
-        }
-    }
-}
-
-impl std::iter::Sum for Seen {
-    fn sum<I: Iterator<Item = Self>>(seen: I) -> Self {
-        seen.fold(Self::default(), std::ops::Add::add)
-    }
-}
 
 /// How values are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +83,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     arguments.cpus.settled()?.pin_answering()?;
     let interrupt = Interrupt::install()?;
     let rdma = arguments.rdma.clone().or_else(|| arguments.fabric.rdma());
-    let node = open_node(&arguments.node, rdma.as_ref(), setting)?;
+    let node = setting.named_node(&arguments.node, rdma.as_ref())?;
     let listeners = Listeners::open(&node)?;
     let Some(len) = arguments.floor_len else {
         tell_addresses(&node, arguments.mode)?;

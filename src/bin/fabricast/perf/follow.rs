@@ -11,10 +11,12 @@ use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::setting::{ATTACH_PATIENCE, Setting};
+use super::arguments::{Arguments, Mode};
 use super::cpus::Cpus;
-use super::echo::{Manner, Seen};
-use super::process::Process;
-use super::{Arguments, Mode, Phase, Trouble, wait};
+use super::echo::Manner;
+use super::line::Seen;
+use super::process::{Phase, Process};
+use super::trouble::{Trouble, wait};
 
 /// The processes that subscribe besides the one that answers. Ended when dropped.
 pub(super) struct Followers {

@@ -1,7 +1,35 @@
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::super::output::count;
+
+/// What the answering process saw.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Seen {
+    pub(super) verified: u64,
+    pub(super) torn_retries: u64,
+    pub(super) lost: u64,
+    pub(super) rejected: u64,
+}
+
+impl std::ops::Add for Seen {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            verified: self.verified + other.verified,
+            torn_retries: self.torn_retries + other.torn_retries,
+            lost: self.lost + other.lost,
+            rejected: self.rejected + other.rejected,
+        }
+    }
+}
+
+impl std::iter::Sum for Seen {
+    fn sum<I: Iterator<Item = Self>>(seen: I) -> Self {
+        seen.fold(Self::default(), std::ops::Add::add)
+    }
+}
 
 /// One line of the outcome.
 #[derive(Clone, Debug, Serialize)]

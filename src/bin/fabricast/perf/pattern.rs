@@ -30,6 +30,24 @@ pub(super) fn is_right(bytes: &[u8], len: usize, number: u64) -> bool {
     difference == 0 && bytes.len() == len && last.starts_with(rest)
 }
 
+/// Writes the number of a round trip to both ends of a value.
+pub(super) fn mark(value: &mut [u64], number: u64) {
+    if let Some(first) = value.first_mut() {
+        *first = number;
+    }
+    if let Some(last) = value.last_mut() {
+        *last = number;
+    }
+}
+
+/// The number of a round trip, if a value of this length carries it at both ends.
+pub(super) fn marked(bytes: &[u8], len: usize) -> Option<u64> {
+    let whole = len / size_of::<u64>() * size_of::<u64>();
+    let (words, _) = bytes.split_at_checked(whole)?;
+    let (first, last) = (words.first_chunk()?, words.last_chunk()?);
+    (bytes.len() == len && first == last).then(|| u64::from_le_bytes(*first))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,13 +10,15 @@ use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::output::count;
 use super::super::setting::Setting;
+use super::arguments::{Arguments, FabricName, Mode};
 use super::cpus::Cpus;
-use super::echo::{Manner, Seen};
+use super::echo::{Manner, PONG};
 use super::follow::Followers;
-use super::line::{Durations, Line};
+use super::line::{Durations, Line, Seen};
+use super::pattern::mark;
 use super::probe::{Patience, Probe, nanoseconds};
-use super::process::Process;
-use super::{Arguments, FabricName, PONG, Phase, Trouble, mark, open_node, wait};
+use super::process::{Phase, Process};
+use super::trouble::{Trouble, wait};
 
 /// How long each attempt to subscribe may take: a process that hangs must not keep this one from ending.
 const ATTEMPT: Duration = Duration::from_secs(1);
@@ -96,9 +98,9 @@ impl Measurement<'_> {
     /// Measures one size against a process that somebody else has started.
     fn connected(&self, size: u32, address: &Address) -> Result<Line, Trouble> {
         // So that its name can be told, and is another one for each process that answers.
-        let name = match address {
-            Address::Shm(name) => format!("{name}.ping"),
-            _ => format!("perf-{}.ping", std::process::id()),
+        let name = match address.node() {
+            Some(name) => format!("{name}.ping"),
+            None => format!("perf-{}.ping", std::process::id()),
         };
         let fabric = FabricName::of(address);
         let published = self.publish(size, &name, fabric)?;
@@ -215,7 +217,7 @@ impl Measurement<'_> {
         name: &str,
         fabric: FabricName,
     ) -> Result<(Node, StatePublisher<Raw>), Trouble> {
-        let node = open_node(name, fabric.rdma().as_ref(), self.setting)?;
+        let node = self.setting.named_node(name, fabric.rdma().as_ref())?;
         let publisher = node.state_publisher::<Raw>(self.arguments.mode.name()).slots(self.arguments.slots);
         let publisher = publisher.payload_len_max(size as usize).open().map_err(Failure::from)?;
         Ok((node, publisher))
@@ -250,7 +252,7 @@ impl Measurement<'_> {
             // It has as long to answer as it had to be dialled.
             let to_answer = *to_answer.get_or_insert_with(|| self.deadline());
             let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
-            let builder = if mode == super::Mode::Notify { builder.notices() } else { builder };
+            let builder = if mode == Mode::Notify { builder.notices() } else { builder };
             match builder.region_len_max(usize::MAX).timeout(ATTEMPT).open() {
                 Ok(subscriber) => break subscriber,
                 Err(error) => go_on(error.into(), to_answer)?,

@@ -6,8 +6,8 @@ use super::super::clock::now;
 use super::super::failure::Exit;
 use super::super::interrupt::Interrupt;
 use super::line::Durations;
-use super::process::Process;
-use super::{Phase, Quiet, Trouble};
+use super::process::{Phase, Process};
+use super::trouble::{Quiet, Trouble};
 
 /// How long the other process has to answer.
 const PATIENCE: Duration = Duration::from_secs(10);

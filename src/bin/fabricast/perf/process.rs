@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
-use super::echo::Seen;
-use super::{Quiet, Trouble};
+use super::line::Seen;
+use super::trouble::{Quiet, Trouble};
 
 /// How long a process may take to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -22,6 +22,17 @@ pub(super) struct Process {
     what: &'static str,
     child: Child,
     output: BufReader<ChildStdout>,
+}
+
+/// What the other process is told to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Wait,
+    Probe,
+    Floor,
+    Checked,
+    Deliver,
+    Stop,
 }
 
 impl Process {
@@ -106,6 +117,18 @@ impl Process {
         let known = [Exit::Usage, Exit::Unreachable, Exit::Refused, Exit::Hung, Exit::Gone, Exit::Local];
         let exit = known.into_iter().find(|exit| Some(i32::from(exit.code())) == status.code());
         (!status.success()).then(|| Quiet(exit.unwrap_or(Exit::No)).into())
+    }
+}
+
+impl Phase {
+    const ALL: [Self; 6] = [Self::Wait, Self::Probe, Self::Floor, Self::Checked, Self::Deliver, Self::Stop];
+
+    pub(super) fn number(self) -> u64 {
+        self as u64
+    }
+
+    pub(super) fn of(number: u64) -> Self {
+        Self::ALL.into_iter().find(|phase| phase.number() == number).unwrap_or(Self::Stop)
     }
 }
 

@@ -11,9 +11,13 @@ use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::setting::Setting;
-use super::echo::{Seen, tell_addresses};
-use super::stream::Receivers;
-use super::{Arguments, Trouble, open_node, pattern, wait};
+use super::arguments::Arguments;
+use super::echo::tell_addresses;
+use super::line::Seen;
+use super::pattern;
+use super::probe::Patience;
+use super::records::{Receivers, TOPIC};
+use super::trouble::{Trouble, wait};
 
 /// The topic by which the process that receives tells how far it is.
 const RECEIVED: &str = "received";
@@ -48,7 +52,7 @@ pub(super) struct Remote<'a> {
 pub(super) fn topic(delivery: Delivery) -> &'static str {
     match delivery {
         Delivery::Push => "stream/push",
-        _ => super::stream::TOPIC,
+        _ => TOPIC,
     }
 }
 
@@ -61,7 +65,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     arguments.cpus.settled()?.pin_answering()?;
     let interrupt = Interrupt::install()?;
     let rdma = arguments.rdma.clone().or_else(|| arguments.fabric.rdma());
-    let node = open_node(&arguments.node, rdma.as_ref(), setting)?;
+    let node = setting.named_node(&arguments.node, rdma.as_ref())?;
     let open = |delivery| {
         let listener = node.log_listener::<Raw>(topic(delivery)).delivery(delivery);
         // From the first one on: what is lost of those counts as well.
@@ -196,7 +200,7 @@ impl Receivers for Remote<'_> {
         Ok(self.newest)
     }
 
-    fn look(&mut self, patience: &mut super::probe::Patience) -> Result<(), Trouble> {
+    fn look(&mut self, patience: &mut Patience) -> Result<(), Trouble> {
         patience.look(self.interrupt)
     }
 }

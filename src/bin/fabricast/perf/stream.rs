@@ -1,97 +1,35 @@
 use std::hint::black_box;
 use std::io::Write as _;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use clap::{Args, ValueEnum};
 use fabricast::measure::Ring;
-use fabricast::{Address, Delivery, LogPublisher, Node, Raw, limits};
+use fabricast::{Address, LogPublisher, Node, Raw};
 
 use super::super::clock::{Deadline, now};
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::output::count;
 use super::super::setting::Setting;
-use super::super::units::size_in;
+use super::arguments::{Arguments, FabricName};
 use super::cpus::Cpus;
-use super::echo::Seen;
-use super::line::Line;
+use super::line::{Line, Seen};
+use super::pattern::mark;
 use super::probe::{Patience, Probe};
-use super::process::Process;
+use super::process::{Phase, Process};
+use super::records::{Receivers, Shape, TOPIC};
 use super::remote::Remote;
-use super::{Arguments, FabricName, Phase, Trouble, drain, mark, open_node, pattern, remote, wait};
+use super::trouble::{Trouble, wait};
+use super::{drain, pattern, remote};
 
-/// The topic of the records.
-pub(super) const TOPIC: &str = "stream";
 /// Turns in which floor and delivery are measured, one after the other.
 const TURNS: u64 = 10;
-/// Bytes of a batch unless it is said how many records it has.
-const BATCH_LEN: usize = 16 * 1024;
-/// As [`BATCH_LEN`], over a wire, where each batch costs a request of its own: what a subscriber by pull fetches at a time.
-const WIRE_BATCH_LEN: usize = limits::LOG_FETCH_LEN;
-/// Records of a batch unless it is said how many it has, at most.
-const BATCH_MAX: usize = 64;
-/// Bytes of the ring unless it is said how many.
-const CAPACITY: usize = 256 * 1024;
-/// As [`CAPACITY`], over a wire, where what is under way takes its time: what a publisher has that says nothing.
-const WIRE_CAPACITY: usize = limits::LOG_CAPACITY_DEFAULT;
-/// Records of which a ring has room for this many at least.
-const RECORDS_MIN: usize = 8;
-/// Bytes that a record takes besides its payload.
-const RECORD_OVERHEAD: usize = 24;
-/// Bytes that are published between two looks at the time.
-const LOOK_EVERY_LEN: usize = 64 * 1024;
 /// How long memcpy is measured.
 const MEMCPY: Duration = Duration::from_millis(100);
 /// Bytes that are copied between two looks at the time.
 const MEMCPY_LEN: usize = 1 << 20;
 /// Addresses that are equal up to this look equal to a processor at first.
 const PAGE: usize = 4096;
-
-/// Arguments of `perf stream` only.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Options of the mode stream")]
-pub(super) struct Options {
-    /// How records travel [default: pull]
-    #[arg(long, value_enum)]
-    delivery: Option<Way>,
-    /// Records that are published with one commit [default: as many as fit into 16 KiB, over verbs into 64 KiB, from 1 to 64]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
-    batch: Option<u32>,
-    /// Bytes of the ring, of the floor and of the log [default: 262144, over verbs 1048576, or room for 8 records]
-    #[arg(long, value_name = "BYTES", value_parser = size_in::<u64>(1..=1 << 33))]
-    capacity: Option<u64>,
-    /// Publish without waiting for subscribers: what they do not keep up with is lost, and counted
-    #[arg(long)]
-    lossy: bool,
-    /// Given by a measuring process to those that receive
-    #[arg(long, hide = true)]
-    drain: Option<Address>,
-    /// Given by a measuring process to those that receive: which of them it is
-    #[arg(long, hide = true, default_value_t = 0)]
-    pub(super) reader: usize,
-}
-
-/// How records travel, as an argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
-    /// Read from the publisher's repository
-    Pull,
-    /// Written to the subscriber by the publisher
-    Push,
-}
-
-/// The sizes of a stream.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    size: u32,
-    /// Bytes of a record's payload.
-    pub(super) len: usize,
-    /// Records of a batch.
-    pub(super) batch: usize,
-    /// Bytes of the ring.
-    pub(super) capacity: usize,
-}
 
 /// What all sizes have in common.
 struct Measurement<'a> {
@@ -120,15 +58,6 @@ struct Records<'a> {
     number: u64,
     /// How far all who receive are, as far as was looked.
     received: u64,
-}
-
-/// Those who receive a stream.
-pub(super) trait Receivers {
-    /// The newest record that all of them have received, or were told that it is lost.
-    fn progress(&mut self) -> Result<u64, Trouble>;
-
-    /// One more look was in vain: an error when that goes on for too long, or nobody is there any more.
-    fn look(&mut self, patience: &mut Patience) -> Result<(), Trouble>;
 }
 
 /// The processes that were started to receive. They are ended when this is dropped.
@@ -164,6 +93,14 @@ pub(super) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trou
     }
 }
 
+/// Whether all that was published came as it was published, or was told as lost where that may be.
+fn is_right(line: &Line, is_lossy: bool) -> bool {
+    let Some(verified) = line.verified else { return true };
+    let (lost, rejected) = (line.lost.unwrap_or(0), line.rejected.unwrap_or(0));
+    let is_all = verified + lost == line.iterations * u64::from(line.subscribers);
+    is_all && rejected == 0 && (lost == 0 || is_lossy)
+}
+
 /// Measures, prints the lines of each size, and says by the exit code whether every record was right.
 fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     let shapes = arguments.size.iter().map(|size| Shape::of(arguments, *size));
@@ -193,7 +130,7 @@ fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
             writeln!(std::io::stdout(), "{heading}")?;
         }
         for line in lines {
-            wrong |= !arguments.stream.is_right(&line);
+            wrong |= !is_right(&line, arguments.stream.lossy);
             let text = if arguments.json { serde_json::to_string(&line)? } else { line.text() };
             writeln!(std::io::stdout(), "{text}")?;
         }
@@ -205,86 +142,16 @@ fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     Ok(Exit::Done)
 }
 
-impl Options {
-    /// Whether any of them was given.
-    pub(super) fn is_given(&self) -> bool {
-        self.delivery.is_some() || self.batch.is_some() || self.capacity.is_some() || self.lossy
-    }
-
-    pub(super) fn delivery(&self) -> Delivery {
-        match self.delivery {
-            None | Some(Way::Pull) => Delivery::Pull,
-            Some(Way::Push) => Delivery::Push,
-        }
-    }
-
-    /// Whether all that was published came as it was published, or was told as lost where that may be.
-    fn is_right(&self, line: &Line) -> bool {
-        let Some(verified) = line.verified else { return true };
-        let (lost, rejected) = (line.lost.unwrap_or(0), line.rejected.unwrap_or(0));
-        let is_all = verified + lost == line.iterations * u64::from(line.subscribers);
-        is_all && rejected == 0 && (lost == 0 || self.lossy)
-    }
-}
-
-impl Shape {
-    /// The sizes that the arguments give to a stream of records of this size.
-    pub(super) fn of(arguments: &Arguments, size: u32) -> Result<Self, Failure> {
-        let (len, options) = (size as usize, &arguments.stream);
-        // Where the processes are that somebody else has started, their address says it.
-        let fabric = arguments.connect.as_ref().map_or(arguments.fabric, FabricName::of);
-        let (batch_len, capacity) = match fabric {
-            FabricName::Shm => (BATCH_LEN, CAPACITY),
-            FabricName::Verbs => (WIRE_BATCH_LEN, WIRE_CAPACITY),
-        };
-        let batch = (batch_len / len.max(1)).clamp(1, BATCH_MAX);
-        let batch = options.batch.map_or(batch, |batch| batch as usize);
-        let room = len.next_multiple_of(size_of::<u64>()) + RECORD_OVERHEAD;
-        let capacity = options.capacity.map_or(capacity, |len| usize::try_from(len).unwrap_or(usize::MAX));
-        let shape = Self { size, len, batch, capacity: capacity.max(room.saturating_mul(RECORDS_MIN)) };
-        if shape.window() < batch {
-            let sentence = format!(
-                "{batch} records of {size} bytes take more than half of a ring of {} bytes: give a larger --capacity",
-                shape.capacity
-            );
-            return Err(Failure::usage(sentence));
-        }
-        Ok(shape)
-    }
-
-    /// Records that may be under way so that none is overwritten before it was read.
-    fn window(&self) -> usize {
-        let room = self.len.next_multiple_of(size_of::<u64>()) + RECORD_OVERHEAD;
-        self.capacity / 2 / room
-    }
-
-    /// After how many records a reader tells how far it is.
-    pub(super) fn show_every(&self) -> usize {
-        (self.window() / 8).max(1)
-    }
-
-    /// Whether more is to be measured after so many batches. The time is not looked at after each one.
-    fn goes_on(&self, batches: u64, end: Option<Instant>, interrupt: &Interrupt) -> bool {
-        let is_over = || end.is_some_and(|end| now() >= end) || interrupt.came();
-        !batches.is_multiple_of(self.look_every()) || !is_over()
-    }
-
-    /// Batches between two looks at the time.
-    fn look_every(&self) -> u64 {
-        (LOOK_EVERY_LEN / (self.len * self.batch).max(1)).clamp(1, 64) as u64
-    }
-}
-
 impl Measurement<'_> {
     /// Measures one size against a process that somebody else has started.
     fn connected(&self, shape: Shape, address: &Address) -> Result<Line, Trouble> {
         // So that its name can be told, and is another one for each process that receives.
-        let name = match address {
-            Address::Shm(name) => format!("{name}.stream"),
-            _ => format!("perf-{}.stream", std::process::id()),
+        let name = match address.node() {
+            Some(name) => format!("{name}.stream"),
+            None => format!("perf-{}.stream", std::process::id()),
         };
         let (fabric, delivery) = (FabricName::of(address), self.arguments.stream.delivery());
-        let node = open_node(&name, fabric.rdma().as_ref(), self.setting)?;
+        let node = self.setting.named_node(&name, fabric.rdma().as_ref())?;
         let mut records = self.publish(shape, &node, remote::topic(delivery))?;
         let deadline = Deadline::after(Duration::from_secs_f64(self.arguments.wait));
         let between = (&node, &records.publisher);
@@ -312,7 +179,7 @@ impl Measurement<'_> {
     /// Measures one size between processes that it starts: its lines, that of the delivery last.
     fn started(&self, shape: Shape, name: &str) -> Result<Vec<Line>, Trouble> {
         let fabric = self.arguments.fabric;
-        let node = open_node(name, fabric.rdma().as_ref(), self.setting)?;
+        let node = self.setting.named_node(name, fabric.rdma().as_ref())?;
         let mut stream = self.start(shape, &node, &fabric.address(&node)?)?;
         let (rates, placement) = match stream.taken_in_turns() {
             Ok(turns) => turns,

@@ -11,6 +11,17 @@ use crate::fabric::verbs::sys::{
 /// The status of an event when the library could not attach the queue pair to the group.
 const NOT_ATTACHED: i32 = -1;
 
+/// Whether a queue pair can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Health {
+    /// It can.
+    Well,
+    /// A work request has failed: it gives back what it has, and is then started again.
+    Failing,
+    /// It could not be started again.
+    Broken,
+}
+
 /// The membership of a queue pair in a group. Dropped before the queue pair: one that is attached cannot be destroyed.
 #[derive(Debug)]
 pub(super) struct Member {

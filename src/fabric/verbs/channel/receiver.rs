@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 
-use super::member::Member;
+use super::member::{Health, Member};
 use super::site::Site;
 use super::ticket::{ChannelTicket, RECEIVER_LEN, ReturnTicket};
-use super::{HEADER_LEN, Health};
 use crate::fabric::several::together;
 use crate::fabric::verbs::sys::{
     CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, Membership, MemoryRegion, QueuePair, QueuePairKind,
@@ -16,6 +15,9 @@ use crate::fabric::verbs::sys::{
 use crate::fabric::{ChannelReceiver, Datagram, DatagramReach, FabricError, Waker};
 use crate::limits;
 use crate::memory::WORD;
+
+/// Bytes in front of a received datagram: where it came from, and where it went.
+const HEADER_LEN: usize = 40;
 
 /// The receiving end of a channel.
 ///

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::member::Member;
+use super::member::{Health, Member};
 use super::site::Site;
 use super::ticket::{CHANNEL_LEN, ChannelTicket, ReturnTicket, gid};
-use super::{Health, random};
 use crate::fabric::verbs::endpoint::INLINE_LEN_MAX;
 use crate::fabric::verbs::error::VerbsError;
 use crate::fabric::verbs::sys::{
@@ -271,7 +270,7 @@ impl UnicastSender for VerbsUnicastSender {
 /// A key that needs no right to be set.
 fn random_key() -> Result<u32, FabricError> {
     loop {
-        let [a, b, c, d, ..] = random()?.to_le_bytes();
+        let [a, b, c, d, ..] = crate::random::number().map_err(FabricError::no_random)?.to_le_bytes();
         let key = u32::from_le_bytes([a, b, c, d & 0x7f]);
         if key != 0 {
             return Ok(key);

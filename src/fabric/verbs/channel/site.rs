@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use super::ticket::gid;
 use crate::fabric::FabricError;
+use crate::fabric::verbs::device;
 use crate::fabric::verbs::opened::{Devices, OpenDevice};
-use crate::fabric::verbs::region;
 use crate::fabric::verbs::sys::{
     CmId, EventChannel, GidKind, LinkLayer, MemoryRegion, PortSpace, ProtectionDomain, RemoteAccess,
 };
@@ -54,6 +54,6 @@ impl Site {
     /// Registered memory for so many buffers, which nobody else reaches.
     pub(super) fn buffers(&self, count: usize, len: usize) -> Result<Arc<MemoryRegion>, FabricError> {
         let region = Arc::new(Region::allocate(count * len, Protection::PeersWrite)?);
-        Ok(Arc::new(region::register(&self.domain, &region, RemoteAccess::None, true)?))
+        Ok(Arc::new(device::register(&self.domain, &region, RemoteAccess::None, true)?))
     }
 }

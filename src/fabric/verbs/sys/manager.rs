@@ -4,21 +4,18 @@ mod multicast;
 
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-pub(in crate::fabric::verbs) use multicast::{JoinedGroup, Membership};
-use parking_lot::Mutex;
-use rdma_sys::{
-    rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_event_channel, rdma_port_space,
-};
+pub(in crate::fabric::verbs) use multicast::Membership;
+use rdma_sys::{rdma_cm_event, rdma_cm_event_type, rdma_cm_id, rdma_conn_param, rdma_port_space};
 use rustix::io::Errno;
 use rustix::net::SocketAddrAny;
 use rustix::net::addr::{SocketAddrArg, SocketAddrStorage};
 
+use super::identifier::{EventChannel, IdHandle};
 use super::queue_pair::{self, QueuePair, QueuePairPlan};
-use super::{Context, ProtectionDomain, SysError, borrow, check, set_nonblocking, warn_left};
+use super::{Context, Path, ProtectionDomain, SysError, check};
 
 // Constants that are missing in the bindings.
 /// `RDMA_OPTION_ID`.
@@ -33,30 +30,7 @@ pub(super) const ACCEPT_DATA_LEN_MAX: usize = 196;
 /// Bytes of its own that a rejection has room for.
 pub(super) const REJECT_DATA_LEN_MAX: usize = 148;
 
-/// Where the events of connections appear.
-pub(in crate::fabric::verbs) struct EventChannel {
-    raw: NonNull<rdma_event_channel>,
-    /// Held while an event is taken, which may change the identifier it concerns and its queue pair, and while one of
-    /// those is changed or given back.
-    busy: Mutex<()>,
-}
-
-// SAFETY: librdmacm locks what it shares between threads; what it does not lock of an identifier is under `busy`.
-unsafe impl Send for EventChannel {}
-// SAFETY: as for `Send`: events are taken under `busy`, the descriptor is written when the channel is made only.
-unsafe impl Sync for EventChannel {}
-
 impl EventChannel {
-    /// A new one.
-    pub(in crate::fabric::verbs) fn create() -> Result<Arc<Self>, SysError> {
-        // SAFETY: the function has no requirement; it says by a null pointer that it failed.
-        let raw = unsafe { rdma_sys::rdma_create_event_channel() };
-        let raw = NonNull::new(raw).ok_or_else(|| SysError::last("rdma_create_event_channel"))?;
-        let channel = Self { raw, busy: Mutex::new(()) };
-        set_nonblocking(channel.as_fd())?;
-        Ok(Arc::new(channel))
-    }
-
     /// The next event, if there is one.
     pub(in crate::fabric::verbs) fn next(self: &Arc<Self>) -> Result<Option<CmEvent>, SysError> {
         let busy = self.busy.lock();
@@ -78,28 +52,6 @@ impl EventChannel {
         let new_id = new_id.map(|raw| CmId(Arc::new(IdHandle::new(raw, self))));
         check("rdma_ack_cm_event", returned)?;
         Ok(Some(CmEvent { new_id, ..copy }))
-    }
-}
-
-impl AsFd for EventChannel {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is there as long as this value, and nobody writes its descriptor.
-        let handle = unsafe { (*self.raw.as_ptr()).fd };
-        // SAFETY: the descriptor belongs to the channel, which is there as long as this value.
-        unsafe { borrow(handle) }
-    }
-}
-
-impl Drop for EventChannel {
-    fn drop(&mut self) {
-        // SAFETY: identifiers hold their channel by Arc, so that none of them is left; it is freed once.
-        unsafe { rdma_sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
-    }
-}
-
-impl std::fmt::Debug for EventChannel {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("EventChannel").finish_non_exhaustive()
     }
 }
 
@@ -134,6 +86,25 @@ unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<NonNull<
         initiator_depth: connection.initiator_depth,
     };
     (copy, new_id)
+}
+
+/// A group that was joined, as those see it who send to it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::fabric::verbs) struct JoinedGroup {
+    /// The way there.
+    pub(in crate::fabric::verbs) path: Path,
+    /// The number of the queue pair that stands for all members.
+    pub(in crate::fabric::verbs) queue_pair: u32,
+}
+
+impl JoinedGroup {
+    /// Copies what an event says that tells of a group that was joined.
+    fn of(event: &rdma_cm_event) -> Self {
+        // SAFETY: with events of this kind the union holds this field; it is numbers and a pointer, no value of which is
+        // invalid, and the pointer is not followed.
+        let datagrams = unsafe { event.param.ud };
+        Self { path: Path(datagrams.ah_attr), queue_pair: datagrams.qp_num }
+    }
 }
 
 /// What happened to a connection.
@@ -248,61 +219,6 @@ impl ConnectParameters<'_> {
             srq: 0,
             qp_num: 0,
         })
-    }
-}
-
-/// An identifier, which the queue pair that was made on it holds, too.
-pub(super) struct IdHandle {
-    raw: NonNull<rdma_cm_id>,
-    /// Where its events appear. Locked, together with the channel, while the identifier is used.
-    channel: Mutex<Arc<EventChannel>>,
-}
-
-// SAFETY: the identifier is only used under the locks of its channel, see `EventChannel::busy`.
-unsafe impl Send for IdHandle {}
-// SAFETY: as for `Send`: each method takes the locks before it gives the identifier to the library.
-unsafe impl Sync for IdHandle {}
-
-impl IdHandle {
-    fn new(raw: NonNull<rdma_cm_id>, channel: &Arc<EventChannel>) -> Self {
-        Self { raw, channel: Mutex::new(Arc::clone(channel)) }
-    }
-
-    /// Calls a function of the library with the identifier, while nobody else uses it.
-    fn with<T>(&self, call: impl FnOnce(*mut rdma_cm_id) -> T) -> T {
-        let channel = self.channel.lock();
-        let _busy = channel.busy.lock();
-        call(self.raw.as_ptr())
-    }
-
-    /// Calls a function of the library that takes for granted that the identifier is bound to a device.
-    fn with_device(
-        &self,
-        call: &'static str,
-        then: impl FnOnce(*mut rdma_cm_id) -> c_int,
-    ) -> Result<(), SysError> {
-        let returned = self.with(|id| {
-            // SAFETY: the identifier is there as long as this value, and its device is written by calls under the lock.
-            let verbs = unsafe { (*id).verbs };
-            (!verbs.is_null()).then(|| then(id))
-        });
-        check(call, returned.ok_or_else(|| SysError::new(call, Errno::NODEV))?)
-    }
-
-    /// Destroys the queue pair that was made on it.
-    pub(super) fn destroy_queue_pair(&self) {
-        // SAFETY: the one queue pair of the identifier is being dropped, and nothing refers to it; the identifier is
-        // there as long as this value.
-        self.with(|id| unsafe { rdma_sys::rdma_destroy_qp(id) });
-    }
-}
-
-impl Drop for IdHandle {
-    fn drop(&mut self) {
-        // SAFETY: the queue pair made on the identifier holds it by Arc, so that there is none; all events are
-        // acknowledged where they are taken; it is destroyed once.
-        let returned = self.with(|id| unsafe { rdma_sys::rdma_destroy_id(id) });
-        warn_left("rdma_destroy_id", returned);
     }
 }
 

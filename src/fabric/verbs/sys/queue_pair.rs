@@ -10,7 +10,7 @@ use rdma_sys::{
 use rustix::io::Errno;
 
 use super::address_handle::HOP_LIMIT;
-use super::manager::IdHandle;
+use super::identifier::IdHandle;
 use super::work::{self, PostError, ReceiveChain, ReceiveRequest, SendChain};
 use super::{CompletionQueue, ProtectionDomain, SysError, check, warn_left};
 

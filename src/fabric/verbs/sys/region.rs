@@ -17,10 +17,8 @@ pub(in crate::fabric::verbs) enum RemoteAccess {
     None,
     /// Read it.
     Read,
-    /// Write it.
-    Write,
     /// Write it, and read it.
-    Exchange,
+    Write,
 }
 
 /// Bytes that are registered in this process at the moment.
@@ -64,9 +62,6 @@ impl MemoryRegion {
             RemoteAccess::Read => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
             // Devices demand the local right where a peer has the remote one.
             RemoteAccess::Write => {
-                ibv_access_flags::IBV_ACCESS_REMOTE_WRITE | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
-            }
-            RemoteAccess::Exchange => {
                 ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
                     | ibv_access_flags::IBV_ACCESS_REMOTE_READ
                     | ibv_access_flags::IBV_ACCESS_LOCAL_WRITE

@@ -33,7 +33,7 @@ impl Bench {
         let region = Arc::new(Region::allocate(4096, Protection::PeersWrite).unwrap());
         let page_size = rustix::param::page_size() as u64;
         let iova = (crate::random::number().unwrap() >> 17).next_multiple_of(page_size);
-        device::register(&self.domain, &region, iova, remote, true).unwrap()
+        device::register_at(&self.domain, &region, iova, remote, true).unwrap()
     }
 
     fn queue(&self, channel: Option<&Arc<CompletionChannel>>) -> Arc<CompletionQueue> {

@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
-use crate::fabric::verbs::channel::{self, VerbsChannelReceiver, VerbsChannelSender};
-use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach, Group, UnicastSender};
+use crate::fabric::verbs::channel::{VerbsChannelReceiver, VerbsChannelSender};
+use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Group, UnicastSender};
 use crate::limits;
 
 /// Where the number of the queue pair, and the key, are in the ticket of a channel.
@@ -19,16 +19,20 @@ struct Stage {
     world: World,
 }
 
+fn datagrams(connection: &dyn Connection) -> &dyn Datagrams {
+    connection.datagrams().unwrap()
+}
+
 impl Stage {
     fn new() -> Self {
         let mut world = World::new();
         let (near, far) = connected(&mut world);
-        let sender = far.channel_sender().unwrap().unwrap();
+        let sender = datagrams(&*far).channel_sender().unwrap().unwrap();
         Self { near, far, sender, world }
     }
 
     fn begin_to_join(&self) -> Box<dyn ChannelReceiver> {
-        self.near.join_channel(self.sender.ticket()).unwrap()
+        datagrams(&*self.near).join_channel(self.sender.ticket()).unwrap()
     }
 
     /// A receiver that has joined, and has nothing to receive.
@@ -85,7 +89,7 @@ fn send(sender: &dyn ChannelSender, datagram: &[u8]) {
 }
 
 fn send_to(far: &dyn Connection, receiver: &dyn ChannelReceiver, datagram: &[u8]) {
-    send_alone(&*far.unicast_sender(receiver.return_ticket()).unwrap(), datagram);
+    send_alone(&*datagrams(far).unicast_sender(receiver.return_ticket()).unwrap(), datagram);
 }
 
 fn send_alone(sender: &dyn UnicastSender, datagram: &[u8]) {
@@ -106,7 +110,7 @@ fn a_datagram_comes_to_all_who_have_joined() {
     let stage = Stage::new();
     let mut receivers: Vec<_> = (0..4).map(|_| stage.join()).collect();
     // The node of the sender, too.
-    let mut own = stage.far.join_channel(stage.sender.ticket()).unwrap();
+    let mut own = datagrams(&*stage.far).join_channel(stage.sender.ticket()).unwrap();
     stage.wait_until_joined(&mut *own);
     receivers.push(own);
     receivers.iter_mut().for_each(|receiver| quiet(&mut **receiver));
@@ -156,7 +160,7 @@ fn a_datagram_of_every_length_up_to_the_longest_arrives() {
         assert_eq!(next(&mut *receiver), unicast(&bytes[..len]));
     }
     let too_long = vec![0; max + 1];
-    let alone = stage.far.unicast_sender(receiver.return_ticket()).unwrap();
+    let alone = datagrams(&*stage.far).unicast_sender(receiver.return_ticket()).unwrap();
     for refused in [stage.sender.send(&too_long), alone.send(&too_long)] {
         assert!(matches!(refused, Err(FabricError::MessageTooLong { .. })));
     }
@@ -176,7 +180,7 @@ fn strangers_are_passed_over() {
     let join = |at: usize| {
         let mut ticket = stage.sender.ticket().to_vec();
         ticket[at] ^= 1;
-        stage.near.join_channel(&ticket).unwrap()
+        datagrams(&*stage.near).join_channel(&ticket).unwrap()
     };
     // These take another queue pair, or key, for the sender's.
     let (mut deaf, mut keyless) = (join(QUEUE_PAIR_AT), join(KEY_AT));
@@ -192,7 +196,7 @@ fn strangers_are_passed_over() {
     assert_eq!((keyless.passed_over(), receiver.passed_over()), (0, 0));
 
     // Another channel of the same host has another key.
-    let other = stage.near.channel_sender().unwrap().unwrap();
+    let other = datagrams(&*stage.near).channel_sender().unwrap().unwrap();
     assert_ne!(other.ticket()[4..12], stage.sender.ticket()[4..12]);
     send_to(&*stage.near, &*receiver, b"from another channel");
     send_to(&*stage.far, &*receiver, b"the last");
@@ -211,7 +215,7 @@ fn one_receiver_is_reached_alone() {
     }
     receivers.iter_mut().for_each(|receiver| assert_eq!(take(&mut **receiver), None));
     let [first, mut second] = receivers;
-    let gone = stage.far.unicast_sender(first.return_ticket()).unwrap();
+    let gone = datagrams(&*stage.far).unicast_sender(first.return_ticket()).unwrap();
     drop(first);
     assert_eq!(gone.send(b"anybody?").unwrap(), Sent::Done);
     send_to(&*stage.far, &*second, b"still here");
@@ -294,7 +298,7 @@ fn fifty_joins_leave_nothing() {
         for round in 0..25_u8 {
             let mut receiver = stage.join();
             drop(stage.begin_to_join());
-            let sender = other_far.channel_sender().unwrap().unwrap();
+            let sender = datagrams(&*other_far).channel_sender().unwrap().unwrap();
             if round % 2 == 0 {
                 let _ = sender.send(&[round; 300]).unwrap();
             }
@@ -338,21 +342,21 @@ fn garbage_is_no_ticket() {
         garbage[at] ^= state.to_le_bytes()[7];
         garbage.truncate(len);
         if garbage.len() != channel.len() {
-            assert!(stage.near.join_channel(&garbage).is_err());
+            assert!(datagrams(&*stage.near).join_channel(&garbage).is_err());
         }
-        assert!(stage.far.unicast_sender(&garbage).is_err());
+        assert!(datagrams(&*stage.far).unicast_sender(&garbage).is_err());
     }
     // Tickets are for the hosts of their connections only.
     let mut elsewhere = channel.clone();
     elsewhere[27] ^= 0x40;
-    let error = stage.near.join_channel(&elsewhere).unwrap_err();
+    let error = datagrams(&*stage.near).join_channel(&elsewhere).unwrap_err();
     assert!(error.to_string().contains("another host"), "{error}");
     let mut elsewhere = back.clone();
     elsewhere[23] ^= 0x40;
-    let error = stage.far.unicast_sender(&elsewhere).unwrap_err();
+    let error = datagrams(&*stage.far).unicast_sender(&elsewhere).unwrap_err();
     assert!(error.to_string().contains("another host"), "{error}");
-    assert!(stage.near.join_channel(&back).is_err());
-    assert!(stage.far.unicast_sender(&channel).is_err());
+    assert!(datagrams(&*stage.near).join_channel(&back).is_err());
+    assert!(datagrams(&*stage.far).unicast_sender(&channel).is_err());
 }
 
 #[test]
@@ -360,16 +364,16 @@ fn garbage_is_no_ticket() {
 fn a_process_has_one_channel_of_a_local_address() {
     let mut stage = Stage::new();
     let (_near, far) = connected(&mut stage.world);
-    assert!(Arc::ptr_eq(&stage.sender, &far.channel_sender().unwrap().unwrap()));
+    assert!(Arc::ptr_eq(&stage.sender, &datagrams(&*far).channel_sender().unwrap().unwrap()));
     let ticket = stage.sender.ticket().to_vec();
     drop(stage.sender);
-    let sender = far.channel_sender().unwrap().unwrap();
+    let sender = datagrams(&*far).channel_sender().unwrap().unwrap();
     assert_ne!(sender.ticket(), ticket);
 
     let group = Ipv4Addr::new(239, 255, 77, 1);
     let config = VerbsConfig { notice_group: Group::new(group).ok(), ..VerbsConfig::default() };
-    let devices = VerbsFabric::new(config).unwrap().devices;
-    let own = channel::sender(own_address(), &devices).unwrap().unwrap();
+    let channels = VerbsFabric::new(config).unwrap().channels;
+    let own = channels.sender(own_address()).unwrap().unwrap();
     assert!(own.ticket().ends_with(&group.octets()));
 }
 
@@ -393,10 +397,10 @@ fn recovers(sender: &VerbsChannelSender, receiver: &mut VerbsChannelReceiver) ->
 #[test]
 #[ignore = "needs an RDMA device"]
 fn queue_pairs_that_fail_start_again() {
-    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let channels = VerbsFabric::new(VerbsConfig::default()).unwrap().channels;
     let own = own_address();
-    let sender = channel::sender(own, &devices).unwrap().unwrap();
-    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    let sender = channels.sender(own).unwrap().unwrap();
+    let mut receiver = channels.join(sender.ticket(), (own, own)).unwrap();
     assert_eq!(recovers(&sender, &mut receiver).len(), 0);
     for _ in 0..3 {
         quiet(&mut receiver);
@@ -420,10 +424,10 @@ fn queue_pairs_that_fail_start_again() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
-    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let channels = VerbsFabric::new(VerbsConfig::default()).unwrap().channels;
     let own = own_address();
-    let sender = channel::sender(own, &devices).unwrap().unwrap();
-    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    let sender = channels.sender(own).unwrap().unwrap();
+    let mut receiver = channels.join(sender.ticket(), (own, own)).unwrap();
     assert_eq!(recovers(&sender, &mut receiver).len(), 0);
     quiet(&mut receiver);
     sender.lose_group();
@@ -432,7 +436,7 @@ fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
     for _ in 0..200 {
         assert_eq!(sender.send(b"lost").unwrap(), Sent::Done);
     }
-    let alone = channel::unicast(receiver.return_ticket(), (own, own), &devices).unwrap();
+    let alone = channels.unicast(receiver.return_ticket(), (own, own)).unwrap();
     send_alone(&alone, b"alone");
     assert_eq!(next(&mut receiver), unicast(b"alone"));
 }
@@ -440,12 +444,12 @@ fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_sender_that_is_broken_says_so_and_has_nobody_wait_for_room() {
-    let devices = VerbsFabric::new(VerbsConfig::default()).unwrap().devices;
+    let channels = VerbsFabric::new(VerbsConfig::default()).unwrap().channels;
     let own = own_address();
-    let sender = channel::sender(own, &devices).unwrap().unwrap();
-    let mut receiver = channel::join(sender.ticket(), (own, own), &devices).unwrap();
+    let sender = channels.sender(own).unwrap().unwrap();
+    let mut receiver = channels.join(sender.ticket(), (own, own)).unwrap();
     assert_eq!(recovers(&sender, &mut receiver).len(), 0);
-    let alone = channel::unicast(receiver.return_ticket(), (own, own), &devices).unwrap();
+    let alone = channels.unicast(receiver.return_ticket(), (own, own)).unwrap();
     sender.break_for_good();
     for sent in (0..3).flat_map(|_| [sender.send(b"lost"), alone.send(b"lost")]) {
         assert!(matches!(sent, Err(FabricError::Verbs(VerbsError::NotSent { .. }))), "{sent:?}");

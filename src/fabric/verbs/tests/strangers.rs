@@ -151,13 +151,14 @@ fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
     let (near, devices, at) = (fabric(), Arc::new(Devices::new(Wish::default())), address());
     let reception = manager::Reception::open(&at, &devices).unwrap();
     let service = Service::new(&devices).unwrap();
-    let at = Address::Rdma { host: at.ip().to_string(), port: at.port() };
-    let mut dialled = near.dial(&at).unwrap();
+    let at = Address::rdma(at);
+    let mut dialled = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();
     let request = until("a request", || reception.next().unwrap());
     let accepted = ManagedLink::accept(request, &devices, SystemClock.monotonic_ns()).unwrap();
     let (link, endpoint) = accepted.unwrap();
     let session = Session::new(&devices, Box::new(Deaf(link)), Some(endpoint)).unwrap();
-    let mut far: Box<dyn Connection> = Box::new(VerbsConnection::new(session, &service));
+    let mut far: Box<dyn Connection> =
+        Box::new(VerbsConnection::new(session, &service, &Channels::new(&devices, None)));
     send(&mut *dialled, b"anybody?", None);
     assert_eq!(receive(&mut *far).0, b"anybody?");
     go_on(&mut *far, crate::limits::CONNECT_DEADLINE_NS + 200_000_000);

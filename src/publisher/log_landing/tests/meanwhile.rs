@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::super::*;
 use super::world::{Medium, Subscriber, Way, World};
-use crate::fabric::{FabricError, RemoteWrite, Revocation};
+use crate::fabric::{FabricError, Placement, RemoteWrite, Revocation};
 use crate::publisher::CopyRoom;
 use crate::repository::log::{LogReader, LogStart};
 
@@ -41,12 +41,8 @@ impl RemoteWrite for Watched {
         self.way.fetch_word(offset)
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        self.way.writes_words_in_order()
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        self.way.writes_may_be_lost()
+    fn placement(&self) -> Placement {
+        self.way.placement()
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {

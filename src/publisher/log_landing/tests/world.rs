@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::super::*;
-use crate::fabric::{FabricError, NothingToRevoke, RemoteWrite, Revocation, WakeQueue};
+use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, WakeQueue};
 use crate::id::{NodeName, Sequence};
 use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;
@@ -191,12 +191,12 @@ impl RemoteWrite for Way {
         Ok(fetched)
     }
 
-    fn writes_words_in_order(&self) -> bool {
-        self.0.lock().medium == Medium::Memory
-    }
-
-    fn writes_may_be_lost(&self) -> bool {
-        matches!(self.0.lock().medium, Medium::Lossy(_))
+    fn placement(&self) -> Placement {
+        match self.0.lock().medium {
+            Medium::Memory => Placement::Words,
+            Medium::Lossy(_) => Placement::Lossy,
+            _ => Placement::Writes,
+        }
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {

@@ -1,9 +1,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
-use rdma_sys::{rdma_cm_event, rdma_cm_join_mc_attr_ex, rdma_cm_join_mc_attr_mask, rdma_cm_mc_join_flags};
+use rdma_sys::{rdma_cm_join_mc_attr_ex, rdma_cm_join_mc_attr_mask, rdma_cm_mc_join_flags};
 use rustix::net::addr::SocketAddrArg;
 
-use super::super::{Path, SysError, check};
+use super::super::{SysError, check};
 use super::CmId;
 
 /// What a member of a group takes part in.
@@ -13,25 +13,6 @@ pub(in crate::fabric::verbs) enum Membership {
     Full,
     /// It only sends.
     SendOnly,
-}
-
-/// A group that was joined, as those see it who send to it.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::fabric::verbs) struct JoinedGroup {
-    /// The way there.
-    pub(in crate::fabric::verbs) path: Path,
-    /// The number of the queue pair that stands for all members.
-    pub(in crate::fabric::verbs) queue_pair: u32,
-}
-
-impl JoinedGroup {
-    /// Copies what an event says that tells of a group that was joined.
-    pub(super) fn of(event: &rdma_cm_event) -> Self {
-        // SAFETY: with events of this kind the union holds this field; it is numbers and a pointer, no value of which is
-        // invalid, and the pointer is not followed.
-        let datagrams = unsafe { event.param.ud };
-        Self { path: Path(datagrams.ah_attr), queue_pair: datagrams.qp_num }
-    }
 }
 
 /// Groups, for an identifier that is bound to a device.

@@ -1,0 +1,13 @@
+use crate::fabric::scheme::Scheme;
+use crate::id::NodeName;
+
+/// Where nodes of this host are reached.
+pub(in crate::fabric) const SCHEME: Scheme = Scheme {
+    prefix: "shm:",
+    form: "shm:NODE",
+    is_local: true,
+    is_built: true,
+    if_absent: "`fabricast list` shows the nodes of this host",
+    of_loopback: "",
+    canonical: |node| Ok(node.parse::<NodeName>()?.to_string()),
+};

@@ -1,0 +1,160 @@
+//! Regions of peers, mapped: a read is a load, a write a store.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::background::{Background, Deferred};
+use crate::fabric::{
+    ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Placement, Registered,
+    Registration, RemoteRead, RemoteWrite, Revocation, Write,
+};
+use crate::memory::{Access, MemoryError, Region};
+use crate::sync::atomic::{Ordering, fence};
+
+/// What tells a region from others.
+#[derive(Debug)]
+pub(super) struct ShmRegistered {
+    pub(super) key: u64,
+}
+
+impl Registered for ShmRegistered {}
+
+/// A memory file that a peer sent.
+#[derive(Debug)]
+pub(super) struct ShmOffer {
+    /// An error when this process could not take it.
+    pub(super) file: Result<Deferred, FabricError>,
+    pub(super) background: Background,
+}
+
+impl ShmOffer {
+    /// Maps the file, and closes it: a mapping needs none. One that was not mapped may be anything.
+    fn open(
+        self,
+        exposure: Exposure,
+        map: impl FnOnce(BorrowedFd<'_>) -> Result<Region, MemoryError>,
+    ) -> Result<Arc<Region>, FabricError> {
+        let file = self.file?;
+        let sealed = Region::is_sealed_against_writing(file.as_fd())?;
+        match (exposure, sealed) {
+            (Exposure::Read, true) | (Exposure::Write, false) => {
+                let region = map(file.as_fd())?;
+                file.close();
+                Ok(Arc::new(region))
+            }
+            (Exposure::Read, false) => Err(FabricError::Access { why: "the peer lent it to be written" }),
+            (Exposure::Write, true) => Err(FabricError::Access { why: "the peer lets it only be read" }),
+        }
+    }
+}
+
+impl Offer for ShmOffer {
+    fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
+        let region = self.open(Exposure::Read, |file| Region::import(file, len_min, Access::Read))?;
+        Ok(Box::new(ShmRead { region }))
+    }
+
+    fn open_shared(self: Box<Self>, len_min: usize) -> Result<Arc<Region>, FabricError> {
+        self.open(Exposure::Write, |file| Region::import(file, len_min, Access::Write))
+    }
+
+    fn open_write(self: Box<Self>, len: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
+        let background = self.background.clone();
+        let region = self.open(Exposure::Write, |file| Region::import_to_write(file, len))?;
+        background.populate(&region);
+        Ok(Box::new(ShmWrite { region: Some(region), background }))
+    }
+}
+
+/// A peer's region, mapped for reading.
+#[derive(Debug)]
+struct ShmRead {
+    region: Arc<Region>,
+}
+
+impl RemoteRead for ShmRead {
+    fn mirror(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    fn is_mapped(&self) -> bool {
+        true
+    }
+
+    fn post(&mut self, _ranges: &[ByteRange]) -> Result<Completion, FabricError> {
+        Ok(Completion::Done)
+    }
+
+    fn poll(&mut self) -> Result<Completion, FabricError> {
+        Ok(Completion::Done)
+    }
+
+    fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
+        Ok(None)
+    }
+}
+
+/// A peer's region, mapped for writing.
+#[derive(Debug)]
+struct ShmWrite {
+    /// Taken when this is dropped only: were it dropped here after the background is done with it, this thread would unmap it.
+    region: Option<Arc<Region>>,
+    background: Background,
+}
+
+impl ShmWrite {
+    #[inline]
+    fn region(&self) -> &Region {
+        match &self.region {
+            Some(region) => region,
+            None => unreachable!("it is taken when this is dropped only"),
+        }
+    }
+}
+
+impl Drop for ShmWrite {
+    fn drop(&mut self) {
+        // Where the peer is gone this frees its memory.
+        if let Some(region) = self.region.take() {
+            self.background.unmap(region);
+        }
+    }
+}
+
+impl RemoteWrite for ShmWrite {
+    #[inline]
+    fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
+        let region = self.region();
+        for write in writes {
+            // Release: whoever sees a word of this write has seen the one before it whole. Pairs with the Acquire
+            // loads and fences of readers.
+            fence(Ordering::Release);
+            match *write {
+                Write::Range(ByteRange { offset, len }) => {
+                    source.region().write_across(offset, region, offset, len);
+                }
+                Write::Line { offset, words } => region.copy_in_head(offset, &words),
+                Write::Word { offset, word } => region.store_release(offset, word),
+            }
+        }
+        Ok(Completion::Done)
+    }
+
+    fn in_flight(&mut self) -> Result<usize, FabricError> {
+        Ok(0)
+    }
+
+    #[inline]
+    fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
+        Ok(Some(self.region().load_acquire(offset)))
+    }
+
+    #[inline]
+    fn placement(&self) -> Placement {
+        Placement::Words
+    }
+
+    fn revocation(&self) -> Arc<dyn Revocation> {
+        Arc::new(NothingToRevoke)
+    }
+}

@@ -1,0 +1,140 @@
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use super::flight::Flight;
+use super::{Endpoint, State, Work};
+use crate::fabric::FabricError;
+use crate::fabric::verbs::error::{Failure, VerbsError};
+use crate::fabric::verbs::sys::{MemoryRegion, Operation, SendChain, SendRequest};
+use crate::fabric::verbs::work::BatchId;
+use crate::limits::VERBS_SENDS_RESERVED;
+use crate::sync::atomic::Ordering;
+
+/// Whether a batch could be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fabric::verbs) enum Posted {
+    /// It was.
+    Yes,
+    /// There is no room for it at the moment.
+    NoRoom,
+}
+
+/// One-sided operations.
+impl Endpoint {
+    /// Posts a batch of operations, which use this local memory, in order.
+    pub(in crate::fabric::verbs) fn post<'a>(
+        &self,
+        flight: &Arc<Flight>,
+        region: &Arc<MemoryRegion>,
+        operations: impl Iterator<Item = Operation<'a>> + Clone,
+    ) -> Result<Posted, FabricError> {
+        let requests = operations.clone().count();
+        let max = self.batch_len_max();
+        let too_long = || VerbsError::BatchTooLong { requests, max };
+        let needed = u32::try_from(requests).ok().filter(|needed| *needed <= max).ok_or_else(too_long)?;
+        let mut state = self.state.lock();
+        if let Some(failure) = state.failure {
+            return Err(failure.into());
+        }
+        if state.is_closed || flight.revoked.load(Ordering::Relaxed) {
+            return Err(FabricError::Closed);
+        }
+        if state.work.room() < needed + VERBS_SENDS_RESERVED {
+            self.poll_sends(&mut state);
+        }
+        if state.work.room() < needed + VERBS_SENDS_RESERVED {
+            return Ok(Posted::NoRoom);
+        }
+        let work = Work::OneSided { flight: Arc::clone(flight), _region: Arc::clone(region) };
+        let Some(id) = state.work.begin(needed, work) else { return Ok(Posted::NoRoom) };
+        flight.batches.fetch_add(1, Ordering::Relaxed);
+        self.post_chains(&mut state, id, needed, operations)
+    }
+
+    fn post_chains<'a>(
+        &self,
+        state: &mut State,
+        id: BatchId,
+        requests: u32,
+        operations: impl Iterator<Item = Operation<'a>>,
+    ) -> Result<Posted, FabricError> {
+        let (mut chain, mut is_begun) = (SendChain::new(), false);
+        for (operation, number) in operations.zip(1..) {
+            let is_last = number == requests;
+            chain.push(&SendRequest { wr_id: id.request(is_last), operation, signaled: is_last });
+            if !chain.is_full() && !is_last {
+                continue;
+            }
+            if let Err(refused) = self.queue_pair.post_send(&mut chain) {
+                if is_begun || refused.posted > 0 {
+                    self.fail_locked(state, Failure::PartlyPosted);
+                    return Err(refused.error.into());
+                }
+                state.cancel(id);
+                let is_full = refused.is_full();
+                return if is_full { Ok(Posted::NoRoom) } else { Err(refused.error.into()) };
+            }
+            chain.clear();
+            is_begun = true;
+        }
+        Ok(Posted::Yes)
+    }
+
+    /// Batches of a flight that are not complete.
+    pub(in crate::fabric::verbs) fn under_way(&self, flight: &Flight) -> Result<usize, FabricError> {
+        let mut state = self.state.lock();
+        flight.end_wait();
+        self.poll_sends(&mut state);
+        let batches = usize::try_from(flight.batches.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        match state.failure {
+            Some(failure) if batches > 0 || flight.failed.load(Ordering::Relaxed) => Err(failure.into()),
+            _ => Ok(batches),
+        }
+    }
+
+    /// Lets no further batch of a flight begin, and says whether none is under way any more.
+    pub(in crate::fabric::verbs) fn revoke(&self, flight: &Flight) -> bool {
+        let mut state = self.state.lock();
+        flight.revoked.store(true, Ordering::Relaxed);
+        self.poll_sends(&mut state);
+        flight.batches.load(Ordering::Relaxed) == 0
+    }
+
+    /// A handle that becomes readable when a batch of this flight is complete, or another one may be. `None` when there is
+    /// nothing to wait for, or nothing that wakes.
+    pub(in crate::fabric::verbs) fn wait_for<'a>(
+        &self,
+        flight: &'a Flight,
+    ) -> Result<Option<BorrowedFd<'a>>, FabricError> {
+        let Some(channel) = &self.send_channel else { return Ok(None) };
+        let waiter = flight.waiter(channel)?;
+        let mut state = self.state.lock();
+        flight.waits.store(true, Ordering::Relaxed);
+        // An event that is taken away here may be meant for somebody else: what it tells of is in the queue.
+        channel.drain()?;
+        self.send_queue.arm()?;
+        self.poll_sends(&mut state);
+        if flight.batches.load(Ordering::Relaxed) == 0 || state.failure.is_some() {
+            flight.end_wait();
+            return Ok(None);
+        }
+        Ok(Some(waiter.handle.as_fd()))
+    }
+}
+
+/// Devices in emulation are as quick as their queues are filled.
+#[cfg(test)]
+impl Endpoint {
+    /// Takes all room in the queue.
+    pub(in crate::fabric::verbs) fn occupy(&self) -> BatchId {
+        let mut state = self.state.lock();
+        let room = state.work.room();
+        state.work.begin(room, Work::Frame { buffer: None }).expect("it has room")
+    }
+
+    /// Gives it back.
+    pub(in crate::fabric::verbs) fn vacate(&self, id: BatchId) {
+        let cancelled = self.state.lock().work.cancel(id);
+        assert!(cancelled.is_some(), "it is occupied");
+    }
+}

@@ -149,8 +149,11 @@ pub const ENDED_FETCH_NS: u64 = ENDED_GRACE_NS / 2;
 /// How long after the end of a topic a subscriber's node detaches from it, if the subscriber has not received the end by then,
 /// nanoseconds. What was being fetched is complete by then, and the publisher's grace is not over.
 pub const ENDED_DETACH_NS: u64 = ENDED_GRACE_NS / 4 * 3;
-/// How often a node shows that its process lives (the heartbeat word of its repositories), nanoseconds.
+/// How often the thread of a node shows that it lives, nanoseconds: in its channels of notices, and in some of its repositories.
 pub const HEARTBEAT_INTERVAL_NS: u64 = 100_000_000;
+/// Each repository's heartbeat word is written once in so many heartbeats: one write for each of thousands of topics costs more
+/// than all else that a node at rest does.
+pub(crate) const HEARTBEAT_PARTS: u64 = 4;
 /// A repository whose heartbeat is older than this belongs to a process that hangs, nanoseconds.
 pub const HEARTBEAT_STALE_NS: u64 = 1_000_000_000;
 
@@ -253,4 +256,6 @@ const _: () = assert!(CHANNEL_SENDS >= 2 && CHANNEL_RECEIVES <= u16::MAX as usiz
 const _: () = assert!(SCHEMA_LEN_MAX < CONTROL_MESSAGE_LEN_MAX);
 const _: () = assert!(TORN_RETRIES_AT_ONCE < TORN_RETRIES_MAX);
 const _: () = assert!(NOTICE_INLINE_HELD_LEN >= 2 * NOTICE_DATAGRAM_LEN_MAX);
+// Twice as often as readers call stale, at least.
+const _: () = assert!(HEARTBEAT_STALE_NS >= 2 * HEARTBEAT_PARTS * HEARTBEAT_INTERVAL_NS);
 const _: () = assert!(NOTICE_SILENCE_NS >= 2 * HEARTBEAT_INTERVAL_NS);

@@ -19,6 +19,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use self::support::attempts::one_of_three;
+use self::support::files::raise_files;
 use self::support::pattern::{Pattern, is_whole};
 use self::support::peer::Peer;
 use self::support::role::Role;
@@ -533,6 +534,37 @@ fn two_hundred_sessions_leave_nothing() {
         holdings.files <= holdings_before.files && holdings.regions <= holdings_before.regions
     });
     assert_eq!(publisher.ask_number("subscribers"), 0);
+}
+
+/// How often the thread of a node in this process has gone to sleep.
+fn sleeps(process: u32) -> u64 {
+    let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
+    let read = |thread: &Path, file: &str| std::fs::read_to_string(thread.join(file)).unwrap_or_default();
+    let mut threads = threads.flatten().map(|thread| thread.path());
+    let thread = threads.find(|thread| read(thread, "comm").trim() == "fabricast-node");
+    let status = read(&thread.expect("a node"), "status");
+    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.expect("the kernel counts them").trim().parse().expect("a number")
+}
+
+/// What they exchange to learn whether the other end lives is not the node's business: its thread shows ten times a second that it
+/// lives, and sleeps otherwise.
+#[test]
+#[ignore = "needs an RDMA device: tools/soft-roce run"]
+fn two_hundred_idle_sessions_do_not_wake_the_thread_of_the_publishers_node() {
+    raise_files();
+    let dir = tempfile::tempdir().expect("a directory");
+    let (publisher, address) = publisher(&dir);
+    let process = publisher.pid().as_raw_nonzero().get().cast_unsigned();
+    let subscribers: Vec<_> =
+        (0..200).map(|_| subscribe(&anonymous(dir.path()), &address, Delivery::Pull)).collect();
+    // They have all that they asked for, and the last one of them has seen that for a while.
+    std::thread::park_timeout(MEASURED);
+    let (began, before) = (now(), sleeps(process));
+    std::thread::park_timeout(MEASURED);
+    let (count, elapsed) = (sleeps(process) - before, began.elapsed());
+    println!("{count} wake-ups in {elapsed:?} beside {} sessions", subscribers.len());
+    assert!(u128::from(count) <= elapsed.as_millis() / 100 + 20, "{count} wake-ups in {elapsed:?}");
 }
 
 /// How many there are of one kind.

@@ -66,8 +66,8 @@ pub(crate) trait Connection: Debug + Send {
     fn capabilities(&self) -> Capabilities;
 
     /// Sees to it that a region can be sent over this connection, and be the source of writes to what came over it: an
-    /// error is better told before either is begun. What the peer gets to know of it, for an inspector to show.
-    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError>;
+    /// error is better told before either is begun.
+    fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError>;
 
     /// Takes back what the peer was allowed by [`Self::send`] with this region, as far as the medium can: who uses it all
     /// the same fails. A region that was sent several times is taken back at once.
@@ -101,6 +101,25 @@ pub(crate) struct Capabilities {
     /// The peer has dialled with [`Intent::Write`]: it is lent regions to be written, and nothing to be read. False where
     /// that makes no difference.
     pub(crate) is_dialled_to_write: bool,
+}
+
+/// What came of [`Connection::prepare`].
+pub(crate) enum Prepared {
+    /// The region can be sent. What the peer gets to know of it, for an inspector to show.
+    Done(RemoteKey),
+    /// This is to be done first, which may take as long as there is memory to be registered: on a thread that nobody waits for. Then
+    /// prepare the region again.
+    #[cfg_attr(not(any(test, feature = "verbs")), expect(dead_code, reason = "only devices need it"))]
+    Work(Box<dyn FnOnce() -> Result<(), FabricError> + Send>),
+}
+
+impl Debug for Prepared {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Done(remote_key) => out.debug_tuple("Done").field(remote_key).finish(),
+            Self::Work(_) => out.write_str("Work"),
+        }
+    }
 }
 
 /// What a connection had.

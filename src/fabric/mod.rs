@@ -19,6 +19,7 @@ mod channel;
 mod connection;
 mod error;
 mod one_sided;
+mod poller;
 mod rdma;
 mod registration;
 mod scheme;
@@ -27,6 +28,8 @@ pub(crate) mod shm;
 #[cfg(feature = "verbs")]
 pub(crate) mod verbs;
 mod wait;
+mod wake_queue;
+mod worker;
 
 pub use address::{Address, Target};
 #[cfg(any(test, feature = "verbs"))]
@@ -34,16 +37,21 @@ pub(crate) use bounds::{check_bounds, check_writes};
 #[cfg(any(test, feature = "verbs"))]
 pub(crate) use channel::Datagram;
 pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Sent, UnicastSender};
-pub(crate) use connection::{Capabilities, Connection, Fabric, Intent, Listener, NodeEntry, Received};
+pub(crate) use connection::{
+    Capabilities, Connection, Fabric, Intent, Listener, NodeEntry, Prepared, Received,
+};
 pub use error::FabricError;
 pub(crate) use one_sided::{
     Completion, NothingToRevoke, Offer, Placement, RemoteRead, RemoteWrite, Revocation, Write,
 };
+pub(crate) use poller::{Interest, Poller};
 pub(crate) use rdma::Group;
 pub use rdma::RdmaConnect;
 pub(crate) use registration::{Exposure, Registered, Registration, RemoteKey};
 pub use scheme::AddressError;
 pub(crate) use several::SeveralFabrics;
 pub(crate) use wait::{Waker, finish, read_now, wait};
+pub(crate) use wake_queue::{KeyedWaker, WakeQueue};
+pub(crate) use worker::Worker;
 
 pub(crate) use crate::memory::ByteRange;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::Node;
 use super::core::NodeCore;
 use super::driver::{Driver, DriverThread};
+use super::shared::Shared;
 use crate::clock::{Clock, SystemClock};
 use crate::control::{Identity, Text};
 use crate::event::{EventSink, TracingSink};
@@ -145,11 +146,11 @@ impl NodeBuilder {
         members.extend(fabric.map(|fabric| (fabric, listens)));
         let fabric: Arc<dyn Fabric> = Arc::new(SeveralFabrics::new(members));
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let (core, driver) = assemble(self.name, fabric, clock, self.events)?;
-        let thread = DriverThread::start(driver, Arc::clone(&core));
+        let (shared, driver) = assemble(self.name, fabric, clock, self.events)?;
+        let thread = DriverThread::start(driver);
         let thread =
             thread.map_err(|source| NodeError::System { what: "start the node's thread", source })?;
-        Ok(Node::new(core, Some(thread)))
+        Ok(Node::new(shared, Some(thread)))
     }
 }
 
@@ -179,7 +180,7 @@ pub(super) fn assemble(
     fabric: Arc<dyn Fabric>,
     clock: Arc<dyn Clock>,
     events: Arc<dyn EventSink>,
-) -> Result<(Arc<NodeCore>, Driver), NodeError> {
+) -> Result<(Shared, Driver), NodeError> {
     let listener: Option<Box<dyn Listener>> = match &name {
         Some(name) => Some(fabric.listen(name)?),
         None => None,
@@ -197,7 +198,7 @@ pub(super) fn assemble(
         started_ns: clock.realtime_ns(),
     };
     let addresses = listener.as_ref().map(|listener| listener.addresses()).unwrap_or_default();
-    let core = Arc::new(NodeCore::new(fabric, clock, events, identity, addresses)?);
-    let driver = Driver::new(Arc::clone(&core), listener);
-    Ok((core, driver))
+    let shared = Shared::new(NodeCore::new(fabric, clock, events, identity, addresses)?);
+    let driver = Driver::new(&shared, listener)?;
+    Ok((shared, driver))
 }

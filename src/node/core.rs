@@ -1,24 +1,17 @@
 use std::any::Any;
-use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
-use super::link::{self, Link};
-use super::listener::Backlogs;
-use super::notices::NoticeSenders;
-use super::served::Served;
+use super::topics::{Reserved, Topics};
 use crate::clock::Clock;
 use crate::control::{ControlError, Identity};
 use crate::event::{Event, EventSink};
-use crate::fabric::{Address, Connection, Fabric, FabricError, Intent, Waker};
-use crate::id::{TopicId, TopicName};
-use crate::limits;
-use crate::publisher::{CopyRoom, PublishedTopic, PublisherError};
+use crate::fabric::{Address, Connection, Fabric, FabricError, Intent, KeyedWaker, WakeQueue, Worker};
+use crate::id::TopicName;
+use crate::publisher::{PublishedTopic, PublisherError};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// What the threads of a node share.
 #[derive(Debug)]
@@ -29,30 +22,20 @@ pub(crate) struct NodeCore {
     identity: Identity,
     /// Where others find this node.
     addresses: Vec<Address>,
-    waker: Arc<Waker>,
-    /// The topics of this node. A name without a topic is reserved by a publisher that is being opened.
-    topics: Mutex<BTreeMap<TopicName, Option<Arc<PublishedTopic>>>>,
-    /// The sessions in which this node subscribes.
-    links: Mutex<Vec<Arc<Link>>>,
-    /// The topics that it listens for.
-    backlogs: Backlogs,
-    /// Sessions with subscribers that it has dialled, until its thread serves them.
-    dialled: Mutex<Vec<Served>>,
-    /// The channels on which it tells of its topics.
-    notice_senders: NoticeSenders,
-    /// What its thread may still copy to landing regions in this turn.
-    copy_room: CopyRoom,
+    queue: Arc<WakeQueue>,
+    /// The next number for something that its thread looks after.
+    key_next: AtomicU64,
+    topics: Topics,
+    /// Does for its thread what may take long.
+    worker: Worker,
     /// Why its thread has ended before its time.
     failure: OnceLock<String>,
 }
 
-/// A topic's name, taken until its topic is there or opening it has failed.
-#[derive(Debug)]
-pub(super) struct Reserved<'a> {
-    core: &'a NodeCore,
-    name: TopicName,
-    filled: bool,
-}
+/// The key of the queue by which the thread of a node is woken.
+pub(super) const QUEUE_KEY: u64 = 0;
+/// The key of what accepts the connections of peers.
+pub(super) const LISTENER_KEY: u64 = 1;
 
 impl NodeCore {
     pub(super) fn new(
@@ -62,22 +45,17 @@ impl NodeCore {
         identity: Identity,
         addresses: Vec<Address>,
     ) -> Result<Self, FabricError> {
-        let waker = Arc::new(Waker::new()?);
-        let (topics, links, dialled) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let (backlogs, notice_senders) = (Backlogs::default(), NoticeSenders::default());
+        let queue = Arc::new(WakeQueue::new()?);
         Ok(Self {
             fabric,
             clock,
             events,
             identity,
             addresses,
-            waker,
-            topics,
-            links,
-            backlogs,
-            dialled,
-            notice_senders,
-            copy_room: CopyRoom::new(),
+            queue,
+            key_next: AtomicU64::new(LISTENER_KEY + 1),
+            topics: Topics::default(),
+            worker: Worker::default(),
             failure: OnceLock::new(),
         })
     }
@@ -115,9 +93,30 @@ impl NodeCore {
         &self.addresses
     }
 
-    /// Ends the wait of its thread.
-    pub(super) fn waker(&self) -> &Arc<Waker> {
-        &self.waker
+    /// What wakes its thread.
+    pub(super) fn queue(&self) -> &Arc<WakeQueue> {
+        &self.queue
+    }
+
+    /// A number that stands for something that its thread looks after, larger than all before it.
+    pub(super) fn next_key(&self) -> u64 {
+        // Relaxed: the numbers only have to differ, and those of one name are drawn one after another.
+        self.key_next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// What wakes its thread for something that is begun.
+    pub(super) fn keyed_waker(&self) -> KeyedWaker {
+        self.queue.keyed(self.next_key())
+    }
+
+    /// What does for its thread what may take long.
+    pub(super) fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    /// Its topics.
+    pub(super) fn topics(&self) -> &Topics {
+        &self.topics
     }
 
     /// Tells what happened. A sink that panics costs its event.
@@ -129,15 +128,11 @@ impl NodeCore {
         }
     }
 
-    /// Records that its thread has panicked, and notifies everyone who relies on it.
-    pub(super) fn fail(&self, panic: &(dyn Any + Send)) {
+    /// Records that its thread has panicked, and notifies its publishers. What it gave as the reason.
+    pub(super) fn fail(&self, panic: &(dyn Any + Send)) -> &str {
         let reason = self.failure.get_or_init(|| panic_message(panic).to_owned());
-        self.topics.lock().values().flatten().for_each(|topic| topic.orphan());
-        link::fail_all(self, &ControlError::Broken { why: thread_failed(reason) });
-        self.backlogs.wake_all();
-        // Nobody serves them: their dials fail.
-        self.dialled.lock().clear();
-        self.tell(&Event::NodeFailed { reason: reason.clone() });
+        self.topics.orphan();
+        reason
     }
 
     /// An error once its thread has panicked.
@@ -153,80 +148,12 @@ impl NodeCore {
     /// Takes a topic's name.
     pub(super) fn reserve(&self, name: &TopicName) -> Result<Reserved<'_>, PublisherError> {
         self.check_runs().map_err(|_| PublisherError::NodeFailed)?;
-        let mut topics = self.topics.lock();
-        // A topic whose publisher was dropped makes room at once, even if its subscribers have yet to be told.
-        let taken =
-            |topic: &Option<Arc<PublishedTopic>>| topic.as_ref().is_none_or(|topic| !topic.has_ended());
-        // Different names with one identifier would accept each other's values.
-        let identical = |other: &TopicName| TopicId::of(other) == TopicId::of(name);
-        if topics.iter().any(|(other, topic)| taken(topic) && identical(other)) {
-            return Err(PublisherError::TopicTaken { topic: name.clone() });
-        }
-        if topics.len() >= limits::TOPICS_MAX && !topics.contains_key(name) {
-            return Err(PublisherError::TooManyTopics);
-        }
-        topics.insert(name.clone(), None);
-        Ok(Reserved { core: self, name: name.clone(), filled: false })
+        self.topics.reserve(name, self.keyed_waker())
     }
 
     /// The topic of this name, if its publisher has not been dropped.
     pub(super) fn topic(&self, name: &TopicName) -> Option<Arc<PublishedTopic>> {
-        self.topics.lock().get(name)?.clone().filter(|topic| !topic.has_ended())
-    }
-
-    /// Up to `count` topics behind this name, in the order of their names.
-    pub(super) fn topics_after(&self, name: Option<&TopicName>, count: usize) -> Vec<Arc<PublishedTopic>> {
-        let after = name.map_or(Bound::Unbounded, Bound::Excluded);
-        let topics = self.topics.lock();
-        let behind = topics.range::<TopicName, _>((after, Bound::Unbounded));
-        behind.filter_map(|(_, topic)| topic.clone()).filter(|topic| !topic.has_ended()).take(count).collect()
-    }
-
-    /// All topics, after those have been forgotten whose publishers were dropped.
-    pub(super) fn living_topics(&self) -> Vec<Arc<PublishedTopic>> {
-        let mut topics = self.topics.lock();
-        topics.retain(|_, topic| topic.as_ref().is_none_or(|topic| !topic.has_ended()));
-        topics.values().flatten().cloned().collect()
-    }
-
-    /// The topics that this node listens for.
-    pub(super) fn backlogs(&self) -> &Backlogs {
-        &self.backlogs
-    }
-
-    /// Sessions with subscribers that this node has dialled, until its thread serves them.
-    pub(super) fn dialled(&self) -> &Mutex<Vec<Served>> {
-        &self.dialled
-    }
-
-    /// The channels on which this node tells of its topics.
-    pub(super) fn notice_senders(&self) -> &NoticeSenders {
-        &self.notice_senders
-    }
-
-    /// What its thread may still copy to landing regions in this turn.
-    pub(super) fn copy_room(&self) -> &CopyRoom {
-        &self.copy_room
-    }
-
-    /// The sessions in which this node subscribes.
-    pub(super) fn links(&self) -> &Mutex<Vec<Arc<Link>>> {
-        &self.links
-    }
-}
-
-impl Reserved<'_> {
-    /// Opens the topic to subscribers.
-    pub(super) fn fill(mut self, topic: Arc<PublishedTopic>) {
-        let mut topics = self.core.topics.lock();
-        topics.insert(self.name.clone(), Some(Arc::clone(&topic)));
-        if self.core.failure.get().is_some() {
-            topic.orphan();
-        }
-        drop(topics);
-        self.filled = true;
-        // From now on its heart beats.
-        self.core.waker.wake();
+        self.topics.named(name)
     }
 }
 
@@ -238,12 +165,4 @@ fn panic_message(panic: &(dyn Any + Send)) -> &str {
 
 fn thread_failed(reason: &str) -> String {
     format!("the thread of this node has panicked ({reason}): open another node")
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if !self.filled {
-            self.core.topics.lock().remove(&self.name);
-        }
-    }
 }

@@ -1,344 +1,88 @@
-use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use super::core::NodeCore;
+use super::invitation::{DialError, Invitation, Pending};
 use super::served::Served;
 use crate::clock::saturate;
-use crate::control::{ControlError, RefuseReason};
-use crate::fabric::{Address, AddressError, FabricError, Intent, Waker};
-use crate::id::{NameError, TopicName};
-use crate::limits;
+use crate::fabric::{Address, Intent};
+use crate::id::TopicName;
 
-/// Why a subscriber could not be dialled.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum DialError {
-    /// The text is not an address.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// The text is not a topic's name.
-    #[error(transparent)]
-    Name(#[from] NameError),
-    /// The node does not publish the topic.
-    #[error("this node does not publish {topic}: open its publisher first, and keep it")]
-    NoSuchTopic {
-        /// The topic.
-        topic: TopicName,
-    },
-    /// The subscriber's node cannot be reached.
-    #[error("cannot dial the subscriber of {topic}")]
-    Unreachable {
-        /// The topic.
-        topic: TopicName,
-        /// Why.
-        #[source]
-        source: FabricError,
-    },
-    /// The subscriber's node refused the session.
-    #[error("the node at {address} refused {topic}: {reason}{}{text}", if text.is_empty() { "" } else { ": " })]
-    Refused {
-        /// The subscriber's node.
-        address: Address,
-        /// The topic.
-        topic: TopicName,
-        /// Why.
-        reason: RefuseReason,
-        /// The node's own words; may be empty.
-        text: String,
-    },
-    /// The subscriber does not fit the topic: this node refused it.
-    #[error(
-        "the subscriber at {address} does not fit {topic}: {reason}{}{text}",
-        if text.is_empty() { "" } else { ": " }
-    )]
-    Unfit {
-        /// The subscriber's node.
-        address: Address,
-        /// The topic.
-        topic: TopicName,
-        /// Why.
-        reason: RefuseReason,
-        /// More words; may be empty.
-        text: String,
-    },
-    /// The subscriber's node listens for the topic, and nobody accepted the session in time.
-    #[error("timed out: {address} has a listener for {topic}, but nothing called accept_timeout")]
-    NotAccepted {
-        /// The subscriber's node.
-        address: Address,
-        /// The topic.
-        topic: TopicName,
-    },
-    /// The subscriber left before it was attached, in good order.
-    #[error("the subscriber at {address} left before it was attached to {topic}: its own error says why")]
-    Left {
-        /// The subscriber's node.
-        address: Address,
-        /// The topic.
-        topic: TopicName,
-    },
-    /// The session with the subscriber's node failed.
-    #[error("the session with the node at {address} failed")]
-    Session {
-        /// The subscriber's node.
-        address: Address,
-        /// Why.
-        #[source]
-        source: ControlError,
-    },
-    /// The thread of this node has panicked: it serves nobody any more.
-    #[error("cannot dial the subscriber of {topic}")]
-    NodeFailed {
-        /// The topic.
-        topic: TopicName,
-        /// Why.
-        #[source]
-        source: ControlError,
-    },
-    /// This node serves as many sessions as it may.
-    #[error(
-        "this node serves {max} sessions, which is the limit: open another node for more",
-        max = limits::SESSIONS_MAX
-    )]
-    TooManySessions,
-    /// The operating system gave no random number.
-    #[error("cannot draw a random number")]
-    Random(#[source] std::io::Error),
-}
-
-impl From<Infallible> for DialError {
-    fn from(never: Infallible) -> Self {
-        match never {}
-    }
-}
-
-/// A subscriber that this node has dialled, until it is attached.
-#[derive(Debug)]
-pub(super) struct Invitation {
-    address: Address,
-    topic: TopicName,
-    progress: Mutex<Progress>,
-    /// Wakes whoever waits for the outcome.
-    settled: Waker,
-    #[cfg(test)]
-    witness: Mutex<Witness>,
-}
-
-/// What a test does at the moment at which an invitation is settled.
-#[cfg(test)]
-#[derive(Default)]
-struct Witness(Option<Box<dyn FnOnce() + Send>>);
-
-#[cfg(test)]
-impl std::fmt::Debug for Witness {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.write_str("Witness")
-    }
-}
-
+/// Sessions with subscribers that a node has dialled, until its thread serves them.
 #[derive(Debug, Default)]
-struct Progress {
-    /// The subscriber's node has said hello.
-    greeted: bool,
-    stage: Stage,
-}
+pub(super) struct Dialled(Mutex<Vec<Served>>);
 
-#[derive(Debug, Default)]
-enum Stage {
-    #[default]
-    Open,
-    Attached,
-    Failed(DialError),
-    /// Whoever waited has been told, or has waited long enough.
-    Over,
-}
-
-/// The session's hold on an invitation. Dropping it says that the session is gone, unless something was said before.
-#[derive(Debug)]
-pub(super) struct Pending(Arc<Invitation>);
-
-/// Dials the node at this address, and waits until a subscriber there is attached to the topic.
-pub(super) fn dial(
-    core: &NodeCore,
-    topic: &str,
-    address: &Address,
-    timeout: Duration,
-) -> Result<(), DialError> {
-    let clock = core.clock();
-    let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
-    let invitation = invite(core, topic.parse()?, address, deadline_ns)?;
-    loop {
-        let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
-        if let Some(outcome) = invitation.outcome(left_ns > 0) {
-            // A session that came to nothing ends at once.
-            core.waker().wake();
-            return match outcome {
-                // A session that was lost with the node's thread says nothing of the peer.
-                Err(DialError::Session { .. }) => check_runs(core, &invitation.topic).and(outcome),
-                outcome => outcome,
-            };
+impl Dialled {
+    /// Dials the node at this address, and waits until a subscriber there is attached to the topic.
+    pub(super) fn dial(
+        &self,
+        core: &NodeCore,
+        topic: &str,
+        address: &Address,
+        timeout: Duration,
+    ) -> Result<(), DialError> {
+        let clock = core.clock();
+        let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
+        let invitation = self.invite(core, topic.parse()?, address, deadline_ns)?;
+        loop {
+            let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
+            if let Some(outcome) = invitation.outcome(left_ns > 0) {
+                // A session that came to nothing ends at once.
+                invitation.wake();
+                return match outcome {
+                    // A session that was lost with the node's thread says nothing of the peer.
+                    Err(DialError::Session { .. }) => check_runs(core, invitation.topic()).and(outcome),
+                    outcome => outcome,
+                };
+            }
+            clock.pause_until(invitation.wait_handle(), Duration::from_nanos(left_ns));
         }
-        clock.pause_until(invitation.settled.wait_handle(), Duration::from_nanos(left_ns));
     }
-}
 
-/// Begins to dial the node at this address.
-pub(super) fn invite(
-    core: &NodeCore,
-    topic: TopicName,
-    address: &Address,
-    deadline_ns: u64,
-) -> Result<Arc<Invitation>, DialError> {
-    check_runs(core, &topic)?;
-    if core.topic(&topic).is_none() {
-        return Err(DialError::NoSuchTopic { topic });
+    /// Begins to dial the node at this address.
+    pub(super) fn invite(
+        &self,
+        core: &NodeCore,
+        topic: TopicName,
+        address: &Address,
+        deadline_ns: u64,
+    ) -> Result<Arc<Invitation>, DialError> {
+        check_runs(core, &topic)?;
+        if core.topic(&topic).is_none() {
+            return Err(DialError::NoSuchTopic { topic });
+        }
+        let patience = Duration::from_nanos(deadline_ns.saturating_sub(core.clock().monotonic_ns()));
+        let connection = match core.fabric().dial(address, Intent::Write, patience) {
+            Ok(connection) => connection,
+            Err(source) => return Err(DialError::Unreachable { topic, source }),
+        };
+        let invitation = Invitation::new(address, topic, core.keyed_waker())?;
+        let pending = Pending::new(&invitation);
+        let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
+        self.0.lock().push(served);
+        // The node's thread may have failed since, and have dropped the sessions that it knew of.
+        if let Err(error) = check_runs(core, invitation.topic()) {
+            self.fail();
+            return Err(error);
+        }
+        invitation.wake();
+        Ok(invitation)
     }
-    let patience = Duration::from_nanos(deadline_ns.saturating_sub(core.clock().monotonic_ns()));
-    let connection = match core.fabric().dial(address, Intent::Write, patience) {
-        Ok(connection) => connection,
-        Err(source) => return Err(DialError::Unreachable { topic, source }),
-    };
-    let settled = match Waker::new() {
-        Ok(settled) => settled,
-        Err(source) => return Err(DialError::Unreachable { topic, source }),
-    };
-    let invitation = Arc::new(Invitation {
-        address: address.clone(),
-        topic,
-        progress: Mutex::default(),
-        settled,
-        #[cfg(test)]
-        witness: Mutex::default(),
-    });
-    let pending = Pending(Arc::clone(&invitation));
-    let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
-    core.dialled().lock().push(served);
-    // The node's thread may have failed since, and have dropped the sessions that it knew of.
-    if let Err(error) = check_runs(core, &invitation.topic) {
-        core.dialled().lock().clear();
-        return Err(error);
+
+    /// Takes those that are to be served.
+    pub(super) fn take(&self) -> Vec<Served> {
+        std::mem::take(&mut *self.0.lock())
     }
-    core.waker().wake();
-    Ok(invitation)
+
+    /// Nobody serves them: their dials fail.
+    pub(super) fn fail(&self) {
+        drop(self.take());
+    }
 }
 
 /// An error once the thread of this node has panicked.
 fn check_runs(core: &NodeCore, topic: &TopicName) -> Result<(), DialError> {
     core.check_runs().map_err(|source| DialError::NodeFailed { topic: topic.clone(), source })
-}
-
-impl Invitation {
-    /// How it ended, if it has; an invitation that is not answered in time has.
-    pub(super) fn outcome(&self, in_time: bool) -> Option<Result<(), DialError>> {
-        let mut progress = self.progress.lock();
-        match std::mem::replace(&mut progress.stage, Stage::Over) {
-            Stage::Attached => Some(Ok(())),
-            Stage::Failed(error) => Some(Err(error)),
-            Stage::Open if in_time => {
-                progress.stage = Stage::Open;
-                None
-            }
-            Stage::Open | Stage::Over => {
-                let (address, topic) = (self.address.clone(), self.topic.clone());
-                let source = ControlError::Deadline { awaited: "hello" };
-                Some(Err(match progress.greeted {
-                    true => DialError::NotAccepted { address, topic },
-                    false => DialError::Session { address, source },
-                }))
-            }
-        }
-    }
-
-    /// Whether it was open, and has ended in this way: then this was done before anybody could see that.
-    fn settle(&self, stage: Stage, effect: impl FnOnce()) -> bool {
-        let mut progress = self.progress.lock();
-        let is_open = matches!(progress.stage, Stage::Open);
-        if is_open {
-            effect();
-            progress.stage = stage;
-            self.settled.wake();
-            #[cfg(test)]
-            self.witness.lock().0.take().into_iter().for_each(|witness| witness());
-        }
-        is_open
-    }
-
-    /// Has this done as soon as the outcome can be seen.
-    #[cfg(test)]
-    pub(super) fn when_settled(&self, witness: impl FnOnce() + Send + 'static) {
-        self.witness.lock().0 = Some(Box::new(witness));
-    }
-}
-
-impl Pending {
-    /// To which topic the peer was invited.
-    pub(super) fn topic(&self) -> &TopicName {
-        &self.0.topic
-    }
-
-    /// Whether nobody waits for the outcome any more, which was none or no good one.
-    pub(super) fn is_abandoned(&self) -> bool {
-        matches!(self.0.progress.lock().stage, Stage::Over)
-    }
-
-    /// The peer has said hello.
-    pub(super) fn greeted(&self) {
-        self.0.progress.lock().greeted = true;
-    }
-
-    /// Attaches the peer to the topic. Gives the invitation back, and does not attach it, if the invitation has failed already
-    /// or the dialling thread has given up.
-    pub(super) fn attached(self, attach: impl FnOnce()) -> Result<(), Self> {
-        if self.0.settle(Stage::Attached, attach) { Ok(()) } else { Err(self) }
-    }
-
-    fn fail(&self, error: DialError) {
-        self.0.settle(Stage::Failed(error), || {});
-    }
-
-    /// This node refused the peer's request to attach, or its landing region.
-    pub(super) fn unfit(&self, reason: RefuseReason, text: &str) {
-        let (address, topic, text) = (self.0.address.clone(), self.0.topic.clone(), text.to_owned());
-        self.fail(DialError::Unfit { address, topic, reason, text });
-    }
-
-    /// The connection failed before the peer said hello: it could not be reached, unless it sent what is no message.
-    pub(super) fn broken(&self, error: FabricError) {
-        match error {
-            FabricError::MessageTooLong { len, .. } => self.closed(Some(&ControlError::TooLong { len })),
-            FabricError::TooManyRegions => {
-                self.closed(Some(&ControlError::Broken { why: error.to_string() }));
-            }
-            source => {
-                let topic = self.0.topic.clone();
-                self.fail(DialError::Unreachable { topic, source });
-            }
-        }
-    }
-
-    /// This node has no room for the session.
-    pub(super) fn no_room(&self) {
-        self.fail(DialError::TooManySessions);
-    }
-
-    /// The session is over: in good order, or for this reason.
-    pub(super) fn closed(&self, error: Option<&ControlError>) {
-        let (address, topic) = (self.0.address.clone(), self.0.topic.clone());
-        self.fail(match error.cloned() {
-            None => DialError::Left { address, topic },
-            Some(ControlError::Refused { reason, text }) => {
-                DialError::Refused { address, topic, reason, text }
-            }
-            Some(source) => DialError::Session { address, source },
-        });
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.closed(Some(&ControlError::Disconnected));
-    }
 }

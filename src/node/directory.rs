@@ -1,7 +1,8 @@
 use std::convert::Infallible;
 
 use super::core::NodeCore;
-use super::link::{Link, LinkError};
+use super::link::LinkError;
+use super::links::Links;
 use crate::control::{ControlError, Identity, Text, TopicEntry};
 use crate::fabric::{Address, AddressError, FabricError, NodeEntry};
 use crate::id::{Epoch, Kind, NodeName, Sequence, TopicName};
@@ -102,22 +103,18 @@ pub(super) fn nodes(core: &NodeCore) -> Result<Vec<NodeListing>, DirectoryError>
     Ok(core.fabric().nodes()?.into_iter().map(listing).collect())
 }
 
-pub(super) fn query(
-    core: &NodeCore,
-    address: &Address,
-    patience_ns: u64,
-) -> Result<Directory, DirectoryError> {
+pub(super) fn query(links: &Links, address: &Address, patience_ns: u64) -> Result<Directory, DirectoryError> {
     let failed = |error| match error {
         LinkError::Fabric(source) => DirectoryError::Fabric(source),
         LinkError::Session(source) => DirectoryError::Session { address: address.clone(), source },
         LinkError::Random(source) => DirectoryError::Random(source),
     };
-    let known = Link::known(core, address);
-    let link = known.map_or_else(|| Link::dial(core, address, patience_ns), Ok).map_err(failed)?;
+    let known = links.known(address);
+    let link = known.map_or_else(|| links.dial(address, patience_ns), Ok).map_err(failed)?;
     let mut topics: Vec<TopicListing> = Vec::new();
     loop {
         let after = topics.last().map(|topic| topic.topic.clone());
-        let (entries, more) = link.topics(core, after).map_err(failed)?;
+        let (entries, more) = link.topics(after).map_err(failed)?;
         let room = limits::TOPICS_MAX.saturating_sub(topics.len());
         topics.extend(entries.into_iter().take(room).map(listing));
         if !more || topics.len() >= limits::TOPICS_MAX {

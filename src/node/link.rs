@@ -10,14 +10,12 @@ use parking_lot::Mutex;
 
 use self::hearing::Hearing;
 use super::core::NodeCore;
-use super::listener::Place;
 use super::outbox::Outbox;
-use super::served::Invited;
 use crate::control::{
     AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, NoticesBy,
     RefuseReason, SubscriberCounts, TopicEntry,
 };
-use crate::fabric::{Address, Connection, FabricError, Offer, Received, Registration};
+use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received, Registration};
 use crate::id::{Delivery, KindOptions, Sequence, TopicName};
 use crate::limits;
 use crate::subscriber::End;
@@ -26,10 +24,11 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 /// A session in which this node subscribes. Shared by all subscriptions to a peer that it has dialled, and by the node's thread.
 #[derive(Debug)]
 pub(crate) struct Link {
+    core: Arc<NodeCore>,
+    /// Has the node's thread look at it.
+    waker: KeyedWaker,
     /// Where the peer was dialled. `None` if it has dialled this node: such a session has one subscription.
     address: Option<Address>,
-    /// What a peer that has dialled takes up.
-    _place: Option<Place>,
     /// The connection's handle once more, so that one can wait without holding the lock.
     handle: Option<OwnedFd>,
     /// How long each answer may take.
@@ -112,20 +111,38 @@ pub(super) enum Answer {
 /// A subscription's hold on its attachment. Its fields are dropped in this order.
 #[derive(Debug)]
 pub(super) struct LinkAttachment {
-    link: Arc<Link>,
+    link: LinkUse,
     id: AttachmentId,
     attached: Arc<Attached>,
-    /// After the link, so that the thread it wakes finds nobody using that.
-    parting: Parting,
     /// Keeps the node going.
     _node: Arc<dyn std::any::Any + Send + Sync>,
 }
 
-/// Wakes the node's thread when it is dropped: it ends the session if nobody uses it any more.
-#[derive(Debug)]
-struct Parting {
-    core: Arc<NodeCore>,
+/// A use of a session, which the node's thread ends when there is none any more. Its fields are dropped in this order.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkUse {
+    link: Arc<Link>,
+    /// After the link, so that the thread it wakes finds nobody using that.
+    _parting: Parting,
 }
+
+/// Wakes the node's thread when it is dropped.
+#[derive(Clone, Debug)]
+struct Parting(KeyedWaker);
+
+/// What came of a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LinkTurn {
+    /// The session goes on when the peer does something, or at this time.
+    GoesOn { due_ns: Option<u64> },
+    /// Nothing is to be done for what the peer does, until this time or until the thread is woken.
+    Rests { due_ns: Option<u64> },
+    /// The session is over, and nobody uses it.
+    Over,
+}
+
+/// When a session that another thread holds is looked at again, ns.
+const LOOK_AGAIN_NS: u64 = 1_000_000;
 
 /// Why a session could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -138,74 +155,45 @@ pub(super) enum LinkError {
     Random(std::io::Error),
 }
 
-/// How often a session is dialled again that was cut before the peer said hello.
-const REDIALS_MAX: u32 = 3;
-
 impl Link {
-    /// A session with the node at this address that is there already, and takes more.
-    pub(super) fn known(core: &NodeCore, address: &Address) -> Option<Arc<Self>> {
-        core.links().lock().iter().find(|link| link.takes_more(address)).cloned()
-    }
-
-    /// A new session with the node at this address. A node that dies resets the connections in its queue. This dials again then,
-    /// and reaches the next node of that name, or finds that there is none.
-    pub(super) fn dial(core: &NodeCore, address: &Address, patience_ns: u64) -> Result<Arc<Self>, LinkError> {
-        let deadline_ns = core.clock().monotonic_ns().saturating_add(patience_ns);
-        let mut left = REDIALS_MAX;
-        loop {
-            let left_ns = deadline_ns.saturating_sub(core.clock().monotonic_ns());
-            match Self::dial_once(core, address, left_ns, patience_ns) {
-                Err(LinkError::Session(ControlError::Disconnected)) if left > 0 => left -= 1,
-                outcome => return outcome,
-            }
-        }
-    }
-
-    /// Dials for so long, for a session with this patience.
-    fn dial_once(
-        core: &NodeCore,
+    /// A session over this connection with the node at this address, whose hello is ready to be sent. The peer has to say hello
+    /// until `deadline_ns`.
+    pub(super) fn dialled(
+        core: &Arc<NodeCore>,
+        connection: Box<dyn Connection>,
         address: &Address,
-        left_ns: u64,
-        patience_ns: u64,
-    ) -> Result<Arc<Self>, LinkError> {
-        core.check_runs().map_err(LinkError::Session)?;
-        let (connection, left_ns) = core.dial(address, left_ns).map_err(LinkError::Fabric)?;
+        (patience_ns, deadline_ns): (u64, u64),
+    ) -> Result<Self, LinkError> {
         let link = Self::new(core, connection, patience_ns)?;
-        link.state.lock().session.expect_hello_until(core.clock().monotonic_ns().saturating_add(left_ns));
-        let link = Arc::new(Self { address: Some(address.clone()), ..link });
-        core.links().lock().push(Arc::clone(&link));
-        // The node's thread may have failed since, and have failed the sessions that it knew of.
-        core.check_runs().map_err(|error| link.abandon(core, error))?;
-        core.waker().wake();
-        link.wait_for(core, "hello", |state| state.peer.is_some().then_some(Ok(())))?;
+        link.state.lock().session.expect_hello_until(deadline_ns);
+        Ok(Self { address: Some(address.clone()), ..link })
+    }
+
+    /// A session with a publisher's node that has dialled this one.
+    pub(super) fn invited(
+        core: &Arc<NodeCore>,
+        connection: Box<dyn Connection>,
+        inviter: Identity,
+        patience_ns: u64,
+    ) -> Result<Self, LinkError> {
+        let link = Self::new(core, connection, patience_ns)?;
+        link.state.lock().session.expect_hello_of(inviter);
         Ok(link)
     }
 
-    /// A session with a publisher's node that has dialled this one, and waits for a listener to accept it. Called by the
-    /// node's thread.
-    pub(super) fn invited(
-        core: &NodeCore,
+    fn new(
+        core: &Arc<NodeCore>,
         connection: Box<dyn Connection>,
-        invited: Invited,
-    ) -> Result<(), LinkError> {
-        let Invited { inviter, backlog, place } = invited;
-        let link = Self::new(core, connection, backlog.patience_ns())?;
-        link.state.lock().session.expect_hello_of(inviter);
-        let link = Arc::new(Self { _place: Some(place), ..link });
-        backlog.push(Arc::clone(&link));
-        core.links().lock().push(link);
-        Ok(())
-    }
-
-    /// A session over this connection, whose hello is ready to be sent.
-    fn new(core: &NodeCore, connection: Box<dyn Connection>, patience_ns: u64) -> Result<Self, LinkError> {
+        patience_ns: u64,
+    ) -> Result<Self, LinkError> {
         let handle = connection.wait_handle().map(|handle| handle.try_clone_to_owned()).transpose();
         let cloned = |source| FabricError::System { what: "share a connection between threads", source };
         let nonce = core.nonce().map_err(LinkError::Random)?;
         let now_ns = core.clock().monotonic_ns();
         Ok(Self {
+            core: Arc::clone(core),
+            waker: core.keyed_waker(),
             address: None,
-            _place: None,
             handle: handle.map_err(cloned).map_err(LinkError::Fabric)?,
             patience_ns,
             waiting: AtomicU32::new(0),
@@ -230,27 +218,24 @@ impl Link {
         })
     }
 
-    /// Readable when the peer has sent something, or is gone. `None` when the session is over: the connection to a
-    /// peer that is gone stays readable, and nobody who waits for it would wait. Nor while a thread drives it that waits for an answer.
+    /// What stands for it at its node.
+    pub(super) fn key(&self) -> u64 {
+        self.waker.key()
+    }
+
+    /// Readable when the peer has sent something, or is gone.
     pub(super) fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
-        let over = self.is_awaited() || self.state.try_lock().is_some_and(|state| state.failure.is_some());
-        self.handle.as_ref().filter(|_| !over).map(AsFd::as_fd)
+        self.handle.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether it waits for the peer to take messages.
-    pub(super) fn has_unsent(&self) -> bool {
-        let state = self.state.try_lock();
-        state.is_some_and(|state| state.failure.is_none() && !state.outbox.is_empty())
+    /// Whether the peer has dialled.
+    pub(super) fn is_invited(&self) -> bool {
+        self.address.is_none()
     }
 
-    /// When a turn is due even if the peer does nothing.
-    pub(super) fn deadline_ns(&self) -> Option<u64> {
-        let state = self.state.try_lock().filter(|state| state.failure.is_none() && !self.is_awaited())?;
-        let unused_ns = state.unused_since_ns.map(|since_ns| since_ns.saturating_add(self.patience_ns));
-        let hearing_ns = state.hearing.as_ref().map(|hearing| hearing.due_ns().max(1));
-        let ended_ns = state.ended.iter().map(|(id, since_ns)| state.ended_due_ns(*id, *since_ns)).min();
-        let deadlines = [state.session.deadline_ns().or(unused_ns), hearing_ns, ended_ns];
-        deadlines.into_iter().flatten().min()
+    /// Waits for the peer's hello.
+    pub(super) fn greet(&self) -> Result<(), LinkError> {
+        self.wait_for("hello", |state| state.peer.is_some().then_some(Ok(())))
     }
 
     /// Who the peer is.
@@ -269,18 +254,14 @@ impl Link {
     }
 
     /// One page of the peer's directory, and whether there are more.
-    pub(super) fn topics(
-        &self,
-        core: &NodeCore,
-        after: Option<TopicName>,
-    ) -> Result<(Vec<TopicEntry>, bool), LinkError> {
+    pub(super) fn topics(&self, after: Option<TopicName>) -> Result<(Vec<TopicEntry>, bool), LinkError> {
         let ticket = {
             let mut state = self.state.lock();
             let ticket = state.ticket_next;
             state.ticket_next = Ticket(ticket.0.wrapping_add(1));
             ticket
         };
-        self.wait_for(core, "page of the directory", |state| {
+        self.wait_for("page of the directory", |state| {
             if state.listing.is_none() {
                 if let Err(error) = state.session.list(after.clone()) {
                     return Some(Err(error));
@@ -297,10 +278,83 @@ impl Link {
         })
     }
 
+    /// Ends the session for this reason, because no thread drives it any more. The peer is notified if it takes the message at once.
+    pub(super) fn abandon(&self, error: ControlError) -> LinkError {
+        let now_ns = self.core.clock().monotonic_ns();
+        let mut state = self.state.lock();
+        let total = state.total;
+        state.ending = true;
+        // It fails when the session has ended already, or has not begun: then there is nobody to be told.
+        let _ = state.session.end(now_ns, EndReason::Done, total);
+        state.fail(error.clone());
+        LinkError::Session(error)
+    }
+
+    /// Ends the session of a node that stops.
+    pub(super) fn end(&self, now_ns: u64) {
+        let mut state = self.state.lock();
+        state.end(now_ns);
+        state.flush();
+    }
+
+    /// Whether it is with the node at this address.
+    pub(super) fn is_with(&self, address: &Address) -> bool {
+        self.address.as_ref() == Some(address)
+    }
+
+    /// Whether it takes one more attachment.
+    pub(super) fn takes_more(&self) -> bool {
+        let state = self.state.lock();
+        state.attachments.len() < limits::ATTACHMENTS_PER_SESSION_MAX && state.is_ready()
+    }
+
+    /// One turn of the node's thread, unless another one drives it. A session that nobody uses any more is ended.
+    pub(super) fn turn(&self, now_ns: u64, is_unused: bool) -> LinkTurn {
+        if self.is_awaited() {
+            // The thread that waits wakes this one when it is done.
+            return LinkTurn::Rests { due_ns: None };
+        }
+        let Some(mut state) = self.state.try_lock() else {
+            return LinkTurn::Rests { due_ns: Some(now_ns.saturating_add(LOOK_AGAIN_NS)) };
+        };
+        state.turn(now_ns);
+        if is_unused {
+            let since_ns = *state.unused_since_ns.get_or_insert(now_ns);
+            if state.attachments.is_empty() || now_ns.saturating_sub(since_ns) >= self.patience_ns {
+                state.end(now_ns);
+            }
+        } else {
+            state.unused_since_ns = None;
+        }
+        state.flush();
+        match (&state.failure, is_unused) {
+            (Some(_), true) => LinkTurn::Over,
+            // The connection to a peer that is gone stays readable.
+            (Some(_), false) => LinkTurn::Rests { due_ns: None },
+            (None, _) if state.outbox.is_empty() => {
+                LinkTurn::GoesOn { due_ns: state.deadline_ns(self.patience_ns) }
+            }
+            // A connection may have room again without waking anybody.
+            (None, _) => LinkTurn::GoesOn { due_ns: Some(now_ns.saturating_add(limits::LANDING_TENDED_NS)) },
+        }
+    }
+
+    /// When a turn is due even if the peer does nothing.
+    #[cfg(test)]
+    pub(super) fn deadline_ns(&self) -> Option<u64> {
+        self.state.lock().deadline_ns(self.patience_ns)
+    }
+}
+
+impl LinkUse {
+    /// A use of this session.
+    pub(super) fn new(link: &Arc<Link>) -> Self {
+        Self { link: Arc::clone(link), _parting: Parting(link.waker.clone()) }
+    }
+
     /// Asks for a topic.
     pub(super) fn attach(
-        self: &Arc<Self>,
-        core: &Arc<NodeCore>,
+        &self,
         node: Arc<dyn std::any::Any + Send + Sync>,
         request: Request,
     ) -> Result<LinkAttachment, LinkError> {
@@ -312,70 +366,28 @@ impl Link {
         let id = asked.map_err(|error| state.explain(error))?;
         state.attachments.insert(id, Arc::clone(&attached));
         drop(state);
-        let parting = Parting { core: Arc::clone(core) };
-        Ok(LinkAttachment { link: Arc::clone(self), id, attached, parting, _node: node })
-    }
-
-    /// Ends the session for this reason, because no thread drives it any more. The peer is notified if it takes the message at once.
-    fn abandon(&self, core: &NodeCore, error: ControlError) -> LinkError {
-        let now_ns = core.clock().monotonic_ns();
-        let mut state = self.state.lock();
-        let total = state.total;
-        state.ending = true;
-        // It fails when the session has ended already, or has not begun: then there is nobody to be told.
-        let _ = state.session.end(now_ns, EndReason::Done, total);
-        state.fail(error.clone());
-        LinkError::Session(error)
-    }
-
-    fn takes_more(&self, address: &Address) -> bool {
-        if self.address.as_ref() != Some(address) {
-            return false;
-        }
-        let state = self.state.lock();
-        state.attachments.len() < limits::ATTACHMENTS_PER_SESSION_MAX && state.is_ready()
+        Ok(LinkAttachment { link: self.clone(), id, attached, _node: node })
     }
 }
 
-/// One turn of all sessions of a node. Those that nobody uses any more are ended, and forgotten when they are over.
-pub(super) fn turn_all(core: &NodeCore) {
-    let now_ns = core.clock().monotonic_ns();
-    core.links().lock().retain(|link| {
-        let Some(mut state) = link.state.try_lock().filter(|_| !link.is_awaited()) else { return true };
-        state.turn(now_ns);
-        let unused = Arc::strong_count(link) == 1;
-        if unused {
-            let since_ns = *state.unused_since_ns.get_or_insert(now_ns);
-            if state.attachments.is_empty() || now_ns.saturating_sub(since_ns) >= link.patience_ns {
-                state.end(now_ns);
-            }
-        } else {
-            state.unused_since_ns = None;
-        }
-        state.flush();
-        !(unused && state.failure.is_some())
-    });
-}
+impl std::ops::Deref for LinkUse {
+    type Target = Link;
 
-/// Ends all sessions of a node whose thread has panicked, for this reason.
-pub(super) fn fail_all(core: &NodeCore, error: &ControlError) {
-    let links = std::mem::take(&mut *core.links().lock());
-    for link in links {
-        let _ = link.abandon(core, error.clone());
-    }
-}
-
-/// Ends all sessions of a node that stops.
-pub(super) fn end_all(core: &NodeCore) {
-    let now_ns = core.clock().monotonic_ns();
-    for link in core.links().lock().iter() {
-        let mut state = link.state.lock();
-        state.end(now_ns);
-        state.flush();
+    fn deref(&self) -> &Link {
+        &self.link
     }
 }
 
 impl LinkState {
+    /// When a turn is due even if the peer does nothing.
+    fn deadline_ns(&self, patience_ns: u64) -> Option<u64> {
+        let unused_ns = self.unused_since_ns.map(|since_ns| since_ns.saturating_add(patience_ns));
+        let hearing_ns = self.hearing.as_ref().map(|hearing| hearing.due_ns().max(1));
+        let ended_ns = self.ended.iter().map(|(id, since_ns)| self.ended_due_ns(*id, *since_ns)).min();
+        let deadlines = [self.session.deadline_ns().or(unused_ns), hearing_ns, ended_ns];
+        deadlines.into_iter().flatten().min()
+    }
+
     fn is_ready(&self) -> bool {
         !self.ending && self.failure.is_none() && self.peer.is_some()
     }

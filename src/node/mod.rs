@@ -1,21 +1,28 @@
 //! A node: one process's end of a fabric. It owns topics and sessions, and a thread of its own that serves the
 //! control plane; the data path never passes through it.
 
+mod agenda;
+mod backlog;
 mod builder;
 mod core;
 mod dial;
 mod directory;
 mod driver;
+mod invitation;
 mod link;
+mod links;
 mod listener;
 mod log;
 mod notices;
 mod outbox;
 mod publish;
 mod served;
+mod serving;
+mod shared;
 mod state;
 mod subscribe;
 mod terms;
+mod topics;
 
 use std::any::Any;
 use std::fmt;
@@ -23,14 +30,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use builder::{NodeBuilder, NodeError};
-pub use dial::DialError;
 pub use directory::{Directory, DirectoryError, NodeListing, TopicListing};
+pub use invitation::DialError;
 pub use listener::Listener;
 pub use publish::PublisherBuilder;
 pub use terms::{ListenerBuilder, SubscriberBuilder};
 
+use self::backlog::Backlogs;
 use self::core::NodeCore;
 use self::driver::DriverThread;
+use self::links::Links;
+use self::shared::Shared;
 use crate::clock::saturate;
 use crate::fabric::Address;
 use crate::id::NodeName;
@@ -71,7 +81,7 @@ pub struct Node {
 /// A node and its thread. The last one to hold it stops the thread.
 #[derive(Debug)]
 pub(crate) struct NodeInner {
-    core: Arc<NodeCore>,
+    shared: Shared,
     /// Joined on drop. A simulation drives its nodes itself.
     _driver: Option<DriverThread>,
 }
@@ -84,7 +94,7 @@ impl Node {
 
     /// The name. One is made up for a node that was given none.
     pub fn name(&self) -> &NodeName {
-        &self.inner.core.identity().node
+        &self.inner.shared.core.identity().node
     }
 
     /// Where others find this node, if it was given a name: on this host, unless it listens elsewhere only.
@@ -94,7 +104,7 @@ impl Node {
 
     /// Everywhere that others find this node. Empty without a name.
     pub fn addresses(&self) -> &[Address] {
-        self.inner.core.addresses()
+        self.inner.shared.core.addresses()
     }
 
     /// Begins to set up a publisher of a state topic of this name.
@@ -150,7 +160,8 @@ impl Node {
         address: impl TryInto<Address, Error: Into<DialError>>,
         timeout: Duration,
     ) -> Result<(), DialError> {
-        dial::dial(self.core(), topic, &address.try_into().map_err(Into::into)?, timeout)
+        let address = address.try_into().map_err(Into::into)?;
+        self.inner.shared.dialled.dial(self.core(), topic, &address, timeout)
     }
 
     /// The nodes of this host and user, the dead ones included that have left a trace. Changes nothing.
@@ -159,7 +170,7 @@ impl Node {
     ///
     /// [`DirectoryError`] when the runtime directory cannot be read.
     pub fn nodes(&self) -> Result<Vec<NodeListing>, DirectoryError> {
-        directory::nodes(&self.inner.core)
+        directory::nodes(&self.inner.shared.core)
     }
 
     /// What the node at this address publishes. Blocks for a round trip, at most the time given by
@@ -187,11 +198,30 @@ impl Node {
         timeout: Duration,
     ) -> Result<Directory, DirectoryError> {
         let address = address.try_into().map_err(Into::into)?;
-        directory::query(&self.inner.core, &address, saturate(timeout))
+        directory::query(self.links(), &address, saturate(timeout))
     }
 
     pub(crate) fn core(&self) -> &Arc<NodeCore> {
-        &self.inner.core
+        &self.inner.shared.core
+    }
+
+    /// Begins to dial, as [`Self::dial_subscriber`] does.
+    #[cfg(test)]
+    fn invite(
+        &self,
+        topic: crate::id::TopicName,
+        address: &Address,
+        deadline_ns: u64,
+    ) -> Result<Arc<invitation::Invitation>, DialError> {
+        self.inner.shared.dialled.invite(self.core(), topic, address, deadline_ns)
+    }
+
+    fn links(&self) -> &Links {
+        &self.inner.shared.links
+    }
+
+    fn backlogs(&self) -> &Backlogs {
+        &self.inner.shared.backlogs
     }
 
     /// What keeps the node going.
@@ -199,8 +229,8 @@ impl Node {
         Arc::<NodeInner>::clone(&self.inner)
     }
 
-    fn new(core: Arc<NodeCore>, driver: Option<DriverThread>) -> Self {
-        Self { inner: Arc::new(NodeInner { core, _driver: driver }) }
+    fn new(shared: Shared, driver: Option<DriverThread>) -> Self {
+        Self { inner: Arc::new(NodeInner { shared, _driver: driver }) }
     }
 }
 

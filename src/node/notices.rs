@@ -1,6 +1,5 @@
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-
-use parking_lot::Mutex;
 
 use crate::fabric::ChannelSender;
 use crate::notice::NoticeSender;
@@ -9,38 +8,50 @@ use crate::publisher::PublishedTopic;
 /// The channels on which a node tells of its topics.
 #[derive(Debug, Default)]
 pub(super) struct NoticeSenders {
-    senders: Mutex<Vec<Weak<NoticeSender>>>,
+    senders: Vec<Sending>,
+}
+
+/// A channel, and the topics that it tells of.
+#[derive(Debug)]
+struct Sending {
+    sender: Weak<NoticeSender>,
+    topics: BTreeMap<u64, Arc<PublishedTopic>>,
 }
 
 impl NoticeSenders {
-    /// The one of this channel.
-    pub(super) fn of(&self, channel: Arc<dyn ChannelSender>) -> Result<Arc<NoticeSender>, std::io::Error> {
-        let mut senders = self.senders.lock();
-        let known = senders.iter().filter_map(Weak::upgrade).find(|it| it.ticket() == channel.ticket());
-        if let Some(known) = known {
-            return Ok(known);
+    /// The one of this channel, on which this topic is to be told of.
+    pub(super) fn of(
+        &mut self,
+        channel: Arc<dyn ChannelSender>,
+        topic: &Arc<PublishedTopic>,
+    ) -> Result<Arc<NoticeSender>, std::io::Error> {
+        for sending in &mut self.senders {
+            if let Some(sender) = sending.sender.upgrade().filter(|it| it.ticket() == channel.ticket()) {
+                sending.topics.insert(topic.key(), Arc::clone(topic));
+                return Ok(sender);
+            }
         }
         let sender = Arc::new(NoticeSender::new(channel)?);
-        senders.retain(|sender| sender.strong_count() > 0);
-        senders.push(Arc::downgrade(&sender));
+        let topics = BTreeMap::from([(topic.key(), Arc::clone(topic))]);
+        self.senders.push(Sending { sender: Arc::downgrade(&sender), topics });
         Ok(sender)
     }
 
     /// How many receivers are sent to alone.
     #[cfg(test)]
     pub(super) fn lone_receivers(&self) -> usize {
-        let senders: Vec<_> = self.senders.lock().iter().filter_map(Weak::upgrade).collect();
-        senders.iter().map(|sender| sender.lone_receivers()).sum()
+        self.senders.iter().filter_map(|it| it.sender.upgrade()).map(|sender| sender.lone_receivers()).sum()
     }
 
-    /// Sends what waits for room, and at a beat what all topics have reached. Whether anything still waits. What fails is told
-    /// by the next beat.
-    pub(super) fn tend(&self, topics: &[Arc<PublishedTopic>], beat: bool) -> bool {
-        let senders: Vec<_> = self.senders.lock().iter().filter_map(Weak::upgrade).collect();
+    /// Sends what waits for room, and at a beat what each channel's topics have reached. Whether anything still waits. What fails is
+    /// told by the next beat.
+    pub(super) fn tend(&mut self, beat: bool) -> bool {
         let mut waits = false;
-        for sender in senders {
+        self.senders.retain_mut(|Sending { sender, topics }| {
+            let Some(sender) = sender.upgrade() else { return false };
             let told = if beat {
-                sender.heartbeat(topics.iter().map(|topic| topic.notice()))
+                topics.retain(|_, topic| !topic.has_ended() && topic.notices().is_told_on(&sender));
+                sender.heartbeat(topics.values().map(|topic| topic.notice()))
             } else {
                 sender.flush()
             };
@@ -48,7 +59,8 @@ impl NoticeSenders {
                 tracing::debug!(target: "fabricast", %error, "notices cannot be sent");
                 false
             });
-        }
+            true
+        });
         waits
     }
 }

@@ -59,7 +59,7 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         let parts = TopicParts {
             fabric: core.fabric(),
             clock: Arc::clone(core.clock()),
-            waker: Arc::clone(core.waker()),
+            waker: reserved.waker().clone(),
             node: node.hold(),
             host: core.identity().host.as_str(),
             name,

@@ -1,15 +1,15 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
+use self::attaching::Preparing;
 use self::attachment::ServedAttachment;
 use self::audience::Audience;
 use self::leaving::EndedAttachment;
 use super::core::NodeCore;
-use super::dial::Pending;
 use super::directory::entry;
-use super::listener::{Backlog, Place};
+use super::invitation::Pending;
 use super::outbox::Outbox;
+use super::serving::Serving;
 use crate::control::{
     AttachmentId, ControlError, Identity, Invite, NoticesBy, RefuseReason, ServerAction, ServerSession,
 };
@@ -17,7 +17,6 @@ use crate::event::Event;
 use crate::fabric::{Connection, FabricError, Offer, Received};
 use crate::id::{NodeName, TopicName};
 use crate::limits;
-use crate::publisher::PublishedTopic;
 
 mod attaching;
 mod attachment;
@@ -35,10 +34,20 @@ const UNWRITABLE: &str = "it cannot be written any more";
 /// A session in which this node serves its topics: with a peer that has dialled it, or that it has dialled.
 #[derive(Debug)]
 pub(super) struct Served {
+    /// What stands for it at its node.
+    key: u64,
     connection: Box<dyn Connection>,
     session: ServerSession,
     outbox: Outbox,
     attachments: BTreeMap<AttachmentId, ServedAttachment>,
+    /// What the peer has asked for, for which memory is being registered.
+    preparing: Vec<Preparing>,
+    /// Those whose landing regions were taken. The peer is told so as soon as it can begin to read them.
+    beginning: BTreeSet<AttachmentId>,
+    /// Those whose topics have ended, which the peer has yet to be told.
+    ending: BTreeSet<AttachmentId>,
+    /// A landing region may have been given up because it cannot be written.
+    may_have_lost: bool,
     /// What the peer has detached from and may still be written.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
     /// Whose topics have ended, and what the peer has yet to detach from.
@@ -51,7 +60,7 @@ pub(super) struct Served {
     /// What this node has dialled the peer for, if it has.
     dialled_for: Option<DialledFor>,
     /// The peer has dialled, to be subscribed to.
-    invited: Option<Invited>,
+    invited: Option<Invite>,
     /// All that is left to do is to send what waits.
     closing: bool,
     over: bool,
@@ -63,14 +72,6 @@ struct DialledFor {
     topic: TopicName,
     /// Whether it was granted.
     is_granted: bool,
-}
-
-/// What a node needs to subscribe at a peer that has dialled it.
-#[derive(Debug)]
-pub(super) struct Invited {
-    pub(super) inviter: Identity,
-    pub(super) backlog: Arc<Backlog>,
-    pub(super) place: Place,
 }
 
 impl Served {
@@ -86,7 +87,7 @@ impl Served {
             let reason = RefuseReason::TooManySessions;
             session.reject(reason, &reason.advice());
         }
-        Ok(Self::with(connection, session))
+        Ok(Self::with(core.next_key(), connection, session))
     }
 
     /// The session with a peer that this node has dialled, and that has to say hello until `deadline_ns`.
@@ -99,15 +100,21 @@ impl Served {
         let (identity, topic) = (core.identity().clone(), invitation.topic().clone());
         let dialled_for = Some(DialledFor { topic: topic.clone(), is_granted: false });
         let session = ServerSession::inviting(deadline_ns, identity, core.nonce()?, topic);
-        Ok(Self { invitation: Some(invitation), dialled_for, ..Self::with(connection, session) })
+        let served = Self::with(invitation.key(), connection, session);
+        Ok(Self { invitation: Some(invitation), dialled_for, ..served })
     }
 
-    fn with(connection: Box<dyn Connection>, session: ServerSession) -> Self {
+    fn with(key: u64, connection: Box<dyn Connection>, session: ServerSession) -> Self {
         Self {
+            key,
             connection,
             session,
             outbox: Outbox::default(),
             attachments: BTreeMap::new(),
+            preparing: Vec::new(),
+            beginning: BTreeSet::new(),
+            ending: BTreeSet::new(),
+            may_have_lost: false,
             leaving: BTreeMap::new(),
             ended: BTreeMap::new(),
             audience: Audience::default(),
@@ -118,6 +125,24 @@ impl Served {
             closing: false,
             over: false,
         }
+    }
+
+    /// What stands for it at its node.
+    pub(super) fn key(&self) -> u64 {
+        self.key
+    }
+
+    /// Takes note that something has happened to a topic to which this attachment is: it has ended, or has given landing regions
+    /// up. Whether that is its business.
+    pub(super) fn topic_changed(&mut self, attachment: u32) -> bool {
+        let id = AttachmentId::new(attachment);
+        let Some(attachment) = self.attachments.get(&id) else { return false };
+        let (is_ending, is_lost) = (attachment.is_ending(), attachment.is_lost());
+        if is_ending {
+            self.ending.insert(id);
+        }
+        self.may_have_lost |= is_lost;
+        is_ending || is_lost
     }
 
     /// Gives a session up that this node has dialled, because it serves as many as it may.
@@ -132,9 +157,22 @@ impl Served {
         self.invited.is_some()
     }
 
-    /// The connection of a peer that has dialled to be subscribed to.
-    pub(super) fn into_invited(self) -> Option<(Box<dyn Connection>, Invited)> {
-        Some((self.connection, self.invited?))
+    /// To which topic the peer has dialled this node to subscribe.
+    pub(super) fn invited_to(&self) -> Option<&TopicName> {
+        self.invited.as_ref().map(|invite| &invite.topic)
+    }
+
+    /// The connection of a peer that has dialled to be subscribed to, and who it is.
+    pub(super) fn into_invited(self) -> Option<(Box<dyn Connection>, Identity)> {
+        Some((self.connection, self.invited?.identity))
+    }
+
+    /// Refuses the peer to be subscribed to.
+    pub(super) fn refuse_invite(&mut self, serving: &mut Serving, reason: RefuseReason) {
+        self.invited = None;
+        self.session.reject(reason, &reason.advice());
+        self.act(serving, None);
+        self.flush(serving);
     }
 
     /// Whether there is nothing left to do.
@@ -153,27 +191,30 @@ impl Served {
     }
 
     /// When a turn is due even if the peer does nothing.
-    pub(super) fn deadline_ns(&self) -> Option<u64> {
+    pub(super) fn due_ns(&self, now_ns: u64) -> Option<u64> {
+        // A connection may have room again without waking anybody.
+        if self.has_unsent() || self.awaits_writes() {
+            return Some(now_ns.saturating_add(limits::LANDING_TENDED_NS));
+        }
         let ended = self.ended.values().filter_map(EndedAttachment::until_ns);
-        let ending = self.attachments.values().filter_map(ServedAttachment::ended_until_ns);
-        self.session.deadline_ns().into_iter().chain(ended).chain(ending).min()
+        let ending = self.ending().filter_map(ServedAttachment::ended_until_ns);
+        let own = self.session.deadline_ns().into_iter().chain(self.audience.due_ns());
+        own.chain(ended).chain(ending).min()
     }
 
-    /// Topics that have ended, but of which the peer has yet to get the last of what was published.
-    pub(super) fn ending_topics(&self) -> impl Iterator<Item = &Arc<PublishedTopic>> {
-        self.attachments.values().filter(|it| it.is_ending()).map(|it| &it.topic)
+    fn ending(&self) -> impl Iterator<Item = &ServedAttachment> {
+        self.ending.iter().filter_map(|id| self.attachments.get(id))
     }
 
     /// Whether it waits for one-sided writes to be complete.
     pub(super) fn has_writes_under_way(&self) -> bool {
-        let awaits = |it: &ServedAttachment| it.is_beginning || it.is_ending();
-        !self.leaving.is_empty() || self.attachments.values().any(awaits)
+        !(self.leaving.is_empty() && self.beginning.is_empty() && self.ending.is_empty())
     }
 
     /// The same, but for those that wait until a subscriber goes on: its landing region is looked after now and then.
-    pub(super) fn awaits_writes(&self) -> bool {
-        let awaits = |it: &ServedAttachment| it.is_beginning || (it.is_ending() && !it.rests());
-        !self.leaving.is_empty() || self.attachments.values().any(awaits)
+    fn awaits_writes(&self) -> bool {
+        let awaits = |it: &ServedAttachment| !it.rests();
+        !(self.leaving.is_empty() && self.beginning.is_empty()) || self.ending().any(awaits)
     }
 
     /// Begins the end of the session. What could not be written any more is told by the newest sequence.
@@ -183,11 +224,11 @@ impl Served {
     }
 
     /// One turn: takes what the peer sent, up to a limit, tells of ended topics, and sends what is to be sent.
-    pub(super) fn turn(&mut self, core: &NodeCore, now_ns: u64, buffer: &mut [u8]) {
+    pub(super) fn turn(&mut self, serving: &mut Serving, now_ns: u64) {
         // Looked for first: where the peer is gone, or has detached, what it sent last says so.
-        let has_lost = self.has_lost();
+        let may_have_lost = std::mem::take(&mut self.may_have_lost);
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
-            if self.closing || self.over || self.is_invited() || !self.receive(core, buffer) {
+            if self.closing || self.over || self.is_invited() || !self.receive(serving) {
                 break;
             }
         }
@@ -195,34 +236,37 @@ impl Served {
             self.session.shutdown(now_ns);
         }
         self.session.on_time(now_ns);
-        self.act(core, None);
-        let is_listening = self.attachments.values().any(|attachment| attachment.listener.is_some());
-        self.audience.tend(self.connection.as_ref(), is_listening, now_ns);
+        self.attach_prepared(&serving.core);
+        self.act(serving, None);
+        if self.audience.is_asked_for() {
+            let is_listening = self.attachments.values().any(|attachment| attachment.listener.is_some());
+            self.audience.tend(self.connection.as_ref(), is_listening, now_ns);
+        }
         self.tell_lent();
         self.tell_detached();
-        if has_lost {
-            self.end_if_unwritable(core);
+        if may_have_lost {
+            self.end_if_unwritable(&serving.core);
         }
         self.tell_ended_topics(now_ns, false);
         self.end_if_overdue(now_ns);
-        self.act(core, None);
-        self.flush(core, buffer);
+        self.act(serving, None);
+        self.flush(serving);
         self.forget_mapped();
     }
 
     /// Takes one message. False when there was none.
-    fn receive(&mut self, core: &NodeCore, buffer: &mut [u8]) -> bool {
-        match self.connection.receive(buffer) {
+    fn receive(&mut self, serving: &mut Serving) -> bool {
+        match self.connection.receive(&mut serving.buffer) {
             Ok(Received::Message { len, offer }) => {
-                let (message, _) = buffer.split_at(len.min(buffer.len()));
+                let (message, _) = serving.buffer.split_at(len.min(serving.buffer.len()));
                 self.session.on_message(message, usize::from(offer.is_some()));
-                self.act(core, offer);
+                self.act(serving, offer);
                 true
             }
             Ok(Received::Nothing) => false,
             Ok(Received::Closed) => {
                 self.session.on_disconnected();
-                self.act(core, None);
+                self.act(serving, None);
                 self.over = true;
                 false
             }
@@ -237,14 +281,14 @@ impl Served {
                 if let Some(invitation) = self.invitation.as_ref().filter(|_| self.peer.is_none()) {
                     invitation.broken(error);
                 }
-                self.act(core, None);
+                self.act(serving, None);
                 false
             }
         }
     }
 
     /// Does what the session asks for. The region that came with the message is dropped unless it is asked for.
-    fn act(&mut self, core: &NodeCore, mut offer: Option<Box<dyn Offer>>) {
+    fn act(&mut self, serving: &mut Serving, mut offer: Option<Box<dyn Offer>>) {
         while let Some(action) = self.session.next_action() {
             // An answer fails when the session has ended meanwhile: then there is nobody to be answered.
             let _ = match action {
@@ -260,7 +304,7 @@ impl Served {
                     Ok(())
                 }
                 ServerAction::PeerIdentified(identity) => {
-                    core.tell(&Event::SessionOpened {
+                    serving.core.tell(&Event::SessionOpened {
                         peer: identity.node.clone(),
                         process: identity.process,
                     });
@@ -269,53 +313,45 @@ impl Served {
                     Ok(())
                 }
                 ServerAction::Invited(invite) => {
-                    self.take_invite(core, invite);
+                    self.invited = Some(invite);
                     Ok(())
                 }
-                ServerAction::QueryTopics { after } => self.answer_topics(core, after.as_ref()),
-                ServerAction::Attach(attach) => self.attach(core, attach),
-                ServerAction::Lend { attachment } => self.lend(core, attachment, offer.take()),
+                ServerAction::QueryTopics { after } => self.answer_topics(&serving.core, after.as_ref()),
+                ServerAction::Attach(attach) => self.attach(&serving.core, attach),
+                ServerAction::Lend { attachment } => self.lend(serving, attachment, offer.take()),
                 ServerAction::Listen { attachment } => {
                     let listening = self.attachments.get_mut(&attachment);
-                    let peer = self.peer.as_ref().unwrap_or_else(|| &core.identity().node);
-                    let peer = (peer, self.connection.as_ref());
-                    let by = listening.map(|it| self.audience.answer(core, peer, it));
+                    let peer = self.peer.clone().unwrap_or_else(|| serving.core.identity().node.clone());
+                    let peer = (&peer, self.connection.as_ref());
+                    let by = listening.map(|it| self.audience.answer(serving, peer, it));
                     self.session.notices(attachment, by.unwrap_or(NoticesBy::Nothing))
                 }
                 ServerAction::Heard(heard) => {
-                    self.audience.hear(heard, core.clock().monotonic_ns());
+                    self.audience.hear(heard, serving.core.clock().monotonic_ns());
                     Ok(())
                 }
                 ServerAction::Detach { attachment, counts } => {
-                    if let Some(detached) = self.detach(core, attachment, counts) {
+                    if let Some(detached) = self.detach(&serving.core, attachment, counts) {
                         self.leaving.insert(attachment, detached);
                     }
                     Ok(())
                 }
                 ServerAction::FinalCounts { attachment, counts } => {
-                    self.detach_ended(core, attachment, counts);
+                    self.detach_ended(&serving.core, attachment, counts);
                     Ok(())
                 }
                 ServerAction::Close { result } => {
-                    self.close(core, result);
+                    self.close(&serving.core, result);
                     Ok(())
                 }
             };
         }
     }
 
-    /// Lets the peer wait for the listener of the topic, if there is one, and a place.
-    fn take_invite(&mut self, core: &NodeCore, Invite { identity: inviter, topic }: Invite) {
-        match core.backlogs().admit(&topic) {
-            Ok((backlog, place)) => self.invited = Some(Invited { inviter, backlog, place }),
-            Err(reason) => self.session.reject(reason, &reason.advice()),
-        }
-    }
-
     fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
         let now_ns = core.clock().realtime_ns();
         let mut topics = match &self.dialled_for {
-            None => core.topics_after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
+            None => core.topics().after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
             Some(DialledFor { topic, .. }) => {
                 let is_behind = after.is_none_or(|after| after < topic);
                 core.topic(topic).filter(|_| is_behind).into_iter().collect()

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::Node;
 use super::core::NodeCore;
-use super::link::{Answer, Link, LinkAttachment, LinkError, Request};
+use super::link::{Answer, LinkAttachment, LinkError, LinkUse, Request};
 use super::terms::{ListenerBuilder, SubscriberBuilder, Terms};
 use crate::chain::ErrorChain;
 use crate::clock::saturate;
@@ -53,61 +53,169 @@ impl<S: Subscribed> SubscriberBuilder<'_, S> {
     /// [`SubscriberError`] when the address is malformed, the node or topic is not there, the topic is of another kind, the
     /// publisher refuses, or what it grants cannot be used.
     pub fn open(self) -> Result<S, SubscriberError> {
-        let Self { node, terms, samples, .. } = self;
-        let target = self.place?;
-        let subscription = terms.subscribe(node, &target, expected::<S::Payload>(&samples)?.as_ref())?;
+        let mut opening = Opening::ask(self)?;
+        opening.take_grant();
+        opening.finish()
+    }
+
+    /// Attaches to all of these topics: what [`Self::open`] would return of each, in their order.
+    ///
+    /// The topics of a node are asked for together, [`limits::ATTACHMENTS_PER_SESSION_MAX`] at a time, so that thousands of them
+    /// take a few round trips. Each that asks for [`Self::notices`] takes one more. Blocks for that long, and allocates.
+    ///
+    /// ```
+    /// use fabricast::{Node, SubscriberBuilder};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("quotes")?.runtime_dir(dir.path()).open()?;
+    /// let symbols = ["EURUSD", "GBPUSD", "USDJPY"];
+    /// let open = |symbol: &&str| node.state_publisher::<f64>(symbol).open();
+    /// let mut publishers = symbols.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    ///
+    /// let all = symbols.map(|symbol| node.state_subscriber::<f64>(format!("shm:quotes/{symbol}").as_str()));
+    /// let mut subscribers = SubscriberBuilder::open_all(all).into_iter().collect::<Result<Vec<_>, _>>()?;
+    /// publishers[2].publish(&151.2)?;
+    /// assert_eq!(subscribers[2].try_receive()?.map(|sample| sample.value), Some(151.2));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open_all(builders: impl IntoIterator<Item = Self>) -> Vec<Result<S, SubscriberError>> {
+        let (mut builders, mut opened) = (builders.into_iter(), Vec::new());
+        loop {
+            let batch = builders.by_ref().take(limits::ATTACHMENTS_PER_SESSION_MAX);
+            let mut asked: Vec<_> = batch.map(Opening::ask).collect();
+            if asked.is_empty() {
+                return opened;
+            }
+            asked.iter_mut().flatten().for_each(Opening::take_grant);
+            opened.extend(asked.into_iter().map(|opening| opening.and_then(Opening::finish)));
+        }
+    }
+}
+
+/// A subscriber that is being opened: its topic was asked for.
+struct Opening<'a, S: Subscribed> {
+    node: &'a Node,
+    terms: Terms<S::Options>,
+    target: Target,
+    expected: Option<Schema>,
+    link: LinkUse,
+    /// The session was there already. The node may have ended, or started again, since it began.
+    is_known: bool,
+    attachment: LinkAttachment,
+    /// What was granted, or why nothing was, as soon as that is known.
+    granted: Option<Result<(Granted, Place), AttachError>>,
+}
+
+/// Where a subscriber reads.
+enum Place {
+    Repository(Source),
+    /// Its landing region, which the publisher has yet to take.
+    Landing(Arc<Region>),
+}
+
+impl<'a, S: Subscribed> Opening<'a, S> {
+    /// Asks for the topic: by the session that there is with its node, or a new one.
+    fn ask(builder: SubscriberBuilder<'a, S>) -> Result<Self, SubscriberError> {
+        let SubscriberBuilder { node, terms, samples, place, .. } = builder;
+        let target = place?;
+        let expected = expected::<S::Payload>(&samples)?;
+        let mut known = node.links().known(&target.address);
+        loop {
+            let is_known = known.is_some();
+            let link = known.take().map_or_else(|| terms.dial(node, &target), Ok);
+            let link = link.map_err(|error| explain(node, &target, error))?;
+            let asked = terms.ask(node, &link, &target.topic, expected.as_ref());
+            match asked.map_err(|error| unattached(&target, error)) {
+                Ok(attachment) => {
+                    let granted = None;
+                    return Ok(Self { node, terms, target, expected, link, is_known, attachment, granted });
+                }
+                Err(error) if is_known && is_over(&link, &error) => {}
+                Err(error) => return Err(explain(node, &target, error)),
+            }
+        }
+    }
+
+    /// Waits for the grant. A landing region is on its way to the publisher then.
+    fn take_grant(&mut self) {
+        let (core, topic) = (self.node.core(), &self.target.topic);
+        self.granted = Some(self.terms.take_grant(core, topic, &self.attachment));
+    }
+
+    /// Waits for the rest.
+    fn finish(self) -> Result<S, SubscriberError> {
+        let Self { node, terms, target, expected, link, is_known, attachment, granted } = self;
+        let (topic, expected) = (&target.topic, expected.as_ref());
+        let granted = granted.unwrap_or(Err(GrantError::NoRegion.into()));
+        let attached = terms.finish(node, (topic, expected), attachment, granted);
+        let subscribed = match attached.map_err(|error| unattached(&target, error)) {
+            Err(error) if is_known && is_over(&link, &error) => {
+                let known = node.links().known(&target.address);
+                let link = known.map_or_else(|| terms.dial(node, &target), Ok);
+                link.and_then(|link| {
+                    let attached = terms.attach(node, &link, topic, expected);
+                    attached.map_err(|error| unattached(&target, error))
+                })
+            }
+            attached => attached,
+        };
+        let subscription = subscribed.map_err(|error| explain(node, &target, error))?;
         S::open(subscription, terms.options).map_err(|source| SubscriberError::Unfit { target, source })
     }
 }
 
 impl<O: Copy + Into<KindOptions>> Terms<O> {
-    /// Attaches to a topic of the node at this address: by the session that there is with it, or a new one.
-    pub(super) fn subscribe(
-        self,
-        node: &Node,
-        target: &Target,
-        expected: Option<&Schema>,
-    ) -> Result<Subscription, SubscriberError> {
-        let core = node.core();
-        let dial = || {
-            let link = Link::dial(core, &target.address, saturate(self.patience));
-            link.map_err(|error| undialled(target, error))
-        };
-        let attach = |link: &Arc<Link>| {
-            let attached = self.attach(node, link, &target.topic, expected);
-            attached.map_err(|error| unattached(target, error))
-        };
-        let subscribed = match Link::known(core, &target.address) {
-            None => dial().and_then(|link| attach(&link)),
-            Some(link) => match attach(&link) {
-                // The node may have ended, or started again, since the session began.
-                Err(error) if is_over(&link, &error) => dial().and_then(|link| attach(&link)),
-                attached => attached,
-            },
-        };
-        subscribed.map_err(|error| match (&error, core.check_runs()) {
-            // A session that was lost with the node's thread says nothing of the peer.
-            (SubscriberError::Session { .. }, Err(source)) => {
-                SubscriberError::NodeFailed { topic: target.topic.clone(), source }
-            }
-            _ => error,
-        })
+    fn dial(self, node: &Node, target: &Target) -> Result<LinkUse, SubscriberError> {
+        let link = node.links().dial(&target.address, saturate(self.patience));
+        link.map_err(|error| undialled(target, error))
     }
 
     /// Attaches to a topic of the node at the other end of this session.
     pub(super) fn attach(
         self,
         node: &Node,
-        link: &Arc<Link>,
+        link: &LinkUse,
         topic: &TopicName,
         expected: Option<&Schema>,
     ) -> Result<Subscription, AttachError> {
-        let core = node.core();
+        let attachment = self.ask(node, link, topic, expected)?;
+        let granted = self.take_grant(node.core(), topic, &attachment);
+        self.finish(node, (topic, expected), attachment, granted)
+    }
+
+    /// Asks for a topic, without waiting for the answer.
+    fn ask(
+        self,
+        node: &Node,
+        link: &LinkUse,
+        topic: &TopicName,
+        expected: Option<&Schema>,
+    ) -> Result<LinkAttachment, AttachError> {
         let (delivery, options) = (self.delivery, self.options.into());
         let schema_hash = expected.map(Schema::hash);
         let request = Request { topic: topic.clone(), delivery, schema_hash, options };
-        let attachment = link.attach(core, node.hold(), request)?;
-        match self.take_grant(core, topic, &attachment) {
+        Ok(link.attach(node.hold(), request)?)
+    }
+
+    /// Makes a subscription of what was granted.
+    fn finish(
+        self,
+        node: &Node,
+        (topic, expected): (&TopicName, Option<&Schema>),
+        attachment: LinkAttachment,
+        granted: Result<(Granted, Place), AttachError>,
+    ) -> Result<Subscription, AttachError> {
+        let core = node.core();
+        let lent = |(granted, place)| match place {
+            Place::Repository(source) => Ok((granted, source)),
+            Place::Landing(region) => match attachment.answer()? {
+                Answer::Lent => Ok((granted, attachment.landing(region))),
+                Answer::Refused { reason, text } => Err(AttachError::Refused { reason, text }),
+                Answer::Granted { .. } | Answer::Notices { .. } => Err(GrantError::NoRegion.into()),
+            },
+        };
+        match granted.and_then(lent) {
             Ok((granted, source)) => {
                 let is_mapped = matches!(source, Source::Mapped(_));
                 let listening =
@@ -118,11 +226,12 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
                 Ok(subscription)
             }
             Err(error) => {
+                let link = attachment.link().clone();
                 attachment.leave(SubscriberStats::default());
                 drop(attachment);
                 Err(match (error, expected) {
                     (AttachError::Refused { reason: RefuseReason::SchemaMismatch, text }, Some(expected)) => {
-                        let text = difference(node, link, topic, expected).unwrap_or(text);
+                        let text = difference(node, &link, topic, expected).unwrap_or(text);
                         AttachError::Refused { reason: RefuseReason::SchemaMismatch, text }
                     }
                     (error, _) => error,
@@ -131,13 +240,13 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         }
     }
 
-    /// Takes the publisher's grant, and makes of it what a subscriber reads from.
+    /// Takes the publisher's grant: opens its repository, or lends it a landing region.
     fn take_grant(
         self,
         core: &NodeCore,
         topic: &TopicName,
         attachment: &LinkAttachment,
-    ) -> Result<(Granted, Source), AttachError> {
+    ) -> Result<(Granted, Place), AttachError> {
         let (grant, offer) = match attachment.answer()? {
             Answer::Granted { grant, offer } => (grant, offer),
             Answer::Refused { reason, text } => return Err(AttachError::Refused { reason, text }),
@@ -151,17 +260,13 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         match self.delivery {
             Delivery::Pull => {
                 let source = open_repository(core, &granted, offer)?;
-                Ok((granted, source))
+                Ok((granted, Place::Repository(source)))
             }
             Delivery::Push => {
                 let region = Arc::new(Region::allocate(len, Protection::PeerSeals)?);
                 let lent = attachment.lend(core.fabric().register(&region, Exposure::Write)?);
                 lent.map_err(|error| if has_ended(attachment) { topic_ended() } else { error.into() })?;
-                match attachment.answer()? {
-                    Answer::Lent => Ok((granted, attachment.landing(region))),
-                    Answer::Refused { reason, text } => Err(AttachError::Refused { reason, text }),
-                    Answer::Granted { .. } | Answer::Notices { .. } => Err(GrantError::NoRegion.into()),
-                }
+                Ok((granted, Place::Landing(region)))
             }
         }
     }
@@ -195,10 +300,10 @@ pub(super) fn expected<T: Payload>(samples: &[String]) -> Result<Option<Schema>,
 
 /// Describes how the topic's schema differs from the expected one, if its node answers. Attaches as a push subscriber of raw
 /// bytes, because a subscriber without a landing region is not counted.
-fn difference(node: &Node, link: &Arc<Link>, topic: &TopicName, expected: &Schema) -> Option<String> {
+fn difference(node: &Node, link: &LinkUse, topic: &TopicName, expected: &Schema) -> Option<String> {
     let (delivery, options) = (Delivery::Push, KindOptions::default());
     let request = Request { topic: topic.clone(), delivery, schema_hash: None, options };
-    let attachment = link.attach(node.core(), node.hold(), request).ok()?;
+    let attachment = link.attach(node.hold(), request).ok()?;
     let answer = attachment.answer();
     attachment.leave(SubscriberStats::default());
     let Ok(Answer::Granted { grant, .. }) = answer else { return None };
@@ -206,7 +311,7 @@ fn difference(node: &Node, link: &Arc<Link>, topic: &TopicName, expected: &Schem
 }
 
 /// Whether the session takes no more, rather than the request failed.
-fn is_over(link: &Link, error: &SubscriberError) -> bool {
+fn is_over(link: &LinkUse, error: &SubscriberError) -> bool {
     let over = |source: &ControlError| {
         use ControlError::{Broken, Closed, Disconnected, TooManyAttachments};
         matches!(source, Broken { .. } | Closed { .. } | Disconnected | TooManyAttachments { .. })
@@ -284,6 +389,16 @@ fn open_repository(
         return mismatch("schema");
     }
     Ok(if remote.is_mapped() { Source::Mapped(Arc::clone(remote.mirror())) } else { Source::Remote(remote) })
+}
+
+/// A session that was lost with the node's thread says nothing of the peer.
+fn explain(node: &Node, target: &Target, error: SubscriberError) -> SubscriberError {
+    match (&error, node.core().check_runs()) {
+        (SubscriberError::Session { .. }, Err(source)) => {
+            SubscriberError::NodeFailed { topic: target.topic.clone(), source }
+        }
+        _ => error,
+    }
 }
 
 fn undialled(target: &Target, error: LinkError) -> SubscriberError {

@@ -476,7 +476,7 @@ fn a_session_that_nobody_uses_any_more_is_closed() {
     for _ in 0..50 {
         drop(subscribing.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().open().unwrap());
     }
-    wait_until("links to be gone", || subscribing.core().links().lock().is_empty());
+    wait_until("links to be gone", || subscribing.links().all().is_empty());
 }
 
 #[test]
@@ -494,4 +494,5 @@ fn errors_read_as_sentences() {
 mod dialling;
 mod ended;
 mod log;
+mod many;
 mod notices;

@@ -37,12 +37,12 @@ impl CopyRoom {
     }
 
     /// When what is not done is looked after again, ns of the node's clock.
-    pub(super) fn soon_ns(&self) -> u64 {
+    pub(crate) fn soon_ns(&self) -> u64 {
         self.now_ns().saturating_add(limits::LANDING_TENDED_NS)
     }
 
     /// Whether everything is looked after in this turn, due or not.
-    pub(super) fn is_beat(&self) -> bool {
+    pub(crate) fn is_beat(&self) -> bool {
         // Relaxed: see `left`.
         self.is_beat.load(Ordering::Relaxed)
     }

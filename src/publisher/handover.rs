@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 use super::CopyRoom;
 use super::flight::Flight;
-use crate::fabric::{Registration, RemoteWrite, Waker};
+use crate::fabric::{KeyedWaker, Registration, RemoteWrite};
 use crate::id::{Epoch, KindOptions, Sequence};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -47,6 +47,8 @@ pub(crate) struct Tended {
     pub(crate) again_ns: Option<u64>,
     /// Something was written that nobody else tells of.
     pub(crate) has_written: bool,
+    /// Landing regions were given up: writing them failed, or their subscribers have left.
+    pub(crate) has_given_up: bool,
 }
 
 /// The landing regions of a topic, as its node sees them.
@@ -144,7 +146,7 @@ pub(crate) struct Repository<G> {
 #[derive(Debug)]
 pub(super) struct Handover<L: Landing> {
     repository: Repository<L::Geometry>,
-    waker: Arc<Waker>,
+    waker: KeyedWaker,
     /// Landing regions that the node has.
     waiting: Mutex<Vec<Held<L>>>,
     /// Whether there are some among them for the publisher; the only word of this that the data path looks at.
@@ -165,7 +167,7 @@ struct Held<L> {
 
 impl<L: Landing> Handover<L> {
     /// No landing regions yet of this repository. The waker is that of the node.
-    pub(super) fn new(repository: Repository<L::Geometry>, waker: Arc<Waker>) -> Self {
+    pub(super) fn new(repository: Repository<L::Geometry>, waker: KeyedWaker) -> Self {
         Self {
             repository,
             waker,
@@ -237,9 +239,8 @@ impl<L: Landing> Handover<L> {
 
     /// Brings these up to date as far as that can be done now. Says whether that should be done again soon, and whether anything
     /// was written. Those for which no room was left come first then.
-    fn bring_up_to_date(&self, landings: &mut Vec<Held<L>>, room: &CopyRoom) -> (bool, bool) {
+    fn bring_up_to_date(&self, landings: &mut [Held<L>], room: &CopyRoom) -> (bool, bool) {
         let source = &self.repository.registration;
-        landings.retain(|held| !held.landing.flight().is_closed());
         let (mut soon, mut has_written, mut served, mut left) = (false, false, 0, room.left());
         for Held { landing, tended } in landings.iter_mut() {
             served += usize::from(left > 0);
@@ -292,6 +293,7 @@ impl<L: Landing> Landings for Handover<L> {
         // Taken out first, so that the publisher is not kept waiting while memory is unmapped.
         // The room for them stays: the publisher allocates nothing when it leaves some here.
         let released: Vec<_> = self.released.lock().drain(..).collect();
+        let mut has_given_up = !released.is_empty();
         drop(released);
         let (mut soon, mut has_written, mut end) = (false, false, self.end());
         let now_ns = room.now_ns();
@@ -301,12 +303,17 @@ impl<L: Landing> Landings for Handover<L> {
         };
         let mut landings =
             self.take_those(|held| held.needs_tending(end) && (room.is_beat() || is_due(held)));
+        let mut give_up = |landings: &mut Vec<Held<L>>| {
+            has_given_up |= landings.extract_if(.., |held| held.landing.flight().is_closed()).count() > 0;
+        };
         for round in 1.. {
+            give_up(&mut landings);
             if landings.is_empty() {
                 break;
             }
             let outcome = self.bring_up_to_date(&mut landings, room);
             (soon, has_written) = (soon || outcome.0, has_written || outcome.1);
+            give_up(&mut landings);
             self.hold(landings);
             // What was published meanwhile, when the publisher found nobody waiting here, is brought at once as far as there is room.
             let before = std::mem::replace(&mut end, self.end());
@@ -320,7 +327,8 @@ impl<L: Landing> Landings for Handover<L> {
         // One that rests is looked after later: the publisher wakes the node for the next one that it leaves here.
         self.is_tended_soon.store(soon, Ordering::Release);
         let rest_ends = || self.waiting.lock().iter().filter_map(|held| held.landing.rests_until_ns()).min();
-        Tended { again_ns: if soon { Some(room.soon_ns()) } else { rest_ends() }, has_written }
+        let again_ns = if soon { Some(room.soon_ns()) } else { rest_ends() };
+        Tended { again_ns, has_written, has_given_up }
     }
 
     fn rests(&self, closed: &Arc<AtomicBool>) -> bool {

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::fabric::{FabricError, Registration, Waker};
+use crate::fabric::{FabricError, KeyedWaker, Registration};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::ByteRange;
 use crate::memory::Region;
@@ -40,7 +40,7 @@ pub(crate) struct Listener {
 #[derive(Debug)]
 pub(super) struct Notifier {
     notices: Arc<TopicNotices>,
-    waker: Arc<Waker>,
+    waker: KeyedWaker,
     memory: Arc<Region>,
     version: u64,
     channels: Vec<Arc<NoticeSender>>,
@@ -106,6 +106,11 @@ impl TopicNotices {
         }
     }
 
+    /// Whether somebody listens on this channel.
+    pub(crate) fn is_told_on(&self, sender: &Arc<NoticeSender>) -> bool {
+        self.audience.lock().channels.iter().any(|(known, _)| Arc::ptr_eq(known, sender))
+    }
+
     /// The channels on which somebody listens.
     pub(crate) fn channels(&self) -> Vec<Arc<NoticeSender>> {
         self.audience.lock().channels.iter().map(|(sender, _)| Arc::clone(sender)).collect()
@@ -139,7 +144,7 @@ impl Drop for Listener {
 
 impl Notifier {
     /// The publisher's hold on these, for the topic with this repository. The waker is that of its node.
-    pub(super) fn new(notices: Arc<TopicNotices>, memory: Arc<Region>, waker: Arc<Waker>) -> Self {
+    pub(super) fn new(notices: Arc<TopicNotices>, memory: Arc<Region>, waker: KeyedWaker) -> Self {
         Self { notices, waker, memory, version: 0, channels: Vec::new(), bell: None }
     }
 

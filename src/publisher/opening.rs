@@ -1,12 +1,14 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::PublisherError;
 use super::handover::Landings;
 use super::notices::{Notifier, TopicNotices};
 use super::topic::PublishedTopic;
 use crate::clock::Clock;
-use crate::fabric::{Exposure, Fabric, Registration, Waker};
+use crate::fabric::{Exposure, Fabric, KeyedWaker, Registration};
 use crate::id::{Epoch, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET, StaticHeader};
@@ -14,14 +16,14 @@ use crate::memory::{Protection, Region};
 use crate::metrics::{Counters, Gauge, Handle, Unit};
 use crate::notice::draw_key;
 use crate::payload::{Payload, Schema};
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::atomic::AtomicBool;
 
 /// What a node brings to a new topic of any kind.
 #[derive(Debug)]
 pub(crate) struct TopicParts<'a> {
     pub(crate) fabric: &'a dyn Fabric,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) waker: Arc<Waker>,
+    pub(crate) waker: KeyedWaker,
     pub(crate) node: Arc<dyn Any + Send + Sync>,
     pub(crate) host: &'a str,
     pub(crate) name: TopicName,
@@ -56,9 +58,6 @@ pub(super) struct TopicCounts {
     bytes: Option<Handle>,
     duration: Option<Handle>,
 }
-
-/// Topics that this process has opened.
-static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
 /// An epoch that nobody else has.
 pub(crate) fn fresh_epoch() -> Result<Epoch, PublisherError> {
@@ -126,13 +125,17 @@ impl Opening {
     }
 
     /// What tells of the topic's commits.
-    pub(super) fn notifier(&self, waker: &Arc<Waker>) -> Notifier {
+    pub(super) fn notifier(&self, waker: &KeyedWaker) -> Notifier {
         let memory = Arc::clone(self.registration.region());
-        Notifier::new(Arc::clone(&self.notices), memory, Arc::clone(waker))
+        Notifier::new(Arc::clone(&self.notices), memory, waker.clone())
     }
 
     /// The topic, as its node has it, once its writer has placed the header; and what is counted of it.
-    pub(super) fn finish(self, landings: Arc<dyn Landings>) -> (Arc<PublishedTopic>, TopicCounts) {
+    pub(super) fn finish(
+        self,
+        landings: Arc<dyn Landings>,
+        waker: &KeyedWaker,
+    ) -> (Arc<PublishedTopic>, TopicCounts) {
         let topic = PublishedTopic {
             name: self.name,
             topic_id: self.header.topic,
@@ -148,10 +151,10 @@ impl Opening {
             ended: AtomicBool::new(false),
             orphaned: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
-            // Relaxed: the numbers only have to differ, and those of one name are drawn one after another.
-            opening: OPENINGS.fetch_add(1, Ordering::Relaxed),
+            waker: waker.clone(),
+            attached: Mutex::default(),
         };
-        topic.beat(self.started_ns);
+        PublishedTopic::beat(topic.registration.region(), self.started_ns);
         (Arc::new(topic), self.counts)
     }
 }

@@ -7,7 +7,7 @@ use super::opening::{Opening, TopicCounts, TopicParts};
 use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::clock::Clock;
-use crate::fabric::Waker;
+use crate::fabric::KeyedWaker;
 use crate::id::Sequence;
 use crate::layout::Geometry;
 use crate::layout::header::StaticHeader;
@@ -23,7 +23,7 @@ const MEASURED_ONE_IN: u64 = 64;
 #[derive(Debug)]
 pub(crate) struct Output<L: Landing> {
     topic: Arc<PublishedTopic>,
-    waker: Arc<Waker>,
+    waker: KeyedWaker,
     /// What the node hands over, and takes back.
     handover: Arc<Handover<L>>,
     landings: Vec<L>,
@@ -48,8 +48,8 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
         let TopicParts { clock, waker, node, epoch, .. } = parts;
         let notifier = opening.notifier(&waker);
         let repository = Repository { registration, geometry, epoch };
-        let handover = Arc::new(Handover::new(repository, Arc::clone(&waker)));
-        let (topic, counts) = opening.finish(Arc::<Handover<L>>::clone(&handover));
+        let handover = Arc::new(Handover::new(repository, waker.clone()));
+        let (topic, counts) = opening.finish(Arc::<Handover<L>>::clone(&handover), &waker);
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
         Ok((writer, Self { topic, waker, handover, landings, clock, notifier, counts, _node: node }))
     }

@@ -1,13 +1,17 @@
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use super::PublishError;
 use super::handover::Landings;
 use super::notices::TopicNotices;
-use crate::fabric::Registration;
+use crate::fabric::{KeyedWaker, Registration};
 use crate::id::{Epoch, Kind, Sequence, TopicId, TopicName};
 use crate::layout::Geometry;
 use crate::layout::header::{HOT_HEARTBEAT, HOT_PUBLISHED, HOT_SEQUENCE};
+use crate::memory::Region;
 use crate::metrics::Gauge;
 use crate::notice::Notice;
 use crate::payload::Schema;
@@ -36,8 +40,10 @@ pub(crate) struct PublishedTopic {
     pub(super) orphaned: AtomicBool,
     /// A later incarnation of it has ended, too.
     pub(super) superseded: AtomicBool,
-    /// Which one it is of all topics that this process has opened.
-    pub(super) opening: u64,
+    /// Has the node's thread look at it.
+    pub(super) waker: KeyedWaker,
+    /// Sessions that serve it, and their attachments.
+    pub(super) attached: Mutex<BTreeSet<(u64, u32)>>,
 }
 
 impl PublishedTopic {
@@ -106,9 +112,9 @@ impl PublishedTopic {
         self.registration.region().load(HOT_HEARTBEAT)
     }
 
-    /// Shows in the repository that the node lives.
-    pub(crate) fn beat(&self, now_ns: u64) {
-        self.registration.region().store(HOT_HEARTBEAT, now_ns);
+    /// Shows in this repository of a topic that its node lives.
+    pub(crate) fn beat(repository: &Region, now_ns: u64) {
+        repository.store(HOT_HEARTBEAT, now_ns);
     }
 
     /// Whether the publisher was dropped.
@@ -116,9 +122,29 @@ impl PublishedTopic {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// Which one it is of all topics that this process has opened: later ones have larger numbers.
-    pub(crate) fn opening(&self) -> u64 {
-        self.opening
+    /// What stands for it at its node: later ones have larger numbers.
+    pub(crate) fn key(&self) -> u64 {
+        self.waker.key()
+    }
+
+    /// Has the node's thread look at it.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Takes note of an attachment of a session, by their numbers.
+    pub(crate) fn attach(&self, attachment: (u64, u32)) {
+        self.attached.lock().insert(attachment);
+    }
+
+    /// Forgets an attachment.
+    pub(crate) fn detach(&self, attachment: (u64, u32)) {
+        self.attached.lock().remove(&attachment);
+    }
+
+    /// The sessions that serve it, and their attachments.
+    pub(crate) fn attached(&self) -> Vec<(u64, u32)> {
+        self.attached.lock().iter().copied().collect()
     }
 
     /// Says that a later incarnation of it has ended, too.

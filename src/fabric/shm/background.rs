@@ -4,30 +4,24 @@
 //! does not answer), and leave such in messages that nobody has read: then closing the connection closes them. Memory as large
 //! as a region takes long to bring into a page table and to free. None of that is for a thread that others wait for.
 //!
-//! Two pools of threads do it: one only closes what peers sent, so that descriptors that block there for ever delay neither memory
+//! Two workers do it: one only closes what peers sent, so that descriptors that block there for ever delay neither memory
 //! nor the connections of other peers.
 
-use std::collections::VecDeque;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown, SocketFlags};
 
+use crate::fabric::Worker;
 use crate::limits;
 use crate::memory::Region;
 
 /// Files that one message can carry (SCM_MAX_FD of the kernel). With room for fewer, the kernel itself would close the others, on
 /// the thread that receives the message.
 pub(super) const FILES_ROOM: usize = 253;
-/// Threads of a pool at a time: one that blocks does not hold up the others.
-const THREADS_MAX: usize = 4;
-/// How long a thread waits for more to do before it ends.
-const IDLE: Duration = Duration::from_millis(500);
 /// Bytes that are brought into the page table at a time. Meanwhile the process cannot map or unmap anything else.
 const POPULATED_LEN: usize = 2 << 20;
 
@@ -35,34 +29,9 @@ const POPULATED_LEN: usize = 2 << 20;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Background {
     /// Memory, and connections that hold no descriptors of peers: none of that blocks for ever.
-    own: Arc<Pool>,
+    own: Worker,
     /// Descriptors of peers, and connections whose unread messages hold such.
-    foreign: Arc<Pool>,
-}
-
-/// Threads with one queue.
-#[derive(Debug, Default)]
-struct Pool {
-    state: Mutex<State>,
-    /// There is something to do.
-    added: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    waiting: VecDeque<Chore>,
-    threads: usize,
-    idle: usize,
-    /// The last thread could not be started, which was logged.
-    is_short: bool,
-}
-
-/// Something that may block.
-#[derive(Debug)]
-enum Chore {
-    Close(OwnedFd, Closing),
-    Unmap(Arc<Region>),
-    Populate(Weak<Region>),
+    foreign: Worker,
 }
 
 /// What a descriptor is, that is to be closed.
@@ -89,74 +58,43 @@ pub(super) struct Deferred {
 impl Background {
     /// Unmaps the region in the background, unless another handle still uses it.
     pub(super) fn unmap(&self, region: Arc<Region>) {
-        self.add(Chore::Unmap(region));
+        self.own.run(move || drop(region));
     }
 
     /// Has all pages of the region brought into the page table, for as long as somebody uses it.
     pub(super) fn populate(&self, region: &Arc<Region>) {
-        self.add(Chore::Populate(Arc::downgrade(region)));
+        let region = Arc::downgrade(region);
+        self.own.run(move || {
+            let mut offset = 0;
+            while let Some(region) = region.upgrade().filter(|region| offset < region.len()) {
+                region.populate(offset, POPULATED_LEN);
+                offset += POPULATED_LEN;
+            }
+        });
     }
 
     /// Whether so much is left to be done that peers must not add to it: closing what they sent blocks, or no thread can be
     /// started.
     pub(super) fn is_behind(&self) -> bool {
-        let is_full = |state: &State| state.waiting.len() >= limits::CLOSING_FILES_MAX;
+        let is_full = |worker: &Worker| worker.waiting_count() >= limits::CLOSING_FILES_MAX;
         // The threads for what does not block come to it soon, however many leave at once.
-        let own = || {
-            let own = self.own.state.lock();
-            own.threads == 0 && is_full(&own)
-        };
-        is_full(&self.foreign.state.lock()) || own()
+        is_full(&self.foreign) || (!self.own.has_threads() && is_full(&self.own))
     }
 
-    /// Starts a thread for chores that wait because none could be started when they were queued.
+    /// Starts a thread for what waits because none could be started when it was queued.
     pub(super) fn tend(&self) {
-        for pool in self.pools() {
-            let state = pool.state.lock();
-            if state.is_short && state.threads < THREADS_MAX && !state.waiting.is_empty() {
-                self.start(pool, state);
-            }
-        }
+        self.own.tend();
+        self.foreign.tend();
     }
 
-    fn pools(&self) -> [&Arc<Pool>; 2] {
-        [&self.own, &self.foreign]
-    }
-
-    /// Queues a chore in its pool.
-    fn add(&self, chore: Chore) {
-        let pool = match chore {
-            Chore::Close(_, Closing::Foreign | Closing::Laden) => &self.foreign,
-            Chore::Close(_, Closing::Connection | Closing::Listener)
-            | Chore::Unmap(_)
-            | Chore::Populate(_) => &self.own,
+    /// Has a descriptor closed.
+    fn add(&self, file: OwnedFd, closing: Closing) {
+        let worker = match closing {
+            Closing::Foreign | Closing::Laden => &self.foreign,
+            Closing::Connection | Closing::Listener => &self.own,
         };
-        let mut state = pool.state.lock();
-        state.waiting.push_back(chore);
-        if state.waiting.len() <= state.idle || state.threads >= THREADS_MAX {
-            pool.added.notify_one();
-            return;
-        }
-        self.start(pool, state);
-    }
-
-    /// Starts a thread of a pool.
-    fn start(&self, pool: &Arc<Pool>, mut state: MutexGuard<'_, State>) {
-        state.threads += 1;
-        drop(state);
-        let (background, of_thread) = (self.clone(), Arc::clone(pool));
-        let begun = std::thread::Builder::new()
-            .name("fabricast-close".to_owned())
-            .spawn(move || while of_thread.work(&background) {});
-        let mut state = pool.state.lock();
-        if let Err(error) = &begun {
-            state.threads -= 1;
-            if !state.is_short {
-                let message = "cannot start a thread that closes what peers sent: it is tried again";
-                tracing::warn!(target: "fabricast", %error, message);
-            }
-        }
-        state.is_short = begun.is_err();
+        let background = self.clone();
+        worker.run(move || background.close(file, closing));
     }
 
     /// Closes a descriptor, and first what peers have sent there that no thread has read.
@@ -169,7 +107,7 @@ impl Background {
             Closing::Laden => drain(&file),
             Closing::Connection => {
                 if holds_files(&file) {
-                    return self.add(Chore::Close(file, Closing::Laden));
+                    return self.add(file, Closing::Laden);
                 }
             }
             Closing::Listener => {
@@ -179,44 +117,6 @@ impl Background {
             }
         }
         drop(file);
-    }
-}
-
-impl Pool {
-    /// Does one thing. False when there was none for a while: the thread ends.
-    fn work(&self, background: &Background) -> bool {
-        let mut state = self.state.lock();
-        while state.waiting.is_empty() {
-            state.idle += 1;
-            let has_waited = self.added.wait_for(&mut state, IDLE).timed_out();
-            state.idle -= 1;
-            if has_waited && state.waiting.is_empty() {
-                state.threads -= 1;
-                return false;
-            }
-        }
-        let chore = state.waiting.pop_front();
-        drop(state);
-        if let Some(chore) = chore {
-            chore.run(background);
-        }
-        true
-    }
-}
-
-impl Chore {
-    fn run(self, background: &Background) {
-        match self {
-            Self::Close(file, closing) => background.close(file, closing),
-            Self::Unmap(region) => drop(region),
-            Self::Populate(region) => {
-                let mut offset = 0;
-                while let Some(region) = region.upgrade().filter(|region| offset < region.len()) {
-                    region.populate(offset, POPULATED_LEN);
-                    offset += POPULATED_LEN;
-                }
-            }
-        }
     }
 }
 
@@ -248,7 +148,7 @@ impl Drop for Deferred {
             // The peers see the end at once, and send nothing more. It fails when they have gone: then they need not.
             let _ = rustix::net::shutdown(&file, Shutdown::Both);
         }
-        self.background.add(Chore::Close(file, self.closing));
+        self.background.add(file, self.closing);
     }
 }
 
@@ -381,7 +281,7 @@ mod tests {
     fn descriptors_that_block_delay_neither_memory_nor_connections_of_others() {
         let background = Background::default();
         // As if each of them closed something that blocks for ever.
-        background.foreign.state.lock().threads = THREADS_MAX;
+        background.foreign.pretend(None, false);
         let (_end, file) = pipe();
         drop(Deferred::new(file.try_clone().unwrap(), Closing::Foreign, &background));
         for hiding in HIDING {
@@ -396,14 +296,10 @@ mod tests {
         let weak = Arc::downgrade(&region);
         background.unmap(region);
         // Nothing is left that the own threads could add.
-        let is_done = || {
-            let own = background.own.state.lock();
-            own.waiting.is_empty() && own.threads == own.idle
-        };
-        while weak.strong_count() > 0 || !is_done() {
+        while weak.strong_count() > 0 || !background.own.is_done() {
             std::thread::yield_now();
         }
-        let waiting = background.foreign.state.lock().waiting.len();
+        let waiting = background.foreign.waiting_count();
         assert_eq!(waiting, HIDING.len() + 1, "connections with descriptors wait, and no others");
     }
 
@@ -441,23 +337,17 @@ mod tests {
         let holder = tempfile::tempdir().unwrap();
         let directory = super::super::directory::RuntimeDirectory::open(&holder.path().join("run")).unwrap();
         let fabric = super::super::ShmFabric::new(directory);
-        let pools = [&fabric.background.own, &fabric.background.foreign];
+        let workers = [&fabric.background.own, &fabric.background.foreign];
         let (mut end, file) = pipe();
         let (mut other_end, other_file) = pipe();
         // As if no thread could be started.
-        pools.iter().for_each(|pool| pool.state.lock().threads = THREADS_MAX);
+        workers.iter().for_each(|worker| worker.pretend(None, false));
         drop(Deferred::new(file, Closing::Connection, &fabric.background));
         drop(Deferred::new(other_file, Closing::Foreign, &fabric.background));
         // One of them came to nothing, another is blocked.
-        for pool in pools {
-            let mut state = pool.state.lock();
-            (state.threads, state.is_short) = (1, true);
-        }
+        workers.iter().for_each(|worker| worker.pretend(Some(1), true));
         crate::fabric::Fabric::tend(&fabric);
-        for pool in pools {
-            let state = pool.state.lock();
-            assert!(state.threads > 1 || state.waiting.is_empty(), "{state:?}");
-        }
+        assert!(workers.iter().all(|worker| worker.is_tended()), "{workers:?}");
         for end in [&mut end, &mut other_end] {
             // Ends when the writer is closed.
             assert_eq!(std::io::Read::read(end, &mut [0]).unwrap(), 0);
@@ -469,11 +359,11 @@ mod tests {
         let background = Background::default();
         for _ in 0..limits::CLOSING_FILES_MAX {
             assert!(!background.is_behind());
-            background.own.state.lock().waiting.push_back(Chore::Populate(Weak::new()));
+            background.own.queue(|| {});
         }
         assert!(background.is_behind());
         // A thread comes to it soon: a crowd that leaves does not harm those that stay.
-        background.own.state.lock().threads = 1;
+        background.own.pretend(Some(1), false);
         assert!(!background.is_behind());
     }
 
@@ -492,9 +382,9 @@ mod tests {
         rustix::net::connect(&peer, &address).unwrap();
         let background = Background::default();
         // As if its threads were busy, so that the connection is not closed yet.
-        background.own.state.lock().threads = THREADS_MAX;
+        background.own.pretend(None, false);
         background.close(listener, Closing::Listener);
-        assert_eq!(background.own.state.lock().waiting.len(), 1);
+        assert_eq!(background.own.waiting_count(), 1);
         assert_eq!(rustix::net::send(&peer, b"late", SendFlags::NOSIGNAL), Err(Errno::PIPE));
     }
 }

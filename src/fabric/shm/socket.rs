@@ -2,6 +2,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::Mode;
@@ -17,8 +18,8 @@ use super::directory::Claim;
 use super::one_sided::{ShmOffer, ShmRegistered};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{
-    Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Placement, Received,
-    Registration, RemoteKey, Sent,
+    Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Placement, Prepared,
+    Received, Registration, RemoteKey, Sent,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -190,9 +191,10 @@ impl Connection for ShmConnection {
         Capabilities { placement: Placement::Words, shares_memory: true, is_dialled_to_write: false }
     }
 
-    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+    fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
         let entry = registration.entries::<ShmRegistered>().next();
-        Ok(entry.map_or_else(RemoteKey::default, |entry| RemoteKey { key: entry.key, address: 0 }))
+        let key = entry.map_or_else(RemoteKey::default, |entry| RemoteKey { key: entry.key, address: 0 });
+        Ok(Prepared::Done(key))
     }
 
     /// A mapping cannot be taken back: it stays with the peer until that gives it up.

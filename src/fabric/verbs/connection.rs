@@ -17,7 +17,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::fabric::several::together;
 use crate::fabric::{
     Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError, Listener,
-    Received, Registration, RemoteKey, Sent, UnicastSender,
+    Prepared, Received, Registration, Sent, UnicastSender,
 };
 
 /// How often a port is chosen that must be free for two ways to connect.
@@ -59,7 +59,7 @@ impl Connection for VerbsConnection {
         self.session.capabilities()
     }
 
-    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+    fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
         self.session.prepare(registration)
     }
 

@@ -160,9 +160,10 @@ impl Endpoint {
         }))
     }
 
-    /// Posts all receives, and asks to be woken by them. The queue pair must be able to take them.
+    /// Posts all receives, and asks to be woken by what the peer solicits that for: not by what it sends to learn whether this host
+    /// lives. The queue pair must be able to take them.
     pub(super) fn begin_to_receive(&self) -> Result<(), FabricError> {
-        self.receive_queue.arm()?;
+        self.receive_queue.arm_solicited()?;
         Ok((0..RECEIVES).try_for_each(|buffer| self.post_receive(buffer))?)
     }
 

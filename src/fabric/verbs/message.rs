@@ -148,6 +148,12 @@ impl<'a> Frame<'a> {
         Ok(Self { credits, asks: false, answers: false, fragment })
     }
 
+    /// Whether somebody may wait for what a frame brings, which this end has written: a part of a message, or credits. Otherwise it
+    /// is one of those by which each end learns whether the other one lives, for which nobody has to be woken.
+    pub(super) fn is_awaited(bytes: &[u8]) -> bool {
+        Frame::parse(bytes).is_ok_and(|frame| frame.credits > 0 || frame.fragment.is_some())
+    }
+
     /// Writes the frame, and nothing else, into a buffer.
     fn emit(&self, into: &mut Vec<u8>) {
         let (asks, answers) = (if self.asks { ASKS } else { 0 }, if self.answers { ANSWERS } else { 0 });

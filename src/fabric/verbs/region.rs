@@ -53,30 +53,61 @@ impl VerbsRegistered {
     ) -> Result<Self, FabricError> {
         let this = Self { region: Arc::clone(region), exposure, held: Mutex::default() };
         for domain in domains {
-            this.in_shared(&mut this.held.lock(), domain)?;
+            let (domain, region) = (Arc::clone(domain), this.register_in(domain)?);
+            this.held.lock().shared.push(Shared { domain, region });
         }
         Ok(this)
     }
 
-    /// The region as the local end of work requests of this endpoint.
+    /// The region as the local end of work requests of this endpoint. Registers it if that was not done, for as long as that takes.
     pub(super) fn local(&self, endpoint: &Arc<Endpoint>) -> Result<Arc<MemoryRegion>, FabricError> {
-        let mut held = self.held.lock();
-        if endpoint.owns_domain() {
-            return self.in_own(&mut held, endpoint);
+        if let Some(known) = self.find(endpoint)? {
+            return Ok(known);
         }
-        if self.exposure != Exposure::Read {
+        // Not under the lock, which others take for what is registered already.
+        let region = self.register_in(endpoint.domain())?;
+        let mut held = self.held.lock();
+        // Another thread may have been faster.
+        if let Some(known) = held.known(endpoint) {
+            return Ok(known);
+        }
+        if endpoint.owns_domain() {
+            endpoint.keep(&region)?;
+            held.owned.retain(|known| known.region.strong_count() > 0);
+            held.owned.push(Owned { endpoint: Arc::downgrade(endpoint), region: Arc::downgrade(&region) });
+        } else {
+            let domain = Arc::clone(endpoint.domain());
+            held.shared.push(Shared { domain, region: Arc::clone(&region) });
+        }
+        Ok(region)
+    }
+
+    /// What the peer of this endpoint has to know of it, if it is registered for that.
+    pub(super) fn known(&self, endpoint: &Arc<Endpoint>) -> Result<Option<Descriptor>, FabricError> {
+        Ok(self.find(endpoint)?.map(|region| self.described(&region)))
+    }
+
+    fn find(&self, endpoint: &Arc<Endpoint>) -> Result<Option<Arc<MemoryRegion>>, FabricError> {
+        if !endpoint.owns_domain() && self.exposure != Exposure::Read {
             let why =
                 "who only reads is lent nothing to be written: it has to be dialled, or to dial to write";
             return Err(FabricError::Access { why });
         }
-        self.in_shared(&mut held, endpoint.domain())
+        let known = self.held.lock().known(endpoint);
+        match endpoint.failure().filter(|_| known.is_none() && endpoint.owns_domain()) {
+            Some(failure) => Err(failure.into()),
+            None => Ok(known),
+        }
     }
 
     /// What the peer of this endpoint has to know of it.
     pub(super) fn descriptor(&self, endpoint: &Arc<Endpoint>) -> Result<Descriptor, FabricError> {
-        let region = self.local(endpoint)?;
+        Ok(self.described(self.local(endpoint)?.as_ref()))
+    }
+
+    fn described(&self, region: &MemoryRegion) -> Descriptor {
         let (address, key, len) = (region.iova(), region.remote_key(), self.region.len() as u64);
-        Ok(Descriptor { exposure: self.exposure, address, key, len })
+        Descriptor { exposure: self.exposure, address, key, len }
     }
 
     /// Allows the peer of this endpoint to use it.
@@ -101,40 +132,24 @@ impl VerbsRegistered {
         }
     }
 
-    fn in_shared(
-        &self,
-        held: &mut Held,
-        domain: &Arc<ProtectionDomain>,
-    ) -> Result<Arc<MemoryRegion>, FabricError> {
-        if let Some(known) = held.shared.iter().find(|known| Arc::ptr_eq(&known.domain, domain)) {
-            return Ok(Arc::clone(&known.region));
-        }
-        let region = self.register_in(domain)?;
-        held.shared.push(Shared { domain: Arc::clone(domain), region: Arc::clone(&region) });
-        Ok(region)
-    }
-
-    fn in_own(&self, held: &mut Held, endpoint: &Arc<Endpoint>) -> Result<Arc<MemoryRegion>, FabricError> {
-        let is_it = |known: &&Owned| known.endpoint.as_ptr() == Arc::as_ptr(endpoint);
-        if let Some(region) = held.owned.iter().find(is_it).and_then(|known| known.region.upgrade()) {
-            return Ok(region);
-        }
-        held.owned.retain(|known| known.region.strong_count() > 0);
-        if let Some(failure) = endpoint.failure() {
-            return Err(failure.into());
-        }
-        let region = self.register_in(endpoint.domain())?;
-        endpoint.keep(&region)?;
-        held.owned.push(Owned { endpoint: Arc::downgrade(endpoint), region: Arc::downgrade(&region) });
-        Ok(region)
-    }
-
     fn register_in(&self, domain: &Arc<ProtectionDomain>) -> Result<Arc<MemoryRegion>, FabricError> {
         let access = match self.exposure {
             Exposure::Read => RemoteAccess::Read,
             Exposure::Write => RemoteAccess::Write,
         };
         Ok(Arc::new(device::register(domain, &self.region, access, false)?))
+    }
+}
+
+impl Held {
+    /// The registration for this endpoint, if there is one.
+    fn known(&self, endpoint: &Arc<Endpoint>) -> Option<Arc<MemoryRegion>> {
+        if endpoint.owns_domain() {
+            let is_it = |known: &&Owned| known.endpoint.as_ptr() == Arc::as_ptr(endpoint);
+            return self.owned.iter().find(is_it).and_then(|known| known.region.upgrade());
+        }
+        let shared = self.shared.iter().find(|known| Arc::ptr_eq(&known.domain, endpoint.domain()));
+        shared.map(|known| Arc::clone(&known.region))
     }
 }
 

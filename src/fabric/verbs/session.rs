@@ -20,7 +20,7 @@ use super::opened::Devices;
 use super::region::VerbsRegistered;
 use crate::fabric::several::together;
 use crate::fabric::{
-    Capabilities, FabricError, Offer, Placement, Received, Registration, RemoteKey, Sent, Waker,
+    Capabilities, FabricError, Offer, Placement, Prepared, Received, Registration, RemoteKey, Sent, Waker,
 };
 use crate::limits;
 use crate::memory::WORD;
@@ -226,11 +226,17 @@ impl Session {
         }
     }
 
-    /// Registers a region where the peer can use it, and this end's work requests. What the peer gets to know of it.
-    pub(super) fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
-        let Some(endpoint) = self.endpoint.get() else { return Ok(RemoteKey::default()) };
-        let Descriptor { key, address, .. } = registered(registration)?.descriptor(endpoint)?;
-        Ok(RemoteKey { key: key.into(), address })
+    /// Sees to it that a region is registered where the peer can use it, and this end's work requests.
+    pub(super) fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
+        let Some(endpoint) = self.endpoint.get() else { return Ok(Prepared::Done(RemoteKey::default())) };
+        let known = registered(registration)?.known(endpoint)?;
+        Ok(match known.map(|Descriptor { key, address, .. }| RemoteKey { key: key.into(), address }) {
+            Some(remote_key) => Prepared::Done(remote_key),
+            None => {
+                let (registration, endpoint) = (Arc::clone(registration), Arc::clone(endpoint));
+                Prepared::Work(Box::new(move || registered(&registration)?.descriptor(&endpoint).map(|_| ())))
+            }
+        })
     }
 
     /// The addresses of this end and of the peer, if both are IPv4 ones. An error as long as they are not known.
@@ -315,7 +321,9 @@ impl Session {
             self.flush(state);
         }
         state.completed = completed;
-        state.look_ns = now_ns.saturating_add(limits::VERBS_QUIET_NS);
+        // Sessions that rest are looked at together, so that many of them wake the thread no more often than a few.
+        let look_ns = now_ns.saturating_add(limits::VERBS_QUIET_NS);
+        state.look_ns = look_ns.checked_next_multiple_of(limits::VERBS_QUIET_NS / 4).unwrap_or(look_ns);
     }
 
     /// Ends a session without an owner as soon as the peer has everything, or the time is over.
@@ -465,7 +473,7 @@ impl Session {
             let sent = match state.link.frames() {
                 // One that is broken tells so when it is read from.
                 Some(stream) => stream.send(&state.frame).map(|_| ()).or(Ok(())),
-                None => endpoint.send(&state.frame),
+                None => endpoint.send(&state.frame, Frame::is_awaited(&state.frame)),
             };
             if let Err(error) = sent {
                 return self.end(state, End::Failed(Some(error)));

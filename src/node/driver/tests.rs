@@ -1,5 +1,7 @@
 //! How long a driver waits.
 
+use std::os::fd::BorrowedFd;
+
 use parking_lot::Mutex;
 
 use super::*;
@@ -9,7 +11,7 @@ use crate::control::{ClientEvent, ClientSession, SubscriberCounts};
 use crate::event::{EventSink, TracingSink};
 use crate::fabric::{
     Address, Capabilities, Completion, Connection, Datagrams, Exposure, FabricError, Offer, Placement,
-    Received, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
+    Prepared, Received, Registration, RemoteKey, RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::{Delivery, KindOptions, NodeName};
 use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
@@ -21,11 +23,19 @@ use crate::node::builder::assemble;
 use crate::node::served::tests::Scripted;
 use crate::notice::BELL_LEN;
 use crate::payload::Raw;
-use crate::publisher::{LogPublisher, PublishError, PublisherError};
+use crate::publisher::{LogPublisher, PublishError, PublishedTopic, PublisherError};
 use crate::repository::log::LogStart;
 use crate::subscriber::SubscriberError;
 use crate::sync::atomic::AtomicU64;
 use crate::testkit::fabric::{Network, Reach};
+
+mod idle;
+
+/// Has this session served.
+fn serve(driver: &mut Driver, served: Served) {
+    driver.agenda.mark(served.key());
+    driver.served.insert(served.key(), served);
+}
 
 /// A medium need not wake anybody who waits for room.
 #[test]
@@ -33,14 +43,15 @@ fn messages_that_wait_for_room_are_looked_after_soon() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-    let (core, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+    let (shared, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+    let core = Arc::clone(&shared.core);
     let mut peer = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
     let hello = peer.next_message().unwrap().bytes;
-    assert!(driver.patience(&[]) > TEND_AGAIN);
+    assert!(driver.patience() > TEND_AGAIN);
     let served = Served::new(&core, Box::new(Scripted::full(hello)), 0, true).unwrap();
-    driver.served.push(served);
+    serve(&mut driver, served);
     driver.turn();
-    assert_eq!(driver.patience(&[]), TEND_AGAIN);
+    assert_eq!(driver.patience(), TEND_AGAIN);
 }
 
 /// A landing region whose writes are never complete.
@@ -127,8 +138,8 @@ impl Connection for Peer {
         None
     }
 
-    fn prepare(&self, _: &Registration) -> Result<RemoteKey, FabricError> {
-        Ok(RemoteKey::default())
+    fn prepare(&self, _: &Arc<Registration>) -> Result<Prepared, FabricError> {
+        Ok(Prepared::Done(RemoteKey::default()))
     }
 
     fn withdraw(&mut self, _: &Registration) {}
@@ -158,16 +169,17 @@ fn a_peer_whose_writes_stall_costs_nobody_else_an_orderly_end() {
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
     let ends = Arc::new(Ends::default());
-    let (core, mut driver) = assemble(None, fabric, clock, Arc::clone(&ends) as _).unwrap();
-    let node = Node::new(Arc::clone(&core), None);
+    let (shared, mut driver) = assemble(None, fabric, clock, Arc::clone(&ends) as _).unwrap();
+    let core = Arc::clone(&shared.core);
+    let node = Node::new(shared, None);
     let publisher = node.state_publisher::<u64>("t").open().unwrap();
     for attaches in [true, false, false] {
         let client = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
         let peer = Box::new(Peer { client, attaches });
-        driver.served.push(Served::new(&core, peer, 0, true).unwrap());
+        serve(&mut driver, Served::new(&core, peer, 0, true).unwrap());
     }
     (0..8).for_each(|_| driver.turn());
-    assert_eq!(driver.served.iter().filter(|served| served.has_writes_under_way()).count(), 1);
+    assert_eq!(driver.served.values().filter(|served| served.has_writes_under_way()).count(), 1);
     drop(publisher);
     let began_ns = core.clock().monotonic_ns();
     driver.farewell();
@@ -211,8 +223,9 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-    let (core, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
-    let node = Node::new(Arc::clone(&core), None);
+    let (shared, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+    let core = Arc::clone(&shared.core);
+    let node = Node::new(shared, None);
     let (len_max, payload) = (limits::LOG_COPY_LEN_MAX, vec![7; 60 << 10]);
     let open = |name: &str| node.log_publisher::<Raw>(name).capacity(4 * len_max).payload_len_max(60 << 10);
     let mut publishers = ["a", "b", "c"].map(|name| open(name).open().unwrap());
@@ -225,7 +238,8 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
         let topic = core.topic(publisher.topic()).unwrap();
         for _ in 0..lands {
             let remote = Box::new(Copied(Arc::clone(copied)));
-            assert!(topic.lend(remote, &closed, LogStart::Earliest.options(), core.copy_room()));
+            assert!(topic.lend(remote, &closed, LogStart::Earliest.options(), &driver.serving.room));
+            topic.wake();
         }
     }
     let copied = || [0, 1, 2].map(|index: usize| *counts[index].lock());
@@ -234,7 +248,7 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
     let all = lands * count * (payload.len() + 24);
     let mut turns = 0;
     while before != [all; 3] {
-        assert!(turns == 0 || driver.patience(&[]).is_zero(), "it goes on at once");
+        assert!(turns == 0 || driver.patience().is_zero(), "it goes on at once");
         driver.turn();
         let now = copied();
         let in_turn = now.iter().sum::<usize>() - before.iter().sum::<usize>();
@@ -245,7 +259,7 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
     }
     assert!(turns >= 12, "{turns} turns");
     (0..2).for_each(|_| driver.turn());
-    assert!(!driver.patience(&[]).is_zero());
+    assert!(!driver.patience().is_zero());
 }
 
 /// A landing region whose subscriber has come so far, and no further for as long as nobody says so.
@@ -292,13 +306,15 @@ impl Stopped {
         let network = Network::new(0, Reach::Mapped);
         let name = "node".parse().unwrap();
         let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-        let (core, driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
-        let node = Node::new(Arc::clone(&core), None);
+        let (shared, driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+        let core = Arc::clone(&shared.core);
+        let node = Node::new(shared, None);
         let publisher = node.log_publisher::<Raw>("t").capacity(1 << 14).payload_len_max(100).open().unwrap();
         let topic = core.topic(publisher.topic()).unwrap();
         let (taken, closed) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
         let remote = Box::new(Standing(Arc::clone(&taken)));
-        assert!(topic.lend(remote, &closed, KindOptions::default(), core.copy_room()));
+        assert!(topic.lend(remote, &closed, KindOptions::default(), &driver.serving.room));
+        topic.wake();
         let memory = || Region::allocate(BELL_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
         let bell = topic.notices().bell(|| core.fabric().register(&memory(), Exposure::Write)).unwrap();
         let mut stopped = Self { network, driver, publisher, topic, closed, taken, bell };
@@ -320,7 +336,7 @@ impl Stopped {
         while clock.monotonic_ns() < end_ns {
             self.driver.turn();
             turns += 1;
-            clock.advance(saturate(self.driver.patience(&[])));
+            clock.advance(saturate(self.driver.patience()));
         }
         turns
     }
@@ -334,7 +350,7 @@ impl Stopped {
             self.bell.region().store(0, 1);
             self.driver.turn();
             rings += u64::from(self.bell.region().load(0) == 0);
-            clock.advance(saturate(self.driver.patience(&[])));
+            clock.advance(saturate(self.driver.patience()));
         }
         rings
     }
@@ -379,23 +395,18 @@ fn a_subscriber_that_was_stopped_is_written_to_soon_after_it_goes_on() {
 fn a_topic_that_has_ended_and_waits_for_a_stopped_subscriber_lets_the_node_rest() {
     let Stopped { network, mut driver, publisher, topic, closed, taken, .. } = Stopped::new();
     drop(publisher);
-    driver.beaten_ns = None;
-    let turn = |driver: &mut Driver| {
-        driver.core.copy_room().begin(network.clock().monotonic_ns(), false);
-        driver.tend_landings(vec![Arc::clone(&topic)]);
-    };
     let mut turns = 0;
     let end_ns = network.clock().monotonic_ns() + 30_000_000_000;
     while network.clock().monotonic_ns() < end_ns {
-        turn(&mut driver);
+        driver.turn();
         turns += 1;
         assert!(turns < 30 * 2 + 30, "a few in quick succession, and then two a second");
-        network.clock().advance(saturate(driver.patience(&[])));
+        network.clock().advance(saturate(driver.patience()));
     }
     assert!(topic.landings().rests(&closed));
     taken.store(u64::MAX, Ordering::Relaxed);
     network.clock().advance(limits::LOG_REST_NS_MAX);
-    turn(&mut driver);
+    driver.turn();
     assert!(!topic.landings().rests(&closed) && !topic.landings().owe(&closed));
 }
 
@@ -460,16 +471,17 @@ fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
     let (fails, recorder) = (Arc::new(AtomicBool::new(false)), Arc::new(Recorder::default()));
-    let (core, mut driver) = assemble(None, fabric, clock, Arc::clone(&recorder) as _).unwrap();
-    driver.listener = Some(Box::new(Faulty(Arc::clone(&fails))));
-    let thread = DriverThread::start(driver, Arc::clone(&core)).unwrap();
-    let node = Node::new(Arc::clone(&core), Some(thread));
+    let (shared, mut driver) = assemble(None, fabric, clock, Arc::clone(&recorder) as _).unwrap();
+    let core = Arc::clone(&shared.core);
+    driver.listen(Box::new(Faulty(Arc::clone(&fails)))).unwrap();
+    let thread = DriverThread::start(driver).unwrap();
+    let node = Node::new(shared, Some(thread));
     let mut state = node.state_publisher::<u64>("state").open().unwrap();
     let mut log = node.log_publisher::<u64>("log").open().unwrap();
     state.publish(&1).unwrap();
     log.publish(&1).unwrap();
     fails.store(true, Ordering::Relaxed);
-    core.waker().wake();
+    core.queue().wake();
     let deadline_ns = SystemClock.monotonic_ns() + 60_000_000_000;
     while state.publish(&2).is_ok() || log.publish(&2).is_ok() {
         assert!(SystemClock.monotonic_ns() < deadline_ns, "the publishers publish into the void");
@@ -505,17 +517,21 @@ fn the_older_one_of_two_incarnations_that_ended_is_superseded() {
         let network = Network::new(0, Reach::Mapped);
         let name = "node".parse().unwrap();
         let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
-        let (core, _) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
-        let node = Node::new(Arc::clone(&core), None);
+        let (shared, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
+        let core = Arc::clone(&shared.core);
+        let node = Node::new(shared, None);
         let incarnations = [(); 2].map(|()| {
             let publisher = node.state_publisher::<u64>("t").open().unwrap();
             core.topic(publisher.topic()).unwrap()
         });
-        let mut ending = incarnations.to_vec();
+        let mut keys = incarnations.each_ref().map(|topic| topic.key());
         if is_reversed {
-            ending.reverse();
+            keys.reverse();
         }
-        supersede(&mut ending);
+        for key in keys {
+            let room = &driver.serving.room;
+            driver.tending.tend(&core, &mut driver.agenda, &BTreeSet::from([key]), room);
+        }
         let superseded = incarnations.map(|topic| topic.is_superseded());
         assert_eq!(superseded, [true, false], "reversed: {is_reversed}");
     }
@@ -527,16 +543,17 @@ fn listeners_of_a_node_whose_thread_has_ended_get_an_error() {
     let network = Network::new(0, Reach::Mapped);
     let name: NodeName = "node".parse().unwrap();
     let (fabric, fails) = (Arc::new(network.fabric(&name)), Arc::new(AtomicBool::new(false)));
-    let (core, mut driver) =
+    let (shared, mut driver) =
         assemble(Some(name), fabric, Arc::new(SystemClock), Arc::new(TracingSink)).unwrap();
-    driver.listener = Some(Box::new(Faulty(Arc::clone(&fails))));
-    let thread = DriverThread::start(driver, Arc::clone(&core)).unwrap();
-    let node = Node::new(Arc::clone(&core), Some(thread));
+    let core = Arc::clone(&shared.core);
+    driver.listen(Box::new(Faulty(Arc::clone(&fails)))).unwrap();
+    let thread = DriverThread::start(driver).unwrap();
+    let node = Node::new(shared, Some(thread));
     let listener = node.state_listener::<u64>("t").open().unwrap();
     std::thread::scope(|scope| {
         let waiting = [(); 2].map(|()| scope.spawn(|| listener.accept_timeout(PATIENCE)));
         fails.store(true, Ordering::Relaxed);
-        core.waker().wake();
+        core.queue().wake();
         for waiting in waiting {
             let accepted = waiting.join().unwrap();
             assert!(matches!(accepted, Err(SubscriberError::NodeFailed { .. })), "{accepted:?}");

@@ -3,19 +3,24 @@
 use std::sync::Arc;
 
 use super::hearing::Hearing;
-use super::{Answer, LinkAttachment, LinkError, LinkState, Parting};
+use super::{Answer, LinkAttachment, LinkError, LinkState, LinkUse, Parting};
 use crate::control::{NoticeChannel, SubscriberCounts};
-use crate::fabric::{Exposure, FabricError, Placement, Registration};
+use crate::fabric::{Exposure, FabricError, Placement, Prepared, Registration};
 use crate::memory::Region;
 use crate::repository::SubscriberStats;
 use crate::subscriber::{Attachment, Ear, End, Granted, Source};
 use crate::sync::atomic::Ordering;
 
 impl LinkAttachment {
+    /// Its session.
+    pub(in crate::node) fn link(&self) -> &LinkUse {
+        &self.link
+    }
+
     /// Waits for the publisher's answer.
     pub(in crate::node) fn answer(&self) -> Result<Answer, LinkError> {
         let take = |_: &mut LinkState| self.attached.inbox.lock().answer.take().map(Ok);
-        self.link.wait_for(&self.parting.core, "answer to a request to attach", take)
+        self.link.wait_for("answer to a request to attach", take)
     }
 
     /// Where the publisher's writes to this region are received.
@@ -44,24 +49,33 @@ impl LinkAttachment {
         let state = &mut *self.link.state.lock();
         let ear = Hearing::ear(&mut state.hearing, state.connection.as_ref(), channel, granted)?;
         // The node's thread tells the peer that the channel is joined.
-        self.parting.core.waker().wake();
+        self.link.waker.wake();
         Ok(ear)
     }
 
     /// Lends a landing region to the publisher.
     pub(in crate::node) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
-        let mut state = self.link.state.lock();
         assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
-        match state.connection.prepare(&landing) {
-            // The session knows better why.
-            Ok(_) | Err(FabricError::Closed) => {}
-            Err(error) => return Err(LinkError::Fabric(error)),
+        let landing = Arc::new(landing);
+        loop {
+            let mut state = self.link.state.lock();
+            match state.connection.prepare(&landing) {
+                Ok(Prepared::Work(work)) => {
+                    // The session goes on meanwhile.
+                    drop(state);
+                    work().map_err(LinkError::Fabric)?;
+                    continue;
+                }
+                // The session knows better why.
+                Ok(Prepared::Done(_)) | Err(FabricError::Closed) => {}
+                Err(error) => return Err(LinkError::Fabric(error)),
+            }
+            let asked = state.session.lend(self.id);
+            asked.map_err(|error| state.explain(error))?;
+            self.attached.inbox.lock().landing = Some(landing);
+            state.flush();
+            return Ok(());
         }
-        let asked = state.session.lend(self.id);
-        asked.map_err(|error| state.explain(error))?;
-        self.attached.inbox.lock().landing = Some(Arc::new(landing));
-        state.flush();
-        Ok(())
     }
 }
 
@@ -97,6 +111,6 @@ impl Attachment for LinkAttachment {
 
 impl Drop for Parting {
     fn drop(&mut self) {
-        self.core.waker().wake();
+        self.0.wake();
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::{Link, LinkError, LinkState};
 use crate::control::ControlError;
 use crate::fabric::wait;
-use crate::node::core::NodeCore;
 use crate::sync::atomic::Ordering;
 
 /// How long a thread that waits for an answer sleeps at the most while others wait, too: one of them may have taken the answer
@@ -20,14 +19,13 @@ const LOOK_AGAIN_ALONE: Duration = Duration::from_millis(25);
 #[derive(Debug)]
 struct Waiting<'a> {
     link: &'a Link,
-    core: &'a NodeCore,
 }
 
 impl<'a> Waiting<'a> {
-    fn begin(link: &'a Link, core: &'a NodeCore) -> Self {
+    fn begin(link: &'a Link) -> Self {
         // Relaxed: the session itself is behind a lock.
         link.waiting.fetch_add(1, Ordering::Relaxed);
-        Self { link, core }
+        Self { link }
     }
 }
 
@@ -35,7 +33,7 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.link.waiting.fetch_sub(1, Ordering::Relaxed) == 1 {
             // The node's thread drives the session again.
-            self.core.waker().wake();
+            self.link.waker.wake();
         }
     }
 }
@@ -55,12 +53,12 @@ impl Link {
     /// In the last case the session goes on for those who use it, and is not used for anything new.
     pub(super) fn wait_for<R>(
         &self,
-        core: &NodeCore,
         awaited: &'static str,
         mut found: impl FnMut(&mut LinkState) -> Option<Result<R, ControlError>>,
     ) -> Result<R, LinkError> {
+        let core = &self.core;
         let deadline_ns = core.clock().monotonic_ns().saturating_add(self.patience_ns);
-        let _waiting = Waiting::begin(self, core);
+        let _waiting = Waiting::begin(self);
         loop {
             let now_ns = core.clock().monotonic_ns();
             {

@@ -1,16 +1,17 @@
 //! What a peer asks for when it attaches, and whether it may have that.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::attachment::ServedAttachment;
 use super::{DialledFor, Served};
 use crate::control::{Attach, AttachmentId, ControlError, Grant, RefuseReason, SchemaJson};
 use crate::event::Event;
-use crate::fabric::{Exposure, FabricError, Offer, RemoteKey};
+use crate::fabric::{Exposure, FabricError, Offer, Prepared, RemoteKey};
 use crate::id::{Delivery, TopicName};
 use crate::limits;
 use crate::node::core::NodeCore;
-use crate::node::dial::Pending;
+use crate::node::invitation::Pending;
+use crate::node::serving::Serving;
 use crate::publisher::{Lent, PublishedTopic};
 use crate::sync::atomic::Ordering;
 
@@ -36,16 +37,66 @@ struct Admitted {
     remote_key: RemoteKey,
 }
 
+/// Whether a peer may have a topic at once.
+enum Admission {
+    Admitted(Admitted),
+    /// This is to be done first.
+    Later(Work),
+}
+
+/// What is done before a region can be sent.
+type Work = Box<dyn FnOnce() -> Result<(), FabricError> + Send>;
+
+/// What a peer asks for, and waits for until memory is registered.
+#[derive(Debug)]
+pub(super) struct Preparing {
+    attach: Attach,
+    outcome: Arc<OnceLock<Result<(), FabricError>>>,
+}
+
 impl Served {
     pub(super) fn attach(&mut self, core: &NodeCore, attach: Attach) -> Result<(), ControlError> {
-        let admitted = self.admit(core, &attach);
-        match admitted.and_then(|admitted| self.begin(core, &attach, admitted)) {
-            Ok(grant) => self.session.grant(grant),
-            Err(Objection { reason, text }) => {
-                self.tell_refused(core, &attach.topic, reason, &text);
-                self.tell_unfit(&attach.topic, reason, &text);
-                self.session.refuse(attach.attachment, reason, &text)
+        match self.admit(core, &attach) {
+            Ok(Admission::Admitted(admitted)) => match self.begin(core, &attach, admitted) {
+                Ok(grant) => self.session.grant(grant),
+                Err(objection) => self.refuse(core, &attach, objection),
+            },
+            Ok(Admission::Later(work)) => {
+                self.prepare(core, attach, work);
+                Ok(())
             }
+            Err(objection) => self.refuse(core, &attach, objection),
+        }
+    }
+
+    fn refuse(&mut self, core: &NodeCore, attach: &Attach, objection: Objection) -> Result<(), ControlError> {
+        let Objection { reason, text } = objection;
+        self.tell_refused(core, &attach.topic, reason, &text);
+        self.tell_unfit(&attach.topic, reason, &text);
+        self.session.refuse(attach.attachment, reason, &text)
+    }
+
+    /// Has memory registered for what the peer asks for, without waiting for that.
+    fn prepare(&mut self, core: &NodeCore, attach: Attach, work: Work) {
+        let outcome = Arc::<OnceLock<_>>::default();
+        self.preparing.push(Preparing { attach, outcome: Arc::clone(&outcome) });
+        let waker = core.queue().keyed(self.key);
+        core.worker().run(move || {
+            _ = outcome.set(work());
+            waker.wake();
+        });
+    }
+
+    /// Goes on with what was prepared meanwhile.
+    pub(super) fn attach_prepared(&mut self, core: &NodeCore) {
+        let prepared: Vec<_> =
+            self.preparing.extract_if(.., |preparing| preparing.outcome.get().is_some()).collect();
+        for Preparing { attach, outcome } in prepared {
+            // They fail when the session has ended meanwhile: then there is nobody to be told.
+            let _ = match outcome.get() {
+                Some(Err(error)) => self.refuse(core, &attach, unprepared(error)),
+                _ => self.attach(core, attach),
+            };
         }
     }
 
@@ -63,7 +114,7 @@ impl Served {
     }
 
     /// The topic that the peer asks for, if it may have it; otherwise why not.
-    fn admit(&mut self, core: &NodeCore, attach: &Attach) -> Result<Admitted, Objection> {
+    fn admit(&mut self, core: &NodeCore, attach: &Attach) -> Result<Admission, Objection> {
         let is_meant = |dialled: &DialledFor| !dialled.is_granted && dialled.topic == attach.topic;
         if !self.dialled_for.as_ref().is_none_or(is_meant) {
             return Err(Objection::new(RefuseReason::NotPermitted, DIALLED_FOR_ONE));
@@ -83,15 +134,13 @@ impl Served {
             ));
         };
         let remote_key = match self.connection.prepare(topic.registration()) {
-            Ok(remote_key) => remote_key,
+            Ok(Prepared::Done(remote_key)) => remote_key,
+            Ok(Prepared::Work(work)) => return Ok(Admission::Later(work)),
             // It is noticed as soon as the answer is sent.
             Err(FabricError::Closed) => RemoteKey::default(),
-            Err(error) => {
-                let text = format!("the publisher's node cannot offer the topic: {error}");
-                return Err(Objection::new(RefuseReason::NotPermitted, text));
-            }
+            Err(error) => return Err(unprepared(&error)),
         };
-        Ok(Admitted { topic, schema, remote_key })
+        Ok(Admission::Admitted(Admitted { topic, schema, remote_key }))
     }
 
     /// Begins the attachment, and says what the peer is granted. A pull subscriber is attached by that.
@@ -114,7 +163,8 @@ impl Served {
             address,
             newest: topic.newest(),
         };
-        let mut attached = ServedAttachment::new(topic, delivery, options, grant.newest);
+        let granted = (options, grant.newest);
+        let mut attached = ServedAttachment::new((self.key, attachment), topic, delivery, granted);
         if delivery == Delivery::Pull {
             settle(&mut self.invitation, &mut attached)?;
             attached.tell(core, self.peer.as_ref());
@@ -128,16 +178,16 @@ impl Served {
 
     pub(super) fn lend(
         &mut self,
-        core: &NodeCore,
+        serving: &Serving,
         id: AttachmentId,
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), ControlError> {
-        match self.take_landing(core, id, offer) {
+        match self.take_landing(serving, id, offer) {
             Ok(()) => Ok(()),
             Err(Objection { reason, text }) => {
                 if let Some(attachment) = self.attachments.get(&id) {
                     let topic = attachment.topic.name();
-                    self.tell_refused(core, topic, reason, &text);
+                    self.tell_refused(&serving.core, topic, reason, &text);
                     self.tell_unfit(topic, reason, &text);
                 }
                 self.session.refuse(id, reason, &text)
@@ -148,7 +198,7 @@ impl Served {
     /// Hands the landing region that was lent over to the publisher, or says why that cannot be.
     fn take_landing(
         &mut self,
-        core: &NodeCore,
+        serving: &Serving,
         id: AttachmentId,
         offer: Option<Box<dyn Offer>>,
     ) -> Result<(), Objection> {
@@ -175,13 +225,15 @@ impl Served {
         attachment.closed = Arc::default();
         let ServedAttachment { options, granted, .. } = *attachment;
         let lent = Lent { remote, closed: Arc::clone(&attachment.closed), options, granted };
-        topic.landings().lend(lent, core.copy_room()).map_err(|error| unfit(&error.to_string()))?;
+        topic.landings().lend(lent, &serving.room).map_err(|error| unfit(&error.to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {
             attachment.closed.store(true, Ordering::Relaxed);
             return Err(objection);
         }
-        attachment.tell(core, self.peer.as_ref());
-        attachment.is_beginning = true;
+        attachment.tell(&serving.core, self.peer.as_ref());
+        self.beginning.insert(id);
+        // The node has its landing region until the publisher takes that over.
+        topic.wake();
         Ok(())
     }
 
@@ -194,14 +246,23 @@ impl Served {
 
     /// Tells the peer of landing regions that were taken, and that it can begin to read.
     pub(super) fn tell_lent(&mut self) {
-        for (id, attachment) in &mut self.attachments {
-            if attachment.is_beginning && attachment.topic.landings().is_begun(&attachment.closed) {
-                attachment.is_beginning = false;
+        let (attachments, session) = (&self.attachments, &mut self.session);
+        self.beginning.retain(|id| {
+            let Some(attachment) = attachments.get(id) else { return false };
+            let is_begun = attachment.topic.landings().is_begun(&attachment.closed);
+            if is_begun {
                 // It fails when the session, or the topic, has ended meanwhile: then the peer was told that.
-                let _ = self.session.lent(*id);
+                let _ = session.lent(*id);
             }
-        }
+            !is_begun
+        });
     }
+}
+
+/// A topic whose memory the device does not take.
+fn unprepared(error: &FabricError) -> Objection {
+    let text = format!("the publisher's node cannot offer the topic: {error}");
+    Objection::new(RefuseReason::NotPermitted, text)
 }
 
 impl Objection {

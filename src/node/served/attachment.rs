@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use crate::control::AttachmentId;
 use crate::event::Event;
 use crate::fabric::{Registration, Revocation};
 use crate::id::{Delivery, KindOptions, NodeName, Sequence};
@@ -13,13 +14,13 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(super) struct ServedAttachment {
     pub(super) topic: Arc<PublishedTopic>,
+    /// What stands for it at the topic: the numbers of the session and of the attachment.
+    number: (u64, u32),
     pub(super) delivery: Delivery,
     /// What the peer asks of the topic's kind.
     pub(super) options: KindOptions,
     /// The newest sequence when it was granted.
     pub(super) granted: Sequence,
-    /// Its landing region was taken, and the peer is told so as soon as it can begin to read it.
-    pub(super) is_beginning: bool,
     /// Ends the use of the landing region.
     pub(super) closed: Arc<AtomicBool>,
     /// Ends the writes to it. The peer withdraws it as soon as it is told that nothing is written any more.
@@ -35,28 +36,28 @@ pub(super) struct ServedAttachment {
 }
 
 impl ServedAttachment {
-    /// A peer's hold on a topic that was granted when this sequence was the newest.
+    /// The hold of the peer of a session with this key on a topic, for what it asks of the topic's kind, that was granted when this
+    /// sequence was the newest.
     pub(super) fn new(
+        (session, id): (u64, AttachmentId),
         topic: Arc<PublishedTopic>,
         delivery: Delivery,
-        options: KindOptions,
-        granted: Sequence,
+        (options, granted): (KindOptions, Sequence),
     ) -> Self {
-        let closed = Arc::default();
-        let (revocation, bell, listener) = (None, None, None);
-        let (is_beginning, counted, ended_ns) = (false, false, None);
+        let number = (session, id.get());
+        topic.attach(number);
         Self {
             topic,
+            number,
             delivery,
             options,
             granted,
-            is_beginning,
-            closed,
-            revocation,
-            counted,
-            bell,
-            listener,
-            ended_ns,
+            closed: Arc::default(),
+            revocation: None,
+            counted: false,
+            bell: None,
+            listener: None,
+            ended_ns: None,
         }
     }
 
@@ -127,6 +128,11 @@ impl ServedAttachment {
 impl Drop for ServedAttachment {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
+        self.topic.detach(self.number);
+        if self.delivery == Delivery::Push || self.topic.has_ended() {
+            // The node may have its landing region, or keep the topic for it.
+            self.topic.wake();
+        }
         if self.counted {
             let gauge = self.gauge();
             gauge.set(gauge.value().saturating_sub(1));

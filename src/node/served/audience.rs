@@ -6,8 +6,8 @@ use crate::fabric::{Connection, Datagrams, Exposure, FabricError, UnicastSender}
 use crate::id::{Delivery, NodeName};
 use crate::limits;
 use crate::memory::{Protection, Region};
-use crate::node::core::NodeCore;
 use crate::node::served::attachment::ServedAttachment;
+use crate::node::serving::Serving;
 use crate::notice::{BELL_LEN, NoticeSender, RegisterError};
 
 /// What a session's peer hears of the channel of notices.
@@ -38,13 +38,13 @@ impl Audience {
     /// and nothing else.
     pub(super) fn answer(
         &mut self,
-        core: &NodeCore,
+        serving: &mut Serving,
         (peer, connection): (&NodeName, &dyn Connection),
         attachment: &mut ServedAttachment,
     ) -> NoticesBy {
-        self.admit(core, connection, attachment).unwrap_or_else(|error| {
+        self.admit(serving, connection, attachment).unwrap_or_else(|error| {
             let (peer, topic) = (peer.clone(), attachment.topic.name().clone());
-            core.tell(&Event::NoticesUnavailable { peer, topic, reason: error.to_string() });
+            serving.core.tell(&Event::NoticesUnavailable { peer, topic, reason: error.to_string() });
             let count = attachment.topic.without_notices();
             count.set(count.value() + 1);
             NoticesBy::Nothing
@@ -53,7 +53,7 @@ impl Audience {
 
     fn admit(
         &mut self,
-        core: &NodeCore,
+        serving: &mut Serving,
         connection: &dyn Connection,
         attachment: &mut ServedAttachment,
     ) -> Result<NoticesBy, NoticeError> {
@@ -65,7 +65,7 @@ impl Audience {
         if connection.capabilities().shares_memory {
             let bell = notices.bell(|| {
                 let region = Arc::new(Region::allocate(BELL_LEN, Protection::PeersWrite)?);
-                core.fabric().register(&region, Exposure::Write)
+                serving.core.fabric().register(&region, Exposure::Write)
             })?;
             attachment.bell = Some(bell);
             return Ok(NoticesBy::Bell);
@@ -74,7 +74,7 @@ impl Audience {
         let datagrams = connection.datagrams().filter(|_| attachment.delivery == Delivery::Pull);
         let channel = datagrams.map(|datagrams| datagrams.channel_sender()).transpose()?.flatten();
         let Some(channel) = channel else { return Ok(NoticesBy::Nothing) };
-        let sender = core.notice_senders().of(channel)?;
+        let sender = serving.senders.of(channel, &attachment.topic)?;
         let listener = notices.listen(&sender)?;
         let (channel, key) = (sender.identity(), notices.key().bytes());
         let ticket = Ticket::new(sender.ticket());
@@ -82,7 +82,7 @@ impl Audience {
         self.sender = Some(sender);
         if !self.return_ticket.as_bytes().is_empty() {
             // It may have joined this channel already, and says so only when it hears something.
-            self.heard_ns.get_or_insert_with(|| core.clock().monotonic_ns());
+            self.heard_ns.get_or_insert_with(|| serving.core.clock().monotonic_ns());
         }
         Ok(NoticesBy::Channel(NoticeChannel { channel, key, ticket }))
     }
@@ -120,6 +120,17 @@ impl Audience {
                 tracing::debug!(target: "fabricast", %error, "a subscriber cannot be sent notices alone")
             }
         }
+    }
+
+    /// When notices may have to be sent to it alone.
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        let awaited_ns = self.heard_ns.filter(|_| self.sender.is_some() && self.alone.is_none());
+        awaited_ns.map(|heard_ns| heard_ns.saturating_add(limits::NOTICE_UNHEARD_NS))
+    }
+
+    /// Whether it has asked for the notices of a topic.
+    pub(super) fn is_asked_for(&self) -> bool {
+        self.sender.is_some()
     }
 
     fn leave_alone(&mut self) {

@@ -7,6 +7,7 @@ use crate::fabric::FabricError;
 use crate::id::NodeName;
 use crate::limits;
 use crate::node::core::NodeCore;
+use crate::node::serving::Serving;
 
 /// Messages that are taken from a peer that is gone: as many as an orderly one leaves waiting.
 const LAST_MESSAGES_MAX: usize = limits::OUTBOUND_MESSAGES_MAX + limits::ATTACHMENTS_PER_SESSION_MAX;
@@ -15,6 +16,9 @@ impl Served {
     /// Tells how the session has ended.
     pub(super) fn close(&mut self, core: &NodeCore, result: Result<Farewell, ControlError>) {
         self.attachments.clear();
+        self.preparing.clear();
+        self.beginning.clear();
+        self.ending.clear();
         self.leaving.clear();
         self.ended.clear();
         self.closing = true;
@@ -36,21 +40,23 @@ impl Served {
     }
 
     /// Sends what waits.
-    pub(super) fn flush(&mut self, core: &NodeCore, buffer: &mut [u8]) {
+    pub(super) fn flush(&mut self, serving: &mut Serving) {
         match self.outbox.flush(self.connection.as_mut()) {
             Ok(true) => {}
             // The peer takes nothing, or is gone: it is not waited for.
             outcome @ (Ok(false) | Err(_)) => {
                 match outcome {
-                    Err(FabricError::Closed) => self.hear_out(core, buffer),
+                    Err(FabricError::Closed) => self.hear_out(serving),
                     Err(error) => {
                         let peer = self.peer.as_ref().map_or("a peer", NodeName::as_str);
-                        core.tell(&Event::Trouble { what: format!("cannot send to {peer}: {error}") });
+                        serving
+                            .core
+                            .tell(&Event::Trouble { what: format!("cannot send to {peer}: {error}") });
                     }
                     Ok(_) => {}
                 }
                 self.session.on_disconnected();
-                self.act(core, None);
+                self.act(serving, None);
                 self.closing = true;
                 self.over = true;
                 self.attachments.clear();
@@ -61,9 +67,9 @@ impl Served {
     }
 
     /// Takes what a peer sent before it was gone, which may be that it ends the session.
-    fn hear_out(&mut self, core: &NodeCore, buffer: &mut [u8]) {
+    fn hear_out(&mut self, serving: &mut Serving) {
         for _ in 0..LAST_MESSAGES_MAX {
-            if self.closing || self.over || self.is_invited() || !self.receive(core, buffer) {
+            if self.closing || self.over || self.is_invited() || !self.receive(serving) {
                 return;
             }
         }

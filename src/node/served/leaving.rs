@@ -102,10 +102,12 @@ impl Served {
     /// Tells of topics that have ended, and lets go of them: late also if not everything was written to a landing region. Memory
     /// that the peer has mapped stays with it. What it fetches has to stand until it has detached.
     pub(super) fn tell_ended_topics(&mut self, now_ns: u64, is_late: bool) {
-        let told = |it: &mut ServedAttachment| it.has_end_to_tell(now_ns, is_late);
-        let told: Vec<_> =
-            self.attachments.iter_mut().filter_map(|(id, it)| told(it).then_some(*id)).collect();
-        for id in told {
+        for id in std::mem::take(&mut self.ending) {
+            let Some(attachment) = self.attachments.get_mut(&id) else { continue };
+            if !attachment.has_end_to_tell(now_ns, is_late) {
+                self.ending.insert(id);
+                continue;
+            }
             let Some(attachment) = self.attachments.remove(&id) else { continue };
             let topic = &attachment.topic;
             // It fails when the session has ended meanwhile: then there is nobody to be told.

@@ -1,6 +1,7 @@
 //! Sessions whose connections fail, or carry regions that do.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -8,8 +9,8 @@ use super::*;
 use crate::control::{ClientEvent, ClientSession, EndReason, SubscriberCounts};
 use crate::event::EventSink;
 use crate::fabric::{
-    Capabilities, Completion, Datagrams, NothingToRevoke, Placement, Registration, RemoteKey, RemoteRead,
-    RemoteWrite, Revocation, Sent, Write,
+    Capabilities, Completion, Datagrams, NothingToRevoke, Placement, Prepared, Registration, RemoteKey,
+    RemoteRead, RemoteWrite, Revocation, Sent, Write,
 };
 use crate::id::{Delivery, KindOptions};
 use crate::node::Node;
@@ -41,6 +42,8 @@ pub(in crate::node) struct Line {
     is_full: bool,
     /// What it is capable of.
     capabilities: Capabilities,
+    /// What has to be done before a region can be sent.
+    unprepared: Option<fn() -> Result<(), FabricError>>,
 }
 
 /// One end of a connection.
@@ -86,8 +89,9 @@ impl Connection for Scripted {
         None
     }
 
-    fn prepare(&self, _: &Registration) -> Result<RemoteKey, FabricError> {
-        Ok(RemoteKey::default())
+    fn prepare(&self, _: &Arc<Registration>) -> Result<Prepared, FabricError> {
+        let work = self.0.lock().unprepared.take();
+        Ok(work.map_or(Prepared::Done(RemoteKey::default()), |work| Prepared::Work(Box::new(work))))
     }
 
     fn withdraw(&mut self, _: &Registration) {}
@@ -165,7 +169,9 @@ impl Setup {
         self.line.lock().arriving.extend(messages.map(|message| (message.bytes, offer.take())));
         let core = self.node.core();
         let now_ns = core.clock().monotonic_ns();
-        self.served.turn(core, now_ns, &mut vec![0; limits::CONTROL_MESSAGE_LEN_MAX]);
+        let ids: Vec<_> = self.served.attachments.keys().copied().collect();
+        ids.into_iter().for_each(|id| _ = self.served.topic_changed(id.get()));
+        self.served.turn(&mut Serving::new(core), now_ns);
         let sent: Vec<_> = self.line.lock().sent.drain(..).collect();
         sent.iter().filter_map(|message| self.client.on_message(message, 0).transpose()).collect()
     }
@@ -352,9 +358,28 @@ fn a_peer_that_is_granted_a_topic_after_its_end_on_the_same_host_need_not_detach
     let core = setup.node.core();
     let late_ns = core.clock().monotonic_ns() + limits::ENDED_GRACE_NS + 1;
     for _ in 0..2 {
-        setup.served.turn(core, late_ns, &mut vec![0; limits::CONTROL_MESSAGE_LEN_MAX]);
+        setup.served.turn(&mut Serving::new(core), late_ns);
     }
     assert!(!setup.served.is_over(), "{:?}", setup.recorder.0.lock());
+}
+
+/// The thread of the node does not wait for memory to be registered.
+#[test]
+fn a_peer_is_granted_a_topic_or_refused_when_its_memory_was_registered_elsewhere() {
+    let outcomes: [fn() -> Result<(), FabricError>; 2] = [|| Ok(()), || Err(FabricError::Closed)];
+    for (work, is_granted) in outcomes.into_iter().zip([true, false]) {
+        let mut setup = Setup::new();
+        let _publisher = setup.node.state_publisher::<Raw>("t").open().unwrap();
+        setup.turn(None);
+        setup.line.lock().unprepared = Some(work);
+        setup.client.attach("t".parse().unwrap(), Delivery::Push, None, KindOptions::default()).unwrap();
+        let answers = std::iter::repeat_with(|| setup.turn(None)).find(|answers| !answers.is_empty());
+        match &answers.unwrap()[..] {
+            [Ok(ClientEvent::Granted { .. })] => assert!(is_granted),
+            [Ok(ClientEvent::Refused { reason: RefuseReason::NotPermitted, .. })] => assert!(!is_granted),
+            answers => panic!("{answers:?}"),
+        }
+    }
 }
 
 /// It never attached, so that it does not detach.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::control::RefuseReason;
 use crate::fabric::Address;
-use crate::node::dial::{Invitation, invite};
+use crate::node::invitation::Invitation;
 use crate::node::{DialError, Listener};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -255,7 +255,7 @@ fn who_gives_up_is_not_attached_after_all() {
             let desk = Desk::open(&world, world.node("desk", true), delivery);
             for _ in 0..20 {
                 let (topic, deadline_ns) = ("topic".parse().unwrap(), u64::MAX);
-                let invitation = invite(publishing.core(), topic, &desk.address(), deadline_ns).unwrap();
+                let invitation = publishing.invite(topic, &desk.address(), deadline_ns).unwrap();
                 let (outcome, mut turns) = (Arc::new(Mutex::new(None)), random.below(STRIKES_WITHIN));
                 let told = Arc::clone(&outcome);
                 // Beside the thread that accepts, so that it gives up in the middle of that.
@@ -343,7 +343,7 @@ fn a_stopped_process_costs_the_other_its_patience_and_later_dials_succeed() {
 
 /// Begins to dial the desk, and does this at the moment at which the outcome can be seen.
 fn invite_and(node: &Node, desk: &Address, witness: impl FnOnce() + Send + 'static) -> Arc<Invitation> {
-    let invitation = invite(node.core(), "topic".parse().unwrap(), desk, u64::MAX).unwrap();
+    let invitation = node.invite("topic".parse().unwrap(), desk, u64::MAX).unwrap();
     invitation.when_settled(witness);
     invitation
 }

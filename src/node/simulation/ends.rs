@@ -1,13 +1,11 @@
 //! Topics that end while somebody attaches to them, and what is left of them.
 
-use std::sync::OnceLock;
-
 use super::*;
 use crate::chain::ErrorChain;
 use crate::control::RefuseReason;
 use crate::inspect::{Liveness, TopicReport};
 use crate::node::DialError;
-use crate::node::core::NodeCore;
+use crate::node::shared::Shared;
 use crate::sync::atomic::AtomicU64;
 
 /// Every medium with every delivery.
@@ -191,15 +189,15 @@ fn a_last_value_that_was_not_fetched_in_time_is_told_before_the_end() {
 struct FatalClock {
     clock: WorldClock,
     left: AtomicU64,
-    core: OnceLock<Weak<NodeCore>>,
+    shared: Mutex<Option<Shared>>,
 }
 
 impl Clock for FatalClock {
     fn monotonic_ns(&self) -> u64 {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1
-            && let Some(core) = self.core.get().and_then(Weak::upgrade)
+            && let Some(shared) = self.shared.lock().take()
         {
-            core.fail(&"its thread fails");
+            shared.fail(&"its thread fails");
         }
         self.clock.monotonic_ns()
     }
@@ -228,10 +226,10 @@ fn failing_node(world: &Arc<World>, looks: u64) -> Node {
 fn fatal_node(world: &Arc<World>) -> (Node, Arc<FatalClock>) {
     let fabric = Arc::new(world.network.fabric(&"failing".parse().unwrap()));
     let inner = WorldClock(Arc::downgrade(world));
-    let clock = Arc::new(FatalClock { clock: inner, left: AtomicU64::new(0), core: OnceLock::new() });
-    let (core, _) = assemble(None, fabric, Arc::clone(&clock) as _, Arc::new(TracingSink)).unwrap();
-    clock.core.set(Arc::downgrade(&core)).unwrap();
-    (Node::new(core, None), clock)
+    let clock = Arc::new(FatalClock { clock: inner, left: AtomicU64::new(0), shared: Mutex::default() });
+    let (shared, _) = assemble(None, fabric, Arc::clone(&clock) as _, Arc::new(TracingSink)).unwrap();
+    *clock.shared.lock() = Some(shared.clone());
+    (Node::new(shared, None), clock)
 }
 
 /// Nobody drives the session then.
@@ -276,7 +274,7 @@ fn a_node_that_fails_ends_the_sessions_in_which_it_subscribes() {
         (0..10).for_each(|_| world.turn());
         let count = || publisher.pull_subscribers() + publisher.push_subscribers();
         assert_eq!(count(), 1);
-        failing.core().fail(&"its thread fails");
+        failing.inner.shared.fail(&"its thread fails");
         (0..TURNS).for_each(|_| world.turn());
         assert_eq!(count(), 0, "{reach:?}, {delivery:?}");
     }

@@ -137,7 +137,7 @@ fn several_publishers_that_dial_at_once_get_a_subscriber_each() {
     assert_eq!(values, (0..8).collect::<Vec<_>>());
     drop(listener);
     drop(subscribers);
-    wait_until("links to be gone", || listening.core().links().lock().is_empty());
+    wait_until("links to be gone", || listening.links().all().is_empty());
     wait_until("subscribers to be gone", || publishers.iter().all(|one| one.push_subscribers() == 0));
 }
 
@@ -226,7 +226,7 @@ fn a_publisher_of_another_type_is_refused_by_name() {
     right.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
     publisher.publish(&3).unwrap();
     assert_eq!(receive(&mut accepted(accepting)).value, 3);
-    let links = || listening.core().links().lock().len();
+    let links = || listening.links().all().len();
     wait_until("the refused session to be gone", || links() == 0);
 }
 
@@ -280,7 +280,7 @@ fn a_publisher_that_nobody_accepts_gives_up_for_good() {
     let in_vain = Duration::from_secs(2);
     let error = publishing.dial_subscriber("t", address("shm:l"), in_vain).unwrap_err();
     assert!(matches!(error, DialError::NotAccepted { .. }), "{error}");
-    wait_until("the session to be gone", || listening.core().links().lock().is_empty());
+    wait_until("the session to be gone", || listening.links().all().is_empty());
     assert!(listener.accept_timeout(in_vain).unwrap().is_none());
     assert_eq!(publisher.pull_subscribers(), 0);
 }
@@ -297,7 +297,7 @@ fn a_listener_that_is_dropped_ends_those_that_wait_and_keeps_those_it_has() {
 
     let waiting = publishing.clone();
     let waiting = std::thread::spawn(move || waiting.dial_subscriber("t", address("shm:l"), PATIENCE));
-    let ready = || listening.core().links().lock().iter().filter(|link| link.is_ready()).count();
+    let ready = || listening.links().all().iter().filter(|link| link.is_ready()).count();
     wait_until("the publisher to wait", || ready() == 2);
     drop(listener);
     let error = waiting.join().unwrap().unwrap_err();
@@ -309,7 +309,7 @@ fn a_listener_that_is_dropped_ends_those_that_wait_and_keeps_those_it_has() {
     assert_eq!(receive(&mut kept).value, 1);
     drop(kept);
     wait_until("the subscriber to be gone", || publisher.push_subscribers() == 0);
-    wait_until("the links to be gone", || listening.core().links().lock().is_empty());
+    wait_until("the links to be gone", || listening.links().all().is_empty());
 }
 
 /// A listener keeps its node going, as publishers and subscribers do.

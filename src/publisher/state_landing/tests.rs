@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, Waker};
+use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, WakeQueue};
 use crate::id::KindOptions;
 use crate::id::NodeName;
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MAX};
@@ -202,7 +202,7 @@ fn publisher(
     let parts = TopicParts {
         fabric: &fabric,
         clock: Arc::new(VirtualClock::default()),
-        waker: Arc::new(Waker::new().unwrap()),
+        waker: Arc::new(WakeQueue::new().unwrap()).keyed(0),
         node: Arc::new(()),
         host: "host",
         name: "topic".parse().unwrap(),

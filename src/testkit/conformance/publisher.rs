@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::observer::{payload, published_ns};
 use super::{Harness, name};
 use crate::clock::Clock;
-use crate::fabric::{Address, Connection, Fabric, FabricError, Listener, Received, Sent, Waker};
+use crate::fabric::{Address, Connection, Fabric, FabricError, Listener, Received, Sent, WakeQueue};
 use crate::id::KindOptions;
 use crate::id::{Epoch, TopicName};
 use crate::layout::state::StateGeometry;
@@ -60,7 +60,7 @@ impl Publisher {
         let parts = TopicParts {
             fabric,
             clock: Arc::clone(&clock) as _,
-            waker: Arc::new(Waker::new().expect("an event can be had")),
+            waker: Arc::new(WakeQueue::new().expect("an event can be had")).keyed(0),
             node: Arc::new(()),
             host: "host",
             name: topic(),

@@ -8,7 +8,7 @@ use super::state::{Arrival, SimRegistered};
 use super::{Network, Reach};
 use crate::fabric::{
     Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError, Listener,
-    Offer, Placement, Received, Registration, RemoteKey, Sent, UnicastSender,
+    Offer, Placement, Prepared, Received, Registration, Sent, UnicastSender,
 };
 use crate::id::NodeName;
 use crate::limits;
@@ -91,8 +91,9 @@ impl Connection for SimConnection {
         Capabilities { placement, ..Capabilities::default() }
     }
 
-    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
-        Ok(registration.entries::<SimRegistered>().next().map(|entry| entry.remote).unwrap_or_default())
+    fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
+        let entry = registration.entries::<SimRegistered>().next();
+        Ok(Prepared::Done(entry.map(|entry| entry.remote).unwrap_or_default()))
     }
 
     fn withdraw(&mut self, _registration: &Registration) {}

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use super::one_sided::{FaultyRead, FaultyWrite};
 use super::script::{Fault, Operation, Running};
 use crate::fabric::{
-    Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Received, Registration,
-    RemoteKey, RemoteRead, RemoteWrite, Sent,
+    Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Prepared, Received,
+    Registration, RemoteRead, RemoteWrite, Sent,
 };
 use crate::memory::Region;
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -129,7 +129,7 @@ impl Connection for FaultyConnection {
         self.inner.as_ref().map_or_else(Capabilities::default, |inner| inner.capabilities())
     }
 
-    fn prepare(&self, registration: &Registration) -> Result<RemoteKey, FabricError> {
+    fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError> {
         self.inner.as_ref().ok_or(FabricError::Closed)?.prepare(registration)
     }
 

@@ -33,7 +33,7 @@ impl Endpoint {
             if self.receive_channel.drain()? == 0 {
                 return Ok(());
             }
-            self.receive_queue.arm()?;
+            self.receive_queue.arm_solicited()?;
         }
     }
 
@@ -102,7 +102,8 @@ impl Endpoint {
     }
 
     /// Sends a frame; only after [`Self::takes_frame`] said that this can be done.
-    pub(in crate::fabric::verbs) fn send(&self, frame: &[u8]) -> Result<(), FabricError> {
+    /// One that is not solicited wakes nobody at the peer.
+    pub(in crate::fabric::verbs) fn send(&self, frame: &[u8], is_solicited: bool) -> Result<(), FabricError> {
         let mut state = self.state.lock();
         if let Some(failure) = state.failure {
             return Err(failure.into());
@@ -110,7 +111,8 @@ impl Endpoint {
         let is_small = frame.len() <= self.inline_len_max();
         let buffer = if is_small { None } else { state.send_buffers.pop() };
         let operation = match buffer {
-            None => Operation::SendInline { bytes: frame },
+            None if is_solicited => Operation::SendInline { bytes: frame },
+            None => Operation::SendUnsolicited { bytes: frame },
             Some(buffer) => {
                 let offset = usize::from(buffer) * FRAME_LEN;
                 self.frames.region().copy_in_bytes(offset, frame);

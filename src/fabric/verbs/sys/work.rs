@@ -89,6 +89,11 @@ pub(in crate::fabric::verbs) enum Operation<'a> {
         /// What.
         bytes: &'a [u8],
     },
+    /// Sends a message that causes no event where only solicited ones do. It is copied at once.
+    SendUnsolicited {
+        /// What.
+        bytes: &'a [u8],
+    },
     /// Sends a datagram. It must not change before the completion.
     Datagram {
         /// From where.
@@ -146,16 +151,20 @@ fn piece(request: &SendRequest<'_>) -> (ibv_sge, ibv_send_flags) {
     match request.operation {
         Operation::Read { local, .. }
         | Operation::Write { local, .. }
-        | Operation::Send { local }
         | Operation::Datagram { local, .. } => (local.entry(), ibv_send_flags(0)),
-        Operation::WriteInline { bytes, .. }
-        | Operation::SendInline { bytes }
-        | Operation::DatagramInline { bytes, .. } => {
-            let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-            let entry = ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length, lkey: 0 };
-            (entry, ibv_send_flags::IBV_SEND_INLINE)
+        Operation::Send { local } => (local.entry(), ibv_send_flags::IBV_SEND_SOLICITED),
+        Operation::SendInline { bytes } => {
+            (inline(bytes), ibv_send_flags::IBV_SEND_INLINE | ibv_send_flags::IBV_SEND_SOLICITED)
         }
+        Operation::WriteInline { bytes, .. }
+        | Operation::SendUnsolicited { bytes }
+        | Operation::DatagramInline { bytes, .. } => (inline(bytes), ibv_send_flags::IBV_SEND_INLINE),
     }
+}
+
+fn inline(bytes: &[u8]) -> ibv_sge {
+    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length, lkey: 0 }
 }
 
 /// Work requests for the send queue that are posted in one go, on the stack.
@@ -218,7 +227,9 @@ impl<'a> SendChain<'a> {
             Operation::Write { remote, .. } | Operation::WriteInline { remote, .. } => {
                 (raw.opcode, raw.wr.rdma) = (ibv_wr_opcode::IBV_WR_RDMA_WRITE, rdma(remote));
             }
-            Operation::Send { .. } | Operation::SendInline { .. } => raw.opcode = ibv_wr_opcode::IBV_WR_SEND,
+            Operation::Send { .. } | Operation::SendInline { .. } | Operation::SendUnsolicited { .. } => {
+                raw.opcode = ibv_wr_opcode::IBV_WR_SEND
+            }
             Operation::Datagram { to, .. } | Operation::DatagramInline { to, .. } => {
                 let Receiver { handle, queue_pair, key } = to;
                 raw.opcode = ibv_wr_opcode::IBV_WR_SEND;

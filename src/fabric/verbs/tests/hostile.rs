@@ -136,7 +136,7 @@ fn a_writer_that_dialled_reaches_what_it_was_lent_and_nothing_that_another_was()
     let mut world = World::new();
     let mut publisher = |writes| {
         let (rogue, mut far) = world.rogue(writes);
-        let landing = registered(&world.far, 4096, Exposure::Write);
+        let landing = Arc::new(registered(&world.far, 4096, Exposure::Write));
         let prepared = far.prepare(&landing);
         assert_eq!(prepared.is_ok(), writes, "{prepared:?}");
         if !writes {
@@ -194,7 +194,7 @@ fn a_peer_that_sends_no_frames_loses_its_session() {
     let credits = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     for frame in [&b""[..], b"x", &noise, &credits] {
         let (rogue, mut far) = world.rogue(false);
-        rogue.endpoint.send(frame).unwrap();
+        rogue.endpoint.send(frame, true).unwrap();
         let error = end(&mut *far).unwrap_err();
         assert!(matches!(error, FabricError::Verbs(VerbsError::Malformed { .. })), "{error}");
         assert!(matches!(far.send(b"anybody?", None), Err(FabricError::Closed)));
@@ -215,7 +215,7 @@ fn a_peer_that_floods_harms_only_itself() {
     let mut sent = 0;
     let error = until("the end of a flood", || {
         if rogue.endpoint.takes_frame() {
-            let _ = rogue.endpoint.send(&fragment);
+            let _ = rogue.endpoint.send(&fragment, true);
             sent += 1;
         }
         rogue.endpoint.failure()

@@ -82,7 +82,7 @@ fn a_peer_that_is_heard_before_it_says_that_it_is_ready_may_read() {
     let mut stranger = Stranger::new(&world, QueuePairKind::Rc);
     let mut far = world.accept();
     stranger.connect(&mut *far);
-    stranger.near.endpoint.send(MESSAGE).unwrap();
+    stranger.near.endpoint.send(MESSAGE, true).unwrap();
     assert_eq!(receive(&mut *far).0, b"hello");
     let repository = registered(&world.far, 4096, Exposure::Read);
     repository.region().store(0, 7);
@@ -96,7 +96,7 @@ fn a_peer_that_is_heard_before_it_says_that_it_is_ready_may_read() {
     // The word may come late, or never.
     stranger.say(READY);
     go_on(&mut *far, crate::limits::CONNECT_DEADLINE_NS + 200_000_000);
-    stranger.near.endpoint.send(MESSAGE).unwrap();
+    stranger.near.endpoint.send(MESSAGE, true).unwrap();
     assert_eq!(receive(&mut *far).0, b"hello");
     stranger.say(READY);
     end(&mut *far).unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::super::*;
-use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, Waker};
+use crate::fabric::{FabricError, NothingToRevoke, Placement, RemoteWrite, Revocation, WakeQueue};
 use crate::id::{NodeName, Sequence};
 use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;
@@ -265,7 +265,7 @@ pub(super) struct World {
     pub(super) subscribers: Vec<Subscriber>,
     pub(super) len_max: usize,
     pub(super) appended: u64,
-    waker: Arc<Waker>,
+    queue: Arc<WakeQueue>,
 }
 
 /// A payload that follows from its sequence, of any length.
@@ -277,12 +277,12 @@ pub(super) fn payload(sequence: u64, len_max: usize) -> Vec<u8> {
 impl World {
     pub(super) fn new(capacity: usize, len_max: usize) -> Self {
         let name: NodeName = "publishing".parse().unwrap();
-        let waker = Arc::new(Waker::new().unwrap());
+        let queue = Arc::new(WakeQueue::new().unwrap());
         let fabric = Network::new(1, Reach::Mapped).fabric(&name);
         let parts = TopicParts {
             fabric: &fabric,
             clock: Arc::new(VirtualClock::default()),
-            waker: Arc::clone(&waker),
+            waker: queue.keyed(0),
             node: Arc::new(()),
             host: "host",
             name: "topic".parse().unwrap(),
@@ -291,12 +291,14 @@ impl World {
             samples: &[],
         };
         let (publisher, topic) = LogPublisher::<Raw>::open(parts, capacity).unwrap();
-        Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0, waker }
+        Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0, queue }
     }
 
     /// Whether the publisher has woken the node's thread since this was last asked.
     pub(super) fn is_woken(&self) -> bool {
-        rustix::io::read(self.waker.wait_handle(), &mut [0; 8]).is_ok()
+        let mut keys = std::collections::BTreeSet::new();
+        self.queue.take(&mut keys);
+        !keys.is_empty()
     }
 
     /// One more subscriber, that begins with this record. It has the beginning when this returns.

@@ -117,7 +117,8 @@ fn constants_of_verbs() -> Facts {
             IBV_PORT_ACTIVE_DEFER;
         rdma_sys::ibv_mtu: IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096;
         rdma_sys: IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V1, IBV_GID_TYPE_ROCE_V2;
-        rdma_sys::ibv_send_flags [flags]: IBV_SEND_FENCE, IBV_SEND_SIGNALED, IBV_SEND_INLINE;
+        rdma_sys::ibv_send_flags [flags]: IBV_SEND_FENCE, IBV_SEND_SIGNALED, IBV_SEND_SOLICITED,
+            IBV_SEND_INLINE;
         rdma_sys::ibv_wc_flags [flags]: IBV_WC_GRH, IBV_WC_WITH_IMM;
         rdma_sys::ibv_access_flags [flags]: IBV_ACCESS_LOCAL_WRITE, IBV_ACCESS_REMOTE_WRITE,
             IBV_ACCESS_REMOTE_READ;

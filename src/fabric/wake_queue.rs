@@ -1,0 +1,108 @@
+//! What tells a thread which of the many things that it looks after has changed.
+
+use std::collections::BTreeSet;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{FabricError, Waker};
+use crate::limits;
+use crate::sync::atomic::{AtomicBool, Ordering};
+
+/// Entries that a queue has room for without allocating.
+const ROOM: usize = limits::TOPICS_MAX + 2 * limits::SESSIONS_MAX;
+
+/// The keys of what a thread has to look at, as other threads tell it.
+#[derive(Debug)]
+pub(crate) struct WakeQueue {
+    waker: Waker,
+    woken: Mutex<Vec<Arc<Entry>>>,
+}
+
+/// Wakes a thread for one of the things that it looks after.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyedWaker {
+    queue: Arc<WakeQueue>,
+    entry: Arc<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: u64,
+    is_queued: AtomicBool,
+}
+
+impl WakeQueue {
+    /// An empty queue.
+    pub(crate) fn new() -> Result<Self, FabricError> {
+        Ok(Self { waker: Waker::new()?, woken: Mutex::new(Vec::with_capacity(ROOM)) })
+    }
+
+    /// What wakes the thread for the thing with this key.
+    pub(crate) fn keyed(self: &Arc<Self>, key: u64) -> KeyedWaker {
+        let entry = Arc::new(Entry { key, is_queued: AtomicBool::new(false) });
+        KeyedWaker { queue: Arc::clone(self), entry }
+    }
+
+    /// Wakes the thread for nothing in particular.
+    pub(crate) fn wake(&self) {
+        self.waker.wake();
+    }
+
+    /// Takes the keys that were queued.
+    pub(crate) fn take(&self, into: &mut BTreeSet<u64>) {
+        // First, so that whoever adds one afterwards ends the next wait.
+        self.waker.reset();
+        for entry in self.woken.lock().drain(..) {
+            // AcqRel: what was done before `wake` found it queued is seen by whoever looks now. Pairs with `KeyedWaker::wake`.
+            entry.is_queued.swap(false, Ordering::AcqRel);
+            into.insert(entry.key);
+        }
+    }
+
+    /// Readable when the thread was woken.
+    pub(crate) fn wait_handle(&self) -> BorrowedFd<'_> {
+        self.waker.wait_handle()
+    }
+}
+
+impl KeyedWaker {
+    /// Has the thread look at the thing. Calls the system unless that is due already; does not allocate.
+    pub(crate) fn wake(&self) {
+        // AcqRel: see `WakeQueue::take`.
+        if !self.entry.is_queued.swap(true, Ordering::AcqRel) {
+            self.queue.woken.lock().push(Arc::clone(&self.entry));
+            self.queue.waker.wake();
+        }
+    }
+
+    /// What stands for the thing.
+    pub(crate) fn key(&self) -> u64 {
+        self.entry.key
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_taken_once_however_often_it_was_queued() {
+        let queue = Arc::new(WakeQueue::new().unwrap());
+        let [one, other] = [7, 8].map(|key| queue.keyed(key));
+        let take = || {
+            let mut taken = BTreeSet::new();
+            queue.take(&mut taken);
+            taken.into_iter().collect::<Vec<_>>()
+        };
+        assert!(take().is_empty());
+        (0..3).for_each(|_| one.wake());
+        other.clone().wake();
+        assert_eq!(queue.woken.lock().len(), 2);
+        assert_eq!(take(), [7, 8]);
+        assert!(take().is_empty());
+        one.wake();
+        assert_eq!(take(), [7]);
+    }
+}

@@ -1,0 +1,165 @@
+//! Threads for what may take long, so that no thread that others wait for does it.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+/// Threads of a worker at a time: one that blocks does not hold up the others.
+const THREADS_MAX: usize = 4;
+/// How long a thread waits for more to do before it ends.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// Does what may take long, on threads that begin when there is something to do and end when there is not. Nobody waits for them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Worker(Arc<Pool>);
+
+/// Threads with one queue.
+#[derive(Debug, Default)]
+struct Pool {
+    state: Mutex<State>,
+    /// There is something to do.
+    added: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Box<dyn FnOnce() + Send>>,
+    threads: usize,
+    idle: usize,
+    /// The last thread could not be started, which was logged.
+    is_short: bool,
+}
+
+impl Worker {
+    /// Does this soon.
+    pub(crate) fn run(&self, chore: impl FnOnce() + Send + 'static) {
+        let mut state = self.0.state.lock();
+        state.waiting.push_back(Box::new(chore));
+        if state.waiting.len() <= state.idle || state.threads >= THREADS_MAX {
+            self.0.added.notify_one();
+            return;
+        }
+        self.start(state);
+    }
+
+    /// Starts a thread for what waits because none could be started when it was queued.
+    pub(crate) fn tend(&self) {
+        let state = self.0.state.lock();
+        if state.is_short && state.threads < THREADS_MAX && !state.waiting.is_empty() {
+            self.start(state);
+        }
+    }
+
+    /// How much waits to be done.
+    pub(crate) fn waiting_count(&self) -> usize {
+        self.0.state.lock().waiting.len()
+    }
+
+    /// Whether a thread comes to what waits.
+    pub(crate) fn has_threads(&self) -> bool {
+        self.0.state.lock().threads > 0
+    }
+
+    /// Starts a thread.
+    fn start(&self, mut state: MutexGuard<'_, State>) {
+        state.threads += 1;
+        drop(state);
+        let pool = Arc::clone(&self.0);
+        let begun =
+            std::thread::Builder::new().name("fabricast-work".to_owned()).spawn(move || while pool.work() {});
+        let mut state = self.0.state.lock();
+        if let Err(error) = &begun {
+            state.threads -= 1;
+            if !state.is_short {
+                let message = "cannot start a thread for what may take long: it is tried again";
+                tracing::warn!(target: "fabricast", %error, message);
+            }
+        }
+        state.is_short = begun.is_err();
+    }
+}
+
+impl Pool {
+    /// Does one thing. False when there was none for a while: the thread ends.
+    fn work(&self) -> bool {
+        let mut state = self.state.lock();
+        while state.waiting.is_empty() {
+            state.idle += 1;
+            let has_waited = self.added.wait_for(&mut state, IDLE).timed_out();
+            state.idle -= 1;
+            if has_waited && state.waiting.is_empty() {
+                state.threads -= 1;
+                return false;
+            }
+        }
+        let chore = state.waiting.pop_front();
+        drop(state);
+        // What panics there is nobody's end: others wait behind it.
+        let done = chore.map(|chore| catch_unwind(AssertUnwindSafe(chore)));
+        if let Some(Err(_)) = done {
+            tracing::error!(target: "fabricast", "what was done in the background panicked");
+        }
+        true
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { waiting, threads, idle, is_short } = self;
+        let mut out = out.debug_struct("State");
+        out.field("waiting", &waiting.len()).field("threads", threads).field("idle", idle);
+        out.field("is_short", is_short).finish()
+    }
+}
+
+#[cfg(test)]
+impl Worker {
+    /// As if this many threads did something that blocks, and the last one could not be started or could.
+    pub(crate) fn pretend(&self, threads: Option<usize>, is_short: bool) {
+        let mut state = self.0.state.lock();
+        (state.threads, state.is_short) = (threads.unwrap_or(THREADS_MAX), is_short);
+    }
+
+    /// Whether all that was queued is done.
+    pub(crate) fn is_done(&self) -> bool {
+        let state = self.0.state.lock();
+        state.waiting.is_empty() && state.threads == state.idle
+    }
+
+    /// Queues what no thread is started for.
+    pub(crate) fn queue(&self, chore: impl FnOnce() + Send + 'static) {
+        self.0.state.lock().waiting.push_back(Box::new(chore));
+    }
+
+    /// Whether a thread was started for what waits.
+    pub(crate) fn is_tended(&self) -> bool {
+        let state = self.0.state.lock();
+        state.threads > 1 || state.waiting.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_panics_ends_no_thread_and_holds_nothing_up() {
+        let worker = Worker::default();
+        let done = Arc::new(Mutex::new(0));
+        for number in 0..100 {
+            let done = Arc::clone(&done);
+            worker.run(move || {
+                assert!(number % 10 != 0, "it fails");
+                *done.lock() += 1;
+            });
+        }
+        while *done.lock() < 90 || !worker.is_done() {
+            std::thread::yield_now();
+        }
+        assert!(worker.has_threads());
+    }
+}

@@ -1,0 +1,101 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::fabric::{FabricError, Interest, Poller, WakeQueue};
+
+/// What the thread of a node has to look at, by key: what is ready, what somebody woke it for, and what is due.
+#[derive(Debug)]
+pub(super) struct Agenda {
+    poller: Poller,
+    ready: BTreeSet<u64>,
+    /// What cannot be waited for: that of a simulation. It is looked at in every turn.
+    unwatched: BTreeSet<u64>,
+    due: BTreeMap<u64, u64>,
+    by_time: BTreeSet<(u64, u64)>,
+}
+
+impl Agenda {
+    /// Nothing yet but what this queue brings, which has a key that nothing else has.
+    pub(super) fn new(queue: &WakeQueue, key: u64) -> Result<Self, FabricError> {
+        let mut poller = Poller::new()?;
+        poller.watch(key, queue.wait_handle(), Some(Interest::Read))?;
+        let (ready, unwatched) = (BTreeSet::new(), BTreeSet::new());
+        Ok(Self { poller, ready, unwatched, due: BTreeMap::new(), by_time: BTreeSet::new() })
+    }
+
+    /// Looks at this in the next turn, which comes at once.
+    pub(super) fn mark(&mut self, key: u64) {
+        self.ready.insert(key);
+    }
+
+    /// Looks at this then, even if nothing happens before.
+    pub(super) fn set_due(&mut self, key: u64, due_ns: Option<u64>) {
+        let before_ns = match due_ns {
+            Some(due_ns) => self.due.insert(key, due_ns),
+            None => self.due.remove(&key),
+        };
+        if before_ns != due_ns {
+            before_ns.map(|before_ns| self.by_time.remove(&(before_ns, key)));
+            due_ns.map(|due_ns| self.by_time.insert((due_ns, key)));
+        }
+    }
+
+    /// Looks at this when that happens to its handle. Without a handle, in every turn.
+    pub(super) fn watch(
+        &mut self,
+        key: u64,
+        handle: Option<BorrowedFd<'_>>,
+        interest: Option<Interest>,
+    ) -> Result<(), FabricError> {
+        if let Some(handle) = handle {
+            return self.poller.watch(key, handle, interest);
+        }
+        match interest {
+            Some(_) => self.unwatched.insert(key),
+            None => self.unwatched.remove(&key),
+        };
+        Ok(())
+    }
+
+    /// Forgets this, before its handle is closed.
+    pub(super) fn forget(&mut self, key: u64, handle: Option<BorrowedFd<'_>>) {
+        self.set_due(key, None);
+        if let Err(error) = self.watch(key, handle, None) {
+            tracing::warn!(target: "fabricast", %error, "a session that is over is still waited for");
+        }
+    }
+
+    /// What is to be looked at now.
+    pub(super) fn take(&mut self, queue: &WakeQueue, now_ns: u64) -> BTreeSet<u64> {
+        queue.take(&mut self.ready);
+        while let Some((due_ns, key)) = self.by_time.first().copied().filter(|(due_ns, _)| *due_ns <= now_ns)
+        {
+            self.by_time.remove(&(due_ns, key));
+            self.due.remove(&key);
+            self.ready.insert(key);
+        }
+        self.ready.extend(&self.unwatched);
+        std::mem::take(&mut self.ready)
+    }
+
+    /// Whether something is to be looked at at once.
+    pub(super) fn is_pressing(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// When something is to be looked at even if nothing happens.
+    pub(super) fn due_ns(&self) -> Option<u64> {
+        self.by_time.first().map(|(due_ns, _)| *due_ns)
+    }
+
+    /// Whether nothing that can be waited for tells of its peers.
+    pub(super) fn is_blind(&self) -> bool {
+        !self.unwatched.is_empty()
+    }
+
+    /// Waits until something happens, or the time is over.
+    pub(super) fn wait(&mut self, timeout: Duration) -> Result<(), FabricError> {
+        self.poller.wait(timeout, &mut self.ready)
+    }
+}

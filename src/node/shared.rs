@@ -1,0 +1,50 @@
+use std::any::Any;
+use std::sync::Arc;
+
+use super::backlog::{Backlog, Backlogs};
+use super::core::NodeCore;
+use super::dial::Dialled;
+use super::links::Links;
+use crate::control::RefuseReason;
+use crate::event::Event;
+use crate::id::TopicName;
+use crate::limits;
+
+/// What the handles of a node and its thread share.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub(super) core: Arc<NodeCore>,
+    /// The sessions in which it subscribes.
+    pub(super) links: Arc<Links>,
+    /// The topics that it listens for.
+    pub(super) backlogs: Arc<Backlogs>,
+    /// Sessions with subscribers that it has dialled, until its thread serves them.
+    pub(super) dialled: Arc<Dialled>,
+}
+
+impl Shared {
+    /// A node without topics and sessions.
+    pub(super) fn new(core: NodeCore) -> Self {
+        let core = Arc::new(core);
+        let links = Arc::new(Links::new(&core));
+        Self { core, links, backlogs: Arc::default(), dialled: Arc::default() }
+    }
+
+    /// Where a publisher that has dialled for this topic is to wait, if there is a listener, and room for one more.
+    pub(super) fn admit(&self, topic: &TopicName) -> Result<Arc<Backlog>, RefuseReason> {
+        let backlog = self.backlogs.of(topic)?;
+        let is_full = self.links.invited_count() >= limits::INVITED_SESSIONS_MAX;
+        if is_full { Err(RefuseReason::TooManySessions) } else { Ok(backlog) }
+    }
+
+    /// Records that the node's thread has panicked, and notifies everyone who relies on it.
+    pub(super) fn fail(&self, panic: &(dyn Any + Send)) {
+        let reason = self.core.fail(panic);
+        if let Err(error) = self.core.check_runs() {
+            self.links.fail(&error);
+        }
+        self.backlogs.wake_all();
+        self.dialled.fail();
+        self.core.tell(&Event::NodeFailed { reason: reason.to_owned() });
+    }
+}

@@ -14,8 +14,10 @@ use crate::fabric::{
 };
 use crate::id::{Delivery, KindOptions};
 use crate::node::Node;
+use crate::node::builder::assemble;
 use crate::payload::Raw;
 use crate::publisher::StatePublisher;
+use crate::testkit::fabric::{Network, Reach};
 
 #[derive(Debug, Default)]
 struct Recorder(Mutex<Vec<Event>>);
@@ -147,20 +149,21 @@ struct Setup {
     line: Arc<Mutex<Line>>,
     served: Served,
     client: ClientSession,
-    _dir: tempfile::TempDir,
 }
 
 impl Setup {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
         let recorder = Arc::new(Recorder::default());
-        let builder = Node::builder().runtime_dir(dir.path()).events(Arc::clone(&recorder) as _);
-        let node = builder.open().unwrap();
+        let network = Network::new(0, Reach::Mapped);
+        let (fabric, clock) = (network.fabric(&"node".parse().unwrap()), Arc::clone(network.clock()));
+        // Without a thread: that would look after landing regions at any moment.
+        let (shared, _) = assemble(None, Arc::new(fabric), clock, Arc::clone(&recorder) as _).unwrap();
+        let node = Node::new(shared, None);
         let (core, connection) = (node.core(), Scripted::default());
         let client = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
         let line = Arc::clone(&connection.0);
         let served = Served::new(core, Box::new(connection), core.clock().monotonic_ns(), true).unwrap();
-        Self { node, recorder, line, served, client, _dir: dir }
+        Self { node, recorder, line, served, client }
     }
 
     /// What the peer has to say goes over, with this region, and the answer comes back.
@@ -304,7 +307,8 @@ fn a_landing_region_that_cannot_be_written_any_more_ends_the_session() {
     assert!(matches!(events[..], [Ok(ClientEvent::Lent { .. })]), "{events:?}");
     for _ in 0..2 {
         publisher.publish(b"value").unwrap();
-        assert!(setup.turn(None).is_empty());
+        let events = setup.turn(None);
+        assert!(events.is_empty(), "{events:?}");
     }
     assert_eq!(publisher.push_subscribers(), 1);
     publisher.publish(b"value").unwrap();

@@ -26,8 +26,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use fabricast::{
-    Delivery, LogPublisher, LogSubscriber, Node, NodeBuilder, NoticeCounts, NoticePath, Raw, RdmaConnect,
-    ReceiveError, Sequence, SubscriberError,
+    Delivery, ErrorChain, LogPublisher, LogSubscriber, Node, NodeBuilder, NoticeCounts, NoticePath, Raw,
+    RdmaConnect, ReceiveError, Sequence, SubscriberError,
 };
 
 use self::support::pattern::{Pattern, is_whole};
@@ -393,7 +393,7 @@ fn check_that_pull_is_refused() {
     wait_until("a refusal", || {
         let opened = node.log_subscriber::<Raw>(&target).delivery(Delivery::Pull).timeout(ATTEMPT).open();
         let error = opened.expect_err("there are no READs");
-        let is_refused = error.to_string().ends_with("an unreliable connection only pushes");
+        let is_refused = ErrorChain(&error).to_string().ends_with("an unreliable connection only pushes");
         assert!(is_refused || is_passing(&error), "{error}");
         is_refused
     });

@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use fabricast::{
-    Address, Delivery, FabricError, LogSubscriber, Node, NoticePath, Raw, RdmaConnect, ReceiveError,
-    StateSubscriber, SubscriberError, TopicReport,
+    Address, Delivery, ErrorChain, FabricError, LogSubscriber, Node, NoticePath, Raw, RdmaConnect,
+    ReceiveError, StateSubscriber, SubscriberError, TopicReport,
 };
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -348,7 +348,8 @@ fn an_unreliable_queue_pair_does_not_pull() {
     let target = format!("{}/{TOPIC}", rdma(&publishing));
     let error =
         node.expect("a node").state_subscriber::<Raw>(&target).open().expect_err("there are no READs");
-    assert!(error.to_string().ends_with("an unreliable connection only pushes"), "{error}");
+    let error = ErrorChain(&error).to_string();
+    assert!(error.ends_with("an unreliable connection only pushes"), "{error}");
 }
 
 #[test]
@@ -631,7 +632,7 @@ fn limited(role: &Role) {
                 node.state_subscriber::<Raw>(&target).push().timeout(PATIENCE).open()
             };
             let _small = open("small").expect("room for a small one");
-            role.say(open("large").expect_err("no room for a large one"));
+            role.say(ErrorChain(&open("large").expect_err("no room for a large one")));
             // What stands behind it in the same session goes on.
             let _other = open("small").expect("room for another small one");
             role.say("goes on");
@@ -640,7 +641,7 @@ fn limited(role: &Role) {
             let builder = Node::builder().name("limited").expect("a name").runtime_dir(&role.dir);
             let node = builder.rdma("rdma://0.0.0.0:7472").expect("an address").open().expect("a node");
             let [large, small] = publish_both(&node);
-            role.say(large.expect_err("no room for a large one"));
+            role.say(ErrorChain(&large.expect_err("no room for a large one")));
             let _small = small.expect("room for a small one");
             role.command();
         }
@@ -652,7 +653,7 @@ fn limited(role: &Role) {
                 let topic = role.command();
                 match node.dial_subscriber(&topic, &address, PATIENCE) {
                     Ok(()) => role.say("attached"),
-                    Err(error) => role.say(error),
+                    Err(error) => role.say(ErrorChain(&error)),
                 }
             }
         }
@@ -704,6 +705,7 @@ fn a_publisher_that_dials_and_may_lock_too_little_memory_is_told_and_so_is_its_s
             return;
         }
         assert_locked_memory(&told);
-        assert_locked_memory(&accepted.expect_err("no room for a large one").to_string());
+        let error = accepted.expect_err("no room for a large one");
+        assert_locked_memory(&ErrorChain(&error).to_string());
     }
 }

@@ -1,13 +1,18 @@
 //! Log topics at a node.
 
-use super::{ListenerBuilder, Node, SubscriberBuilder};
+use super::{ListenerBuilder, Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
 use crate::id::{Sequence, TopicName};
 use crate::payload::Payload;
-use crate::repository::log::LogStart;
+use crate::repository::log::{LogStart, LogTopic};
 use crate::subscriber::{LogSubscriber, Subscribed, SubscriberError, SubscriberHandle};
 
 impl Node {
+    /// Begins to set up a publisher of a log topic of this name.
+    pub fn log_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, LogTopic, T> {
+        PublisherBuilder::new(self, topic)
+    }
+
     /// Begins to set up a subscriber of the log topic at this address, for example `shm:NODE/TOPIC`.
     pub fn log_subscriber<T: Payload>(
         &self,
@@ -57,6 +62,17 @@ where
     /// next record is the one after the publisher's [`Node::dial_subscriber`] has returned.
     pub fn start(mut self, start: LogStart) -> Self {
         self.terms.options = start;
+        self
+    }
+}
+
+impl<T: Payload> PublisherBuilder<'_, LogTopic, T> {
+    /// Bytes of the ring that holds the records, at least; by default
+    /// [`limits::LOG_CAPACITY_DEFAULT`](crate::limits::LOG_CAPACITY_DEFAULT). Each record takes those of its payload, rounded up to 8,
+    /// and 24 more. How far it reaches back is how late a subscriber may join or look and still get everything. A ring is large enough
+    /// for four of the largest records in any case.
+    pub fn capacity(mut self, capacity: usize) -> Self {
+        self.options = capacity;
         self
     }
 }

@@ -45,9 +45,6 @@ use crate::clock::saturate;
 use crate::fabric::Address;
 use crate::id::NodeName;
 use crate::limits;
-use crate::payload::Payload;
-use crate::repository::log::LogTopic;
-use crate::repository::state::StateTopic;
 
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
@@ -105,16 +102,6 @@ impl Node {
     /// Everywhere that others find this node. Empty without a name.
     pub fn addresses(&self) -> &[Address] {
         self.inner.shared.core.addresses()
-    }
-
-    /// Begins to set up a publisher of a state topic of this name.
-    pub fn state_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, StateTopic, T> {
-        PublisherBuilder::new(self, topic)
-    }
-
-    /// Begins to set up a publisher of a log topic of this name.
-    pub fn log_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, LogTopic, T> {
-        PublisherBuilder::new(self, topic)
     }
 
     /// Dials the node at this address, at which a [`Listener`] waits for this topic, one of this node's

@@ -6,8 +6,6 @@ use super::Node;
 use crate::id::TopicName;
 use crate::payload::Payload;
 use crate::publisher::{PublishedKind, Publisher, PublisherError, TopicParts, fresh_epoch};
-use crate::repository::log::LogTopic;
-use crate::repository::state::StateTopic;
 
 /// What a node without an explicit maximum reserves for each value of a type without a fixed length, bytes.
 const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
@@ -19,7 +17,7 @@ pub struct PublisherBuilder<'a, K: PublishedKind, T: Payload> {
     topic: String,
     payload_len_max: usize,
     samples: Vec<String>,
-    options: K::Options,
+    pub(super) options: K::Options,
     payload: PhantomData<fn(&T)>,
 }
 
@@ -70,24 +68,6 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         let (publisher, topic) = Publisher::open(parts, options)?;
         reserved.fill(topic);
         Ok(publisher)
-    }
-}
-
-impl<T: Payload> PublisherBuilder<'_, StateTopic, T> {
-    /// Slots of the repository: a power of two from 2 to 65,536, by default 8. A reader has as long to copy a
-    /// value as the publisher takes for this many less one; more slots help large and hot topics.
-    pub fn slots(self, slot_count: u32) -> Self {
-        Self { options: slot_count, ..self }
-    }
-}
-
-impl<T: Payload> PublisherBuilder<'_, LogTopic, T> {
-    /// Bytes of the ring that holds the records, at least; by default
-    /// [`limits::LOG_CAPACITY_DEFAULT`](crate::limits::LOG_CAPACITY_DEFAULT). Each record takes those of its payload, rounded up to 8,
-    /// and 24 more. How far it reaches back is how late a subscriber may join or look and still get everything. A ring is large enough
-    /// for four of the largest records in any case.
-    pub fn capacity(self, capacity: usize) -> Self {
-        Self { options: capacity, ..self }
     }
 }
 

@@ -1,12 +1,18 @@
 //! State topics at a node.
 
-use super::{ListenerBuilder, Node, SubscriberBuilder};
+use super::{ListenerBuilder, Node, PublisherBuilder, SubscriberBuilder};
 use crate::fabric::Target;
 use crate::id::TopicName;
 use crate::payload::Payload;
+use crate::repository::state::StateTopic;
 use crate::subscriber::{StateSubscriber, SubscriberError};
 
 impl Node {
+    /// Begins to set up a publisher of a state topic of this name.
+    pub fn state_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, StateTopic, T> {
+        PublisherBuilder::new(self, topic)
+    }
+
     /// Begins to set up a subscriber of the state topic at this address, for example `shm:NODE/TOPIC`.
     pub fn state_subscriber<T: Payload>(
         &self,
@@ -21,5 +27,14 @@ impl Node {
         topic: impl TryInto<TopicName, Error: Into<SubscriberError>>,
     ) -> ListenerBuilder<'_, StateSubscriber<T>> {
         SubscriberBuilder::new(self, topic)
+    }
+}
+
+impl<T: Payload> PublisherBuilder<'_, StateTopic, T> {
+    /// Slots of the repository: a power of two from 2 to 65,536, by default 8. A reader has as long to copy a
+    /// value as the publisher takes for this many less one; more slots help large and hot topics.
+    pub fn slots(mut self, slot_count: u32) -> Self {
+        self.options = slot_count;
+        self
     }
 }

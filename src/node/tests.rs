@@ -17,7 +17,7 @@ use crate::control::{ControlError, RefuseReason};
 use crate::event::{Event, EventSink};
 use crate::fabric::AddressError;
 use crate::id::{Delivery, Kind, Sequence};
-use crate::payload::Raw;
+use crate::payload::{Payload, Raw};
 use crate::publisher::PublisherError;
 use crate::subscriber::{AnySubscriber, ReceiveError, Sample, StateSubscriber, SubscriberError};
 

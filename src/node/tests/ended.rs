@@ -4,7 +4,6 @@ use std::sync::Weak;
 
 use super::*;
 use crate::memory::Region;
-use crate::subscriber::AnySubscriber;
 
 /// How often a topic is opened again.
 const INCARNATIONS: u64 = 300;
@@ -30,10 +29,7 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
             publisher.publish(&number).unwrap();
         }
         if receives_the_end {
-            let mut receive = || match &mut subscriber {
-                AnySubscriber::State(it) => it.receive_timeout(PATIENCE).map(|it| it.map(|it| it.value)),
-                AnySubscriber::Log(it) => it.receive_timeout(PATIENCE).map(|it| it.map(|it| it.value)),
-            };
+            let mut receive = || subscriber.receive_timeout(PATIENCE).map(|it| it.map(|it| it.value));
             assert_eq!(receive().unwrap(), Some(number));
             for _ in 0..2 {
                 let error = receive().unwrap_err();

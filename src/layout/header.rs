@@ -51,8 +51,6 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FBCREPO1");
 pub(crate) const LAYOUT_VERSION: u16 = 2;
 /// The only check there is.
 const CHECK_CRC32: u8 = 1;
-/// Words of the static header that describe what is particular to the kind.
-pub(crate) const PARAMETERS: usize = 4;
 
 const _: () = assert!(HOT_KIND_REST <= HOT_OFFSET + LINE);
 const _: () = assert!(BODY_OFFSET == 0x900 && BODY_OFFSET.is_multiple_of(2 * LINE));

@@ -37,8 +37,9 @@
 
 use bytemuck::cast_slice;
 
-use super::header::{BODY_OFFSET, COUNTERS_OFFSET, HOT_KIND, HOT_KIND_REST, PARAMETERS, STATIC_OFFSET};
-use super::{ByteRange, Fact, GeometryError, LINE, WORD, halves, joined};
+use super::header::{BODY_OFFSET, COUNTERS_OFFSET, HOT_KIND, HOT_KIND_REST, STATIC_OFFSET};
+use super::numbers::{Fact, GeometryError, PARAMETERS};
+use super::{ByteRange, LINE, WORD, halves, joined};
 use crate::checksum::Crc32;
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::limits;

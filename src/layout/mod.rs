@@ -18,11 +18,13 @@ mod geometry;
 pub(crate) mod header;
 pub(crate) mod log;
 pub(crate) mod notice;
+mod numbers;
 pub(crate) mod state;
 
 pub(crate) use crate::memory::{ByteRange, LINE, WORD};
-pub use geometry::{Fact, GeometryError};
-pub(crate) use geometry::{Geometry, GeometryNumbers};
+pub(crate) use geometry::Geometry;
+pub(crate) use numbers::GeometryNumbers;
+pub use numbers::{Fact, GeometryError};
 
 /// The low and the high half of a word.
 pub(crate) fn halves(word: u64) -> (u32, u32) {

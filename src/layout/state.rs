@@ -33,8 +33,9 @@
 //! A one-sided read over a wire promises no order, there the stamps only find most torn reads sooner, and the
 //! CRC decides. Both are always checked.
 
-use super::header::{BODY_OFFSET, HOT_KIND, PARAMETERS};
-use super::{ByteRange, Fact, GeometryError, LINE, WORD, halves, joined};
+use super::header::{BODY_OFFSET, HOT_KIND};
+use super::numbers::{Fact, GeometryError, PARAMETERS};
+use super::{ByteRange, LINE, WORD, halves, joined};
 use crate::checksum::{Crc32, crc32};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::limits;

@@ -2,12 +2,13 @@ use std::io;
 
 use super::PublishError;
 use super::output::Output;
-use super::state::deliver;
+use super::state::{StatePublisher, deliver};
 use super::state_landing::StateLanding;
 use crate::id::Sequence;
+use crate::payload::{Payload, Raw};
 use crate::repository::state::StagedValue;
 
-/// Room for the next value, lent by [`StatePublisher::loan`](super::StatePublisher::loan): what is appended goes
+/// Room for the next value, lent by [`StatePublisher::loan`]: what is appended goes
 /// straight into the repository's idle slot. The newest value stays readable beside it. Dropping the loan
 /// publishes nothing.
 ///
@@ -20,11 +21,29 @@ pub struct Loan<'a> {
     output: &'a mut Output<StateLanding>,
 }
 
-impl<'a> Loan<'a> {
-    pub(super) fn new(staged: StagedValue<'a>, output: &'a mut Output<StateLanding>) -> Self {
-        Self { staged, output }
+impl StatePublisher<Raw> {
+    /// Lends the idle slot, so that a large value can be written straight into it. Neither blocks nor allocates.
+    ///
+    /// ```
+    /// use fabricast::{Node, Raw};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let dir = tempfile::tempdir()?;
+    /// let node = Node::builder().name("camera")?.runtime_dir(dir.path()).open()?;
+    /// let mut frames = node.state_publisher::<Raw>("left").payload_len_max(1 << 20).open()?;
+    /// let mut frame = frames.loan();
+    /// for row in 0..480_u16 {
+    ///     frame.append(&[row.to_le_bytes(); 640].concat())?;
+    /// }
+    /// assert_eq!(frame.commit().get(), 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn loan(&mut self) -> Loan<'_> {
+        Loan { staged: self.writer.stage(Raw::ENCODING.number()), output: &mut self.output }
     }
+}
 
+impl Loan<'_> {
     /// Appends bytes to the value. Neither blocks nor allocates.
     ///
     /// # Errors

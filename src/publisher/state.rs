@@ -2,7 +2,6 @@ use std::sync::Arc;
 
 use super::PublishError;
 use super::handle::{PublishedKind, Publisher, Writable};
-use super::loan::Loan;
 use super::notices::News;
 use super::output::Output;
 use super::state_landing::StateLanding;
@@ -12,7 +11,7 @@ use crate::layout::header::StaticHeader;
 use crate::layout::state::StateGeometry;
 use crate::limits;
 use crate::memory::Region;
-use crate::payload::{Payload, Raw};
+use crate::payload::Payload;
 use crate::repository::state::{Committed, StateTopic, StateWriter};
 
 /// Publishes the values of a state topic: subscribers see the newest one.
@@ -58,28 +57,6 @@ impl<T: Payload> StatePublisher<T> {
             }
             Err(error) => Err(self.output.failed(error)),
         }
-    }
-}
-
-impl StatePublisher<Raw> {
-    /// Lends the idle slot, so that a large value can be written straight into it. Neither blocks nor allocates.
-    ///
-    /// ```
-    /// use fabricast::{Node, Raw};
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let dir = tempfile::tempdir()?;
-    /// let node = Node::builder().name("camera")?.runtime_dir(dir.path()).open()?;
-    /// let mut frames = node.state_publisher::<Raw>("left").payload_len_max(1 << 20).open()?;
-    /// let mut frame = frames.loan();
-    /// for row in 0..480_u16 {
-    ///     frame.append(&[row.to_le_bytes(); 640].concat())?;
-    /// }
-    /// assert_eq!(frame.commit().get(), 1);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn loan(&mut self) -> Loan<'_> {
-        Loan::new(self.writer.stage(Raw::ENCODING.number()), &mut self.output)
     }
 }
 

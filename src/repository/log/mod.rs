@@ -2,12 +2,13 @@
 
 mod places;
 mod reader;
+mod start;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub use reader::LogStart;
+pub use start::LogStart;
 
 pub(crate) use places::{end_between, head, next_end, place_behind, place_between, place_of};
 pub(crate) use reader::LogReader;

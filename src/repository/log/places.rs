@@ -1,6 +1,6 @@
 //! Places in a log repository: found by its index, to begin or to go on with them.
 
-use super::LogStart;
+use super::start::LogStart;
 use crate::id::Sequence;
 use crate::layout::WORD;
 use crate::layout::header::{HOT_PUBLISHED, HOT_SEQUENCE};

@@ -2,10 +2,9 @@ mod fetched;
 mod inline;
 mod landing;
 
-use self::fetched::{Fetching, Purpose};
-use self::inline::Unproven;
 use super::places::entries;
-use crate::id::{Epoch, Kind, KindOptions, Meta, Sequence, TopicId};
+use super::start::LogStart;
+use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
@@ -73,66 +72,48 @@ pub(crate) struct LogReader {
     counts: SubscriberStats,
 }
 
-/// Where a reader of a log begins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LogStart {
-    /// With the oldest record that is left.
-    Earliest,
-    /// With the next record that is published.
-    #[default]
-    Newest,
-    /// With this record. Those that are given up already count as lost.
-    At(Sequence),
-    /// So many records before the next one, or as many as are left.
-    Back(u64),
+/// What a fetch is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The hot line and the index, to find where to go on.
+    Orientation,
+    /// Frames from this position on, and perhaps the hot line. Those before `end` are whole.
+    Frames { from: u64, end: u64, has_hot_line: bool },
+    /// Frames that came inline, so many bytes from this position on, to be compared; and the hot line.
+    Proof { from: u64, len: usize },
 }
 
-impl LogStart {
-    /// What a subscription that begins here asks for.
-    pub(crate) fn options(self) -> KindOptions {
-        KindOptions(match self {
-            Self::Newest => [0, 0],
-            Self::Earliest => [1, 0],
-            Self::At(sequence) => [2, sequence.get()],
-            Self::Back(count) => [3, count],
-        })
-    }
-
-    /// Where a subscription with these options begins; `None` when they are not those of a log.
-    pub(crate) fn of(KindOptions([place, number]): KindOptions) -> Option<Self> {
-        match place {
-            0 => Some(Self::Newest),
-            1 => Some(Self::Earliest),
-            2 => Some(Self::At(Sequence::new(number))),
-            3 => Some(Self::Back(number)),
-            _ => None,
-        }
-    }
-
-    /// The same for whoever looks later than this record was the newest.
-    pub(crate) fn settled(self, newest: Sequence) -> Self {
-        match self {
-            Self::Newest | Self::Back(_) => Self::At(self.record(newest)),
-            Self::Earliest | Self::At(_) => self,
-        }
-    }
-
-    /// The record that it means while this one is the newest; [`Sequence::NONE`] for whichever is the oldest.
-    pub(crate) fn record(self, newest: Sequence) -> Sequence {
-        match self {
-            Self::Earliest => Sequence::NONE,
-            Self::Newest => newest.next(),
-            Self::At(sequence) => sequence,
-            Self::Back(count) => Sequence::new(newest.get().saturating_sub(count)).next(),
-        }
-    }
+/// What a reader knows of a log that it fetches.
+#[derive(Debug, Default)]
+struct Fetching {
+    /// All frames before this are whole.
+    end: u64,
+    /// Frames in the buffer that begin before this were whole when they were fetched.
+    sure: u64,
+    /// How much more the log has when it goes on, as far as one can guess, bytes.
+    predicted: usize,
+    /// What was fetched last is not what it should be: it has to be found out where to go on.
+    is_astray: bool,
 }
 
-impl From<LogStart> for KindOptions {
-    fn from(start: LogStart) -> Self {
-        start.options()
-    }
+/// What came inline since the repository was last read.
+#[derive(Debug, Default)]
+struct Unproven {
+    /// Its frames. Those that the reader has not taken yet may be anything.
+    words: Vec<u64>,
+    /// Where they begin.
+    from: u64,
+    /// The first frame that was not the same in the repository. It may have been overwritten while it was fetched.
+    doubted: Option<Doubted>,
+    /// The repository has contradicted them once: nothing inline is taken any more.
+    is_off: bool,
+}
+
+/// A frame that came inline and is not the same in the repository.
+#[derive(Clone, Copy, Debug)]
+struct Doubted {
+    position: u64,
+    sequence: Sequence,
 }
 
 /// A frame that is not what it should be, and that was not given up.
@@ -546,7 +527,7 @@ impl Reader for LogReader {
 
     fn wants_more(&self) -> bool {
         let is_astray = self.start.is_some() || self.fetching.is_astray;
-        is_astray || self.unproven.is_doubted() || self.held_until() < self.fetching.end
+        is_astray || self.unproven.doubted.is_some() || self.held_until() < self.fetching.end
     }
 
     fn is_behind(&self) -> bool {

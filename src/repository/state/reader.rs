@@ -1,7 +1,6 @@
 mod inline;
 mod landing;
 
-use self::inline::Unproven;
 use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::{
@@ -55,6 +54,20 @@ pub(crate) enum Expected {
     Known(Sequence),
     /// The hot line, and the slot of this value, which came inline.
     Proof(Sequence),
+}
+
+/// The values that came inline since the repository was last read.
+#[derive(Debug, Default)]
+struct Unproven {
+    /// The slot of the last of them; empty when there are none.
+    slot: Vec<u64>,
+    /// The last value before them.
+    proven: Sequence,
+    /// What was counted then.
+    received: u64,
+    conflated: u64,
+    /// The repository has contradicted them once: nothing inline is taken any more.
+    is_off: bool,
 }
 
 /// Why one copy of a slot is not a value.

@@ -21,11 +21,15 @@ pub(crate) struct StagedValue<'a> {
     partial: [u8; WORD],
 }
 
-impl<'a> StagedValue<'a> {
-    pub(super) fn new(writer: &'a mut StateWriter, slot: OpenSlot, encoding: u16) -> Self {
-        Self { writer, slot, encoding, payload_crc: Crc32::new(), len: 0, partial: [0; WORD] }
+impl StateWriter {
+    /// Begins to write a value straight into the idle slot, for values that should not be copied twice.
+    pub(crate) fn stage(&mut self, encoding: u16) -> StagedValue<'_> {
+        let slot = self.open_slot();
+        StagedValue { writer: self, slot, encoding, payload_crc: Crc32::new(), len: 0, partial: [0; WORD] }
     }
+}
 
+impl StagedValue<'_> {
     /// Bytes appended so far.
     pub(crate) fn len(&self) -> usize {
         self.len

@@ -1,6 +1,5 @@
 use std::sync::Arc;
 
-use super::staged::StagedValue;
 use crate::id::{Epoch, Sequence};
 use crate::layout::header::{HOT_EPOCH, HOT_PUBLISHED, HOT_SEQUENCE, STATIC_OFFSET, StaticHeader};
 use crate::layout::state::{
@@ -152,13 +151,6 @@ impl StateWriter {
         let (_, room) = bytes.split_at_mut(HEADER_LEN);
         room.split_at_mut(self.geometry.payload_len_max()).0
     }
-
-    /// Begins to write a value straight into the idle slot, for values that should not be copied twice.
-    pub(crate) fn stage(&mut self, encoding: u16) -> StagedValue<'_> {
-        let slot = self.open_slot();
-        StagedValue::new(self, slot, encoding)
-    }
-
     /// Publishes the value whose payload is so many bytes of [`Self::room`], the first ones.
     ///
     /// # Panics

@@ -8,7 +8,7 @@
 //! Behind it a reader that keeps up fetches what the next record would take, with the hot line in the same batch: if the
 //! record is there that was one round trip, and if not, nothing is wrong.
 
-use super::{HELD_FROM, LogReader, Parsed};
+use super::{HELD_FROM, LogReader, Parsed, Purpose};
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{HOT_END, RING_OFFSET};
 use crate::layout::{ByteRange, WORD};
@@ -17,32 +17,9 @@ use crate::memory::Region;
 use crate::repository::reader::{HOT_LINE, NOTHING};
 use crate::repository::{Fetch, Finding, LossReason, ReadFailure, Reader as _, Taken};
 
-/// What a fetch is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// The hot line and the index, to find where to go on.
-    Orientation,
-    /// Frames from this position on, and perhaps the hot line. Those before `end` are whole.
-    Frames { from: u64, end: u64, has_hot_line: bool },
-    /// Frames that came inline, so many bytes from this position on, to be compared; and the hot line.
-    Proof { from: u64, len: usize },
-}
-
-/// What a reader knows of a log that it fetches.
-#[derive(Debug, Default)]
-pub(super) struct Fetching {
-    /// All frames before this are whole.
-    pub(super) end: u64,
-    /// Frames in the buffer that begin before this were whole when they were fetched.
-    sure: u64,
-    /// How much more the log has when it goes on, as far as one can guess, bytes.
-    predicted: usize,
-    /// What was fetched last is not what it should be: it has to be found out where to go on.
-    pub(super) is_astray: bool,
-}
-
 /// Everything that tells where records are.
 const ORIENTATION: ByteRange = ByteRange { offset: HOT_OFFSET, len: RING_OFFSET - HOT_OFFSET };
+
 impl LogReader {
     /// What to fetch next.
     pub(super) fn plan_fetch(&self) -> Fetch<Purpose> {

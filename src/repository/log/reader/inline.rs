@@ -4,8 +4,7 @@
 //! repository is read next, and compared with what stands there at its position. The publisher commits records before it sends
 //! the notice, and nothing inline is taken while a read is under way: every read finds them, unless they are overwritten already.
 
-use super::fetched::Purpose;
-use super::{LogReader, aligned};
+use super::{Doubted, LogReader, Purpose, aligned};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::{FrameHeader, HEADER_WORDS, HOT_END, HOT_START, frame_len};
@@ -15,33 +14,6 @@ use crate::memory::Region;
 use crate::repository::reader::{HOT_LINE, NOTHING};
 use crate::repository::{Fetch, Finding, ReadFailure, Reader as _};
 use crate::sync::atomic::{Ordering, fence};
-
-/// What came inline since the repository was last read.
-#[derive(Debug, Default)]
-pub(super) struct Unproven {
-    /// Its frames. Those that the reader has not taken yet may be anything.
-    pub(super) words: Vec<u64>,
-    /// Where they begin.
-    from: u64,
-    /// The first frame that was not the same in the repository. It may have been overwritten while it was fetched.
-    doubted: Option<Doubted>,
-    /// The repository has contradicted them once: nothing inline is taken any more.
-    is_off: bool,
-}
-
-impl Unproven {
-    /// Whether the hot line has to tell what became of a frame.
-    pub(super) fn is_doubted(&self) -> bool {
-        self.doubted.is_some()
-    }
-}
-
-/// A frame that came inline and is not the same in the repository.
-#[derive(Clone, Copy, Debug)]
-struct Doubted {
-    position: u64,
-    sequence: Sequence,
-}
 
 impl LogReader {
     /// How much that came inline is kept until the repository is read next, bytes.

@@ -5,7 +5,7 @@
 //! was posted after the value was taken finds that value, or a later one. Nothing inline is taken while a read is under way, so
 //! every read was.
 
-use super::{Expected, StateReader};
+use super::{Expected, StateReader, Unproven};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::{SLOT_SIZES, SlotHeader, StateGeometry, slot_len};
@@ -14,20 +14,6 @@ use crate::limits;
 use crate::memory::Region;
 use crate::repository::reader::HOT_LINE;
 use crate::repository::{Fetch, ReadFailure, Reader as _, Taken};
-
-/// The values that came inline since the repository was last read.
-#[derive(Debug, Default)]
-pub(super) struct Unproven {
-    /// The slot of the last of them; empty when there are none.
-    pub(super) slot: Vec<u64>,
-    /// The last value before them.
-    proven: Sequence,
-    /// What was counted then.
-    received: u64,
-    conflated: u64,
-    /// The repository has contradicted them once: nothing inline is taken any more.
-    is_off: bool,
-}
 
 impl StateReader {
     /// Takes the slot of this sequence from a notice, and checks it as if it had been fetched. Nothing happens if it is not

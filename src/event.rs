@@ -50,7 +50,7 @@ pub enum Event {
         reason: String,
     },
     /// A subscriber detached, with what it counted. All counts are 0 for one that pulled over RDMA and had not received the end
-    /// [`limits::ENDED_DETACH_NS`](crate::limits::ENDED_DETACH_NS) after the end of its topic: its node detached for it.
+    /// 7.5 seconds after the end of its topic: its node detached for it.
     Detached {
         /// The subscriber's node.
         peer: NodeName,

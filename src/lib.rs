@@ -16,13 +16,13 @@
 //!   record in order, from a [`LogStart`] on, and reports exactly which ones it missed; its [`Samples`] are an iterator.
 //! - Notices let a subscriber that asks for them sleep until there is something new: `notices` of its builder.
 //!   [`NoticePath`] says how it is told at the moment, [`NoticeCounts`] what came.
-//! - [`Listener`] and [`Listener`] make subscribers the other way round: publishers dial them, by
+//! - A [`Listener`] makes subscribers the other way round: publishers dial them, by
 //!   [`Node::dial_subscriber`].
 //! - [`Payload`] says how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes.
 //!   A [`Schema`] made from the type travels with the topic, so that programs which do not know the type can decode it.
 //! - [`Event`]s tell who came and went. They go to an [`EventSink`], by default to the log.
 //! - Each operation has an error of its own; [`Error`] is any of them, for `main`.
-//! - [`limits`] names every bound.
+//! - [`limits`] names the bounds that programs need to know.
 //!
 //! Below these, each in a module that does not know the ones above it: control sessions, repositories, byte layouts,
 //! the fabric, regions. `ARCHITECTURE.md` in the repository is their map.

@@ -21,6 +21,8 @@ use self::support::time::{PATIENCE, now, wait_until, wait_within};
 #[cfg(test)]
 mod support;
 
+/// The largest control message, bytes.
+const MESSAGE_LEN_MAX: usize = 96 * 1024;
 /// Numbers of reasons.
 const NOT_PERMITTED: u16 = 6;
 const MALFORMED: u16 = 33;
@@ -390,7 +392,7 @@ fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
     let deceits: [(&str, Deceit, Expected); 13] = [
         ("silence", |_| {}, silent),
         ("garbage", |peer| peer.send(&[7; 100]), session),
-        ("too long", |peer| peer.send(&[0; limits::CONTROL_MESSAGE_LEN_MAX + 1]), session),
+        ("too long", |peer| peer.send(&[0; MESSAGE_LEN_MAX + 1]), session),
         ("another version", |peer| peer.send(&Body::default().other_version(raw::HELLO)), session),
         ("an invitation back", |peer| peer.send(&raw::invite("t")), session),
         ("a request before the hello", |peer| peer.send(&raw::attach(1, "t", false)), session),

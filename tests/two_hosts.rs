@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use fabricast::{
     Delivery, Node, NodeBuilder, Raw, RdmaConnect, ReceiveError, StatePublisher, StateSubscriber,
-    SubscriberError, SubscriberStats, limits,
+    SubscriberError, SubscriberStats,
 };
 
 use self::support::pattern::{Pattern, is_whole};
@@ -58,7 +58,7 @@ const NOTICED: Duration = Duration::from_secs(2);
 /// A node that has noticed it reports it at once. Finding out takes longer: six tries of 67 ms.
 const TOLD: Duration = Duration::from_millis(250);
 /// A value in a landing region is only called broken when it has been incomplete for this long.
-const SETTLED: Duration = Duration::from_nanos(limits::ARRIVAL_SETTLED_NS);
+const SETTLED: Duration = Duration::from_secs(1);
 
 type Publishers = [(usize, StatePublisher<Raw>)];
 

@@ -82,7 +82,7 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
     /// Has the publisher notify this subscriber of what it publishes, so that waiting costs little. On one host the publisher wakes
     /// it. Over RDMA the publisher sends notices by multicast, with small payloads in them, and this subscriber reads the
     /// repository only when a notice says that there is something new, or when its own timer does
-    /// ([`limits::NOTICE_DOUBT_NS`], and [`limits::NOTICE_TIMER_NS`] while no notices arrive). A lost notice costs time, and
+    /// (every 250 milliseconds, and every millisecond while no notices arrive). A lost notice costs time, and
     /// never a value. Without this the subscriber reads whenever it polls. A subscriber by push over RDMA gets no notices, because
     /// its values are written to it ([`NoticePath::None`](crate::NoticePath::None)). Asking for notices takes one more round trip
     /// to the publisher's node.

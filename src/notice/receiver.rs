@@ -88,7 +88,7 @@ pub struct NoticeCounts {
     /// Datagrams of another channel.
     pub other_channel: u64,
     /// Datagrams that had not come when a later one did, as far as the number of that one is believed: where it is more than
-    /// [`limits::NOTICE_LEAP_MAX`] ahead of all before, none are counted.
+    /// 1,048,576 ahead of all before, none are counted.
     pub lost: u64,
     /// Entries that were believed, and new.
     pub entries: u64,

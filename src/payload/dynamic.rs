@@ -24,7 +24,7 @@ pub enum Decoded {
 
 impl Schema {
     /// Decodes a value by the schema. Memory is bounded by the length of `bytes` and by
-    /// [`limits::DECODED_VALUES_MAX`], nesting by [`limits::SCHEMA_DEPTH_MAX`].
+    /// 4,194,304 values in all (leaves and containers), nesting by [`limits::SCHEMA_DEPTH_MAX`].
     ///
     /// Structs become objects; tuples, arrays and sequences arrays; a struct of one nameless part that part. A
     /// map becomes an object if its keys are texts, otherwise an array of pairs. A variant without parts becomes

@@ -200,7 +200,7 @@ impl<R: Reader> Core<R> {
         let Source::Remote(remote) = source else { return Ok(Look::Nothing) };
         let mut ear = listening.as_mut().and_then(Listening::ear);
         // As long as the provider completes at once, but not for ever.
-        for _ in 0..limits::LOG_REFILLS_MAX {
+        for _ in 0..limits::READS_PER_CALL_MAX {
             match reader.take_fetched() {
                 Ok(Some(taken)) => return Ok(Look::Value(taken)),
                 Ok(None) => {}

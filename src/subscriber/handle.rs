@@ -79,7 +79,7 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
     /// missing before the next one: the next call goes on behind them. [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come
     /// after the last value, and from then on always. A subscriber by pull over a wire cannot read what was published just before
     /// the publisher's node was gone. One that has not received the last value within
-    /// [`limits::ENDED_FETCH_NS`](crate::limits::ENDED_FETCH_NS) of the end gets [`ReceiveError::CutOff`], once, and then `Ended`.
+    /// 5 seconds of the end gets [`ReceiveError::CutOff`], once, and then `Ended`.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
         self.core.try_receive_decoded(|bytes, _| T::decode(bytes))
@@ -98,7 +98,7 @@ impl<K: TopicKind, T: Payload> Subscriber<K, T> {
 
     /// The next value, waiting for it up to `timeout`; `None` when the time is over. Polls without pause for 20 microseconds, then
     /// ten thousand times a second; for what is being fetched over a wire it waits. One that asked for notices sleeps until one
-    /// comes, or for [`limits::BELL_SLEEP_NS`](crate::limits::BELL_SLEEP_NS) at a time.
+    /// comes, or for 50 milliseconds at a time.
     ///
     /// # Errors
     ///

@@ -30,11 +30,11 @@ use crate::memory::{Protection, Region};
 use crate::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a frame's buffer.
-const FRAME_LEN: usize = limits::VERBS_FRAME_LEN_MAX;
+const FRAME_LEN: usize = limits::verbs::FRAME_LEN_MAX;
 /// Receives that are posted.
-const RECEIVES: u16 = limits::VERBS_RECEIVES + limits::VERBS_SIGNAL_RECEIVES;
+const RECEIVES: u16 = limits::verbs::RECEIVES + limits::verbs::SIGNAL_RECEIVES;
 /// Buffers of frames that are being sent.
-const SEND_BUFFERS: u16 = limits::VERBS_RECEIVES;
+const SEND_BUFFERS: u16 = limits::verbs::RECEIVES;
 /// Bytes that a work request carries itself, if the device can: a slot with a payload of 128 bytes. With these a work
 /// request takes four lines of a queue of the usual build.
 pub(super) const INLINE_LEN_MAX: u32 = 192;
@@ -239,7 +239,7 @@ impl Endpoint {
 
     /// Work requests that one batch of one-sided operations can have.
     pub(super) fn batch_len_max(&self) -> u32 {
-        self.send_wr_max.saturating_sub(limits::VERBS_SENDS_RESERVED)
+        self.send_wr_max.saturating_sub(limits::verbs::SENDS_RESERVED)
     }
 
     /// Takes note of how long the packets are that it sends.
@@ -392,7 +392,7 @@ impl Drop for Endpoint {
             if batches == 0 {
                 return;
             }
-            if SystemClock.monotonic_ns() - began_ns > limits::DRAIN_NS {
+            if SystemClock.monotonic_ns() - began_ns > limits::verbs::DRAIN_NS {
                 // Their memory stays registered until the queue pair is gone, and is then beyond the device's reach.
                 tracing::warn!(target: "fabricast", batches, "work requests were not given back");
                 return;

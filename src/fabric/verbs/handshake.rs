@@ -113,7 +113,7 @@ impl ExchangedLink {
         };
         let added = epoll::add(&events, stream.socket(), epoll::EventData::new_u64(0), wanted);
         added.map_err(|errno| system(errno.into()))?;
-        let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
+        let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
         Ok(Self { stream, events, phase, kind, writes: false, near: None, dialled, deadline_ns })
     }
 
@@ -474,10 +474,12 @@ mod tests {
     fn who_leaves_or_says_nothing_is_left() {
         let (far, mut link) = accepted();
         assert!(
-            link.next(&Devices::new(Wish::default()), limits::CONNECT_DEADLINE_NS - 1).unwrap().is_none()
+            link.next(&Devices::new(Wish::default()), limits::verbs::CONNECT_DEADLINE_NS - 1)
+                .unwrap()
+                .is_none()
         );
-        assert_eq!(link.deadline_ns(), Some(limits::CONNECT_DEADLINE_NS));
-        assert!(matches!(outcome(&mut link, limits::CONNECT_DEADLINE_NS), Ok(Change::Over)));
+        assert_eq!(link.deadline_ns(), Some(limits::verbs::CONNECT_DEADLINE_NS));
+        assert!(matches!(outcome(&mut link, limits::verbs::CONNECT_DEADLINE_NS), Ok(Change::Over)));
         assert_eq!(link.deadline_ns(), None);
         drop(far);
         let (far, mut link) = accepted();

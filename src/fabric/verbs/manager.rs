@@ -84,11 +84,11 @@ impl ManagedLink {
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel, PortSpace::Connections)?;
         let greeting = Greeting::new(writes)?;
-        let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
+        let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         let begun = id.resolve_address(source.as_ref(), &target, timeout_ms).map_err(VerbsError::from);
         let dialled = Dialled { address: address.clone(), target };
         begun.map_err(|error| not_reached(&dialled, error))?;
-        let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
+        let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
         let dialled = Some(dialled);
         Ok(Self { id, channel, phase: Phase::Resolving, dialled, greeting, deadline_ns })
     }
@@ -115,7 +115,7 @@ impl ManagedLink {
             // It fails when the peer is gone meanwhile: then there is nobody to be told.
             let _ = id.reject(&Rejection::NoRoom.emit());
         })?;
-        let deadline_ns = now_ns.saturating_add(limits::CONNECT_DEADLINE_NS);
+        let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
         let link = Self { id, channel, phase: Phase::Accepting, dialled: None, greeting, deadline_ns };
         Ok(Some((link, endpoint)))
     }
@@ -203,7 +203,7 @@ impl ManagedLink {
         let endpoint = Endpoint::create(&device, &domain, QueuePairKind::Rc, make)?;
         endpoint.begin_to_receive()?;
         self.id.set_ack_timeout(ACK_TIMEOUT)?;
-        let timeout_ms = i32::try_from(limits::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
+        let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         self.id.resolve_route(timeout_ms)?;
         self.phase = Phase::Routing;
         Ok(Change::Endpoint(endpoint))
@@ -321,7 +321,7 @@ impl Reception {
         let channel = EventChannel::create().map_err(super::device::explain)?;
         let id = CmId::create(&channel, PortSpace::Connections)?;
         id.bind(at).map_err(in_use)?;
-        id.listen(limits::VERBS_BACKLOG).map_err(in_use)?;
+        id.listen(limits::verbs::BACKLOG).map_err(in_use)?;
         match id.context()? {
             Some(context) => drop(devices.open(&context)?),
             // One that stands for all addresses has no device, until somebody calls.

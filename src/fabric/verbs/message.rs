@@ -1,6 +1,6 @@
 //! Control messages over the SENDs of a queue pair, or over TCP where those may be lost.
 //!
-//! A message travels as frames, each of them one SEND of at most [`limits::VERBS_FRAME_LEN_MAX`] bytes. All numbers are in
+//! A message travels as frames, each of them one SEND of at most [`limits::verbs::FRAME_LEN_MAX`] bytes. All numbers are in
 //! network byte order:
 //!
 //! ```text
@@ -16,10 +16,10 @@
 //! ..  the fragment
 //! ```
 //!
-//! Each end has receives posted for [`limits::VERBS_RECEIVES`] fragments of its peer, which may have that many under way: a
+//! Each end has receives posted for [`limits::verbs::RECEIVES`] fragments of its peer, which may have that many under way: a
 //! fragment takes a credit, and the credit is given back when the fragment was taken and the receive is posted again.
 //! Credits travel with other frames or, when half of them are owed, in a frame of their own. Frames without a fragment take
-//! no credit: [`limits::VERBS_SIGNAL_RECEIVES`] further receives are posted for them. Of those that only give back credits a
+//! no credit: [`limits::verbs::SIGNAL_RECEIVES`] further receives are posted for them. Of those that only give back credits a
 //! third is never under way, because each of them gives back half of all credits, and the peer must have used them all
 //! before. Who has asked whether the peer lives does not ask again before it has the answer.
 
@@ -48,12 +48,12 @@ const ASKS: u8 = 8;
 /// Set when the sender answers that it lives.
 const ANSWERS: u8 = 16;
 /// Credits that are owed before a frame is sent for them alone.
-const OWED_MAX: u16 = limits::VERBS_RECEIVES / 2;
+const OWED_MAX: u16 = limits::verbs::RECEIVES / 2;
 /// Bytes of queued messages from which on no further one is taken.
 const QUEUED_LEN_MAX: usize = 2 * limits::CONTROL_MESSAGE_LEN_MAX;
 
-const _: () = assert!(limits::VERBS_FRAME_LEN_MAX > HEADER_LEN + DESCRIPTOR_LEN);
-const _: () = assert!(limits::VERBS_FRAME_LEN_MAX.is_multiple_of(WORD));
+const _: () = assert!(limits::verbs::FRAME_LEN_MAX > HEADER_LEN + DESCRIPTOR_LEN);
+const _: () = assert!(limits::verbs::FRAME_LEN_MAX.is_multiple_of(WORD));
 const _: () = assert!(limits::CONTROL_MESSAGE_LEN_MAX <= u32::MAX as usize);
 
 /// What a peer has to know of a region to use it.
@@ -238,7 +238,7 @@ impl Outbound {
         Self {
             queue: VecDeque::new(),
             queued_len: 0,
-            credits: limits::VERBS_RECEIVES,
+            credits: limits::verbs::RECEIVES,
             owed: 0,
             asks: false,
             awaits: false,
@@ -292,7 +292,7 @@ impl Outbound {
         };
         let region = first.region.take();
         let room =
-            limits::VERBS_FRAME_LEN_MAX - HEADER_LEN - if region.is_some() { DESCRIPTOR_LEN } else { 0 };
+            limits::verbs::FRAME_LEN_MAX - HEADER_LEN - if region.is_some() { DESCRIPTOR_LEN } else { 0 };
         let (_, rest) = first.bytes.split_at_checked(first.sent_len).unwrap_or_default();
         let (bytes, later) = rest.split_at_checked(room).unwrap_or((rest, &[]));
         let number = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
@@ -329,7 +329,7 @@ impl Outbound {
 
     fn credit(&mut self, credits: u16) -> Result<(), Malformed> {
         let sum = self.credits.saturating_add(credits);
-        if sum > limits::VERBS_RECEIVES {
+        if sum > limits::verbs::RECEIVES {
             return Err(Malformed("it gives back more credits than it was due"));
         }
         self.credits = sum;

@@ -218,7 +218,7 @@ impl VerbsWrite {
         let source = self.registered(endpoint, source)?;
         self.catch_up(endpoint)?;
         if !self.waiting.is_empty() || self.try_post(endpoint, &source, writes)? == Posted::NoRoom {
-            let max = limits::VERBS_WAITING_BATCHES_MAX;
+            let max = limits::verbs::WAITING_BATCHES_MAX;
             if self.waiting.len() >= max {
                 return Err(VerbsError::QueueFull { max }.into());
             }
@@ -374,12 +374,12 @@ fn carry<'a>(
 /// it has seen the begin of a WRITE, but not the end.
 fn write_len(len: usize, len_max: u32, lossy_packet_len: Option<u32>) -> u32 {
     if let Some(packet_len) = lossy_packet_len
-        && len.div_ceil(packet_len as usize) <= limits::VERBS_PACKETS_MAX
+        && len.div_ceil(packet_len as usize) <= limits::verbs::PACKETS_MAX
     {
         return packet_len.min(len_max);
     }
-    let count = (len + limits::VERBS_WRITE_LEN / 2) / limits::VERBS_WRITE_LEN;
-    let each = len.div_ceil(count.clamp(1, limits::VERBS_WRITES_MAX)).next_multiple_of(PACKET_LEN_MAX);
+    let count = (len + limits::verbs::WRITE_LEN / 2) / limits::verbs::WRITE_LEN;
+    let each = len.div_ceil(count.clamp(1, limits::verbs::WRITES_MAX)).next_multiple_of(PACKET_LEN_MAX);
     u32::try_from(each).map_or(len_max, |each| each.min(len_max))
 }
 
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(cut(limits::LOG_BATCH_LEN_MAX), [32; 32]);
         assert_eq!(cut(1 << 30).len(), 128, "as few as the device can");
         for len in (8..6 << 20).step_by(40_008) {
-            assert!(cut(len).len() <= limits::VERBS_WRITES_MAX, "{len}");
+            assert!(cut(len).len() <= limits::verbs::WRITES_MAX, "{len}");
         }
     }
 

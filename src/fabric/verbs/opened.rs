@@ -32,11 +32,11 @@ pub(super) struct OpenDevice {
 impl OpenDevice {
     fn new(context: &Arc<Context>) -> Result<Self, VerbsError> {
         let attributes = context.attributes()?;
-        let reads = |device: u32| u8::try_from(device).unwrap_or(u8::MAX).min(limits::VERBS_READS_MAX);
+        let reads = |device: u32| u8::try_from(device).unwrap_or(u8::MAX).min(limits::verbs::READS_MAX);
         Ok(Self {
             context: Arc::clone(context),
             serving: ProtectionDomain::allocate(context)?,
-            sends_max: limits::VERBS_SENDS_MAX.min(attributes.qp_wr_max).min(attributes.cqe_max),
+            sends_max: limits::verbs::SENDS_MAX.min(attributes.qp_wr_max).min(attributes.cqe_max),
             message_len_max: context.message_len_max()?,
             reads_served_max: reads(attributes.qp_rd_atom_max),
             reads_max: reads(attributes.qp_init_rd_atom_max),

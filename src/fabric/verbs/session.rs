@@ -26,7 +26,7 @@ use crate::limits;
 use crate::memory::WORD;
 
 /// Words of a frame's buffer.
-const FRAME_WORDS: usize = limits::VERBS_FRAME_LEN_MAX / WORD;
+const FRAME_WORDS: usize = limits::verbs::FRAME_LEN_MAX / WORD;
 /// When the service thread looks again at what tells nobody that it is complete, ns.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
@@ -262,7 +262,7 @@ impl Session {
         if let Some(endpoint) = self.endpoint.get() {
             endpoint.close();
         }
-        state.lingers_until_ns = Some(now_ns.saturating_add(limits::LINGER_NS));
+        state.lingers_until_ns = Some(now_ns.saturating_add(limits::verbs::LINGER_NS));
     }
 
     /// Whether the service thread is to look at it now, because it does not know yet that there is something to do.
@@ -322,8 +322,8 @@ impl Session {
         }
         state.completed = completed;
         // Sessions that rest are looked at together, so that many of them wake the thread no more often than a few.
-        let look_ns = now_ns.saturating_add(limits::VERBS_QUIET_NS);
-        state.look_ns = look_ns.checked_next_multiple_of(limits::VERBS_QUIET_NS / 4).unwrap_or(look_ns);
+        let look_ns = now_ns.saturating_add(limits::verbs::QUIET_NS);
+        state.look_ns = look_ns.checked_next_multiple_of(limits::verbs::QUIET_NS / 4).unwrap_or(look_ns);
     }
 
     /// Ends a session without an owner as soon as the peer has everything, or the time is over.
@@ -545,7 +545,7 @@ impl State {
         let frame = Frame::parse(&bytes).map_err(malformed)?;
         self.outbound.heed(&frame).map_err(malformed)?;
         if frame.fragment.is_some() {
-            if self.arrivals.len() >= usize::from(limits::VERBS_RECEIVES) {
+            if self.arrivals.len() >= usize::from(limits::verbs::RECEIVES) {
                 return Err(malformed(Malformed("it holds more than there is room for")));
             }
             self.arrivals.push_back(Held::Bytes(bytes));

@@ -24,7 +24,7 @@ const PROBES_MAX: u32 = 4;
 const ACKNOWLEDGED_MS: u32 = 1000 * (PROBES_MAX + 1);
 /// Bytes before each frame.
 const PREFIX_LEN: usize = 2;
-const _: () = assert!(limits::VERBS_FRAME_LEN_MAX <= u16::MAX as usize);
+const _: () = assert!(limits::verbs::FRAME_LEN_MAX <= u16::MAX as usize);
 
 /// A TCP connection that carries frames.
 #[derive(Debug)]
@@ -108,7 +108,7 @@ impl FrameStream {
                 Arrival::Nothing => {}
                 arrival => return arrival,
             }
-            let mut buffer = [0; limits::VERBS_FRAME_LEN_MAX];
+            let mut buffer = [0; limits::verbs::FRAME_LEN_MAX];
             match self.socket.read(&mut buffer) {
                 Ok(0) => return Arrival::Closed,
                 Ok(len) => self.arrived.extend(buffer.iter().take(len)),
@@ -126,7 +126,7 @@ impl FrameStream {
             return Arrival::Nothing;
         };
         let len = usize::from(u16::from_be_bytes(*prefix));
-        if len == 0 || len > limits::VERBS_FRAME_LEN_MAX {
+        if len == 0 || len > limits::verbs::FRAME_LEN_MAX {
             return Arrival::Malformed;
         }
         let Some((frame, _)) = rest.split_at_checked(len) else { return Arrival::Nothing };
@@ -169,7 +169,7 @@ mod tests {
         let (mut near, mut far) = pair();
         assert_eq!(near.receive(), Arrival::Nothing);
         let mut bytes = Vec::new();
-        let frames: Vec<Vec<u8>> = [1, 2, 100, limits::VERBS_FRAME_LEN_MAX].map(|len| vec![7; len]).into();
+        let frames: Vec<Vec<u8>> = [1, 2, 100, limits::verbs::FRAME_LEN_MAX].map(|len| vec![7; len]).into();
         for frame in &frames {
             bytes.extend(u16::try_from(frame.len()).unwrap().to_be_bytes());
             bytes.extend(frame);

@@ -335,7 +335,7 @@ fn reads_wait_for_room_in_a_full_queue() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn writes_wait_for_room_in_a_full_queue_in_their_order() {
-    const MAX: usize = crate::limits::VERBS_WAITING_BATCHES_MAX;
+    const MAX: usize = crate::limits::verbs::WAITING_BATCHES_MAX;
     let mut world = World::new();
     let (rogue, mut far) = world.rogue(true);
     let landing = registered(&world.far, 4096, Exposure::Write);
@@ -583,6 +583,6 @@ fn a_dial_into_the_void_ends_in_time() {
         let error = end(&mut *near).unwrap_err();
         let took_ns = SystemClock.monotonic_ns() - begun_ns;
         assert!(matches!(&error, FabricError::NoAnswer { address } if *address == nobody), "{error}");
-        below("the error, ns", took_ns, 2 * crate::limits::CONNECT_DEADLINE_NS)
+        below("the error, ns", took_ns, 2 * crate::limits::verbs::CONNECT_DEADLINE_NS)
     });
 }

@@ -218,7 +218,7 @@ impl LogReader {
                 Parsed::Lost(lost) => return Err(ReadFailure::Lost(lost)),
                 Parsed::Later => return Ok(None),
                 // Whatever stands in memory, this comes to an end.
-                Parsed::Part if refills == limits::LOG_REFILLS_MAX => {
+                Parsed::Part if refills == limits::READS_PER_CALL_MAX => {
                     self.has_more = true;
                     return Ok(None);
                 }

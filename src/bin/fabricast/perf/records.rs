@@ -14,7 +14,7 @@ pub(super) const TOPIC: &str = "stream";
 /// Bytes of a batch unless it is said how many records it has.
 const BATCH_LEN: usize = 16 * 1024;
 /// As [`BATCH_LEN`], over a wire, where each batch costs a request of its own: what a subscriber by pull fetches at a time.
-const WIRE_BATCH_LEN: usize = limits::LOG_FETCH_LEN;
+const WIRE_BATCH_LEN: usize = 64 * 1024;
 /// Records of a batch unless it is said how many it has, at most.
 const BATCH_MAX: usize = 64;
 /// Bytes of the ring unless it is said how many.

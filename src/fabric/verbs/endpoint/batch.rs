@@ -7,7 +7,7 @@ use crate::fabric::FabricError;
 use crate::fabric::verbs::error::{Failure, VerbsError};
 use crate::fabric::verbs::sys::{MemoryRegion, Operation, SendChain, SendRequest};
 use crate::fabric::verbs::work::BatchId;
-use crate::limits::VERBS_SENDS_RESERVED;
+use crate::limits::verbs::SENDS_RESERVED;
 use crate::sync::atomic::Ordering;
 
 /// Whether a batch could be posted.
@@ -39,10 +39,10 @@ impl Endpoint {
         if state.is_closed || flight.revoked.load(Ordering::Relaxed) {
             return Err(FabricError::Closed);
         }
-        if state.work.room() < needed + VERBS_SENDS_RESERVED {
+        if state.work.room() < needed + SENDS_RESERVED {
             self.poll_sends(&mut state);
         }
-        if state.work.room() < needed + VERBS_SENDS_RESERVED {
+        if state.work.room() < needed + SENDS_RESERVED {
             return Ok(Posted::NoRoom);
         }
         let work = Work::OneSided { flight: Arc::clone(flight), _region: Arc::clone(region) };

@@ -251,13 +251,13 @@ impl Side {
     fn send_to(&mut self, peer: &mut Self) {
         let mut frame = Vec::new();
         while self.outbound.next(&mut frame) {
-            assert!(frame.len() <= limits::VERBS_FRAME_LEN_MAX);
+            assert!(frame.len() <= limits::verbs::FRAME_LEN_MAX);
             peer.wire.push_back(frame.clone());
             let is_signal = |frame: &&Vec<u8>| frame.len() == HEADER_LEN;
             let signals = peer.wire.iter().filter(is_signal).count();
             let fragments = peer.wire.len() - signals + peer.arrivals.len();
-            assert!(signals <= usize::from(limits::VERBS_SIGNAL_RECEIVES), "{signals} signals");
-            assert!(fragments <= usize::from(limits::VERBS_RECEIVES), "{fragments} fragments");
+            assert!(signals <= usize::from(limits::verbs::SIGNAL_RECEIVES), "{signals} signals");
+            assert!(fragments <= usize::from(limits::verbs::RECEIVES), "{fragments} fragments");
         }
     }
 }

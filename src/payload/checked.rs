@@ -18,7 +18,8 @@ use serde::ser::{
 };
 
 use self::place::{Left, Parts, Place};
-use super::step::{Leaf, ShapePlan, Step};
+use super::format::{Leaf, leaf_methods};
+use super::step::{ShapePlan, Step};
 
 pub(super) use self::place::Check;
 
@@ -66,23 +67,7 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
     type SerializeStruct = Members<'p, S::SerializeStruct>;
     type SerializeStructVariant = Members<'p, S::SerializeStructVariant>;
 
-    leaves! {
-        serialize_bool(bool) Bool;
-        serialize_i8(i8) I8;
-        serialize_i16(i16) I16;
-        serialize_i32(i32) I32;
-        serialize_i64(i64) I64;
-        serialize_i128(i128) I128;
-        serialize_u8(u8) U8;
-        serialize_u16(u16) U16;
-        serialize_u32(u32) U32;
-        serialize_u64(u64) U64;
-        serialize_u128(u128) U128;
-        serialize_f32(f32) F32;
-        serialize_f64(f64) F64;
-        serialize_char(char) Char;
-        serialize_str(&str) String;
-    }
+    leaf_methods!(leaves);
 
     #[inline(always)]
     fn serialize_bytes(self, bytes: &[u8]) -> Result<S::Ok, S::Error> {

@@ -124,48 +124,43 @@ impl<'s> Walk<'s> {
     }
 
     fn fields(&mut self, of: &str, there: &'s [Field], here: &'s [Field]) {
-        let before = self.found.len();
-        for field in there {
-            match here.iter().find(|other| other.name == field.name) {
-                Some(other) => {
-                    let place = format!("field {}{of}", Short(&field.name));
-                    self.formats(&place, &field.format, &other.format);
-                }
-                None => self.found.push(format!("field {}{of} is missing here", Short(field))),
-            }
-        }
-        for field in here {
-            if !there.iter().any(|other| other.name == field.name) {
-                self.found.push(format!("field {}{of} is missing there", Short(field)));
-            }
-        }
-        let names = |fields: &'s [Field]| fields.iter().map(|field| field.name.as_str());
-        if before == self.found.len() && !names(there).eq(names(here)) {
-            let (there, here) = (list(names(there)), list(names(here)));
-            self.found.push(format!("the fields{of} are in the order {there} there and {here} here"));
-        }
+        let compare = |this: &mut Self, there: &'s Field, here: &'s Field| {
+            this.formats(&format!("field {}{of}", Short(&there.name)), &there.format, &here.format);
+        };
+        self.named("field", of, (there, here), |field| &field.name, compare);
     }
 
     fn variants(&mut self, of: &str, there: &'s [Variant], here: &'s [Variant]) {
+        let compare = |this: &mut Self, there: &'s Variant, here: &'s Variant| {
+            this.shapes(&format!(" of variant {}{of}", Short(&there.name)), &there.shape, &here.shape);
+        };
+        self.named("variant", of, (there, here), |variant| &variant.name, compare);
+    }
+
+    /// Compares those of one name. What they are called comes from `name_of`.
+    fn named<T: Display>(
+        &mut self,
+        what: &str,
+        of: &str,
+        (there, here): (&'s [T], &'s [T]),
+        name_of: fn(&T) -> &str,
+        compare: impl Fn(&mut Self, &'s T, &'s T),
+    ) {
         let before = self.found.len();
-        for variant in there {
-            match here.iter().find(|other| other.name == variant.name) {
-                Some(other) => {
-                    let of = format!(" of variant {}{of}", Short(&variant.name));
-                    self.shapes(&of, &variant.shape, &other.shape);
-                }
-                None => self.found.push(format!("variant {}{of} is missing here", Short(variant))),
+        for part in there {
+            match here.iter().find(|other| name_of(other) == name_of(part)) {
+                Some(other) => compare(self, part, other),
+                None => self.found.push(format!("{what} {}{of} is missing here", Short(part))),
             }
         }
-        for variant in here {
-            if !there.iter().any(|other| other.name == variant.name) {
-                self.found.push(format!("variant {}{of} is missing there", Short(variant)));
+        for part in here {
+            if !there.iter().any(|other| name_of(other) == name_of(part)) {
+                self.found.push(format!("{what} {}{of} is missing there", Short(part)));
             }
         }
-        let names = |variants: &'s [Variant]| variants.iter().map(|variant| variant.name.as_str());
-        if before == self.found.len() && !names(there).eq(names(here)) {
-            let (there, here) = (list(names(there)), list(names(here)));
-            self.found.push(format!("the variants{of} are in the order {there} there and {here} here"));
+        if before == self.found.len() && !there.iter().map(name_of).eq(here.iter().map(name_of)) {
+            let (there, here) = (list(there.iter().map(name_of)), list(here.iter().map(name_of)));
+            self.found.push(format!("the {what}s{of} are in the order {there} there and {here} here"));
         }
     }
 }

@@ -7,42 +7,67 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The format of one value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Format {
-    Unit,
-    Bool,
-    I8,
-    I16,
-    I32,
-    I64,
-    I128,
-    U8,
-    U16,
-    U32,
-    U64,
-    U128,
-    F32,
-    F64,
-    Char,
-    String,
-    Bytes,
-    Option(Box<Self>),
-    Seq(Box<Self>),
-    Map {
-        key: Box<Self>,
-        value: Box<Self>,
-    },
-    Tuple(Vec<Self>),
-    /// A tuple of equal parts, such as `[f64; 4]`.
-    Array {
-        of: Box<Self>,
-        len: usize,
-    },
-    /// One of the schema's named types.
-    Type(String),
+/// The kinds of values without parts, each named once.
+macro_rules! leaves {
+    ($($leaf:ident)*) => {
+        /// The format of one value.
+        #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(rename_all = "lowercase")]
+        pub(super) enum Format {
+            $($leaf,)*
+            Option(Box<Self>),
+            Seq(Box<Self>),
+            Map { key: Box<Self>, value: Box<Self> },
+            Tuple(Vec<Self>),
+            /// A tuple of equal parts, such as `[f64; 4]`.
+            Array { of: Box<Self>, len: usize },
+            /// One of the schema's named types.
+            Type(String),
+        }
+
+        /// A value without parts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum Leaf {
+            $($leaf,)*
+        }
+
+        impl Format {
+            /// What it is, if it has no parts.
+            pub(super) fn leaf(&self) -> Option<Leaf> {
+                match self {
+                    $(Self::$leaf => Some(Leaf::$leaf),)*
+                    _ => None,
+                }
+            }
+        }
+    };
 }
+
+leaves! { Unit Bool I8 I16 I32 I64 I128 U8 U16 U32 U64 U128 F32 F64 Char String Bytes }
+
+/// Hands the methods of a serializer for values without parts to a macro; but for those of units and bytes.
+macro_rules! leaf_methods {
+    ($into:ident) => {
+        $into! {
+            serialize_bool(bool) Bool;
+            serialize_i8(i8) I8;
+            serialize_i16(i16) I16;
+            serialize_i32(i32) I32;
+            serialize_i64(i64) I64;
+            serialize_i128(i128) I128;
+            serialize_u8(u8) U8;
+            serialize_u16(u16) U16;
+            serialize_u32(u32) U32;
+            serialize_u64(u64) U64;
+            serialize_u128(u128) U128;
+            serialize_f32(f32) F32;
+            serialize_f64(f64) F64;
+            serialize_char(char) Char;
+            serialize_str(&str) String;
+        }
+    };
+}
+pub(super) use leaf_methods;
 
 /// A type that has a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,36 +173,22 @@ impl Named {
 
 impl fmt::Display for Format {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let word = match self {
-            Self::Option(of) => return write!(out, "option of {of}"),
-            Self::Seq(of) => return write!(out, "[{of}]"),
-            Self::Map { key, value } => return write!(out, "{{{key}: {value}}}"),
-            Self::Tuple(parts) => {
-                out.write_str("(")?;
-                comma_separated(out, parts)?;
-                return out.write_str(")");
-            }
-            Self::Array { of, len } => return write!(out, "[{of}; {len}]"),
-            Self::Type(name) => name,
-            Self::Unit => "()",
-            Self::Bool => "bool",
-            Self::I8 => "i8",
-            Self::I16 => "i16",
-            Self::I32 => "i32",
-            Self::I64 => "i64",
-            Self::I128 => "i128",
-            Self::U8 => "u8",
-            Self::U16 => "u16",
-            Self::U32 => "u32",
-            Self::U64 => "u64",
-            Self::U128 => "u128",
-            Self::F32 => "f32",
-            Self::F64 => "f64",
-            Self::Char => "char",
-            Self::String => "string",
-            Self::Bytes => "bytes",
-        };
-        out.write_str(word)
+        match self {
+            Self::Option(of) => write!(out, "option of {of}"),
+            Self::Seq(of) => write!(out, "[{of}]"),
+            Self::Map { key, value } => write!(out, "{{{key}: {value}}}"),
+            Self::Tuple(parts) => parenthesized(out, parts),
+            Self::Array { of, len } => write!(out, "[{of}; {len}]"),
+            Self::Type(name) => out.write_str(name),
+            Self::Unit => out.write_str("()"),
+            leaf => leaf.leaf().map_or(Ok(()), |leaf| leaf.fmt(out)),
+        }
+    }
+}
+
+impl fmt::Display for Leaf {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}", format!("{self:?}").to_ascii_lowercase())
     }
 }
 
@@ -193,11 +204,7 @@ impl fmt::Display for Variant {
         match &self.shape {
             Shape::Unit => Ok(()),
             Shape::Newtype(format) => write!(out, "({format})"),
-            Shape::Tuple(formats) => {
-                out.write_str("(")?;
-                comma_separated(out, formats)?;
-                out.write_str(")")
-            }
+            Shape::Tuple(formats) => parenthesized(out, formats),
             Shape::Fields(fields) => {
                 out.write_str(" { ")?;
                 comma_separated(out, fields)?;
@@ -227,6 +234,12 @@ impl fmt::Display for Named {
             Self::Enum(variants) => variants.iter().try_for_each(|variant| writeln!(out, "  {variant}")),
         }
     }
+}
+
+fn parenthesized(out: &mut fmt::Formatter<'_>, formats: &[Format]) -> fmt::Result {
+    out.write_str("(")?;
+    comma_separated(out, formats)?;
+    out.write_str(")")
 }
 
 fn comma_separated<T: fmt::Display>(out: &mut fmt::Formatter<'_>, items: &[T]) -> fmt::Result {

@@ -116,6 +116,17 @@ macro_rules! leaves {
     )*};
 }
 
+/// Methods for what has something below it: its visitor is guarded.
+macro_rules! nested {
+    ($($method:ident($($argument:ident: $type:ty),*);)*) => {$(
+        #[inline]
+        fn $method<V: Visitor<'de>>(self, $($argument: $type,)* visitor: V) -> Result<V::Value, Self::Error> {
+            let visitor = self.beside(visitor);
+            self.inner.$method($($argument,)* visitor)
+        }
+    )*};
+}
+
 impl<'de, D: Deserializer<'de>> Deserializer<'de> for Guarded<'_, D> {
     type Error = D::Error;
 
@@ -136,10 +147,14 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Guarded<'_, D> {
         self.inner.deserialize_bytes(Copied(visitor))
     }
 
-    #[inline]
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let visitor = self.beside(visitor);
-        self.inner.deserialize_option(visitor)
+    nested! {
+        deserialize_option();
+        deserialize_newtype_struct(name: &'static str);
+        deserialize_tuple(len: usize);
+        deserialize_tuple_struct(name: &'static str, len: usize);
+        deserialize_map();
+        deserialize_struct(name: &'static str, fields: &'static [&'static str]);
+        deserialize_enum(name: &'static str, variants: &'static [&'static str]);
     }
 
     #[inline]
@@ -152,64 +167,9 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Guarded<'_, D> {
     }
 
     #[inline]
-    fn deserialize_newtype_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        let visitor = self.beside(visitor);
-        self.inner.deserialize_newtype_struct(name, visitor)
-    }
-
-    #[inline]
     fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
         let visitor = self.beside(Counted(visitor));
         self.inner.deserialize_seq(visitor)
-    }
-
-    #[inline]
-    fn deserialize_tuple<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, D::Error> {
-        let visitor = self.beside(visitor);
-        self.inner.deserialize_tuple(len, visitor)
-    }
-
-    #[inline]
-    fn deserialize_tuple_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        len: usize,
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        let visitor = self.beside(visitor);
-        self.inner.deserialize_tuple_struct(name, len, visitor)
-    }
-
-    #[inline]
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let visitor = self.beside(visitor);
-        self.inner.deserialize_map(visitor)
-    }
-
-    #[inline]
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        let visitor = self.beside(visitor);
-        self.inner.deserialize_struct(name, fields, visitor)
-    }
-
-    #[inline]
-    fn deserialize_enum<V: Visitor<'de>>(
-        self,
-        name: &'static str,
-        variants: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, D::Error> {
-        let visitor = self.beside(visitor);
-        self.inner.deserialize_enum(name, variants, visitor)
     }
 
     #[inline]
@@ -324,20 +284,9 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Guarded<'_, A> {
         self.inner.newtype_variant_seed(seed)
     }
 
-    #[inline]
-    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
-        let visitor = self.beside(visitor);
-        self.inner.tuple_variant(len, visitor)
-    }
-
-    #[inline]
-    fn struct_variant<V: Visitor<'de>>(
-        self,
-        fields: &'static [&'static str],
-        visitor: V,
-    ) -> Result<V::Value, A::Error> {
-        let visitor = self.beside(visitor);
-        self.inner.struct_variant(fields, visitor)
+    nested! {
+        tuple_variant(len: usize);
+        struct_variant(fields: &'static [&'static str]);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::format::{Field, Format, Named, Shape, Variant};
 use super::quick::Runs;
-use super::step::{Leaf, ShapePlan, Step, TypePlan, UNKNOWN};
+use super::step::{ShapePlan, Step, TypePlan, UNKNOWN};
 
 /// The format of the whole value, and of the named types that it refers to by their number.
 #[derive(Debug)]
@@ -72,34 +72,13 @@ fn shape(of: &Shape, numbers: &BTreeMap<&str, usize>) -> ShapePlan {
 /// The nesting of formats in each other is bounded where a schema is checked.
 fn step(format: &Format, numbers: &BTreeMap<&str, usize>) -> Step {
     let inner = |of: &Format| Box::new(step(of, numbers));
-    let leaf = match format {
-        Format::Option(of) => return Step::Option(inner(of)),
-        Format::Seq(of) => return Step::Seq(inner(of)),
-        Format::Array { of, len } => return Step::Array { of: inner(of), len: *len },
-        Format::Map { key, value } => {
-            return Step::Map(Box::new((step(key, numbers), step(value, numbers))));
-        }
-        Format::Tuple(parts) => return Step::Tuple(parts.iter().map(|of| step(of, numbers)).collect()),
-        Format::Type(name) => {
-            return Step::Type(numbers.get(name.as_str()).copied().unwrap_or(usize::MAX));
-        }
-        Format::Unit => Leaf::Unit,
-        Format::Bool => Leaf::Bool,
-        Format::I8 => Leaf::I8,
-        Format::I16 => Leaf::I16,
-        Format::I32 => Leaf::I32,
-        Format::I64 => Leaf::I64,
-        Format::I128 => Leaf::I128,
-        Format::U8 => Leaf::U8,
-        Format::U16 => Leaf::U16,
-        Format::U32 => Leaf::U32,
-        Format::U64 => Leaf::U64,
-        Format::U128 => Leaf::U128,
-        Format::F32 => Leaf::F32,
-        Format::F64 => Leaf::F64,
-        Format::Char => Leaf::Char,
-        Format::String => Leaf::String,
-        Format::Bytes => Leaf::Bytes,
-    };
-    Step::Leaf(leaf)
+    match format {
+        Format::Option(of) => Step::Option(inner(of)),
+        Format::Seq(of) => Step::Seq(inner(of)),
+        Format::Array { of, len } => Step::Array { of: inner(of), len: *len },
+        Format::Map { key, value } => Step::Map(Box::new((step(key, numbers), step(value, numbers)))),
+        Format::Tuple(parts) => Step::Tuple(parts.iter().map(|of| step(of, numbers)).collect()),
+        Format::Type(name) => Step::Type(numbers.get(name.as_str()).copied().unwrap_or(usize::MAX)),
+        leaf => leaf.leaf().map_or(Step::Type(usize::MAX), Step::Leaf),
+    }
 }

@@ -22,8 +22,8 @@ pub(super) use self::runs::{Runs, Stopped};
 use super::EncodeError;
 use super::bincode::{self, Out};
 use super::checked::ShortText;
+use super::format::{Leaf, leaf_methods};
 use super::plan::Plan;
-use super::step::Leaf;
 
 /// Encodes into the beginning of `out` what follows the plan.
 #[inline]
@@ -115,24 +115,8 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
     type SerializeStruct = Members<'a, 'o, 'p>;
     type SerializeStructVariant = Members<'a, 'o, 'p>;
 
-    leaves! {
-        serialize_bool(bool) Bool;
-        serialize_i8(i8) I8;
-        serialize_i16(i16) I16;
-        serialize_i32(i32) I32;
-        serialize_i64(i64) I64;
-        serialize_i128(i128) I128;
-        serialize_u8(u8) U8;
-        serialize_u16(u16) U16;
-        serialize_u32(u32) U32;
-        serialize_u64(u64) U64;
-        serialize_u128(u128) U128;
-        serialize_f32(f32) F32;
-        serialize_f64(f64) F64;
-        serialize_char(char) Char;
-        serialize_str(&str) String;
-        serialize_bytes(&[u8]) Bytes;
-    }
+    leaf_methods!(leaves);
+    leaves! { serialize_bytes(&[u8]) Bytes; }
 
     #[inline(always)]
     fn serialize_none(self) -> Result<State, Stopped> {

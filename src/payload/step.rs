@@ -1,5 +1,7 @@
 //! The parts of a plan.
 
+use super::format::Leaf;
+
 /// What one value has to be.
 #[derive(Debug)]
 pub(super) enum Step {
@@ -15,28 +17,6 @@ pub(super) enum Step {
     },
     /// A named type; one beyond the last fits no value.
     Type(usize),
-}
-
-/// A value without parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Leaf {
-    Unit,
-    Bool,
-    I8,
-    I16,
-    I32,
-    I64,
-    I128,
-    U8,
-    U16,
-    U32,
-    U64,
-    U128,
-    F32,
-    F64,
-    Char,
-    String,
-    Bytes,
 }
 
 /// A named type.

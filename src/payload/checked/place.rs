@@ -1,14 +1,15 @@
 //! A place in a value, and what the schema has there.
 
 use std::cell::{Cell, RefCell};
-use std::fmt::{self, Display};
+use std::fmt;
 
 use serde::ser::Error;
 
 use super::super::EncodeError;
+use super::super::format::Leaf;
 use super::super::guard::elements_max;
 use super::super::plan::Plan;
-use super::super::step::{Leaf, ShapePlan, Step, TypePlan};
+use super::super::step::{ShapePlan, Step, TypePlan};
 use crate::limits;
 
 /// One value on its way into its bytes.
@@ -305,12 +306,6 @@ impl<'p> Place<'p> {
             (Step::Type(_), None) => "nothing",
         };
         self.check.differs(format_args!("it writes {written} where {expected} is read"))
-    }
-}
-
-impl Display for Leaf {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}", format!("{self:?}").to_ascii_lowercase())
     }
 }
 

@@ -4,7 +4,8 @@ use std::fmt::{self, Display};
 
 use serde::ser::Error;
 
-use super::super::step::{Leaf, ShapePlan, Step, TypePlan};
+use super::super::format::Leaf;
+use super::super::step::{ShapePlan, Step, TypePlan};
 use crate::limits;
 
 /// Elements from which on those of an array are checked one by one, not all in one hash.

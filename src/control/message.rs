@@ -8,9 +8,9 @@ use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
 pub(crate) use super::attachment::AttachmentId;
+use super::bytes::Bytes;
 use super::error::{ControlError, RefuseReason};
 use super::notices::{Heard, Listen, Notices};
-pub(crate) use super::schema::SchemaJson;
 use super::text::Text;
 use crate::id::{Delivery, Epoch, Kind, KindOptions, NodeName, Sequence, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
@@ -345,6 +345,9 @@ impl<'de> Visitor<'de> for PageVisitor {
         Ok(Page(entries))
     }
 }
+
+/// A schema in its JSON form.
+pub(crate) type SchemaJson = Bytes<{ limits::SCHEMA_LEN_MAX }>;
 
 /// Asks for a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

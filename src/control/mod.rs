@@ -43,13 +43,13 @@
 //! [`ATTACHMENTS_PER_SESSION_MAX`]: crate::limits::ATTACHMENTS_PER_SESSION_MAX
 
 mod attachment;
+mod bytes;
 mod client;
 mod codec;
 mod error;
 mod frame;
 mod message;
 mod notices;
-mod schema;
 mod server;
 mod text;
 

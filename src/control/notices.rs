@@ -1,11 +1,9 @@
 //! What the two ends of a session say about notices: who wants them, where they can be heard, and who hears them.
 
-use std::fmt;
-
-use serde::de::{Error, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 use super::attachment::AttachmentId;
+use super::bytes::Bytes;
 use crate::limits;
 
 /// Asks to be told of what the topic publishes. Sent at most once for an attachment.
@@ -56,49 +54,5 @@ pub(crate) struct Heard {
     pub(crate) is_multicast_heard: bool,
 }
 
-/// A fabric's own words for one end of a channel, at most [`CHANNEL_TICKET_LEN_MAX`](limits::CHANNEL_TICKET_LEN_MAX) bytes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ticket(Vec<u8>);
-
-impl Ticket {
-    /// The ticket of these bytes, cut to what it may have: a fabric never gives more.
-    pub(crate) fn new(bytes: &[u8]) -> Self {
-        let (bytes, _) = bytes.split_at(bytes.len().min(limits::CHANNEL_TICKET_LEN_MAX));
-        Self(bytes.to_vec())
-    }
-
-    /// The bytes.
-    pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl Serialize for Ticket {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Ticket {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_byte_buf(TicketVisitor)
-    }
-}
-
-/// Reads a ticket in one piece.
-struct TicketVisitor;
-
-impl Visitor<'_> for TicketVisitor {
-    type Value = Ticket;
-
-    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "at most {} bytes of ticket", limits::CHANNEL_TICKET_LEN_MAX)
-    }
-
-    fn visit_byte_buf<E: Error>(self, bytes: Vec<u8>) -> Result<Ticket, E> {
-        if bytes.len() > limits::CHANNEL_TICKET_LEN_MAX {
-            return Err(E::invalid_length(bytes.len(), &self));
-        }
-        Ok(Ticket(bytes))
-    }
-}
+/// A fabric's own words for one end of a channel. A fabric never gives more.
+pub(crate) type Ticket = Bytes<{ limits::CHANNEL_TICKET_LEN_MAX }>;

@@ -4,8 +4,7 @@ use crate::layout::GeometryError;
 use crate::limits;
 use crate::memory::MemoryError;
 use crate::payload::{EncodeError, SchemaError};
-use crate::repository::log::RecordTooLong;
-use crate::repository::state::ValueTooLong;
+use crate::repository::TooLong;
 
 /// Why a value was not published. The newest value of the topic stays what it was.
 #[derive(Debug, thiserror::Error)]
@@ -40,14 +39,8 @@ impl PublishError {
     }
 }
 
-impl From<RecordTooLong> for PublishError {
-    fn from(RecordTooLong { len, max }: RecordTooLong) -> Self {
-        Self::TooLong { len, max }
-    }
-}
-
-impl From<ValueTooLong> for PublishError {
-    fn from(ValueTooLong { len, max }: ValueTooLong) -> Self {
+impl From<TooLong> for PublishError {
+    fn from(TooLong { len, max }: TooLong) -> Self {
         Self::TooLong { len, max }
     }
 }

@@ -104,11 +104,11 @@ pub(crate) fn every_message() -> Vec<Message> {
 
 pub(crate) fn channel() -> NoticeChannel {
     let key = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
-    NoticeChannel { channel: 0xC4, key, ticket: Ticket::new(&[0xAA, 0xBB, 0xCC]) }
+    NoticeChannel { channel: 0xC4, key, ticket: Ticket::cut(&[0xAA, 0xBB, 0xCC]) }
 }
 
 pub(crate) fn heard(is_multicast_heard: bool) -> Heard {
-    Heard { return_ticket: Ticket::new(&[0xAA, 0xBB, 0xCC]), is_multicast_heard }
+    Heard { return_ticket: Ticket::cut(&[0xAA, 0xBB, 0xCC]), is_multicast_heard }
 }
 
 /// Any message. Attachments have few numbers, so that messages meet the attachments of others.
@@ -172,7 +172,7 @@ pub(crate) fn any_way() -> impl Strategy<Value = NoticesBy> {
 
 fn any_ticket() -> impl Strategy<Value = Ticket> {
     proptest::collection::vec(any::<u8>(), 0..=limits::CHANNEL_TICKET_LEN_MAX)
-        .prop_map(|bytes| Ticket::new(&bytes))
+        .prop_map(|bytes| Ticket::cut(&bytes))
 }
 
 /// A hello as a dialling peer says it, or as the tests' server answers it.

@@ -127,7 +127,7 @@ impl Served {
             let text = format!("the topic's values are {} ({})", schema.type_name(), schema.encoding());
             return Err(Objection::new(RefuseReason::SchemaMismatch, text));
         }
-        let Ok(schema) = SchemaJson::new(schema.to_json()) else {
+        let Some(schema) = SchemaJson::new(schema.to_json()) else {
             return Err(Objection::new(
                 RefuseReason::NotPermitted,
                 "the topic's schema is too long to be sent",

@@ -77,7 +77,7 @@ impl Audience {
         let sender = serving.senders.of(channel, &attachment.topic)?;
         let listener = notices.listen(&sender)?;
         let (channel, key) = (sender.identity(), notices.key().bytes());
-        let ticket = Ticket::new(sender.ticket());
+        let ticket = Ticket::cut(sender.ticket());
         attachment.listener = Some(listener);
         self.sender = Some(sender);
         if !self.return_ticket.as_bytes().is_empty() {

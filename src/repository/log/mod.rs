@@ -12,7 +12,7 @@ pub use start::LogStart;
 
 pub(crate) use places::{end_between, head, next_end, place_behind, place_between, place_of};
 pub(crate) use reader::LogReader;
-pub(crate) use writer::{Appended, LogWriter, RecordTooLong};
+pub(crate) use writer::{Appended, LogWriter};
 
 /// The kind of a topic that holds records, of which every one counts.
 #[derive(Clone, Copy, Debug)]

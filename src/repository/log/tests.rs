@@ -9,7 +9,9 @@ use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::Geometry;
 use crate::layout::log::{LogGeometry, RING_OFFSET};
 use crate::memory::{Access, Protection, Region};
-use crate::repository::{Fetch, Finding, LossReason, Lost, ReadFailure, Reader, Taken, Verified, WriteOrder};
+use crate::repository::{
+    Fetch, Finding, LossReason, Lost, ReadFailure, Reader, Taken, TooLong, Verified, WriteOrder,
+};
 use crate::testkit::random::{Random, amount, each_seed};
 
 const TOPIC: TopicId = TopicId::new(7);
@@ -127,7 +129,7 @@ fn a_batch_of_more_than_half_of_the_ring_is_committed_in_parts() {
 #[test]
 fn a_record_beyond_the_declared_maximum_is_refused_and_changes_nothing() {
     let mut writer = writer(1 << 12, 50);
-    assert_eq!(writer.append(&[0; 51], 1), Err(RecordTooLong { len: 51, max: 50 }));
+    assert_eq!(writer.append(&[0; 51], 1), Err(TooLong { len: 51, max: 50 }));
     assert!(writer.commit(1).is_none());
     append(&mut writer, 3, 50);
     assert_eq!(drain(&mut reader(&writer, LogStart::Earliest), writer.region(), 50), (3, 0));

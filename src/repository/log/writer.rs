@@ -8,6 +8,7 @@ use crate::layout::log::{
     RING_OFFSET, SEGMENT_COUNT, frame_len,
 };
 use crate::memory::Region;
+use crate::repository::TooLong;
 use crate::sync::atomic::{Ordering, fence};
 
 /// Payloads up to this many bytes are laid out in private memory first, with their header, and copied in one go.
@@ -58,15 +59,6 @@ pub(crate) struct Appended {
     pub(crate) positions: [u64; 2],
     /// How many records they are.
     pub(crate) count: u64,
-}
-
-/// A record that is longer than the topic's declared maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RecordTooLong {
-    /// Its length, bytes.
-    pub(crate) len: usize,
-    /// The declared maximum, bytes.
-    pub(crate) max: usize,
 }
 
 impl LogWriter {
@@ -121,10 +113,10 @@ impl LogWriter {
 
     /// Appends a record.
     #[inline]
-    pub(crate) fn append(&mut self, payload: &[u8], now_ns: u64) -> Result<Sequence, RecordTooLong> {
+    pub(crate) fn append(&mut self, payload: &[u8], now_ns: u64) -> Result<Sequence, TooLong> {
         let (len, max) = (payload.len(), self.geometry.payload_len_max());
         if len > max {
-            return Err(RecordTooLong { len, max });
+            return Err(TooLong { len, max });
         }
         if len <= GATHER_LEN_MAX {
             self.room().split_at_mut(len).0.copy_from_slice(payload);

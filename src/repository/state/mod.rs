@@ -9,7 +9,7 @@ mod tests;
 
 pub(crate) use reader::StateReader;
 pub(crate) use staged::StagedValue;
-pub(crate) use writer::{Committed, StateWriter, ValueTooLong};
+pub(crate) use writer::{Committed, StateWriter};
 
 /// The kind of a topic that holds its newest value.
 #[derive(Clone, Copy, Debug)]

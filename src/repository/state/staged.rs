@@ -1,7 +1,8 @@
-use super::writer::{Committed, OpenSlot, StateWriter, ValueTooLong};
+use super::writer::{Committed, OpenSlot, StateWriter};
 use crate::checksum::Crc32;
 use crate::layout::WORD;
 use crate::layout::state::HEADER_LEN;
+use crate::repository::TooLong;
 
 /// Bytes checked and copied at a time, so that both passes find them in the nearest cache.
 const PIECE_LEN: usize = 16 * 1024;
@@ -41,9 +42,9 @@ impl StagedValue<'_> {
     }
 
     /// Appends bytes to the value. When they do not fit, none is appended.
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), ValueTooLong> {
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         if bytes.len() > self.room() {
-            return Err(ValueTooLong {
+            return Err(TooLong {
                 len: self.len + bytes.len(),
                 max: self.writer.geometry().payload_len_max(),
             });

@@ -13,7 +13,7 @@ use crate::layout::Geometry;
 use crate::layout::header::StaticHeader;
 use crate::layout::state::{SlotHeader, StateGeometry};
 use crate::memory::{Access, Protection, Region};
-use crate::repository::{Finding, ReadFailure, Reader as _, SubscriberStats, WriteOrder};
+use crate::repository::{Finding, ReadFailure, Reader as _, SubscriberStats, TooLong, WriteOrder};
 
 mod landing;
 
@@ -90,10 +90,10 @@ fn a_value_that_is_too_long_is_refused_and_nothing_changes() {
     let mut writer = writer(2, 100);
     let mut reader = reader(&writer);
     writer.publish(b"kept", 1, 0).unwrap();
-    assert_eq!(writer.publish(&[0; 101], 1, 0), Err(ValueTooLong { len: 101, max: 100 }));
+    assert_eq!(writer.publish(&[0; 101], 1, 0), Err(TooLong { len: 101, max: 100 }));
     let mut staged = writer.stage(1);
     staged.append(&[1; 60]).unwrap();
-    assert_eq!(staged.append(&[1; 41]), Err(ValueTooLong { len: 101, max: 100 }));
+    assert_eq!(staged.append(&[1; 41]), Err(TooLong { len: 101, max: 100 }));
     assert_eq!(staged.room(), 40);
     // Not committed: nothing is published.
     let region = Arc::clone(writer.region());

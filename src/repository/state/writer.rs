@@ -8,6 +8,7 @@ use crate::layout::state::{
 };
 use crate::layout::{ByteRange, LINE, WORD};
 use crate::memory::{Region, set_quad};
+use crate::repository::TooLong;
 use crate::sync::atomic::{Ordering, fence};
 
 /// Payloads up to this many bytes are laid out in private memory first, so that the checksum and the copy take
@@ -39,15 +40,6 @@ pub(crate) struct Committed {
     pub(crate) published_ns: u64,
     /// Bytes of the payload.
     pub(crate) payload_len: usize,
-}
-
-/// A value that is longer than the topic's declared maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ValueTooLong {
-    /// Its length, bytes, as far as it is known.
-    pub(crate) len: usize,
-    /// The declared maximum, bytes.
-    pub(crate) max: usize,
 }
 
 /// The slot of the value being written.
@@ -95,8 +87,8 @@ impl StateWriter {
         payload: &[u8],
         encoding: u16,
         now_ns: u64,
-    ) -> Result<Committed, ValueTooLong> {
-        let too_long = ValueTooLong { len: payload.len(), max: self.geometry.payload_len_max() };
+    ) -> Result<Committed, TooLong> {
+        let too_long = TooLong { len: payload.len(), max: self.geometry.payload_len_max() };
         if payload.len() > too_long.max {
             return Err(too_long);
         }

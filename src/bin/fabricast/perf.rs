@@ -6,6 +6,7 @@ mod drain;
 mod echo;
 mod follow;
 mod line;
+mod measurement;
 mod pattern;
 mod ping;
 mod probe;

@@ -3,7 +3,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use fabricast::measure::Ring;
-use fabricast::{Address, LogSubscriber, Raw, ReceiveError, Sequence, SubscriberStats};
+use fabricast::{Address, LogSubscriber, Raw, ReceiveError, Sequence};
 use rustix::process::Signal;
 
 use super::super::failure::{Exit, Failure};
@@ -43,7 +43,7 @@ pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) ->
     let subscriber = builder.at(Sequence::NONE.next()).open().map_err(Failure::from)?;
     let mut drain = Drain { ring, reader, shape, subscriber, seen: Seen::default() };
     drain.obey()?;
-    writeln!(std::io::stdout(), "{}", serde_json::to_string(&drain.seen())?)?;
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&drain.seen.with(drain.subscriber.stats()))?)?;
     Ok(Exit::Done)
 }
 
@@ -136,10 +136,5 @@ impl Drain {
             ring.control().set_progress(*reader, newest);
             unshown = 0;
         }
-    }
-
-    fn seen(&self) -> Seen {
-        let SubscriberStats { lapped, rejected, .. } = self.subscriber.stats();
-        Seen { lost: lapped, rejected: self.seen.rejected + rejected, ..self.seen }
     }
 }

@@ -3,9 +3,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use fabricast::measure::Floor;
-use fabricast::{
-    Listener, Node, Raw, ReceiveError, Sequence, StatePublisher, StateSubscriber, SubscriberStats,
-};
+use fabricast::{Listener, Node, Raw, ReceiveError, Sequence, StatePublisher, StateSubscriber};
 use rustix::process::Signal;
 
 use super::super::failure::Exit;
@@ -101,7 +99,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
         return Ok(Exit::Done);
     };
     echo.obey(&floor)?;
-    writeln!(std::io::stdout(), "{}", serde_json::to_string(&echo.seen())?)?;
+    writeln!(std::io::stdout(), "{}", serde_json::to_string(&echo.seen.with(echo.subscriber.stats()))?)?;
     Ok(Exit::Done)
 }
 
@@ -202,10 +200,12 @@ impl Echo {
             match self.manner.receive(&mut self.subscriber, self.len) {
                 Ok(Some((_, marked))) => {
                     match marked {
-                        Some(number) => mark(&mut self.value, number),
+                        Some(number) => {
+                            mark(&mut self.value, number);
+                            self.seen.verified += 1;
+                        }
                         None => self.seen.rejected += 1,
                     }
-                    self.seen.verified += 1;
                     let bytes: &[u8] = bytemuck::cast_slice(&self.value);
                     self.publisher.publish(bytes.split_at(self.len).0)?;
                 }
@@ -218,17 +218,6 @@ impl Echo {
                 Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => return Ok(true),
                 Err(error) => return Err(error.into()),
             }
-        }
-    }
-
-    fn seen(&self) -> Seen {
-        let SubscriberStats { torn_retries, conflated, cut_off, rejected, .. } = self.subscriber.stats();
-        let rejected = self.seen.rejected + rejected;
-        Seen {
-            verified: self.seen.verified - self.seen.rejected,
-            torn_retries,
-            lost: conflated + cut_off,
-            rejected,
         }
     }
 }

@@ -1,22 +1,20 @@
 use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::process::Command;
-use std::time::Duration;
 
 use fabricast::measure::Control;
-use fabricast::{Address, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
+use fabricast::{Address, Raw, ReceiveError, StatePublisher, StateSubscriber};
 use rustix::process::Signal;
 
-use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::setting::{ATTACH_PATIENCE, Setting};
 use super::arguments::{Arguments, Mode};
-use super::cpus::Cpus;
 use super::echo::Manner;
 use super::line::Seen;
+use super::measurement::Measurement;
 use super::process::{Phase, Process};
-use super::trouble::{Trouble, wait};
+use super::trouble::Trouble;
 
 /// The processes that subscribe besides the one that answers. Ended when dropped.
 pub(super) struct Followers {
@@ -63,18 +61,17 @@ fn watch(
             Err(error) => return Err(Failure::from(error).into()),
         }
     }
-    let SubscriberStats { torn_retries, conflated, cut_off, rejected, .. } = subscriber.stats();
-    Ok(Seen { torn_retries, lost: conflated + cut_off, rejected: seen.rejected + rejected, ..seen })
+    Ok(seen.with(subscriber.stats()))
 }
 
 impl Followers {
     /// Starts as many as the arguments say, to subscribe to the node that measures at this address.
     pub(super) fn start(
-        arguments: &Arguments,
-        setting: &Setting,
-        cpus: &Cpus,
-        (size, measuring): (u32, &Address),
+        measurement: &Measurement<'_>,
+        size: u32,
+        measuring: &Address,
     ) -> Result<Self, Trouble> {
+        let Measurement { arguments, setting, cpus, .. } = measurement;
         let control = Control::create(0)?;
         let start_one = || {
             let mut command = Command::new(std::env::current_exe()?);
@@ -98,18 +95,12 @@ impl Followers {
     pub(super) fn join(
         &mut self,
         publisher: &StatePublisher<Raw>,
-        interrupt: &Interrupt,
-        deadline: Deadline,
+        measurement: &Measurement<'_>,
     ) -> Result<(), Trouble> {
-        let more = u64::try_from(self.processes.len())?;
-        while publisher.pull_subscribers() + publisher.push_subscribers() <= more {
-            if deadline.is_over() {
-                return Err("not all subscribing processes subscribe: give them more time with --wait".into());
-            }
-            self.processes.iter_mut().try_for_each(Process::check)?;
-            wait(interrupt, Duration::from_millis(1))?;
-        }
-        Ok(())
+        let all = u64::try_from(self.processes.len())? + 1;
+        let subscribers = || publisher.pull_subscribers() + publisher.push_subscribers();
+        let check = || self.processes.iter_mut().try_for_each(Process::check);
+        measurement.await_subscribers(all, subscribers, "subscribing", check)
     }
 
     /// Ends them, and takes what they have seen.

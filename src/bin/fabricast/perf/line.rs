@@ -1,3 +1,4 @@
+use fabricast::SubscriberStats;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,14 @@ pub(super) struct Seen {
     pub(super) torn_retries: u64,
     pub(super) lost: u64,
     pub(super) rejected: u64,
+}
+
+impl Seen {
+    /// The same with what the subscriber has counted.
+    pub(super) fn with(self, stats: SubscriberStats) -> Self {
+        let SubscriberStats { torn_retries, conflated, lapped, cut_off, rejected, .. } = stats;
+        Self { torn_retries, lost: conflated + lapped + cut_off, rejected: self.rejected + rejected, ..self }
+    }
 }
 
 impl std::ops::Add for Seen {

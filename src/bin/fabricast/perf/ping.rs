@@ -1,9 +1,8 @@
-use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
 use fabricast::measure::Floor;
-use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscriber, SubscriberStats};
+use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscriber};
 
 use super::super::clock::{Deadline, now};
 use super::super::failure::{Exit, Failure};
@@ -11,10 +10,10 @@ use super::super::interrupt::Interrupt;
 use super::super::output::count;
 use super::super::setting::Setting;
 use super::arguments::{Arguments, FabricName, Mode};
-use super::cpus::Cpus;
 use super::echo::{Manner, PONG};
 use super::follow::Followers;
 use super::line::{Durations, Line, Seen};
+use super::measurement::Measurement;
 use super::pattern::mark;
 use super::probe::{Patience, Probe, nanoseconds};
 use super::process::{Phase, Process};
@@ -52,49 +51,22 @@ struct Answering<'a> {
     probe: Probe,
 }
 
-/// What all sizes have in common.
-struct Measurement<'a> {
-    arguments: &'a Arguments,
-    setting: &'a Setting,
-    cpus: Cpus,
-    interrupt: Interrupt,
-}
+/// Round trips of all sizes.
+struct Pings<'a>(Measurement<'a>);
 
 /// Measures, prints a line a size, and says by the exit code whether every value was right.
 pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
-    let cpus = arguments.cpus.settled()?;
-    if arguments.connect.is_none() {
-        // To see whether the other process will be able to.
-        cpus.pin_answering()?;
-    }
-    cpus.pin_measuring()?;
-    let measurement = Measurement { arguments, setting, cpus, interrupt: Interrupt::install()? };
-    let mut heading = (!arguments.json).then(|| Line::heading("round trips"));
-    let mut right = true;
-    for (index, size) in arguments.size.iter().enumerate() {
-        let lines = match &arguments.connect {
-            Some(address) => vec![measurement.connected(*size, address)?],
-            None => measurement.started(*size, &format!("perf-{}-{index}", std::process::id()))?,
-        };
-        if measurement.interrupt.came() {
-            return Ok(Exit::Done);
-        }
-        if let Some(heading) = heading.take() {
-            writeln!(std::io::stdout(), "{heading}")?;
-        }
-        for line in lines {
-            right &= line.rejected.unwrap_or(0) == 0;
-            let text = if arguments.json { serde_json::to_string(&line)? } else { line.text() };
-            writeln!(std::io::stdout(), "{text}")?;
-        }
-    }
-    if !right {
-        return Err(Failure::new(Exit::No, "some values were not what was published: see `rejected`").into());
-    }
-    Ok(Exit::Done)
+    let pings = Pings(Measurement::begin(arguments, setting)?);
+    let lines = |size: &u32, name: &str| match &arguments.connect {
+        Some(address) => Ok(vec![pings.connected(*size, address)?]),
+        None => pings.started(*size, name),
+    };
+    let is_right = |line: &Line| line.rejected.unwrap_or(0) == 0;
+    let wrong = "some values were not what was published: see `rejected`";
+    pings.0.print("round trips", &arguments.size, lines, (is_right, wrong))
 }
 
-impl Measurement<'_> {
+impl Pings<'_> {
     /// Measures one size against a process that somebody else has started.
     fn connected(&self, size: u32, address: &Address) -> Result<Line, Trouble> {
         // So that its name can be told, and is another one for each process that answers.
@@ -108,23 +80,22 @@ impl Measurement<'_> {
         let followers = self.start_followers(size, fabric, &ping)?;
         ping.warm_up()?;
         let mut durations = Durations::new();
-        let Arguments { iterations, seconds, .. } = *self.arguments;
-        timed(&mut durations, (iterations, seconds), &self.interrupt, || ping.round_trip())?;
-        let mut line = durations.line(self.arguments.mode.name(), size);
-        self.complete(&mut line, fabric, ping.seen() + followers.end(&self.interrupt)?);
-        line.connect = Some(address.to_string());
-        Ok(line)
+        let Arguments { iterations, seconds, .. } = *self.0.arguments;
+        timed(&mut durations, (iterations, seconds), &self.0.interrupt, || ping.round_trip())?;
+        let line = durations.line(self.0.arguments.mode.name(), size);
+        let line = self.complete(line, fabric, ping.seen() + followers.end(&self.0.interrupt)?);
+        Ok(Line { connect: Some(address.to_string()), ..line })
     }
 
     /// Measures one size against a process that this one starts.
     fn started(&self, size: u32, name: &str) -> Result<Vec<Line>, Trouble> {
-        let published = self.publish(size, &format!("{name}.ping"), self.arguments.fabric)?;
+        let published = self.publish(size, &format!("{name}.ping"), self.0.arguments.fabric)?;
         let mut answering = self.start(size, name)?;
         match self.taken_in_turns(size, published, &mut answering) {
             Ok((mut lines, seen)) => {
-                let other = answering.end()?;
-                let fabric = self.arguments.fabric;
-                lines.last_mut().into_iter().for_each(|line| self.complete(line, fabric, seen + other));
+                let seen = seen + answering.end()?;
+                let line = lines.pop().map(|line| self.complete(line, self.0.arguments.fabric, seen));
+                lines.extend(line);
                 Ok(lines)
             }
             Err(trouble) => Err(answering.process.explain(trouble)),
@@ -141,73 +112,59 @@ impl Measurement<'_> {
         let address = answering.process.line()?.parse()?;
         let mut ping = self.subscribe(size, &address, published, Some(&mut answering.process))?;
         answering.probe_before()?;
-        let followers = self.start_followers(size, self.arguments.fabric, &ping)?;
+        let followers = self.start_followers(size, self.0.arguments.fabric, &ping)?;
         let (mut floor, mut delivery) = (Durations::new(), Durations::new());
-        let Arguments { iterations, seconds, .. } = *self.arguments;
+        let Arguments { iterations, seconds, .. } = *self.0.arguments;
         let turns = iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
         for turn in 0..turns {
             // As many in all as were asked for.
             let share = iterations.map(|all| all * (turn + 1) / turns - all * turn / turns);
             let extent = (share, seconds / count(turns));
-            if self.arguments.floor {
+            if self.0.arguments.floor {
                 answering.floor.control().set_phase(Phase::Floor.number());
                 let mut answer = vec![0; ping.value.len()];
                 (0..WARM_UP).try_for_each(|_| answering.round_trip(&mut ping.value, &mut answer))?;
-                timed(&mut floor, extent, &self.interrupt, || {
+                timed(&mut floor, extent, &self.0.interrupt, || {
                     answering.round_trip(&mut ping.value, &mut answer)
                 })?;
             }
             answering.floor.control().set_phase(Phase::Deliver.number());
             ping.warm_up()?;
-            timed(&mut delivery, extent, &self.interrupt, || ping.round_trip())?;
+            timed(&mut delivery, extent, &self.0.interrupt, || ping.round_trip())?;
         }
-        let seen = followers.end(&self.interrupt)? + ping.seen();
+        let seen = followers.end(&self.0.interrupt)? + ping.seen();
         let placement = answering.probe_after()?;
-        let mut lines = vec![delivery.line(self.arguments.mode.name(), size)];
-        if self.arguments.floor {
+        let mut lines = vec![delivery.line(self.0.arguments.mode.name(), size)];
+        if self.0.arguments.floor {
             lines.insert(0, floor.line("floor", size));
         }
         lines.iter_mut().for_each(|line| line.placement = Some(placement));
         Ok((lines, seen))
     }
 
-    /// Adds to the line of a delivery what all ends have counted.
-    fn complete(&self, line: &mut Line, fabric: FabricName, seen: Seen) {
-        let Seen { verified, torn_retries, lost, rejected } = seen;
-        line.fabric = fabric.name();
-        if fabric == FabricName::Verbs {
-            line.connect = Some(self.setting.connect_name());
-        }
-        line.subscribers = self.arguments.subscribers;
-        line.torn_retries = Some(torn_retries);
-        line.lost = Some(lost);
-        line.rejected = Some(rejected);
-        line.verified = Some(verified);
+    /// The line of a delivery with what all ends have counted.
+    fn complete(&self, line: Line, fabric: FabricName, seen: Seen) -> Line {
+        Line { torn_retries: Some(seen.torn_retries), ..self.0.complete(line, fabric, seen) }
     }
 
     /// Starts the process that answers.
     fn start(&self, size: u32, name: &str) -> Result<Answering<'_>, Trouble> {
         let floor = Floor::create(size as usize)?;
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(self.setting.as_arguments());
-        command.args(["perf", self.arguments.mode.name(), "--serve", "--node", name]);
-        command.args(["--floor-len", &size.to_string(), "--slots", &self.arguments.slots.to_string()]);
-        command.args(["--cpus", &self.cpus.to_string(), "--fabric", self.arguments.fabric.name()]);
+        command.args(self.0.setting.as_arguments());
+        command.args(["perf", self.0.arguments.mode.name(), "--serve", "--node", name]);
+        command.args(["--floor-len", &size.to_string(), "--slots", &self.0.arguments.slots.to_string()]);
+        command.args(["--cpus", &self.0.cpus.to_string(), "--fabric", self.0.arguments.fabric.name()]);
         let process = Process::start("answering", command, floor.control().file()?)?;
-        Ok(Answering { interrupt: &self.interrupt, process, floor, stamp: 0, probe: Probe::default() })
+        Ok(Answering { interrupt: &self.0.interrupt, process, floor, stamp: 0, probe: Probe::default() })
     }
 
     /// Starts the processes that read along, and waits until they do.
     fn start_followers(&self, size: u32, fabric: FabricName, ping: &Ping<'_>) -> Result<Followers, Trouble> {
         let measuring = fabric.address(&ping.node)?;
-        let mut followers = Followers::start(self.arguments, self.setting, &self.cpus, (size, &measuring))?;
-        followers.join(&ping.publisher, &self.interrupt, self.deadline())?;
+        let mut followers = Followers::start(&self.0, size, &measuring)?;
+        followers.join(&ping.publisher, &self.0)?;
         Ok(followers)
-    }
-
-    /// Until when other processes are waited for.
-    fn deadline(&self) -> Deadline {
-        Deadline::after(Duration::from_secs_f64(self.arguments.wait))
     }
 
     /// Publishes for the answering node, to be dialled, and for those that read along.
@@ -217,8 +174,9 @@ impl Measurement<'_> {
         name: &str,
         fabric: FabricName,
     ) -> Result<(Node, StatePublisher<Raw>), Trouble> {
-        let node = self.setting.named_node(name, fabric.rdma().as_ref())?;
-        let publisher = node.state_publisher::<Raw>(self.arguments.mode.name()).slots(self.arguments.slots);
+        let node = self.0.setting.named_node(name, fabric.rdma().as_ref())?;
+        let publisher =
+            node.state_publisher::<Raw>(self.0.arguments.mode.name()).slots(self.0.arguments.slots);
         let publisher = publisher.payload_len_max(size as usize).open().map_err(Failure::from)?;
         Ok((node, publisher))
     }
@@ -231,7 +189,7 @@ impl Measurement<'_> {
         (node, publisher): (Node, StatePublisher<Raw>),
         mut process: Option<&mut Process>,
     ) -> Result<Ping<'_>, Trouble> {
-        let (mode, len, interrupt) = (self.arguments.mode, size as usize, &self.interrupt);
+        let (mode, len, interrupt) = (self.0.arguments.mode, size as usize, &self.0.interrupt);
         let mut go_on = |error: Failure, deadline: Deadline| {
             if deadline.is_over() {
                 return Err(Trouble::from(error));
@@ -240,7 +198,7 @@ impl Measurement<'_> {
             process.as_mut().map_or(Ok(()), |process| process.check())
         };
         let target = format!("{address}/{PONG}");
-        let (to_dial, mut to_answer) = (self.deadline(), None);
+        let (to_dial, mut to_answer) = (self.0.deadline(), None);
         let subscriber = loop {
             // The node that was dialled may have given up on what it was granted, and waits to be dialled again.
             if publisher.pull_subscribers() + publisher.push_subscribers() == 0
@@ -250,7 +208,7 @@ impl Measurement<'_> {
                 continue;
             }
             // It has as long to answer as it had to be dialled.
-            let to_answer = *to_answer.get_or_insert_with(|| self.deadline());
+            let to_answer = *to_answer.get_or_insert_with(|| self.0.deadline());
             let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
             let builder = if mode == Mode::Notify { builder.notices() } else { builder };
             match builder.region_len_max(usize::MAX).timeout(ATTEMPT).open() {
@@ -289,8 +247,10 @@ impl Ping<'_> {
         loop {
             match self.manner.receive(&mut self.subscriber, self.len) {
                 Ok(Some((_, marked))) => {
-                    self.seen.verified += 1;
-                    self.seen.rejected += u64::from(marked != Some(self.number));
+                    match marked == Some(self.number) {
+                        true => self.seen.verified += 1,
+                        false => self.seen.rejected += 1,
+                    }
                     return Ok(());
                 }
                 Ok(None) if self.manner == Manner::Waiting => patience.wait(self.interrupt)?,
@@ -302,9 +262,7 @@ impl Ping<'_> {
 
     /// What this end has counted.
     fn seen(&self) -> Seen {
-        let SubscriberStats { torn_retries, conflated, cut_off, rejected, .. } = self.subscriber.stats();
-        let verified = self.seen.verified - self.seen.rejected;
-        Seen { verified, torn_retries, lost: conflated + cut_off, rejected: rejected + self.seen.rejected }
+        self.seen.with(self.subscriber.stats())
     }
 }
 

@@ -1,25 +1,24 @@
 use std::hint::black_box;
-use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
 use fabricast::measure::Ring;
 use fabricast::{Address, LogPublisher, Node, Raw};
 
-use super::super::clock::{Deadline, now};
+use super::super::clock::now;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::output::count;
 use super::super::setting::Setting;
 use super::arguments::{Arguments, FabricName};
-use super::cpus::Cpus;
 use super::line::{Line, Seen};
+use super::measurement::Measurement;
 use super::pattern::mark;
 use super::probe::{Patience, Probe};
 use super::process::{Phase, Process};
 use super::records::{Receivers, Shape, TOPIC};
 use super::remote::Remote;
-use super::trouble::{Trouble, wait};
+use super::trouble::Trouble;
 use super::{drain, pattern, remote};
 
 /// Turns in which floor and delivery are measured, one after the other.
@@ -31,13 +30,8 @@ const MEMCPY_LEN: usize = 1 << 20;
 /// Addresses that are equal up to this look equal to a processor at first.
 const PAGE: usize = 4096;
 
-/// What all sizes have in common.
-struct Measurement<'a> {
-    arguments: &'a Arguments,
-    setting: &'a Setting,
-    cpus: Cpus,
-    interrupt: Interrupt,
-}
+/// Streams of all sizes.
+struct Streams<'a>(Measurement<'a>);
 
 /// A stream of one size, and the processes that receive it.
 struct Stream<'a> {
@@ -109,40 +103,17 @@ fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
         let sentence = "perf stream --connect measures one subscriber: leave --subscribers out";
         return Err(Failure::usage(sentence).into());
     }
-    let cpus = arguments.cpus.settled()?;
-    if arguments.connect.is_none() {
-        // To see whether the other process will be able to.
-        cpus.pin_answering()?;
-    }
-    cpus.pin_measuring()?;
-    let measurement = Measurement { arguments, setting, cpus, interrupt: Interrupt::install()? };
-    let mut heading = (!arguments.json).then(|| Line::heading("records"));
-    let mut wrong = false;
-    for (index, shape) in shapes.into_iter().enumerate() {
-        let lines = match &arguments.connect {
-            Some(address) => vec![measurement.connected(shape, address)?],
-            None => measurement.started(shape, &format!("perf-{}-{index}", std::process::id()))?,
-        };
-        if measurement.interrupt.came() {
-            return Ok(Exit::Done);
-        }
-        if let Some(heading) = heading.take() {
-            writeln!(std::io::stdout(), "{heading}")?;
-        }
-        for line in lines {
-            wrong |= !is_right(&line, arguments.stream.lossy);
-            let text = if arguments.json { serde_json::to_string(&line)? } else { line.text() };
-            writeln!(std::io::stdout(), "{text}")?;
-        }
-    }
-    if wrong {
-        let sentence = "some records were not what was published: see `rejected`, `lost` and `verified`";
-        return Err(Failure::new(Exit::No, sentence).into());
-    }
-    Ok(Exit::Done)
+    let streams = Streams(Measurement::begin(arguments, setting)?);
+    let lines = |shape: Shape, name: &str| match &arguments.connect {
+        Some(address) => Ok(vec![streams.connected(shape, address)?]),
+        None => streams.started(shape, name),
+    };
+    let is_right = |line: &Line| is_right(line, arguments.stream.lossy);
+    let wrong = "some records were not what was published: see `rejected`, `lost` and `verified`";
+    streams.0.print("records", shapes, lines, (is_right, wrong))
 }
 
-impl Measurement<'_> {
+impl Streams<'_> {
     /// Measures one size against a process that somebody else has started.
     fn connected(&self, shape: Shape, address: &Address) -> Result<Line, Trouble> {
         // So that its name can be told, and is another one for each process that receives.
@@ -150,44 +121,29 @@ impl Measurement<'_> {
             Some(name) => format!("{name}.stream"),
             None => format!("perf-{}.stream", std::process::id()),
         };
-        let (fabric, delivery) = (FabricName::of(address), self.arguments.stream.delivery());
-        let node = self.setting.named_node(&name, fabric.rdma().as_ref())?;
+        let (fabric, delivery) = (FabricName::of(address), self.0.arguments.stream.delivery());
+        let node = self.0.setting.named_node(&name, fabric.rdma().as_ref())?;
         let mut records = self.publish(shape, &node, remote::topic(delivery))?;
-        let deadline = Deadline::after(Duration::from_secs_f64(self.arguments.wait));
         let between = (&node, &records.publisher);
-        let mut remote = Remote::dial(between, (address, delivery), deadline, &self.interrupt)?;
-        let Arguments { iterations, seconds, .. } = *self.arguments;
+        let mut remote = Remote::dial(between, (address, delivery), self.0.deadline(), &self.0.interrupt)?;
+        let Arguments { iterations, seconds, .. } = *self.0.arguments;
         let rate = records.deliver((iterations, Duration::from_secs_f64(seconds)), &mut remote)?;
         let line = rate.line("stream", shape.size);
-        Ok(Line { connect: Some(address.to_string()), ..self.complete(line, fabric, remote.seen()) })
-    }
-
-    /// Adds to the line of a delivery what those have counted who received it.
-    fn complete(&self, line: Line, fabric: FabricName, seen: Seen) -> Line {
-        let Seen { verified, lost, rejected, .. } = seen;
-        Line {
-            fabric: fabric.name(),
-            connect: (fabric == FabricName::Verbs).then(|| self.setting.connect_name()),
-            subscribers: self.arguments.subscribers,
-            verified: Some(verified),
-            lost: Some(lost),
-            rejected: Some(rejected),
-            ..line
-        }
+        Ok(Line { connect: Some(address.to_string()), ..self.0.complete(line, fabric, remote.seen()) })
     }
 
     /// Measures one size between processes that it starts: its lines, that of the delivery last.
     fn started(&self, shape: Shape, name: &str) -> Result<Vec<Line>, Trouble> {
-        let fabric = self.arguments.fabric;
-        let node = self.setting.named_node(name, fabric.rdma().as_ref())?;
+        let fabric = self.0.arguments.fabric;
+        let node = self.0.setting.named_node(name, fabric.rdma().as_ref())?;
         let mut stream = self.start(shape, &node, &fabric.address(&node)?)?;
         let (rates, placement) = match stream.taken_in_turns() {
             Ok(turns) => turns,
             Err(trouble) => return Err(stream.explain(trouble)),
         };
-        let line = self.complete(rates.delivered.line("stream", shape.size), fabric, stream.end()?);
+        let line = self.0.complete(rates.delivered.line("stream", shape.size), fabric, stream.end()?);
         let mut lines = Vec::new();
-        if self.arguments.floor {
+        if self.0.arguments.floor {
             let floors = [("memcpy", memcpy(shape.len)), ("floor", rates.bare), ("checked", rates.checked)];
             lines.extend(floors.map(|(mode, rate)| rate.line(mode, shape.size)));
         }
@@ -201,13 +157,13 @@ impl Measurement<'_> {
         let ring = Ring::create(shape.len, shape.capacity)?;
         let records = self.publish(shape, node, TOPIC)?;
         // A process may run where the one that starts it may.
-        self.cpus.unpin()?;
+        self.0.cpus.unpin()?;
         let start = |reader| self.start_reader(shape, reader, (address, &ring));
         let first = start(0)?;
-        let others = (1..self.arguments.subscribers).map(start).collect::<Result<_, _>>()?;
-        self.cpus.pin_measuring()?;
-        let started = Started { interrupt: &self.interrupt, ring, first, others };
-        let mut stream = Stream { measurement: self, records, probe: Probe::default(), started };
+        let others = (1..self.0.arguments.subscribers).map(start).collect::<Result<_, _>>()?;
+        self.0.cpus.pin_measuring()?;
+        let started = Started { interrupt: &self.0.interrupt, ring, first, others };
+        let mut stream = Stream { measurement: &self.0, records, probe: Probe::default(), started };
         match stream.join() {
             Ok(()) => Ok(stream),
             Err(trouble) => Err(stream.explain(trouble)),
@@ -219,7 +175,7 @@ impl Measurement<'_> {
         let builder = node.log_publisher::<Raw>(topic).capacity(shape.capacity);
         let publisher = builder.payload_len_max(shape.len).open().map_err(Failure::from)?;
         let batch = vec![0; pattern::words(shape.len) * shape.batch];
-        let (interrupt, is_lossy) = (&self.interrupt, self.arguments.stream.lossy);
+        let (interrupt, is_lossy) = (&self.0.interrupt, self.0.arguments.stream.lossy);
         Ok(Records { interrupt, shape, is_lossy, publisher, batch, number: 0, received: 0 })
     }
 
@@ -229,10 +185,10 @@ impl Measurement<'_> {
         reader: u32,
         (address, ring): (&Address, &Ring),
     ) -> Result<Process, Trouble> {
-        let delivery = self.arguments.stream.delivery().to_string();
-        let cpus = if reader == 0 { self.cpus.to_string() } else { "any".to_owned() };
+        let delivery = self.0.arguments.stream.delivery().to_string();
+        let cpus = if reader == 0 { self.0.cpus.to_string() } else { "any".to_owned() };
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(self.setting.as_arguments());
+        command.args(self.0.setting.as_arguments());
         command.args(["perf", "stream", "--drain", &address.to_string(), "--reader", &reader.to_string()]);
         command.args(["--size", &shape.size.to_string(), "--batch", &shape.batch.to_string()]);
         command.args(["--capacity", &shape.capacity.to_string(), "--delivery", &delivery, "--cpus", &cpus]);
@@ -243,19 +199,13 @@ impl Measurement<'_> {
 impl Stream<'_> {
     /// Waits until all processes have subscribed.
     fn join(&mut self) -> Result<(), Trouble> {
-        let Measurement { arguments, interrupt, .. } = self.measurement;
-        let deadline = Deadline::after(Duration::from_secs_f64(arguments.wait));
-        let all = u64::from(arguments.subscribers);
-        let publisher = &self.records.publisher;
-        while publisher.pull_subscribers() + publisher.push_subscribers() < all {
-            if deadline.is_over() {
-                return Err("not all receiving processes subscribe: give them more time with --wait".into());
-            }
-            self.started.first.check()?;
-            self.started.others.iter_mut().try_for_each(Process::check)?;
-            wait(interrupt, Duration::from_millis(1))?;
-        }
-        Ok(())
+        let Self { measurement, records, started, .. } = self;
+        let all = u64::from(measurement.arguments.subscribers);
+        let subscribers = || records.publisher.pull_subscribers() + records.publisher.push_subscribers();
+        measurement.await_subscribers(all, subscribers, "receiving", || {
+            started.first.check()?;
+            started.others.iter_mut().try_for_each(Process::check)
+        })
     }
 
     /// Measures floors and delivery in turns: how fast each was, and where the processors were.

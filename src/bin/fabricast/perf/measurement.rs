@@ -1,0 +1,101 @@
+use std::io::Write as _;
+use std::time::Duration;
+
+use super::super::clock::Deadline;
+use super::super::failure::{Exit, Failure};
+use super::super::interrupt::Interrupt;
+use super::super::setting::Setting;
+use super::arguments::{Arguments, FabricName};
+use super::cpus::Cpus;
+use super::line::{Line, Seen};
+use super::trouble::{Trouble, wait};
+
+/// The pause between two looks whether all have subscribed.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// What all sizes have in common.
+pub(super) struct Measurement<'a> {
+    pub(super) arguments: &'a Arguments,
+    pub(super) setting: &'a Setting,
+    pub(super) cpus: Cpus,
+    pub(super) interrupt: Interrupt,
+}
+
+impl<'a> Measurement<'a> {
+    /// Takes the processor on which this process measures.
+    pub(super) fn begin(arguments: &'a Arguments, setting: &'a Setting) -> Result<Self, Trouble> {
+        let cpus = arguments.cpus.settled()?;
+        if arguments.connect.is_none() {
+            // To see whether the other process will be able to.
+            cpus.pin_answering()?;
+        }
+        cpus.pin_measuring()?;
+        Ok(Self { arguments, setting, cpus, interrupt: Interrupt::install()? })
+    }
+
+    /// Measures each size under a name of its own and prints its lines. Says by the exit code whether all of them `are_right`; else
+    /// they are `wrong`.
+    pub(super) fn print<S>(
+        &self,
+        counted: &str,
+        sizes: impl IntoIterator<Item = S>,
+        measure: impl Fn(S, &str) -> Result<Vec<Line>, Trouble>,
+        (is_right, wrong): (impl Fn(&Line) -> bool, &str),
+    ) -> Result<Exit, Trouble> {
+        let mut heading = (!self.arguments.json).then(|| Line::heading(counted));
+        let mut right = true;
+        for (index, size) in sizes.into_iter().enumerate() {
+            let lines = measure(size, &format!("perf-{}-{index}", std::process::id()))?;
+            if self.interrupt.came() {
+                return Ok(Exit::Done);
+            }
+            if let Some(heading) = heading.take() {
+                writeln!(std::io::stdout(), "{heading}")?;
+            }
+            for line in lines {
+                right &= is_right(&line);
+                let text = if self.arguments.json { serde_json::to_string(&line)? } else { line.text() };
+                writeln!(std::io::stdout(), "{text}")?;
+            }
+        }
+        if right { Ok(Exit::Done) } else { Err(Failure::new(Exit::No, wrong).into()) }
+    }
+
+    /// Until when other processes are waited for.
+    pub(super) fn deadline(&self) -> Deadline {
+        Deadline::after(Duration::from_secs_f64(self.arguments.wait))
+    }
+
+    /// Waits until `all` have subscribed. `check` fails when one of them cannot any more.
+    pub(super) fn await_subscribers(
+        &self,
+        all: u64,
+        subscribers: impl Fn() -> u64,
+        who: &str,
+        mut check: impl FnMut() -> Result<(), Trouble>,
+    ) -> Result<(), Trouble> {
+        let deadline = self.deadline();
+        while subscribers() < all {
+            if deadline.is_over() {
+                let sentence = format!("not all {who} processes subscribe: give them more time with --wait");
+                return Err(sentence.into());
+            }
+            check()?;
+            wait(&self.interrupt, LOOK_AGAIN)?;
+        }
+        Ok(())
+    }
+
+    /// The line of a delivery with what all ends have counted.
+    pub(super) fn complete(&self, line: Line, fabric: FabricName, seen: Seen) -> Line {
+        Line {
+            fabric: fabric.name(),
+            connect: (fabric == FabricName::Verbs).then(|| self.setting.connect_name()),
+            subscribers: self.arguments.subscribers,
+            lost: Some(seen.lost),
+            rejected: Some(seen.rejected),
+            verified: Some(seen.verified),
+            ..line
+        }
+    }
+}

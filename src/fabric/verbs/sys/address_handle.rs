@@ -34,6 +34,7 @@ impl std::fmt::Debug for Path {
 }
 
 /// Where datagrams go, as the device keeps it.
+#[derive(Debug)]
 pub(in crate::fabric::verbs) struct AddressHandle {
     raw: NonNull<ibv_ah>,
     _domain: Arc<ProtectionDomain>,
@@ -69,11 +70,5 @@ impl Drop for AddressHandle {
         // is posted, or know it by a number that is refused from then on.
         let returned = unsafe { rdma_sys::ibv_destroy_ah(self.raw()) };
         warn_left("ibv_destroy_ah", returned);
-    }
-}
-
-impl std::fmt::Debug for AddressHandle {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("AddressHandle").finish_non_exhaustive()
     }
 }

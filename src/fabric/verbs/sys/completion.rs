@@ -14,6 +14,7 @@ use super::{Context, SysError, borrow, check, set_nonblocking, warn_left};
 const POLL_LEN_MAX: usize = 16;
 
 /// A descriptor that becomes readable when an armed completion queue has something.
+#[derive(Debug)]
 pub(in crate::fabric::verbs) struct CompletionChannel {
     raw: NonNull<ibv_comp_channel>,
     context: Arc<Context>,
@@ -74,13 +75,8 @@ impl Drop for CompletionChannel {
     }
 }
 
-impl std::fmt::Debug for CompletionChannel {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("CompletionChannel").field("device", &self.context.name()).finish_non_exhaustive()
-    }
-}
-
 /// Where the ends of work requests appear.
+#[derive(Debug)]
 pub(in crate::fabric::verbs) struct CompletionQueue {
     raw: NonNull<ibv_cq>,
     context: Arc<Context>,
@@ -162,12 +158,6 @@ impl Drop for CompletionQueue {
         // they are taken; it is freed once.
         let returned = unsafe { rdma_sys::ibv_destroy_cq(self.raw()) };
         warn_left("ibv_destroy_cq", returned);
-    }
-}
-
-impl std::fmt::Debug for CompletionQueue {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("CompletionQueue").field("device", &self.context.name()).finish_non_exhaustive()
     }
 }
 

@@ -54,6 +54,7 @@ const _: () = assert!(size_of::<RawAsyncEvent>() == size_of::<rdma_sys::ibv_asyn
 static OPENED: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 
 /// An opened RDMA device.
+#[derive(Debug)]
 pub(in crate::fabric::verbs) struct Context {
     raw: NonNull<ibv_context>,
     name: String,
@@ -371,12 +372,6 @@ impl Context {
     }
 }
 
-impl std::fmt::Debug for Context {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("Context").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
 /// What happened to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct AsyncEvent {
@@ -441,6 +436,7 @@ impl AsyncEventKind {
 }
 
 /// What queue pairs and memory regions are made in; those of different domains cannot be used together.
+#[derive(Debug)]
 pub(in crate::fabric::verbs) struct ProtectionDomain {
     raw: NonNull<ibv_pd>,
     context: Arc<Context>,
@@ -476,11 +472,5 @@ impl Drop for ProtectionDomain {
         // SAFETY: all that was made in the domain holds it by Arc, so that nothing of it is left; it is freed once.
         let returned = unsafe { rdma_sys::ibv_dealloc_pd(self.raw()) };
         warn_left("ibv_dealloc_pd", returned);
-    }
-}
-
-impl std::fmt::Debug for ProtectionDomain {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("ProtectionDomain").field("device", &self.context.name).finish_non_exhaustive()
     }
 }

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::{SysError, borrow, check, set_nonblocking, warn_left};
 
 /// Where the events of connections appear.
+#[derive(Debug)]
 pub(in crate::fabric::verbs) struct EventChannel {
     pub(super) raw: NonNull<rdma_event_channel>,
     /// Held while an event is taken, which may change the identifier it concerns and its queue pair, and while one of
@@ -52,13 +53,8 @@ impl Drop for EventChannel {
     }
 }
 
-impl std::fmt::Debug for EventChannel {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("EventChannel").finish_non_exhaustive()
-    }
-}
-
 /// An identifier, which the queue pair that was made on it holds, too.
+#[derive(Debug)]
 pub(super) struct IdHandle {
     pub(super) raw: NonNull<rdma_cm_id>,
     /// Where its events appear. Locked, together with the channel, while the identifier is used.

@@ -149,6 +149,7 @@ impl QueuePairState {
 }
 
 /// A send queue and a receive queue, connected to those of a peer.
+#[derive(Debug)]
 pub(in crate::fabric::verbs) struct QueuePair {
     raw: NonNull<ibv_qp>,
     kind: QueuePairKind,
@@ -432,11 +433,5 @@ impl Drop for QueuePair {
         // are not taken yet hold numbers only.
         let returned = unsafe { rdma_sys::ibv_destroy_qp(self.raw.as_ptr()) };
         warn_left("ibv_destroy_qp", returned);
-    }
-}
-
-impl std::fmt::Debug for QueuePair {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("QueuePair").field("number", &self.number).finish_non_exhaustive()
     }
 }

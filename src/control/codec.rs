@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::ControlError;
 use super::frame::{self, Frame};
-use super::message::{AttachmentId, Message, MessageKind, VERSION};
+use super::message::{AttachmentId, Message, MessageKind, VERSION, each_message};
 use super::text::Text;
 use crate::limits;
 
@@ -37,25 +37,7 @@ impl Outgoing {
 /// The bytes of a message, header included: at most
 /// [`CONTROL_MESSAGE_LEN_MAX`](limits::CONTROL_MESSAGE_LEN_MAX).
 pub(crate) fn encode(message: &Message) -> Vec<u8> {
-    let body = match message {
-        Message::Refuse(body) => frame::refuse_body(body),
-        Message::Hello(body) => emit(body),
-        Message::ListTopics(body) => emit(body),
-        Message::Topics(body) => emit(body),
-        Message::Attach(body) => emit(body),
-        Message::Granted(body) => emit(body),
-        Message::Refused(body) => emit(body),
-        Message::Lend(body) => emit(body),
-        Message::Lent(body) => emit(body),
-        Message::Detach(body) => emit(body),
-        Message::Detached(body) => emit(body),
-        Message::TopicEnded(body) => emit(body),
-        Message::End(body) => emit(body),
-        Message::Invite(body) => emit(body),
-        Message::Listen(body) => emit(body),
-        Message::Notices(body) => emit(body),
-        Message::Heard(body) => emit(body),
-    };
+    let body = emit_body(message);
     Frame { version: VERSION, kind: message.kind().number(), body: &body }.emit()
 }
 
@@ -67,26 +49,28 @@ pub(crate) fn encode(message: &Message) -> Vec<u8> {
 pub(crate) fn decode(bytes: &[u8]) -> Result<Message, ControlError> {
     let frame = Frame::parse(bytes)?;
     let kind = MessageKind::from_number(frame.kind).ok_or(ControlError::UnknownKind { kind: frame.kind })?;
-    match kind {
-        MessageKind::Refuse => frame::parse_refuse(&frame).map(Message::Refuse),
-        MessageKind::Hello => parse(kind, frame.body).map(Message::Hello),
-        MessageKind::ListTopics => parse(kind, frame.body).map(Message::ListTopics),
-        MessageKind::Topics => parse(kind, frame.body).map(Message::Topics),
-        MessageKind::Attach => parse(kind, frame.body).map(Message::Attach),
-        MessageKind::Granted => parse(kind, frame.body).map(Message::Granted),
-        MessageKind::Refused => parse(kind, frame.body).map(Message::Refused),
-        MessageKind::Lend => parse(kind, frame.body).map(Message::Lend),
-        MessageKind::Lent => parse(kind, frame.body).map(Message::Lent),
-        MessageKind::Detach => parse(kind, frame.body).map(Message::Detach),
-        MessageKind::Detached => parse(kind, frame.body).map(Message::Detached),
-        MessageKind::TopicEnded => parse(kind, frame.body).map(Message::TopicEnded),
-        MessageKind::End => parse(kind, frame.body).map(Message::End),
-        MessageKind::Invite => parse(kind, frame.body).map(Message::Invite),
-        MessageKind::Listen => parse(kind, frame.body).map(Message::Listen),
-        MessageKind::Notices => parse(kind, frame.body).map(Message::Notices),
-        MessageKind::Heard => parse(kind, frame.body).map(Message::Heard),
-    }
+    parse_body(kind, &frame)
 }
+
+macro_rules! bodies {
+    (Refuse($refuse:ty) = $one:literal, $($kind:ident($body:ty) = $number:literal,)*) => {
+        fn emit_body(message: &Message) -> Vec<u8> {
+            match message {
+                Message::Refuse(body) => frame::refuse_body(body),
+                $(Message::$kind(body) => emit(body),)*
+            }
+        }
+
+        fn parse_body(kind: MessageKind, frame: &Frame<'_>) -> Result<Message, ControlError> {
+            match kind {
+                MessageKind::Refuse => frame::parse_refuse(frame).map(Message::Refuse),
+                $(MessageKind::$kind => parse(kind, frame.body).map(Message::$kind),)*
+            }
+        }
+    };
+}
+
+each_message!(bodies);
 
 fn emit<T: Serialize>(body: &T) -> Vec<u8> {
     bincode::serde::encode_to_vec(body, CONFIG)

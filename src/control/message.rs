@@ -20,151 +20,87 @@ use crate::limits;
 /// of topic and the ways of delivery included.
 pub(crate) const VERSION: u16 = 2;
 
-/// One message of the control channel.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
-    Refuse(Refuse),
-    Hello(Hello),
-    ListTopics(ListTopics),
-    Topics(Topics),
-    Attach(Attach),
-    Granted(Grant),
-    Refused(Refused),
-    Lend(Lend),
-    Lent(Lent),
-    Detach(Detach),
-    Detached(Detached),
-    TopicEnded(TopicEnded),
-    End(End),
-    Invite(Invite),
-    Listen(Listen),
-    Notices(Notices),
-    Heard(Heard),
-}
-
-impl Message {
-    /// Which kind of message this is.
-    pub(crate) fn kind(&self) -> MessageKind {
-        match self {
-            Self::Refuse(_) => MessageKind::Refuse,
-            Self::Hello(_) => MessageKind::Hello,
-            Self::ListTopics(_) => MessageKind::ListTopics,
-            Self::Topics(_) => MessageKind::Topics,
-            Self::Attach(_) => MessageKind::Attach,
-            Self::Granted(_) => MessageKind::Granted,
-            Self::Refused(_) => MessageKind::Refused,
-            Self::Lend(_) => MessageKind::Lend,
-            Self::Lent(_) => MessageKind::Lent,
-            Self::Detach(_) => MessageKind::Detach,
-            Self::Detached(_) => MessageKind::Detached,
-            Self::TopicEnded(_) => MessageKind::TopicEnded,
-            Self::End(_) => MessageKind::End,
-            Self::Invite(_) => MessageKind::Invite,
-            Self::Listen(_) => MessageKind::Listen,
-            Self::Notices(_) => MessageKind::Notices,
-            Self::Heard(_) => MessageKind::Heard,
+/// Hands all messages to a macro: the kind of each, its body, and its number, which is that of `Refuse` in every version.
+macro_rules! each_message {
+    ($into:ident) => {
+        $into! {
+            Refuse(Refuse) = 1,
+            Hello(Hello) = 2,
+            ListTopics(ListTopics) = 3,
+            Topics(Topics) = 4,
+            Attach(Attach) = 5,
+            Granted(Grant) = 6,
+            Refused(Refused) = 7,
+            Lend(Lend) = 8,
+            Lent(Lent) = 9,
+            Detach(Detach) = 10,
+            Detached(Detached) = 11,
+            TopicEnded(TopicEnded) = 12,
+            End(End) = 13,
+            Invite(Invite) = 14,
+            Listen(Listen) = 15,
+            Notices(Notices) = 16,
+            Heard(Heard) = 17,
         }
-    }
-
-    /// The name of its kind.
-    pub(crate) fn name(&self) -> &'static str {
-        self.kind().name()
-    }
+    };
 }
+pub(super) use each_message;
 
-/// The kinds of message and their numbers. The number of `Refuse` is the same in every version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MessageKind {
-    Refuse,
-    Hello,
-    ListTopics,
-    Topics,
-    Attach,
-    Granted,
-    Refused,
-    Lend,
-    Lent,
-    Detach,
-    Detached,
-    TopicEnded,
-    End,
-    Invite,
-    Listen,
-    Notices,
-    Heard,
-}
-
-impl MessageKind {
-    /// The number in the header.
-    pub(crate) const fn number(self) -> u16 {
-        match self {
-            Self::Refuse => 1,
-            Self::Hello => 2,
-            Self::ListTopics => 3,
-            Self::Topics => 4,
-            Self::Attach => 5,
-            Self::Granted => 6,
-            Self::Refused => 7,
-            Self::Lend => 8,
-            Self::Lent => 9,
-            Self::Detach => 10,
-            Self::Detached => 11,
-            Self::TopicEnded => 12,
-            Self::End => 13,
-            Self::Invite => 14,
-            Self::Listen => 15,
-            Self::Notices => 16,
-            Self::Heard => 17,
+macro_rules! messages {
+    ($($kind:ident($body:ty) = $number:literal,)*) => {
+        /// One message of the control channel.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub(crate) enum Message {
+            $($kind($body),)*
         }
-    }
 
-    /// The kind with this number, if there is one.
-    pub(crate) const fn from_number(number: u16) -> Option<Self> {
-        Some(match number {
-            1 => Self::Refuse,
-            2 => Self::Hello,
-            3 => Self::ListTopics,
-            4 => Self::Topics,
-            5 => Self::Attach,
-            6 => Self::Granted,
-            7 => Self::Refused,
-            8 => Self::Lend,
-            9 => Self::Lent,
-            10 => Self::Detach,
-            11 => Self::Detached,
-            12 => Self::TopicEnded,
-            13 => Self::End,
-            14 => Self::Invite,
-            15 => Self::Listen,
-            16 => Self::Notices,
-            17 => Self::Heard,
-            _ => return None,
-        })
-    }
-
-    /// The name, for people.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Refuse => "Refuse",
-            Self::Hello => "Hello",
-            Self::ListTopics => "ListTopics",
-            Self::Topics => "Topics",
-            Self::Attach => "Attach",
-            Self::Granted => "Granted",
-            Self::Refused => "Refused",
-            Self::Lend => "Lend",
-            Self::Lent => "Lent",
-            Self::Detach => "Detach",
-            Self::Detached => "Detached",
-            Self::TopicEnded => "TopicEnded",
-            Self::End => "End",
-            Self::Invite => "Invite",
-            Self::Listen => "Listen",
-            Self::Notices => "Notices",
-            Self::Heard => "Heard",
+        /// The kinds of message.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum MessageKind {
+            $($kind,)*
         }
-    }
+
+        impl Message {
+            /// Which kind of message this is.
+            pub(crate) fn kind(&self) -> MessageKind {
+                match self {
+                    $(Self::$kind(_) => MessageKind::$kind,)*
+                }
+            }
+
+            /// The name of its kind.
+            pub(crate) fn name(&self) -> &'static str {
+                self.kind().name()
+            }
+        }
+
+        impl MessageKind {
+            /// The number in the header.
+            pub(crate) const fn number(self) -> u16 {
+                match self {
+                    $(Self::$kind => $number,)*
+                }
+            }
+
+            /// The kind with this number, if there is one.
+            pub(crate) const fn from_number(number: u16) -> Option<Self> {
+                match number {
+                    $($number => Some(Self::$kind),)*
+                    _ => None,
+                }
+            }
+
+            /// The name, for people.
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => stringify!($kind),)*
+                }
+            }
+        }
+    };
 }
+
+each_message!(messages);
 
 /// The whole session is refused, and over. Either side, at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]

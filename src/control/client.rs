@@ -15,7 +15,7 @@ mod attachment;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU64;
 
-use self::attachment::{Attachment, Listening, Step};
+use self::attachment::{AttachStep, ClientAttachment, NoticesRequest};
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
@@ -33,9 +33,9 @@ pub(crate) struct ClientSession {
     /// Who has to answer the hello, if the peer dialled.
     inviter: Option<Identity>,
     patience_ns: u64,
-    state: State,
+    state: ClientState,
     listing: Option<Listing>,
-    attachments: BTreeMap<AttachmentId, Attachment>,
+    attachments: BTreeMap<AttachmentId, ClientAttachment>,
     attachment_next: AttachmentId,
     outbox: VecDeque<Outgoing>,
 }
@@ -114,7 +114,7 @@ pub(crate) enum ClientEvent {
 
 /// Where the session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ClientState {
     AwaitHello { deadline_ns: u64 },
     Ready,
     Leaving,
@@ -138,7 +138,7 @@ impl ClientSession {
             nonce,
             inviter: None,
             patience_ns,
-            state: State::AwaitHello { deadline_ns: now_ns.saturating_add(patience_ns) },
+            state: ClientState::AwaitHello { deadline_ns: now_ns.saturating_add(patience_ns) },
             listing: None,
             attachments: BTreeMap::new(),
             attachment_next: AttachmentId::new(0),
@@ -148,7 +148,7 @@ impl ClientSession {
 
     /// Waits for the peer's hello until then, and not for as long as it may take for anything else.
     pub(crate) fn expect_hello_until(&mut self, deadline_ns: u64) {
-        if let State::AwaitHello { deadline_ns: until_ns } = &mut self.state {
+        if let ClientState::AwaitHello { deadline_ns: until_ns } = &mut self.state {
             *until_ns = deadline_ns;
         }
     }
@@ -166,7 +166,7 @@ impl ClientSession {
         bytes: &[u8],
         regions: usize,
     ) -> Result<Option<ClientEvent>, ControlError> {
-        if self.state == State::Ended {
+        if self.state == ClientState::Ended {
             return Err(self.closed());
         }
         let outcome = codec::decode(bytes)
@@ -187,7 +187,7 @@ impl ClientSession {
 
     /// Takes notice that the peer closed the connection: no error if the session was over.
     pub(crate) fn on_disconnected(&mut self) -> Result<(), ControlError> {
-        if self.state == State::Ended { Ok(()) } else { Err(self.fail(ControlError::Disconnected)) }
+        if self.state == ClientState::Ended { Ok(()) } else { Err(self.fail(ControlError::Disconnected)) }
     }
 
     /// When [`on_time`](Self::on_time) is due, if it is.
@@ -238,10 +238,11 @@ impl ClientSession {
         }
         let attachment = self.attachment_next;
         self.attachment_next = attachment.next();
-        let step = Step::Attaching;
+        let step = AttachStep::Attaching;
         let topic_id = TopicId::of(&topic);
-        let (topic_ended, listening) = (false, Listening::No);
-        self.attachments.insert(attachment, Attachment { topic_id, delivery, step, topic_ended, listening });
+        let (topic_ended, listening) = (false, NoticesRequest::No);
+        self.attachments
+            .insert(attachment, ClientAttachment { topic_id, delivery, step, topic_ended, listening });
         self.send(&Message::Attach(Attach { attachment, topic, delivery, schema_hash, options }));
         Ok(attachment)
     }
@@ -255,10 +256,10 @@ impl ClientSession {
     pub(crate) fn lend(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         self.ready()?;
         let known = self.attachment_mut(attachment)?;
-        if known.step != Step::Granted || known.delivery != Delivery::Push || known.topic_ended {
+        if known.step != AttachStep::Granted || known.delivery != Delivery::Push || known.topic_ended {
             return Err(known.not_possible(attachment));
         }
-        known.step = Step::Lending;
+        known.step = AttachStep::Lending;
         let lend = Outgoing::of(&Message::Lend(Lend { attachment }));
         self.outbox.push_back(Outgoing { region_of: Some(attachment), ..lend });
         Ok(())
@@ -273,11 +274,11 @@ impl ClientSession {
     pub(crate) fn listen(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         self.ready()?;
         let known = self.attachment_mut(attachment)?;
-        let has_asked = known.listening != Listening::No;
-        if has_asked || !matches!(known.step, Step::Granted | Step::Lent) || known.topic_ended {
+        let has_asked = known.listening != NoticesRequest::No;
+        if has_asked || !matches!(known.step, AttachStep::Granted | AttachStep::Lent) || known.topic_ended {
             return Err(known.not_possible(attachment));
         }
-        known.listening = Listening::Asked;
+        known.listening = NoticesRequest::Asked;
         self.send(&Message::Listen(Listen { attachment }));
         Ok(())
     }
@@ -296,7 +297,7 @@ impl ClientSession {
     /// Whether an answer to a request for this attachment, or to its landing region, is still to come.
     pub(crate) fn awaits_answer(&self, attachment: AttachmentId) -> bool {
         let known = self.attachments.get(&attachment);
-        known.is_some_and(|known| matches!(known.step, Step::Attaching | Step::Lending))
+        known.is_some_and(|known| matches!(known.step, AttachStep::Attaching | AttachStep::Lending))
     }
 
     /// Ends an attachment, with what was counted on it.
@@ -312,10 +313,10 @@ impl ClientSession {
     ) -> Result<(), ControlError> {
         self.ready()?;
         let known = self.attachment_mut(attachment)?;
-        if !matches!(known.step, Step::Granted | Step::Lent) {
+        if !matches!(known.step, AttachStep::Granted | AttachStep::Lent) {
             return Err(known.not_possible(attachment));
         }
-        known.step = Step::Detaching;
+        known.step = AttachStep::Detaching;
         self.send(&Message::Detach(Detach { attachment, counts }));
         Ok(())
     }
@@ -333,9 +334,11 @@ impl ClientSession {
         counts: SubscriberCounts,
     ) -> Result<(), ControlError> {
         match self.state {
-            State::Ready => self.become_last(State::Ending { deadline_ns: self.due_ns(now_ns) }),
-            State::Leaving => self.become_last(State::Ended),
-            State::AwaitHello { .. } | State::Ending { .. } | State::Ended => return Err(self.closed()),
+            ClientState::Ready => self.become_last(ClientState::Ending { deadline_ns: self.due_ns(now_ns) }),
+            ClientState::Leaving => self.become_last(ClientState::Ended),
+            ClientState::AwaitHello { .. } | ClientState::Ending { .. } | ClientState::Ended => {
+                return Err(self.closed());
+            }
         }
         self.send(&Message::End(End { farewell: Farewell { reason, counts } }));
         Ok(())
@@ -345,28 +348,28 @@ impl ClientSession {
         match (self.state, message) {
             (_, Message::Refuse(refuse)) => {
                 // Over already, so that a refusal is not answered with another.
-                self.become_last(State::Ended);
+                self.become_last(ClientState::Ended);
                 Err(refuse.into_error())
             }
-            (State::AwaitHello { .. }, Message::Hello(hello)) => self.take_hello(hello).map(Some),
-            (State::Ready, Message::Topics(topics)) => self.take_topics(topics).map(Some),
-            (State::Ready, Message::Granted(grant)) => self.take_granted(grant).map(Some),
-            (State::Ready, Message::Refused(refused)) => self.take_refused(refused).map(Some),
-            (State::Ready, Message::Lent(lent)) => self.take_lent(lent).map(Some),
-            (State::Ready, Message::Notices(notices)) => self.take_notices(notices),
-            (State::Ready, Message::Detached(detached)) => self.take_detached(detached).map(Some),
-            (State::Ready, Message::TopicEnded(ended)) => self.take_topic_ended(ended),
-            (State::Ready, Message::End(End { farewell })) => {
-                self.become_last(State::Leaving);
+            (ClientState::AwaitHello { .. }, Message::Hello(hello)) => self.take_hello(hello).map(Some),
+            (ClientState::Ready, Message::Topics(topics)) => self.take_topics(topics).map(Some),
+            (ClientState::Ready, Message::Granted(grant)) => self.take_granted(grant).map(Some),
+            (ClientState::Ready, Message::Refused(refused)) => self.take_refused(refused).map(Some),
+            (ClientState::Ready, Message::Lent(lent)) => self.take_lent(lent).map(Some),
+            (ClientState::Ready, Message::Notices(notices)) => self.take_notices(notices),
+            (ClientState::Ready, Message::Detached(detached)) => self.take_detached(detached).map(Some),
+            (ClientState::Ready, Message::TopicEnded(ended)) => self.take_topic_ended(ended),
+            (ClientState::Ready, Message::End(End { farewell })) => {
+                self.become_last(ClientState::Leaving);
                 Ok(Some(ClientEvent::EndAsked { reason: farewell.reason }))
             }
-            (State::Ending { .. }, Message::End(End { farewell })) => {
-                self.become_last(State::Ended);
+            (ClientState::Ending { .. }, Message::End(End { farewell })) => {
+                self.become_last(ClientState::Ended);
                 Ok(Some(ClientEvent::Ended { farewell }))
             }
             // The peer said this before it knew that the session ends.
             (
-                State::Ending { .. },
+                ClientState::Ending { .. },
                 Message::Topics(_)
                 | Message::Granted(_)
                 | Message::Refused(_)
@@ -388,7 +391,7 @@ impl ClientSession {
         if self.inviter.take().is_some_and(|inviter| inviter != hello.identity) {
             return Err(wrong_answer("Hello", "it is from somebody else than the invitation"));
         }
-        self.state = State::Ready;
+        self.state = ClientState::Ready;
         Ok(ClientEvent::Ready { peer: hello.identity })
     }
 
@@ -412,13 +415,13 @@ impl ClientSession {
 
     fn take_granted(&mut self, grant: Grant) -> Result<ClientEvent, ControlError> {
         let known = self.asked("Granted", grant.attachment)?;
-        if !matches!(known.step, Step::Attaching) {
+        if !matches!(known.step, AttachStep::Attaching) {
             return Err(known.wrong("Granted", grant.attachment));
         }
         if known.topic_id != grant.topic_id {
             return Err(wrong_answer("Granted", "it is of another topic"));
         }
-        known.step = Step::Granted;
+        known.step = AttachStep::Granted;
         Ok(ClientEvent::Granted { grant, delivery: known.delivery })
     }
 
@@ -426,11 +429,11 @@ impl ClientSession {
         let Refused { attachment, reason, text } = refused;
         let known = self.asked("Refused", attachment)?;
         match known.step {
-            Step::Attaching => {
+            AttachStep::Attaching => {
                 self.attachments.remove(&attachment);
             }
-            Step::Lending => known.step = Step::Granted,
-            Step::Granted | Step::Lent | Step::Detaching => {
+            AttachStep::Lending => known.step = AttachStep::Granted,
+            AttachStep::Granted | AttachStep::Lent | AttachStep::Detaching => {
                 return Err(known.wrong("Refused", attachment));
             }
         }
@@ -439,10 +442,10 @@ impl ClientSession {
 
     fn take_lent(&mut self, Lent { attachment }: Lent) -> Result<ClientEvent, ControlError> {
         let known = self.asked("Lent", attachment)?;
-        if !matches!(known.step, Step::Lending) || known.topic_ended {
+        if !matches!(known.step, AttachStep::Lending) || known.topic_ended {
             return Err(known.wrong("Lent", attachment));
         }
-        known.step = Step::Lent;
+        known.step = AttachStep::Lent;
         Ok(ClientEvent::Lent { attachment })
     }
 
@@ -451,19 +454,19 @@ impl ClientSession {
         Notices { attachment, by }: Notices,
     ) -> Result<Option<ClientEvent>, ControlError> {
         let known = self.asked("Notices", attachment)?;
-        if known.listening != Listening::Asked {
+        if known.listening != NoticesRequest::Asked {
             return Err(known.wrong("Notices", attachment));
         }
-        known.listening = Listening::Answered;
+        known.listening = NoticesRequest::Answered;
         // It crossed the message that detaches.
-        let leaving = matches!(known.step, Step::Detaching);
+        let leaving = matches!(known.step, AttachStep::Detaching);
         Ok((!leaving).then_some(ClientEvent::Notices { attachment, by }))
     }
 
     fn take_detached(&mut self, detached: Detached) -> Result<ClientEvent, ControlError> {
         let Detached { attachment, published } = detached;
         let known = self.asked("Detached", attachment)?;
-        if !matches!(known.step, Step::Detaching) {
+        if !matches!(known.step, AttachStep::Detaching) {
             return Err(known.wrong("Detached", attachment));
         }
         self.attachments.remove(&attachment);
@@ -473,12 +476,12 @@ impl ClientSession {
     fn take_topic_ended(&mut self, ended: TopicEnded) -> Result<Option<ClientEvent>, ControlError> {
         let TopicEnded { attachment, published } = ended;
         let known = self.asked("TopicEnded", attachment)?;
-        if matches!(known.step, Step::Attaching) || known.topic_ended {
+        if matches!(known.step, AttachStep::Attaching) || known.topic_ended {
             return Err(known.wrong("TopicEnded", attachment));
         }
         known.topic_ended = true;
         // It crossed the message that detaches: `Detached` follows.
-        let leaving = matches!(known.step, Step::Detaching);
+        let leaving = matches!(known.step, AttachStep::Detaching);
         Ok((!leaving).then_some(ClientEvent::TopicEnded { attachment, published }))
     }
 
@@ -503,26 +506,26 @@ impl ClientSession {
     /// Everything that is awaited, and until when.
     fn deadline(&self) -> Option<(u64, &'static str)> {
         match self.state {
-            State::AwaitHello { deadline_ns } => Some((deadline_ns, "hello")),
-            State::Ending { deadline_ns } => Some((deadline_ns, "end of the session")),
-            State::Ready | State::Leaving | State::Ended => None,
+            ClientState::AwaitHello { deadline_ns } => Some((deadline_ns, "hello")),
+            ClientState::Ending { deadline_ns } => Some((deadline_ns, "end of the session")),
+            ClientState::Ready | ClientState::Leaving | ClientState::Ended => None,
         }
     }
 
     /// Goes to a state in which nothing that was asked is awaited any longer.
-    fn become_last(&mut self, state: State) {
+    fn become_last(&mut self, state: ClientState) {
         self.state = state;
         self.listing = None;
         self.attachments.clear();
     }
 
     fn fail(&mut self, error: ControlError) -> ControlError {
-        if self.state != State::Ended
+        if self.state != ClientState::Ended
             && let Some(refuse) = Refuse::because(&error)
         {
             self.send(&Message::Refuse(refuse));
         }
-        self.become_last(State::Ended);
+        self.become_last(ClientState::Ended);
         error
     }
 
@@ -531,7 +534,7 @@ impl ClientSession {
     }
 
     fn ready(&self) -> Result<(), ControlError> {
-        if self.state == State::Ready { Ok(()) } else { Err(self.closed()) }
+        if self.state == ClientState::Ready { Ok(()) } else { Err(self.closed()) }
     }
 
     fn closed(&self) -> ControlError {
@@ -543,7 +546,7 @@ impl ClientSession {
     }
 
     /// The attachment that this side's owner names.
-    fn attachment_mut(&mut self, attachment: AttachmentId) -> Result<&mut Attachment, ControlError> {
+    fn attachment_mut(&mut self, attachment: AttachmentId) -> Result<&mut ClientAttachment, ControlError> {
         let unknown = ControlError::NotPossible { attachment: attachment.get(), state: UNKNOWN };
         self.attachments.get_mut(&attachment).ok_or(unknown)
     }
@@ -553,13 +556,13 @@ impl ClientSession {
         &mut self,
         message: &'static str,
         attachment: AttachmentId,
-    ) -> Result<&mut Attachment, ControlError> {
+    ) -> Result<&mut ClientAttachment, ControlError> {
         let unknown = ControlError::WrongAttachment { message, attachment: attachment.get(), state: UNKNOWN };
         self.attachments.get_mut(&attachment).ok_or(unknown)
     }
 }
 
-impl State {
+impl ClientState {
     fn name(self) -> &'static str {
         match self {
             Self::AwaitHello { .. } => "waiting for the answer to its hello",

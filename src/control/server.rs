@@ -36,7 +36,7 @@ use crate::limits;
 pub(crate) struct ServerSession {
     identity: Identity,
     nonce: NonZeroU64,
-    state: State,
+    state: ServerState,
     /// Whether the peer waits for a page of the directory.
     listing: bool,
     attachments: BTreeMap<AttachmentId, Step>,
@@ -100,7 +100,7 @@ pub(crate) enum ServerAction {
 
 /// Where the session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ServerState {
     AwaitHello {
         deadline_ns: u64,
     },
@@ -123,7 +123,7 @@ impl ServerSession {
         Self {
             identity,
             nonce,
-            state: State::AwaitHello { deadline_ns: now_ns.saturating_add(limits::HELLO_DEADLINE_NS) },
+            state: ServerState::AwaitHello { deadline_ns: now_ns.saturating_add(limits::HELLO_DEADLINE_NS) },
             listing: false,
             attachments: BTreeMap::new(),
             listening: BTreeSet::new(),
@@ -140,7 +140,8 @@ impl ServerSession {
         topic: TopicName,
     ) -> Self {
         let invite = Message::Invite(Invite { identity: identity.clone(), topic });
-        let mut session = Self { state: State::Inviting { deadline_ns }, ..Self::new(0, identity, nonce) };
+        let mut session =
+            Self { state: ServerState::Inviting { deadline_ns }, ..Self::new(0, identity, nonce) };
         session.send(&invite);
         session
     }
@@ -163,11 +164,13 @@ impl ServerSession {
     /// come until then.
     pub(crate) fn on_time(&mut self, now_ns: u64) {
         match self.state {
-            State::AwaitHello { deadline_ns } | State::Inviting { deadline_ns } if now_ns >= deadline_ns => {
+            ServerState::AwaitHello { deadline_ns } | ServerState::Inviting { deadline_ns }
+                if now_ns >= deadline_ns =>
+            {
                 self.send(&Message::Refuse(Refuse::new(RefuseReason::HelloDeadline, "")));
                 self.close(Err(ControlError::Deadline { awaited: "hello" }));
             }
-            State::Ending { deadline_ns } if now_ns >= deadline_ns => {
+            ServerState::Ending { deadline_ns } if now_ns >= deadline_ns => {
                 self.close(Err(ControlError::Deadline { awaited: "end of the session" }));
             }
             _ => {}
@@ -187,10 +190,10 @@ impl ServerSession {
     /// When [`on_time`](Self::on_time) is due, if it is.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         match self.state {
-            State::AwaitHello { deadline_ns }
-            | State::Inviting { deadline_ns }
-            | State::Ending { deadline_ns } => Some(deadline_ns),
-            State::Invited | State::Ready | State::Ended => None,
+            ServerState::AwaitHello { deadline_ns }
+            | ServerState::Inviting { deadline_ns }
+            | ServerState::Ending { deadline_ns } => Some(deadline_ns),
+            ServerState::Invited | ServerState::Ready | ServerState::Ended => None,
         }
     }
 
@@ -313,7 +316,7 @@ impl ServerSession {
 
     /// Refuses the whole session, for a reason that only the owner knows.
     pub(crate) fn reject(&mut self, reason: RefuseReason, text: &str) {
-        if self.state != State::Ended {
+        if self.state != ServerState::Ended {
             self.send(&Message::Refuse(Refuse::new(reason, text)));
             self.close(Err(ControlError::Rejected { reason }));
         }
@@ -323,16 +326,16 @@ impl ServerSession {
     /// Does nothing to a session that is ending already.
     pub(crate) fn shutdown(&mut self, now_ns: u64) {
         match self.state {
-            State::AwaitHello { .. } | State::Inviting { .. } | State::Invited => {
+            ServerState::AwaitHello { .. } | ServerState::Inviting { .. } | ServerState::Invited => {
                 self.reject(RefuseReason::ShuttingDown, "");
             }
-            State::Ready => {
+            ServerState::Ready => {
                 let deadline_ns = now_ns.saturating_add(limits::ANSWER_DEADLINE_NS);
-                self.state = State::Ending { deadline_ns };
+                self.state = ServerState::Ending { deadline_ns };
                 let counts = SubscriberCounts::default();
                 self.send_end(Farewell { reason: EndReason::Shutdown, counts });
             }
-            State::Ending { .. } | State::Ended => {}
+            ServerState::Ending { .. } | ServerState::Ended => {}
         }
     }
 
@@ -343,35 +346,35 @@ impl ServerSession {
                 self.close(Err(refuse.into_error()));
                 Ok(())
             }
-            (State::AwaitHello { .. } | State::Inviting { .. }, Message::Hello(hello)) => {
+            (ServerState::AwaitHello { .. } | ServerState::Inviting { .. }, Message::Hello(hello)) => {
                 self.take_hello(hello)
             }
-            (State::AwaitHello { .. }, Message::Invite(invite)) => {
-                self.state = State::Invited;
+            (ServerState::AwaitHello { .. }, Message::Invite(invite)) => {
+                self.state = ServerState::Invited;
                 self.actions.push_back(ServerAction::Invited(invite));
                 Ok(())
             }
-            (State::Ready, Message::ListTopics(list)) => self.take_list(list),
-            (State::Ready, Message::Attach(attach)) => self.take_attach(attach),
-            (State::Ready, Message::Lend(lend)) => self.take_lend(lend),
-            (State::Ready, Message::Listen(listen)) => self.take_listen(listen),
-            (State::Ready, Message::Heard(heard)) => {
+            (ServerState::Ready, Message::ListTopics(list)) => self.take_list(list),
+            (ServerState::Ready, Message::Attach(attach)) => self.take_attach(attach),
+            (ServerState::Ready, Message::Lend(lend)) => self.take_lend(lend),
+            (ServerState::Ready, Message::Listen(listen)) => self.take_listen(listen),
+            (ServerState::Ready, Message::Heard(heard)) => {
                 self.actions.push_back(ServerAction::Heard(heard));
                 Ok(())
             }
-            (State::Ready, Message::Detach(detach)) => self.take_detach(detach),
-            (State::Ready, Message::End(End { farewell })) => {
+            (ServerState::Ready, Message::Detach(detach)) => self.take_detach(detach),
+            (ServerState::Ready, Message::End(End { farewell })) => {
                 self.send_end(farewell);
                 self.close(Ok(farewell));
                 Ok(())
             }
-            (State::Ending { .. }, Message::End(End { farewell })) => {
+            (ServerState::Ending { .. }, Message::End(End { farewell })) => {
                 self.close(Ok(farewell));
                 Ok(())
             }
             // The peer said this before it knew that the session ends.
             (
-                State::Ending { .. },
+                ServerState::Ending { .. },
                 Message::ListTopics(_)
                 | Message::Attach(_)
                 | Message::Lend(_)
@@ -389,7 +392,7 @@ impl ServerSession {
         if hello.answers.is_some() {
             return Err(ControlError::WrongAnswer { message: "Hello", detail: "nobody asked" });
         }
-        self.state = State::Ready;
+        self.state = ServerState::Ready;
         let identity = self.identity.clone();
         self.send(&Message::Hello(Hello { nonce: self.nonce, answers: Some(hello.nonce), identity }));
         self.actions.push_back(ServerAction::PeerIdentified(hello.identity));
@@ -502,8 +505,8 @@ impl ServerSession {
     }
 
     fn close(&mut self, result: Result<Farewell, ControlError>) {
-        if self.state != State::Ended {
-            self.state = State::Ended;
+        if self.state != ServerState::Ended {
+            self.state = ServerState::Ended;
             self.listing = false;
             self.attachments.clear();
             self.listening.clear();
@@ -517,12 +520,12 @@ impl ServerSession {
         if self.actions.len() + ACTIONS_PER_CALL_MAX > ACTIONS_MAX {
             self.close(Err(ControlError::Backlog { max: ACTIONS_MAX }));
         }
-        if self.state == State::Ended { Err(self.closed()) } else { Ok(()) }
+        if self.state == ServerState::Ended { Err(self.closed()) } else { Ok(()) }
     }
 
     fn ready(&mut self) -> Result<(), ControlError> {
         self.room()?;
-        if self.state == State::Ready { Ok(()) } else { Err(self.closed()) }
+        if self.state == ServerState::Ready { Ok(()) } else { Err(self.closed()) }
     }
 
     fn closed(&self) -> ControlError {
@@ -535,7 +538,7 @@ impl ServerSession {
     }
 }
 
-impl State {
+impl ServerState {
     fn name(self) -> &'static str {
         match self {
             Self::AwaitHello { .. } => "waiting for the first hello",

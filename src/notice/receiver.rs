@@ -21,7 +21,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct NoticeReceiver {
     channel: u64,
     return_ticket: Box<[u8]>,
-    state: Mutex<State>,
+    state: Mutex<NoticeReceiverState>,
     /// What can be waited for, as soon as somebody does.
     handle: OnceLock<OwnedFd>,
     /// How often datagrams were missing.
@@ -31,7 +31,7 @@ pub(crate) struct NoticeReceiver {
 }
 
 #[derive(Debug)]
-struct State {
+struct NoticeReceiverState {
     receiver: Box<dyn ChannelReceiver>,
     buffer: Box<[u64]>,
     topics: HashMap<TopicId, Vec<Incarnation>>,
@@ -129,7 +129,7 @@ impl NoticeReceiver {
     /// The receiving end of the channel that has this number.
     pub(crate) fn new(receiver: Box<dyn ChannelReceiver>, channel: u64) -> Self {
         let return_ticket = receiver.return_ticket().into();
-        let state = State {
+        let state = NoticeReceiverState {
             receiver,
             buffer: vec![0; limits::NOTICE_DATAGRAM_LEN_MAX / WORD].into(),
             topics: HashMap::new(),
@@ -174,7 +174,7 @@ impl NoticeReceiver {
     pub(crate) fn turn(&self, now_ns: u64) -> Result<bool, FabricError> {
         let Some(mut state) = self.state.try_lock() else { return Ok(false) };
         for _ in 0..limits::NOTICES_PER_TURN_MAX {
-            let State { receiver, buffer, .. } = &mut *state;
+            let NoticeReceiverState { receiver, buffer, .. } = &mut *state;
             let Some(datagram) = receiver.receive(bytemuck::cast_slice_mut(buffer))? else {
                 return Ok(false);
             };
@@ -239,8 +239,8 @@ impl NoticeReceiver {
     }
 
     /// Goes through the datagram in the buffer. Its header, if that is believed.
-    fn handle(&self, state: &mut State, len: usize, now_ns: u64) -> Option<DatagramHeader> {
-        let State { buffer, topics, numbers, counts, .. } = state;
+    fn handle(&self, state: &mut NoticeReceiverState, len: usize, now_ns: u64) -> Option<DatagramHeader> {
+        let NoticeReceiverState { buffer, topics, numbers, counts, .. } = state;
         counts.datagrams += 1;
         let Ok((header, entries)) = notice::parse(buffer, len) else {
             counts.malformed += 1;

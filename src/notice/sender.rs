@@ -19,11 +19,11 @@ pub(crate) struct NoticeSender {
     channel: Arc<dyn ChannelSender>,
     /// The random number of this incarnation.
     identity: u64,
-    state: Mutex<State>,
+    state: Mutex<NoticeSenderState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct NoticeSenderState {
     draft: DatagramDraft,
     /// The number of the last datagram that was sent.
     number: u64,
@@ -73,7 +73,7 @@ impl NoticeSender {
             let reason = format!("datagrams of {len_max} bytes are too short for a notice");
             io::Error::new(io::ErrorKind::InvalidInput, reason)
         })?;
-        let state = State {
+        let state = NoticeSenderState {
             draft,
             number: 0,
             topics: HashMap::new(),
@@ -213,7 +213,7 @@ impl NoticeSender {
     }
 }
 
-impl State {
+impl NoticeSenderState {
     /// Puts what waits into the draft, as much as fits; how many notices that is.
     fn take_along(&mut self) -> usize {
         let draft = &mut self.draft;

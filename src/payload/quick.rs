@@ -17,7 +17,7 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant, Serializer,
 };
 
-use self::runs::{ARRAY_LEN_MIN, Each, Op, State, VariantKind};
+use self::runs::{ARRAY_LEN_MIN, Each, Op, RunState, VariantKind};
 pub(super) use self::runs::{Runs, Stopped};
 use super::EncodeError;
 use super::bincode::{self, Out};
@@ -52,7 +52,7 @@ fn encode_quick<T: Serialize + ?Sized>(value: &T, runs: &Runs, out: &mut [u8]) -
 struct Quick<'a, 'o, 'p> {
     out: &'a mut Out<'o>,
     runs: &'p Runs,
-    state: State,
+    state: RunState,
 }
 
 impl<'a, 'o, 'p> Quick<'a, 'o, 'p> {
@@ -65,11 +65,11 @@ impl<'a, 'o, 'p> Quick<'a, 'o, 'p> {
     #[inline(always)]
     fn parts(self, len: usize) -> Result<Members<'a, 'o, 'p>, Stopped> {
         let Op::Parts { body } = self.op()? else { return Err(Stopped) };
-        Ok(self.members(State::parts(body, len), None))
+        Ok(self.members(RunState::parts(body, len), None))
     }
 
     #[inline(always)]
-    fn members(self, state: State, each: Option<(Each, usize)>) -> Members<'a, 'o, 'p> {
+    fn members(self, state: RunState, each: Option<(Each, usize)>) -> Members<'a, 'o, 'p> {
         Members { out: self.out, runs: self.runs, state, each, next: self.state.next() }
     }
 
@@ -86,7 +86,7 @@ impl<'a, 'o, 'p> Quick<'a, 'o, 'p> {
     }
 
     #[inline(always)]
-    fn inside<T: Serialize + ?Sized>(self, body: u32, value: &T) -> Result<State, Stopped> {
+    fn inside<T: Serialize + ?Sized>(self, body: u32, value: &T) -> Result<RunState, Stopped> {
         let each = self.runs.each(body)?;
         each.check(value.serialize(Quick { state: each.start, out: self.out, runs: self.runs })?)?;
         Ok(self.state.next())
@@ -97,7 +97,7 @@ impl<'a, 'o, 'p> Quick<'a, 'o, 'p> {
 macro_rules! leaves {
     ($($method:ident($value:ty) $leaf:ident;)*) => {$(
         #[inline(always)]
-        fn $method(self, value: $value) -> Result<State, Stopped> {
+        fn $method(self, value: $value) -> Result<RunState, Stopped> {
             self.out.put(&value)?;
             Ok(self.state.leaf(Leaf::$leaf))
         }
@@ -105,7 +105,7 @@ macro_rules! leaves {
 }
 
 impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
-    type Ok = State;
+    type Ok = RunState;
     type Error = Stopped;
     type SerializeSeq = Elements<'a, 'o, 'p>;
     type SerializeTuple = Members<'a, 'o, 'p>;
@@ -119,26 +119,26 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
     leaves! { serialize_bytes(&[u8]) Bytes; }
 
     #[inline(always)]
-    fn serialize_none(self) -> Result<State, Stopped> {
+    fn serialize_none(self) -> Result<RunState, Stopped> {
         let Op::Option { .. } = self.op()? else { return Err(Stopped) };
         self.out.put(&0_u8)?;
         Ok(self.state.next())
     }
 
     #[inline(always)]
-    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<State, Stopped> {
+    fn serialize_some<T: Serialize + ?Sized>(self, value: &T) -> Result<RunState, Stopped> {
         let Op::Option { body } = self.op()? else { return Err(Stopped) };
         self.out.put(&1_u8)?;
         self.inside(body, value)
     }
 
     #[inline(always)]
-    fn serialize_unit(self) -> Result<State, Stopped> {
+    fn serialize_unit(self) -> Result<RunState, Stopped> {
         Ok(self.state.leaf(Leaf::Unit))
     }
 
     #[inline(always)]
-    fn serialize_unit_struct(self, _: &'static str) -> Result<State, Stopped> {
+    fn serialize_unit_struct(self, _: &'static str) -> Result<RunState, Stopped> {
         self.serialize_unit()
     }
 
@@ -148,7 +148,7 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
         _: &'static str,
         index: u32,
         variant: &'static str,
-    ) -> Result<State, Stopped> {
+    ) -> Result<RunState, Stopped> {
         self.variant(index, variant, VariantKind::Unit)?;
         Ok(self.state.next())
     }
@@ -158,7 +158,7 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
         self,
         _: &'static str,
         value: &T,
-    ) -> Result<State, Stopped> {
+    ) -> Result<RunState, Stopped> {
         value.serialize(self)
     }
 
@@ -169,7 +169,7 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
         index: u32,
         variant: &'static str,
         value: &T,
-    ) -> Result<State, Stopped> {
+    ) -> Result<RunState, Stopped> {
         let body = self.variant(index, variant, VariantKind::Newtype)?;
         self.inside(body, value)
     }
@@ -215,7 +215,7 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
         len: usize,
     ) -> Result<Self::SerializeTupleVariant, Stopped> {
         let body = self.variant(index, variant, VariantKind::Tuple)?;
-        Ok(self.members(State::parts(body, len), None))
+        Ok(self.members(RunState::parts(body, len), None))
     }
 
     #[inline(always)]
@@ -241,11 +241,11 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
         len: usize,
     ) -> Result<Self::SerializeStructVariant, Stopped> {
         let body = self.variant(index, variant, VariantKind::Fields)?;
-        Ok(self.members(State::parts(body, len), None))
+        Ok(self.members(RunState::parts(body, len), None))
     }
 
     #[inline(always)]
-    fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<State, Stopped> {
+    fn collect_str<T: Display + ?Sized>(self, value: &T) -> Result<RunState, Stopped> {
         ShortText::with(value, |text| self.serialize_str(text))
     }
 
@@ -263,10 +263,10 @@ const NEVER: usize = usize::MAX;
 struct Members<'a, 'o, 'p> {
     out: &'a mut Out<'o>,
     runs: &'p Runs,
-    state: State,
+    state: RunState,
     /// Of a long array: what each element has to be, and how many are still to be written.
     each: Option<(Each, usize)>,
-    next: State,
+    next: RunState,
 }
 
 impl Members<'_, '_, '_> {
@@ -292,14 +292,14 @@ impl Members<'_, '_, '_> {
     /// What was written of a part may stand in the bytes: this never ends well, even if the type ignores the error.
     #[inline(always)]
     fn fail(&mut self) {
-        self.state = State::NOWHERE;
+        self.state = RunState::NOWHERE;
         if let Some((_, left)) = &mut self.each {
             *left = NEVER;
         }
     }
 
     #[inline(always)]
-    fn finish(self) -> Result<State, Stopped> {
+    fn finish(self) -> Result<RunState, Stopped> {
         match self.each {
             None => self.runs.ended(self.state)?,
             Some((_, 0)) => {}
@@ -313,7 +313,7 @@ impl Members<'_, '_, '_> {
 macro_rules! nameless_members {
     ($($name:ident::$method:ident)*) => {$(
         impl $name for Members<'_, '_, '_> {
-            type Ok = State;
+            type Ok = RunState;
             type Error = Stopped;
 
             #[inline(always)]
@@ -322,7 +322,7 @@ macro_rules! nameless_members {
             }
 
             #[inline(always)]
-            fn end(self) -> Result<State, Stopped> {
+            fn end(self) -> Result<RunState, Stopped> {
                 self.finish()
             }
         }
@@ -339,7 +339,7 @@ nameless_members! {
 macro_rules! named_members {
     ($($name:ident)*) => {$(
         impl $name for Members<'_, '_, '_> {
-            type Ok = State;
+            type Ok = RunState;
             type Error = Stopped;
 
             #[inline(always)]
@@ -354,12 +354,12 @@ macro_rules! named_members {
 
             #[cold]
             fn skip_field(&mut self, _: &'static str) -> Result<(), Stopped> {
-                self.state = State::NOWHERE;
+                self.state = RunState::NOWHERE;
                 Err(Stopped)
             }
 
             #[inline(always)]
-            fn end(self) -> Result<State, Stopped> {
+            fn end(self) -> Result<RunState, Stopped> {
                 self.finish()
             }
         }
@@ -375,11 +375,11 @@ struct Elements<'a, 'o, 'p> {
     runs: &'p Runs,
     each: Each,
     left: usize,
-    next: State,
+    next: RunState,
 }
 
 impl SerializeSeq for Elements<'_, '_, '_> {
-    type Ok = State;
+    type Ok = RunState;
     type Error = Stopped;
 
     #[inline(always)]
@@ -395,7 +395,7 @@ impl SerializeSeq for Elements<'_, '_, '_> {
     }
 
     #[inline(always)]
-    fn end(self) -> Result<State, Stopped> {
+    fn end(self) -> Result<RunState, Stopped> {
         if self.left == 0 { Ok(self.next) } else { Err(Stopped) }
     }
 }
@@ -409,7 +409,7 @@ struct Pairs<'a, 'o, 'p> {
     value: Each,
     /// Keys and values.
     left: usize,
-    next: State,
+    next: RunState,
 }
 
 impl Pairs<'_, '_, '_> {
@@ -431,7 +431,7 @@ impl Pairs<'_, '_, '_> {
 }
 
 impl SerializeMap for Pairs<'_, '_, '_> {
-    type Ok = State;
+    type Ok = RunState;
     type Error = Stopped;
 
     #[inline(always)]
@@ -445,7 +445,7 @@ impl SerializeMap for Pairs<'_, '_, '_> {
     }
 
     #[inline(always)]
-    fn end(self) -> Result<State, Stopped> {
+    fn end(self) -> Result<RunState, Stopped> {
         if self.left == 0 { Ok(self.next) } else { Err(Stopped) }
     }
 }

@@ -23,7 +23,7 @@ pub use handle::{PublishedKind, Publisher};
 pub(crate) use handover::{Lent, Tended};
 pub use loan::Loan;
 pub use log::LogPublisher;
-pub(crate) use notices::Listener;
+pub(crate) use notices::NoticeListener;
 pub(crate) use opening::{TopicParts, fresh_epoch};
 pub use state::StatePublisher;
 pub(crate) use topic::PublishedTopic;

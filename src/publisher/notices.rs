@@ -31,7 +31,7 @@ struct Audience {
 
 /// Somebody who is told of what a topic publishes, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub(crate) struct NoticeListener {
     notices: Arc<TopicNotices>,
     sender: Arc<NoticeSender>,
 }
@@ -70,7 +70,10 @@ impl TopicNotices {
     }
 
     /// Has the topic's notices sent on this channel, for as long as the listener is there.
-    pub(crate) fn listen(self: &Arc<Self>, sender: &Arc<NoticeSender>) -> Result<Listener, RegisterError> {
+    pub(crate) fn listen(
+        self: &Arc<Self>,
+        sender: &Arc<NoticeSender>,
+    ) -> Result<NoticeListener, RegisterError> {
         let mut audience = self.audience.lock();
         match audience.channels.iter_mut().find(|(known, _)| Arc::ptr_eq(known, sender)) {
             Some((_, count)) => *count += 1,
@@ -80,7 +83,7 @@ impl TopicNotices {
                 self.change();
             }
         }
-        Ok(Listener { notices: Arc::clone(self), sender: Arc::clone(sender) })
+        Ok(NoticeListener { notices: Arc::clone(self), sender: Arc::clone(sender) })
     }
 
     /// The memory of the bell that the topic's publisher rings from now on. `make` makes it if there is none yet.
@@ -127,7 +130,7 @@ impl TopicNotices {
     }
 }
 
-impl Drop for Listener {
+impl Drop for NoticeListener {
     fn drop(&mut self) {
         let mut audience = self.notices.audience.lock();
         let known = |(sender, _): &(Arc<NoticeSender>, usize)| Arc::ptr_eq(sender, &self.sender);

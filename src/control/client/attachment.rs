@@ -4,17 +4,17 @@ use crate::id::{Delivery, TopicId};
 
 /// What this side knows of one attachment.
 #[derive(Debug)]
-pub(super) struct Attachment {
+pub(super) struct ClientAttachment {
     pub(super) topic_id: TopicId,
     pub(super) delivery: Delivery,
-    pub(super) step: Step,
+    pub(super) step: AttachStep,
     pub(super) topic_ended: bool,
-    pub(super) listening: Listening,
+    pub(super) listening: NoticesRequest,
 }
 
 /// Whether an attachment has asked for notices, which it does once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Listening {
+pub(super) enum NoticesRequest {
     No,
     Asked,
     Answered,
@@ -22,7 +22,7 @@ pub(super) enum Listening {
 
 /// Where one attachment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum AttachStep {
     Attaching,
     Granted,
     Lending,
@@ -30,16 +30,16 @@ pub(super) enum Step {
     Detaching,
 }
 
-impl Attachment {
+impl ClientAttachment {
     fn state(&self) -> &'static str {
         match (self.step, self.delivery) {
-            (Step::Attaching, _) => "waiting for a grant",
-            (Step::Detaching, _) => "detaching",
-            (Step::Lending, _) => "waiting for its landing region to be accepted",
+            (AttachStep::Attaching, _) => "waiting for a grant",
+            (AttachStep::Detaching, _) => "detaching",
+            (AttachStep::Lending, _) => "waiting for its landing region to be accepted",
             _ if self.topic_ended => "left over from a topic that ended",
-            (Step::Granted, Delivery::Pull) => "granted for pull",
-            (Step::Granted, Delivery::Push) => "granted for push",
-            (Step::Lent, _) => "granted, with a landing region",
+            (AttachStep::Granted, Delivery::Pull) => "granted for pull",
+            (AttachStep::Granted, Delivery::Push) => "granted for push",
+            (AttachStep::Lent, _) => "granted, with a landing region",
         }
     }
 

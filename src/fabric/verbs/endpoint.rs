@@ -52,7 +52,7 @@ const DRAIN_PAUSE: Duration = Duration::from_micros(100);
 #[derive(Debug)]
 pub(super) struct Endpoint {
     queue_pair: QueuePair,
-    state: Mutex<State>,
+    state: Mutex<EndpointState>,
     /// A buffer for each receive, then one for each frame that is sent.
     frames: Arc<MemoryRegion>,
     send_queue: Arc<CompletionQueue>,
@@ -71,7 +71,7 @@ pub(super) struct Endpoint {
 }
 
 #[derive(Debug)]
-struct State {
+struct EndpointState {
     work: WorkTable<Work>,
     /// Set once, when the queue pair is of no more use.
     failure: Option<Failure>,
@@ -133,7 +133,7 @@ impl Endpoint {
         };
         // No device says beforehand how much it can carry.
         let queue_pair = make(&plan(INLINE_LEN_MAX)).or_else(|_| make(&plan(INLINE_LEN_MIN)))?;
-        let state = State {
+        let state = EndpointState {
             work: WorkTable::new(send_wr_max),
             failure: None,
             is_open: false,
@@ -272,7 +272,7 @@ impl Endpoint {
         self.fail_locked(&mut state, failure);
     }
 
-    fn fail_locked(&self, state: &mut State, failure: Failure) {
+    fn fail_locked(&self, state: &mut EndpointState, failure: Failure) {
         if state.failure.is_some() {
             return;
         }
@@ -301,7 +301,7 @@ impl Endpoint {
         }
     }
 
-    fn set_access(&self, state: &State, is_change: bool) -> Result<(), SysError> {
+    fn set_access(&self, state: &EndpointState, is_change: bool) -> Result<(), SysError> {
         if !is_change || !state.is_open || state.failure.is_some() {
             return Ok(());
         }
@@ -309,7 +309,7 @@ impl Endpoint {
     }
 
     /// Takes what has completed of the sends, and notes what it says.
-    fn poll_sends(&self, state: &mut State) {
+    fn poll_sends(&self, state: &mut EndpointState) {
         let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
         loop {
             let len = match self.send_queue.poll(&mut completions) {
@@ -332,7 +332,7 @@ impl Endpoint {
     }
 }
 
-impl State {
+impl EndpointState {
     /// Takes note of the end of a work request.
     fn complete(&mut self, completion: &WorkCompletion) {
         if completion.status != Status::Success

@@ -42,11 +42,11 @@ pub(super) struct Session {
     events: OwnedFd,
     /// Set when the device is known.
     endpoint: OnceLock<Arc<Endpoint>>,
-    state: Mutex<State>,
+    state: Mutex<SessionState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SessionState {
     link: Box<dyn Link>,
     /// Whether frames may be sent.
     stands: bool,
@@ -127,7 +127,7 @@ impl Session {
             waker,
             events,
             endpoint: OnceLock::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(SessionState {
                 link,
                 stands: false,
                 outbound: Outbound::new(),
@@ -184,7 +184,7 @@ impl Session {
 
     fn take_to_send(
         &self,
-        state: &mut State,
+        state: &mut SessionState,
         message: &[u8],
         region: Option<&Registration>,
     ) -> Result<Sent, FabricError> {
@@ -311,7 +311,7 @@ impl Session {
 
     /// Asks the peer for a sign of life if nothing has told of it for a while. Its device has to acknowledge that; a
     /// process that stands still need not answer. Links that carry the frames of unreliable endpoints look by themselves.
-    fn look_for_life(&self, state: &mut State, now_ns: u64) {
+    fn look_for_life(&self, state: &mut SessionState, now_ns: u64) {
         let endpoint = self.endpoint.get().filter(|_| state.stands && state.end.is_none());
         let Some(endpoint) = endpoint.filter(|_| now_ns >= state.look_ns) else { return };
         let completed = endpoint.completed();
@@ -327,7 +327,7 @@ impl Session {
     }
 
     /// Ends a session without an owner as soon as the peer has everything, or the time is over.
-    fn linger(&self, state: &mut State, now_ns: u64, until_ns: u64) {
+    fn linger(&self, state: &mut SessionState, now_ns: u64, until_ns: u64) {
         if state.end.is_some() {
             return;
         }
@@ -344,7 +344,7 @@ impl Session {
     }
 
     /// Does what there is to be done.
-    fn go_on(&self, state: &mut State, now_ns: u64) {
+    fn go_on(&self, state: &mut SessionState, now_ns: u64) {
         if state.end.is_none()
             && let Err(error) = self.follow_link(state, now_ns)
         {
@@ -364,7 +364,7 @@ impl Session {
 
     /// Takes what has happened to the link. A peer cannot hold this up: what its frames may give back, ask, answer or hold
     /// is bounded until this end has sent something, and a frame that does nothing of that is refused.
-    fn follow_link(&self, state: &mut State, now_ns: u64) -> Result<(), FabricError> {
+    fn follow_link(&self, state: &mut SessionState, now_ns: u64) -> Result<(), FabricError> {
         while let Some(change) = state.link.next(&self.devices, now_ns)? {
             match change {
                 Change::Endpoint(endpoint) => self.adopt(endpoint)?,
@@ -380,7 +380,7 @@ impl Session {
     }
 
     /// The connection stands: the link says so, or the peer has used it.
-    fn establish(&self, state: &mut State) -> Result<(), FabricError> {
+    fn establish(&self, state: &mut SessionState) -> Result<(), FabricError> {
         if state.stands {
             return Ok(());
         }
@@ -397,7 +397,7 @@ impl Session {
     }
 
     /// Takes what the device has received. What a frame gives back counts at once, what it holds waits for the owner.
-    fn take_arrivals(&self, state: &mut State, endpoint: &Endpoint) -> Result<(), FabricError> {
+    fn take_arrivals(&self, state: &mut SessionState, endpoint: &Endpoint) -> Result<(), FabricError> {
         let mut arrivals = VecDeque::new();
         endpoint.take_arrivals(&mut arrivals)?;
         if !arrivals.is_empty() {
@@ -418,7 +418,7 @@ impl Session {
         Ok(())
     }
 
-    fn take_message(&self, state: &mut State, into: &mut [u8]) -> Result<Received, FabricError> {
+    fn take_message(&self, state: &mut SessionState, into: &mut [u8]) -> Result<Received, FabricError> {
         let Some(endpoint) = self.endpoint.get() else { return state.ended() };
         while let Some(arrival) = state.arrivals.pop_front() {
             let message = match self.take_fragment(state, endpoint, arrival) {
@@ -443,7 +443,7 @@ impl Session {
     /// Takes a fragment; the whole message, if it was the last one.
     fn take_fragment(
         &self,
-        state: &mut State,
+        state: &mut SessionState,
         endpoint: &Endpoint,
         held: Held,
     ) -> Result<Option<Message>, FabricError> {
@@ -465,7 +465,7 @@ impl Session {
     }
 
     /// Sends what waits, as far as the peer has room.
-    fn flush(&self, state: &mut State) {
+    fn flush(&self, state: &mut SessionState) {
         let Some(endpoint) = self.endpoint.get().filter(|_| state.stands && state.end.is_none()) else {
             return;
         };
@@ -482,7 +482,7 @@ impl Session {
     }
 
     /// Ends the session here, and tells the peer. The first end is the one that counts.
-    fn end(&self, state: &mut State, end: End) {
+    fn end(&self, state: &mut SessionState, end: End) {
         if state.end.is_some() {
             return;
         }
@@ -502,12 +502,12 @@ impl Session {
     }
 
     /// Whether any message could be taken to be sent.
-    fn has_room(&self, state: &State) -> bool {
+    fn has_room(&self, state: &SessionState) -> bool {
         state.outbound.has_room() && self.endpoint.get().is_some()
     }
 
     /// Sees to it that the owner's handle is readable exactly while there is something to receive, or room again.
-    fn rouse(&self, state: &mut State) {
+    fn rouse(&self, state: &mut SessionState) {
         let has_room = state.wants_room && self.has_room(state);
         let has_something = has_room || !state.arrivals.is_empty() || state.end.is_some();
         if has_something && !state.awake {
@@ -519,7 +519,7 @@ impl Session {
     }
 }
 
-impl State {
+impl SessionState {
     /// Whether there is something to be done that no owner waits for.
     fn is_unfinished(&mut self) -> bool {
         let has_frames = !self.outbound.is_empty() || self.outbound.has_frame() || self.has_unsent();

@@ -7,7 +7,7 @@ use crate::id::{Delivery, KindOptions, NodeName, Sequence};
 use crate::limits;
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
-use crate::publisher::{Listener, PublishedTopic};
+use crate::publisher::{NoticeListener, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What a peer has attached to.
@@ -30,7 +30,7 @@ pub(super) struct ServedAttachment {
     /// What wakes the peer on this host, if it has asked for that.
     pub(super) bell: Option<Arc<Registration>>,
     /// Its part in the audience of a channel, if it has asked for that.
-    pub(super) listener: Option<Listener>,
+    pub(super) listener: Option<NoticeListener>,
     /// Since when the topic is known to have ended, ns.
     ended_ns: Option<u64>,
 }

@@ -101,7 +101,7 @@ impl VariantKind {
 
 /// Where a serializer is: in which run, and the hash of the calls in it so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct RunState {
     hash: u64,
     run: u32,
 }
@@ -120,7 +120,7 @@ fn name_hash(name: &str) -> u64 {
     name.bytes().fold(name.len() as u64, |hash, byte| mix(hash, u64::from(byte)))
 }
 
-impl State {
+impl RunState {
     /// Where no schema has anything: it has fewer runs.
     pub(super) const NOWHERE: Self = Self { hash: BEGIN, run: u32::MAX };
 
@@ -150,13 +150,13 @@ impl State {
 /// The states before and after the only part of a body.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Each {
-    pub(super) start: State,
-    end: State,
+    pub(super) start: RunState,
+    end: RunState,
 }
 
 impl Each {
     #[inline(always)]
-    pub(super) fn check(self, state: State) -> Result<(), Stopped> {
+    pub(super) fn check(self, state: RunState) -> Result<(), Stopped> {
         if state == self.end { Ok(()) } else { Err(Stopped) }
     }
 }
@@ -175,7 +175,7 @@ impl Runs {
 
     /// What comes after the run that ends in this state.
     #[inline(always)]
-    pub(super) fn op(&self, state: State) -> Result<Op, Stopped> {
+    pub(super) fn op(&self, state: RunState) -> Result<Op, Stopped> {
         match self.runs.get(state.run as usize) {
             Some(run) if run.hash == state.hash => Ok(run.end),
             _ => Err(Stopped),
@@ -183,7 +183,7 @@ impl Runs {
     }
 
     #[inline(always)]
-    pub(super) fn ended(&self, state: State) -> Result<(), Stopped> {
+    pub(super) fn ended(&self, state: RunState) -> Result<(), Stopped> {
         let Op::End = self.op(state)? else { return Err(Stopped) };
         Ok(())
     }
@@ -192,9 +192,9 @@ impl Runs {
     #[inline(always)]
     pub(super) fn each(&self, body: u32) -> Result<Each, Stopped> {
         let run = self.runs.get(body as usize).ok_or(Stopped)?;
-        let start = State { hash: BEGIN, run: body };
+        let start = RunState { hash: BEGIN, run: body };
         let end = match run.end {
-            Op::End => State { hash: run.hash, run: body },
+            Op::End => RunState { hash: run.hash, run: body },
             _ => start.next(),
         };
         Ok(Each { start, end })
@@ -346,17 +346,17 @@ impl Maker<'_> {
 
     /// Makes a body of parts, which may have names.
     fn parts(&mut self, parts: &[(Option<&str>, Piece)]) -> Option<(Op, usize)> {
-        let body = self.body(State::parts(0, parts.len()), parts)?;
+        let body = self.body(RunState::parts(0, parts.len()), parts)?;
         Some((Op::Parts { body }, parts.iter().map(|(_, piece)| piece.depth).max().unwrap_or_default()))
     }
 
     /// Makes a body of one part.
     fn only(&mut self, step: &Step, above: usize) -> Option<(u32, usize)> {
         let piece = self.piece(step, above)?;
-        Some((self.body(State { hash: BEGIN, run: 0 }, &[(None, piece)])?, piece.depth))
+        Some((self.body(RunState { hash: BEGIN, run: 0 }, &[(None, piece)])?, piece.depth))
     }
 
-    fn body(&mut self, mut state: State, parts: &[(Option<&str>, Piece)]) -> Option<u32> {
+    fn body(&mut self, mut state: RunState, parts: &[(Option<&str>, Piece)]) -> Option<u32> {
         let body = u32::try_from(self.runs.len()).ok()?;
         for (name, piece) in parts {
             state = name.map_or(state, |name| state.name(name));

@@ -58,8 +58,8 @@ pub(crate) struct LogReader {
     last_frame_len: usize,
     from: usize,
     until: usize,
-    fetching: Fetching,
-    unproven: Unproven,
+    fetching: LogFetching,
+    unproven: UnprovenRecords,
     suspicion: Option<Suspicion>,
     /// The last look came to no end: see [`Reader::has_more`].
     has_more: bool,
@@ -85,7 +85,7 @@ pub(crate) enum Purpose {
 
 /// What a reader knows of a log that it fetches.
 #[derive(Debug, Default)]
-struct Fetching {
+struct LogFetching {
     /// All frames before this are whole.
     end: u64,
     /// Frames in the buffer that begin before this were whole when they were fetched.
@@ -98,7 +98,7 @@ struct Fetching {
 
 /// What came inline since the repository was last read.
 #[derive(Debug, Default)]
-struct Unproven {
+struct UnprovenRecords {
     /// Its frames. Those that the reader has not taken yet may be anything.
     words: Vec<u64>,
     /// Where they begin.
@@ -181,8 +181,8 @@ impl LogReader {
             last_frame_len: 0,
             from: HELD_FROM,
             until: HELD_FROM,
-            fetching: Fetching::default(),
-            unproven: Unproven::default(),
+            fetching: LogFetching::default(),
+            unproven: UnprovenRecords::default(),
             suspicion: None,
             has_more: false,
             bound: UNBOUNDED,

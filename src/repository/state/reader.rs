@@ -38,7 +38,7 @@ pub(crate) struct StateReader {
     /// Since when, ns of the caller's clock.
     suspect_since_ns: u64,
     counts: SubscriberStats,
-    unproven: Unproven,
+    unproven: UnprovenValue,
     /// A slot in private memory.
     slot: Box<[u64]>,
 }
@@ -58,7 +58,7 @@ pub(crate) enum Expected {
 
 /// The values that came inline since the repository was last read.
 #[derive(Debug, Default)]
-struct Unproven {
+struct UnprovenValue {
     /// The slot of the last of them; empty when there are none.
     slot: Vec<u64>,
     /// The last value before them.
@@ -72,7 +72,7 @@ struct Unproven {
 
 /// Why one copy of a slot is not a value.
 #[derive(Debug)]
-enum Rejection {
+enum SlotRejection {
     /// It was overwritten while it was copied.
     Torn,
     /// It stands still and is wrong.
@@ -96,7 +96,7 @@ impl StateReader {
             suspicions: 0,
             suspect_since_ns: 0,
             counts: SubscriberStats::default(),
-            unproven: Unproven::default(),
+            unproven: UnprovenValue::default(),
             slot: vec![0; slot_len(geometry.payload_len_max()) / WORD].into(),
         }
     }
@@ -137,17 +137,17 @@ impl StateReader {
 
     /// Copies the slot of this sequence to private memory and checks the copy.
     #[inline]
-    fn take(&mut self, memory: &Region, sequence: Sequence) -> Result<Taken, Rejection> {
+    fn take(&mut self, memory: &Region, sequence: Sequence) -> Result<Taken, SlotRejection> {
         let offset = self.geometry.slot_offset(sequence);
         // Acquire: pairs with the Release store of the head stamp in `StateWriter`.
         let head = memory.load_acquire(offset);
         if head != sequence.get() {
-            return Err(Rejection::Torn);
+            return Err(SlotRejection::Torn);
         }
         let sizes = SlotHeader::payload_len(memory.load(offset + SLOT_SIZES));
         let len = sizes as usize;
         if len > self.geometry.payload_len_max() {
-            return Err(Rejection::Wrong(ReadFailure::ImpossibleLen {
+            return Err(SlotRejection::Wrong(ReadFailure::ImpossibleLen {
                 sequence,
                 len: sizes.into(),
                 max: self.geometry.payload_len_max(),
@@ -164,7 +164,7 @@ impl StateReader {
 
     /// The only place where a value is accepted: when the private copy in `self.slot` is what it should be.
     #[inline]
-    fn verify(&mut self, sequence: Sequence, len: usize, tail: u64) -> Result<Taken, Rejection> {
+    fn verify(&mut self, sequence: Sequence, len: usize, tail: u64) -> Result<Taken, SlotRejection> {
         let header = self.inspect(sequence, len, tail)?;
         let skipped = self.skipped(sequence);
         let conflated = skipped + std::mem::take(&mut self.unreported);
@@ -181,24 +181,26 @@ impl StateReader {
 
     /// Compares the private copy in `self.slot` with its stamps, its bounds, its epoch and its checksum.
     #[inline]
-    fn inspect(&self, sequence: Sequence, len: usize, tail: u64) -> Result<SlotHeader, Rejection> {
+    fn inspect(&self, sequence: Sequence, len: usize, tail: u64) -> Result<SlotHeader, SlotRejection> {
         let words = slot_len(len) / WORD;
         let (run, _) = self.slot.split_at(words - TRAILER_WORDS);
-        let Some((head, _)) = run.split_first_chunk::<HEADER_WORDS>() else { return Err(Rejection::Torn) };
+        let Some((head, _)) = run.split_first_chunk::<HEADER_WORDS>() else {
+            return Err(SlotRejection::Torn);
+        };
         let header = SlotHeader::parse(*head);
         if !cfg!(fabricast_skip_check) {
             if tail != sequence.get() || header.sequence != sequence || header.payload_len as usize != len {
-                return Err(Rejection::Torn);
+                return Err(SlotRejection::Torn);
             }
             let bytes: &[u8] = bytemuck::cast_slice(run);
             let expected = self.check.of_run(bytes.split_at(HEADER_LEN + len).0);
             let check_word = self.slot.get(words - TRAILER_WORDS).copied().unwrap_or(0);
             if parse_check_word(check_word) != Some(expected) {
                 let (found, _) = crate::layout::halves(check_word);
-                return Err(Rejection::Wrong(ReadFailure::Damaged { sequence, expected, found }));
+                return Err(SlotRejection::Wrong(ReadFailure::Damaged { sequence, expected, found }));
             }
             if header.epoch != self.epoch.get() {
-                return Err(Rejection::Wrong(ReadFailure::ForeignEpoch {
+                return Err(SlotRejection::Wrong(ReadFailure::ForeignEpoch {
                     sequence,
                     expected: self.epoch,
                     found: header.epoch,
@@ -215,7 +217,7 @@ impl StateReader {
     fn retry(
         &mut self,
         sequence: Sequence,
-        rejection: Rejection,
+        rejection: SlotRejection,
         now_ns: Option<u64>,
     ) -> Result<(), ReadFailure> {
         self.attempts += 1;
@@ -225,7 +227,7 @@ impl StateReader {
             self.suspicions = 1;
             self.suspect_since_ns = now_ns.unwrap_or(0);
         }
-        self.counts.torn_retries += u64::from(matches!(rejection, Rejection::Torn));
+        self.counts.torn_retries += u64::from(matches!(rejection, SlotRejection::Torn));
         if self.attempts < limits::TORN_RETRIES_MAX {
             return Ok(());
         }
@@ -238,7 +240,7 @@ impl StateReader {
     }
 
     /// Passes a value over that stands still and is wrong; says how it is wrong.
-    fn reject(&mut self, sequence: Sequence, rejection: Rejection) -> ReadFailure {
+    fn reject(&mut self, sequence: Sequence, rejection: SlotRejection) -> ReadFailure {
         let skipped = self.skipped(sequence);
         self.unreported += skipped;
         self.counts.conflated += skipped;
@@ -246,8 +248,8 @@ impl StateReader {
         self.suspicions = 0;
         self.counts.rejected += 1;
         match rejection {
-            Rejection::Torn => ReadFailure::BrokenStamps { sequence },
-            Rejection::Wrong(failure) => failure,
+            SlotRejection::Torn => ReadFailure::BrokenStamps { sequence },
+            SlotRejection::Wrong(failure) => failure,
         }
     }
 

@@ -20,7 +20,7 @@ use crate::limits;
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct VerbsChannelSender {
     ticket: [u8; CHANNEL_LEN],
-    state: Mutex<State>,
+    state: Mutex<ChannelSenderState>,
     site: Site,
     key: u32,
 }
@@ -28,7 +28,7 @@ pub(in crate::fabric::verbs) struct VerbsChannelSender {
 /// Its fields are dropped in this order: first it leaves the group, and what the device uses lives longer than the queue
 /// pair.
 #[derive(Debug)]
-struct State {
+struct ChannelSenderState {
     member: Member,
     queue_pair: QueuePair,
     /// Where the group is, once it is joined.
@@ -94,7 +94,7 @@ impl VerbsChannelSender {
             sender: site.address,
             group,
         };
-        let state = State {
+        let state = ChannelSenderState {
             member: Member::begin(&site, group, Membership::SendOnly),
             queue_pair,
             group: None,
@@ -131,7 +131,12 @@ impl VerbsChannelSender {
         Ok(VerbsUnicastSender { target: Target { handle, queue_pair }, channel: self })
     }
 
-    fn post(&self, state: &mut State, to: &Target, datagram: &[u8]) -> Result<Sent, FabricError> {
+    fn post(
+        &self,
+        state: &mut ChannelSenderState,
+        to: &Target,
+        datagram: &[u8],
+    ) -> Result<Sent, FabricError> {
         // Each time: what fails is told at once, also where little is sent.
         self.take_completions(state)?;
         if state.health == Health::Broken {
@@ -170,7 +175,7 @@ impl VerbsChannelSender {
     }
 
     /// Takes what the network has to say.
-    fn take_events(&self, state: &mut State) -> Result<(), FabricError> {
+    fn take_events(&self, state: &mut ChannelSenderState) -> Result<(), FabricError> {
         let joined = state.member.next()?;
         if let Some(failure) = state.member.take_failure() {
             state.group = None;
@@ -186,7 +191,7 @@ impl VerbsChannelSender {
     }
 
     /// Takes what the device has to say, and has the queue pair start again if it failed.
-    fn take_completions(&self, state: &mut State) -> Result<(), FabricError> {
+    fn take_completions(&self, state: &mut ChannelSenderState) -> Result<(), FabricError> {
         let told = state.take_completions();
         if state.health == Health::Failing && state.under_way.is_empty() {
             state.health = Health::Broken;
@@ -197,7 +202,7 @@ impl VerbsChannelSender {
     }
 }
 
-impl State {
+impl ChannelSenderState {
     fn half_depth(&self) -> u64 {
         (self.depth as u64 / 2).max(1)
     }

@@ -2,7 +2,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::flight::Flight;
-use super::{Endpoint, State, Work};
+use super::{Endpoint, EndpointState, Work};
 use crate::fabric::FabricError;
 use crate::fabric::verbs::error::{Failure, VerbsError};
 use crate::fabric::verbs::sys::{MemoryRegion, Operation, SendChain, SendRequest};
@@ -53,7 +53,7 @@ impl Endpoint {
 
     fn post_chains<'a>(
         &self,
-        state: &mut State,
+        state: &mut EndpointState,
         id: BatchId,
         requests: u32,
         operations: impl Iterator<Item = Operation<'a>>,

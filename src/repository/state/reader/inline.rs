@@ -5,7 +5,7 @@
 //! was posted after the value was taken finds that value, or a later one. Nothing inline is taken while a read is under way, so
 //! every read was.
 
-use super::{Expected, StateReader, Unproven};
+use super::{Expected, StateReader, UnprovenValue};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::{SLOT_SIZES, SlotHeader, StateGeometry, slot_len};
@@ -39,7 +39,7 @@ impl StateReader {
         if is_first {
             let is_off = self.unproven.is_off;
             let kept = std::mem::take(&mut self.unproven.slot);
-            self.unproven = Unproven { slot: kept, proven, received, conflated, is_off };
+            self.unproven = UnprovenValue { slot: kept, proven, received, conflated, is_off };
         }
         self.unproven.slot.clear();
         self.unproven.slot.extend_from_slice(slot);
@@ -98,7 +98,7 @@ impl StateReader {
     /// Goes back to the last value that is proven, and takes nothing inline any more.
     #[cold]
     fn withdraw(&mut self, found: Sequence) -> ReadFailure {
-        let Unproven { proven, received, conflated, .. } = self.unproven;
+        let UnprovenValue { proven, received, conflated, .. } = self.unproven;
         let told = std::mem::replace(&mut self.last, proven);
         self.counts.withdrawn += self.counts.received - received;
         self.unproven.slot.clear();

@@ -4,7 +4,7 @@
 //! slot. What begins to appear in one may take a while to be all there; but then the value before it is, as it was
 //! written before.
 
-use super::{Rejection, StateReader, spin};
+use super::{SlotRejection, StateReader, spin};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::state::{SLOT_SIZES, SlotHeader, StateGeometry};
@@ -102,13 +102,13 @@ impl StateReader {
     /// Copies the slot of this sequence and checks the copy, if it has both stamps: of a value that is not all there
     /// yet nothing is copied.
     #[inline]
-    fn take_stamped(&mut self, memory: &Region, sequence: Sequence) -> Result<Taken, Rejection> {
+    fn take_stamped(&mut self, memory: &Region, sequence: Sequence) -> Result<Taken, SlotRejection> {
         let offset = self.geometry.slot_offset(sequence);
         let len = SlotHeader::payload_len(memory.load(offset + SLOT_SIZES)) as usize;
         // A length that cannot be has no tail stamp: that it cannot be is found below.
         let possible = len <= self.geometry.payload_len_max();
         if possible && memory.load(offset + StateGeometry::tail_offset(len)) != sequence.get() {
-            return Err(Rejection::Torn);
+            return Err(SlotRejection::Torn);
         }
         self.take(memory, sequence)
     }
@@ -125,9 +125,9 @@ impl StateReader {
     /// Counts a failed copy of a value that must have been whole: it is wrong, or was overwritten meanwhile. An error
     /// when there have been enough of them.
     #[cold]
-    fn contend(&mut self, rejection: &Rejection) -> Result<(), ReadFailure> {
+    fn contend(&mut self, rejection: &SlotRejection) -> Result<(), ReadFailure> {
         self.attempts += 1;
-        self.counts.torn_retries += u64::from(matches!(rejection, Rejection::Torn));
+        self.counts.torn_retries += u64::from(matches!(rejection, SlotRejection::Torn));
         if self.attempts < limits::TORN_RETRIES_MAX {
             spin(self.attempts);
             return Ok(());

@@ -127,21 +127,20 @@ impl<'s> Walk<'s> {
         let compare = |this: &mut Self, there: &'s Field, here: &'s Field| {
             this.formats(&format!("field {}{of}", Short(&there.name)), &there.format, &here.format);
         };
-        self.named("field", of, (there, here), |field| &field.name, compare);
+        self.named(("field", of), (there, here), |field| &field.name, compare);
     }
 
     fn variants(&mut self, of: &str, there: &'s [Variant], here: &'s [Variant]) {
         let compare = |this: &mut Self, there: &'s Variant, here: &'s Variant| {
             this.shapes(&format!(" of variant {}{of}", Short(&there.name)), &there.shape, &here.shape);
         };
-        self.named("variant", of, (there, here), |variant| &variant.name, compare);
+        self.named(("variant", of), (there, here), |variant| &variant.name, compare);
     }
 
     /// Compares those of one name. What they are called comes from `name_of`.
     fn named<T: Display>(
         &mut self,
-        what: &str,
-        of: &str,
+        (what, of): (&str, &str),
         (there, here): (&'s [T], &'s [T]),
         name_of: fn(&T) -> &str,
         compare: impl Fn(&mut Self, &'s T, &'s T),

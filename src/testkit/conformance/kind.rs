@@ -12,6 +12,9 @@ use crate::testkit::random::Random;
 
 /// A kind of topic that the suite runs for.
 pub(crate) trait ConformingKind: PublishedKind + TopicKind + Copy + Debug {
+    /// From one look to the next, ns: what is wrong counts as damaged only after some.
+    const LOOK_NS: u64;
+
     /// What a publisher of a small topic chooses.
     fn publishing(random: &mut Random) -> Self::Options;
 

@@ -8,6 +8,7 @@ use super::observer::payload;
 use super::topics::World;
 use crate::id::{Delivery, Sequence};
 use crate::layout::log::frame_len;
+use crate::limits;
 use crate::payload::Raw;
 use crate::publisher::{LogPublisher, PublishError};
 use crate::repository::log::{LogStart, LogTopic};
@@ -15,6 +16,9 @@ use crate::repository::{LossReason, ReadFailure, Verified};
 use crate::testkit::random::Random;
 
 impl ConformingKind for LogTopic {
+    /// What a publisher has given up while it was on its way may need some hundred looks until that is known.
+    const LOOK_NS: u64 = limits::ARRIVAL_SETTLED_NS / 4000;
+
     /// A ring that readers are lapped in.
     fn publishing(random: &mut Random) -> usize {
         1 << (12 + random.below(4))

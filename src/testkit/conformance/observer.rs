@@ -4,7 +4,6 @@ use std::ops::RangeInclusive;
 
 use super::kind::{Account, ConformingKind};
 use crate::id::Epoch;
-use crate::limits;
 use crate::repository::{ReadFailure, SubscriberStats, Verified};
 
 /// The time of publishing that the suite gives a value, ns.
@@ -46,9 +45,9 @@ impl Observer {
     }
 
     /// The time of the next look, ns: some look often at what is wrong before it counts as damaged.
-    pub(super) fn tick(&mut self) -> u64 {
+    pub(super) fn tick<K: ConformingKind>(&mut self) -> u64 {
         self.looks += 1;
-        self.looks * (limits::DAMAGE_SETTLED_NS / 4)
+        self.looks * K::LOOK_NS
     }
 
     pub(super) fn is_of(&self, epoch: Epoch) -> bool {

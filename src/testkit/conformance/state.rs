@@ -7,6 +7,7 @@ use super::kind::{Account, ConformingKind};
 use super::subscriber::Subscriber;
 use super::topics::World;
 use crate::id::{Delivery, Sequence};
+use crate::limits;
 use crate::payload::Raw;
 use crate::publisher::{PublishError, StatePublisher};
 use crate::repository::state::StateTopic;
@@ -14,6 +15,8 @@ use crate::repository::{ReadFailure, Verified};
 use crate::testkit::random::Random;
 
 impl ConformingKind for StateTopic {
+    const LOOK_NS: u64 = limits::DAMAGE_SETTLED_NS / 4;
+
     fn publishing(random: &mut Random) -> u32 {
         2 << random.below(3)
     }

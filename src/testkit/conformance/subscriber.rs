@@ -247,7 +247,7 @@ impl<R: Reader> Source<R> {
         floor: u64,
     ) -> Result<(), FabricError> {
         for _ in 0..VALUES_MAX {
-            match self.look(reader, observer, floor)? {
+            match self.look::<K>(reader, observer, floor)? {
                 Look::Outcome(Ok(taken), floor) => observer.value::<K>(&reader.verified(taken), floor),
                 Look::Outcome(Err(failure), _) => observer.failure::<K>(failure, reader.last().get()),
                 Look::Something => {}
@@ -260,7 +260,12 @@ impl<R: Reader> Source<R> {
         Ok(())
     }
 
-    fn look(&mut self, reader: &mut R, observer: &mut Observer, floor: u64) -> Result<Look, FabricError> {
+    fn look<K: ConformingKind<Reader = R>>(
+        &mut self,
+        reader: &mut R,
+        observer: &mut Observer,
+        floor: u64,
+    ) -> Result<Look, FabricError> {
         let outcome = |taken: Result<Option<Taken>, _>, floor| match taken.transpose() {
             Some(outcome) => Look::Outcome(outcome, floor),
             None => Look::Nothing(floor),
@@ -281,7 +286,7 @@ impl<R: Reader> Source<R> {
             }
             Self::Landing { landing, order, .. } => {
                 reader.settle(landing.region());
-                let now_ns = observer.tick();
+                let now_ns = observer.tick::<K>();
                 // The newest value may be on its way.
                 Ok(outcome(reader.follow(landing.region(), *order, || now_ns), 0))
             }
@@ -300,7 +305,7 @@ impl<R: Reader> Source<R> {
                     return Ok(Look::Nothing(0));
                 }
                 let Posted { fetch, floor: begun_at } = posted.take().expect("it was just posted or polled");
-                match reader.check(remote.mirror(), &fetch, observer.tick()) {
+                match reader.check(remote.mirror(), &fetch, observer.tick::<K>()) {
                     Ok(Finding::Taken(taken)) => return Ok(Look::Outcome(Ok(taken), begun_at)),
                     Ok(Finding::More(fetch)) => *next = Some(Posted { fetch, floor: begun_at }),
                     // More comes while what is held is taken.

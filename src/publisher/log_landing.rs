@@ -296,9 +296,10 @@ impl LogLanding {
         }
         let parts =
             if self.flight.has_word_order { limits::LOG_MARGIN_PARTS } else { limits::LOG_WIRE_MARGIN_PARTS };
-        let behind = oldest.saturating_add(self.geometry.capacity() as u64 / parts).max(self.written);
+        let behind = oldest.saturating_add(self.geometry.capacity() as u64 / parts).max(self.start.position);
         self.start = place_behind(&self.geometry, repository, behind);
-        self.written = self.start.position;
+        // What was written from there on was not overwritten before it was copied.
+        self.written = self.written.max(self.start.position);
         (self.has_new_start, self.is_overrun) = (true, false);
         true
     }

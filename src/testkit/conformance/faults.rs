@@ -1,11 +1,11 @@
-//! State topics under faults, on the simulated fabric: a value is right, or there is none, and afterwards all is
-//! well again.
+//! Topics under faults, on the simulated fabric: a value is right, or there is none, and afterwards all is well again.
 
 use std::sync::Arc;
 
-use super::Harness;
+use super::kind::ConformingKind;
 use super::sim::SimHarness;
-use super::state::World;
+use super::topics::World;
+use super::{Harness, for_each_kind};
 use crate::fabric::Fabric;
 use crate::id::Delivery;
 use crate::testkit::fabric::Reach;
@@ -18,14 +18,18 @@ const REACHES: [Reach; 2] = [Reach::Mapped, Reach::Fetched];
 const DELIVERIES: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 
 /// Runs a publisher and two subscribers, one of which has the faults, and returns what happened.
-fn run(seed: u64, reach: Reach, delivery: Delivery, script: &Script) -> Vec<(Fault, u64)> {
+fn run<K: ConformingKind>(
+    seed: u64,
+    (reach, delivery): (Reach, Delivery),
+    script: &Script,
+) -> Vec<(Fault, u64)> {
     let _printed = Printed::on_failure("script", &(seed, reach, delivery, script));
     let running = Arc::new(Running::new(script));
     let harness = SimHarness::new(seed, reach);
     let faulty = || -> Box<dyn Fabric> { Box::new(FaultyFabric::new(harness.fabric(), &running)) };
     // Writes are the publisher's, everything else is the subscriber's.
     let publishing = if delivery == Delivery::Push { faulty() } else { harness.fabric() };
-    let mut world = World::over(&*publishing, &harness, delivery, seed);
+    let mut world = World::<K>::over(&*publishing, &harness, delivery, seed);
     world.subscribe_over(faulty());
     world.subscribe_over(harness.fabric());
     world.subscribers.iter_mut().for_each(|subscriber| subscriber.has_faults = true);
@@ -41,18 +45,16 @@ fn run(seed: u64, reach: Reach, delivery: Delivery, script: &Script) -> Vec<(Fau
     running.happened()
 }
 
-#[test]
-fn each_kind_of_fault_alone_harms_nothing_for_good() {
+fn each_kind_of_fault_alone_harms_nothing_for_good<K: ConformingKind>() {
     for fault in Fault::EACH {
         let mut happened = 0;
         each_seed(2, |seed| {
             // Rarely, now and then, or three times at the beginning.
             for script in [(10, 60), (4, 60), (1, 3)].map(|(every, end)| Script::repeated(fault, every, end))
             {
-                for (reach, delivery) in
-                    REACHES.into_iter().flat_map(|reach| DELIVERIES.map(|way| (reach, way)))
+                for way in REACHES.into_iter().flat_map(|reach| DELIVERIES.map(|delivery| (reach, delivery)))
                 {
-                    happened += run(seed, reach, delivery, &script).len();
+                    happened += run::<K>(seed, way, &script).len();
                 }
             }
         });
@@ -60,20 +62,43 @@ fn each_kind_of_fault_alone_harms_nothing_for_good() {
     }
 }
 
-#[test]
-fn damage_in_every_batch_is_reported_and_never_accepted() {
+fn damage_in_every_batch_is_reported_and_never_accepted<K: ConformingKind>() {
     for fault in [Fault::FlipBit { word: 12, bit: 3 }, Fault::ReplayOld, Fault::TearRead { at: 80 }] {
         each_seed(4, |seed| {
-            run(seed, Reach::Fetched, Delivery::Pull, &Script::repeated(fault, 1, 200));
+            run::<K>(seed, (Reach::Fetched, Delivery::Pull), &Script::repeated(fault, 1, 200));
         });
     }
 }
 
-#[test]
-fn faults_of_all_kinds_together_harm_nothing_for_good() {
+fn faults_of_all_kinds_together_harm_nothing_for_good<K: ConformingKind>() {
     each_seed(MIXED_SEEDS, |seed| {
         let reach = REACHES[usize::from(seed % 2 == 0)];
         let delivery = DELIVERIES[usize::from(seed % 4 < 2)];
-        run(seed, reach, delivery, &Script::mixed(seed, 12, 120));
+        run::<K>(seed, (reach, delivery), &Script::mixed(seed, 12, 120));
     });
 }
+
+macro_rules! fault_suite {
+    (@kinds; $($kind:ident: $topic:ident, $behaviours:tt;)*) => {
+        $(mod $kind {
+            use crate::repository::$kind::$topic;
+
+            #[test]
+            fn each_kind_of_fault_alone_harms_nothing_for_good() {
+                super::each_kind_of_fault_alone_harms_nothing_for_good::<$topic>();
+            }
+
+            #[test]
+            fn damage_in_every_batch_is_reported_and_never_accepted() {
+                super::damage_in_every_batch_is_reported_and_never_accepted::<$topic>();
+            }
+
+            #[test]
+            fn faults_of_all_kinds_together_harm_nothing_for_good() {
+                super::faults_of_all_kinds_together_harm_nothing_for_good::<$topic>();
+            }
+        })*
+    };
+}
+
+for_each_kind! { [fault_suite] }

@@ -5,12 +5,16 @@
 //! ```
 //!
 //! The second argument is a function that makes a [`Harness`] from a seed. A number of seeds and an attribute of the tests
-//! may follow.
+//! may follow. Behaviours of topics are tested for every kind and delivery: `mapped::log::push::readers_follow_to_the_next_incarnation`.
+//! A kind has a file of its own here, which says what it is (see [`kind::ConformingKind`]), and an entry in [`for_each_kind!`].
 
 pub(crate) mod channels;
 pub(crate) mod connections;
+pub(crate) mod kind;
+pub(crate) mod log;
 pub(crate) mod regions;
 pub(crate) mod state;
+pub(crate) mod topics;
 
 mod faults;
 mod observer;
@@ -118,38 +122,99 @@ macro_rules! conformance_suite {
                     several_batches_appear_and_complete_in_order,
                     a_region_outlives_its_connection_as_the_medium_allows,
                     a_registration_dropped_under_a_reader_harms_nobody;
-                state:
-                    pulled_values_are_right_and_counted,
-                    several_readers_pull_at_their_own_pace,
-                    a_late_reader_pulls_the_newest_value_first,
-                    readers_pull_from_the_next_incarnation,
-                    pushed_values_are_right_and_counted,
-                    several_readers_are_pushed_to,
-                    a_late_reader_is_pushed_the_newest_value_first,
-                    readers_are_pushed_the_values_of_the_next_incarnation,
-                    a_publisher_that_does_not_wait_gets_nothing_wrong_accepted,
-                    a_reader_of_another_epoch_accepts_nothing;
+            }
+            $crate::testkit::conformance::for_each_kind! { [$crate::testkit::conformance::topic_suite]
+                $harness, $seeds, [$(#[$attribute])*], [pull: Pull, push: Push]
             }
         }
     };
     (@tests $harness:expr, $seeds:expr, $attributes:tt; $($suite:ident: $($behaviour:ident),*;)*) => {
         $($(
-            $crate::testkit::conformance::conformance_suite! {
-                @test $harness, $seeds, $attributes, $suite, $behaviour
+            $crate::testkit::conformance::conformance_suite! { @test $harness, $seeds, $attributes, $behaviour,
+                $crate::testkit::conformance::$suite::$behaviour
             }
         )*)*
     };
-    (@test $harness:expr, $seeds:expr, [$(#[$attribute:meta])*], $suite:ident, $behaviour:ident) => {
-            #[test]
-            $(#[$attribute])*
-            fn $behaviour() {
-                $crate::testkit::random::each_seed($seeds, |seed| {
-                    $crate::testkit::conformance::$suite::$behaviour(&($harness)(seed), seed);
-                });
-            }
+    (@test $harness:expr, $seeds:expr, [$(#[$attribute:meta])*], $name:ident, $behaviour:expr) => {
+        #[test]
+        $(#[$attribute])*
+        fn $name() {
+            $crate::testkit::random::each_seed($seeds, |seed| $behaviour(&($harness)(seed), seed));
+        }
     };
 }
 pub(crate) use conformance_suite;
+
+/// Hands all kinds of topics to a macro: their modules, the types that stand for them, and the behaviours that only they have.
+macro_rules! for_each_kind {
+    ([$($suite:tt)*] $($arguments:tt)*) => {
+        $($suite)*! { @kinds $($arguments)*;
+            state: StateTopic, [a_late_reader_gets_the_newest_value_first];
+            log: LogTopic, [
+                a_late_reader_begins_where_it_asks_to,
+                a_lapped_reader_is_told_how_many_records_it_missed
+            ];
+        }
+    };
+}
+pub(crate) use for_each_kind;
+
+/// Makes a module for each kind of topic, and in it one for each of these deliveries, with one test of every behaviour.
+macro_rules! topic_suite {
+    (
+        @kinds $harness:expr, $seeds:expr, $attributes:tt, $deliveries:tt;
+        $($kind:ident: $topic:ident, $behaviours:tt;)*
+    ) => {
+        $(mod $kind {
+            use super::*;
+
+            $crate::testkit::conformance::topic_suite! {
+                @deliveries $harness, $seeds, $attributes, $deliveries; $kind: $topic, $behaviours
+            }
+        })*
+    };
+    (
+        @deliveries $harness:expr, $seeds:expr, $attributes:tt, [$($module:ident: $delivery:ident),*];
+        $kind:ident: $topic:ident, $behaviours:tt
+    ) => {
+        $(mod $module {
+            use super::*;
+
+            $crate::testkit::conformance::topic_suite! { @tests $harness, $seeds, $attributes, $delivery;
+                topics [::<$crate::repository::$kind::$topic>] [
+                    values_are_right_and_counted,
+                    several_readers_keep_their_own_pace,
+                    readers_follow_to_the_next_incarnation,
+                    a_publisher_that_does_not_wait_gets_nothing_wrong_accepted,
+                    a_reader_of_another_epoch_accepts_nothing
+                ];
+                $kind [] $behaviours;
+            }
+        })*
+    };
+    (
+        @tests $harness:expr, $seeds:expr, $attributes:tt, $delivery:ident;
+        $($suite:ident $generics:tt [$($behaviour:ident),*];)*
+    ) => {
+        $($(
+            $crate::testkit::conformance::topic_suite! {
+                @test $harness, $seeds, $attributes, $delivery, $suite, $behaviour, $generics
+            }
+        )*)*
+    };
+    (
+        @test $harness:expr, $seeds:expr, $attributes:tt, $delivery:ident, $suite:ident, $behaviour:ident,
+        [$($generics:tt)*]
+    ) => {
+        $crate::testkit::conformance::conformance_suite! { @test $harness, $seeds, $attributes, $behaviour,
+            |harness: &dyn $crate::testkit::conformance::Harness, seed| {
+                let delivery = $crate::id::Delivery::$delivery;
+                $crate::testkit::conformance::$suite::$behaviour $($generics)* (harness, delivery, seed);
+            }
+        }
+    };
+}
+pub(crate) use topic_suite;
 
 /// A connection of two processes.
 #[derive(Debug)]

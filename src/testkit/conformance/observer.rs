@@ -1,7 +1,9 @@
-//! The oracle of the state suite: knows which value has which payload, and counts along.
+//! The oracle of the suite: knows which value has which payload, and counts along.
 
+use std::ops::RangeInclusive;
+
+use super::kind::{Account, ConformingKind};
 use crate::id::Epoch;
-use crate::limits;
 use crate::repository::{ReadFailure, SubscriberStats, Verified};
 
 /// The time of publishing that the suite gives a value, ns.
@@ -21,31 +23,31 @@ pub(super) fn payload(epoch: Epoch, sequence: u64, len_max: usize) -> Vec<u8> {
 pub(super) struct Observer {
     epoch: Epoch,
     len_max: usize,
-    /// The position of the first value that was accepted or rejected.
-    first: Option<u64>,
-    /// The position of the last value that was accepted or rejected.
-    last: u64,
     /// The position of the last value that was accepted.
     accepted: u64,
-    counts: SubscriberStats,
+    account: Account,
     /// Looks that its reader has taken at fetched memory.
     looks: u64,
-    /// Values passed over before one that was reported, to be told with the next value.
-    untold: u64,
     /// Reports other than values.
     failures: Vec<ReadFailure>,
 }
 
 impl Observer {
-    pub(super) fn new(epoch: Epoch, len_max: usize) -> Self {
-        let (counts, failures) = (SubscriberStats::default(), Vec::new());
-        Self { epoch, len_max, first: None, last: 0, accepted: 0, counts, looks: 0, untold: 0, failures }
+    pub(super) fn new(
+        epoch: Epoch,
+        len_max: usize,
+        beginning: RangeInclusive<u64>,
+        expects_damage: bool,
+    ) -> Self {
+        let counts = SubscriberStats::default();
+        let account = Account { beginning, expects_damage, first: None, last: 0, untold: 0, counts };
+        Self { epoch, len_max, accepted: 0, account, looks: 0, failures: Vec::new() }
     }
 
     /// The time of the next look, ns: some look often at what is wrong before it counts as damaged.
-    pub(super) fn tick(&mut self) -> u64 {
+    pub(super) fn tick<K: ConformingKind>(&mut self) -> u64 {
         self.looks += 1;
-        self.looks * (limits::DAMAGE_SETTLED_NS / 4)
+        self.looks * K::LOOK_NS
     }
 
     pub(super) fn is_of(&self, epoch: Epoch) -> bool {
@@ -56,52 +58,41 @@ impl Observer {
         self.accepted
     }
 
-    pub(super) fn received(&self) -> u64 {
-        self.counts.received
+    /// The position of the first value that was accepted or reported.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.account.first
     }
 
-    pub(super) fn first(&self) -> Option<u64> {
-        self.first
+    pub(super) fn counts(&self) -> SubscriberStats {
+        self.account.counts
     }
 
     pub(super) fn failures(&self) -> &[ReadFailure] {
         &self.failures
     }
 
-    /// Checks a value that a reader accepted. It must not be older than `floor`.
-    pub(super) fn value(&mut self, value: &Verified<'_>, floor: u64) {
-        let sequence = value.meta.sequence.get();
-        assert!(sequence > self.last, "{sequence} after {}", self.last);
-        assert!(sequence >= floor, "{sequence}, but {floor} was there");
+    /// Checks a value that a reader accepted. `floor` was published before it began to look for it.
+    pub(super) fn value<K: ConformingKind>(&mut self, value: &Verified<'_>, floor: u64) {
+        let (sequence, last) = (value.meta.sequence.get(), self.account.last);
+        assert!(sequence > last, "{sequence} after {last}");
         assert_eq!(value.payload, payload(self.epoch, sequence, self.len_max), "the payload of {sequence}");
         assert_eq!(value.meta.epoch, self.epoch);
         assert_eq!(value.meta.published_ns, published_ns(sequence));
-        let skipped = if self.last == 0 { 0 } else { sequence - self.last - 1 };
-        let untold = std::mem::take(&mut self.untold);
-        assert_eq!(value.conflated, skipped + untold, "values between {} and {sequence}", self.last);
-        self.counts.received += 1;
-        self.counts.conflated += skipped;
-        self.first = self.first.or(Some(sequence));
-        (self.last, self.accepted) = (sequence, sequence);
+        K::accept(&mut self.account, value, floor);
+        self.account.counts.received += 1;
+        self.account.advance(sequence, sequence);
+        self.accepted = sequence;
     }
 
     /// Takes note of what a reader reported instead of a value; `last` is what it stands at afterwards.
-    pub(super) fn failure(&mut self, failure: ReadFailure, last: u64) {
-        if last != self.last {
-            assert!(!matches!(failure, ReadFailure::Contended { .. }), "a value passed over without a word");
-            let skipped = if self.last == 0 { 0 } else { last - self.last - 1 };
-            self.untold += skipped;
-            self.counts.conflated += skipped;
-            self.counts.rejected += 1;
-            self.first = self.first.or(Some(last));
-            self.last = last;
-        }
+    pub(super) fn failure<K: ConformingKind>(&mut self, failure: ReadFailure, last: u64) {
+        K::report(&mut self.account, &failure, last);
         self.failures.push(failure);
     }
 
     /// Checks the counts that the reader has kept.
     pub(super) fn check(&self, counts: SubscriberStats) {
-        let own = SubscriberStats { torn_retries: counts.torn_retries, ..self.counts };
+        let own = SubscriberStats { torn_retries: counts.torn_retries, ..self.counts() };
         assert_eq!(counts, own);
     }
 }

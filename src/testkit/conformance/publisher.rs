@@ -1,24 +1,24 @@
-//! A publisher as a node has it: one state topic, sessions that pull it or are pushed to. What the sessions say is as
-//! little as can be.
+//! A publisher as a node has it: one topic, sessions that pull it or are pushed to. What the sessions say is as little as can
+//! be.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::kind::ConformingKind;
 use super::observer::{payload, published_ns};
 use super::{Harness, name};
 use crate::clock::Clock;
 use crate::fabric::{Address, Connection, Fabric, FabricError, Listener, Received, Sent, WakeQueue};
-use crate::id::KindOptions;
-use crate::id::{Epoch, TopicName};
-use crate::layout::state::StateGeometry;
+use crate::id::{Epoch, KindOptions, Sequence, TopicName};
+use crate::layout::Geometry;
 use crate::payload::Raw;
-use crate::publisher::{CopyRoom, PublishedTopic, StatePublisher, TopicParts};
+use crate::publisher::{self, CopyRoom, PublishedTopic, TopicParts};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a subscriber sends to pull.
 pub(super) const PULL: &[u8] = b"pull";
-/// What a subscriber sends, with a landing region, to be pushed to.
+/// What a subscriber sends first, with a landing region, to be pushed to. What it asks of the topic's kind follows.
 pub(super) const PUSH: &[u8] = b"push";
 
 /// The topic of the suite.
@@ -26,12 +26,19 @@ pub(super) fn topic() -> TopicName {
     "topic".parse().expect("the tests use well-formed names")
 }
 
+/// What a topic is opened with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape<K: ConformingKind> {
+    pub(super) options: K::Options,
+    pub(super) payload_len_max: usize,
+}
+
 /// The process that publishes. Its fields are dropped in this order.
 #[derive(Debug)]
-pub(super) struct Publisher {
+pub(super) struct Publisher<K: ConformingKind> {
     sessions: Vec<Session>,
     listener: Box<dyn Listener>,
-    publisher: StatePublisher<Raw>,
+    publisher: publisher::Publisher<K, Raw>,
     topic: Arc<PublishedTopic>,
     clock: Arc<PublishingClock>,
 }
@@ -43,19 +50,19 @@ struct PublishingClock(AtomicU64);
 #[derive(Debug)]
 struct Session {
     connection: Box<dyn Connection>,
-    /// Whether the answer is still to be sent.
-    owes_answer: bool,
+    /// What was the newest value when it asked, if the answer is still to be sent.
+    granted: Option<Sequence>,
     /// Ends the use of its landing region, if it has one.
     closed: Option<Arc<AtomicBool>>,
 }
 
-impl Publisher {
+impl<K: ConformingKind> Publisher<K> {
     /// Where the publisher is found.
     pub(super) fn address(harness: &dyn Harness) -> Address {
         harness.address(&name("publisher"))
     }
 
-    pub(super) fn new(fabric: &dyn Fabric, geometry: StateGeometry, epoch: Epoch) -> Self {
+    pub(super) fn new(fabric: &dyn Fabric, shape: Shape<K>, epoch: Epoch) -> Self {
         let clock = Arc::new(PublishingClock::default());
         let parts = TopicParts {
             fabric,
@@ -65,10 +72,10 @@ impl Publisher {
             host: "host",
             name: topic(),
             epoch,
-            payload_len_max: geometry.payload_len_max(),
+            payload_len_max: shape.payload_len_max,
             samples: &[],
         };
-        let opened = StatePublisher::open(parts, geometry.slot_count());
+        let opened = publisher::Publisher::open(parts, shape.options);
         let (publisher, topic) = opened.expect("a small topic");
         let listener = fabric.listen(&name("publisher")).expect("the name is free");
         Self { sessions: Vec::new(), listener, publisher, topic, clock }
@@ -79,18 +86,24 @@ impl Publisher {
         (self.publisher.epoch(), self.publisher.newest().get())
     }
 
+    /// Where things stand in the topic's repository.
+    pub(super) fn geometry(&self) -> Geometry {
+        self.topic.geometry()
+    }
+
     /// Publishes the next value.
     pub(super) fn publish(&mut self) {
         let sequence = self.publisher.newest().next().get();
         self.clock.0.store(published_ns(sequence), Ordering::Relaxed);
         let payload = payload(self.publisher.epoch(), sequence, self.publisher.payload_len_max());
-        self.publisher.publish(&payload).expect("the payload fits");
+        let published = K::publish(&mut self.publisher, &payload).expect("the payload fits");
+        assert_eq!(published.get(), sequence);
     }
 
     /// Serves whoever is there, as a node's thread does.
     pub(super) fn turn(&mut self) {
         while let Some(connection) = self.listener.accept().expect("the listener works") {
-            self.sessions.push(Session { connection, owes_answer: false, closed: None });
+            self.sessions.push(Session { connection, granted: None, closed: None });
         }
         let Self { sessions, topic, .. } = self;
         sessions.retain_mut(|session| session.turn(topic).is_ok());
@@ -101,29 +114,45 @@ impl Publisher {
 impl Session {
     fn turn(&mut self, topic: &PublishedTopic) -> Result<(), FabricError> {
         let geometry = topic.geometry();
-        let mut buffer = [0; 16];
+        let mut buffer = [0; 32];
         match self.connection.receive(&mut buffer)? {
             Received::Nothing => {}
             Received::Closed => return Err(FabricError::Closed),
             Received::Message { len, offer } => {
-                assert_eq!(&buffer[..len], if offer.is_some() { PUSH } else { PULL });
+                let (request, words) = buffer[..len].split_at(PUSH.len());
+                assert_eq!(request, if offer.is_some() { PUSH } else { PULL });
                 if let Some(offer) = offer {
+                    let options = KindOptions(words_of(words));
                     let remote = offer.open_write(geometry.region_len())?;
                     let closed = self.closed.insert(Arc::default());
                     // One that cannot be written is closed: the session notices that.
-                    topic.lend(remote, closed, KindOptions::default(), &CopyRoom::new());
+                    topic.lend(remote, closed, options, &CopyRoom::new());
                 }
-                self.owes_answer = true;
+                self.granted = Some(topic.newest());
             }
         }
-        if self.owes_answer {
+        let is_begun = |closed| topic.landings().is_begun(closed);
+        if let Some(granted) = self.granted
+            && self.closed.as_ref().is_none_or(is_begun)
+        {
             let region = self.closed.is_none().then_some(&**topic.registration());
-            let sent = self.connection.send(&topic.epoch().get().to_le_bytes(), region)?;
-            self.owes_answer = sent == Sent::Full;
+            let answer = bytes_of([topic.epoch().get(), granted.get()]);
+            let sent = self.connection.send(&answer, region)?;
+            self.granted = self.granted.filter(|_| sent == Sent::Full);
         }
         let has_failed = self.closed.as_ref().is_some_and(|closed| closed.load(Ordering::Relaxed));
         if has_failed { Err(FabricError::Closed) } else { Ok(()) }
     }
+}
+
+/// Two words as they are sent.
+pub(super) fn bytes_of(words: [u64; 2]) -> [u8; 16] {
+    bytemuck::cast(words.map(u64::to_le))
+}
+
+/// Two words as they were sent.
+pub(super) fn words_of(bytes: &[u8]) -> [u64; 2] {
+    bytemuck::pod_read_unaligned::<[u64; 2]>(bytes).map(u64::from_le)
 }
 
 impl Drop for Session {

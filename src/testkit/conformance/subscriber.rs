@@ -3,30 +3,34 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::kind::ConformingKind;
 use super::observer::Observer;
-use super::publisher::{PULL, PUSH, topic};
+use super::publisher::{PULL, PUSH, bytes_of, topic, words_of};
 use super::registered;
 use crate::fabric::{
     Address, Completion, Connection, Exposure, Fabric, FabricError, Intent, Placement, Received,
     Registration, RemoteRead, Sent,
 };
-use crate::id::{Delivery, Epoch, TopicId};
-use crate::layout::state::StateGeometry;
+use crate::id::{Delivery, Epoch, KindOptions, Sequence, TopicId};
+use crate::layout::Geometry;
+use crate::layout::header::HOT_EPOCH;
 use crate::memory::Region;
-use crate::repository::state::StateReader;
-use crate::repository::{Fetch, Finding, ReadFailure, Reader, WriteOrder};
+use crate::repository::{Fetch, Finding, ReadFailure, Reader, Taken, WriteOrder};
 
-type StateFetch = Fetch<<StateReader as Reader>::Purpose>;
+/// Values that a subscriber takes in one turn, at the most.
+const VALUES_MAX: u32 = 4;
 
 /// A process that subscribes.
 #[derive(Debug)]
-pub(super) struct Subscriber {
-    session: Option<Session>,
-    reader: Option<(StateReader, Observer)>,
+pub(super) struct Subscriber<K: ConformingKind> {
+    session: Option<Session<K::Reader>>,
+    reader: Option<(K::Reader, Observer)>,
     fabric: Box<dyn Fabric>,
     address: Address,
+    geometry: Geometry,
     delivery: Delivery,
-    geometry: StateGeometry,
+    /// What it asks for at first.
+    asked: <K::Reader as Reader>::Options,
     /// The epoch to look for, whatever the publisher says.
     pub(super) believed_epoch: Option<Epoch>,
     /// Whether faults may hide the newest value.
@@ -34,42 +38,64 @@ pub(super) struct Subscriber {
 }
 
 #[derive(Debug)]
-struct Session {
+struct Session<R: Reader> {
     connection: Box<dyn Connection>,
-    asked: bool,
+    /// What it asks for.
+    options: R::Options,
+    has_asked: bool,
     landing: Option<Registration>,
-    source: Option<Source>,
+    source: Option<Source<R>>,
     epoch: Option<Epoch>,
 }
 
 /// Where values are read.
 #[derive(Debug)]
-enum Source {
+enum Source<R: Reader> {
     /// In place, at the publisher.
     Mapped(Arc<Region>),
     /// At the publisher, by transfers.
-    Fetched { remote: Box<dyn RemoteRead>, next: Option<Posted>, posted: Option<Posted> },
-    /// In memory of its own that the publisher writes, as long as it is registered; word by word in order, or not.
-    Landing { landing: Registration, has_word_order: bool },
+    Fetched { remote: Box<dyn RemoteRead>, next: Option<Posted<R>>, posted: Option<Posted<R>> },
+    /// In memory of its own that the publisher writes, as long as it is registered.
+    Landing { landing: Registration, epoch: u64, order: WriteOrder },
 }
 
 /// A read under way, or to be posted.
-#[derive(Clone, Copy, Debug)]
-struct Posted {
-    fetch: StateFetch,
+#[derive(Debug)]
+struct Posted<R: Reader> {
+    fetch: Fetch<R::Purpose>,
     /// The newest position when the look that it belongs to began.
     floor: u64,
 }
 
-impl Subscriber {
+/// What came of a look.
+enum Look {
+    /// A value, or a report instead; and what was published before the look began.
+    Outcome(Result<Taken, ReadFailure>, u64),
+    /// Nothing; and what was published before the look began.
+    Nothing(u64),
+    /// Something that is yet to be taken.
+    Something,
+}
+
+impl<K: ConformingKind> Subscriber<K> {
     pub(super) fn new(
-        fabric: Box<dyn Fabric>,
-        address: Address,
+        (fabric, address): (Box<dyn Fabric>, Address),
+        geometry: Geometry,
         delivery: Delivery,
-        geometry: StateGeometry,
+        asked: <K::Reader as Reader>::Options,
     ) -> Self {
         let (session, reader, believed_epoch) = (None, None, None);
-        Self { session, reader, fabric, address, delivery, geometry, believed_epoch, has_faults: false }
+        Self {
+            session,
+            reader,
+            fabric,
+            address,
+            geometry,
+            delivery,
+            asked,
+            believed_epoch,
+            has_faults: false,
+        }
     }
 
     /// What it has seen of the present epoch.
@@ -77,17 +103,22 @@ impl Subscriber {
         self.reader.as_ref().map(|(_, observer)| observer)
     }
 
-    /// Whether it has accepted or rejected everything up to here.
+    /// Whether it has accepted or reported everything up to here.
     pub(super) fn has_reached(&self, (epoch, sequence): (Epoch, u64)) -> bool {
         let session_epoch = self.session.as_ref().and_then(|session| session.epoch);
-        let last = self.reader.as_ref().map(|(reader, _)| reader.last().get());
-        session_epoch == Some(epoch) && last == Some(sequence)
+        let reader = self.reader.as_ref().filter(|(reader, _)| reader.has_begun());
+        session_epoch == Some(epoch) && reader.map(|(reader, _)| reader.last().get()) == Some(sequence)
     }
 
     /// Checks what it has counted.
     pub(super) fn check(&self) {
         let (reader, observer) = self.reader.as_ref().expect("it was answered");
         observer.check(reader.counts());
+    }
+
+    /// Has its reader give up the values up to this one, the last one of the topic.
+    pub(super) fn give_up(&mut self, last: u64) -> Option<(Sequence, u64)> {
+        self.reader.as_mut().and_then(|(reader, _)| reader.give_up(Sequence::new(last)))
     }
 
     /// Does what there is to be done, the publisher standing at `newest`.
@@ -100,63 +131,98 @@ impl Subscriber {
     fn try_turn(&mut self, newest: (Epoch, u64)) -> Result<(), FabricError> {
         let mut session = match self.session.take() {
             Some(session) => session,
-            None => Session::new(self.fabric.dial(&self.address, Intent::Read, Duration::ZERO)?),
+            None => {
+                let connection = self.fabric.dial(&self.address, Intent::Read, Duration::ZERO)?;
+                Session::new(connection, self.resumption().unwrap_or(self.asked))
+            }
         };
         session.ask(&*self.fabric, self.delivery, self.geometry.region_len())?;
-        if session.hear(self.geometry.region_len())? {
-            self.begin_epoch(self.believed_epoch.or(session.epoch).expect("it was just told"));
+        if let Some(granted) = session.hear(self.geometry.region_len())? {
+            self.begin(&session, granted)?;
         }
+        let expects_all = !self.has_faults && self.believed_epoch.is_none();
         if let (Some(source), Some((reader, observer))) = (&mut session.source, &mut self.reader) {
-            let floor = if session.epoch == Some(newest.0) && !self.has_faults { newest.1 } else { 0 };
-            source.read(reader, observer, floor)?;
+            let floor = if session.epoch == Some(newest.0) && expects_all { newest.1 } else { 0 };
+            source.read::<K>(reader, observer, floor)?;
         }
         self.session = Some(session);
         Ok(())
     }
 
-    /// Begins to read another epoch, if it is another one.
-    fn begin_epoch(&mut self, epoch: Epoch) {
-        if self.reader.as_ref().is_none_or(|(_, observer)| !observer.is_of(epoch)) {
-            let reader = StateReader::new(self.geometry, epoch, TopicId::of(&topic()));
-            self.reader = Some((reader, Observer::new(epoch, self.geometry.payload_len_max())));
+    /// What to ask for to go on behind what has come, unless its reader goes on.
+    fn resumption(&self) -> Option<<K::Reader as Reader>::Options> {
+        let begun = self.reader.as_ref().filter(|(_, observer)| observer.first().is_some());
+        begun.and_then(|(reader, _)| K::resumption(reader.last()))
+    }
+
+    /// Begins to read what was granted while this value was the newest one.
+    fn begin(&mut self, session: &Session<K::Reader>, granted: Sequence) -> Result<(), FabricError> {
+        let epoch = self.believed_epoch.or(session.epoch).expect("it was just told");
+        if let Some((reader, observer)) = &self.reader {
+            let (goes_on, is_same) = (K::resumption(reader.last()).is_none(), observer.is_of(epoch));
+            match (goes_on, is_same) {
+                (true, true) => return Ok(()),
+                (false, true) => observer.check(reader.counts()),
+                // Where it was in the last incarnation says nothing of this one: it asks anew.
+                (false, false) if observer.first().is_some() => {
+                    self.reader = None;
+                    return Err(FabricError::Closed);
+                }
+                _ => {}
+            }
         }
+        let names = (epoch, TopicId::of(&topic()));
+        let reader = K::Reader::open(&self.geometry, names, granted, session.options);
+        let reader = reader.expect("the geometry is that of its kind");
+        let beginning = K::beginning(session.options, granted.get());
+        let is_lossy = session.connection.capabilities().placement == Placement::Lossy;
+        let expects_damage = self.has_faults || self.believed_epoch.is_some() || is_lossy;
+        let observer = Observer::new(epoch, self.geometry.payload_len_max(), beginning, expects_damage);
+        self.reader = Some((reader, observer));
+        Ok(())
     }
 }
 
-impl Session {
-    fn new(connection: Box<dyn Connection>) -> Self {
-        Self { connection, asked: false, landing: None, source: None, epoch: None }
+impl<R: Reader> Session<R> {
+    fn new(connection: Box<dyn Connection>, options: R::Options) -> Self {
+        Self { connection, options, has_asked: false, landing: None, source: None, epoch: None }
     }
 
     /// Says what it wants, once.
     fn ask(&mut self, fabric: &dyn Fabric, delivery: Delivery, len: usize) -> Result<(), FabricError> {
-        if self.asked {
+        if self.has_asked {
             return Ok(());
         }
         let sent = match delivery {
             Delivery::Pull => self.connection.send(PULL, None)?,
             Delivery::Push => {
                 let landing = &*self.landing.get_or_insert_with(|| registered(fabric, len, Exposure::Write));
-                self.connection.send(PUSH, Some(landing))?
+                let KindOptions(options) = self.options.into();
+                self.connection.send(&[PUSH, &bytes_of(options)].concat(), Some(landing))?
             }
         };
-        self.asked = sent == Sent::Done;
+        self.has_asked = sent == Sent::Done;
         Ok(())
     }
 
-    /// Takes the publisher's answer. Says whether it has come just now.
-    fn hear(&mut self, len: usize) -> Result<bool, FabricError> {
-        let mut buffer = [0; 8];
+    /// Takes the publisher's answer, if it has come just now: the newest value when it was asked.
+    fn hear(&mut self, len: usize) -> Result<Option<Sequence>, FabricError> {
+        let mut buffer = [0; 16];
         let offer = match self.connection.receive(&mut buffer)? {
-            Received::Nothing => return Ok(false),
+            Received::Nothing => return Ok(None),
             Received::Closed => return Err(FabricError::Closed),
             Received::Message { offer, .. } => offer,
         };
-        self.epoch = Epoch::new(u64::from_le_bytes(buffer));
+        let [epoch, granted] = words_of(&buffer);
+        self.epoch = Epoch::new(epoch);
         self.source = match (offer, self.landing.take()) {
             (None, Some(landing)) => {
-                let has_word_order = self.connection.capabilities().placement == Placement::Words;
-                Some(Source::Landing { landing, has_word_order })
+                let order = match self.connection.capabilities().placement {
+                    Placement::Words => WriteOrder::Words,
+                    Placement::Writes => WriteOrder::Writes,
+                    Placement::Lossy => WriteOrder::FinalWrites,
+                };
+                Some(Source::Landing { landing, epoch, order })
             }
             (Some(offer), None) => {
                 let remote = offer.open_read(len)?;
@@ -168,74 +234,91 @@ impl Session {
             }
             _ => panic!("an answer to another question"),
         };
-        Ok(true)
+        Ok(Some(Sequence::new(granted)))
     }
 }
 
-impl Source {
-    /// Reads the newest value, as far as that can be done at once.
-    fn read(
+impl<R: Reader> Source<R> {
+    /// Reads what there is, as far as that can be done at once.
+    fn read<K: ConformingKind<Reader = R>>(
         &mut self,
-        reader: &mut StateReader,
+        reader: &mut R,
         observer: &mut Observer,
         floor: u64,
     ) -> Result<(), FabricError> {
-        match self {
-            Self::Mapped(region) => match reader.read(region) {
-                Ok(Some(value)) => observer.value(&value, floor),
-                Ok(None) => assert!(reader.last().get() >= floor, "the newest value is {floor}"),
-                Err(failure) => observer.failure(failure, reader.last().get()),
-            },
-            // The newest value may be on its way.
-            Self::Landing { landing, has_word_order } => {
-                let now_ns = observer.tick();
-                let order = if *has_word_order { WriteOrder::Words } else { WriteOrder::Writes };
-                let taken = reader.follow(landing.region(), order, || now_ns);
-                match taken.map(|taken| taken.map(|taken| reader.verified(taken))) {
-                    Ok(Some(value)) => observer.value(&value, 0),
-                    Ok(None) => {}
-                    Err(failure) => observer.failure(failure, reader.last().get()),
-                }
-            }
-            Self::Fetched { remote, next, posted } => {
-                let completion = match posted {
-                    Some(_) => remote.poll()?,
-                    None => {
-                        let begun = next.take().unwrap_or_else(|| Posted { fetch: reader.plan(), floor });
-                        *posted = Some(begun);
-                        remote.post(begun.fetch.ranges())?
-                    }
-                };
-                if completion == Completion::Done {
-                    let posted = posted.take().expect("it was just posted or polled");
-                    let fetch = check(reader, observer, remote.mirror(), posted);
-                    *next = fetch.map(|fetch| Posted { fetch, ..posted });
+        for _ in 0..VALUES_MAX {
+            match self.look::<K>(reader, observer, floor)? {
+                Look::Outcome(Ok(taken), floor) => observer.value::<K>(&reader.verified(taken), floor),
+                Look::Outcome(Err(failure), _) => observer.failure::<K>(failure, reader.last().get()),
+                Look::Something => {}
+                Look::Nothing(floor) => {
+                    assert!(reader.last().get() >= floor, "{floor} was there: {reader:?}");
+                    break;
                 }
             }
         }
         Ok(())
     }
-}
 
-/// Looks at what was fetched, and says what else to fetch.
-fn check(
-    reader: &mut StateReader,
-    observer: &mut Observer,
-    mirror: &Region,
-    Posted { fetch, floor }: Posted,
-) -> Option<StateFetch> {
-    let failure: ReadFailure = match reader.check(mirror, &fetch, observer.tick()) {
-        Ok(Finding::Taken(taken)) => {
-            observer.value(&reader.verified(taken), floor);
-            return None;
+    fn look<K: ConformingKind<Reader = R>>(
+        &mut self,
+        reader: &mut R,
+        observer: &mut Observer,
+        floor: u64,
+    ) -> Result<Look, FabricError> {
+        let outcome = |taken: Result<Option<Taken>, _>, floor| match taken.transpose() {
+            Some(outcome) => Look::Outcome(outcome, floor),
+            None => Look::Nothing(floor),
+        };
+        if let Some(taken) = reader.take_held() {
+            return Ok(Look::Outcome(Ok(taken), floor));
         }
-        Ok(Finding::More(next)) => return Some(next),
-        Ok(Finding::Something | Finding::Nothing) => {
-            assert!(reader.last().get() >= floor, "the newest value is {floor}");
-            return None;
+        match self {
+            Self::Mapped(region) => {
+                reader.settle(region);
+                let taken = reader.poll(region);
+                Ok(outcome(taken, if reader.has_more() { 0 } else { floor }))
+            }
+            Self::Landing { landing, epoch, .. }
+                if !reader.has_begun() && landing.region().load_acquire(HOT_EPOCH) != *epoch =>
+            {
+                Ok(Look::Nothing(0))
+            }
+            Self::Landing { landing, order, .. } => {
+                reader.settle(landing.region());
+                let now_ns = observer.tick::<K>();
+                // The newest value may be on its way.
+                Ok(outcome(reader.follow(landing.region(), *order, || now_ns), 0))
+            }
+            Self::Fetched { remote, next, posted } => {
+                if let Some(fetched) = reader.take_fetched().transpose() {
+                    return Ok(Look::Outcome(fetched, 0));
+                }
+                let completion = match posted {
+                    Some(_) => remote.poll()?,
+                    None => {
+                        let begun = next.take().unwrap_or_else(|| Posted { fetch: reader.plan(), floor });
+                        remote.post(posted.insert(begun).fetch.ranges())?
+                    }
+                };
+                if completion == Completion::Pending {
+                    return Ok(Look::Nothing(0));
+                }
+                let Posted { fetch, floor: begun_at } = posted.take().expect("it was just posted or polled");
+                match reader.check(remote.mirror(), &fetch, observer.tick::<K>()) {
+                    Ok(Finding::Taken(taken)) => return Ok(Look::Outcome(Ok(taken), begun_at)),
+                    Ok(Finding::More(fetch)) => *next = Some(Posted { fetch, floor: begun_at }),
+                    // More comes while what is held is taken.
+                    Ok(Finding::Something) if reader.is_behind() => {
+                        let begun = posted.insert(Posted { fetch: reader.plan(), floor });
+                        remote.post(begun.fetch.ranges())?;
+                    }
+                    Ok(Finding::Something) => {}
+                    Ok(Finding::Nothing) => return Ok(Look::Nothing(begun_at)),
+                    Err(failure) => return Ok(Look::Outcome(Err(failure), begun_at)),
+                }
+                Ok(Look::Something)
+            }
         }
-        Err(failure) => failure,
-    };
-    observer.failure(failure, reader.last().get());
-    None
+    }
 }

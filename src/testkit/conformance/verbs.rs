@@ -10,7 +10,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Harness, Pair, conformance_suite, dial, message, name, registered, send, until};
+use super::{
+    Harness, Pair, conformance_suite, dial, for_each_kind, message, name, registered, send, topic_suite,
+    until,
+};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
 use crate::fabric::{
@@ -163,12 +166,10 @@ mod verbs_tcp_unreliable {
             a_connection_that_nobody_accepts_closes_with_the_listener,
             a_peer_that_does_not_read_fills_up_and_recovers,
             many_connections_keep_apart;
-        state:
-            pushed_values_are_right_and_counted,
-            several_readers_are_pushed_to,
-            a_late_reader_is_pushed_the_newest_value_first,
-            readers_are_pushed_the_values_of_the_next_incarnation,
-            a_publisher_that_does_not_wait_gets_nothing_wrong_accepted;
+    }
+
+    for_each_kind! { [topic_suite]
+        VerbsHarness::unreliable, 1, [#[ignore = "needs an RDMA device"]], [push: Push]
     }
 
     #[test]

@@ -116,6 +116,18 @@ impl Driver {
         }
     }
 
+    /// Turns until this is set, and the thread woken then.
+    fn run(&mut self, stopped: &AtomicBool) {
+        loop {
+            self.turn();
+            // Behind the turn, which takes the wake-up: a wait would not end before the next thing is due.
+            if stopped.load(Ordering::Acquire) {
+                return;
+            }
+            self.wait();
+        }
+    }
+
     /// How many receivers are sent notices alone.
     #[cfg(test)]
     pub(super) fn lone_receivers(&self) -> usize {
@@ -336,10 +348,7 @@ impl DriverThread {
         let failing = shared.clone();
         let thread = std::thread::Builder::new().name("fabricast-node".to_owned()).spawn(move || {
             let run = move || {
-                while !stopped.load(Ordering::Acquire) {
-                    driver.turn();
-                    driver.wait();
-                }
+                driver.run(&stopped);
                 driver.farewell();
             };
             // The driver, and with it every session that this node serves, ends before anybody is told.

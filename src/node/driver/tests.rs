@@ -30,6 +30,7 @@ use crate::sync::atomic::AtomicU64;
 use crate::testkit::fabric::{Network, Reach};
 
 mod idle;
+mod stopping;
 
 /// Has this session served.
 fn serve(driver: &mut Driver, served: Served) {

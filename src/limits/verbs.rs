@@ -4,15 +4,14 @@ use super::{LOG_BATCH_LEN_MAX, LOG_BATCH_LEN_MIN, LOG_BATCHES_MAX};
 
 /// Fragments of control messages that a peer may have under way.
 pub(crate) const RECEIVES: u16 = 8;
-/// Frames without a fragment that a peer may have under way beside them: two that give back room, a question whether
-/// this end lives, and an answer.
-pub(crate) const SIGNAL_RECEIVES: u16 = 4;
+/// Frames without a fragment that a peer may have under way beside them: two that give back credits.
+pub(crate) const SIGNAL_RECEIVES: u16 = 2;
 /// Largest frame of a control message, bytes.
 pub(crate) const FRAME_LEN_MAX: usize = 4096;
 /// Work requests that one connection has under way.
 pub(crate) const SENDS_MAX: u32 = 256;
-/// Work requests of those that are left to control messages: as many as there are buffers for them, and frames without a fragment.
-pub(crate) const SENDS_RESERVED: u32 = RECEIVES as u32 + SIGNAL_RECEIVES as u32;
+/// Work requests of those that are reserved for control messages, frames without a fragment and one probe of the peer.
+pub(crate) const SENDS_RESERVED: u32 = RECEIVES as u32 + SIGNAL_RECEIVES as u32 + 1;
 /// Reads that one connection has under way, and serves, at a time.
 pub(crate) const READS_MAX: u8 = 16;
 /// Bytes that one WRITE moves, or about as many. A device gives a connection up after some attempts to bring
@@ -28,7 +27,7 @@ pub(crate) const PACKETS_MAX: usize = 65;
 pub(crate) const WAITING_BATCHES_MAX: usize = 64;
 /// Connections that may wait to be accepted.
 pub(crate) const BACKLOG: i32 = 128;
-/// How long a connection may be quiet before the peer is asked whether it lives, nanoseconds.
+/// How long a connection may be quiet before the peer is probed, nanoseconds.
 pub(crate) const QUIET_NS: u64 = 250_000_000;
 /// How long a connection may take to stand, nanoseconds.
 pub(crate) const CONNECT_DEADLINE_NS: u64 = 3_000_000_000;
@@ -44,4 +43,4 @@ const _: () = assert!(LOG_BATCHES_MAX * (LOG_BATCH_LEN_MAX / WRITE_LEN + 4) <= W
 const _: () = assert!(2 * WRITES_MAX + 4 < WRITES_ROOM / 2);
 const _: () = assert!(2 * PACKETS_MAX + 8 <= WRITES_ROOM);
 const _: () = assert!(LOG_BATCH_LEN_MIN < PACKETS_MAX * 1024);
-const _: () = assert!(RECEIVES >= 2 && RECEIVES.is_multiple_of(2) && SIGNAL_RECEIVES >= 4);
+const _: () = assert!(RECEIVES >= 2 && RECEIVES.is_multiple_of(2) && SIGNAL_RECEIVES >= 2);

@@ -16,11 +16,12 @@ pub(super) use self::batch::Posted;
 pub(super) use self::flight::Flight;
 pub(super) use self::frame::Arrival;
 use super::device;
-use super::error::Failure;
+use super::error::{Failure, VerbsError};
 use super::opened::OpenDevice;
 use super::sys::{
-    CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair,
-    QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags, Status, SysError, WorkCompletion,
+    CHAIN_LEN_MAX, CompletionChannel, CompletionQueue, MemoryRegion, Operation, ProtectionDomain, QueuePair,
+    QueuePairKind, QueuePairPlan, RemoteAccess, RemoteFlags, SendChain, SendRequest, Status, SysError,
+    WorkCompletion,
 };
 use super::work::{BatchId, WorkTable};
 use crate::clock::{Clock, SystemClock};
@@ -79,6 +80,8 @@ struct EndpointState {
     is_open: bool,
     /// Whether no one-sided operation may begin any more.
     is_closed: bool,
+    /// A probe of the peer's host is under way.
+    is_probing: bool,
     /// Regions that were sent to the peer.
     lent: Lent,
     frames_under_way: u32,
@@ -102,6 +105,8 @@ enum Work {
     OneSided { flight: Arc<Flight>, _region: Arc<MemoryRegion> },
     /// A frame, in this buffer or, if it was small, in none.
     Frame { buffer: Option<u16> },
+    /// A probe of the peer's host.
+    Probe,
 }
 
 impl Endpoint {
@@ -138,6 +143,7 @@ impl Endpoint {
             failure: None,
             is_open: false,
             is_closed: false,
+            is_probing: false,
             lent: Lent::default(),
             frames_under_way: 0,
             completed: 0,
@@ -160,10 +166,9 @@ impl Endpoint {
         }))
     }
 
-    /// Posts all receives, and asks to be woken by what the peer solicits that for: not by what it sends to learn whether this host
-    /// lives. The queue pair must be able to take them.
+    /// Posts all receives, and asks to be woken by them. The queue pair must be able to take them.
     pub(super) fn begin_to_receive(&self) -> Result<(), FabricError> {
-        self.receive_queue.arm_solicited()?;
+        self.receive_queue.arm()?;
         Ok((0..RECEIVES).try_for_each(|buffer| self.post_receive(buffer))?)
     }
 
@@ -265,6 +270,35 @@ impl Endpoint {
         state.completed
     }
 
+    /// Probes the peer's host, if no probe is under way. Its device answers, whatever its process does; when nothing does, the
+    /// endpoint fails.
+    pub(super) fn probe(&self) -> Result<(), FabricError> {
+        let mut state = self.state.lock();
+        self.poll_sends(&mut state);
+        if state.failure.is_some() || state.is_probing || state.work.room() == 0 {
+            return Ok(());
+        }
+        let id = state.work.begin(1, Work::Probe).ok_or(VerbsError::PartlyPosted)?;
+        state.is_probing = true;
+        self.post_one(&mut state, id, Operation::Probe)
+    }
+
+    /// Posts the only work request of this batch.
+    fn post_one(
+        &self,
+        state: &mut EndpointState,
+        id: BatchId,
+        operation: Operation<'_>,
+    ) -> Result<(), FabricError> {
+        let mut chain = SendChain::new();
+        chain.push(&SendRequest { wr_id: id.request(true), operation, signaled: true });
+        self.queue_pair.post_send(&mut chain).map_err(|refused| {
+            state.cancel(id);
+            self.fail_locked(state, Failure::PartlyPosted);
+            refused.error.into()
+        })
+    }
+
     /// Ends all use of it: what is under way fails. The first reason is the one that counts.
     pub(super) fn fail(&self, failure: Failure) {
         let mut state = self.state.lock();
@@ -358,6 +392,7 @@ impl EndpointState {
                 self.frames_under_way -= 1;
                 self.send_buffers.extend(buffer);
             }
+            Some(Work::Probe) => self.is_probing = false,
             None => {}
         }
     }
@@ -371,10 +406,11 @@ impl Lent {
         }
     }
 
-    /// What a queue pair allows for them. One that is not reliable has no reads.
+    /// What a queue pair allows for them. One that is not reliable has no reads. A reliable one always allows writes, for the
+    /// peer's probes: its domain holds nothing that may be written but what was lent to this peer.
     fn flags(self, is_reliable: bool) -> RemoteFlags {
         let write = self.to_write > 0;
-        RemoteFlags { read: self.to_read > 0 || (write && is_reliable), write }
+        RemoteFlags { read: self.to_read > 0 || (write && is_reliable), write: write || is_reliable }
     }
 }
 

@@ -314,7 +314,9 @@ impl Near {
         let opened = devices.open(&device.context)?;
         let domain = opened.domain_for(is_lent_to)?;
         let endpoint = Endpoint::create(&opened, &domain, kind, |plan| QueuePair::create(&domain, plan))?;
-        endpoint.queue_pair().to_init(device.port, RemoteFlags::default())?;
+        // The peer may probe this end as soon as its own stands.
+        let allowed = RemoteFlags { read: false, write: endpoint.is_reliable() };
+        endpoint.queue_pair().to_init(device.port, allowed)?;
         if endpoint.is_reliable() {
             endpoint.begin_to_receive()?;
         }

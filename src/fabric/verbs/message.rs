@@ -6,7 +6,6 @@
 //! ```text
 //! 00  u16  credits: receives that the sender of this frame has posted again
 //! 02  u8   bit 0: the frame holds a fragment; bit 1: a region comes with its message; bit 2: that may be written;
-//!          without bit 0, bit 3: the sender asks whether the peer lives; bit 4: it does
 //! 03  u8   version
 //! 04  u32  length of the message, bytes
 //! 08  u32  offset of the fragment in it, bytes
@@ -21,7 +20,7 @@
 //! Credits travel with other frames or, when half of them are owed, in a frame of their own. Frames without a fragment take
 //! no credit: [`limits::verbs::SIGNAL_RECEIVES`] further receives are posted for them. Of those that only give back credits a
 //! third is never under way, because each of them gives back half of all credits, and the peer must have used them all
-//! before. Who has asked whether the peer lives does not ask again before it has the answer.
+//! before.
 
 #![expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
 
@@ -43,10 +42,6 @@ const FRAGMENT: u8 = 1;
 const REGION: u8 = 2;
 /// Set when that region may be written, and not read.
 const WRITABLE: u8 = 4;
-/// Set when the sender asks whether the peer lives.
-const ASKS: u8 = 8;
-/// Set when the sender answers that it lives.
-const ANSWERS: u8 = 16;
 /// Credits that are owed before a frame is sent for them alone.
 const OWED_MAX: u16 = limits::verbs::RECEIVES / 2;
 /// Bytes of queued messages from which on no further one is taken.
@@ -78,10 +73,6 @@ pub(super) struct Malformed(pub(super) &'static str);
 pub(super) struct Frame<'a> {
     /// Receives that it has posted again.
     pub(super) credits: u16,
-    /// Whether it asks for a sign of life.
-    pub(super) asks: bool,
-    /// Whether it gives one.
-    pub(super) answers: bool,
     /// A piece of a message.
     pub(super) fragment: Option<Fragment<'a>>,
 }
@@ -119,13 +110,12 @@ impl<'a> Frame<'a> {
         }
         let message_len = u32::from_be_bytes(take(rest)?);
         let offset = u32::from_be_bytes(take(rest)?);
-        if flags & !(ASKS | ANSWERS) == 0 {
+        if flags == 0 {
             let is_empty = rest.is_empty() && message_len == 0 && offset == 0;
-            let (asks, answers) = (flags & ASKS != 0, flags & ANSWERS != 0);
-            return match (is_empty, credits, flags) {
-                (false, ..) => Err(Malformed("it holds something unannounced")),
-                (true, 0, 0) => Err(Malformed("it says nothing")),
-                _ => Ok(Self { credits, asks, answers, fragment: None }),
+            return match (is_empty, credits) {
+                (false, _) => Err(Malformed("it holds something unannounced")),
+                (true, 0) => Err(Malformed("it says nothing")),
+                (true, _) => Ok(Self { credits, fragment: None }),
             };
         }
         let region = match flags {
@@ -145,19 +135,12 @@ impl<'a> Frame<'a> {
             return Err(Malformed("its fragment does not lie in its message"));
         }
         let fragment = Some(Fragment { message_len, offset, region, bytes });
-        Ok(Self { credits, asks: false, answers: false, fragment })
-    }
-
-    /// Whether somebody may wait for what a frame brings, which this end has written: a part of a message, or credits. Otherwise it
-    /// is one of those by which each end learns whether the other one lives, for which nobody has to be woken.
-    pub(super) fn is_awaited(bytes: &[u8]) -> bool {
-        Frame::parse(bytes).is_ok_and(|frame| frame.credits > 0 || frame.fragment.is_some())
+        Ok(Self { credits, fragment })
     }
 
     /// Writes the frame, and nothing else, into a buffer.
     fn emit(&self, into: &mut Vec<u8>) {
-        let (asks, answers) = (if self.asks { ASKS } else { 0 }, if self.answers { ANSWERS } else { 0 });
-        let (mut flags, mut message_len, mut offset) = (asks | answers, 0, 0);
+        let (mut flags, mut message_len, mut offset) = (0, 0, 0);
         if let Some(fragment) = &self.fragment {
             flags |= FRAGMENT | fragment.region.as_ref().map_or(0, Descriptor::flags);
             (message_len, offset) = (fragment.message_len, fragment.offset);
@@ -216,12 +199,6 @@ pub(super) struct Outbound {
     credits: u16,
     /// Fragments of the peer that were taken and that it was not told of yet.
     owed: u16,
-    /// The peer is to be asked whether it lives.
-    asks: bool,
-    /// The peer was asked, or is to be, and has not answered.
-    awaits: bool,
-    /// The peer is to be told that this end lives.
-    answers: bool,
 }
 
 /// A message that was not sent, or not all of it.
@@ -235,15 +212,7 @@ struct Queued {
 impl Outbound {
     /// What is to be sent to a new peer: nothing.
     pub(super) fn new() -> Self {
-        Self {
-            queue: VecDeque::new(),
-            queued_len: 0,
-            credits: limits::verbs::RECEIVES,
-            owed: 0,
-            asks: false,
-            awaits: false,
-            answers: false,
-        }
+        Self { queue: VecDeque::new(), queued_len: 0, credits: limits::verbs::RECEIVES, owed: 0 }
     }
 
     /// Whether everything was sent.
@@ -258,7 +227,7 @@ impl Outbound {
 
     /// Whether a frame without a fragment is due.
     fn has_signal(&self) -> bool {
-        self.asks || self.answers || self.owed >= OWED_MAX
+        self.owed >= OWED_MAX
     }
 
     /// Whether a further message is taken.
@@ -278,15 +247,10 @@ impl Outbound {
 
     /// Writes the next frame to be sent into a buffer; `false` when there is none, or the peer has no room.
     pub(super) fn next(&mut self, into: &mut Vec<u8>) -> bool {
-        let (asks, answers) = (std::mem::take(&mut self.asks), std::mem::take(&mut self.answers));
-        if asks || answers {
-            Frame { credits: std::mem::take(&mut self.owed), asks, answers, fragment: None }.emit(into);
-            return true;
-        }
         let Some(first) = self.queue.front_mut().filter(|_| self.credits > 0) else {
             let is_due = self.has_signal();
             if is_due {
-                Frame { credits: std::mem::take(&mut self.owed), asks, answers, fragment: None }.emit(into);
+                Frame { credits: std::mem::take(&mut self.owed), fragment: None }.emit(into);
             }
             return is_due;
         };
@@ -298,7 +262,7 @@ impl Outbound {
         let number = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
         let (message_len, offset) = (number(first.bytes.len()), number(first.sent_len));
         let fragment = Some(Fragment { message_len, offset, region, bytes });
-        Frame { credits: std::mem::take(&mut self.owed), asks, answers, fragment }.emit(into);
+        Frame { credits: std::mem::take(&mut self.owed), fragment }.emit(into);
         self.credits -= 1;
         self.queued_len -= bytes.len();
         first.sent_len += bytes.len();
@@ -308,26 +272,8 @@ impl Outbound {
         true
     }
 
-    /// Asks whether the peer lives, unless it has yet to answer.
-    pub(super) fn ask(&mut self) {
-        self.asks |= !self.awaits;
-        self.awaits = true;
-    }
-
-    /// Takes what a frame of the peer says beside its fragment: credits that it gives back, questions and answers.
-    pub(super) fn heed(&mut self, frame: &Frame<'_>) -> Result<(), Malformed> {
-        if frame.answers && (!self.awaits || self.asks) {
-            return Err(Malformed("it answers what was not asked"));
-        }
-        if frame.asks && self.answers {
-            return Err(Malformed("it asks twice"));
-        }
-        self.awaits &= !frame.answers;
-        self.answers |= frame.asks;
-        self.credit(frame.credits)
-    }
-
-    fn credit(&mut self, credits: u16) -> Result<(), Malformed> {
+    /// Adds the credits that a frame of the peer gives back.
+    pub(super) fn credit(&mut self, credits: u16) -> Result<(), Malformed> {
         let sum = self.credits.saturating_add(credits);
         if sum > limits::verbs::RECEIVES {
             return Err(Malformed("it gives back more credits than it was due"));

@@ -60,7 +60,7 @@ struct SessionState {
     /// The owner is gone: what was sent is delivered until then.
     lingers_until_ns: Option<u64>,
     attention: Attention,
-    /// Work requests that were completed when the session was last found to be alive, or the peer asked.
+    /// Work requests that were completed when the session was last found to be alive, or the peer was probed.
     completed: u64,
     /// When to look for that again.
     look_ns: u64,
@@ -309,16 +309,19 @@ impl Session {
         Next::AtEvent(link_ns.min(linger_ns).min(again_ns).min(look_ns))
     }
 
-    /// Asks the peer for a sign of life if nothing has told of it for a while. Its device has to acknowledge that; a
-    /// process that stands still need not answer. Links that carry the frames of unreliable endpoints look by themselves.
+    /// Probes the peer's host if nothing has been acknowledged or received for a while. Links that carry the frames of
+    /// unreliable endpoints do that by themselves.
     fn look_for_life(&self, state: &mut SessionState, now_ns: u64) {
         let endpoint = self.endpoint.get().filter(|_| state.stands && state.end.is_none());
         let Some(endpoint) = endpoint.filter(|_| now_ns >= state.look_ns) else { return };
         let completed = endpoint.completed();
         // Not the first time: the connection has only just come to stand.
-        if endpoint.is_reliable() && completed == state.completed && state.look_ns > 0 {
-            state.outbound.ask();
-            self.flush(state);
+        if endpoint.is_reliable()
+            && completed == state.completed
+            && state.look_ns > 0
+            && let Err(error) = endpoint.probe()
+        {
+            return self.end(state, End::Failed(Some(error)));
         }
         state.completed = completed;
         // Sessions that rest are looked at together, so that many of them wake the thread no more often than a few.
@@ -413,7 +416,7 @@ impl Session {
             } else {
                 state.arrivals.push_back(Held::Buffer(arrival));
             }
-            state.outbound.heed(&frame).map_err(malformed)?;
+            state.outbound.credit(frame.credits).map_err(malformed)?;
         }
         Ok(())
     }
@@ -473,7 +476,7 @@ impl Session {
             let sent = match state.link.frames() {
                 // One that is broken tells so when it is read from.
                 Some(stream) => stream.send(&state.frame).map(|_| ()).or(Ok(())),
-                None => endpoint.send(&state.frame, Frame::is_awaited(&state.frame)),
+                None => endpoint.send(&state.frame),
             };
             if let Err(error) = sent {
                 return self.end(state, End::Failed(Some(error)));
@@ -543,7 +546,7 @@ impl SessionState {
     /// Takes a frame that came by the link. What it gives back counts at once, what it holds waits for the owner.
     fn take_frame(&mut self, bytes: Vec<u8>) -> Result<(), FabricError> {
         let frame = Frame::parse(&bytes).map_err(malformed)?;
-        self.outbound.heed(&frame).map_err(malformed)?;
+        self.outbound.credit(frame.credits).map_err(malformed)?;
         if frame.fragment.is_some() {
             if self.arrivals.len() >= usize::from(limits::verbs::RECEIVES) {
                 return Err(malformed(Malformed("it holds more than there is room for")));

@@ -17,6 +17,7 @@ use super::message::{Descriptor, Frame};
 use super::one_sided::VerbsOffer;
 use super::*;
 use crate::fabric::{ByteRange, Completion, Offer, Received, RemoteRead, RemoteWrite, Sent, Write, wait};
+use crate::limits;
 use crate::memory::Protection;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::testkit::attempts::{below, one_of_three};
@@ -126,7 +127,7 @@ fn send(to: &mut dyn Connection, message: &[u8], region: Option<&Registration>) 
 }
 
 fn receive(from: &mut dyn Connection) -> (Vec<u8>, Option<Box<dyn Offer>>) {
-    let mut buffer = vec![0; crate::limits::CONTROL_MESSAGE_LEN_MAX];
+    let mut buffer = vec![0; limits::CONTROL_MESSAGE_LEN_MAX];
     until("a message", || match from.receive(&mut buffer).unwrap() {
         Received::Message { len, offer } => Some((buffer[..len].to_vec(), offer)),
         Received::Nothing => None,
@@ -306,6 +307,23 @@ fn an_access_that_is_refused_ends_its_own_session_only() {
     assert_eq!(receive(&mut *far).0, b"again");
 }
 
+/// The device of a peer answers as long as its host lives, whatever its process does. After that nothing answers.
+#[test]
+#[ignore = "needs an RDMA device"]
+fn a_host_that_is_lost_after_its_process_stopped_is_noticed() {
+    let mut world = World::new();
+    let (rogue, mut far) = world.rogue(false);
+    let began_ns = SystemClock.monotonic_ns();
+    until("time for some probes", || {
+        assert!(matches!(far.receive(&mut [0; 64]), Ok(Received::Nothing)), "its host lives");
+        (SystemClock.monotonic_ns() - began_ns > 6 * limits::verbs::QUIET_NS).then_some(())
+    });
+    // Nobody is told: neither by a message nor by the connection manager.
+    rogue.endpoint.queue_pair().to_error().unwrap();
+    let error = until("the loss", || far.receive(&mut [0; 64]).err());
+    assert!(matches!(error, FabricError::Verbs(VerbsError::NoAnswer)), "{error}");
+}
+
 #[test]
 #[ignore = "needs an RDMA device"]
 fn reads_wait_for_room_in_a_full_queue() {
@@ -335,7 +353,7 @@ fn reads_wait_for_room_in_a_full_queue() {
 #[test]
 #[ignore = "needs an RDMA device"]
 fn writes_wait_for_room_in_a_full_queue_in_their_order() {
-    const MAX: usize = crate::limits::verbs::WAITING_BATCHES_MAX;
+    const MAX: usize = limits::verbs::WAITING_BATCHES_MAX;
     let mut world = World::new();
     let (rogue, mut far) = world.rogue(true);
     let landing = registered(&world.far, 4096, Exposure::Write);
@@ -583,6 +601,6 @@ fn a_dial_into_the_void_ends_in_time() {
         let error = end(&mut *near).unwrap_err();
         let took_ns = SystemClock.monotonic_ns() - begun_ns;
         assert!(matches!(&error, FabricError::NoAnswer { address } if *address == nobody), "{error}");
-        below("the error, ns", took_ns, 2 * crate::limits::verbs::CONNECT_DEADLINE_NS)
+        below("the error, ns", took_ns, 2 * limits::verbs::CONNECT_DEADLINE_NS)
     });
 }

@@ -5,7 +5,7 @@ use super::{Endpoint, FRAME_LEN, Work};
 use crate::fabric::FabricError;
 use crate::fabric::verbs::error::{Failure, VerbsError};
 use crate::fabric::verbs::sys::{
-    CHAIN_LEN_MAX, Operation, ReceiveRequest, SendChain, SendRequest, Slice, Status, SysError, WorkCompletion,
+    CHAIN_LEN_MAX, Operation, ReceiveRequest, Slice, Status, SysError, WorkCompletion,
 };
 use crate::memory::WORD;
 
@@ -33,7 +33,7 @@ impl Endpoint {
             if self.receive_channel.drain()? == 0 {
                 return Ok(());
             }
-            self.receive_queue.arm_solicited()?;
+            self.receive_queue.arm()?;
         }
     }
 
@@ -102,8 +102,7 @@ impl Endpoint {
     }
 
     /// Sends a frame; only after [`Self::takes_frame`] said that this can be done.
-    /// One that is not solicited wakes nobody at the peer.
-    pub(in crate::fabric::verbs) fn send(&self, frame: &[u8], is_solicited: bool) -> Result<(), FabricError> {
+    pub(in crate::fabric::verbs) fn send(&self, frame: &[u8]) -> Result<(), FabricError> {
         let mut state = self.state.lock();
         if let Some(failure) = state.failure {
             return Err(failure.into());
@@ -111,8 +110,7 @@ impl Endpoint {
         let is_small = frame.len() <= self.inline_len_max();
         let buffer = if is_small { None } else { state.send_buffers.pop() };
         let operation = match buffer {
-            None if is_solicited => Operation::SendInline { bytes: frame },
-            None => Operation::SendUnsolicited { bytes: frame },
+            None => Operation::SendInline { bytes: frame },
             Some(buffer) => {
                 let offset = usize::from(buffer) * FRAME_LEN;
                 self.frames.region().copy_in_bytes(offset, frame);
@@ -122,14 +120,7 @@ impl Endpoint {
         };
         let id = state.work.begin(1, Work::Frame { buffer }).ok_or(VerbsError::PartlyPosted)?;
         state.frames_under_way += 1;
-        let wr_id = id.request(true);
-        let mut chain = SendChain::new();
-        chain.push(&SendRequest { wr_id, operation, signaled: true });
-        self.queue_pair.post_send(&mut chain).map_err(|refused| {
-            // The frame has left its queue, and cannot be put back.
-            state.cancel(id);
-            self.fail_locked(&mut state, Failure::PartlyPosted);
-            refused.error.into()
-        })
+        // When this fails the endpoint does: the frame has left its queue, and cannot be put back.
+        self.post_one(&mut state, id, operation)
     }
 }

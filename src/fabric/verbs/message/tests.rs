@@ -9,7 +9,7 @@ const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 /// A frame that says nothing.
-const NOTHING: Frame<'_> = Frame { credits: 0, asks: false, answers: false, fragment: None };
+const NOTHING: Frame<'_> = Frame { credits: 0, fragment: None };
 
 /// A frame with this fragment.
 fn whole(fragment: Fragment<'_>) -> Frame<'_> {
@@ -38,8 +38,7 @@ fn frame<'a>(random: &mut Random, bytes: &'a [u8]) -> Frame<'a> {
     let offset = if region.is_some() { 0 } else { number(random.below(50_000)) };
     let message_len = number(u64::from(offset) + bytes.len() as u64 + random.below(1000));
     let fragment = (!random.once_in(4)).then_some(Fragment { message_len, offset, region, bytes });
-    let (asks, answers) = (fragment.is_none() && random.once_in(2), fragment.is_none() && random.once_in(2));
-    Frame { credits: number(1 + random.below(u16::MAX.into())), asks, answers, fragment }
+    Frame { credits: number(1 + random.below(u16::MAX.into())), fragment }
 }
 
 #[test]
@@ -49,8 +48,6 @@ fn golden_bytes() {
     let header = b"\x03\x04\x07\x01\0\0\0\x05\0\0\0\0";
     let region = b"\x01\x02\x03\x04\x05\x06\0\0\x11\x22\x33\x44\0\0\0\0\0\x01\0\0";
     assert_eq!(bytes, [header.as_slice(), region, b"hello"].concat());
-    let signal = Frame { asks: true, answers: true, ..NOTHING };
-    assert_eq!(emitted(&signal), b"\0\0\x18\x01\0\0\0\0\0\0\0\0");
     assert_eq!(emitted(&Frame { credits: 4, ..NOTHING }), b"\0\x04\0\x01\0\0\0\0\0\0\0\0");
 }
 
@@ -81,8 +78,7 @@ fn what_is_malformed_is_refused_for_what_it_is() {
         (&|bytes| bytes[2] = 0, "unannounced"),
         (&|bytes| bytes[2] = FRAGMENT | WRITABLE, "flags"),
         (&|bytes| bytes[2] = REGION, "flags"),
-        (&|bytes| bytes[2] = FRAGMENT | ASKS, "flags"),
-        (&|bytes| bytes[2] = ANSWERS, "unannounced"),
+        (&|bytes| bytes[2] = 8, "flags"),
         (&|bytes| bytes[2] = 0x80 | FRAGMENT, "flags"),
         (&|bytes| bytes[2] = FRAGMENT | REGION, "early"),
         (&|bytes| bytes[5] = 2, "too long"),
@@ -90,7 +86,7 @@ fn what_is_malformed_is_refused_for_what_it_is() {
         (&|bytes| bytes[8] = 0xff, "does not lie"),
         (&|bytes| bytes.truncate(HEADER_LEN), "does not lie"),
         (&|bytes| *bytes = emitted(&NOTHING), "says nothing"),
-    ] as [(&dyn Fn(&mut Vec<u8>), &str); 14]
+    ] as [(&dyn Fn(&mut Vec<u8>), &str); 13]
     {
         let error = frame(change).unwrap_err();
         assert!(error.contains(why), "{error} instead of {why}");
@@ -121,7 +117,7 @@ fn flips_cuts_and_random_bytes_are_survived() {
         let (mut inbound, mut outbound) = (Inbound::default(), Outbound::new());
         let mut take = |bytes: &[u8]| {
             let Ok(frame) = Frame::parse(bytes) else { return };
-            let _ = outbound.heed(&frame);
+            let _ = outbound.credit(frame.credits);
             if let Some(fragment) = frame.fragment {
                 assert!(!fragment.bytes.is_empty() && fragment.bytes.len() <= bytes.len() - HEADER_LEN);
                 let _ = inbound.take(&fragment);
@@ -176,28 +172,6 @@ fn credits_that_were_not_used_cannot_be_given_back() {
 }
 
 #[test]
-fn a_question_is_asked_once_and_answered_once() {
-    let (mut near, mut far, mut bytes) = (Outbound::new(), Outbound::new(), Vec::new());
-    let unasked = Frame { answers: true, ..NOTHING };
-    assert!(near.heed(&unasked).is_err());
-    let mut impatient = Outbound::new();
-    impatient.heed(&Frame { asks: true, ..NOTHING }).unwrap();
-    assert!(impatient.heed(&Frame { asks: true, ..NOTHING }).is_err(), "before the answer");
-    for _ in 0..3 {
-        near.ask();
-        assert!(near.heed(&unasked).is_err(), "it was not sent yet");
-        assert!(near.next(&mut bytes));
-        near.ask();
-        assert!(!near.has_frame() && !near.next(&mut Vec::new()), "once");
-        far.heed(&Frame::parse(&bytes).unwrap()).unwrap();
-        assert!(far.has_frame() && far.next(&mut bytes));
-        assert!(!far.next(&mut Vec::new()), "once");
-        near.heed(&Frame::parse(&bytes).unwrap()).unwrap();
-        assert!(!near.next(&mut Vec::new()));
-    }
-}
-
-#[test]
 fn a_queue_that_is_not_emptied_is_full_after_a_while() {
     let mut small = Outbound::new();
     let count = (0..).take_while(|_| small.push(b"x", None) == Sent::Done).count();
@@ -232,7 +206,7 @@ impl Side {
         for frame in self.wire.drain(..count.min(self.wire.len())) {
             let parsed = Frame::parse(&frame).unwrap();
             let is_fragment = parsed.fragment.is_some();
-            self.outbound.heed(&parsed).unwrap();
+            self.outbound.credit(parsed.credits).unwrap();
             self.arrivals.extend(is_fragment.then_some(frame));
         }
     }
@@ -288,7 +262,6 @@ fn everything_arrives_whatever_the_order_of_things() {
                 }
                 0 | 1 => near.arrive(1 + random.index(4)),
                 2 => (0..random.index(6)).for_each(|_| near.take()),
-                3 if random.once_in(3) => near.outbound.ask(),
                 _ => near.send_to(far),
             }
         }

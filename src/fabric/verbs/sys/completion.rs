@@ -137,17 +137,8 @@ impl CompletionQueue {
 
     /// Asks for an event on the channel when the next completion appears. Those that are there already cause none.
     pub(in crate::fabric::verbs) fn arm(&self) -> Result<(), SysError> {
-        self.request_notification(0)
-    }
-
-    /// As [`Self::arm`], but for the next completion that failed, or is of a message that was sent as solicited.
-    pub(in crate::fabric::verbs) fn arm_solicited(&self) -> Result<(), SysError> {
-        self.request_notification(1)
-    }
-
-    fn request_notification(&self, solicited_only: c_int) -> Result<(), SysError> {
         // SAFETY: the queue is there as long as this value; the driver locks it.
-        let returned = unsafe { rdma_sys::ibv_req_notify_cq(self.raw(), solicited_only) };
+        let returned = unsafe { rdma_sys::ibv_req_notify_cq(self.raw(), 0) };
         check("ibv_req_notify_cq", returned)
     }
 }

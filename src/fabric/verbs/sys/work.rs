@@ -89,11 +89,9 @@ pub(in crate::fabric::verbs) enum Operation<'a> {
         /// What.
         bytes: &'a [u8],
     },
-    /// Sends a message that causes no event where only solicited ones do. It is copied at once.
-    SendUnsolicited {
-        /// What.
-        bytes: &'a [u8],
-    },
+    /// Writes nothing, to nowhere: the peer's device acknowledges it, which proves that its host lives. No remote key is
+    /// checked for an operation without bytes, but the peer's queue pair must allow remote writes.
+    Probe,
     /// Sends a datagram. It must not change before the completion.
     Datagram {
         /// From where.
@@ -151,13 +149,11 @@ fn piece(request: &SendRequest<'_>) -> (ibv_sge, ibv_send_flags) {
     match request.operation {
         Operation::Read { local, .. }
         | Operation::Write { local, .. }
+        | Operation::Send { local }
         | Operation::Datagram { local, .. } => (local.entry(), ibv_send_flags(0)),
-        Operation::Send { local } => (local.entry(), ibv_send_flags::IBV_SEND_SOLICITED),
-        Operation::SendInline { bytes } => {
-            (inline(bytes), ibv_send_flags::IBV_SEND_INLINE | ibv_send_flags::IBV_SEND_SOLICITED)
-        }
+        Operation::Probe => (ibv_sge { addr: 0, length: 0, lkey: 0 }, ibv_send_flags(0)),
         Operation::WriteInline { bytes, .. }
-        | Operation::SendUnsolicited { bytes }
+        | Operation::SendInline { bytes }
         | Operation::DatagramInline { bytes, .. } => (inline(bytes), ibv_send_flags::IBV_SEND_INLINE),
     }
 }
@@ -227,9 +223,8 @@ impl<'a> SendChain<'a> {
             Operation::Write { remote, .. } | Operation::WriteInline { remote, .. } => {
                 (raw.opcode, raw.wr.rdma) = (ibv_wr_opcode::IBV_WR_RDMA_WRITE, rdma(remote));
             }
-            Operation::Send { .. } | Operation::SendInline { .. } | Operation::SendUnsolicited { .. } => {
-                raw.opcode = ibv_wr_opcode::IBV_WR_SEND
-            }
+            Operation::Probe => raw.opcode = ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            Operation::Send { .. } | Operation::SendInline { .. } => raw.opcode = ibv_wr_opcode::IBV_WR_SEND,
             Operation::Datagram { to, .. } | Operation::DatagramInline { to, .. } => {
                 let Receiver { handle, queue_pair, key } = to;
                 raw.opcode = ibv_wr_opcode::IBV_WR_SEND;

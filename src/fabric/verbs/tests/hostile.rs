@@ -194,7 +194,7 @@ fn a_peer_that_sends_no_frames_loses_its_session() {
     let credits = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
     for frame in [&b""[..], b"x", &noise, &credits] {
         let (rogue, mut far) = world.rogue(false);
-        rogue.endpoint.send(frame, true).unwrap();
+        rogue.endpoint.send(frame).unwrap();
         let error = end(&mut *far).unwrap_err();
         assert!(matches!(error, FabricError::Verbs(VerbsError::Malformed { .. })), "{error}");
         assert!(matches!(far.send(b"anybody?", None), Err(FabricError::Closed)));
@@ -215,7 +215,7 @@ fn a_peer_that_floods_harms_only_itself() {
     let mut sent = 0;
     let error = until("the end of a flood", || {
         if rogue.endpoint.takes_frame() {
-            let _ = rogue.endpoint.send(&fragment, true);
+            let _ = rogue.endpoint.send(&fragment);
             sent += 1;
         }
         rogue.endpoint.failure()

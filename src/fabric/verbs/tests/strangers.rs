@@ -82,7 +82,7 @@ fn a_peer_that_is_heard_before_it_says_that_it_is_ready_may_read() {
     let mut stranger = Stranger::new(&world, QueuePairKind::Rc);
     let mut far = world.accept();
     stranger.connect(&mut *far);
-    stranger.near.endpoint.send(MESSAGE, true).unwrap();
+    stranger.near.endpoint.send(MESSAGE).unwrap();
     assert_eq!(receive(&mut *far).0, b"hello");
     let repository = registered(&world.far, 4096, Exposure::Read);
     repository.region().store(0, 7);
@@ -95,8 +95,8 @@ fn a_peer_that_is_heard_before_it_says_that_it_is_ready_may_read() {
     assert_eq!(read.mirror().load(0), 7);
     // The word may come late, or never.
     stranger.say(READY);
-    go_on(&mut *far, crate::limits::verbs::CONNECT_DEADLINE_NS + 200_000_000);
-    stranger.near.endpoint.send(MESSAGE, true).unwrap();
+    go_on(&mut *far, limits::verbs::CONNECT_DEADLINE_NS + 200_000_000);
+    stranger.near.endpoint.send(MESSAGE).unwrap();
     assert_eq!(receive(&mut *far).0, b"hello");
     stranger.say(READY);
     end(&mut *far).unwrap();
@@ -161,7 +161,7 @@ fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
         Box::new(VerbsConnection::new(session, &service, &Channels::new(&devices, None)));
     send(&mut *dialled, b"anybody?", None);
     assert_eq!(receive(&mut *far).0, b"anybody?");
-    go_on(&mut *far, crate::limits::verbs::CONNECT_DEADLINE_NS + 200_000_000);
+    go_on(&mut *far, limits::verbs::CONNECT_DEADLINE_NS + 200_000_000);
     send(&mut *far, b"still here", None);
     assert_eq!(receive(&mut *dialled).0, b"still here");
 }
@@ -211,7 +211,7 @@ fn a_peer_over_tcp_that_names_another_host_or_no_size_is_refused_at_once() {
 #[ignore = "needs an RDMA device"]
 fn a_peer_over_tcp_that_goes_no_further_is_left_in_time() {
     let mut world = World::new();
-    one_of_three(|| below("both, ns", leaving_ns(&mut world), 2 * crate::limits::verbs::CONNECT_DEADLINE_NS));
+    one_of_three(|| below("both, ns", leaving_ns(&mut world), 2 * limits::verbs::CONNECT_DEADLINE_NS));
 }
 
 /// How long it takes until two such peers are left, nanoseconds.
@@ -231,7 +231,7 @@ fn leaving_ns(world: &mut World) -> u64 {
         end(&mut **far).unwrap();
     }
     let took_ns = SystemClock.monotonic_ns() - begun_ns;
-    assert!(took_ns >= crate::limits::verbs::CONNECT_DEADLINE_NS, "{took_ns} ns");
+    assert!(took_ns >= limits::verbs::CONNECT_DEADLINE_NS, "{took_ns} ns");
     took_ns
 }
 

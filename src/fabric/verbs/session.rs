@@ -388,6 +388,8 @@ impl Session {
             return Ok(());
         }
         state.stands = true;
+        // If the owner finds this, the service thread still sleeps until the deadline of connecting.
+        state.attention = Attention::None;
         state.link.heard();
         self.endpoint.get().map_or(Ok(()), |endpoint| endpoint.open())
     }

@@ -220,7 +220,7 @@ impl Net {
         self.inbox.0.lock().push_back(bytes);
     }
 
-    /// Lets time pass, and brings what has arrived by then. The publisher's node tells what there is ten times a second.
+    /// Lets time pass, and brings what has arrived by then. The publisher's node sends a beacon every 100 ms.
     fn pass(&mut self, ns: u64, position: [u64; 2]) {
         self.clock.advance(ns);
         let now_ns = self.now_ns();

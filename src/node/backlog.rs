@@ -20,7 +20,7 @@ pub(super) struct Backlogs {
 #[derive(Debug)]
 pub(super) struct Backlog {
     /// How long each of their answers may take.
-    patience_ns: u64,
+    timeout_ns: u64,
     /// `None` when the listener is gone.
     waiting: Mutex<Option<VecDeque<LinkUse>>>,
     /// Wakes those who wait to accept: somebody may be ready.
@@ -32,14 +32,14 @@ impl Backlogs {
     pub(super) fn open(
         &self,
         topic: &TopicName,
-        patience_ns: u64,
+        timeout_ns: u64,
     ) -> Result<Option<Arc<Backlog>>, FabricError> {
         let mut by_topic = self.by_topic.lock();
         if by_topic.contains_key(topic) {
             return Ok(None);
         }
         let waiting = Mutex::new(Some(VecDeque::new()));
-        let backlog = Arc::new(Backlog { patience_ns, waiting, ready: Waker::new()? });
+        let backlog = Arc::new(Backlog { timeout_ns, waiting, ready: Waker::new()? });
         by_topic.insert(topic.clone(), Arc::clone(&backlog));
         Ok(Some(backlog))
     }
@@ -64,8 +64,8 @@ impl Backlogs {
 
 impl Backlog {
     /// How long each answer of those that wait may take.
-    pub(super) fn patience_ns(&self) -> u64 {
-        self.patience_ns
+    pub(super) fn timeout_ns(&self) -> u64 {
+        self.timeout_ns
     }
 
     /// Lets one more wait. If the listener is gone, nobody uses the session, and it ends.

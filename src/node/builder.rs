@@ -14,7 +14,7 @@ use crate::fabric::shm::directory::RuntimeDirectory;
 #[cfg(feature = "verbs")]
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
 use crate::fabric::{
-    Address, AddressError, Fabric, FabricError, Group, Listener, RdmaConnect, SeveralFabrics,
+    Acceptor, Address, AddressError, Fabric, FabricError, Group, RdmaConnect, SeveralFabrics,
 };
 use crate::id::{NameError, NodeName};
 
@@ -181,7 +181,7 @@ pub(super) fn assemble(
     clock: Arc<dyn Clock>,
     events: Arc<dyn EventSink>,
 ) -> Result<(Shared, Driver), NodeError> {
-    let listener: Option<Box<dyn Listener>> = match &name {
+    let listener: Option<Box<dyn Acceptor>> = match &name {
         Some(name) => Some(fabric.listen(name)?),
         None => None,
     };

@@ -65,17 +65,17 @@ impl NodeCore {
         self.fabric.as_ref()
     }
 
-    /// Dials the node at this address, and waits for up to `patience_ns` until it takes more connections. The connection, and how
+    /// Dials the node at this address, and waits for up to `timeout_ns` until it takes more connections. The connection, and how
     /// much of the time is left.
     pub(super) fn dial(
         &self,
         address: &Address,
-        patience_ns: u64,
+        timeout_ns: u64,
     ) -> Result<(Box<dyn Connection>, u64), FabricError> {
         let began_ns = self.clock.monotonic_ns();
-        let connection = self.fabric.dial(address, Intent::Read, Duration::from_nanos(patience_ns))?;
+        let connection = self.fabric.dial(address, Intent::Read, Duration::from_nanos(timeout_ns))?;
         let elapsed_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
-        Ok((connection, patience_ns.saturating_sub(elapsed_ns)))
+        Ok((connection, timeout_ns.saturating_sub(elapsed_ns)))
     }
 
     /// Where its time comes from.

@@ -53,8 +53,8 @@ impl Dialled {
         if core.topic(&topic).is_none() {
             return Err(DialError::NoSuchTopic { topic });
         }
-        let patience = Duration::from_nanos(deadline_ns.saturating_sub(core.clock().monotonic_ns()));
-        let connection = match core.fabric().dial(address, Intent::Write, patience) {
+        let timeout = Duration::from_nanos(deadline_ns.saturating_sub(core.clock().monotonic_ns()));
+        let connection = match core.fabric().dial(address, Intent::Write, timeout) {
             Ok(connection) => connection,
             Err(source) => return Err(DialError::Unreachable { topic, source }),
         };

@@ -103,14 +103,14 @@ pub(super) fn nodes(core: &NodeCore) -> Result<Vec<NodeListing>, DirectoryError>
     Ok(core.fabric().nodes()?.into_iter().map(listing).collect())
 }
 
-pub(super) fn query(links: &Links, address: &Address, patience_ns: u64) -> Result<Directory, DirectoryError> {
+pub(super) fn query(links: &Links, address: &Address, timeout_ns: u64) -> Result<Directory, DirectoryError> {
     let failed = |error| match error {
         LinkError::Fabric(source) => DirectoryError::Fabric(source),
         LinkError::Session(source) => DirectoryError::Session { address: address.clone(), source },
         LinkError::Random(source) => DirectoryError::Random(source),
     };
     let known = links.known(address);
-    let link = known.map_or_else(|| links.dial(address, patience_ns), Ok).map_err(failed)?;
+    let link = known.map_or_else(|| links.dial(address, timeout_ns), Ok).map_err(failed)?;
     let mut topics: Vec<TopicListing> = Vec::new();
     loop {
         let after = topics.last().map(|topic| topic.topic.clone());

@@ -15,7 +15,7 @@ use super::shared::Shared;
 use crate::clock::saturate;
 use crate::control::ControlError;
 use crate::event::Event;
-use crate::fabric::{FabricError, Interest, Listener};
+use crate::fabric::{Acceptor, FabricError, Interest};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -34,7 +34,7 @@ const HURRY: Duration = Duration::from_nanos(FAREWELL_NS / 2);
 /// The longest wait, nanoseconds.
 const IDLE_NS: u64 = 10_000_000_000;
 /// The shortest wait, nanoseconds: a deadline that is due is dealt with by the next turn.
-const PATIENCE_NS_MIN: u64 = 1_000_000;
+const WAIT_NS_MIN: u64 = 1_000_000;
 /// The pause after a failure of the operating system, so that a lasting one does not make the loop spin.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(50);
 
@@ -44,7 +44,7 @@ const TROUBLE_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Driver {
     shared: Shared,
     agenda: Agenda,
-    listener: Option<Box<dyn Listener>>,
+    listener: Option<Box<dyn Acceptor>>,
     serving: Serving,
     served: BTreeMap<u64, Served>,
     tending: Tending,
@@ -67,7 +67,7 @@ pub(super) struct DriverThread {
 }
 
 impl Driver {
-    pub(super) fn new(shared: &Shared, listener: Option<Box<dyn Listener>>) -> Result<Self, FabricError> {
+    pub(super) fn new(shared: &Shared, listener: Option<Box<dyn Acceptor>>) -> Result<Self, FabricError> {
         let core = &shared.core;
         let mut driver = Self {
             shared: shared.clone(),
@@ -89,7 +89,7 @@ impl Driver {
     }
 
     /// Accepts connections there.
-    fn listen(&mut self, listener: Box<dyn Listener>) -> Result<(), FabricError> {
+    fn listen(&mut self, listener: Box<dyn Acceptor>) -> Result<(), FabricError> {
         self.agenda.watch(LISTENER_KEY, listener.wait_handle(), Some(Interest::Read))?;
         self.listener = Some(listener);
         Ok(())
@@ -107,7 +107,7 @@ impl Driver {
         self.take_dialled(&mut keys);
         self.tend_topics(now_ns, &mut keys);
         // What was brought up to date has not used it up for what is lent now.
-        self.serving.room.begin(now_ns, false);
+        self.serving.budget.begin(now_ns, false);
         for key in &keys {
             self.visit_served(*key, now_ns);
         }
@@ -136,19 +136,19 @@ impl Driver {
 
     /// Waits until there is something to do, or the next thing is due.
     pub(super) fn wait(&mut self) {
-        let patience = self.patience();
-        self.wait_for(patience);
+        let timeout = self.wait_time();
+        self.wait_for(timeout);
     }
 
-    fn wait_for(&mut self, patience: Duration) {
-        if let Err(error) = self.agenda.wait(patience) {
+    fn wait_for(&mut self, timeout: Duration) {
+        if let Err(error) = self.agenda.wait(timeout) {
             self.shared.core.tell(&Event::Trouble { what: error.to_string() });
             self.shared.core.clock().pause(TROUBLE_PAUSE);
         }
     }
 
     /// Ends all sessions in good order, as far as the peers take part in time.
-    pub(super) fn farewell(&mut self) {
+    pub(super) fn shut_down(&mut self) {
         let began_ns = self.shared.core.clock().monotonic_ns();
         self.shared.links.end(began_ns);
         self.turn();
@@ -158,7 +158,7 @@ impl Driver {
         // The last values come before the end of their topics, and that before the end of the session. A peer that takes
         // them slowly holds up nobody else.
         loop {
-            let left = self.farewell_left(began_ns);
+            let left = self.shutdown_left(began_ns);
             let is_late = left.is_none_or(|left| left <= HURRY);
             for (key, served) in &mut self.served {
                 if is_late || !served.has_writes_under_way() {
@@ -170,17 +170,17 @@ impl Driver {
             let Some(left) = left.filter(|_| !self.served.is_empty()) else { return };
             let has_writes = self.served.values().any(Served::has_writes_under_way);
             let again = if self.is_short() { Duration::ZERO } else { TEND_AGAIN };
-            let patience = if has_writes { left.min(again) } else { left };
+            let timeout = if has_writes { left.min(again) } else { left };
             if self.agenda.is_blind() {
-                self.shared.core.clock().pause(patience);
+                self.shared.core.clock().pause(timeout);
             } else {
-                self.wait_for(patience);
+                self.wait_for(timeout);
             }
         }
     }
 
     /// How long peers still have to take part in the end; `None` when that is over.
-    fn farewell_left(&self, began_ns: u64) -> Option<Duration> {
+    fn shutdown_left(&self, began_ns: u64) -> Option<Duration> {
         let elapsed_ns = self.shared.core.clock().monotonic_ns().saturating_sub(began_ns);
         FAREWELL_NS.checked_sub(elapsed_ns).filter(|left_ns| *left_ns > 0).map(Duration::from_nanos)
     }
@@ -262,7 +262,7 @@ impl Driver {
         let Some(served) = self.served.remove(&key) else { return };
         self.agenda.forget(key, served.wait_handle());
         let Some((connection, inviter)) = served.into_invited() else { return };
-        match Link::invited(&self.shared.core, connection, inviter, backlog.patience_ns()) {
+        match Link::invited(&self.shared.core, connection, inviter, backlog.timeout_ns()) {
             Ok(link) => {
                 let link = self.shared.links.add(link);
                 self.agenda.mark(link.key());
@@ -301,8 +301,8 @@ impl Driver {
         let core = &self.shared.core;
         let due = |beaten_ns: u64| now_ns.saturating_sub(beaten_ns) >= limits::HEARTBEAT_INTERVAL_NS;
         let beat = self.beaten_ns.is_none_or(due);
-        self.serving.room.begin(now_ns, beat && !self.tending.is_empty());
-        for (session, attachment) in self.tending.tend(core, &mut self.agenda, keys, &self.serving.room) {
+        self.serving.budget.begin(now_ns, beat && !self.tending.is_empty());
+        for (session, attachment) in self.tending.tend(core, &mut self.agenda, keys, &self.serving.budget) {
             let served = self.served.get_mut(&session);
             if served.is_some_and(|served| served.topic_changed(attachment)) {
                 keys.insert(session);
@@ -320,11 +320,11 @@ impl Driver {
 
     /// Whether more is to be copied to landing regions than there was room for in the last turn.
     fn is_short(&self) -> bool {
-        self.tending.is_short() || self.serving.room.is_used_up()
+        self.tending.is_short() || self.serving.budget.is_used_up()
     }
 
     /// How long there is nothing to do unless a peer does something.
-    fn patience(&self) -> Duration {
+    fn wait_time(&self) -> Duration {
         if self.is_short() || self.agenda.is_pressing() {
             return Duration::ZERO;
         }
@@ -334,8 +334,8 @@ impl Driver {
         let now_ns = self.shared.core.clock().monotonic_ns();
         let beat_ns = self.beaten_ns.map(|beaten_ns| beaten_ns.saturating_add(limits::HEARTBEAT_INTERVAL_NS));
         let due_ns = beat_ns.into_iter().chain(self.agenda.due_ns()).min();
-        let patience_ns = due_ns.map_or(IDLE_NS, |due_ns| due_ns.saturating_sub(now_ns));
-        Duration::from_nanos(patience_ns.clamp(PATIENCE_NS_MIN, IDLE_NS))
+        let timeout_ns = due_ns.map_or(IDLE_NS, |due_ns| due_ns.saturating_sub(now_ns));
+        Duration::from_nanos(timeout_ns.clamp(WAIT_NS_MIN, IDLE_NS))
     }
 }
 
@@ -349,7 +349,7 @@ impl DriverThread {
         let thread = std::thread::Builder::new().name("fabricast-node".to_owned()).spawn(move || {
             let run = move || {
                 driver.run(&stopped);
-                driver.farewell();
+                driver.shut_down();
             };
             // The driver, and with it every session that this node serves, ends before anybody is told.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {

@@ -1,5 +1,5 @@
 mod attachment;
-mod hearing;
+mod membership;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::hearing::Hearing;
+use self::membership::ChannelMembership;
 use super::core::NodeCore;
 use super::outbox::Outbox;
 use crate::control::{
@@ -18,7 +18,7 @@ use crate::control::{
 use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received, Registration};
 use crate::id::{Delivery, KindOptions, Sequence, TopicName};
 use crate::limits;
-use crate::subscriber::End;
+use crate::subscriber::TopicEnd;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A session in which this node subscribes. Shared by all subscriptions to a peer that it has dialled, and by the node's thread.
@@ -32,7 +32,7 @@ pub(crate) struct Link {
     /// The connection's handle once more, so that one can wait without holding the lock.
     handle: Option<OwnedFd>,
     /// How long each answer may take.
-    patience_ns: u64,
+    timeout_ns: u64,
     /// Threads that wait for an answer. They drive the session then, and the node's thread leaves it to them.
     waiting: AtomicU32,
     state: Mutex<LinkState>,
@@ -52,7 +52,7 @@ struct LinkState {
     ticket_next: Ticket,
     page: Option<(Vec<TopicEntry>, bool)>,
     /// The channel of notices that it has joined.
-    hearing: Option<Hearing>,
+    membership: Option<ChannelMembership>,
     /// The counts of all attachments that were detached.
     total: SubscriberCounts,
     /// Since when nobody uses the session, though the peer has yet to confirm what was detached.
@@ -83,7 +83,7 @@ pub(super) struct Attached {
 #[derive(Debug, Default)]
 struct Inbox {
     answer: Option<Answer>,
-    end: Option<End>,
+    end: Option<TopicEnd>,
     /// The landing region, to be sent, and to be kept for as long as the publisher may write it.
     landing: Option<Arc<Registration>>,
     /// Its subscriber has left before the answer came: it is to be detached then, with these counts.
@@ -162,9 +162,9 @@ impl Link {
         core: &Arc<NodeCore>,
         connection: Box<dyn Connection>,
         address: &Address,
-        (patience_ns, deadline_ns): (u64, u64),
+        (timeout_ns, deadline_ns): (u64, u64),
     ) -> Result<Self, LinkError> {
-        let link = Self::new(core, connection, patience_ns)?;
+        let link = Self::new(core, connection, timeout_ns)?;
         link.state.lock().session.expect_hello_until(deadline_ns);
         Ok(Self { address: Some(address.clone()), ..link })
     }
@@ -174,9 +174,9 @@ impl Link {
         core: &Arc<NodeCore>,
         connection: Box<dyn Connection>,
         inviter: Identity,
-        patience_ns: u64,
+        timeout_ns: u64,
     ) -> Result<Self, LinkError> {
-        let link = Self::new(core, connection, patience_ns)?;
+        let link = Self::new(core, connection, timeout_ns)?;
         link.state.lock().session.expect_hello_of(inviter);
         Ok(link)
     }
@@ -184,7 +184,7 @@ impl Link {
     fn new(
         core: &Arc<NodeCore>,
         connection: Box<dyn Connection>,
-        patience_ns: u64,
+        timeout_ns: u64,
     ) -> Result<Self, LinkError> {
         let handle = connection.wait_handle().map(|handle| handle.try_clone_to_owned()).transpose();
         let cloned = |source| FabricError::System { what: "share a connection between threads", source };
@@ -195,11 +195,11 @@ impl Link {
             waker: core.keyed_waker(),
             address: None,
             handle: handle.map_err(cloned).map_err(LinkError::Fabric)?,
-            patience_ns,
+            timeout_ns,
             waiting: AtomicU32::new(0),
             state: Mutex::new(LinkState {
                 connection,
-                session: ClientSession::connect(now_ns, core.identity().clone(), nonce, patience_ns),
+                session: ClientSession::connect(now_ns, core.identity().clone(), nonce, timeout_ns),
                 outbox: Outbox::default(),
                 attachments: BTreeMap::new(),
                 ended: Vec::new(),
@@ -207,7 +207,7 @@ impl Link {
                 listing: None,
                 ticket_next: Ticket(0),
                 page: None,
-                hearing: None,
+                membership: None,
                 unused_since_ns: None,
                 total: SubscriberCounts::default(),
                 ending: false,
@@ -320,7 +320,7 @@ impl Link {
         state.turn(now_ns);
         if is_unused {
             let since_ns = *state.unused_since_ns.get_or_insert(now_ns);
-            if state.attachments.is_empty() || now_ns.saturating_sub(since_ns) >= self.patience_ns {
+            if state.attachments.is_empty() || now_ns.saturating_sub(since_ns) >= self.timeout_ns {
                 state.end(now_ns);
             }
         } else {
@@ -332,7 +332,7 @@ impl Link {
             // The connection to a peer that is gone stays readable.
             (Some(_), false) => LinkTurn::Rests { due_ns: None },
             (None, _) if state.outbox.is_empty() => {
-                LinkTurn::GoesOn { due_ns: state.deadline_ns(self.patience_ns) }
+                LinkTurn::GoesOn { due_ns: state.deadline_ns(self.timeout_ns) }
             }
             // A connection may have room again without waking anybody.
             (None, _) => LinkTurn::GoesOn { due_ns: Some(now_ns.saturating_add(limits::LANDING_TENDED_NS)) },
@@ -342,7 +342,7 @@ impl Link {
     /// When a turn is due even if the peer does nothing.
     #[cfg(test)]
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        self.state.lock().deadline_ns(self.patience_ns)
+        self.state.lock().deadline_ns(self.timeout_ns)
     }
 }
 
@@ -380,11 +380,11 @@ impl std::ops::Deref for LinkUse {
 
 impl LinkState {
     /// When a turn is due even if the peer does nothing.
-    fn deadline_ns(&self, patience_ns: u64) -> Option<u64> {
-        let unused_ns = self.unused_since_ns.map(|since_ns| since_ns.saturating_add(patience_ns));
-        let hearing_ns = self.hearing.as_ref().map(|hearing| hearing.due_ns().max(1));
+    fn deadline_ns(&self, timeout_ns: u64) -> Option<u64> {
+        let unused_ns = self.unused_since_ns.map(|since_ns| since_ns.saturating_add(timeout_ns));
+        let membership_ns = self.membership.as_ref().map(|membership| membership.due_ns().max(1));
         let ended_ns = self.ended.iter().map(|(id, since_ns)| self.ended_due_ns(*id, *since_ns)).min();
-        let deadlines = [self.session.deadline_ns().or(unused_ns), hearing_ns, ended_ns];
+        let deadlines = [self.session.deadline_ns().or(unused_ns), membership_ns, ended_ns];
         deadlines.into_iter().flatten().min()
     }
 
@@ -405,7 +405,7 @@ impl LinkState {
             self.fail(error);
         }
         if self.failure.is_none()
-            && let Some(heard) = self.hearing.as_mut().and_then(|hearing| hearing.tell(now_ns))
+            && let Some(heard) = self.membership.as_mut().and_then(|membership| membership.report(now_ns))
         {
             // It fails when the session ends: then nothing is to be told.
             let _ = self.session.heard(heard);
@@ -494,7 +494,7 @@ impl LinkState {
             }
             ClientEvent::TopicEnded { attachment, published } => {
                 if let Some(attached) = self.attachments.get(&attachment) {
-                    attached.finish(End::Ended { published: Sequence::new(published) });
+                    attached.finish(TopicEnd::Ended { published: Sequence::new(published) });
                     if attached.delivery == Delivery::Pull && !self.connection.capabilities().shares_memory {
                         self.ended.push((attachment, now_ns));
                     }
@@ -559,7 +559,7 @@ impl LinkState {
             self.flush();
         }
         for attached in self.attachments.values() {
-            attached.finish(End::Gone { error: error.clone() });
+            attached.finish(TopicEnd::Gone { error: error.clone() });
         }
     }
 
@@ -583,7 +583,7 @@ impl LinkState {
 
 impl Attached {
     /// Ends the attachment for its subscriber; the first reason stays.
-    fn finish(&self, end: End) {
+    fn finish(&self, end: TopicEnd) {
         self.inbox.lock().end.get_or_insert(end);
         // Release: whoever sees the flag finds the reason. Pairs with the Acquire in `has_ended`.
         self.ended.store(true, Ordering::Release);

@@ -51,13 +51,13 @@ impl Links {
 
     /// A new session with the node at this address. A node that dies resets the connections in its queue. This dials again then,
     /// and reaches the next node of that name, or finds that there is none.
-    pub(super) fn dial(&self, address: &Address, patience_ns: u64) -> Result<LinkUse, LinkError> {
+    pub(super) fn dial(&self, address: &Address, timeout_ns: u64) -> Result<LinkUse, LinkError> {
         let clock = self.core.clock();
-        let deadline_ns = clock.monotonic_ns().saturating_add(patience_ns);
+        let deadline_ns = clock.monotonic_ns().saturating_add(timeout_ns);
         let mut left = REDIALS_MAX;
         loop {
             let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
-            match self.dial_once(address, left_ns, patience_ns) {
+            match self.dial_once(address, left_ns, timeout_ns) {
                 Err(LinkError::Session(ControlError::Disconnected)) if left > 0 => left -= 1,
                 outcome => return outcome,
             }
@@ -65,12 +65,12 @@ impl Links {
     }
 
     /// Dials for so long, for a session with this patience.
-    fn dial_once(&self, address: &Address, left_ns: u64, patience_ns: u64) -> Result<LinkUse, LinkError> {
+    fn dial_once(&self, address: &Address, left_ns: u64, timeout_ns: u64) -> Result<LinkUse, LinkError> {
         let core = &self.core;
         core.check_runs().map_err(LinkError::Session)?;
         let (connection, left_ns) = core.dial(address, left_ns).map_err(LinkError::Fabric)?;
         let deadline_ns = core.clock().monotonic_ns().saturating_add(left_ns);
-        let link = self.add(Link::dialled(core, connection, address, (patience_ns, deadline_ns))?);
+        let link = self.add(Link::dialled(core, connection, address, (timeout_ns, deadline_ns))?);
         // The node's thread may have failed since, and have failed the sessions that it knew of.
         core.check_runs().map_err(|error| link.abandon(error))?;
         link.greet()?;

@@ -80,7 +80,7 @@ impl<S: Subscribed> ListenerBuilder<'_, S> {
         }
         let expected = expected::<S::Payload>(&samples)?;
         check_runs(core, &topic)?;
-        let opened = node.backlogs().open(&topic, saturate(terms.patience))?;
+        let opened = node.backlogs().open(&topic, saturate(terms.timeout))?;
         let backlog = opened.ok_or_else(|| SubscriberError::AlreadyListening { topic: topic.clone() })?;
         Ok(Listener { terms, expected, topic, backlog, node: node.clone() })
     }

@@ -294,7 +294,7 @@ impl Served {
             let _ = match action {
                 ServerAction::Send(outgoing) => {
                     let region = outgoing.region_of.and_then(|id| self.attachments.get(&id));
-                    let region = region.and_then(|it| it.region(outgoing.is_bell));
+                    let region = region.and_then(|it| it.region(outgoing.is_wake_word));
                     self.outbox.push(outgoing.bytes, region);
                     Ok(())
                 }

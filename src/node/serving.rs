@@ -3,7 +3,7 @@ use std::sync::Arc;
 use super::core::NodeCore;
 use super::notices::NoticeSenders;
 use crate::limits;
-use crate::publisher::CopyRoom;
+use crate::publisher::CopyBudget;
 
 /// What the sessions that a node serves have in common. Its thread alone uses it.
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub(super) struct Serving {
     /// The channels on which the node tells of its topics.
     pub(super) senders: NoticeSenders,
     /// What may still be copied to landing regions in this turn.
-    pub(super) room: CopyRoom,
+    pub(super) budget: CopyBudget,
     /// Room for a message.
     pub(super) buffer: Vec<u8>,
 }
@@ -20,7 +20,7 @@ pub(super) struct Serving {
 impl Serving {
     /// Nothing yet.
     pub(super) fn new(core: &Arc<NodeCore>) -> Self {
-        let (senders, room) = (NoticeSenders::default(), CopyRoom::new());
-        Self { core: Arc::clone(core), senders, room, buffer: vec![0; limits::CONTROL_MESSAGE_LEN_MAX] }
+        let (senders, budget) = (NoticeSenders::default(), CopyBudget::new());
+        Self { core: Arc::clone(core), senders, budget, buffer: vec![0; limits::CONTROL_MESSAGE_LEN_MAX] }
     }
 }

@@ -15,12 +15,12 @@ use crate::layout::GeometryError;
 use crate::layout::header::{STATIC_OFFSET, StaticHeader};
 use crate::limits;
 use crate::memory::{Protection, Region};
-use crate::notice::{BELL_LEN, Bell};
+use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::payload::{Payload, Schema, SchemaError};
 use crate::repository::SubscriberStats;
 use crate::subscriber::{
-    AnySubscriber, AttachError, Attachment, End, GrantError, Granted, Listening, Source, Subscribed,
-    SubscriberError, Subscription,
+    AnySubscriber, AttachError, Attachment, GrantError, Granted, NoticeSource, Source, Subscribed,
+    SubscriberError, Subscription, TopicEnd,
 };
 
 impl Node {
@@ -167,7 +167,7 @@ impl<'a, S: Subscribed> Opening<'a, S> {
 
 impl<O: Copy + Into<KindOptions>> Terms<O> {
     fn dial(self, node: &Node, target: &Target) -> Result<LinkUse, SubscriberError> {
-        let link = node.links().dial(&target.address, saturate(self.patience));
+        let link = node.links().dial(&target.address, saturate(self.timeout));
         link.map_err(|error| undialled(target, error))
     }
 
@@ -321,7 +321,7 @@ fn is_over(link: &LinkUse, error: &SubscriberError) -> bool {
 
 /// Whether the topic has ended since it was granted.
 fn has_ended(attachment: &LinkAttachment) -> bool {
-    matches!(attachment.end(), Some(End::Ended { .. }))
+    matches!(attachment.end(), Some(TopicEnd::Ended { .. }))
 }
 
 fn topic_ended() -> AttachError {
@@ -335,17 +335,19 @@ fn listen(
     attachment: &LinkAttachment,
     granted: &Granted,
     is_mapped: bool,
-) -> Option<Listening> {
-    let listening = || -> Result<Option<Listening>, AttachError> {
+) -> Option<NoticeSource> {
+    let listening = || -> Result<Option<NoticeSource>, AttachError> {
         attachment.listen()?;
         let Answer::Notices { by, offer } = attachment.answer()? else { return Ok(None) };
         Ok(match by {
-            NoticesBy::Nothing => is_mapped.then_some(Listening::Unavailable),
-            NoticesBy::Bell => {
-                let memory = offer.ok_or(GrantError::NoRegion)?.open_shared(BELL_LEN)?;
-                Some(Listening::Bell(Bell::new(memory)))
+            NoticesBy::Nothing => is_mapped.then_some(NoticeSource::Unavailable),
+            NoticesBy::WakeWord => {
+                let memory = offer.ok_or(GrantError::NoRegion)?.open_shared(WAKE_WORD_LEN)?;
+                Some(NoticeSource::WakeWord(WakeWord::new(memory)))
             }
-            NoticesBy::Channel(channel) => Some(Listening::Channel(attachment.hear(&channel, granted)?)),
+            NoticesBy::Channel(channel) => {
+                Some(NoticeSource::Channel(attachment.notices(&channel, granted)?))
+            }
         })
     };
     listening().unwrap_or_else(|error| {
@@ -355,7 +357,7 @@ fn listen(
         core.tell(&Event::Trouble {
             what: format!("no notices of {}: {}", granted.topic, ErrorChain(&error)),
         });
-        Some(Listening::Unavailable)
+        Some(NoticeSource::Unavailable)
     })
 }
 

@@ -17,7 +17,7 @@ pub(super) struct Terms<O> {
     /// What topics of that kind may be asked for besides.
     pub(super) options: O,
     /// How long each answer may take.
-    pub(super) patience: Duration,
+    pub(super) timeout: Duration,
     pub(super) region_len_max: usize,
     /// Whether the publisher is to notify it of what it publishes.
     pub(super) notices: bool,
@@ -47,7 +47,7 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
             kind: S::KIND,
             delivery: Delivery::Pull,
             options: S::Options::default(),
-            patience: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
+            timeout: Duration::from_nanos(limits::ANSWER_DEADLINE_NS),
             region_len_max: limits::SUBSCRIBED_LEN_MAX_DEFAULT,
             notices: false,
         };
@@ -93,8 +93,8 @@ impl<'a, S: Subscribed, P> SubscriberBuilder<'a, S, P> {
 
     /// How long each answer of the publisher's node may take; by default [`limits::ANSWER_DEADLINE_NS`]. A session that exists
     /// already keeps its own. The resolver of host names, if the target has one, is not bound by this.
-    pub fn timeout(mut self, patience: Duration) -> Self {
-        self.terms.patience = patience;
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.terms.timeout = timeout;
         self
     }
 

@@ -23,7 +23,7 @@ pub(crate) struct Mailbox {
     epoch: Epoch,
     /// The sequence of the hint, to be looked at without the lock.
     sequence: AtomicU64,
-    held: Mutex<Held>,
+    held: Mutex<MailboxState>,
     /// How often datagrams were missing on the channel, for all its mailboxes.
     gaps: Arc<AtomicU64>,
     /// How often that was when the subscription last asked.
@@ -35,7 +35,7 @@ pub(crate) struct Mailbox {
 }
 
 #[derive(Debug)]
-struct Held {
+struct MailboxState {
     hint: Hint,
     /// The pieces one after the other, with what was said of each in front of it.
     words: VecDeque<u64>,
@@ -70,7 +70,8 @@ impl Mailbox {
     pub(super) fn new(topic: TopicId, epoch: Epoch, gaps: Arc<AtomicU64>) -> Self {
         let words = VecDeque::with_capacity(HELD_WORDS);
         let gaps_told = AtomicU64::new(gaps.load(Ordering::Relaxed));
-        let held = Mutex::new(Held { hint: Hint::default(), words, pieces: 0, refuses_inline: false });
+        let held =
+            Mutex::new(MailboxState { hint: Hint::default(), words, pieces: 0, refuses_inline: false });
         let (sequence, is_awaited, waker) = (AtomicU64::new(0), AtomicBool::new(false), OnceLock::new());
         Self { topic, epoch, sequence, held, gaps, gaps_told, is_awaited, waker }
     }
@@ -170,7 +171,7 @@ impl Mailbox {
     }
 }
 
-impl Held {
+impl MailboxState {
     /// What stands in front of the oldest piece, and how many words that has.
     fn next_head(&self) -> Option<([u64; PIECE_WORDS], usize)> {
         let mut words = self.words.iter().copied();

@@ -7,10 +7,10 @@
 //! Losing notices costs time, and nothing else: the next one, the next heartbeat or the subscriber's own timer finds what
 //! was missed. A forged one costs a look in vain.
 
-mod bell;
 mod mailbox;
 mod receiver;
 mod sender;
+mod wake_word;
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +18,6 @@ mod tests;
 use std::io;
 
 pub(crate) use crate::layout::notice::{Inline, Notice, NoticeKey};
-pub(crate) use bell::{BELL_LEN, Bell};
 #[cfg(test)]
 pub(crate) use mailbox::Hint;
 pub(crate) use mailbox::{Mailbox, Piece};
@@ -27,6 +26,7 @@ pub(crate) use receiver::{NoticeReach, NoticeReceiver};
 #[cfg(test)]
 pub(crate) use sender::NoticeSenderCounts;
 pub(crate) use sender::{NoticeSender, RegisterError};
+pub(crate) use wake_word::{WAKE_WORD_LEN, WakeWord};
 
 use crate::random;
 

@@ -26,8 +26,8 @@ pub(crate) struct NoticeReceiver {
     handle: OnceLock<OwnedFd>,
     /// How often datagrams were missing.
     gaps: Arc<AtomicU64>,
-    multicast: Heard,
-    unicast: Heard,
+    multicast: LastHeard,
+    unicast: LastHeard,
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ struct Incarnation {
 
 /// What was heard in one way. Written under the lock of the receiver.
 #[derive(Debug, Default)]
-struct Heard {
+struct LastHeard {
     /// When, in nanoseconds of the caller's clock; 0 for never.
     at_ns: AtomicU64,
     /// A beacon that nobody has asked about.
@@ -136,7 +136,7 @@ impl NoticeReceiver {
             numbers: Numbers::default(),
             counts: NoticeCounts::default(),
         };
-        let (multicast, unicast) = (Heard::default(), Heard::default());
+        let (multicast, unicast) = (LastHeard::default(), LastHeard::default());
         let (state, handle, gaps) = (Mutex::new(state), OnceLock::new(), Arc::default());
         Self { channel, return_ticket, state, handle, gaps, multicast, unicast }
     }
@@ -428,7 +428,7 @@ impl Numbers {
     }
 }
 
-impl Heard {
+impl LastHeard {
     fn note(&self, now_ns: u64, is_beacon: bool) {
         // Relaxed: each is a number of its own.
         self.at_ns.store(now_ns.max(1), Ordering::Relaxed);

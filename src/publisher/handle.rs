@@ -61,7 +61,7 @@ pub(crate) trait Writable: Sized {
     fn newest(writer: &Self::Writer) -> Sequence;
 
     /// Room for the longest payload in private memory, to be filled.
-    fn room(writer: &mut Self::Writer) -> &mut [u8];
+    fn buffer(writer: &mut Self::Writer) -> &mut [u8];
 
     /// What the room holds.
     fn held(writer: &Self::Writer) -> &[u8];
@@ -184,7 +184,7 @@ impl<K: PublishedKind, T: InPlace> Room<T::Value> for Publisher<K, T> {
     }
 
     fn filled_mut(&mut self, len: usize) -> &mut T::Value {
-        T::value_mut(K::room(&mut self.writer).split_at_mut(len).0)
+        T::value_mut(K::buffer(&mut self.writer).split_at_mut(len).0)
     }
 
     fn publish_filled(&mut self, len: usize) -> Result<Sequence, PublishError> {

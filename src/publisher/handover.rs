@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::CopyRoom;
-use super::flight::Flight;
+use super::CopyBudget;
+use super::landing_writer::LandingWriter;
 use crate::fabric::{KeyedWaker, Registration, RemoteWrite};
 use crate::id::{Epoch, KindOptions, Sequence};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +18,7 @@ const ROUNDS_MAX: u32 = 4;
 
 /// A subscriber's landing region.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct ExposedLanding {
     /// What writes it.
     pub(crate) remote: Box<dyn RemoteWrite>,
     /// Whoever sets this ends its use.
@@ -31,7 +31,7 @@ pub(crate) struct Lent {
 
 /// Why a landing region is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum LendError {
+pub(crate) enum LandingError {
     /// Writing it failed.
     #[error("it cannot be written")]
     Unwritable,
@@ -55,14 +55,14 @@ pub(crate) struct Tended {
 pub(crate) trait Landings: Debug + Send + Sync {
     /// Takes a landing region, and has the publisher write it from now on: what the repository holds is brought to it first, as
     /// far as there is room for copies.
-    fn lend(&self, lent: Lent, room: &CopyRoom) -> Result<(), LendError>;
+    fn lend(&self, lent: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError>;
 
     /// Whether what has to be in the landing region that `closed` closes has arrived there, so that its subscriber can begin.
     fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool;
 
     /// Releases what the publisher has given up, and keeps landing regions up to date that it has not taken over
     /// yet, because it has not published since, or that are behind: as far as there is room for copies.
-    fn tend(&self, room: &CopyRoom) -> Tended;
+    fn tend(&self, budget: &CopyBudget) -> Tended;
 
     /// Whether the landing region that `closed` closes waits for its subscriber to go on. [`Self::tend`] says when it is looked
     /// after.
@@ -84,10 +84,10 @@ pub(crate) trait Landing: Debug + Send + Sized + 'static {
     type Batch: Debug + Send;
 
     /// What was lent, for this incarnation of a topic.
-    fn open(lent: Lent, repository: &Repository<Self::Geometry>) -> Result<Self, LendError>;
+    fn open(lent: ExposedLanding, repository: &Repository<Self::Geometry>) -> Result<Self, LandingError>;
 
     /// The writes to it.
-    fn flight(&self) -> &Flight<Self::Batch>;
+    fn writer(&self) -> &LandingWriter<Self::Batch>;
 
     /// How far this commit has brought the repository.
     fn end_of(commit: &Self::Commit) -> u64;
@@ -148,7 +148,7 @@ pub(super) struct Handover<L: Landing> {
     repository: Repository<L::Geometry>,
     waker: KeyedWaker,
     /// Landing regions that the node has.
-    waiting: Mutex<Vec<Held<L>>>,
+    waiting: Mutex<Vec<WaitingLanding<L>>>,
     /// Whether there are some among them for the publisher; the only word of this that the data path looks at.
     has_waiting: AtomicBool,
     /// The node looks after them soon, without being woken.
@@ -159,7 +159,7 @@ pub(super) struct Handover<L: Landing> {
 
 /// A landing region that the node has.
 #[derive(Debug)]
-struct Held<L> {
+struct WaitingLanding<L> {
     landing: L,
     /// How often the node has looked after it since all was written.
     tended: u32,
@@ -188,10 +188,10 @@ impl<L: Landing> Handover<L> {
         }
         let (mut leaving, end) = (false, L::end_of(commit));
         for landing in landings.iter_mut() {
-            if !landing.flight().is_closed() {
+            if !landing.writer().is_closed() {
                 landing.write(&self.repository.registration, commit);
             }
-            leaving |= landing.flight().is_closed() || landing.is_behind(end);
+            leaving |= landing.writer().is_closed() || landing.is_behind(end);
         }
         if leaving {
             self.part(landings, end);
@@ -200,7 +200,7 @@ impl<L: Landing> Handover<L> {
 
     /// Leaves landing regions of the publisher to the node.
     pub(super) fn leave(&self, landings: impl IntoIterator<Item = L>) {
-        self.hold(landings.into_iter().map(|landing| Held { landing, tended: 0 }));
+        self.hold(landings.into_iter().map(|landing| WaitingLanding { landing, tended: 0 }));
     }
 
     #[cold]
@@ -212,14 +212,14 @@ impl<L: Landing> Handover<L> {
 
     #[cold]
     fn part(&self, landings: &mut Vec<L>, end: u64) {
-        self.released.lock().extend(landings.extract_if(.., |landing| landing.flight().is_closed()));
+        self.released.lock().extend(landings.extract_if(.., |landing| landing.writer().is_closed()));
         self.leave(landings.extract_if(.., |landing| landing.is_behind(end)));
         if !self.is_tended_soon.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
     }
 
-    fn hold(&self, landings: impl IntoIterator<Item = Held<L>>) {
+    fn hold(&self, landings: impl IntoIterator<Item = WaitingLanding<L>>) {
         let mut waiting = self.waiting.lock();
         waiting.extend(landings);
         if waiting.iter().any(|held| held.landing.is_ready()) {
@@ -229,7 +229,7 @@ impl<L: Landing> Handover<L> {
     }
 
     /// Takes landing regions out, so that the publisher is not kept waiting while something is written to them.
-    fn take_those(&self, which: impl Fn(&Held<L>) -> bool) -> Vec<Held<L>> {
+    fn take_those(&self, which: impl Fn(&WaitingLanding<L>) -> bool) -> Vec<WaitingLanding<L>> {
         self.waiting.lock().extract_if(.., |held| which(held)).collect()
     }
 
@@ -239,10 +239,10 @@ impl<L: Landing> Handover<L> {
 
     /// Brings these up to date as far as that can be done now. Says whether that should be done again soon, and whether anything
     /// was written. Those for which no room was left come first then.
-    fn bring_up_to_date(&self, landings: &mut [Held<L>], room: &CopyRoom) -> (bool, bool) {
+    fn bring_up_to_date(&self, landings: &mut [WaitingLanding<L>], budget: &CopyBudget) -> (bool, bool) {
         let source = &self.repository.registration;
-        let (mut soon, mut has_written, mut served, mut left) = (false, false, 0, room.left());
-        for Held { landing, tended } in landings.iter_mut() {
+        let (mut soon, mut has_written, mut served, mut left) = (false, false, 0, budget.left());
+        for WaitingLanding { landing, tended } in landings.iter_mut() {
             served += usize::from(left > 0);
             // One for which no room is left does not stand still.
             let mut advances = left == 0;
@@ -252,7 +252,7 @@ impl<L: Landing> Handover<L> {
                 has_written |= advanced;
             }
             let (is_settled, end) = (landing.is_settled(source), self.end());
-            landing.pause(end, advances, room.now_ns());
+            landing.pause(end, advances, budget.now_ns());
             *tended = if landing.is_behind(end) { 0 } else { tended.saturating_add(1) };
             if *tended < TENDED_CLOSELY && landing.rests_until_ns().is_none() {
                 landing.remind(source);
@@ -260,7 +260,7 @@ impl<L: Landing> Handover<L> {
             }
             soon |= !is_settled;
         }
-        room.set(left);
+        budget.set(left);
         landings.rotate_left(served);
         (soon, has_written)
     }
@@ -268,17 +268,17 @@ impl<L: Landing> Handover<L> {
     /// What is found at the landing region that `closed` closes, if the node has it.
     fn find<R>(&self, closed: &Arc<AtomicBool>, look: impl FnOnce(&mut L) -> R) -> Option<R> {
         let mut waiting = self.waiting.lock();
-        let held = waiting.iter_mut().find(|held| Arc::ptr_eq(held.landing.flight().closed(), closed));
+        let held = waiting.iter_mut().find(|held| Arc::ptr_eq(held.landing.writer().closed(), closed));
         held.map(|held| look(&mut held.landing))
     }
 }
 
 impl<L: Landing> Landings for Handover<L> {
-    fn lend(&self, lent: Lent, room: &CopyRoom) -> Result<(), LendError> {
-        let mut landings = vec![Held { landing: L::open(lent, &self.repository)?, tended: 0 }];
-        self.bring_up_to_date(&mut landings, room);
-        if landings.iter().any(|held| held.landing.flight().is_closed()) {
-            return Err(LendError::Unwritable);
+    fn lend(&self, lent: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError> {
+        let mut landings = vec![WaitingLanding { landing: L::open(lent, &self.repository)?, tended: 0 }];
+        self.bring_up_to_date(&mut landings, budget);
+        if landings.iter().any(|held| held.landing.writer().is_closed()) {
+            return Err(LandingError::Unwritable);
         }
         self.hold(landings);
         Ok(())
@@ -288,7 +288,7 @@ impl<L: Landing> Landings for Handover<L> {
         self.find(closed, |landing| landing.is_begun(&self.repository.registration)).unwrap_or(true)
     }
 
-    fn tend(&self, room: &CopyRoom) -> Tended {
+    fn tend(&self, budget: &CopyBudget) -> Tended {
         self.is_tended_soon.store(false, Ordering::Release);
         // Taken out first, so that the publisher is not kept waiting while memory is unmapped.
         // The room for them stays: the publisher allocates nothing when it leaves some here.
@@ -296,28 +296,28 @@ impl<L: Landing> Landings for Handover<L> {
         let mut has_given_up = !released.is_empty();
         drop(released);
         let (mut soon, mut has_written, mut end) = (false, false, self.end());
-        let now_ns = room.now_ns();
-        let is_due = |held: &Held<L>| {
+        let now_ns = budget.now_ns();
+        let is_due = |held: &WaitingLanding<L>| {
             let landing = &held.landing;
-            landing.flight().is_closed() || landing.rests_until_ns().is_none_or(|until_ns| until_ns <= now_ns)
+            landing.writer().is_closed() || landing.rests_until_ns().is_none_or(|until_ns| until_ns <= now_ns)
         };
         let mut landings =
-            self.take_those(|held| held.needs_tending(end) && (room.is_beat() || is_due(held)));
-        let mut give_up = |landings: &mut Vec<Held<L>>| {
-            has_given_up |= landings.extract_if(.., |held| held.landing.flight().is_closed()).count() > 0;
+            self.take_those(|held| held.needs_tending(end) && (budget.is_beat() || is_due(held)));
+        let mut give_up = |landings: &mut Vec<WaitingLanding<L>>| {
+            has_given_up |= landings.extract_if(.., |held| held.landing.writer().is_closed()).count() > 0;
         };
         for round in 1.. {
             give_up(&mut landings);
             if landings.is_empty() {
                 break;
             }
-            let outcome = self.bring_up_to_date(&mut landings, room);
+            let outcome = self.bring_up_to_date(&mut landings, budget);
             (soon, has_written) = (soon || outcome.0, has_written || outcome.1);
             give_up(&mut landings);
             self.hold(landings);
             // What was published meanwhile, when the publisher found nobody waiting here, is brought at once as far as there is room.
             let before = std::mem::replace(&mut end, self.end());
-            let is_enough = round == ROUNDS_MAX || room.is_used_up();
+            let is_enough = round == ROUNDS_MAX || budget.is_used_up();
             soon |= is_enough && end != before;
             if is_enough || end == before {
                 break;
@@ -327,12 +327,12 @@ impl<L: Landing> Landings for Handover<L> {
         // One that rests is looked after later: the publisher wakes the node for the next one that it leaves here.
         self.is_tended_soon.store(soon, Ordering::Release);
         let rest_ends = || self.waiting.lock().iter().filter_map(|held| held.landing.rests_until_ns()).min();
-        let again_ns = if soon { Some(room.soon_ns()) } else { rest_ends() };
+        let again_ns = if soon { Some(budget.soon_ns()) } else { rest_ends() };
         Tended { again_ns, has_written, has_given_up }
     }
 
     fn rests(&self, closed: &Arc<AtomicBool>) -> bool {
-        let rests = |landing: &mut L| !landing.flight().is_closed() && landing.rests_until_ns().is_some();
+        let rests = |landing: &mut L| !landing.writer().is_closed() && landing.rests_until_ns().is_some();
         self.find(closed, rests).unwrap_or(false)
     }
 
@@ -340,19 +340,19 @@ impl<L: Landing> Landings for Handover<L> {
         let end = self.end();
         let owes = |landing: &mut L| {
             let has_arrived = landing.is_settled(&self.repository.registration) && !landing.is_behind(end);
-            !has_arrived && !landing.flight().is_closed()
+            !has_arrived && !landing.writer().is_closed()
         };
         self.find(closed, owes).unwrap_or(false)
     }
 }
 
-impl<L: Landing> Held<L> {
+impl<L: Landing> WaitingLanding<L> {
     /// Whether the node has something to do for it, or has not looked after it often enough since it had. The publisher may have it
     /// otherwise, which then finds it at any time.
     fn needs_tending(&self, end: u64) -> bool {
         let Self { landing, tended } = self;
-        let flight = landing.flight();
-        flight.is_closed() || landing.is_behind(end) || !flight.is_empty() || *tended < TENDED_CLOSELY
+        let writer = landing.writer();
+        writer.is_closed() || landing.is_behind(end) || !writer.is_empty() || *tended < TENDED_CLOSELY
     }
 }
 
@@ -364,9 +364,9 @@ impl super::PublishedTopic {
         remote: Box<dyn RemoteWrite>,
         closed: &Arc<AtomicBool>,
         options: KindOptions,
-        room: &CopyRoom,
+        budget: &CopyBudget,
     ) -> bool {
-        let lent = Lent { remote, closed: Arc::clone(closed), options, granted: self.newest() };
-        self.landings.lend(lent, room).is_ok()
+        let lent = ExposedLanding { remote, closed: Arc::clone(closed), options, granted: self.newest() };
+        self.landings.lend(lent, budget).is_ok()
     }
 }

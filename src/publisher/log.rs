@@ -180,7 +180,7 @@ impl Writable for LogTopic {
         writer.last()
     }
 
-    fn room(writer: &mut LogWriter) -> &mut [u8] {
+    fn buffer(writer: &mut LogWriter) -> &mut [u8] {
         writer.room()
     }
 

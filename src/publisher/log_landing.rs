@@ -1,5 +1,5 @@
-use super::flight::Flight;
-use super::handover::{Landing, LendError, Lent, Repository};
+use super::handover::{ExposedLanding, Landing, LandingError, Repository};
+use super::landing_writer::LandingWriter;
 use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
@@ -28,7 +28,7 @@ const WRITES_MAX: usize = 5;
 #[derive(Debug)]
 pub(crate) struct LogLanding {
     /// What is under way. Where a write may be lost nobody can be asked how far the subscriber has come, either.
-    flight: Flight<Batch>,
+    writer: LandingWriter<FrameSpan>,
     geometry: LogGeometry,
     epoch: Epoch,
     /// All frames before this were written, or are given up.
@@ -40,7 +40,7 @@ pub(crate) struct LogLanding {
     /// That has yet to be told.
     has_new_start: bool,
     /// The subscriber says that it needs nothing before this.
-    taken: u64,
+    consumed: u64,
     /// The index went with the last batch, and goes with the next one as well: it may have been lost.
     repeats_index: bool,
     /// How much was written when it was last asked for that.
@@ -62,7 +62,7 @@ pub(crate) struct LogLanding {
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     /// How far the subscriber had come.
-    taken: u64,
+    consumed: u64,
     /// Since when it stands there, ns of the node's clock.
     since_ns: u64,
     /// When it is asked again.
@@ -71,7 +71,7 @@ struct Rest {
 
 /// Frames that are being written.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Batch {
+pub(crate) struct FrameSpan {
     from: u64,
     to: u64,
 }
@@ -99,7 +99,7 @@ impl Pace {
     }
 
     /// Takes note of a batch that has arrived: one that was about as long as it could be makes the next ones longer.
-    fn arrived(&mut self, batch: Batch) {
+    fn arrived(&mut self, batch: FrameSpan) {
         if batch.to - batch.from > self.len / 2 {
             self.len = self.len.saturating_mul(2).min(self.len_max);
         }
@@ -109,18 +109,18 @@ impl Pace {
 impl Landing for LogLanding {
     type Geometry = LogGeometry;
     type Commit = LogHead;
-    type Batch = Batch;
+    type Batch = FrameSpan;
 
     /// Records are written to it from where the subscription asks for on, which is told with the head.
-    fn open(lent: Lent, repository: &Repository<LogGeometry>) -> Result<Self, LendError> {
-        let start = LogStart::of(lent.options).ok_or(LendError::Options)?.settled(lent.granted);
+    fn open(lent: ExposedLanding, repository: &Repository<LogGeometry>) -> Result<Self, LandingError> {
+        let start = LogStart::of(lent.options).ok_or(LandingError::Options)?.settled(lent.granted);
         let place = place_of(&repository.geometry, repository.registration.region(), start);
-        let flight = Flight::new(lent.remote, lent.closed, limits::LOG_BATCHES_MAX);
-        Ok(Self::new(flight, repository.geometry, repository.epoch, place))
+        let writer = LandingWriter::new(lent.remote, lent.closed, limits::LOG_BATCHES_MAX);
+        Ok(Self::new(writer, repository.geometry, repository.epoch, place))
     }
 
-    fn flight(&self) -> &Flight<Batch> {
-        &self.flight
+    fn writer(&self) -> &LandingWriter<FrameSpan> {
+        &self.writer
     }
 
     #[inline]
@@ -151,7 +151,7 @@ impl Landing for LogLanding {
     fn is_settled(&mut self, source: &Registration) -> bool {
         self.look(source);
         self.is_free |= !self.is_behind(Self::end(source));
-        self.flight.is_empty() && !self.has_new_start
+        self.writer.is_empty() && !self.has_new_start
     }
 
     fn is_ready(&self) -> bool {
@@ -166,9 +166,9 @@ impl Landing for LogLanding {
     /// Tells once more what the index and the hot line say, where that may have been lost: a reader that sees the end finds its way.
     fn remind(&mut self, source: &Registration) {
         let head = head(source.region());
-        if self.flight.may_lose && !self.is_behind(head.end) && self.has_flight_left(source) {
+        if self.writer.may_lose && !self.is_behind(head.end) && self.has_flight_left(source) {
             let hot = self.hot(&LogHead { end: self.told, ..head });
-            let nothing = Batch { from: self.written, to: self.written };
+            let nothing = FrameSpan { from: self.written, to: self.written };
             self.post(source, [Some(Write::Range(INDEX)), Some(hot), None, None, None], nothing);
         }
     }
@@ -176,13 +176,13 @@ impl Landing for LogLanding {
     /// Where nothing could be written, and nothing is under way, its subscriber stands still: it is asked again after a quarter of the
     /// time for which it has, so that one that is slow waits no longer than that, and one that was stopped costs next to nothing.
     fn pause(&mut self, end: u64, advances: bool, now_ns: u64) {
-        let stands = !advances && self.flight.is_empty() && self.is_behind(end) && !self.flight.is_closed();
+        let stands = !advances && self.writer.is_empty() && self.is_behind(end) && !self.writer.is_closed();
         self.rest = stands.then(|| {
-            let earlier = self.rest.filter(|rest| rest.taken == self.taken);
+            let earlier = self.rest.filter(|rest| rest.consumed == self.consumed);
             let since_ns = earlier.map_or(now_ns, |rest| rest.since_ns);
             let pause_ns = now_ns.saturating_sub(since_ns) / 4;
             let pause_ns = pause_ns.clamp(limits::LANDING_TENDED_NS, limits::LOG_REST_NS_MAX);
-            Rest { taken: self.taken, since_ns, due_ns: now_ns.saturating_add(pause_ns) }
+            Rest { consumed: self.consumed, since_ns, due_ns: now_ns.saturating_add(pause_ns) }
         });
     }
 
@@ -193,18 +193,18 @@ impl Landing for LogLanding {
 
 impl LogLanding {
     /// A landing region to which records are written from this place on.
-    fn new(flight: Flight<Batch>, geometry: LogGeometry, epoch: Epoch, start: Place) -> Self {
-        let (may_lose, position) = (flight.may_lose, start.position);
-        let pace = Pace::new(&geometry, flight.has_word_order, may_lose);
+    fn new(writer: LandingWriter<FrameSpan>, geometry: LogGeometry, epoch: Epoch, start: Place) -> Self {
+        let (may_lose, position) = (writer.may_lose, start.position);
+        let pace = Pace::new(&geometry, writer.has_word_order, may_lose);
         let mut landing = Self {
-            flight,
+            writer,
             geometry,
             epoch,
             written: position,
             told: position,
             start,
             has_new_start: true,
-            taken: position,
+            consumed: position,
             repeats_index: false,
             asked_at: position,
             pace,
@@ -223,12 +223,12 @@ impl LogLanding {
     /// Writes what the repository has and this has not, as far as the subscriber and the medium have room. In memory, where that
     /// is a copy, no batch is begun when nothing is left of `room`, bytes. Never waits. Whether anything was written.
     #[inline]
-    fn advance(&mut self, source: &Registration, head: &LogHead, room: &mut u64) -> bool {
+    fn advance(&mut self, source: &Registration, head: &LogHead, budget: &mut u64) -> bool {
         let mut has_written = false;
-        let has_word_order = self.flight.has_word_order;
+        let has_word_order = self.writer.has_word_order;
         for _ in 0..if has_word_order { STEPS_MAX } else { WIRE_STEPS_MAX } {
-            let is_done = self.flight.is_closed() || !self.is_behind(head.end);
-            if is_done || (has_word_order && *room == 0) || !self.step(source, head, room) {
+            let is_done = self.writer.is_closed() || !self.is_behind(head.end);
+            if is_done || (has_word_order && *budget == 0) || !self.step(source, head, budget) {
                 break;
             }
             has_written = true;
@@ -237,12 +237,12 @@ impl LogLanding {
     }
 
     /// Writes one batch. False when nothing more can be written now.
-    fn step(&mut self, source: &Registration, head: &LogHead, room: &mut u64) -> bool {
+    fn step(&mut self, source: &Registration, head: &LogHead, budget: &mut u64) -> bool {
         let repository = source.region();
         let can_go_on = self.has_flight_left(source) && self.skip_overwritten(repository);
         let to = if can_go_on { self.reach(repository, head) } else { self.written };
         if !can_go_on || (to == self.written && !self.has_new_start) {
-            self.is_free = !self.flight.is_empty();
+            self.is_free = !self.writer.is_empty();
             return false;
         }
         let from = self.written;
@@ -251,10 +251,10 @@ impl LogLanding {
             self.geometry.ranges(from, to).map(|range| (range.len > 0).then_some(Write::Range(range)));
         let [first, second] = frames;
         let hot = (to > from).then(|| self.hot(&LogHead { end: to, ..*head }));
-        let batch = Batch { from, to };
+        let batch = FrameSpan { from, to };
         self.has_new_start = false;
-        if self.flight.has_word_order {
-            *room = room.saturating_sub(to - from);
+        if self.writer.has_word_order {
+            *budget = budget.saturating_sub(to - from);
             // The end is told when it is known that nothing was overwritten while it was copied.
             if !self.post(source, [start, first, second, None, None], batch) {
                 return false;
@@ -269,7 +269,7 @@ impl LogLanding {
             }
         } else {
             let has_new_entry =
-                self.flight.may_lose && self.geometry.segment(from) < self.geometry.segment(to);
+                self.writer.may_lose && self.geometry.segment(from) < self.geometry.segment(to);
             let index = (has_new_entry || self.repeats_index).then_some(Write::Range(INDEX));
             self.repeats_index = has_new_entry;
             if !self.post(source, [start, first, second, index, hot], batch) {
@@ -288,14 +288,14 @@ impl LogLanding {
         if self.written >= oldest && !self.is_overrun {
             return true;
         }
-        if !self.is_overrun && !self.flight.may_lose && self.needed() < self.told {
+        if !self.is_overrun && !self.writer.may_lose && self.needed() < self.told {
             self.fetch_taken();
             if self.needed() < self.told {
                 return false;
             }
         }
         let parts =
-            if self.flight.has_word_order { limits::LOG_MARGIN_PARTS } else { limits::LOG_WIRE_MARGIN_PARTS };
+            if self.writer.has_word_order { limits::LOG_MARGIN_PARTS } else { limits::LOG_WIRE_MARGIN_PARTS };
         let behind = oldest.saturating_add(self.geometry.capacity() as u64 / parts).max(self.start.position);
         self.start = place_behind(&self.geometry, repository, behind);
         // What was written from there on was not overwritten before it was copied.
@@ -308,10 +308,10 @@ impl LogLanding {
     /// has gone so far beyond this head meanwhile that all before it was passed over.
     fn reach(&mut self, repository: &Region, head: &LogHead) -> u64 {
         let capacity = self.geometry.capacity() as u64;
-        let flight = (capacity / limits::LOG_FLIGHT_PARTS).saturating_sub(self.flying());
-        let reach = |len: u64| head.end.max(self.written).min(self.written.saturating_add(flight.min(len)));
+        let writer = (capacity / limits::LOG_FLIGHT_PARTS).saturating_sub(self.flying());
+        let reach = |len: u64| head.end.max(self.written).min(self.written.saturating_add(writer.min(len)));
         let mut wanted = reach(self.pace.len);
-        if self.flight.may_lose {
+        if self.writer.may_lose {
             if wanted < head.end {
                 // A record that is longer than a batch goes alone.
                 let next = next_end(&self.geometry, repository, self.written);
@@ -326,7 +326,7 @@ impl LogLanding {
             return limit;
         }
         // Where the index names too few places.
-        if !self.flight.has_word_order || limit - self.written >= self.pace.len {
+        if !self.writer.has_word_order || limit - self.written >= self.pace.len {
             return end_between(&self.geometry, repository, self.written, limit);
         }
         let last = place_between(&self.geometry, repository, self.written, limit);
@@ -336,7 +336,7 @@ impl LogLanding {
     /// What the subscriber may still need begins here.
     #[inline]
     fn needed(&self) -> u64 {
-        self.taken.max(self.start.position)
+        self.consumed.max(self.start.position)
     }
 
     /// Asks the subscriber how far it has come, if little room is known.
@@ -354,8 +354,8 @@ impl LogLanding {
 
     /// Asks the subscriber how far it has come, or takes its answer. What it says counts as far as it can be true.
     fn fetch_taken(&mut self) {
-        if let Some(word) = self.flight.fetch_word(LANDING_TAKEN) {
-            self.taken = word.clamp(self.taken, self.told.max(self.taken));
+        if let Some(word) = self.writer.fetch_word(LANDING_TAKEN) {
+            self.consumed = word.clamp(self.consumed, self.told.max(self.consumed));
         }
     }
 
@@ -380,17 +380,17 @@ impl LogLanding {
 
     /// Posts a batch. False when it failed.
     #[inline]
-    fn post(&mut self, source: &Registration, batch: [Option<Write>; WRITES_MAX], frames: Batch) -> bool {
+    fn post(&mut self, source: &Registration, batch: [Option<Write>; WRITES_MAX], frames: FrameSpan) -> bool {
         let mut writes = [Write::Range(ByteRange { offset: 0, len: 0 }); WRITES_MAX];
         let count = writes.iter_mut().zip(batch.into_iter().flatten()).map(|(to, write)| *to = write).count();
-        let completion = self.flight.post(source, writes.split_at(count).0, frames);
+        let completion = self.writer.post(source, writes.split_at(count).0, frames);
         self.is_begun |= completion == Some(Completion::Done);
         completion.is_some()
     }
 
     /// Bytes that are under way.
     fn flying(&self) -> u64 {
-        self.flight.batches().iter().map(|batch| batch.to - batch.from).sum()
+        self.writer.batches().iter().map(|batch| batch.to - batch.from).sum()
     }
 
     /// Whether more may be under way.
@@ -398,7 +398,7 @@ impl LogLanding {
     fn has_flight_left(&mut self, source: &Registration) -> bool {
         let bytes_max = self.geometry.capacity() as u64 / limits::LOG_FLIGHT_PARTS / 2;
         let has_left =
-            |this: &Self| this.flight.batches().len() < limits::LOG_BATCHES_MAX && this.flying() < bytes_max;
+            |this: &Self| this.writer.batches().len() < limits::LOG_BATCHES_MAX && this.flying() < bytes_max;
         if !has_left(self) {
             self.look(source);
         }
@@ -407,10 +407,10 @@ impl LogLanding {
 
     /// Asks how much is under way, and whether what is not was overwritten while it was copied.
     fn look(&mut self, source: &Registration) {
-        if self.flight.is_empty() {
+        if self.writer.is_empty() {
             return;
         }
-        let mut arrived = self.flight.arrived().peekable();
+        let mut arrived = self.writer.arrived().peekable();
         self.is_begun |= arrived.peek().is_some();
         // Acquire: if a word that was copied is of a later frame, the load below sees that the start has moved on.
         fence(Ordering::Acquire);

@@ -6,7 +6,7 @@ use crate::fabric::{FabricError, KeyedWaker, Registration};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::ByteRange;
 use crate::memory::Region;
-use crate::notice::{Bell, Inline, Notice, NoticeKey, NoticeSender, RegisterError};
+use crate::notice::{Inline, Notice, NoticeKey, NoticeSender, RegisterError, WakeWord};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Who has to be told of what a topic publishes, as its node and its publisher share it.
@@ -26,12 +26,12 @@ struct Audience {
     /// Channels on which somebody listens, and how many.
     channels: Vec<(Arc<NoticeSender>, usize)>,
     /// What wakes those on this host, once somebody has asked for it.
-    bell: Option<(Bell, Arc<Registration>)>,
+    wake_word: Option<(WakeWord, Arc<Registration>)>,
 }
 
 /// Somebody who is told of what a topic publishes, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct NoticeListener {
+pub(crate) struct NoticeRegistration {
     notices: Arc<TopicNotices>,
     sender: Arc<NoticeSender>,
 }
@@ -44,7 +44,7 @@ pub(super) struct Notifier {
     memory: Arc<Region>,
     version: u64,
     channels: Vec<Arc<NoticeSender>>,
-    bell: Option<Bell>,
+    wake_word: Option<WakeWord>,
 }
 
 /// What was committed.
@@ -70,10 +70,10 @@ impl TopicNotices {
     }
 
     /// Has the topic's notices sent on this channel, for as long as the listener is there.
-    pub(crate) fn listen(
+    pub(crate) fn register(
         self: &Arc<Self>,
         sender: &Arc<NoticeSender>,
-    ) -> Result<NoticeListener, RegisterError> {
+    ) -> Result<NoticeRegistration, RegisterError> {
         let mut audience = self.audience.lock();
         match audience.channels.iter_mut().find(|(known, _)| Arc::ptr_eq(known, sender)) {
             Some((_, count)) => *count += 1,
@@ -83,34 +83,34 @@ impl TopicNotices {
                 self.change();
             }
         }
-        Ok(NoticeListener { notices: Arc::clone(self), sender: Arc::clone(sender) })
+        Ok(NoticeRegistration { notices: Arc::clone(self), sender: Arc::clone(sender) })
     }
 
-    /// The memory of the bell that the topic's publisher rings from now on. `make` makes it if there is none yet.
-    pub(crate) fn bell(
+    /// The memory of the wake word that the topic's publisher rings from now on. `make` makes it if there is none yet.
+    pub(crate) fn wake_word(
         &self,
         make: impl FnOnce() -> Result<Registration, FabricError>,
     ) -> Result<Arc<Registration>, FabricError> {
         let mut audience = self.audience.lock();
-        if let Some((_, registration)) = &audience.bell {
+        if let Some((_, registration)) = &audience.wake_word {
             return Ok(Arc::clone(registration));
         }
         let registration = Arc::new(make()?);
-        let bell = Bell::to_ring(Arc::clone(registration.region()));
-        audience.bell = Some((bell, Arc::clone(&registration)));
+        let wake_word = WakeWord::of_publisher(Arc::clone(registration.region()));
+        audience.wake_word = Some((wake_word, Arc::clone(&registration)));
         self.change();
         Ok(registration)
     }
 
     /// Wakes who sleeps on this host: the node has written to landing regions.
-    pub(crate) fn ring(&self) {
-        if let Some((bell, _)) = &self.audience.lock().bell {
-            bell.ring();
+    pub(crate) fn wake(&self) {
+        if let Some((wake_word, _)) = &self.audience.lock().wake_word {
+            wake_word.wake();
         }
     }
 
     /// Whether somebody listens on this channel.
-    pub(crate) fn is_told_on(&self, sender: &Arc<NoticeSender>) -> bool {
+    pub(crate) fn has_channel(&self, sender: &Arc<NoticeSender>) -> bool {
         self.audience.lock().channels.iter().any(|(known, _)| Arc::ptr_eq(known, sender))
     }
 
@@ -130,7 +130,7 @@ impl TopicNotices {
     }
 }
 
-impl Drop for NoticeListener {
+impl Drop for NoticeRegistration {
     fn drop(&mut self) {
         let mut audience = self.notices.audience.lock();
         let known = |(sender, _): &(Arc<NoticeSender>, usize)| Arc::ptr_eq(sender, &self.sender);
@@ -148,7 +148,7 @@ impl Drop for NoticeListener {
 impl Notifier {
     /// The publisher's hold on these, for the topic with this repository. The waker is that of its node.
     pub(super) fn new(notices: Arc<TopicNotices>, memory: Arc<Region>, waker: KeyedWaker) -> Self {
-        Self { notices, waker, memory, version: 0, channels: Vec::new(), bell: None }
+        Self { notices, waker, memory, version: 0, channels: Vec::new(), wake_word: None }
     }
 
     /// Tells of a commit whoever has to be told. What cannot be sent at once is left to the node.
@@ -162,8 +162,8 @@ impl Notifier {
         if !self.channels.is_empty() {
             self.announce(&news());
         }
-        if let Some(bell) = &self.bell {
-            bell.ring();
+        if let Some(wake_word) = &self.wake_word {
+            wake_word.wake();
         }
     }
 
@@ -182,6 +182,7 @@ impl Notifier {
     fn renew(&mut self, version: u64) {
         self.version = version;
         self.channels = self.notices.channels();
-        self.bell = self.notices.audience.lock().bell.as_ref().map(|(bell, _)| bell.clone());
+        self.wake_word =
+            self.notices.audience.lock().wake_word.as_ref().map(|(wake_word, _)| wake_word.clone());
     }
 }

@@ -45,7 +45,7 @@ impl<T: Payload> StatePublisher<T> {
             Some(bytes) => self.writer.publish(bytes, encoding, began_ns).map_err(PublishError::from),
             None => {
                 let schema = self.output.topic().schema();
-                let fill = |room: &mut [u8]| T::encode(value, schema, room);
+                let fill = |buffer: &mut [u8]| T::encode(value, schema, buffer);
                 self.writer.publish_with(encoding, began_ns, fill).map_err(PublishError::from)
             }
         };
@@ -89,7 +89,7 @@ impl Writable for StateTopic {
         writer.last()
     }
 
-    fn room(writer: &mut StateWriter) -> &mut [u8] {
+    fn buffer(writer: &mut StateWriter) -> &mut [u8] {
         writer.room()
     }
 

@@ -1,5 +1,5 @@
-use super::flight::Flight;
-use super::handover::{Landing, LendError, Lent, Repository};
+use super::handover::{ExposedLanding, Landing, LandingError, Repository};
+use super::landing_writer::LandingWriter;
 use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::{Epoch, Sequence};
 use crate::layout::WORD;
@@ -22,7 +22,7 @@ const ATTEMPTS_MAX: u32 = 4;
 #[derive(Debug)]
 pub(crate) struct StateLanding {
     /// Batches that are under way, by the sequences of their values.
-    flight: Flight<Sequence>,
+    writer: LandingWriter<Sequence>,
     geometry: StateGeometry,
     epoch: Epoch,
     /// The newest sequence written to it.
@@ -46,10 +46,10 @@ impl Landing for StateLanding {
     type Commit = Committed;
     type Batch = Sequence;
 
-    fn open(lent: Lent, repository: &Repository<StateGeometry>) -> Result<Self, LendError> {
+    fn open(lent: ExposedLanding, repository: &Repository<StateGeometry>) -> Result<Self, LandingError> {
         let Repository { geometry, epoch, .. } = *repository;
         Ok(Self {
-            flight: Flight::new(lent.remote, lent.closed, limits::LANDING_BATCHES_MAX),
+            writer: LandingWriter::new(lent.remote, lent.closed, limits::LANDING_BATCHES_MAX),
             geometry,
             epoch,
             written: Sequence::NONE,
@@ -62,8 +62,8 @@ impl Landing for StateLanding {
         })
     }
 
-    fn flight(&self) -> &Flight<Sequence> {
-        &self.flight
+    fn writer(&self) -> &LandingWriter<Sequence> {
+        &self.writer
     }
 
     #[inline]
@@ -80,7 +80,7 @@ impl Landing for StateLanding {
     #[inline]
     fn write(&mut self, source: &Registration, committed: &Committed) {
         self.hidden = None;
-        if !self.flight.has_word_order {
+        if !self.writer.has_word_order {
             return self.write_whole(source, committed);
         }
         let is_free = self.settle();
@@ -161,7 +161,7 @@ impl StateLanding {
         let body = ByteRange { offset: slot.offset + WORD, len: slot.len - WORD };
         let retired = self.retire(sequence, slot, payload_len);
         self.hidden = Some(committed);
-        self.flight.post(source, &[retired, Write::Range(body)], sequence);
+        self.writer.post(source, &[retired, Write::Range(body)], sequence);
         true
     }
 
@@ -181,7 +181,7 @@ impl StateLanding {
         let expected = self.advance(committed.sequence);
         let (hot, stamp) = (self.hot(&committed), self.stamp(expected, committed.sequence));
         self.behind = false;
-        self.flight.post(source, &[head, hot, stamp], committed.sequence);
+        self.writer.post(source, &[head, hot, stamp], committed.sequence);
     }
 
     #[inline]
@@ -192,14 +192,14 @@ impl StateLanding {
         let expected = self.advance(sequence);
         let passed_over = expected.get() > 1 && sequence > expected;
         if !moved && !passed_over {
-            return self.flight.post(source, &[Write::Range(slot), hot], sequence);
+            return self.writer.post(source, &[Write::Range(slot), hot], sequence);
         }
         let retired = self.retire(sequence, slot, payload_len);
         if !passed_over {
-            return self.flight.post(source, &[retired, Write::Range(slot), hot], sequence);
+            return self.writer.post(source, &[retired, Write::Range(slot), hot], sequence);
         }
         let stamp = self.stamp(expected, sequence);
-        self.flight.post(source, &[retired, Write::Range(slot), hot, stamp], sequence)
+        self.writer.post(source, &[retired, Write::Range(slot), hot, stamp], sequence)
     }
 
     /// Writes a value to where only whole writes appear in order. Who keeps up there looks at the slots alone, and
@@ -211,11 +211,11 @@ impl StateLanding {
         let expected = self.advance(sequence);
         let passed_over = !is_first && sequence > expected;
         let is_due = sequence.get().is_multiple_of(limits::LANDING_HOT_LINE_EVERY);
-        let is_named = self.flight.may_lose || is_first || passed_over || is_due;
+        let is_named = self.writer.may_lose || is_first || passed_over || is_due;
         let tail = StateGeometry::tail_offset;
         let moved = tail(self.held_len(sequence)) != tail(payload_len);
         if !moved && !is_named {
-            return self.flight.post(source, &[Write::Range(slot)], sequence);
+            return self.writer.post(source, &[Write::Range(slot)], sequence);
         }
         let retired = moved.then(|| self.retire(sequence, slot, payload_len));
         let hot = is_named.then(|| self.hot(committed));
@@ -223,7 +223,7 @@ impl StateLanding {
         let batch = [retired, Some(Write::Range(slot)), hot, stamp];
         let mut writes = [Write::Range(slot); 4];
         let count = writes.iter_mut().zip(batch.into_iter().flatten()).map(|(to, write)| *to = write).count();
-        self.flight.post(source, writes.split_at(count).0, sequence)
+        self.writer.post(source, writes.split_at(count).0, sequence)
     }
 
     /// Takes note that this is the newest sequence written; returns the one that would have been next.
@@ -267,24 +267,24 @@ impl StateLanding {
             return false;
         }
         // As long as there is room nobody asks: that would take longer than all else here.
-        if self.flight.batches().len() >= self.window {
+        if self.writer.batches().len() >= self.window {
             self.look();
         }
-        self.flight.batches().len() < self.window
+        self.writer.batches().len() < self.window
     }
 
     /// Whether nothing is under way any more.
     #[inline]
     fn settle(&mut self) -> bool {
-        if !self.flight.is_empty() {
+        if !self.writer.is_empty() {
             self.look();
         }
-        self.flight.is_empty()
+        self.writer.is_empty()
     }
 
     /// Asks how much is under way.
     fn look(&mut self) {
-        let mut arrived = self.flight.arrived();
+        let mut arrived = self.writer.arrived();
         if let Some(oldest) = arrived.next() {
             let done = 1 + arrived.count();
             self.adapt(self.newest.get().saturating_sub(oldest.get()), done);

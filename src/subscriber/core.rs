@@ -2,8 +2,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::listening::{Ear, Listening};
-use super::subscription::{Batch, End, PAUSE, Source, Subscription};
+use super::notices::{NoticeSource, NoticeSubscription};
+use super::subscription::{Fetching, PAUSE, Source, Subscription, TopicEnd};
 use super::{GrantError, ReceiveError, Sample};
 use crate::clock::{Clock, saturate};
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
@@ -23,7 +23,7 @@ pub(crate) struct Core<R: Reader> {
     pub(super) reader: R,
     pub(super) subscription: Subscription,
     /// What is being fetched.
-    pub(super) fetching: Option<Batch<Fetch<R::Purpose>>>,
+    pub(super) fetching: Option<Fetching<Fetch<R::Purpose>>>,
     /// The topic had ended before that was begun: what was published before the end is in it.
     ended_before: bool,
     decode_failures: u64,
@@ -48,7 +48,7 @@ impl<R: Reader> Core<R> {
         let reader = R::open(&granted.geometry, names, granted.newest, options);
         let (expected, found) = (R::KIND, granted.geometry.kind());
         let mut reader = reader.ok_or(GrantError::Kind { expected, found })?;
-        if let Some(Listening::Channel(_)) = subscription.listening {
+        if let Some(NoticeSource::Channel(_)) = subscription.notice_source {
             reader.expect_inline();
         }
         if !reader.has_begun() {
@@ -196,9 +196,9 @@ impl<R: Reader> Core<R> {
             return Ok(Look::End);
         }
         let Self { reader, subscription, fetching, ended_before, .. } = self;
-        let Subscription { source, clock, listening, .. } = subscription;
+        let Subscription { source, clock, notice_source, .. } = subscription;
         let Source::Remote(remote) = source else { return Ok(Look::Nothing) };
-        let mut ear = listening.as_mut().and_then(Listening::ear);
+        let mut notices = notice_source.as_mut().and_then(NoticeSource::subscription);
         // As long as the provider completes at once, but not for ever.
         for _ in 0..limits::READS_PER_CALL_MAX {
             match reader.take_fetched() {
@@ -209,11 +209,11 @@ impl<R: Reader> Core<R> {
             let completion = if fetching.is_some() {
                 remote.poll()?
             } else {
-                if let Some(ear) = &mut ear
+                if let Some(notices) = &mut notices
                     && !reader.wants_more()
-                    && let Some(heard) = hear(reader, ear, has_ended, clock.monotonic_ns())
+                    && let Some(finding) = poll_notices(reader, notices, has_ended, clock.monotonic_ns())
                 {
-                    match heard {
+                    match finding {
                         Finding::Taken(taken) => return Ok(Look::Value(taken)),
                         Finding::Something => continue,
                         Finding::More(_) | Finding::Nothing => return Ok(Look::Nothing),
@@ -225,7 +225,7 @@ impl<R: Reader> Core<R> {
             if completion == Completion::Pending {
                 break;
             }
-            let Some(Batch::Values(fetched)) = fetching.take() else { continue };
+            let Some(Fetching::Values(fetched)) = fetching.take() else { continue };
             let checked = match reader.check(remote.mirror(), &fetched, clock.monotonic_ns()) {
                 Ok(checked) => checked,
                 Err(ReadFailure::Contended { .. }) if *ended_before => return Ok(Look::End),
@@ -237,8 +237,10 @@ impl<R: Reader> Core<R> {
                 }
                 continue;
             }
-            if let (Some(ear), Some(newest)) = (&mut ear, reader.newest_fetched(remote.mirror(), &fetched)) {
-                ear.answer(newest);
+            if let (Some(notices), Some(newest)) =
+                (&mut notices, reader.newest_fetched(remote.mirror(), &fetched))
+            {
+                notices.answer(newest);
             }
             match checked {
                 Finding::Taken(taken) => return Ok(Look::Value(taken)),
@@ -270,7 +272,7 @@ impl<R: Reader> Core<R> {
     /// Reports the end of the topic, after the values before it that were not received and never will be.
     #[cold]
     fn conclude(&mut self) -> Result<Option<Taken>, ReceiveError> {
-        if let Some(End::Ended { published }) = self.subscription.end()
+        if let Some(TopicEnd::Ended { published }) = self.subscription.end()
             && let Some((first_lost, count)) = self.reader.give_up(published)
         {
             return Err(ReceiveError::CutOff { first_lost, count });
@@ -310,18 +312,18 @@ impl<R: Reader> fmt::Debug for Core<R> {
 }
 
 /// Takes what has come by notices; `None` if that is a reason to read the repository.
-fn hear<R: Reader>(
+fn poll_notices<R: Reader>(
     reader: &mut R,
-    ear: &mut Ear,
+    notices: &mut NoticeSubscription,
     has_ended: bool,
     now_ns: u64,
 ) -> Option<Finding<R::Purpose>> {
-    ear.hear(now_ns);
-    if reader.is_unproven() && ear.is_proof_due(now_ns) {
+    notices.poll(now_ns);
+    if reader.is_unproven() && notices.is_proof_due(now_ns) {
         return None;
     }
     let mut has_values = false;
-    while let Some((piece, words)) = ear.take_piece(R::WANTS_EACH) {
+    while let Some((piece, words)) = notices.take_piece(R::WANTS_EACH) {
         match reader.take_inline(words, piece.notice.sequence, piece.notice.position) {
             taken @ Finding::Taken(_) => return Some(taken),
             Finding::Something => has_values = true,
@@ -331,17 +333,17 @@ fn hear<R: Reader>(
     if has_values {
         return Some(Finding::Something);
     }
-    if has_ended || ear.is_due(reader.last(), now_ns) { None } else { Some(Finding::Nothing) }
+    if has_ended || notices.is_due(reader.last(), now_ns) { None } else { Some(Finding::Nothing) }
 }
 
 /// Begins to fetch.
 fn post<P>(
     remote: &mut dyn RemoteRead,
-    fetching: &mut Option<Batch<Fetch<P>>>,
+    fetching: &mut Option<Fetching<Fetch<P>>>,
     fetch: Fetch<P>,
 ) -> Result<Completion, FabricError> {
     let completion = remote.post(fetch.ranges())?;
-    *fetching = Some(Batch::Values(fetch));
+    *fetching = Some(Fetching::Values(fetch));
     Ok(completion)
 }
 

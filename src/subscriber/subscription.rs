@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ReceiveError;
-use super::listening::{Ear, Listening, NoticePath};
+use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
 use crate::clock::Clock;
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
@@ -12,9 +12,9 @@ use crate::layout::Geometry;
 use crate::layout::header::{BODY_OFFSET, HOT_SEQUENCE};
 use crate::limits;
 use crate::memory::{Protection, Region};
-#[cfg(test)]
-use crate::notice::Bell;
 use crate::notice::NoticeCounts;
+#[cfg(test)]
+use crate::notice::WakeWord;
 use crate::payload::Schema;
 use crate::repository::SubscriberStats;
 
@@ -28,7 +28,7 @@ pub(crate) struct Subscription {
     pub(super) source: Source,
     pub(super) granted: Granted,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) listening: Option<Listening>,
+    pub(super) notice_source: Option<NoticeSource>,
     /// The longest sleep until the publisher wakes this subscriber.
     sleep_max: Duration,
     /// What the hot line said was there when it last kept the subscriber from sleeping, and what had been received then.
@@ -42,7 +42,7 @@ pub(crate) struct Subscription {
 
 /// A batch of reads that is under way.
 #[derive(Debug)]
-pub(super) enum Batch<F> {
+pub(super) enum Fetching<F> {
     /// What the reader asked for.
     Values(F),
     /// The repository's headers, which nobody waits for any more.
@@ -53,7 +53,7 @@ pub(super) enum Batch<F> {
 #[derive(Debug, Default)]
 struct Conclusion {
     /// What was told, and is from then on.
-    told: Option<End>,
+    told: Option<TopicEnd>,
     /// Since when nothing can be fetched, because the connection is over.
     lost_since_ns: Option<u64>,
 }
@@ -96,7 +96,7 @@ pub(crate) trait Attachment: fmt::Debug + Send + Sync {
     fn has_ended(&self) -> bool;
 
     /// How the topic ended.
-    fn end(&self) -> Option<End>;
+    fn end(&self) -> Option<TopicEnd>;
 
     /// Whether a repository on another host must not be fetched from any more, because its topic ended some time ago.
     fn is_shut(&self) -> bool {
@@ -109,7 +109,7 @@ pub(crate) trait Attachment: fmt::Debug + Send + Sync {
 
 /// How a topic ended for a subscriber.
 #[derive(Clone, Debug)]
-pub(crate) enum End {
+pub(crate) enum TopicEnd {
     /// Its publisher was dropped.
     Ended { published: Sequence },
     /// The session with its node is over.
@@ -125,13 +125,13 @@ impl Subscription {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (conclusion, heartbeat) = (Conclusion::default(), None);
-        let (listening, claim, has_left) = (None, None, false);
-        let sleep_max = Duration::from_nanos(limits::BELL_SLEEP_NS);
+        let (notice_source, claim, has_left) = (None, None, false);
+        let sleep_max = Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS);
         Self {
             source,
             granted,
             clock,
-            listening,
+            notice_source,
             sleep_max,
             claim,
             attachment,
@@ -141,34 +141,36 @@ impl Subscription {
         }
     }
 
-    /// Makes it sleep until the publisher wakes it, however long that takes, and returns the bell at which it sleeps.
+    /// Makes it sleep until the publisher wakes it, however long that takes, and returns the wake word at which it sleeps.
     #[cfg(test)]
-    pub(crate) fn sleep_until_woken(&mut self) -> Bell {
+    pub(crate) fn sleep_until_woken(&mut self) -> WakeWord {
         self.sleep_max = Duration::MAX;
-        let Some(Listening::Bell(bell)) = &self.listening else { panic!("it does not sleep at a bell") };
-        bell.clone()
+        let Some(NoticeSource::WakeWord(wake_word)) = &self.notice_source else {
+            panic!("it does not sleep at a wake word")
+        };
+        wake_word.clone()
     }
 
     /// Has it told from now on that there is something new.
-    pub(crate) fn listen(&mut self, listening: Listening) {
-        self.listening = Some(listening);
+    pub(crate) fn listen(&mut self, notice_source: NoticeSource) {
+        self.notice_source = Some(notice_source);
     }
 
     /// How it is told that there is something new, at this moment.
     pub(super) fn notice_path(&self) -> NoticePath {
-        match &self.listening {
+        match &self.notice_source {
             None => NoticePath::None,
-            Some(Listening::Unavailable) => NoticePath::Unavailable,
-            Some(Listening::Bell(_)) => NoticePath::Bell,
-            Some(Listening::Channel(ear)) => ear.path(self.clock.monotonic_ns()),
+            Some(NoticeSource::Unavailable) => NoticePath::Unavailable,
+            Some(NoticeSource::WakeWord(_)) => NoticePath::WakeWord,
+            Some(NoticeSource::Channel(notices)) => notices.path(self.clock.monotonic_ns()),
         }
     }
 
     /// What the process has counted on the channel that it listens to.
     pub(super) fn notice_counts(&self) -> NoticeCounts {
-        match &self.listening {
-            Some(Listening::Channel(ear)) => ear.counts(),
-            None | Some(Listening::Bell(_) | Listening::Unavailable) => NoticeCounts::default(),
+        match &self.notice_source {
+            Some(NoticeSource::Channel(notices)) => notices.counts(),
+            None | Some(NoticeSource::WakeWord(_) | NoticeSource::Unavailable) => NoticeCounts::default(),
         }
     }
 
@@ -183,7 +185,7 @@ impl Subscription {
     }
 
     /// How the topic ended, if it has.
-    pub(crate) fn end(&self) -> Option<End> {
+    pub(crate) fn end(&self) -> Option<TopicEnd> {
         self.conclusion.told.clone().or_else(|| self.attachment.end())
     }
 
@@ -220,7 +222,7 @@ impl Subscription {
         self.tell(self.attachment.end(), stats)
     }
 
-    fn tell<V>(&mut self, end: Option<End>, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
+    fn tell<V>(&mut self, end: Option<TopicEnd>, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
         if end.is_some() {
             self.conclusion.told = end;
             self.release(stats);
@@ -237,7 +239,7 @@ impl Subscription {
         };
         let headers = headers.and_then(|region| copy_headers(region));
         self.source = Source::Released(headers);
-        self.listening.take_if(|listening| matches!(listening, Listening::Bell(_)));
+        self.notice_source.take_if(|notice_source| matches!(notice_source, NoticeSource::WakeWord(_)));
         self.leave(stats);
     }
 
@@ -258,21 +260,24 @@ impl Subscription {
         if now_ns.saturating_sub(since_ns) < limits::LOSS_TOLD_NS {
             return Ok(None);
         }
-        self.tell(Some(End::Gone { error: ControlError::Broken { why: error.to_string() } }), stats)
+        self.tell(Some(TopicEnd::Gone { error: ControlError::Broken { why: error.to_string() } }), stats)
     }
 
     /// Has it look as soon as it is asked to, because the last look has not shown what is there: no notice will tell of that
     /// again.
     pub(super) fn look_again(&mut self) {
-        if let Some(Listening::Channel(ear)) = &mut self.listening {
-            ear.forget();
+        if let Some(NoticeSource::Channel(notices)) = &mut self.notice_source {
+            notices.forget();
         }
     }
 
     /// Takes nothing that comes with notices any more, and looks as soon as it is asked to.
     #[cold]
     pub(super) fn distrust_notices(&mut self) {
-        self.listening.iter_mut().filter_map(Listening::ear).for_each(Ear::distrust);
+        self.notice_source
+            .iter_mut()
+            .filter_map(NoticeSource::subscription)
+            .for_each(NoticeSubscription::distrust);
     }
 
     /// Waits for what is being fetched, for a notice of something later than `last`, or, where neither can be waited for, a
@@ -289,18 +294,18 @@ impl Subscription {
         {
             return wait(&[handle], &[], FETCH_WAIT.min(left));
         }
-        match (&self.listening, &self.source) {
-            (Some(Listening::Channel(ear)), Source::Remote(_)) if !is_fetching => {
-                let left = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
-                ear.wait(self.clock.as_ref(), last, left);
+        match (&self.notice_source, &self.source) {
+            (Some(NoticeSource::Channel(notices)), Source::Remote(_)) if !is_fetching => {
+                let left = left.min(Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS));
+                notices.wait(self.clock.as_ref(), last, left);
             }
             (
-                Some(Listening::Bell(bell)),
+                Some(NoticeSource::WakeWord(wake_word)),
                 Source::Mapped(memory) | Source::Landing { region: memory, .. },
             ) => {
                 let timeout = left.min(self.sleep_max);
                 let mut newest = None;
-                bell.sleep(timeout, || {
+                wake_word.sleep(timeout, || {
                     newest = Some(memory.load_acquire(HOT_SEQUENCE)).filter(|newest| *newest > last.get());
                     newest.is_some()
                 });
@@ -320,9 +325,9 @@ impl Subscription {
     /// that has a landing region.
     pub(super) fn headers<F>(
         &mut self,
-        fetching: &mut Option<Batch<F>>,
+        fetching: &mut Option<Fetching<F>>,
     ) -> Result<Option<Arc<Region>>, FabricError> {
-        if matches!(fetching, Some(Batch::Values(_))) {
+        if matches!(fetching, Some(Fetching::Values(_))) {
             // It is fetched again by the next receive, which no notice would tell to look.
             self.look_again();
         }
@@ -339,13 +344,13 @@ impl Subscription {
             Source::Remote(remote) => remote.as_mut(),
         };
         let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };
-        let (clock, patience_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
-        let mut completion = finish(remote, under_way, clock, patience_ns)?;
+        let (clock, timeout_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
+        let mut completion = finish(remote, under_way, clock, timeout_ns)?;
         if completion == Completion::Done {
             let headers = ByteRange { offset: 0, len: BODY_OFFSET };
-            let read = read_now(remote, headers, clock, patience_ns);
+            let read = read_now(remote, headers, clock, timeout_ns);
             // One that is not complete stays under way, and is waited for before the next one.
-            *fetching = matches!(read, Ok(Completion::Pending)).then_some(Batch::Headers);
+            *fetching = matches!(read, Ok(Completion::Pending)).then_some(Fetching::Headers);
             completion = read?;
         }
         match completion {
@@ -402,7 +407,7 @@ impl fmt::Debug for Subscription {
     }
 }
 
-impl End {
+impl TopicEnd {
     fn error(&self) -> ReceiveError {
         match self {
             Self::Ended { published } => ReceiveError::Ended { published: *published },

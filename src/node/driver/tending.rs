@@ -6,7 +6,7 @@ use crate::limits;
 use crate::memory::Region;
 use crate::node::agenda::Agenda;
 use crate::node::core::NodeCore;
-use crate::publisher::{CopyRoom, PublishedTopic, Tended};
+use crate::publisher::{CopyBudget, PublishedTopic, Tended};
 
 /// How the thread of a node looks after its topics: only after those that have changed, or are due.
 #[derive(Debug, Default)]
@@ -59,11 +59,11 @@ impl Tending {
         core: &NodeCore,
         agenda: &mut Agenda,
         keys: &BTreeSet<u64>,
-        room: &CopyRoom,
+        budget: &CopyBudget,
     ) -> Vec<Attachment> {
         let mut changed = Vec::new();
         let mut due = BTreeMap::new();
-        if room.is_beat() || agenda.is_blind() {
+        if budget.is_beat() || agenda.is_blind() {
             due.append(&mut self.tended);
         }
         for key in keys {
@@ -76,7 +76,7 @@ impl Tending {
                 due.insert(*key, topic);
             }
         }
-        self.tend_landings(agenda, due, room, &mut changed);
+        self.tend_landings(agenda, due, budget, &mut changed);
         changed
     }
 
@@ -116,7 +116,7 @@ impl Tending {
         &mut self,
         agenda: &mut Agenda,
         mut topics: BTreeMap<u64, Arc<PublishedTopic>>,
-        room: &CopyRoom,
+        budget: &CopyBudget,
         changed: &mut Vec<Attachment>,
     ) {
         let after = topics.split_off(&self.first);
@@ -127,13 +127,13 @@ impl Tending {
             {
                 self.looked_after += 1;
             }
-            let had_room = !room.is_used_up();
-            let Tended { again_ns, has_written, has_given_up } = topic.landings().tend(room);
+            let had_budget = !budget.is_used_up();
+            let Tended { again_ns, has_written, has_given_up } = topic.landings().tend(budget);
             if has_written {
                 // Nothing else reports it.
-                topic.notices().ring();
+                topic.notices().wake();
             }
-            if had_room && room.is_used_up() {
+            if had_budget && budget.is_used_up() {
                 self.first = key + 1;
             }
             if has_given_up || topic.has_ended() {
@@ -141,14 +141,14 @@ impl Tending {
             }
             // Whoever is not told of the end has something to come.
             let is_awaited = || topic.has_ended() && !topic.attached().is_empty();
-            let again_ns = again_ns.or_else(|| is_awaited().then(|| room.soon_ns()));
+            let again_ns = again_ns.or_else(|| is_awaited().then(|| budget.soon_ns()));
             agenda.set_due(key, again_ns);
             if again_ns.is_some() {
                 left.push(key);
                 self.tended.insert(key, topic);
             }
         }
-        self.is_short = room.is_used_up();
+        self.is_short = budget.is_used_up();
         if self.is_short {
             left.into_iter().for_each(|key| agenda.mark(key));
         }

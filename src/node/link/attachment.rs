@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::hearing::Hearing;
+use super::membership::ChannelMembership;
 use super::{Answer, LinkAttachment, LinkError, LinkState, LinkUse, Parting};
 use crate::control::{NoticeChannel, SubscriberCounts};
 use crate::fabric::{Exposure, FabricError, Placement, Prepared, Registration};
 use crate::memory::Region;
 use crate::repository::SubscriberStats;
-use crate::subscriber::{Attachment, Ear, End, Granted, Source};
+use crate::subscriber::{Attachment, Granted, NoticeSubscription, Source, TopicEnd};
 use crate::sync::atomic::Ordering;
 
 impl LinkAttachment {
@@ -41,16 +41,17 @@ impl LinkAttachment {
     }
 
     /// What tells of what the topic publishes, on the channel that the publisher named.
-    pub(in crate::node) fn hear(
+    pub(in crate::node) fn notices(
         &self,
         channel: &NoticeChannel,
         granted: &Granted,
-    ) -> Result<Ear, FabricError> {
+    ) -> Result<NoticeSubscription, FabricError> {
         let state = &mut *self.link.state.lock();
-        let ear = Hearing::ear(&mut state.hearing, state.connection.as_ref(), channel, granted)?;
+        let notices =
+            ChannelMembership::subscribe(&mut state.membership, state.connection.as_ref(), channel, granted)?;
         // The node's thread tells the peer that the channel is joined.
         self.link.waker.wake();
-        Ok(ear)
+        Ok(notices)
     }
 
     /// Lends a landing region to the publisher.
@@ -85,7 +86,7 @@ impl Attachment for LinkAttachment {
         self.attached.ended.load(Ordering::Acquire)
     }
 
-    fn end(&self) -> Option<End> {
+    fn end(&self) -> Option<TopicEnd> {
         self.attached.inbox.lock().end.clone()
     }
 

@@ -57,7 +57,7 @@ impl Link {
         mut found: impl FnMut(&mut LinkState) -> Option<Result<R, ControlError>>,
     ) -> Result<R, LinkError> {
         let core = &self.core;
-        let deadline_ns = core.clock().monotonic_ns().saturating_add(self.patience_ns);
+        let deadline_ns = core.clock().monotonic_ns().saturating_add(self.timeout_ns);
         let _waiting = Waiting::begin(self);
         loop {
             let now_ns = core.clock().monotonic_ns();

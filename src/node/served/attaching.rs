@@ -12,7 +12,7 @@ use crate::limits;
 use crate::node::core::NodeCore;
 use crate::node::invitation::Pending;
 use crate::node::serving::Serving;
-use crate::publisher::{Lent, PublishedTopic};
+use crate::publisher::{ExposedLanding, PublishedTopic};
 use crate::sync::atomic::Ordering;
 
 /// What a peer is told that was dialled and asks for anything but its one subscription.
@@ -224,8 +224,8 @@ impl Served {
         // One that was refused before is closed, and stays so.
         attachment.closed = Arc::default();
         let ServedAttachment { options, granted, .. } = *attachment;
-        let lent = Lent { remote, closed: Arc::clone(&attachment.closed), options, granted };
-        topic.landings().lend(lent, &serving.room).map_err(|error| unfit(&error.to_string()))?;
+        let lent = ExposedLanding { remote, closed: Arc::clone(&attachment.closed), options, granted };
+        topic.landings().lend(lent, &serving.budget).map_err(|error| unfit(&error.to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {
             attachment.closed.store(true, Ordering::Relaxed);
             return Err(objection);

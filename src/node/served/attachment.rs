@@ -7,7 +7,7 @@ use crate::id::{Delivery, KindOptions, NodeName, Sequence};
 use crate::limits;
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
-use crate::publisher::{NoticeListener, PublishedTopic};
+use crate::publisher::{NoticeRegistration, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// What a peer has attached to.
@@ -28,9 +28,9 @@ pub(super) struct ServedAttachment {
     /// It is counted among the topic's subscribers.
     pub(super) counted: bool,
     /// What wakes the peer on this host, if it has asked for that.
-    pub(super) bell: Option<Arc<Registration>>,
+    pub(super) wake_word: Option<Arc<Registration>>,
     /// Its part in the audience of a channel, if it has asked for that.
-    pub(super) listener: Option<NoticeListener>,
+    pub(super) listener: Option<NoticeRegistration>,
     /// Since when the topic is known to have ended, ns.
     ended_ns: Option<u64>,
 }
@@ -55,7 +55,7 @@ impl ServedAttachment {
             closed: Arc::default(),
             revocation: None,
             counted: false,
-            bell: None,
+            wake_word: None,
             listener: None,
             ended_ns: None,
         }
@@ -76,9 +76,9 @@ impl ServedAttachment {
         }
     }
 
-    /// The region that goes to the peer: the memory of its bell, or the repository.
-    pub(super) fn region(&self, is_bell: bool) -> Option<Arc<Registration>> {
-        if is_bell { self.bell.clone() } else { Some(Arc::clone(self.topic.registration())) }
+    /// The region that goes to the peer: the memory of its wake word, or the repository.
+    pub(super) fn region(&self, is_wake_word: bool) -> Option<Arc<Registration>> {
+        if is_wake_word { self.wake_word.clone() } else { Some(Arc::clone(self.topic.registration())) }
     }
 
     /// Whether the topic has ended, and the peer has yet to be told.

@@ -8,7 +8,7 @@ use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::node::served::attachment::ServedAttachment;
 use crate::node::serving::Serving;
-use crate::notice::{BELL_LEN, NoticeSender, RegisterError};
+use crate::notice::{NoticeSender, RegisterError, WAKE_WORD_LEN};
 
 /// What a session's peer hears of the channel of notices.
 #[derive(Debug, Default)]
@@ -63,19 +63,19 @@ impl Audience {
         }
         let notices = attachment.topic.notices();
         if connection.capabilities().shares_memory {
-            let bell = notices.bell(|| {
-                let region = Arc::new(Region::allocate(BELL_LEN, Protection::PeersWrite)?);
+            let wake_word = notices.wake_word(|| {
+                let region = Arc::new(Region::allocate(WAKE_WORD_LEN, Protection::PeersWrite)?);
                 serving.core.fabric().register(&region, Exposure::Write)
             })?;
-            attachment.bell = Some(bell);
-            return Ok(NoticesBy::Bell);
+            attachment.wake_word = Some(wake_word);
+            return Ok(NoticesBy::WakeWord);
         }
         // What is written to the peer's own memory it sees there.
         let datagrams = connection.datagrams().filter(|_| attachment.delivery == Delivery::Pull);
         let channel = datagrams.map(|datagrams| datagrams.channel_sender()).transpose()?.flatten();
         let Some(channel) = channel else { return Ok(NoticesBy::Nothing) };
         let sender = serving.senders.of(channel, &attachment.topic)?;
-        let listener = notices.listen(&sender)?;
+        let listener = notices.register(&sender)?;
         let (channel, key) = (sender.identity(), notices.key().bytes());
         let ticket = Ticket::cut(sender.ticket());
         attachment.listener = Some(listener);

@@ -7,7 +7,7 @@ const LEN: u64 = limits::LOG_COPY_LEN_MAX as u64 / 2;
 /// What the thread of a node has for landing regions in one turn: how much it may still copy to them before everything
 /// else has its turn (see [`limits::LOG_COPY_LEN_MAX`]), and what time it is.
 #[derive(Debug)]
-pub(crate) struct CopyRoom {
+pub(crate) struct CopyBudget {
     left: AtomicU64,
     /// When the turn began, ns of the node's clock.
     now_ns: AtomicU64,
@@ -15,7 +15,7 @@ pub(crate) struct CopyRoom {
     is_beat: AtomicBool,
 }
 
-impl CopyRoom {
+impl CopyBudget {
     /// All of it, in a turn in which everything is looked after.
     pub(crate) const fn new() -> Self {
         let (now_ns, is_beat) = (AtomicU64::new(0), AtomicBool::new(true));

@@ -6,7 +6,7 @@ use crate::clock::Clock;
 use crate::fabric::{FabricError, wait};
 use crate::id::Sequence;
 use crate::limits;
-use crate::notice::{Bell, Mailbox, NoticeCounts, NoticeReach, NoticeReceiver, Piece};
+use crate::notice::{Mailbox, NoticeCounts, NoticeReach, NoticeReceiver, Piece, WakeWord};
 
 /// How a subscriber is told that there is something new, at this moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,7 +19,7 @@ pub enum NoticePath {
     /// descriptors. It polls, as if it had not asked.
     Unavailable,
     /// The publisher wakes it, on the same host.
-    Bell,
+    WakeWord,
     /// By datagrams to all who listen.
     Multicast,
     /// By datagrams to this process alone: the multicast does not arrive.
@@ -33,7 +33,7 @@ impl fmt::Display for NoticePath {
         out.pad(match self {
             Self::None => "none",
             Self::Unavailable => "unavailable",
-            Self::Bell => "bell",
+            Self::WakeWord => "wake-word",
             Self::Multicast => "multicast",
             Self::Unicast => "unicast",
             Self::Timer => "timer",
@@ -43,28 +43,28 @@ impl fmt::Display for NoticePath {
 
 /// What tells a subscriber that there is something new.
 #[derive(Debug)]
-pub(crate) enum Listening {
+pub(crate) enum NoticeSource {
     /// Nothing does, though it was asked for.
     Unavailable,
     /// The publisher rings, on this host.
-    Bell(Bell),
+    WakeWord(WakeWord),
     /// The publisher sends notices.
-    Channel(Ear),
+    Channel(NoticeSubscription),
 }
 
-impl Listening {
+impl NoticeSource {
     /// Its part in the notices of a channel, if that is how it is told.
-    pub(super) fn ear(&mut self) -> Option<&mut Ear> {
+    pub(super) fn subscription(&mut self) -> Option<&mut NoticeSubscription> {
         match self {
-            Self::Unavailable | Self::Bell(_) => None,
-            Self::Channel(ear) => Some(ear),
+            Self::Unavailable | Self::WakeWord(_) => None,
+            Self::Channel(notices) => Some(notices),
         }
     }
 }
 
 /// A subscriber's part in the notices of a channel.
 #[derive(Debug)]
-pub(crate) struct Ear {
+pub(crate) struct NoticeSubscription {
     receiver: Arc<NoticeReceiver>,
     mailbox: Arc<Mailbox>,
     /// The sequence of the newest hint that was followed.
@@ -75,7 +75,7 @@ pub(crate) struct Ear {
     piece: Vec<u64>,
 }
 
-impl Ear {
+impl NoticeSubscription {
     /// The part of whoever has this mailbox.
     pub(crate) fn new(receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>) -> Self {
         let piece = Vec::with_capacity(limits::NOTICE_DATAGRAM_LEN_MAX / size_of::<u64>());
@@ -83,7 +83,7 @@ impl Ear {
     }
 
     /// Takes what has come for all who listen in this process. What fails here costs time only: the timer goes on.
-    pub(super) fn hear(&self, now_ns: u64) {
+    pub(super) fn poll(&self, now_ns: u64) {
         if let Err(error) = self.receiver.turn(now_ns) {
             tracing::debug!(target: "fabricast", %error, "notices cannot be received");
         }
@@ -233,10 +233,10 @@ mod tests {
     fn an_ear_that_cannot_wait_looks_by_its_timer() {
         let receiver = Arc::new(NoticeReceiver::new(Box::new(Broken), 7));
         let mailbox = receiver.subscribe(TopicId::new(1), Epoch::FIRST, NoticeKey::new([1; 16]));
-        let (ear, clock) = (Ear::new(receiver, mailbox), VirtualClock::default());
+        let (notices, clock) = (NoticeSubscription::new(receiver, mailbox), VirtualClock::default());
         for (left_ns, expected_ns) in [(u64::MAX, limits::NOTICE_TIMER_NS), (70, 70), (0, 0)] {
             let before_ns = clock.monotonic_ns();
-            ear.wait(&clock, Sequence::NONE, Duration::from_nanos(left_ns));
+            notices.wait(&clock, Sequence::NONE, Duration::from_nanos(left_ns));
             assert_eq!(clock.monotonic_ns() - before_ns, expected_ns);
         }
     }

@@ -4,11 +4,11 @@ use crate::control::{Heard, NoticeChannel, Ticket};
 use crate::fabric::{Connection, DatagramReach, FabricError};
 use crate::limits;
 use crate::notice::{NoticeKey, NoticeReceiver};
-use crate::subscriber::{Ear, Granted};
+use crate::subscriber::{Granted, NoticeSubscription};
 
 /// The channel of notices that a session has joined, shared by all its attachments.
 #[derive(Debug)]
-pub(super) struct Hearing {
+pub(super) struct ChannelMembership {
     channel: u64,
     receiver: Arc<NoticeReceiver>,
     /// The peer was told that the channel is joined.
@@ -17,21 +17,21 @@ pub(super) struct Hearing {
     due_ns: u64,
 }
 
-impl Hearing {
+impl ChannelMembership {
     /// A subscriber's part in a channel of the peer's, which the session joins unless it has.
-    pub(super) fn ear(
+    pub(super) fn subscribe(
         joined: &mut Option<Self>,
         connection: &dyn Connection,
         channel: &NoticeChannel,
         granted: &Granted,
-    ) -> Result<Ear, FabricError> {
-        let hearing = match joined {
-            Some(hearing) if hearing.channel == channel.channel => hearing,
+    ) -> Result<NoticeSubscription, FabricError> {
+        let membership = match joined {
+            Some(membership) if membership.channel == channel.channel => membership,
             other => other.insert(Self::join(connection, channel)?),
         };
-        let receiver = Arc::clone(&hearing.receiver);
+        let receiver = Arc::clone(&membership.receiver);
         let mailbox = receiver.subscribe(granted.topic_id, granted.epoch, NoticeKey::new(channel.key));
-        Ok(Ear::new(receiver, mailbox))
+        Ok(NoticeSubscription::new(receiver, mailbox))
     }
 
     /// Begins to join a channel of the peer's.
@@ -44,7 +44,7 @@ impl Hearing {
 
     /// What to tell the peer now: that the channel was joined, and then, now and again, what is heard. Takes what has come, too:
     /// a subscriber may not look for long.
-    pub(super) fn tell(&mut self, now_ns: u64) -> Option<Heard> {
+    pub(super) fn report(&mut self, now_ns: u64) -> Option<Heard> {
         if let Err(error) = self.receiver.turn(now_ns) {
             tracing::warn!(target: "fabricast", %error, "notices cannot be received; looking goes on by a timer");
         }

@@ -6,7 +6,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// The writes to one landing region, and those batches of them that are under way.
 #[derive(Debug)]
-pub(crate) struct Flight<B> {
+pub(crate) struct LandingWriter<B> {
     remote: Box<dyn RemoteWrite>,
     /// Set by the node when the subscriber is gone, and here when writing fails.
     closed: Arc<AtomicBool>,
@@ -18,7 +18,7 @@ pub(crate) struct Flight<B> {
     pub(super) may_lose: bool,
 }
 
-impl<B> Flight<B> {
+impl<B> LandingWriter<B> {
     /// Nothing under way yet. There is room for so many batches.
     pub(super) fn new(remote: Box<dyn RemoteWrite>, closed: Arc<AtomicBool>, batches_max: usize) -> Self {
         let placement = remote.placement();

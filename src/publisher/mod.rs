@@ -1,4 +1,4 @@
-//! The publisher's public handle, and what the node knows of a topic that is being published.
+//! The publisher's public handle, and the node's part of a published topic.
 
 mod claim;
 mod copy_budget;

@@ -9,50 +9,50 @@ use crate::layout::{LINE, WORD};
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, compiler_fence, fence};
 
-/// Bytes of the memory that a wake word needs.
+/// Bytes of a wake word's memory.
 pub(crate) const WAKE_WORD_LEN: usize = 2 * LINE;
-/// Not 0 while somebody may be asleep.
+/// Not 0 while a subscriber may be asleep.
 const SLEEPERS: usize = 0;
-/// Not 0 if whoever wakes leaves the barrier between its stores and its look at the sleepers to those who go to sleep.
+/// Not 0 if sleepers issue the barrier between the publisher's stores and its load of `SLEEPERS`.
 const DEMANDED: usize = SLEEPERS + WORD;
-/// Goes on with every ring. The operating system compares it with what a sleeper has seen.
+/// Counts the wakes. The kernel compares it with what a sleeper has read.
 const WAKES: usize = LINE;
-/// Sleepers that are woken by whoever wakes.
+/// Sleepers that the publisher wakes.
 const WOKEN_FIRST: u32 = 4;
-/// Sleepers that are woken by each one that wakes.
+/// Sleepers that each woken one wakes.
 const WOKEN_NEXT: u32 = 2;
 
 const _: () = assert!(WAKES + WORD <= WAKE_WORD_LEN);
 
-/// Wakes subscribers of one host that sleep, at a cost to the publisher that does not depend on how many they are: it wakes a
-/// few, and each of these some more of those that slept when it rang.
+/// Wakes sleeping subscribers of one host, at a cost to the publisher that does not depend on their number: it wakes a few, and
+/// each of them wakes more of those that slept before this wake.
 ///
-/// It is memory that all of them write. Who writes nonsense there costs the others a wake-up, so that they look when their time is
-/// over, and the publisher a system call for each publish.
+/// All of them write its memory. Nonsense written there costs subscribers a wake-up, so that they read when their sleep times
+/// out, and the publisher a system call for each publish.
 #[derive(Clone, Debug)]
 pub(crate) struct WakeWord {
     memory: Arc<Region>,
-    /// Those who go to sleep see to it that this process has a barrier (`membarrier(2)`).
+    /// Sleepers issue the barrier for this process (`membarrier(2)`).
     has_barriers: bool,
 }
 
 impl WakeWord {
-    /// The wake word in this memory, which all who use it map for writing. Zeros are a wake word that nobody has rung.
+    /// Opens the wake word in this memory, which every user maps for writing. Zeros are a fresh one.
     ///
     /// # Panics
     ///
-    /// When the memory is shorter than [`WAKE_WORD_LEN`], which is a mistake of the caller.
+    /// When the memory is shorter than [`WAKE_WORD_LEN`].
     pub(crate) fn new(memory: Arc<Region>) -> Self {
-        assert!(memory.len() >= WAKE_WORD_LEN, "memory that is too short for a wake word");
+        assert!(memory.len() >= WAKE_WORD_LEN, "memory too short for a wake word");
         Self { memory, has_barriers: false }
     }
 
-    /// As [`Self::new`], for the one who wakes: it costs least there.
+    /// Opens it for the publisher, which then pays the least for a wake.
     pub(crate) fn of_publisher(memory: Arc<Region>) -> Self {
-        // Who may not ask for that has the barrier at each ring.
+        // Without that permission the publisher issues the barrier at each wake.
         let has_barriers = membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok();
         let wake_word = Self { has_barriers, ..Self::new(memory) };
-        // Release: who sees it knows that the process is registered. Nobody has the memory yet.
+        // Release: a sleeper that reads it knows that the process is registered. The memory is not shared yet.
         wake_word.memory.store_release(DEMANDED, has_barriers.into());
         wake_word
     }
@@ -74,17 +74,17 @@ impl WakeWord {
         }
     }
 
-    /// Sleeps until the wake word is rung, or this time is over; not at all if there is news already. `has_news` must look at what
-    /// the publisher writes before it wakes.
+    /// Sleeps until the next wake or the timeout; not at all if `has_news`. `has_news` must check what the publisher writes
+    /// before it wakes.
     pub(crate) fn sleep(&self, timeout: Duration, has_news: impl FnOnce() -> bool) {
         let wakes = self.memory.half(WAKES);
-        // Acquire: what is looked at below is not older than this.
+        // Acquire: `has_news` below reads nothing older.
         let seen = wakes.load(Ordering::Acquire);
         self.memory.store(SLEEPERS, 1);
-        // SeqCst: pairs with the fence in `ring`.
+        // SeqCst: pairs with the fence in `wake`.
         fence(Ordering::SeqCst);
         if self.memory.load_acquire(DEMANDED) != 0 {
-            // It fails where the process may not call it: then a ring may be missed, and the end of the time wakes this one.
+            // Fails where the process lacks permission: a wake may then be missed, and the timeout ends the sleep.
             let _ = membarrier(MembarrierCommand::GlobalExpedited);
         }
         if has_news() {
@@ -92,12 +92,12 @@ impl WakeWord {
         }
         let deadline_ns = SystemClock.monotonic_ns().saturating_add(saturate(timeout));
         let deadline = futex::Timespec::try_from(Duration::from_nanos(deadline_ns)).ok();
-        // An error is a ring that came first, a signal, or the end of the time: the caller looks again in any case.
+        // An error is an earlier wake, a signal or the timeout: the caller checks again in any case.
         let woken = futex::wait_bitset(wakes, futex::Flags::empty(), seen, deadline.as_ref(), mark(seen));
-        // Relaxed: a number to be compared.
+        // Relaxed: only compared.
         let now = wakes.load(Ordering::Relaxed);
         if woken.is_ok() && now != seen {
-            // Only those who sleep since before that ring, or who sleep again would be woken by one another for ever.
+            // Only those that slept before this wake: otherwise sleepers would wake one another for ever.
             let older = NonZeroU32::new(!mark(now).get()).unwrap_or(NonZeroU32::MAX);
             let _ = futex::wake_bitset(wakes, futex::Flags::empty(), WOKEN_NEXT, older);
         }
@@ -113,14 +113,14 @@ impl WakeWord {
     fn wake_sleepers(&self) {
         self.memory.store(SLEEPERS, 0);
         let wakes = self.memory.half(WAKES);
-        // Release: who sees the ring sees what was published before.
+        // Release: a woken subscriber sees what was published before.
         wakes.fetch_add(1, Ordering::Release);
-        // It fails only where the memory is no memory.
+        // Fails only on an invalid address.
         let _ = futex::wake(wakes, futex::Flags::empty(), WOKEN_FIRST);
     }
 }
 
-/// What sleepers who have seen this many wakes are marked with: those of 32 wakes in a row are told from one another.
+/// The futex bit of sleepers that have read this count. It tells 32 consecutive counts apart.
 fn mark(seen: u32) -> NonZeroU32 {
     NonZeroU32::new(1_u32.rotate_left(seen % u32::BITS)).unwrap_or(NonZeroU32::MIN)
 }
@@ -144,7 +144,7 @@ mod tests {
         WakeWord::of_publisher(Arc::new(Region::allocate(WAKE_WORD_LEN, Protection::PeersWrite).unwrap()))
     }
 
-    /// The same wake word as another process has it.
+    /// The same wake word as another process maps it.
     fn mapped_again(wake_word: &WakeWord) -> WakeWord {
         WakeWord::new(Arc::new(
             Region::import(wake_word.memory.file(), WAKE_WORD_LEN, Access::Write).unwrap(),

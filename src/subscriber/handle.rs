@@ -15,8 +15,8 @@ use crate::repository::{Reader, SubscriberStats};
 /// A subscriber of a topic of one kind: a [`StateSubscriber`](crate::StateSubscriber) or a
 /// [`LogSubscriber`](crate::LogSubscriber).
 ///
-/// A receive copies the value to private memory and checks it there. On the `shm` fabric it takes no lock and calls no operating
-/// system, and it allocates only what decoding the value needs.
+/// A receive copies the value to private memory and checks it there. On the `shm` fabric it takes no lock and makes no system
+/// call, and it allocates only what decoding the value needs.
 ///
 /// It is `Send` but not `Sync`: it may move between threads, and receives on one at a time.
 ///

@@ -1,4 +1,4 @@
-//! What a subscription does with its attachment.
+//! The subscription's side of an attachment.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ impl LinkAttachment {
         self.link.wait_for("answer to a request to attach", take)
     }
 
-    /// Where the publisher's writes to this region are received.
+    /// The source that reads the publisher's writes to this region.
     pub(in crate::node) fn landing(&self, region: Arc<Region>) -> Source {
         match self.link.state.lock().connection.capabilities().placement {
             Placement::Words => Source::Mapped(region),
@@ -31,7 +31,7 @@ impl LinkAttachment {
         }
     }
 
-    /// Asks to be told of what the topic publishes.
+    /// Requests notices of the topic.
     pub(in crate::node) fn listen(&self) -> Result<(), LinkError> {
         let mut state = self.link.state.lock();
         let asked = state.session.listen(self.id);
@@ -40,7 +40,7 @@ impl LinkAttachment {
         Ok(())
     }
 
-    /// What tells of what the topic publishes, on the channel that the publisher named.
+    /// Subscribes to the topic's notices on this channel.
     pub(in crate::node) fn notices(
         &self,
         channel: &NoticeChannel,
@@ -49,12 +49,12 @@ impl LinkAttachment {
         let state = &mut *self.link.state.lock();
         let notices =
             ChannelMembership::subscribe(&mut state.membership, state.connection.as_ref(), channel, granted)?;
-        // The node's thread tells the peer that the channel is joined.
+        // The node's thread reports to the peer that the channel is joined.
         self.link.waker.wake();
         Ok(notices)
     }
 
-    /// Lends a landing region to the publisher.
+    /// Exposes a landing region to the publisher.
     pub(in crate::node) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
         assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
         let landing = Arc::new(landing);
@@ -62,12 +62,12 @@ impl LinkAttachment {
             let mut state = self.link.state.lock();
             match state.connection.prepare(&landing) {
                 Ok(Prepared::Work(work)) => {
-                    // The session goes on meanwhile.
+                    // The session may proceed meanwhile.
                     drop(state);
                     work().map_err(LinkError::Fabric)?;
                     continue;
                 }
-                // The session knows better why.
+                // The session has the better error.
                 Ok(Prepared::Done(_)) | Err(FabricError::Closed) => {}
                 Err(error) => return Err(LinkError::Fabric(error)),
             }

@@ -1,12 +1,12 @@
-//! How errors are printed: with their causes, each once.
+//! Printing errors with their causes, each once.
 
 use std::error::Error;
 use std::fmt;
 
 /// An error and its causes, on one line: `cannot subscribe to shm:q/t: no node listens at shm:q`.
 ///
-/// An error of this library does not repeat its [source](Error::source) in its own sentence, so that a program that prints one by
-/// itself prints it in this. [`fabricast::Error`](crate::Error) prints itself so where `main` returns it.
+/// An error of this library does not include its [source](Error::source) in its own message; wrap it in this to print it alone.
+/// [`fabricast::Error`](crate::Error) prints its causes where `main` returns it.
 ///
 /// ```
 /// use fabricast::{ErrorChain, Node};
@@ -20,7 +20,7 @@ use std::fmt;
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::exhaustive_structs, reason = "it is made of an error and nothing else")]
+#[expect(clippy::exhaustive_structs, reason = "it holds just an error")]
 pub struct ErrorChain<'a>(pub &'a (dyn Error + 'a));
 
 impl fmt::Display for ErrorChain<'_> {
@@ -29,7 +29,7 @@ impl fmt::Display for ErrorChain<'_> {
         out.write_str(&last)?;
         for cause in std::iter::successors(self.0.source(), |cause| (*cause).source()) {
             let sentence = cause.to_string();
-            // An error of the operating system is part of the sentence that says what to do about it.
+            // The message may already contain the operating system's error.
             if !last.contains(&sentence) {
                 write!(out, ": {sentence}")?;
                 last = sentence;

@@ -1,9 +1,9 @@
-//! CRC-32 (IEEE 802.3, reflected, polynomial 0xEDB88320), by the crate crc32fast, which uses the processor's
-//! carry-less multiplication where there is one.
+//! CRC-32 (IEEE 802.3, reflected, polynomial 0xEDB88320), by the crate crc32fast, which uses the processor's carry-less
+//! multiplication where available.
 //!
-//! A CRC finds damage and torn reads. It does not stop somebody who wants to deceive.
+//! A CRC detects damage and torn reads, not deliberate forgery.
 
-/// CRC-32 of bytes that come in pieces.
+/// CRC-32 of bytes added in pieces.
 #[derive(Clone, Debug)]
 pub(crate) struct Crc32(crc32fast::Hasher);
 
@@ -19,13 +19,13 @@ impl Crc32 {
         Self(crc32fast::Hasher::new_with_initial(checksum))
     }
 
-    /// Takes in more bytes.
+    /// Adds more bytes.
     #[inline]
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// Takes in the bytes that another checksum, begun with [`Self::new`], has seen.
+    /// Adds the bytes of another checksum, begun with [`Self::new`].
     pub(crate) fn append(&mut self, later: &Self) {
         self.0.combine(&later.0);
     }
@@ -47,7 +47,7 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// The check value that every catalogue of CRCs gives for this one.
+    /// The published check value of this CRC.
     #[test]
     fn check_value() {
         assert_eq!(crc32(b"123456789"), 0xCBF4_3926);

@@ -14,18 +14,18 @@ const PAUSE_WITHOUT_POLL: Duration = Duration::from_millis(1);
 /// Nanoseconds of a second.
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Where the time comes from. Reads neither block nor allocate.
+/// A source of time. Reads neither block nor allocate.
 pub(crate) trait Clock: Debug + Send + Sync {
-    /// Nanoseconds since some fixed moment; never goes back.
+    /// Nanoseconds since a fixed moment; never decreases.
     fn monotonic_ns(&self) -> u64;
 
     /// Nanoseconds since the Unix epoch; may jump when the host's clock is set.
     fn realtime_ns(&self) -> u64;
 
-    /// Gives the processor away for about this long. A virtual clock moves on instead.
+    /// Yields the processor for about this long. A virtual clock advances instead.
     fn pause(&self, duration: Duration);
 
-    /// As [`Self::pause`], but no longer than until the handle is readable.
+    /// Pauses, but no longer than until the handle is readable.
     fn pause_until(&self, readable: BorrowedFd<'_>, duration: Duration);
 }
 
@@ -44,7 +44,7 @@ impl Clock for SystemClock {
         nanoseconds(ClockId::Realtime)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that gives the processor away")]
+    #[expect(clippy::disallowed_methods, reason = "the only place that sleeps")]
     fn pause(&self, duration: Duration) {
         std::thread::sleep(duration);
     }
@@ -53,14 +53,14 @@ impl Clock for SystemClock {
         let timeout = Timespec::try_from(duration).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
         let mut polled = [PollFd::from_borrowed_fd(readable, PollFlags::IN)];
         match rustix::event::poll(&mut polled, Some(&timeout)) {
-            // Who waits looks again.
+            // The caller checks again.
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => self.pause(duration.min(PAUSE_WITHOUT_POLL)),
         }
     }
 }
 
-/// Read without the detour by [`std::time::SystemTime`], which costs as much again as the clock.
+/// Reads the clock directly: [`std::time::SystemTime`] would double the cost.
 #[inline]
 fn nanoseconds(clock: ClockId) -> u64 {
     let Timespec { tv_sec, tv_nsec } = rustix::time::clock_gettime(clock);

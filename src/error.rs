@@ -9,11 +9,10 @@ use crate::payload::{DecodeError, EncodeError, SchemaError};
 use crate::publisher::{PublishError, PublisherError};
 use crate::subscriber::{ReceiveError, SubscriberError};
 
-/// Any error of this library, for functions that meet several of them, such as `main`.
+/// Any error of this library, for functions that meet several, such as `main`.
 ///
-/// Each operation has an error of its own, which names what can go wrong with it; `?` makes this one of any of them.
-/// Its sentence and its source are those of the error inside. Its `Debug` is an [`ErrorChain`], so that a `main` that returns it ends
-/// with what went wrong and why, on one line.
+/// Each operation has its own error type; `?` converts it to this one. The message and source are those of the error inside.
+/// `Debug` prints an [`ErrorChain`], so that a `main` that returns this error ends with the error and its causes on one line.
 ///
 /// ```
 /// use fabricast::Node;
@@ -48,10 +47,10 @@ pub enum Error {
     /// A value could not be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// There is no report of a topic.
+    /// A topic could not be inspected.
     #[error(transparent)]
     Inspect(#[from] InspectError),
-    /// A text is not the name of a node or a topic.
+    /// A text is not a node or topic name.
     #[error(transparent)]
     Name(#[from] NameError),
     /// A node could not be opened.
@@ -60,16 +59,16 @@ pub enum Error {
     /// A value was not published.
     #[error(transparent)]
     Publish(#[from] PublishError),
-    /// A topic could not be opened for publishing.
+    /// A publisher could not be opened.
     #[error(transparent)]
     Publisher(#[from] PublisherError),
     /// No value was received.
     #[error(transparent)]
     Receive(#[from] ReceiveError),
-    /// There is no schema for a type, or bytes are not a schema.
+    /// A type has no schema, or bytes are not a schema.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// A topic could not be subscribed to.
+    /// A subscriber could not be opened.
     #[error(transparent)]
     Subscriber(#[from] SubscriberError),
 }

@@ -1,24 +1,23 @@
-//! What happens in a node, as typed events. Log lines, counters, the distinct-error list of an inspector and
-//! the assertions of tests are all subscribers of this one list.
+//! The events of a node, typed. Log lines, counters, an inspector's list of errors and test assertions all derive from them.
 
 use std::fmt::Debug;
 
 use crate::id::{Delivery, NodeName, TopicName};
 
-/// Something that happened on the control plane of a node. The data path emits none.
+/// An event on the control plane of a node. The data path emits none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// A subscriber's node said hello: it dialled, or this node dialled it.
+    /// A session with a subscriber's node opened; either side may have dialled.
     SessionOpened {
         /// The peer's node.
         peer: NodeName,
         /// The peer's process.
         process: u32,
     },
-    /// A peer was sent away, or sent something that is no message of this protocol.
+    /// A peer was rejected, or sent a malformed message.
     PeerRejected {
-        /// What was wrong with it.
+        /// What was wrong.
         reason: String,
     },
     /// A subscriber attached to a topic.
@@ -34,53 +33,53 @@ pub enum Event {
     Refused {
         /// The subscriber's node.
         peer: NodeName,
-        /// The topic that was asked for, as it was written.
+        /// The requested topic, as the peer wrote it.
         topic: String,
         /// Why.
         reason: String,
     },
-    /// A subscriber asked for notices and gets none, because this process lacks what that takes: it polls. Each repository counts
-    /// them (`without notices`).
+    /// A subscriber asked for notices, but this process lacks the resources, so that it polls. Each repository counts such
+    /// subscribers (`without notices`).
     NoticesUnavailable {
         /// The subscriber's node.
         peer: NodeName,
         /// The topic.
         topic: TopicName,
-        /// What is lacking.
+        /// The missing resource.
         reason: String,
     },
-    /// A subscriber detached, with what it counted. All counts are 0 for one that pulled over RDMA and had not received the end
-    /// 7.5 seconds after the end of its topic: its node detached for it.
+    /// A subscriber detached, with its final counts. All counts are 0 for a pull subscriber over RDMA that had not received the
+    /// end 7.5 seconds after the end of its topic: its node detached for it.
     Detached {
         /// The subscriber's node.
         peer: NodeName,
         /// The topic.
         topic: TopicName,
-        /// Values it received whole.
+        /// Values received intact.
         received: u64,
-        /// Values that were replaced before it read them.
+        /// Values replaced before it read them.
         conflated: u64,
-        /// Reads that it had to repeat.
+        /// Reads it repeated.
         torn_retries: u64,
-        /// Values it did not accept.
+        /// Values it rejected.
         rejected: u64,
-        /// Records that were overwritten before it read them, and values that it could not read before the end.
+        /// Records overwritten before it read them, and values unreadable before the end.
         lost: u64,
     },
     /// A session ended.
     SessionClosed {
         /// The peer's node.
         peer: NodeName,
-        /// Whether the peer said goodbye; a process that died did not.
+        /// Whether the peer ended the session; a process that died did not.
         orderly: bool,
     },
-    /// The node's thread has panicked and ended: the node serves nothing any more. Publishing fails from then on, and what
-    /// this node subscribes to is gone.
+    /// The node's thread has panicked: the node serves nothing any more. Publishing fails from then on, and this node's
+    /// subscriptions are gone.
     NodeFailed {
-        /// What the panic said.
+        /// The message of the panic.
         reason: String,
     },
-    /// Something failed, and the node goes on.
+    /// Something failed, and the node continues.
     Trouble {
         /// What failed, and how.
         what: String,
@@ -88,13 +87,13 @@ pub enum Event {
 }
 
 /// Receives a node's events, on the node's thread or on a thread that opens a subscriber. Must not block. A panic in it is caught
-/// and logged, and costs the event.
+/// and logged, and the event is lost.
 pub trait EventSink: Debug + Send + Sync {
-    /// Takes one event.
+    /// Receives one event.
     fn event(&self, event: &Event);
 }
 
-/// Writes events as `tracing` records: the target is `fabricast`, the level follows from the event.
+/// Writes events as `tracing` records with the target `fabricast`, each with a level by its kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TracingSink;
 

@@ -1,7 +1,6 @@
-//! Names and numbers that identify things: nodes, topics, incarnations, positions.
+//! Names and numbers of nodes, topics, incarnations and values.
 //!
-//! Every name from outside becomes one of these types at the boundary, so that code further in need not ask
-//! again whether it is well formed.
+//! Names from outside are parsed into these types at the boundary, so that inner code need not validate them again.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -39,7 +38,7 @@ pub struct NodeName(Box<str>);
 #[serde(try_from = "String", into = "String")]
 pub struct TopicName(Box<str>);
 
-/// Why a text is not the name of a node or a topic.
+/// Why a text is not a node or topic name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
@@ -49,7 +48,7 @@ pub enum NameError {
         /// `node` or `topic`.
         what: &'static str,
     },
-    /// The name holds something other than letters, digits, `.`, `_`, `-` (and `/` inside a topic).
+    /// The name has a character other than letters, digits, `.`, `_`, `-` (and `/` inside a topic).
     #[error(
         "{name:?} is not a {what} name: use ASCII letters, digits, '.', '_', '-'{slash}",
         slash = if *what == "topic" { " and, between parts, '/'" } else { "" }
@@ -57,30 +56,30 @@ pub enum NameError {
     Malformed {
         /// `node` or `topic`.
         what: &'static str,
-        /// The text as it was given, cut to the longest allowed name.
+        /// The given text, cut to the longest allowed name.
         name: String,
     },
     /// The name is longer than the limit.
-    #[error("a {what} name may have {max} bytes, this one has {len}")]
+    #[error("a {what} name has at most {max} bytes, this one has {len}")]
     TooLong {
         /// `node` or `topic`.
         what: &'static str,
-        /// Bytes given.
+        /// The given length, bytes.
         len: usize,
-        /// Bytes allowed.
+        /// The maximum, bytes.
         max: usize,
     },
 }
 
 impl NodeName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
 impl TopicName {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -169,21 +168,21 @@ fn malformed(what: &'static str, text: &str) -> NameError {
     NameError::Malformed { what, name: text.chars().take(limits::TOPIC_NAME_LEN_MAX).collect() }
 }
 
-/// The random number of one incarnation of a repository. A publisher that starts again has a new epoch, and
-/// no value of the old one is ever taken for a value of the new one.
+/// The random number of one incarnation of a repository. A restarted publisher has a new epoch, so that no value of an old one
+/// passes for a value of the new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Epoch(NonZeroU64);
 
 impl Epoch {
-    /// The epoch with the number 1, for repositories that nobody else sees.
+    /// Epoch 1, for repositories of a single process.
     pub(crate) const FIRST: Self = Self(NonZeroU64::MIN);
 
-    /// The epoch with this number, or `None` for zero, which no incarnation has.
+    /// Returns the epoch with this number, or `None` for zero, which is invalid.
     pub fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -195,26 +194,26 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// The position of a value in its topic: 1 for the first publish of an epoch, one more for each further one.
-/// 0 means that nothing has been published yet.
+/// The position of a value in its topic: 1 for the first publish of an epoch, and one more for each further one. 0 means that
+/// nothing has been published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Sequence(u64);
 
 impl Sequence {
-    /// Nothing published yet.
+    /// No value: nothing has been published.
     pub const NONE: Self = Self(0);
 
-    /// The sequence with this number.
+    /// Returns the sequence with this number.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The sequence of the publish after this one. At one publish per nanosecond it takes 584 years to wrap.
+    /// Returns the sequence of the next publish. At one publish per nanosecond it wraps after 584 years.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.wrapping_add(1))
@@ -239,24 +238,24 @@ pub struct Meta {
     pub published_ns: u64,
 }
 
-/// The number that stands for a topic's name inside regions: it is bound into every checksum, so that a value
-/// cannot be taken for one of another topic. Derived from the name, the same on every host.
+/// The number of a topic inside regions. Every checksum covers it, so that a value cannot pass for one of another topic. It is
+/// derived from the name, the same on every host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct TopicId(u64);
 
 impl TopicId {
-    /// The identifier of the topic of this name: the 64-bit FNV-1a hash of its bytes (RFC 9923).
+    /// Returns the identifier of this topic name: the 64-bit FNV-1a hash of its bytes (RFC 9923).
     pub fn of(name: &TopicName) -> Self {
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
         Self(name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix))
     }
 
-    /// The identifier with this number, as read from a region.
+    /// Returns the identifier with this number, as read from a region.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -268,7 +267,7 @@ impl fmt::Display for TopicId {
     }
 }
 
-/// What a topic's repository holds.
+/// The kind of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -288,7 +287,7 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What a subscription asks of its topic's kind: two numbers that only the kind understands. Zeros ask for what is the default.
+/// The options of a subscription: two numbers whose meaning depends on the kind. Zeros are the defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct KindOptions(pub(crate) [u64; 2]);
 
@@ -298,14 +297,14 @@ impl From<()> for KindOptions {
     }
 }
 
-/// How values travel to a subscriber.
+/// How values reach a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Delivery {
-    /// The subscriber reads the publisher's repository one-sidedly. Costs the publisher nothing.
+    /// The subscriber reads the publisher's repository one-sidedly. This costs the publisher nothing.
     Pull,
-    /// The publisher writes each value into a landing region that the subscriber lends.
+    /// The publisher writes each value into the subscriber's landing region.
     Push,
 }
 
@@ -343,7 +342,7 @@ mod tests {
         let id = |name: &str| TopicId::of(&name.parse().unwrap());
         assert_eq!(id("AAPL"), id("AAPL"));
         assert_ne!(id("AAPL"), id("IBM"));
-        // The test vector of the hash's authors.
+        // A test vector of the hash's authors.
         assert_eq!(id("foobar").get(), 0x8594_4171_f739_67e8);
     }
 }

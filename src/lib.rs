@@ -1,33 +1,32 @@
 //! Publish/subscribe over one-sided memory access.
 //!
-//! A publisher keeps the newest value of a topic, or the records of a log as far back as its ring reaches, in a memory region;
-//! subscribers copy them out and check the copy (pull), or lend the publisher a region of their own, which it writes
-//! after each publish (push). Neither ever waits for the other. Bytes move through shared memory between processes of
-//! one host, and by RDMA with the feature `verbs`, also between hosts.
+//! A publisher keeps the newest value of a topic, or the records of a log as far back as its ring reaches, in a memory region.
+//! Subscribers copy them out and check the copy (pull), or expose a landing region that the publisher writes after each publish
+//! (push). Neither ever waits for the other. Bytes move through shared memory between processes of one host, and by RDMA, also
+//! between hosts, with the feature `verbs`.
 //!
 //! # From the top down
 //!
-//! - [`Node`] is one process's end: it has a name, publishes topics, subscribes to those of others, and lists what
-//!   there is.
+//! - [`Node`] is one process's end: it has a name, publishes topics, subscribes to topics of other nodes, and lists the topics
+//!   available.
 //! - [`StatePublisher`] publishes the values of a topic; a [`Loan`] lets it write a large one in place.
-//! - [`StateSubscriber`] receives the newest value as a [`Sample`], or as a [`SampleRef`] that is not decoded. It
-//!   counts what it missed ([`SubscriberStats`]).
-//! - [`LogPublisher`] publishes the records of a log, one by one or many with one commit. [`LogSubscriber`] receives each
-//!   record in order, from a [`LogStart`] on, and reports exactly which ones it missed; its [`Samples`] are an iterator.
-//! - Notices let a subscriber that asks for them sleep until there is something new: `notices` of its builder.
-//!   [`NoticePath`] says how it is told at the moment, [`NoticeCounts`] what came.
-//! - A [`Listener`] makes subscribers the other way round: publishers dial them, by
-//!   [`Node::dial_subscriber`].
-//! - [`Payload`] says how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes.
-//!   A [`Schema`] made from the type travels with the topic, so that programs which do not know the type can decode it.
-//! - [`Event`]s tell who came and went. They go to an [`EventSink`], by default to the log.
-//! - Each operation has an error of its own; [`Error`] is any of them, for `main`.
-//! - [`limits`] names the bounds that programs need to know.
+//! - [`StateSubscriber`] receives the newest value as a [`Sample`], or undecoded as a [`SampleRef`]. It counts what it missed
+//!   ([`SubscriberStats`]).
+//! - [`LogPublisher`] publishes the records of a log, one by one or many with one commit. [`LogSubscriber`] receives each record
+//!   in order, from a [`LogStart`] on, and reports exactly which ones it missed. Its [`Samples`] are an iterator.
+//! - Notices let a subscriber sleep until a value is published: enable them with `notices` of its builder. [`NoticePath`] says
+//!   how the subscriber is notified, [`NoticeCounts`] what has arrived.
+//! - A [`Listener`] reverses the connection: publishers dial the subscriber's node with [`Node::dial_subscriber`].
+//! - [`Payload`] defines how a type becomes bytes: any serde type, [`Pod`] for plain old data, [`Raw`] for bytes. A [`Schema`]
+//!   made from the type travels with the topic, so programs that do not know the type can decode it.
+//! - [`Event`]s report sessions, subscribers and failures. They go to an [`EventSink`], by default the log.
+//! - Each operation has its own error type; [`Error`] holds any of them, for `main`.
+//! - [`limits`] lists the bounds that programs need to know.
 //!
-//! Below these, each in a module that does not know the ones above it: control sessions, repositories, byte layouts,
-//! the fabric, regions. `ARCHITECTURE.md` in the repository is their map.
+//! The layers below are control sessions, repositories, byte layouts, the fabric and regions; none of them knows the layers above
+//! it. `ARCHITECTURE.md` in the repository maps them.
 //!
-//! `docs/guides.md` in the repository has short guides: waiting, restarts, threads, payloads and their schema, memory per topic.
+//! `docs/guides.md` in the repository has short guides on waiting, restarts, threads, payloads and schemas, and memory per topic.
 //!
 //! # Example
 //!
@@ -128,12 +127,12 @@ pub use subscriber::{
     Samples, StateSubscriber, Subscribed, Subscriber, SubscriberError, TopicKind,
 };
 
-/// Holds the examples of README.md to the code.
+/// Compiles the examples of README.md.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// Holds the examples of docs/guides.md to the code.
+/// Compiles the examples of docs/guides.md.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/guides.md")]
 struct Guides;

@@ -96,7 +96,7 @@ pub(crate) const NOTICE_TIMER_NS: u64 = 1_000_000;
 /// How often it looks while they do arrive, and tell of nothing, nanoseconds: the last one may have been lost.
 pub(crate) const NOTICE_DOUBT_NS: u64 = 250_000_000;
 /// How long a subscriber that waits on its host sleeps at the most before it looks for the end of the topic, nanoseconds.
-pub(crate) const BELL_SLEEP_NS: u64 = 50_000_000;
+pub(crate) const WAKE_WORD_SLEEP_NS: u64 = 50_000_000;
 /// How often a subscriber tells on its session that it hears the notices, nanoseconds.
 pub(crate) const NOTICE_HEARD_INTERVAL_NS: u64 = 500_000_000;
 /// How long a publisher's node waits for that before it sends notices to a subscriber alone, nanoseconds.

@@ -1,5 +1,5 @@
-//! Counters in described memory: each has a line of its own that says what it is, so that any process that can
-//! read the line, also one-sidedly, also while the owner hangs, can show it without knowing this crate's code.
+//! Self-describing counters in shared memory. Each line names and types its counter, so that any process that can read it can
+//! show it without this crate's code, even one-sidedly, and even while the owner hangs.
 //!
 //! ```text
 //! 00  u64       value: a count, or the number of times an error happened
@@ -25,20 +25,20 @@ const LINE: usize = 64;
 const WORDS: usize = LINE / WORD;
 /// Bytes of a word.
 const WORD: usize = 8;
-/// Where the first and the last time stand in a line.
+/// The offsets of the first and the last time in a line.
 const FIRST: usize = 0x08;
 const LAST: usize = 0x10;
-/// Where the description begins and ends.
+/// The description's first and last byte.
 const NAME: usize = 0x18;
 const UNIT: usize = 0x34;
 const CHECK: usize = 0x38;
 
-/// What a counter counts.
+/// The unit of a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Unit {
-    /// Things.
+    /// A number of things.
     Count,
     /// Bytes.
     Bytes,
@@ -48,9 +48,9 @@ pub enum Unit {
     Time,
     /// A process id.
     Process,
-    /// How often an error happened.
+    /// Occurrences of an error.
     Error,
-    /// Nothing: the name is a text that belongs to the list.
+    /// None: the name is a text of the list.
     Text,
 }
 
@@ -71,7 +71,7 @@ impl Unit {
     }
 }
 
-/// A counter as a reader sees it.
+/// A counter, as read.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[non_exhaustive]
 pub struct Counter {
@@ -87,7 +87,7 @@ pub struct Counter {
     pub last_ns: u64,
 }
 
-/// The writer's end of a list of counters. Updates are single stores.
+/// The writer's end of a list of counters. An update is one store.
 #[derive(Debug)]
 pub(crate) struct Counters {
     region: Arc<Region>,
@@ -103,7 +103,7 @@ pub(crate) struct Handle {
     offset: usize,
 }
 
-/// A counter that somebody other than the owner of the list keeps.
+/// A counter that another owner updates.
 #[derive(Debug)]
 pub(crate) struct Gauge {
     region: Arc<Region>,
@@ -116,14 +116,14 @@ impl Gauge {
         self.region.store(self.handle.offset, value);
     }
 
-    /// What it was set to.
+    /// The value last set.
     pub(crate) fn value(&self) -> u64 {
         self.region.load(self.handle.offset)
     }
 }
 
 impl Counters {
-    /// An empty list in `len` bytes of this region from `offset` on.
+    /// An empty list in `len` bytes of this region at `offset`.
     pub(crate) fn new(region: Arc<Region>, offset: usize, len: usize) -> Self {
         Self { region, offset, lines_max: len / LINE, lines: 0, errors: Vec::new() }
     }
@@ -137,13 +137,13 @@ impl Counters {
         let description = describe(name, unit);
         self.region.store(offset, value);
         self.region.copy_in(offset + NAME + WORD, description.split_at(1).1);
-        // The name's first word makes the line part of the list, so it comes last.
+        // The name's first word adds the line to the list, so it is written last.
         self.region.store_release(offset + NAME, description.first().copied().unwrap_or(0));
         self.lines += 1;
         Some(Handle { offset })
     }
 
-    /// Hands a counter over to somebody else, who alone changes it from then on.
+    /// Hands over a counter, which only the gauge updates from then on.
     pub(crate) fn gauge(&self, handle: Handle) -> Gauge {
         Gauge { region: Arc::clone(&self.region), handle }
     }
@@ -160,8 +160,8 @@ impl Counters {
         self.region.store(counter.offset, self.region.load(counter.offset).wrapping_add(by));
     }
 
-    /// Counts an error under its name, with first and last time. Beyond [`limits::DISTINCT_ERRORS_MAX`] names, or
-    /// when the list is full, new names are not kept.
+    /// Counts an error by name, with its first and last time. Ignores new names beyond [`limits::DISTINCT_ERRORS_MAX`], or when
+    /// the list is full.
     pub(crate) fn error(&mut self, name: &'static str, now_ns: u64) {
         let known = self.errors.iter().find(|(other, _)| *other == name).map(|(_, handle)| *handle);
         let handle = match known {
@@ -179,7 +179,7 @@ impl Counters {
     }
 }
 
-/// Reads the list in `len` bytes of this region from `offset` on. Damaged lines are left out.
+/// Reads the list in `len` bytes of this region at `offset`. Skips damaged lines.
 pub(crate) fn read(region: &Region, offset: usize, len: usize) -> Vec<Counter> {
     (0..len / LINE)
         .map(|index| {

@@ -8,7 +8,7 @@ use rustix::rand::GetRandomFlags;
 pub(crate) fn number() -> Result<u64, io::Error> {
     loop {
         let mut bytes = [0; 8];
-        // Up to 256 bytes come whole or not at all, see getrandom(2).
+        // Up to 256 bytes are returned whole or not at all, see getrandom(2).
         rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
         let number = u64::from_le_bytes(bytes);
         if number != 0 {

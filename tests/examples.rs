@@ -171,7 +171,7 @@ fn a_stopped_publisher_is_still_read() {
     let mut publisher = example("publish", &dir).arg("600").spawn().unwrap();
     wait_for_line(&mut publisher, "publishing");
     let node = Node::builder().runtime_dir(dir.path()).open().unwrap();
-    let attach = |patience| node.state_subscriber::<Raw>("shm:station/reading").timeout(patience).open();
+    let attach = |timeout| node.state_subscriber::<Raw>("shm:station/reading").timeout(timeout).open();
     let mut subscriber = attach(PATIENCE).unwrap();
     let first = subscriber.receive_timeout(PATIENCE).unwrap().expect("a reading");
     let mut unread = attach(PATIENCE).unwrap();

@@ -47,7 +47,7 @@ fn role() {
     let node = Node::builder().runtime_dir(&role.dir).open().expect("a node");
     let builder = node.state_subscriber::<Raw>("shm:p/t").notices().timeout(PATIENCE);
     let mut subscriber = builder.open().expect("a subscription");
-    assert_eq!(subscriber.notice_path(), NoticePath::Bell);
+    assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
     role.say("ready");
     loop {
         match subscriber.receive_timeout(Duration::from_secs(600)) {
@@ -272,7 +272,7 @@ fn a_promise_that_is_not_kept_is_nothing_to_receive() {
         let bell = raw::memory_file(4096, SEALS);
         peer.send_with(&notices(BELL).message(raw::NOTICES), &[bell.as_fd()]);
     });
-    assert_eq!(subscriber.notice_path(), NoticePath::Bell);
+    assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
     assert_eq!(rustix::io::pwrite(&landing, &[0; 64], HOT_OFFSET), Ok(64));
     let mut last = vec![0; usize::try_from(SLOT_STRIDE).expect("it is small")];
     let slot = |sequence: u64| 0x900 + sequence % u64::from(SLOT_COUNT) * SLOT_STRIDE;

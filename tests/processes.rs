@@ -67,9 +67,8 @@ fn play_publisher(role: &Role) {
             }
             "end" => return,
             command => {
-                let patience =
-                    Duration::from_millis(command.parse().expect("a command, or how long to dial"));
-                let dialled = node.dial_subscriber("t", "shm:desk", patience);
+                let timeout = Duration::from_millis(command.parse().expect("a command, or how long to dial"));
+                let dialled = node.dial_subscriber("t", "shm:desk", timeout);
                 role.say(
                     dialled
                         .err()

@@ -403,7 +403,7 @@ fn a_subscriber_knows_that_a_publisher_out_of_descriptors_has_no_notices_for_it(
     let report = TopicReport::of(&mut subscriber).expect("a report");
     let counter = report.counters.iter().find(|counter| counter.name == "without notices");
     assert_eq!(counter.map(|counter| counter.value), Some(1));
-    assert_eq!(open().open().expect("a subscription").notice_path(), NoticePath::Bell);
+    assert_eq!(open().open().expect("a subscription").notice_path(), NoticePath::WakeWord);
 }
 
 /// As many as a node must take at once; where net.core.somaxconn is 128 (kernels before 5.4), more than the backlog holds.

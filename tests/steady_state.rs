@@ -316,7 +316,7 @@ impl Place<'_> {
         let builder = subscribing.log_subscriber::<Raw>("shm:p/t").delivery(delivery);
         let builder = if is_told { builder.notices() } else { builder };
         let mut subscriber = builder.open().expect("a subscription");
-        assert_eq!(subscriber.notice_path() == NoticePath::Bell, is_told);
+        assert_eq!(subscriber.notice_path() == NoticePath::WakeWord, is_told);
         let mut pattern = Pattern::new(len);
         let mut number = 0;
         // Says whether nothing had to be waited for.
@@ -372,7 +372,7 @@ impl Place<'_> {
         let builder = subscribing.state_subscriber::<T>("shm:p/t").delivery(self.delivery);
         let builder = if self.is_told { builder.notices() } else { builder };
         let mut subscriber = builder.open().expect("a subscription");
-        assert_eq!(subscriber.notice_path() == NoticePath::Bell, self.is_told);
+        assert_eq!(subscriber.notice_path() == NoticePath::WakeWord, self.is_told);
         let mut number = 0;
         let mut round = || {
             number += 1;

@@ -445,7 +445,7 @@ fn cost_nothing(publisher: &Peer, subscribers: &mut [StateSubscriber<Raw>]) -> R
     }
     println!("idle: {idle:?}; {reads} READs: {polled:?}");
     assert!(reads > 1000, "{reads} READs");
-    // Its thread shows ten times a second that it lives, and asks after peers, of those that do nothing more often. An
+    // Its thread runs every 100 ms for heartbeats, and probes peers, those that do nothing more often. An
     // emulated machine takes now more, now less for that: what is exact is how often it runs at all.
     let is_as_idle =
         polled.turns <= idle.turns * 11 / 10 + 10 && polled.cpu_ns <= idle.cpu_ns * 3 / 2 + 10_000_000;
@@ -548,8 +548,8 @@ fn sleeps(process: u32) -> u64 {
     count.expect("the kernel counts them").trim().parse().expect("a number")
 }
 
-/// What they exchange to learn whether the other end lives is not the node's business: its thread shows ten times a second that it
-/// lives, and sleeps otherwise.
+/// What they exchange to learn whether the other end lives is not the node's business: its thread runs every 100 ms for
+/// heartbeats, and sleeps otherwise.
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn two_hundred_idle_sessions_do_not_wake_the_thread_of_the_publishers_node() {

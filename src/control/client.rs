@@ -78,7 +78,7 @@ pub(crate) enum ClientEvent {
         /// Why, in the peer's words; may be empty.
         text: String,
     },
-    /// How the publisher tells of what the topic publishes. With a bell, its memory came with this message.
+    /// How the publisher tells of what the topic publishes. With a wake word, its memory came with this message.
     Notices {
         /// Of which attachment.
         attachment: AttachmentId,
@@ -493,7 +493,7 @@ impl ClientSession {
                 // Refused, or dropped, for another reason.
                 None => found,
             },
-            Message::Notices(notices) if notices.by == NoticesBy::Bell => limits::MESSAGE_REGIONS_MAX,
+            Message::Notices(notices) if notices.by == NoticesBy::WakeWord => limits::MESSAGE_REGIONS_MAX,
             _ => 0,
         };
         if found == expected {

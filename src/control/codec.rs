@@ -23,14 +23,14 @@ pub(crate) struct Outgoing {
     pub(crate) bytes: Vec<u8>,
     /// The attachment whose region goes with it, if one does.
     pub(crate) region_of: Option<AttachmentId>,
-    /// Whether that is the memory of its bell.
-    pub(crate) is_bell: bool,
+    /// Whether that is the memory of its wake word.
+    pub(crate) is_wake_word: bool,
 }
 
 impl Outgoing {
     /// This message, without a region.
     pub(crate) fn of(message: &Message) -> Self {
-        Self { bytes: encode(message), region_of: None, is_bell: false }
+        Self { bytes: encode(message), region_of: None, is_wake_word: false }
     }
 }
 
@@ -277,7 +277,9 @@ mod tests {
     /// The other ways to be told, which have no fields.
     #[test]
     fn golden_bytes_of_notices_without_a_channel() {
-        for (by, hex) in [(NoticesBy::Nothing, "00000009 00000000"), (NoticesBy::Bell, "00000009 00000001")] {
+        for (by, hex) in
+            [(NoticesBy::Nothing, "00000009 00000000"), (NoticesBy::WakeWord, "00000009 00000001")]
+        {
             let message = Message::Notices(Notices { attachment: AttachmentId::new(9), by });
             let bytes = framed(MessageKind::Notices, &body(hex));
             assert_eq!((encode(&message), decode(&bytes)), (bytes, Ok(message)));

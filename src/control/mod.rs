@@ -17,7 +17,7 @@
 //!   Lend + 1 region --------------------->                          push only
 //!         <------------------------------- Lent                     or Refused; may lend another region
 //!   Listen ------------------------------>                          who wants notices
-//!         <------------------------------- Notices                  + 1 region for a bell
+//!         <------------------------------- Notices                  + 1 region for a wake word
 //!   Heard ------------------------------->                          with a channel: now and then
 //!         <------------------------------- TopicEnded               the publisher of the topic was dropped
 //!   Detach ------------------------------>                          with final counts; also after TopicEnded

@@ -13,7 +13,7 @@ pub(crate) struct Listen {
     pub(crate) attachment: AttachmentId,
 }
 
-/// Answers that. With a bell, its memory comes with the message.
+/// Answers that. With a wake word, its memory comes with the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Notices {
     /// Of which attachment.
@@ -27,8 +27,8 @@ pub(crate) struct Notices {
 pub(crate) enum NoticesBy {
     /// Not at all: it looks when it likes.
     Nothing,
-    /// By a bell in shared memory.
-    Bell,
+    /// By a wake word in shared memory.
+    WakeWord,
     /// By datagrams.
     Channel(NoticeChannel),
 }

@@ -268,14 +268,14 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Answers `Listen`. With a bell, its memory is to be sent with it. Nothing is said to a peer that has detached meanwhile.
+    /// Answers `Listen`. With a wake word, its memory is to be sent with it. Nothing is said to a peer that has detached meanwhile.
     pub(crate) fn notices(&mut self, attachment: AttachmentId, by: NoticesBy) -> Result<(), ControlError> {
         self.ready()?;
         self.step_mut(attachment)?;
-        let region_of = (by == NoticesBy::Bell).then_some(attachment);
-        let is_bell = region_of.is_some();
+        let region_of = (by == NoticesBy::WakeWord).then_some(attachment);
+        let is_wake_word = region_of.is_some();
         let outgoing = Outgoing::of(&Message::Notices(Notices { attachment, by }));
-        self.actions.push_back(ServerAction::Send(Outgoing { region_of, is_bell, ..outgoing }));
+        self.actions.push_back(ServerAction::Send(Outgoing { region_of, is_wake_word, ..outgoing }));
         Ok(())
     }
 

@@ -121,7 +121,7 @@ impl Pair {
             ServerAction::Lend { attachment } => self.server.lent(attachment).unwrap(),
             ServerAction::Detach { attachment, .. } => self.server.detached(attachment, 77).unwrap(),
             ServerAction::Listen { attachment } => {
-                self.server.notices(attachment, NoticesBy::Bell).unwrap();
+                self.server.notices(attachment, NoticesBy::WakeWord).unwrap();
             }
             ServerAction::PeerIdentified(_)
             | ServerAction::Invited(_)

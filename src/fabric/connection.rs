@@ -19,7 +19,7 @@ use crate::memory::Region;
 /// everything it holds, in the right order, and tells the peer as far as the medium can.
 pub(crate) trait Fabric: Debug + Send + Sync {
     /// Listens under this node's name. The name is free again when the listener is dropped, or its process dies.
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError>;
+    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError>;
 
     /// Does what could not be done before for want of a thread. Called in every turn of a node.
     fn tend(&self) {}
@@ -41,7 +41,7 @@ pub(crate) trait Fabric: Debug + Send + Sync {
 }
 
 /// Accepts the connections that peers dial.
-pub(crate) trait Listener: Debug + Send {
+pub(crate) trait Acceptor: Debug + Send {
     /// The next connection, if one is waiting.
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError>;
 

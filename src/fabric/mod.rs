@@ -38,7 +38,7 @@ pub(crate) use bounds::{check_bounds, check_writes};
 pub(crate) use channel::Datagram;
 pub(crate) use channel::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Sent, UnicastSender};
 pub(crate) use connection::{
-    Capabilities, Connection, Fabric, Intent, Listener, NodeEntry, Prepared, Received,
+    Acceptor, Capabilities, Connection, Fabric, Intent, NodeEntry, Prepared, Received,
 };
 pub use error::FabricError;
 pub(crate) use one_sided::{

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 
-use super::{Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, Registration};
+use super::{Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeEntry, Registration};
 use crate::id::NodeName;
 use crate::memory::Region;
 
@@ -30,7 +30,7 @@ impl SeveralFabrics {
 }
 
 impl Fabric for SeveralFabrics {
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
         let members = self.members.iter().filter(|member| member.listens);
         let listeners = members.map(|member| member.fabric.listen(node)).collect::<Result<Vec<_>, _>>()?;
         Ok(Box::new(SeveralListeners::new(listeners)?))
@@ -78,7 +78,7 @@ impl Fabric for SeveralFabrics {
 /// Several listeners as one.
 #[derive(Debug)]
 struct SeveralListeners {
-    listeners: Vec<Box<dyn Listener>>,
+    listeners: Vec<Box<dyn Acceptor>>,
     /// The one that is asked first, so that a busy one does not starve the others.
     first: usize,
     /// Readable when one of them is. `None` when one of them cannot be waited for.
@@ -86,14 +86,14 @@ struct SeveralListeners {
 }
 
 impl SeveralListeners {
-    fn new(listeners: Vec<Box<dyn Listener>>) -> Result<Self, FabricError> {
+    fn new(listeners: Vec<Box<dyn Acceptor>>) -> Result<Self, FabricError> {
         let handles: Option<Vec<_>> = listeners.iter().map(|listener| listener.wait_handle()).collect();
         let readable = handles.map(|handles| together(&handles)).transpose()?;
         Ok(Self { listeners, first: 0, readable })
     }
 }
 
-impl Listener for SeveralListeners {
+impl Acceptor for SeveralListeners {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         let mut failed = None;
         for _ in 0..self.listeners.len() {
@@ -193,7 +193,7 @@ mod tests {
     #[derive(Debug)]
     struct Exhausted;
 
-    impl Listener for Exhausted {
+    impl Acceptor for Exhausted {
         fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
             Err(FabricError::Closed)
         }

@@ -1,4 +1,4 @@
-//! The bounds against the pages that state them.
+//! The limits against the pages that state them.
 
 use crate::limits;
 
@@ -6,12 +6,12 @@ const LAYOUTS: &str = include_str!("../../docs/layouts.md");
 const PROTOCOL: &str = include_str!("../../docs/protocol.md");
 const RDMA: &str = include_str!("../../docs/rdma.md");
 
-/// The page with single spaces for its line breaks: it may be wrapped anywhere.
+/// The page with single spaces for line breaks, so that it may wrap anywhere.
 fn unwrapped(page: &str) -> String {
     page.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// What the page says about this, in the one row of a table that begins so.
+/// The cell of the only table row that begins so.
 fn cell<'a>(page: &'a str, about: &str) -> &'a str {
     let rows: Vec<&str> =
         page.lines().filter_map(|line| line.strip_prefix("| ")?.strip_prefix(about)).collect();

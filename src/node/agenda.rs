@@ -4,19 +4,19 @@ use std::time::Duration;
 
 use crate::fabric::{FabricError, Interest, Poller, WakeQueue};
 
-/// What the thread of a node has to look at, by key: what is ready, what somebody woke it for, and what is due.
+/// What the thread of a node processes next, by key: what is ready, what was woken, and what is due.
 #[derive(Debug)]
 pub(super) struct Agenda {
     poller: Poller,
     ready: BTreeSet<u64>,
-    /// What cannot be waited for: that of a simulation. It is looked at in every turn.
+    /// Keys that cannot be waited for, those of a simulation. Every turn processes them.
     unwatched: BTreeSet<u64>,
     due: BTreeMap<u64, u64>,
     by_time: BTreeSet<(u64, u64)>,
 }
 
 impl Agenda {
-    /// Nothing yet but what this queue brings, which has a key that nothing else has.
+    /// Watches only this queue, which has a key of its own.
     pub(super) fn new(queue: &WakeQueue, key: u64) -> Result<Self, FabricError> {
         let mut poller = Poller::new()?;
         poller.watch(key, queue.wait_handle(), Some(Interest::Read))?;
@@ -24,12 +24,12 @@ impl Agenda {
         Ok(Self { poller, ready, unwatched, due: BTreeMap::new(), by_time: BTreeSet::new() })
     }
 
-    /// Looks at this in the next turn, which comes at once.
+    /// Processes this key in the next turn, which comes at once.
     pub(super) fn mark(&mut self, key: u64) {
         self.ready.insert(key);
     }
 
-    /// Looks at this then, even if nothing happens before.
+    /// Processes this key then, even if nothing happens before.
     pub(super) fn set_due(&mut self, key: u64, due_ns: Option<u64>) {
         let before_ns = match due_ns {
             Some(due_ns) => self.due.insert(key, due_ns),
@@ -41,7 +41,7 @@ impl Agenda {
         }
     }
 
-    /// Looks at this when that happens to its handle. Without a handle, in every turn.
+    /// Processes this key when its handle is ready; without a handle, in every turn.
     pub(super) fn watch(
         &mut self,
         key: u64,
@@ -58,7 +58,7 @@ impl Agenda {
         Ok(())
     }
 
-    /// Forgets this, before its handle is closed.
+    /// Drops this key, before its handle is closed.
     pub(super) fn forget(&mut self, key: u64, handle: Option<BorrowedFd<'_>>) {
         self.set_due(key, None);
         if let Err(error) = self.watch(key, handle, None) {
@@ -66,7 +66,7 @@ impl Agenda {
         }
     }
 
-    /// What is to be looked at now.
+    /// The keys to process now.
     pub(super) fn take(&mut self, queue: &WakeQueue, now_ns: u64) -> BTreeSet<u64> {
         queue.take(&mut self.ready);
         while let Some((due_ns, key)) = self.by_time.first().copied().filter(|(due_ns, _)| *due_ns <= now_ns)
@@ -79,22 +79,22 @@ impl Agenda {
         std::mem::take(&mut self.ready)
     }
 
-    /// Whether something is to be looked at at once.
+    /// Whether a key is to be processed at once.
     pub(super) fn is_pressing(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// When something is to be looked at even if nothing happens.
+    /// When the next key is due even if nothing happens.
     pub(super) fn due_ns(&self) -> Option<u64> {
         self.by_time.first().map(|(due_ns, _)| *due_ns)
     }
 
-    /// Whether nothing that can be waited for tells of its peers.
+    /// Whether no handle reports what its peers do.
     pub(super) fn is_blind(&self) -> bool {
         !self.unwatched.is_empty()
     }
 
-    /// Waits until something happens, or the time is over.
+    /// Waits until something happens, or the timeout expires.
     pub(super) fn wait(&mut self, timeout: Duration) -> Result<(), FabricError> {
         self.poller.wait(timeout, &mut self.ready)
     }

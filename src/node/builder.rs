@@ -14,7 +14,7 @@ use crate::fabric::shm::directory::RuntimeDirectory;
 #[cfg(feature = "verbs")]
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
 use crate::fabric::{
-    Address, AddressError, Fabric, FabricError, Group, Listener, RdmaConnect, SeveralFabrics,
+    Acceptor, Address, AddressError, Fabric, FabricError, Group, RdmaConnect, SeveralFabrics,
 };
 use crate::id::{NameError, NodeName};
 
@@ -34,24 +34,24 @@ pub struct NodeBuilder {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NodeError {
-    /// The fabric refused: the name is taken, the runtime directory unusable.
+    /// The fabric refused: for example the name is in use, or the runtime directory is unusable.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The name is malformed.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// The node is to listen at an address, and has no name.
-    #[error("a node without a name does not listen: give it one with NodeBuilder::name to serve {address}")]
+    /// The node has an address to listen at but no name.
+    #[error("a node without a name cannot listen at {address}: name it with NodeBuilder::name")]
     Unnamed {
         /// The address.
         address: Address,
     },
-    /// The operating system gave no thread or no random number.
+    /// The operating system provided no thread or no random number.
     #[error("cannot {what}")]
     System {
-        /// What was tried.
+        /// The operation.
         what: &'static str,
-        /// The operating system's answer.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
@@ -69,29 +69,29 @@ impl NodeBuilder {
         }
     }
 
-    /// Gives the node a name, under which others find it. One process of a user and host may have it at a time.
+    /// Names the node, so that other nodes find it. Only one process of a user and host may have a name at a time.
     ///
     /// # Errors
     ///
-    /// [`NameError`] when it is not one that a node can have.
+    /// [`NameError`] when `name` is not a valid node name.
     pub fn name(self, name: &str) -> Result<Self, NameError> {
         Ok(Self { name: Some(name.parse()?), ..self })
     }
 
-    /// Where the nodes of this user find each other. By default `FABRICAST_RUNTIME_DIR` of the environment, or
-    /// `fabricast` in `XDG_RUNTIME_DIR`, or `/tmp/fabricast-UID`. A node with a name makes it when it is missing. It must belong
-    /// to this user, and no one else may write to it.
+    /// Sets the directory in which the nodes of this user find each other. The default is the environment's
+    /// `FABRICAST_RUNTIME_DIR`, else `fabricast` in `XDG_RUNTIME_DIR`, else `/tmp/fabricast-UID`. A node with a name creates it
+    /// if it is missing. It must belong to this user and be writable only by this user.
     pub fn runtime_dir(self, path: impl Into<PathBuf>) -> Self {
         Self { runtime_dir: Some(path.into()), ..self }
     }
 
-    /// Serves the node's topics over RDMA verbs too, from the same memory: listens at `rdma://HOST[:PORT]`, where HOST is
-    /// an address of this host, or `0.0.0.0` for all of them, and port 0 chooses a free one
-    /// ([`Node::addresses`] tells which). The node needs a name, too. Needs the cargo feature `verbs`.
+    /// Serves the node's topics over RDMA verbs as well, from the same memory: listens at `rdma://HOST[:PORT]`. HOST is an
+    /// address of this host, or `0.0.0.0` for all of them; port 0 chooses a free port, which [`Node::addresses`] reports. The
+    /// node needs a name. Requires the cargo feature `verbs`.
     ///
     /// # Errors
     ///
-    /// [`AddressError`] when it is not such an address.
+    /// [`AddressError`] when `address` has another form.
     pub fn rdma(self, address: &str) -> Result<Self, AddressError> {
         let rdma: Address = address.parse()?;
         match rdma.scheme() {
@@ -100,38 +100,37 @@ impl NodeBuilder {
         }
     }
 
-    /// How this node connects when it dials an `rdma://` address; by default [`RdmaConnect::Manager`].
+    /// Sets how this node connects to an `rdma://` address; by default [`RdmaConnect::Manager`].
     pub fn rdma_connect(self, rdma_connect: RdmaConnect) -> Self {
         Self { rdma_connect, ..self }
     }
 
-    /// The multicast group that the notices of this node's topics go to over RDMA. By default one by chance of
-    /// `239.255.1.0` to `239.255.254.255` for each network that it is dialled over; a fixed one is for networks whose switches
-    /// or firewalls are told which groups there are. Nodes may share a group: each receives the datagrams of the others too, and
-    /// passes them over. Subscribers are told the group by the publisher's node. Without the cargo feature `verbs` nothing is
-    /// sent by multicast, and this has no effect.
+    /// Sets the multicast group of this node's notices over RDMA. By default the node chooses a random group from `239.255.1.0`
+    /// to `239.255.254.255` for each network on which it is dialled. Set it where switches or firewalls admit known groups only.
+    /// Nodes may share a group; each ignores the datagrams of the others. The publisher's node announces the group to its
+    /// subscribers. Without the cargo feature `verbs` this has no effect.
     ///
     /// # Errors
     ///
-    /// [`AddressError::Group`] when it is not a group that anybody may send to.
+    /// [`AddressError::Group`] when `group` is not an open multicast group.
     pub fn notice_group(self, group: Ipv4Addr) -> Result<Self, AddressError> {
         Ok(Self { notice_group: Some(Group::new(group)?), ..self })
     }
 
-    /// Where the node's events go. By default they become `tracing` records of the target `fabricast`.
+    /// Sets the sink of the node's events. By default they become `tracing` records with the target `fabricast`.
     pub fn events(self, events: Arc<dyn EventSink>) -> Self {
         Self { events, ..self }
     }
 
-    /// Opens the node: takes its name, listens, and starts its thread. Allocates.
+    /// Opens the node: claims its name, listens, and starts its thread. Allocates.
     ///
-    /// Blocks for up to 40 ms when the lock on its name is held: somebody who lists nodes holds it for an instant, a
-    /// node of that name for as long as it lives.
+    /// Blocks for up to 40 ms while another process holds the lock on the name: a process that lists nodes holds it for an
+    /// instant, a node of that name for its lifetime.
     ///
     /// # Errors
     ///
-    /// [`NodeError`] when the name is taken, the runtime directory cannot be used, no thread can be had, or a node without
-    /// a name is to listen at an `rdma://` address.
+    /// [`NodeError`] when the name is in use, the runtime directory cannot be used, no thread can be started, or a node without a
+    /// name has an `rdma://` address to listen at.
     pub fn open(self) -> Result<Node, NodeError> {
         if let (None, Some(address)) = (&self.name, &self.rdma) {
             return Err(NodeError::Unnamed { address: address.clone() });
@@ -164,7 +163,7 @@ fn verbs(
     Ok(Some(Arc::new(VerbsFabric::new(VerbsConfig { listen, connect, notice_group })?)))
 }
 
-/// Nothing: this program was built without it.
+/// Fails if there is an address to listen at: this program was built without verbs.
 #[cfg(not(feature = "verbs"))]
 fn verbs(
     listen: Option<Address>,
@@ -174,14 +173,14 @@ fn verbs(
     listen.map_or(Ok(None), |address| Err(FabricError::WithoutVerbs { address }))
 }
 
-/// A node over any fabric and clock, and the driver that somebody has to run.
+/// Builds a node over any fabric and clock, with a driver that the caller runs.
 pub(super) fn assemble(
     name: Option<NodeName>,
     fabric: Arc<dyn Fabric>,
     clock: Arc<dyn Clock>,
     events: Arc<dyn EventSink>,
 ) -> Result<(Shared, Driver), NodeError> {
-    let listener: Option<Box<dyn Listener>> = match &name {
+    let listener: Option<Box<dyn Acceptor>> = match &name {
         Some(name) => Some(fabric.listen(name)?),
         None => None,
     };

@@ -20,21 +20,21 @@ pub(crate) struct NodeCore {
     clock: Arc<dyn Clock>,
     events: Arc<dyn EventSink>,
     identity: Identity,
-    /// Where others find this node.
+    /// Where other nodes find this one.
     addresses: Vec<Address>,
     queue: Arc<WakeQueue>,
-    /// The next number for something that its thread looks after.
+    /// The next key for an object of its thread.
     key_next: AtomicU64,
     topics: Topics,
-    /// Does for its thread what may take long.
+    /// Runs long work for its thread.
     worker: Worker,
-    /// Why its thread has ended before its time.
+    /// Why its thread has ended early.
     failure: OnceLock<String>,
 }
 
-/// The key of the queue by which the thread of a node is woken.
+/// The key of the queue that wakes the thread of a node.
 pub(super) const QUEUE_KEY: u64 = 0;
-/// The key of what accepts the connections of peers.
+/// The key of the acceptor of connections.
 pub(super) const LISTENER_KEY: u64 = 1;
 
 impl NodeCore {
@@ -60,25 +60,24 @@ impl NodeCore {
         })
     }
 
-    /// What moves this node's bytes.
+    /// The fabric of this node.
     pub(crate) fn fabric(&self) -> &dyn Fabric {
         self.fabric.as_ref()
     }
 
-    /// Dials the node at this address, and waits for up to `patience_ns` until it takes more connections. The connection, and how
-    /// much of the time is left.
+    /// Dials the node at this address, and waits up to `timeout_ns` until it accepts. Returns the connection and the time left.
     pub(super) fn dial(
         &self,
         address: &Address,
-        patience_ns: u64,
+        timeout_ns: u64,
     ) -> Result<(Box<dyn Connection>, u64), FabricError> {
         let began_ns = self.clock.monotonic_ns();
-        let connection = self.fabric.dial(address, Intent::Read, Duration::from_nanos(patience_ns))?;
+        let connection = self.fabric.dial(address, Intent::Read, Duration::from_nanos(timeout_ns))?;
         let elapsed_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
-        Ok((connection, patience_ns.saturating_sub(elapsed_ns)))
+        Ok((connection, timeout_ns.saturating_sub(elapsed_ns)))
     }
 
-    /// Where its time comes from.
+    /// The clock of this node.
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock
     }
@@ -88,28 +87,28 @@ impl NodeCore {
         &self.identity
     }
 
-    /// Where others find it.
+    /// Where other nodes find it.
     pub(super) fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// What wakes its thread.
+    /// The queue that wakes its thread.
     pub(super) fn queue(&self) -> &Arc<WakeQueue> {
         &self.queue
     }
 
-    /// A number that stands for something that its thread looks after, larger than all before it.
+    /// A new key for an object of its thread, larger than all before it.
     pub(super) fn next_key(&self) -> u64 {
-        // Relaxed: the numbers only have to differ, and those of one name are drawn one after another.
+        // Relaxed: the numbers only have to differ, and each thread draws its own in order.
         self.key_next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// What wakes its thread for something that is begun.
+    /// A waker of its thread with a new key.
     pub(super) fn keyed_waker(&self) -> KeyedWaker {
         self.queue.keyed(self.next_key())
     }
 
-    /// What does for its thread what may take long.
+    /// Runs long work for its thread.
     pub(super) fn worker(&self) -> &Worker {
         &self.worker
     }
@@ -119,7 +118,7 @@ impl NodeCore {
         &self.topics
     }
 
-    /// Tells what happened. A sink that panics costs its event.
+    /// Reports an event. If the sink panics, the event is lost.
     pub(super) fn tell(&self, event: &Event) {
         let told = catch_unwind(AssertUnwindSafe(|| self.events.event(event)));
         if let Err(panic) = told {
@@ -128,14 +127,14 @@ impl NodeCore {
         }
     }
 
-    /// Records that its thread has panicked, and notifies its publishers. What it gave as the reason.
+    /// Records that its thread has panicked, and notifies its publishers. Returns the reason.
     pub(super) fn fail(&self, panic: &(dyn Any + Send)) -> &str {
         let reason = self.failure.get_or_init(|| panic_message(panic).to_owned());
         self.topics.orphan();
         reason
     }
 
-    /// An error once its thread has panicked.
+    /// Fails once its thread has panicked.
     pub(super) fn check_runs(&self) -> Result<(), ControlError> {
         self.failure.get().map_or(Ok(()), |reason| Err(ControlError::Broken { why: thread_failed(reason) }))
     }
@@ -145,7 +144,7 @@ impl NodeCore {
         Ok(NonZeroU64::new(crate::random::number()?).unwrap_or(NonZeroU64::MIN))
     }
 
-    /// Takes a topic's name.
+    /// Reserves a topic's name.
     pub(super) fn reserve(&self, name: &TopicName) -> Result<Reserved<'_>, PublisherError> {
         self.check_runs().map_err(|_| PublisherError::NodeFailed)?;
         self.topics.reserve(name, self.keyed_waker())
@@ -157,10 +156,10 @@ impl NodeCore {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it gave no reason")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no reason given")
 }
 
 fn thread_failed(reason: &str) -> String {

@@ -10,12 +10,12 @@ use crate::clock::saturate;
 use crate::fabric::{Address, Intent};
 use crate::id::TopicName;
 
-/// Sessions with subscribers that a node has dialled, until its thread serves them.
+/// Sessions with subscribers that the node has dialled and its thread does not serve yet.
 #[derive(Debug, Default)]
 pub(super) struct Dialled(Mutex<Vec<Served>>);
 
 impl Dialled {
-    /// Dials the node at this address, and waits until a subscriber there is attached to the topic.
+    /// Dials the node at this address, and waits until a subscriber there attaches to the topic.
     pub(super) fn dial(
         &self,
         core: &NodeCore,
@@ -29,10 +29,10 @@ impl Dialled {
         loop {
             let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
             if let Some(outcome) = invitation.outcome(left_ns > 0) {
-                // A session that came to nothing ends at once.
+                // Ends a session whose dial failed at once.
                 invitation.wake();
                 return match outcome {
-                    // A session that was lost with the node's thread says nothing of the peer.
+                    // Reports a panic of the node's thread in place of the session error that it caused.
                     Err(DialError::Session { .. }) => check_runs(core, invitation.topic()).and(outcome),
                     outcome => outcome,
                 };
@@ -53,8 +53,8 @@ impl Dialled {
         if core.topic(&topic).is_none() {
             return Err(DialError::NoSuchTopic { topic });
         }
-        let patience = Duration::from_nanos(deadline_ns.saturating_sub(core.clock().monotonic_ns()));
-        let connection = match core.fabric().dial(address, Intent::Write, patience) {
+        let timeout = Duration::from_nanos(deadline_ns.saturating_sub(core.clock().monotonic_ns()));
+        let connection = match core.fabric().dial(address, Intent::Write, timeout) {
             Ok(connection) => connection,
             Err(source) => return Err(DialError::Unreachable { topic, source }),
         };
@@ -62,7 +62,7 @@ impl Dialled {
         let pending = Pending::new(&invitation);
         let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
         self.0.lock().push(served);
-        // The node's thread may have failed since, and have dropped the sessions that it knew of.
+        // The node's thread may have panicked since, after dropping the sessions it knew.
         if let Err(error) = check_runs(core, invitation.topic()) {
             self.fail();
             return Err(error);
@@ -71,18 +71,18 @@ impl Dialled {
         Ok(invitation)
     }
 
-    /// Takes those that are to be served.
+    /// Takes the sessions to be served.
     pub(super) fn take(&self) -> Vec<Served> {
         std::mem::take(&mut *self.0.lock())
     }
 
-    /// Nobody serves them: their dials fail.
+    /// Fails the dials whose sessions are not served yet.
     pub(super) fn fail(&self) {
         drop(self.take());
     }
 }
 
-/// An error once the thread of this node has panicked.
+/// Fails once the thread of this node has panicked.
 fn check_runs(core: &NodeCore, topic: &TopicName) -> Result<(), DialError> {
     core.check_runs().map_err(|source| DialError::NodeFailed { topic: topic.clone(), source })
 }

@@ -9,7 +9,7 @@ use crate::id::{Epoch, Kind, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::publisher::PublishedTopic;
 
-/// A node that was found on this host.
+/// A node of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeListing {
@@ -23,7 +23,7 @@ pub struct NodeListing {
     pub alive: bool,
 }
 
-/// What a node publishes.
+/// The topics of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Directory {
@@ -39,7 +39,7 @@ pub struct Directory {
     pub topics: Vec<TopicListing>,
 }
 
-/// What a node says of one of its topics.
+/// A topic, as its node describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TopicListing {
@@ -53,13 +53,13 @@ pub struct TopicListing {
     pub sequence: Sequence,
     /// When that was published, nanoseconds since the Unix epoch; 0 for never.
     pub published_ns: u64,
-    /// How long ago its node last showed that it lives, nanoseconds.
+    /// How long ago its node last showed that it is alive, nanoseconds.
     pub heartbeat_age_ns: u64,
     /// Its incarnation.
     pub epoch: Epoch,
-    /// Subscribers that read it.
+    /// Pull subscribers, which read it.
     pub pull_subscribers: u32,
-    /// Subscribers that it is written to.
+    /// Push subscribers, to which it is written.
     pub push_subscribers: u32,
     /// Its largest payload, bytes.
     pub payload_len_max: u64,
@@ -72,7 +72,7 @@ pub enum DirectoryError {
     /// The text is not an address.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// The fabric failed: no such node, or no directory of nodes.
+    /// The fabric failed: no such node, or no runtime directory.
     #[error(transparent)]
     Fabric(#[from] FabricError),
     /// The session with the node failed.
@@ -84,7 +84,7 @@ pub enum DirectoryError {
         #[source]
         source: ControlError,
     },
-    /// The operating system gave no random number.
+    /// The operating system provided no random number.
     #[error("cannot draw a random number")]
     Random(#[source] std::io::Error),
 }
@@ -103,14 +103,14 @@ pub(super) fn nodes(core: &NodeCore) -> Result<Vec<NodeListing>, DirectoryError>
     Ok(core.fabric().nodes()?.into_iter().map(listing).collect())
 }
 
-pub(super) fn query(links: &Links, address: &Address, patience_ns: u64) -> Result<Directory, DirectoryError> {
+pub(super) fn query(links: &Links, address: &Address, timeout_ns: u64) -> Result<Directory, DirectoryError> {
     let failed = |error| match error {
         LinkError::Fabric(source) => DirectoryError::Fabric(source),
         LinkError::Session(source) => DirectoryError::Session { address: address.clone(), source },
         LinkError::Random(source) => DirectoryError::Random(source),
     };
     let known = links.known(address);
-    let link = known.map_or_else(|| links.dial(address, patience_ns), Ok).map_err(failed)?;
+    let link = known.map_or_else(|| links.dial(address, timeout_ns), Ok).map_err(failed)?;
     let mut topics: Vec<TopicListing> = Vec::new();
     loop {
         let after = topics.last().map(|topic| topic.topic.clone());
@@ -121,7 +121,7 @@ pub(super) fn query(links: &Links, address: &Address, patience_ns: u64) -> Resul
             break;
         }
     }
-    let silent = ControlError::Closed { state: "over before the peer said who it is" };
+    let silent = ControlError::Closed { state: "over before the peer's hello" };
     let peer = link.peer().ok_or(silent);
     let peer = peer.map_err(|source| DirectoryError::Session { address: address.clone(), source })?;
     let Identity { node, process, host, started_ns } = peer;
@@ -143,7 +143,7 @@ fn listing(entry: TopicEntry) -> TopicListing {
     }
 }
 
-/// What a peer is told of a topic.
+/// The directory entry of a topic.
 pub(super) fn entry(topic: &PublishedTopic, now_ns: u64) -> TopicEntry {
     let count = |gauge: &crate::metrics::Gauge| u32::try_from(gauge.value()).unwrap_or(u32::MAX);
     TopicEntry {

@@ -15,7 +15,7 @@ use super::shared::Shared;
 use crate::clock::saturate;
 use crate::control::ControlError;
 use crate::event::Event;
-use crate::fabric::{FabricError, Interest, Listener};
+use crate::fabric::{Acceptor, FabricError, Interest};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -25,35 +25,35 @@ mod tests;
 
 /// Connections accepted in one turn.
 const ACCEPTED_PER_TURN: usize = 16;
-/// How soon messages are looked after again that wait for room, and what was left to the next turn.
+/// How soon to retry queued notices and work left to the next turn.
 const TEND_AGAIN: Duration = Duration::from_nanos(limits::LANDING_TENDED_NS);
-/// How long peers have to take part in the end of their sessions when the node stops.
+/// How long peers may take to end their sessions when the node stops.
 const FAREWELL_NS: u64 = 250_000_000;
-/// When as little as this is left of that, sessions end even if one-sided writes are under way.
+/// Below this rest of that time, sessions end even with one-sided writes in flight.
 const HURRY: Duration = Duration::from_nanos(FAREWELL_NS / 2);
 /// The longest wait, nanoseconds.
 const IDLE_NS: u64 = 10_000_000_000;
-/// The shortest wait, nanoseconds: a deadline that is due is dealt with by the next turn.
-const PATIENCE_NS_MIN: u64 = 1_000_000;
-/// The pause after a failure of the operating system, so that a lasting one does not make the loop spin.
+/// The shortest wait, nanoseconds: the next turn handles a deadline already due.
+const WAIT_NS_MIN: u64 = 1_000_000;
+/// The pause after an operating system error, so that a lasting one does not make the loop spin.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(50);
 
-/// Drives the control plane of a node: accepts, answers, notices who is gone, shows that the process lives. A turn costs what
-/// has happened since the last one, however many sessions and topics there are.
+/// Drives the control plane of a node: accepts, answers, notices dead peers, and beats. The cost of a turn depends on what has
+/// happened since the last one, not on the number of sessions and topics.
 #[derive(Debug)]
 pub(super) struct Driver {
     shared: Shared,
     agenda: Agenda,
-    listener: Option<Box<dyn Listener>>,
+    listener: Option<Box<dyn Acceptor>>,
     serving: Serving,
     served: BTreeMap<u64, Served>,
     tending: Tending,
-    /// Where peers that have dialled wait, by the keys of their sessions.
+    /// The backlogs of peers that have dialled, by the keys of their sessions.
     invited: BTreeMap<u64, Arc<Backlog>>,
     beaten_ns: Option<u64>,
-    /// Notices wait for room.
+    /// Notices are queued.
     tend_soon: bool,
-    /// The sessions that had turns so far.
+    /// The sessions that have had turns.
     #[cfg(test)]
     visited: Vec<u64>,
 }
@@ -67,7 +67,7 @@ pub(super) struct DriverThread {
 }
 
 impl Driver {
-    pub(super) fn new(shared: &Shared, listener: Option<Box<dyn Listener>>) -> Result<Self, FabricError> {
+    pub(super) fn new(shared: &Shared, listener: Option<Box<dyn Acceptor>>) -> Result<Self, FabricError> {
         let core = &shared.core;
         let mut driver = Self {
             shared: shared.clone(),
@@ -89,13 +89,13 @@ impl Driver {
     }
 
     /// Accepts connections there.
-    fn listen(&mut self, listener: Box<dyn Listener>) -> Result<(), FabricError> {
+    fn listen(&mut self, listener: Box<dyn Acceptor>) -> Result<(), FabricError> {
         self.agenda.watch(LISTENER_KEY, listener.wait_handle(), Some(Interest::Read))?;
         self.listener = Some(listener);
         Ok(())
     }
 
-    /// One turn: everything that can be done now.
+    /// One turn: does everything possible now.
     pub(super) fn turn(&mut self) {
         let now_ns = self.shared.core.clock().monotonic_ns();
         self.shared.core.fabric().tend();
@@ -106,8 +106,8 @@ impl Driver {
         }
         self.take_dialled(&mut keys);
         self.tend_topics(now_ns, &mut keys);
-        // What was brought up to date has not used it up for what is lent now.
-        self.serving.room.begin(now_ns, false);
+        // A full budget again for landing regions exposed in this turn.
+        self.serving.budget.begin(now_ns, false);
         for key in &keys {
             self.visit_served(*key, now_ns);
         }
@@ -116,11 +116,11 @@ impl Driver {
         }
     }
 
-    /// Turns until this is set, and the thread woken then.
+    /// Runs turns until `stopped` is set and the thread woken.
     fn run(&mut self, stopped: &AtomicBool) {
         loop {
             self.turn();
-            // Behind the turn, which takes the wake-up: a wait would not end before the next thing is due.
+            // After the turn, which consumes the wake-up, so that no wait follows it.
             if stopped.load(Ordering::Acquire) {
                 return;
             }
@@ -128,37 +128,36 @@ impl Driver {
         }
     }
 
-    /// How many receivers are sent notices alone.
+    /// The number of receivers served by unicast.
     #[cfg(test)]
     pub(super) fn lone_receivers(&self) -> usize {
         self.serving.senders.lone_receivers()
     }
 
-    /// Waits until there is something to do, or the next thing is due.
+    /// Waits until there is work, or the next deadline.
     pub(super) fn wait(&mut self) {
-        let patience = self.patience();
-        self.wait_for(patience);
+        let timeout = self.wait_time();
+        self.wait_for(timeout);
     }
 
-    fn wait_for(&mut self, patience: Duration) {
-        if let Err(error) = self.agenda.wait(patience) {
+    fn wait_for(&mut self, timeout: Duration) {
+        if let Err(error) = self.agenda.wait(timeout) {
             self.shared.core.tell(&Event::Trouble { what: error.to_string() });
             self.shared.core.clock().pause(TROUBLE_PAUSE);
         }
     }
 
-    /// Ends all sessions in good order, as far as the peers take part in time.
-    pub(super) fn farewell(&mut self) {
+    /// Ends all sessions in good order, as far as the peers cooperate in time.
+    pub(super) fn shut_down(&mut self) {
         let began_ns = self.shared.core.clock().monotonic_ns();
         self.shared.links.end(began_ns);
         self.turn();
         if let Some(listener) = self.listener.take() {
             self.agenda.forget(LISTENER_KEY, listener.wait_handle());
         }
-        // The last values come before the end of their topics, and that before the end of the session. A peer that takes
-        // them slowly holds up nobody else.
+        // Last values first, then the ends of topics, then the end of the session. A slow peer delays only itself.
         loop {
-            let left = self.farewell_left(began_ns);
+            let left = self.shutdown_left(began_ns);
             let is_late = left.is_none_or(|left| left <= HURRY);
             for (key, served) in &mut self.served {
                 if is_late || !served.has_writes_under_way() {
@@ -170,17 +169,17 @@ impl Driver {
             let Some(left) = left.filter(|_| !self.served.is_empty()) else { return };
             let has_writes = self.served.values().any(Served::has_writes_under_way);
             let again = if self.is_short() { Duration::ZERO } else { TEND_AGAIN };
-            let patience = if has_writes { left.min(again) } else { left };
+            let timeout = if has_writes { left.min(again) } else { left };
             if self.agenda.is_blind() {
-                self.shared.core.clock().pause(patience);
+                self.shared.core.clock().pause(timeout);
             } else {
-                self.wait_for(patience);
+                self.wait_for(timeout);
             }
         }
     }
 
-    /// How long peers still have to take part in the end; `None` when that is over.
-    fn farewell_left(&self, began_ns: u64) -> Option<Duration> {
+    /// How long peers may still take; `None` once the time is over.
+    fn shutdown_left(&self, began_ns: u64) -> Option<Duration> {
         let elapsed_ns = self.shared.core.clock().monotonic_ns().saturating_sub(began_ns);
         FAREWELL_NS.checked_sub(elapsed_ns).filter(|left_ns| *left_ns > 0).map(Duration::from_nanos)
     }
@@ -208,7 +207,7 @@ impl Driver {
                 }
             }
         }
-        // No file was left for it, as a rule. It stays waiting, and the listener readable.
+        // Usually out of descriptors. The connection stays queued, and the listener readable.
         let again_ns = failed.then(|| now_ns.saturating_add(saturate(TROUBLE_PAUSE)));
         self.agenda.set_due(LISTENER_KEY, again_ns);
         let interest = (!failed).then_some(Interest::Read);
@@ -217,7 +216,7 @@ impl Driver {
         }
     }
 
-    /// Begins to serve the subscribers that were dialled.
+    /// Begins to serve the dialled subscribers.
     fn take_dialled(&mut self, keys: &mut BTreeSet<u64>) {
         for dialled in self.shared.dialled.take() {
             if self.served.len() < limits::SESSIONS_MAX {
@@ -229,7 +228,7 @@ impl Driver {
         }
     }
 
-    /// One turn of a session in which this node serves.
+    /// One turn of a session that this node serves.
     fn visit_served(&mut self, key: u64, now_ns: u64) {
         let Some(served) = self.served.get_mut(&key) else { return };
         #[cfg(test)]
@@ -257,12 +256,12 @@ impl Driver {
         }
     }
 
-    /// Makes a subscription of a session with a publisher that has dialled.
+    /// Turns a session with a publisher that dialled into a subscribing one.
     fn hand_over(&mut self, key: u64, backlog: Arc<Backlog>) {
         let Some(served) = self.served.remove(&key) else { return };
         self.agenda.forget(key, served.wait_handle());
         let Some((connection, inviter)) = served.into_invited() else { return };
-        match Link::invited(&self.shared.core, connection, inviter, backlog.patience_ns()) {
+        match Link::invited(&self.shared.core, connection, inviter, backlog.timeout_ns()) {
             Ok(link) => {
                 let link = self.shared.links.add(link);
                 self.agenda.mark(link.key());
@@ -296,13 +295,13 @@ impl Driver {
         }
     }
 
-    /// Shows that the node lives, and looks after topics. Adds the sessions to which something happens by that.
+    /// Beats and tends topics. Adds the sessions affected.
     fn tend_topics(&mut self, now_ns: u64, keys: &mut BTreeSet<u64>) {
         let core = &self.shared.core;
         let due = |beaten_ns: u64| now_ns.saturating_sub(beaten_ns) >= limits::HEARTBEAT_INTERVAL_NS;
         let beat = self.beaten_ns.is_none_or(due);
-        self.serving.room.begin(now_ns, beat && !self.tending.is_empty());
-        for (session, attachment) in self.tending.tend(core, &mut self.agenda, keys, &self.serving.room) {
+        self.serving.budget.begin(now_ns, beat && !self.tending.is_empty());
+        for (session, attachment) in self.tending.tend(core, &mut self.agenda, keys, &self.serving.budget) {
             let served = self.served.get_mut(&session);
             if served.is_some_and(|served| served.topic_changed(attachment)) {
                 keys.insert(session);
@@ -318,13 +317,13 @@ impl Driver {
         self.tend_soon = self.serving.senders.tend(beat);
     }
 
-    /// Whether more is to be copied to landing regions than there was room for in the last turn.
+    /// Whether the last turn ran out of copy budget.
     fn is_short(&self) -> bool {
-        self.tending.is_short() || self.serving.room.is_used_up()
+        self.tending.is_short() || self.serving.budget.is_used_up()
     }
 
-    /// How long there is nothing to do unless a peer does something.
-    fn patience(&self) -> Duration {
+    /// How long to wait if no peer acts.
+    fn wait_time(&self) -> Duration {
         if self.is_short() || self.agenda.is_pressing() {
             return Duration::ZERO;
         }
@@ -334,8 +333,8 @@ impl Driver {
         let now_ns = self.shared.core.clock().monotonic_ns();
         let beat_ns = self.beaten_ns.map(|beaten_ns| beaten_ns.saturating_add(limits::HEARTBEAT_INTERVAL_NS));
         let due_ns = beat_ns.into_iter().chain(self.agenda.due_ns()).min();
-        let patience_ns = due_ns.map_or(IDLE_NS, |due_ns| due_ns.saturating_sub(now_ns));
-        Duration::from_nanos(patience_ns.clamp(PATIENCE_NS_MIN, IDLE_NS))
+        let timeout_ns = due_ns.map_or(IDLE_NS, |due_ns| due_ns.saturating_sub(now_ns));
+        Duration::from_nanos(timeout_ns.clamp(WAIT_NS_MIN, IDLE_NS))
     }
 }
 
@@ -349,9 +348,9 @@ impl DriverThread {
         let thread = std::thread::Builder::new().name("fabricast-node".to_owned()).spawn(move || {
             let run = move || {
                 driver.run(&stopped);
-                driver.farewell();
+                driver.shut_down();
             };
-            // The driver, and with it every session that this node serves, ends before anybody is told.
+            // The driver and all its sessions drop before the failure is reported.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(run)) {
                 failing.fail(panic.as_ref());
             }
@@ -362,11 +361,11 @@ impl DriverThread {
 
 impl Drop for DriverThread {
     fn drop(&mut self) {
-        // Release: what the last holder of the node did comes before the end. Pairs with the Acquire of the loop.
+        // Release: the last handle's work happens before the end. Pairs with the Acquire of the loop.
         self.stop.store(true, Ordering::Release);
         self.shared.core.queue().wake();
         let Some(thread) = self.thread.take() else { return };
-        // An event sink may hold, and then drop, the node on its own thread, which cannot wait for itself.
+        // An event sink may drop the last handle on this very thread, which cannot join itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
             tracing::error!(target: "fabricast", "the thread of a node panicked");
         }

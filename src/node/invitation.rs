@@ -43,10 +43,10 @@ pub enum DialError {
         topic: TopicName,
         /// Why.
         reason: RefuseReason,
-        /// The node's own words; may be empty.
+        /// The node's explanation; may be empty.
         text: String,
     },
-    /// The subscriber does not fit the topic: this node refused it.
+    /// This node refused the subscriber: it does not fit the topic.
     #[error(
         "the subscriber at {address} does not fit {topic}: {reason}{}{text}",
         if text.is_empty() { "" } else { ": " }
@@ -58,10 +58,10 @@ pub enum DialError {
         topic: TopicName,
         /// Why.
         reason: RefuseReason,
-        /// More words; may be empty.
+        /// The explanation; may be empty.
         text: String,
     },
-    /// The subscriber's node listens for the topic, and nobody accepted the session in time.
+    /// The subscriber's node has a listener for the topic, but did not accept the session in time.
     #[error("timed out: {address} has a listener for {topic}, but nothing called accept_timeout")]
     NotAccepted {
         /// The subscriber's node.
@@ -69,7 +69,7 @@ pub enum DialError {
         /// The topic.
         topic: TopicName,
     },
-    /// The subscriber left before it was attached, in good order.
+    /// The subscriber closed the session in good order before it attached.
     #[error("the subscriber at {address} left before it was attached to {topic}: its own error says why")]
     Left {
         /// The subscriber's node.
@@ -86,7 +86,7 @@ pub enum DialError {
         #[source]
         source: ControlError,
     },
-    /// The thread of this node has panicked: it serves nobody any more.
+    /// The thread of this node has panicked and serves no sessions.
     #[error("cannot dial the subscriber of {topic}")]
     NodeFailed {
         /// The topic.
@@ -95,13 +95,13 @@ pub enum DialError {
         #[source]
         source: ControlError,
     },
-    /// This node serves as many sessions as it may.
+    /// This node serves the maximum of sessions.
     #[error(
         "this node serves {max} sessions, which is the limit: open another node for more",
         max = limits::SESSIONS_MAX
     )]
     TooManySessions,
-    /// The operating system gave no random number.
+    /// The operating system provided no random number.
     #[error("cannot draw a random number")]
     Random(#[source] std::io::Error),
 }
@@ -112,21 +112,21 @@ impl From<Infallible> for DialError {
     }
 }
 
-/// A subscriber that this node has dialled, until it is attached.
+/// A dialled subscriber, until it is attached.
 #[derive(Debug)]
 pub(super) struct Invitation {
     address: Address,
     topic: TopicName,
     progress: Mutex<Progress>,
-    /// Wakes whoever waits for the outcome.
+    /// Wakes the thread that waits for the outcome.
     settled: Waker,
-    /// Has the node's thread look at its session.
+    /// Has the node's thread process its session.
     session: KeyedWaker,
     #[cfg(test)]
     witness: Mutex<Witness>,
 }
 
-/// What a test does at the moment at which an invitation is settled.
+/// An action of a test at the moment when an invitation is settled.
 #[cfg(test)]
 #[derive(Default)]
 struct Witness(Option<Box<dyn FnOnce() + Send>>);
@@ -151,16 +151,16 @@ enum Stage {
     Open,
     Attached,
     Failed(DialError),
-    /// Whoever waited has been told, or has waited long enough.
+    /// The outcome was reported, or the dialling thread has given up.
     Over,
 }
 
-/// The session's hold on an invitation. Dropping it says that the session is gone, unless something was said before.
+/// The session's end of an invitation. Dropping it without an outcome reports that the session is gone.
 #[derive(Debug)]
 pub(super) struct Pending(Arc<Invitation>);
 
 impl Invitation {
-    /// An invitation of the node at this address to this topic, and what has the node's thread look at its session.
+    /// Invites the node at this address to this topic. `session` wakes the node's thread for it.
     pub(super) fn new(
         address: &Address,
         topic: TopicName,
@@ -182,12 +182,12 @@ impl Invitation {
         }))
     }
 
-    /// Has the node's thread look at its session.
+    /// Wakes the node's thread for its session.
     pub(super) fn wake(&self) {
         self.session.wake();
     }
 
-    /// To which topic it is.
+    /// The topic.
     pub(super) fn topic(&self) -> &TopicName {
         &self.topic
     }
@@ -197,7 +197,7 @@ impl Invitation {
         self.settled.wait_handle()
     }
 
-    /// How it ended, if it has; an invitation that is not answered in time has.
+    /// How it ended, if it has. An invitation past its deadline has failed.
     pub(super) fn outcome(&self, in_time: bool) -> Option<Result<(), DialError>> {
         let mut progress = self.progress.lock();
         match std::mem::replace(&mut progress.stage, Stage::Over) {
@@ -218,7 +218,7 @@ impl Invitation {
         }
     }
 
-    /// Whether it was open, and has ended in this way: then this was done before anybody could see that.
+    /// Settles an open invitation and returns whether it was open. `effect` happens before the outcome is visible.
     fn settle(&self, stage: Stage, effect: impl FnOnce()) -> bool {
         let mut progress = self.progress.lock();
         let is_open = matches!(progress.stage, Stage::Open);
@@ -232,7 +232,7 @@ impl Invitation {
         is_open
     }
 
-    /// Has this done as soon as the outcome can be seen.
+    /// Runs `witness` as soon as the outcome is visible.
     #[cfg(test)]
     pub(super) fn when_settled(&self, witness: impl FnOnce() + Send + 'static) {
         self.witness.lock().0 = Some(Box::new(witness));
@@ -240,22 +240,22 @@ impl Invitation {
 }
 
 impl Pending {
-    /// The hold of the session in which this invitation is made.
+    /// The end of the session in which this invitation is made.
     pub(super) fn new(invitation: &Arc<Invitation>) -> Self {
         Self(Arc::clone(invitation))
     }
 
-    /// What stands for its session.
+    /// The key of its session.
     pub(super) fn key(&self) -> u64 {
         self.0.session.key()
     }
 
-    /// To which topic the peer was invited.
+    /// The topic.
     pub(super) fn topic(&self) -> &TopicName {
         &self.0.topic
     }
 
-    /// Whether nobody waits for the outcome any more, which was none or no good one.
+    /// Whether the dialling thread no longer waits and the peer was not attached.
     pub(super) fn is_abandoned(&self) -> bool {
         matches!(self.0.progress.lock().stage, Stage::Over)
     }
@@ -265,8 +265,8 @@ impl Pending {
         self.0.progress.lock().greeted = true;
     }
 
-    /// Attaches the peer to the topic. Gives the invitation back, and does not attach it, if the invitation has failed already
-    /// or the dialling thread has given up.
+    /// Attaches the peer to the topic. Returns the invitation, without attaching, if it has failed or the dialling thread has
+    /// given up.
     pub(super) fn attached(self, attach: impl FnOnce()) -> Result<(), Self> {
         if self.0.settle(Stage::Attached, attach) { Ok(()) } else { Err(self) }
     }
@@ -275,13 +275,13 @@ impl Pending {
         self.0.settle(Stage::Failed(error), || {});
     }
 
-    /// This node refused the peer's request to attach, or its landing region.
+    /// Fails it: this node refused the peer's request to attach, or its landing region.
     pub(super) fn unfit(&self, reason: RefuseReason, text: &str) {
         let (address, topic, text) = (self.0.address.clone(), self.0.topic.clone(), text.to_owned());
         self.fail(DialError::Unfit { address, topic, reason, text });
     }
 
-    /// The connection failed before the peer said hello: it could not be reached, unless it sent what is no message.
+    /// Fails it: the connection broke before the peer's hello. The peer was unreachable, unless it sent a malformed message.
     pub(super) fn broken(&self, error: FabricError) {
         match error {
             FabricError::MessageTooLong { len, .. } => self.closed(Some(&ControlError::TooLong { len })),
@@ -295,12 +295,12 @@ impl Pending {
         }
     }
 
-    /// This node has no room for the session.
+    /// Fails it: this node serves too many sessions.
     pub(super) fn no_room(&self) {
         self.fail(DialError::TooManySessions);
     }
 
-    /// The session is over: in good order, or for this reason.
+    /// The session ended: in good order, or with this error.
     pub(super) fn closed(&self, error: Option<&ControlError>) {
         let (address, topic) = (self.0.address.clone(), self.0.topic.clone());
         self.fail(match error.cloned() {

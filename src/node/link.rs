@@ -1,5 +1,5 @@
 mod attachment;
-mod hearing;
+mod membership;
 mod waiting;
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use self::hearing::Hearing;
+use self::membership::ChannelMembership;
 use super::core::NodeCore;
 use super::outbox::Outbox;
 use crate::control::{
@@ -18,22 +18,22 @@ use crate::control::{
 use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received, Registration};
 use crate::id::{Delivery, KindOptions, Sequence, TopicName};
 use crate::limits;
-use crate::subscriber::End;
+use crate::subscriber::TopicEnd;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// A session in which this node subscribes. Shared by all subscriptions to a peer that it has dialled, and by the node's thread.
+/// A session in which this node subscribes. The node's thread shares it with all subscriptions to a peer that this node dialled.
 #[derive(Debug)]
 pub(crate) struct Link {
     core: Arc<NodeCore>,
-    /// Has the node's thread look at it.
+    /// Wakes the node's thread for it.
     waker: KeyedWaker,
-    /// Where the peer was dialled. `None` if it has dialled this node: such a session has one subscription.
+    /// Where the peer was dialled. `None` if the peer dialled: such a session has one subscription.
     address: Option<Address>,
-    /// The connection's handle once more, so that one can wait without holding the lock.
+    /// A second handle of the connection, for waiting without the lock.
     handle: Option<OwnedFd>,
-    /// How long each answer may take.
-    patience_ns: u64,
-    /// Threads that wait for an answer. They drive the session then, and the node's thread leaves it to them.
+    /// The timeout of each answer.
+    timeout_ns: u64,
+    /// Threads that wait for an answer. They drive the session in place of the node's thread.
     waiting: AtomicU32,
     state: Mutex<LinkState>,
 }
@@ -44,29 +44,29 @@ struct LinkState {
     session: ClientSession,
     outbox: Outbox,
     attachments: BTreeMap<AttachmentId, Arc<Attached>>,
-    /// Attachments that fetch from topics that have ended, and since when that is known, ns.
+    /// Attachments that read from topics that have ended, and when the end arrived, ns.
     ended: Vec<(AttachmentId, u64)>,
     peer: Option<Identity>,
-    /// Who has asked for a page of the directory: nobody else may ask, or take it.
+    /// The request that owns the directory listing; others wait for it.
     listing: Option<Ticket>,
     ticket_next: Ticket,
     page: Option<(Vec<TopicEntry>, bool)>,
     /// The channel of notices that it has joined.
-    hearing: Option<Hearing>,
-    /// The counts of all attachments that were detached.
+    membership: Option<ChannelMembership>,
+    /// The counts of all detached attachments.
     total: SubscriberCounts,
-    /// Since when nobody uses the session, though the peer has yet to confirm what was detached.
+    /// Since when the session is unused, though the peer has yet to confirm detaching.
     unused_since_ns: Option<u64>,
-    /// The session ends, or has left a question open: it takes no more requests.
+    /// The session is ending, or a request timed out: it accepts no more requests.
     ending: bool,
     /// Why the session is over.
     failure: Option<ControlError>,
-    /// Why it could not even begin.
+    /// Why it could not begin.
     unreachable: Option<FabricError>,
     buffer: Vec<u8>,
 }
 
-/// Stands for one question.
+/// Identifies one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Ticket(u64);
 
@@ -75,7 +75,7 @@ struct Ticket(u64);
 pub(super) struct Attached {
     ended: AtomicBool,
     delivery: Delivery,
-    /// The topic ended some time ago: nothing is to be fetched any more.
+    /// The topic ended some time ago: reading must stop.
     shut: AtomicBool,
     inbox: Mutex<Inbox>,
 }
@@ -83,14 +83,14 @@ pub(super) struct Attached {
 #[derive(Debug, Default)]
 struct Inbox {
     answer: Option<Answer>,
-    end: Option<End>,
-    /// The landing region, to be sent, and to be kept for as long as the publisher may write it.
+    end: Option<TopicEnd>,
+    /// The landing region, to be sent, and kept while the publisher may write it.
     landing: Option<Arc<Registration>>,
-    /// Its subscriber has left before the answer came: it is to be detached then, with these counts.
+    /// Its subscriber left before the answer: detach then, with these counts.
     leaving: Option<SubscriberCounts>,
 }
 
-/// What a publisher is asked for.
+/// A request to a publisher.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) topic: TopicName,
@@ -99,7 +99,7 @@ pub(super) struct Request {
     pub(super) options: KindOptions,
 }
 
-/// What a publisher answered.
+/// A publisher's answer.
 #[derive(Debug)]
 pub(super) enum Answer {
     Granted { grant: Grant, offer: Option<Box<dyn Offer>> },
@@ -108,21 +108,21 @@ pub(super) enum Answer {
     Refused { reason: RefuseReason, text: String },
 }
 
-/// A subscription's hold on its attachment. Its fields are dropped in this order.
+/// A subscription's handle of its attachment. The fields drop in this order.
 #[derive(Debug)]
 pub(super) struct LinkAttachment {
     link: LinkUse,
     id: AttachmentId,
     attached: Arc<Attached>,
-    /// Keeps the node going.
+    /// Keeps the node alive.
     _node: Arc<dyn std::any::Any + Send + Sync>,
 }
 
-/// A use of a session, which the node's thread ends when there is none any more. Its fields are dropped in this order.
+/// A use of a session; the node's thread ends an unused one. The fields drop in this order.
 #[derive(Clone, Debug)]
 pub(crate) struct LinkUse {
     link: Arc<Link>,
-    /// After the link, so that the thread it wakes finds nobody using that.
+    /// After the link, so that the woken thread finds one use less.
     _parting: Parting,
 }
 
@@ -130,21 +130,21 @@ pub(crate) struct LinkUse {
 #[derive(Clone, Debug)]
 struct Parting(KeyedWaker);
 
-/// What came of a turn.
+/// The outcome of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkTurn {
-    /// The session goes on when the peer does something, or at this time.
+    /// The session proceeds when the peer acts, or at this time.
     GoesOn { due_ns: Option<u64> },
-    /// Nothing is to be done for what the peer does, until this time or until the thread is woken.
+    /// The peer's actions need no turn until this time, or until the thread is woken.
     Rests { due_ns: Option<u64> },
-    /// The session is over, and nobody uses it.
+    /// The session is over and unused.
     Over,
 }
 
-/// When a session that another thread holds is looked at again, ns.
+/// When to retry a session that another thread has locked, ns.
 const LOOK_AGAIN_NS: u64 = 1_000_000;
 
-/// Why a session could not be had.
+/// Why a session could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {
     #[error(transparent)]
@@ -156,27 +156,27 @@ pub(super) enum LinkError {
 }
 
 impl Link {
-    /// A session over this connection with the node at this address, whose hello is ready to be sent. The peer has to say hello
-    /// until `deadline_ns`.
+    /// Begins a session over this connection with the node at this address. The hello is ready to be sent; the peer's must arrive
+    /// by `deadline_ns`.
     pub(super) fn dialled(
         core: &Arc<NodeCore>,
         connection: Box<dyn Connection>,
         address: &Address,
-        (patience_ns, deadline_ns): (u64, u64),
+        (timeout_ns, deadline_ns): (u64, u64),
     ) -> Result<Self, LinkError> {
-        let link = Self::new(core, connection, patience_ns)?;
+        let link = Self::new(core, connection, timeout_ns)?;
         link.state.lock().session.expect_hello_until(deadline_ns);
         Ok(Self { address: Some(address.clone()), ..link })
     }
 
-    /// A session with a publisher's node that has dialled this one.
+    /// Begins a session with a publisher's node that has dialled this one.
     pub(super) fn invited(
         core: &Arc<NodeCore>,
         connection: Box<dyn Connection>,
         inviter: Identity,
-        patience_ns: u64,
+        timeout_ns: u64,
     ) -> Result<Self, LinkError> {
-        let link = Self::new(core, connection, patience_ns)?;
+        let link = Self::new(core, connection, timeout_ns)?;
         link.state.lock().session.expect_hello_of(inviter);
         Ok(link)
     }
@@ -184,7 +184,7 @@ impl Link {
     fn new(
         core: &Arc<NodeCore>,
         connection: Box<dyn Connection>,
-        patience_ns: u64,
+        timeout_ns: u64,
     ) -> Result<Self, LinkError> {
         let handle = connection.wait_handle().map(|handle| handle.try_clone_to_owned()).transpose();
         let cloned = |source| FabricError::System { what: "share a connection between threads", source };
@@ -195,11 +195,11 @@ impl Link {
             waker: core.keyed_waker(),
             address: None,
             handle: handle.map_err(cloned).map_err(LinkError::Fabric)?,
-            patience_ns,
+            timeout_ns,
             waiting: AtomicU32::new(0),
             state: Mutex::new(LinkState {
                 connection,
-                session: ClientSession::connect(now_ns, core.identity().clone(), nonce, patience_ns),
+                session: ClientSession::connect(now_ns, core.identity().clone(), nonce, timeout_ns),
                 outbox: Outbox::default(),
                 attachments: BTreeMap::new(),
                 ended: Vec::new(),
@@ -207,7 +207,7 @@ impl Link {
                 listing: None,
                 ticket_next: Ticket(0),
                 page: None,
-                hearing: None,
+                membership: None,
                 unused_since_ns: None,
                 total: SubscriberCounts::default(),
                 ending: false,
@@ -218,7 +218,7 @@ impl Link {
         })
     }
 
-    /// What stands for it at its node.
+    /// Its key at its node.
     pub(super) fn key(&self) -> u64 {
         self.waker.key()
     }
@@ -228,7 +228,7 @@ impl Link {
         self.handle.as_ref().map(AsFd::as_fd)
     }
 
-    /// Whether the peer has dialled.
+    /// Whether the peer dialled.
     pub(super) fn is_invited(&self) -> bool {
         self.address.is_none()
     }
@@ -238,12 +238,12 @@ impl Link {
         self.wait_for("hello", |state| state.peer.is_some().then_some(Ok(())))
     }
 
-    /// Who the peer is.
+    /// The identity of the peer.
     pub(super) fn peer(&self) -> Option<Identity> {
         self.state.lock().peer.clone()
     }
 
-    /// Whether the peer has said hello, and the session takes requests.
+    /// Whether the peer has said hello and the session accepts requests.
     pub(super) fn is_ready(&self) -> bool {
         self.state.lock().is_ready()
     }
@@ -278,13 +278,13 @@ impl Link {
         })
     }
 
-    /// Ends the session for this reason, because no thread drives it any more. The peer is notified if it takes the message at once.
+    /// Ends the session with this error, because no thread drives it any more. Notifies the peer if that needs no wait.
     pub(super) fn abandon(&self, error: ControlError) -> LinkError {
         let now_ns = self.core.clock().monotonic_ns();
         let mut state = self.state.lock();
         let total = state.total;
         state.ending = true;
-        // It fails when the session has ended already, or has not begun: then there is nobody to be told.
+        // Fails when the session has ended or not begun: the peer needs no notification then.
         let _ = state.session.end(now_ns, EndReason::Done, total);
         state.fail(error.clone());
         LinkError::Session(error)
@@ -297,21 +297,21 @@ impl Link {
         state.flush();
     }
 
-    /// Whether it is with the node at this address.
+    /// Whether the peer is the node at this address.
     pub(super) fn is_with(&self, address: &Address) -> bool {
         self.address.as_ref() == Some(address)
     }
 
-    /// Whether it takes one more attachment.
+    /// Whether it accepts one more attachment.
     pub(super) fn takes_more(&self) -> bool {
         let state = self.state.lock();
         state.attachments.len() < limits::ATTACHMENTS_PER_SESSION_MAX && state.is_ready()
     }
 
-    /// One turn of the node's thread, unless another one drives it. A session that nobody uses any more is ended.
+    /// Runs one turn of the node's thread, unless another thread drives the session. Ends an unused session.
     pub(super) fn turn(&self, now_ns: u64, is_unused: bool) -> LinkTurn {
         if self.is_awaited() {
-            // The thread that waits wakes this one when it is done.
+            // The waiting thread wakes this one afterwards.
             return LinkTurn::Rests { due_ns: None };
         }
         let Some(mut state) = self.state.try_lock() else {
@@ -320,7 +320,7 @@ impl Link {
         state.turn(now_ns);
         if is_unused {
             let since_ns = *state.unused_since_ns.get_or_insert(now_ns);
-            if state.attachments.is_empty() || now_ns.saturating_sub(since_ns) >= self.patience_ns {
+            if state.attachments.is_empty() || now_ns.saturating_sub(since_ns) >= self.timeout_ns {
                 state.end(now_ns);
             }
         } else {
@@ -329,12 +329,12 @@ impl Link {
         state.flush();
         match (&state.failure, is_unused) {
             (Some(_), true) => LinkTurn::Over,
-            // The connection to a peer that is gone stays readable.
+            // The connection to a dead peer stays readable.
             (Some(_), false) => LinkTurn::Rests { due_ns: None },
             (None, _) if state.outbox.is_empty() => {
-                LinkTurn::GoesOn { due_ns: state.deadline_ns(self.patience_ns) }
+                LinkTurn::GoesOn { due_ns: state.deadline_ns(self.timeout_ns) }
             }
-            // A connection may have room again without waking anybody.
+            // A connection may accept more without becoming writable.
             (None, _) => LinkTurn::GoesOn { due_ns: Some(now_ns.saturating_add(limits::LANDING_TENDED_NS)) },
         }
     }
@@ -342,7 +342,7 @@ impl Link {
     /// When a turn is due even if the peer does nothing.
     #[cfg(test)]
     pub(super) fn deadline_ns(&self) -> Option<u64> {
-        self.state.lock().deadline_ns(self.patience_ns)
+        self.state.lock().deadline_ns(self.timeout_ns)
     }
 }
 
@@ -352,7 +352,7 @@ impl LinkUse {
         Self { link: Arc::clone(link), _parting: Parting(link.waker.clone()) }
     }
 
-    /// Asks for a topic.
+    /// Requests a topic.
     pub(super) fn attach(
         &self,
         node: Arc<dyn std::any::Any + Send + Sync>,
@@ -380,11 +380,11 @@ impl std::ops::Deref for LinkUse {
 
 impl LinkState {
     /// When a turn is due even if the peer does nothing.
-    fn deadline_ns(&self, patience_ns: u64) -> Option<u64> {
-        let unused_ns = self.unused_since_ns.map(|since_ns| since_ns.saturating_add(patience_ns));
-        let hearing_ns = self.hearing.as_ref().map(|hearing| hearing.due_ns().max(1));
+    fn deadline_ns(&self, timeout_ns: u64) -> Option<u64> {
+        let unused_ns = self.unused_since_ns.map(|since_ns| since_ns.saturating_add(timeout_ns));
+        let membership_ns = self.membership.as_ref().map(|membership| membership.due_ns().max(1));
         let ended_ns = self.ended.iter().map(|(id, since_ns)| self.ended_due_ns(*id, *since_ns)).min();
-        let deadlines = [self.session.deadline_ns().or(unused_ns), hearing_ns, ended_ns];
+        let deadlines = [self.session.deadline_ns().or(unused_ns), membership_ns, ended_ns];
         deadlines.into_iter().flatten().min()
     }
 
@@ -392,7 +392,7 @@ impl LinkState {
         !self.ending && self.failure.is_none() && self.peer.is_some()
     }
 
-    /// Takes what has come, and notices what has not.
+    /// Handles received messages and expired deadlines.
     fn turn(&mut self, now_ns: u64) {
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
             if self.failure.is_some() || !self.receive(now_ns) {
@@ -405,17 +405,17 @@ impl LinkState {
             self.fail(error);
         }
         if self.failure.is_none()
-            && let Some(heard) = self.hearing.as_mut().and_then(|hearing| hearing.tell(now_ns))
+            && let Some(heard) = self.membership.as_mut().and_then(|membership| membership.report(now_ns))
         {
-            // It fails when the session ends: then nothing is to be told.
+            // Fails while the session ends: the peer needs no report then.
             let _ = self.session.heard(heard);
         }
         self.tend_ended(now_ns);
         self.flush();
     }
 
-    /// Sees to it that nothing is fetched from a topic that ended some time ago, and then detaches from it: its publisher takes
-    /// the memory back, and a fetch that found none would end the session for everybody.
+    /// Stops reading from topics that ended some time ago, and then detaches from them: the publisher revokes their memory, and a
+    /// READ of revoked memory would end the session for all attachments.
     fn tend_ended(&mut self, now_ns: u64) {
         let mut ended = std::mem::take(&mut self.ended);
         ended.retain(|(id, since_ns)| {
@@ -433,13 +433,13 @@ impl LinkState {
         self.ended = ended;
     }
 
-    /// When an attachment to a topic that has ended is to be looked after next.
+    /// When the attachment to an ended topic is due next.
     fn ended_due_ns(&self, id: AttachmentId, since_ns: u64) -> u64 {
         let is_shut = self.attachments.get(&id).is_none_or(|it| it.shut.load(Ordering::Acquire));
         since_ns.saturating_add(if is_shut { limits::ENDED_DETACH_NS } else { limits::ENDED_FETCH_NS })
     }
 
-    /// Takes one message. False when there was none.
+    /// Receives one message. False when there was none.
     fn receive(&mut self, now_ns: u64) -> bool {
         let mut buffer = std::mem::take(&mut self.buffer);
         let received = self.connection.receive(&mut buffer);
@@ -487,14 +487,14 @@ impl LinkState {
             ClientEvent::Notices { attachment, by } => self.answer(attachment, Answer::Notices { by, offer }),
             ClientEvent::Detached { attachment, .. } => {
                 if let Some(detached) = self.attachments.remove(&attachment) {
-                    // Nobody writes it any more, and its subscriber may be kept.
+                    // It is written no more, though its subscriber may live on.
                     let landing = detached.inbox.lock().landing.take();
                     drop(landing);
                 }
             }
             ClientEvent::TopicEnded { attachment, published } => {
                 if let Some(attached) = self.attachments.get(&attachment) {
-                    attached.finish(End::Ended { published: Sequence::new(published) });
+                    attached.finish(TopicEnd::Ended { published: Sequence::new(published) });
                     if attached.delivery == Delivery::Pull && !self.connection.capabilities().shares_memory {
                         self.ended.push((attachment, now_ns));
                     }
@@ -516,14 +516,14 @@ impl LinkState {
             return;
         };
         drop(inbox);
-        // It fails when nothing was granted: then there is nothing to detach.
+        // Fails when nothing was granted, and so nothing is to be detached.
         if self.session.detach(id, counts).is_err() {
             self.attachments.remove(&id);
         }
     }
 
-    /// Gives an attachment up. Its landing region stays until the publisher has said that it writes it no more, or the
-    /// session is over: a write that finds no memory would end the session for everybody.
+    /// Gives up an attachment. Its landing region stays until the publisher confirms that it stopped writing, or the session
+    /// ends: a write without memory would end the session for all attachments.
     fn leave(&mut self, id: AttachmentId, counts: SubscriberCounts) {
         if self.session.awaits_answer(id) {
             if let Some(attached) = self.attachments.get(&id) {
@@ -538,7 +538,7 @@ impl LinkState {
         }
     }
 
-    /// Why a request could not be made: a session that is over says how it ended.
+    /// The error of a failed request: how the session ended, if it is over.
     fn explain(&self, error: ControlError) -> LinkError {
         LinkError::Session(self.failure.clone().unwrap_or(error))
     }
@@ -546,7 +546,7 @@ impl LinkState {
     /// Ends the session in good order, if it is not over.
     fn end(&mut self, now_ns: u64) {
         self.ending = true;
-        // It fails when the session has ended already, or has not begun: then closing the connection is all.
+        // Fails when the session has ended or not begun: closing the connection suffices then.
         if self.session.end(now_ns, EndReason::Done, self.total).is_err() && self.peer.is_none() {
             self.fail(ControlError::Disconnected);
         }
@@ -554,12 +554,12 @@ impl LinkState {
 
     fn fail(&mut self, error: ControlError) {
         if self.failure.is_none() {
-            // First of all: what cannot be sent any more fails nothing.
+            // First, so that a failed send below is not taken for the reason.
             self.failure = Some(error.clone());
             self.flush();
         }
         for attached in self.attachments.values() {
-            attached.finish(End::Gone { error: error.clone() });
+            attached.finish(TopicEnd::Gone { error: error.clone() });
         }
     }
 
@@ -570,9 +570,9 @@ impl LinkState {
             self.outbox.push(outgoing.bytes, region);
         }
         match self.outbox.flush(self.connection.as_mut()) {
-            // A peer that is gone is noticed by the next receive, and one that takes nothing by its deadlines.
+            // The next receive notices a dead peer, the deadlines a stalled one.
             Ok(_) | Err(FabricError::Closed) => {}
-            // What stands behind the message that cannot be sent would wait for ever.
+            // Later messages would wait for ever behind one that cannot be sent.
             Err(error) if self.failure.is_none() => {
                 self.fail(ControlError::Broken { why: error.to_string() })
             }
@@ -582,10 +582,10 @@ impl LinkState {
 }
 
 impl Attached {
-    /// Ends the attachment for its subscriber; the first reason stays.
-    fn finish(&self, end: End) {
+    /// Ends the attachment for its subscriber. The first reason stays.
+    fn finish(&self, end: TopicEnd) {
         self.inbox.lock().end.get_or_insert(end);
-        // Release: whoever sees the flag finds the reason. Pairs with the Acquire in `has_ended`.
+        // Release: a thread that reads the flag finds the reason. Pairs with the Acquire in `has_ended`.
         self.ended.store(true, Ordering::Release);
     }
 }

@@ -8,7 +8,7 @@ use super::link::{Link, LinkError, LinkTurn, LinkUse};
 use crate::control::ControlError;
 use crate::fabric::Address;
 
-/// How often a session is dialled again that was cut before the peer said hello.
+/// Redials of a session that broke before the peer's hello.
 const REDIALS_MAX: u32 = 3;
 
 /// The sessions in which a node subscribes.
@@ -29,7 +29,7 @@ impl Links {
         self.all.lock().values().cloned().collect()
     }
 
-    /// How many there are whose peers have dialled.
+    /// The number of sessions that peers have dialled.
     pub(super) fn invited_count(&self) -> usize {
         self.all.lock().values().filter(|link| link.is_invited()).count()
     }
@@ -41,43 +41,43 @@ impl Links {
         LinkUse::new(&link)
     }
 
-    /// A session with the node at this address that is there already, and takes more. Does not wait under the lock for those whom
-    /// other threads drive.
+    /// An existing session with the node at this address that accepts more attachments. Never waits for a session that another
+    /// thread drives.
     pub(super) fn known(&self, address: &Address) -> Option<LinkUse> {
         let known: Vec<_> =
             self.all.lock().values().filter(|link| link.is_with(address)).map(LinkUse::new).collect();
         known.into_iter().find(|link| link.takes_more())
     }
 
-    /// A new session with the node at this address. A node that dies resets the connections in its queue. This dials again then,
-    /// and reaches the next node of that name, or finds that there is none.
-    pub(super) fn dial(&self, address: &Address, patience_ns: u64) -> Result<LinkUse, LinkError> {
+    /// Makes a session with the node at this address. A dying node resets its queued connections; this redials then, and reaches
+    /// the next node of that name or fails.
+    pub(super) fn dial(&self, address: &Address, timeout_ns: u64) -> Result<LinkUse, LinkError> {
         let clock = self.core.clock();
-        let deadline_ns = clock.monotonic_ns().saturating_add(patience_ns);
+        let deadline_ns = clock.monotonic_ns().saturating_add(timeout_ns);
         let mut left = REDIALS_MAX;
         loop {
             let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
-            match self.dial_once(address, left_ns, patience_ns) {
+            match self.dial_once(address, left_ns, timeout_ns) {
                 Err(LinkError::Session(ControlError::Disconnected)) if left > 0 => left -= 1,
                 outcome => return outcome,
             }
         }
     }
 
-    /// Dials for so long, for a session with this patience.
-    fn dial_once(&self, address: &Address, left_ns: u64, patience_ns: u64) -> Result<LinkUse, LinkError> {
+    /// Dials for up to `left_ns`. The session's answers have `timeout_ns`.
+    fn dial_once(&self, address: &Address, left_ns: u64, timeout_ns: u64) -> Result<LinkUse, LinkError> {
         let core = &self.core;
         core.check_runs().map_err(LinkError::Session)?;
         let (connection, left_ns) = core.dial(address, left_ns).map_err(LinkError::Fabric)?;
         let deadline_ns = core.clock().monotonic_ns().saturating_add(left_ns);
-        let link = self.add(Link::dialled(core, connection, address, (patience_ns, deadline_ns))?);
-        // The node's thread may have failed since, and have failed the sessions that it knew of.
+        let link = self.add(Link::dialled(core, connection, address, (timeout_ns, deadline_ns))?);
+        // The node's thread may have panicked since, after failing the sessions it knew.
         core.check_runs().map_err(|error| link.abandon(error))?;
         link.greet()?;
         Ok(link)
     }
 
-    /// One turn of the session with this key, if there is one. It is forgotten when it is over.
+    /// Runs one turn of the session with this key, if it exists, and drops it when it is over.
     pub(super) fn turn(&self, key: u64, now_ns: u64) -> Option<(Arc<Link>, LinkTurn)> {
         let mut all = self.all.lock();
         let link = all.get(&key)?;
@@ -86,7 +86,7 @@ impl Links {
         Some((link, turn))
     }
 
-    /// Ends all sessions of a node whose thread has panicked, for this reason.
+    /// Fails all sessions of a node whose thread has panicked.
     pub(super) fn fail(&self, error: &ControlError) {
         for link in std::mem::take(&mut *self.all.lock()).into_values() {
             let _ = link.abandon(error.clone());

@@ -13,14 +13,14 @@ use crate::id::TopicName;
 use crate::payload::Schema;
 use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 
-/// Waits for publishers of a topic to dial: each one that is accepted is a subscriber of its own.
+/// Accepts publishers that dial for a topic. Each accepted publisher gets a subscriber of its own.
 ///
-/// This is the second way to a subscription. In the first one a subscriber dials the node of a publisher; here the
-/// publisher's node dials this one, by [`Node::dial_subscriber`]. From then on there is no difference.
+/// Usually a subscriber dials the publisher's node. With a listener the publisher's node dials this one, by
+/// [`Node::dial_subscriber`]. The subscription is the same afterwards.
 ///
-/// While the listener is there, publishers that dial for its topic wait for [`Self::accept_timeout`], up to
-/// [`limits::INVITED_SESSIONS_MAX`](crate::limits::INVITED_SESSIONS_MAX) of them at a node, with those that were accepted.
-/// Dropping it ends those that wait, and refuses those that come later; subscribers that were accepted stay.
+/// Publishers that dial for the topic wait for [`Self::accept_timeout`]; a node admits up to
+/// [`limits::INVITED_SESSIONS_MAX`](crate::limits::INVITED_SESSIONS_MAX) of them, accepted ones included. Dropping the listener
+/// ends the waiting sessions and refuses later ones. Accepted subscribers stay.
 ///
 /// ```
 /// use std::time::Duration;
@@ -51,10 +51,10 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 /// # }
 /// ```
 ///
-/// It is `Send` and `Sync`: several threads may accept at once.
+/// It is `Send` and `Sync`: several threads may accept concurrently.
 ///
-/// A subscriber of a log that begins with the next record, which is the default, has all records from the first one on that was
-/// published after [`Node::dial_subscriber`] had returned.
+/// A log subscriber that begins with the next record, the default, receives every record published after
+/// [`Node::dial_subscriber`] returns.
 pub struct Listener<S: Subscribed> {
     terms: Terms<S::Options>,
     expected: Option<Schema>,
@@ -69,8 +69,8 @@ impl<S: Subscribed> ListenerBuilder<'_, S> {
     ///
     /// # Errors
     ///
-    /// [`SubscriberError`] when the node has no name, listens for the topic already, the topic's name is malformed, or
-    /// the type cannot be described.
+    /// [`SubscriberError`] when the node has no name or already listens for the topic, the topic's name is malformed, or the type
+    /// cannot be described.
     pub fn open(self) -> Result<Listener<S>, SubscriberError> {
         let Self { node, terms, samples, .. } = self;
         let topic = self.place?;
@@ -80,23 +80,23 @@ impl<S: Subscribed> ListenerBuilder<'_, S> {
         }
         let expected = expected::<S::Payload>(&samples)?;
         check_runs(core, &topic)?;
-        let opened = node.backlogs().open(&topic, saturate(terms.patience))?;
+        let opened = node.backlogs().open(&topic, saturate(terms.timeout))?;
         let backlog = opened.ok_or_else(|| SubscriberError::AlreadyListening { topic: topic.clone() })?;
         Ok(Listener { terms, expected, topic, backlog, node: node.clone() })
     }
 }
 
 impl<S: Subscribed> Listener<S> {
-    /// A subscriber of the next publisher that has dialled for this topic; `None` when none did in time. Several
-    /// threads may wait at once.
+    /// Returns a subscriber of the next publisher that dials for this topic; `None` after `timeout`. Several threads may call it
+    /// concurrently.
     ///
-    /// Blocks until then, and for two round trips to the publisher's node besides (three for push, and for a log on another
-    /// host), each for as long as [`ListenerBuilder::timeout`] allows. Allocates.
+    /// Blocks until a publisher dials, and then for two round trips to its node (three for push, and for a log on another host),
+    /// each bounded by [`ListenerBuilder::timeout`]. Allocates.
     ///
     /// # Errors
     ///
-    /// [`SubscriberError::Dialled`] when a publisher had dialled that cannot be received from, because its values are of
-    /// another type, say; the error names it. The listener goes on: call this again for the next one.
+    /// [`SubscriberError::Dialled`] when the publisher that dialled is unusable, for example because its values have another
+    /// type; the error names it. The listener stays usable: call this again for the next publisher.
     /// [`SubscriberError::NodeFailed`] when the thread of this node has panicked.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<S>, SubscriberError> {
         let clock = self.node.core().clock();
@@ -105,7 +105,7 @@ impl<S: Subscribed> Listener<S> {
             if let Some(link) = self.backlog.take_ready() {
                 return self.attach(link).map(Some);
             }
-            // Behind the look for who is ready, which takes the wake-up.
+            // After `take_ready`, which consumes the wake-up.
             if let Err(error) = check_runs(self.node.core(), &self.topic) {
                 self.backlog.ready().wake();
                 return Err(error);
@@ -118,7 +118,7 @@ impl<S: Subscribed> Listener<S> {
         }
     }
 
-    /// The topic's name.
+    /// Returns the topic's name.
     pub fn topic(&self) -> &TopicName {
         &self.topic
     }
@@ -127,7 +127,9 @@ impl<S: Subscribed> Listener<S> {
         let Self { terms, expected, topic, node, .. } = self;
         let attached = terms.attach(node, &link, topic, expected.as_ref());
         let attached = attached.and_then(|subscription| Ok(S::open(subscription, terms.options)?));
-        let Some(peer) = link.peer() else { unreachable!("only who has said hello is taken from a backlog") };
+        let Some(peer) = link.peer() else {
+            unreachable!("a backlog yields only peers that have said hello")
+        };
         attached.map_err(|source: AttachError| SubscriberError::Dialled {
             node: peer.node,
             process: peer.process,
@@ -137,7 +139,7 @@ impl<S: Subscribed> Listener<S> {
     }
 }
 
-/// An error once the thread of the node has panicked.
+/// Fails once the thread of the node has panicked.
 fn check_runs(core: &NodeCore, topic: &TopicName) -> Result<(), SubscriberError> {
     core.check_runs().map_err(|source| SubscriberError::NodeFailed { topic: topic.clone(), source })
 }

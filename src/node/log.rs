@@ -8,12 +8,12 @@ use crate::repository::log::{LogStart, LogTopic};
 use crate::subscriber::{LogSubscriber, Subscribed, SubscriberError, SubscriberHandle};
 
 impl Node {
-    /// Begins to set up a publisher of a log topic of this name.
+    /// Returns a builder for a publisher of a log topic of this name.
     pub fn log_publisher<T: Payload>(&self, topic: &str) -> PublisherBuilder<'_, LogTopic, T> {
         PublisherBuilder::new(self, topic)
     }
 
-    /// Begins to set up a subscriber of the log topic at this address, for example `shm:NODE/TOPIC`.
+    /// Returns a builder for a subscriber of the log topic at this address, for example `shm:NODE/TOPIC`.
     pub fn log_subscriber<T: Payload>(
         &self,
         target: impl TryInto<Target, Error: Into<SubscriberError>>,
@@ -21,7 +21,7 @@ impl Node {
         SubscriberBuilder::new(self, target)
     }
 
-    /// Begins to set up a listener for publishers of this log topic, whose nodes dial this one. The node needs a name.
+    /// Returns a builder for a listener: publishers of this log topic dial this node, which needs a name.
     pub fn log_listener<T: Payload>(
         &self,
         topic: impl TryInto<TopicName, Error: Into<SubscriberError>>,
@@ -30,36 +30,36 @@ impl Node {
     }
 }
 
-/// Of a [`LogSubscriber`], and of an [`AnySubscriber`](crate::AnySubscriber), where it means nothing for other kinds of topic.
-#[expect(private_bounds, reason = "nothing else names the options of a subscriber")]
+/// Settings of a [`LogSubscriber`]. An [`AnySubscriber`](crate::AnySubscriber) ignores them for other kinds of topic.
+#[expect(private_bounds, reason = "no other item names the options of a subscriber")]
 impl<S, P> SubscriberBuilder<'_, S, P>
 where
     S: Subscribed + SubscriberHandle<Options = LogStart>,
 {
-    /// Begins with the oldest record that the publisher's ring still holds.
+    /// Begins with the oldest record still in the publisher's ring.
     pub fn earliest(self) -> Self {
         self.start(LogStart::Earliest)
     }
 
-    /// Begins with the next record that is published. This is the default.
+    /// Begins with the next record published. This is the default.
     pub fn newest(self) -> Self {
         self.start(LogStart::Newest)
     }
 
-    /// Begins with this record. Those from it on that are overwritten already are reported lost.
+    /// Begins with this record. Records from it on that are already overwritten are reported lost.
     pub fn at(self, sequence: Sequence) -> Self {
         self.start(LogStart::At(sequence))
     }
 
-    /// Begins so many records before the one that was the next when the publisher granted the topic, or with the oldest one that
-    /// is left of them. What is published since then is received or reported lost.
+    /// Begins `count` records before the next one at the time of the publisher's grant, or with the oldest of them still in the
+    /// ring. Records published since the grant are received or reported lost.
     pub fn back(self, count: u64) -> Self {
         self.start(LogStart::Back(count))
     }
 
-    /// Where to begin. That is settled when a subscriber is [open](SubscriberBuilder::open), or
-    /// [accepted](crate::Listener::accept_timeout): what is published afterwards is not before it. Of an accepted subscriber the
-    /// next record is the one after the publisher's [`Node::dial_subscriber`] has returned.
+    /// Sets where to begin. Opening fixes the position, by [`open`](SubscriberBuilder::open) or
+    /// [`accept_timeout`](crate::Listener::accept_timeout): the subscriber receives everything published later. For an accepted
+    /// subscriber the next record is the first one published after [`Node::dial_subscriber`] returns.
     pub fn start(mut self, start: LogStart) -> Self {
         self.terms.options = start;
         self
@@ -67,10 +67,10 @@ where
 }
 
 impl<T: Payload> PublisherBuilder<'_, LogTopic, T> {
-    /// Bytes of the ring that holds the records, at least; by default
-    /// [`limits::LOG_CAPACITY_DEFAULT`](crate::limits::LOG_CAPACITY_DEFAULT). Each record takes those of its payload, rounded up to 8,
-    /// and 24 more. How far it reaches back is how late a subscriber may join or look and still get everything. A ring is large enough
-    /// for four of the largest records in any case.
+    /// Sets the minimum size of the ring that holds the records, in bytes; by default
+    /// [`limits::LOG_CAPACITY_DEFAULT`](crate::limits::LOG_CAPACITY_DEFAULT). Each record takes its payload, rounded up to 8
+    /// bytes, and 24 bytes more. The ring bounds how late a subscriber may join or read without losing records. It always holds
+    /// at least four of the largest records.
     pub fn capacity(mut self, capacity: usize) -> Self {
         self.options = capacity;
         self

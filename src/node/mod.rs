@@ -1,5 +1,5 @@
-//! A node: one process's end of a fabric. It owns topics and sessions, and a thread of its own that serves the
-//! control plane; the data path never passes through it.
+//! A node: one process's end of a fabric. It owns topics, sessions, and a thread that serves the control plane. The data path
+//! never passes through that thread.
 
 mod agenda;
 mod backlog;
@@ -48,14 +48,14 @@ use crate::limits;
 
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
-/// A node with a name can be found, and subscribed to; one without subscribes to others, and
+/// Other nodes find a node with a name and subscribe to its topics. A node without a name subscribes to others, and
 /// [dials](Self::dial_subscriber) subscribers that listen for its topics ([states](Self::state_listener),
-/// [logs](Self::log_listener)). Publishers, subscribers and listeners keep their node going, so that it may be dropped before
-/// them. Cheap to clone.
+/// [logs](Self::log_listener)). Publishers, subscribers and listeners keep their node alive, so it may be dropped before them.
+/// Cloning is cheap.
 ///
-/// Whichever goes last of its handles ([`Node`]s, publishers, subscribers, listeners) stops the node: that drop
-/// joins the node's thread, and may block for up to 250 ms, the time that peers have to take part in the end of their
-/// sessions. Over RDMA it may take a second more, where a peer does not take what was sent.
+/// Dropping the last handle of a node ([`Node`]s, publishers, subscribers, listeners) stops it: the drop joins the node's thread
+/// and may block for up to 250 ms while peers take part in closing their sessions. Over RDMA it may take a second longer if a
+/// peer does not accept what was sent.
 ///
 /// ```
 /// use fabricast::Node;
@@ -75,7 +75,7 @@ pub struct Node {
     inner: Arc<NodeInner>,
 }
 
-/// A node and its thread. The last one to hold it stops the thread.
+/// A node and its thread. Dropping the last reference stops the thread.
 #[derive(Debug)]
 pub(crate) struct NodeInner {
     shared: Shared,
@@ -84,37 +84,36 @@ pub(crate) struct NodeInner {
 }
 
 impl Node {
-    /// A builder with the defaults of every setting.
+    /// Returns a builder with default settings.
     pub fn builder() -> NodeBuilder {
         NodeBuilder::new()
     }
 
-    /// The name. One is made up for a node that was given none.
+    /// Returns the name. A node opened without one gets a generated name.
     pub fn name(&self) -> &NodeName {
         &self.inner.shared.core.identity().node
     }
 
-    /// Where others find this node, if it was given a name: on this host, unless it listens elsewhere only.
+    /// Returns the first of [`Self::addresses`]: the one on this host, unless the node listens only elsewhere.
     pub fn address(&self) -> Option<Address> {
         self.addresses().first().cloned()
     }
 
-    /// Everywhere that others find this node. Empty without a name.
+    /// Returns every address at which other nodes find this node. Empty without a name.
     pub fn addresses(&self) -> &[Address] {
         self.inner.shared.core.addresses()
     }
 
-    /// Dials the node at this address, at which a [`Listener`] waits for this topic, one of this node's
-    /// own. When it returns, a subscriber there is attached, so that the next publish reaches it. The node needs no name for that.
+    /// Dials the node at this address, where a [`Listener`] waits for this topic of this node. On return a subscriber there is
+    /// attached and receives the next publish. This node needs no name.
     ///
-    /// Blocks until the listener has accepted, at most for `timeout`; the resolver of host names, if the address has one, is
-    /// not bound by this. A subscription that does not come about in that time
-    /// does not come about later. Allocates.
+    /// Blocks until the listener has accepted, at most for `timeout`. Resolving a host name in the address is not bound by it. A
+    /// subscription that misses the timeout is never made. Allocates.
     ///
     /// # Errors
     ///
-    /// [`DialError`] when this node does not publish the topic, the other one cannot be reached or refuses, nobody listens
-    /// or accepts there in time, or the subscriber and the topic do not fit together.
+    /// [`DialError`] when this node does not publish the topic, the other node cannot be reached or refuses, it has no listener
+    /// for the topic or accepts too late, or the subscriber does not fit the topic.
     ///
     /// ```
     /// use std::time::Duration;
@@ -151,7 +150,7 @@ impl Node {
         self.inner.shared.dialled.dial(self.core(), topic, &address, timeout)
     }
 
-    /// The nodes of this host and user, the dead ones included that have left a trace. Changes nothing.
+    /// Lists the nodes of this host and user, including dead ones that left a trace. Changes nothing.
     ///
     /// # Errors
     ///
@@ -160,8 +159,8 @@ impl Node {
         directory::nodes(&self.inner.shared.core)
     }
 
-    /// What the node at this address publishes. Blocks for a round trip, at most the time given by
-    /// [`limits::ANSWER_DEADLINE_NS`] for each page of the answer.
+    /// Lists the topics that the node at this address publishes. Blocks for a round trip; each page of the answer may take up to
+    /// [`limits::ANSWER_DEADLINE_NS`].
     ///
     /// # Errors
     ///
@@ -173,8 +172,8 @@ impl Node {
         self.directory_timeout(address, Duration::from_nanos(limits::ANSWER_DEADLINE_NS))
     }
 
-    /// As [`Self::directory`], with a time of one's own that each answer may take. A session with the node that
-    /// exists already keeps its own.
+    /// Does the same as [`Self::directory`], with a timeout for each answer. An existing session with the node keeps its own
+    /// timeout.
     ///
     /// # Errors
     ///
@@ -211,7 +210,7 @@ impl Node {
         &self.inner.shared.backlogs
     }
 
-    /// What keeps the node going.
+    /// Returns a reference that keeps the node alive.
     pub(crate) fn hold(&self) -> Arc<dyn Any + Send + Sync> {
         Arc::<NodeInner>::clone(&self.inner)
     }

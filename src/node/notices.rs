@@ -5,13 +5,13 @@ use crate::fabric::ChannelSender;
 use crate::notice::NoticeSender;
 use crate::publisher::PublishedTopic;
 
-/// The channels on which a node tells of its topics.
+/// The channels of a node's notices.
 #[derive(Debug, Default)]
 pub(super) struct NoticeSenders {
     senders: Vec<Sending>,
 }
 
-/// A channel, and the topics that it tells of.
+/// A channel, and the topics with notices on it.
 #[derive(Debug)]
 struct Sending {
     sender: Weak<NoticeSender>,
@@ -19,7 +19,7 @@ struct Sending {
 }
 
 impl NoticeSenders {
-    /// The one of this channel, on which this topic is to be told of.
+    /// The sender of this channel, with this topic added.
     pub(super) fn of(
         &mut self,
         channel: Arc<dyn ChannelSender>,
@@ -37,20 +37,20 @@ impl NoticeSenders {
         Ok(sender)
     }
 
-    /// How many receivers are sent to alone.
+    /// The number of receivers served by unicast.
     #[cfg(test)]
     pub(super) fn lone_receivers(&self) -> usize {
         self.senders.iter().filter_map(|it| it.sender.upgrade()).map(|sender| sender.lone_receivers()).sum()
     }
 
-    /// Sends what waits for room, and at a beat what each channel's topics have reached. Whether anything still waits. What fails is
-    /// told by the next beat.
+    /// Sends what is queued, and on a beat what each channel's topics have reached. Whether anything is still queued. The next
+    /// beat repeats what fails.
     pub(super) fn tend(&mut self, beat: bool) -> bool {
         let mut waits = false;
         self.senders.retain_mut(|Sending { sender, topics }| {
             let Some(sender) = sender.upgrade() else { return false };
             let told = if beat {
-                topics.retain(|_, topic| !topic.has_ended() && topic.notices().is_told_on(&sender));
+                topics.retain(|_, topic| !topic.has_ended() && topic.notices().has_channel(&sender));
                 sender.heartbeat(topics.values().map(|topic| topic.notice()))
             } else {
                 sender.flush()

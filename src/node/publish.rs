@@ -7,10 +7,10 @@ use crate::id::TopicName;
 use crate::payload::Payload;
 use crate::publisher::{PublishedKind, Publisher, PublisherError, TopicParts, fresh_epoch};
 
-/// What a node without an explicit maximum reserves for each value of a type without a fixed length, bytes.
+/// Bytes reserved for each value of a type without a fixed length, unless the maximum is set.
 const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 
-/// Sets up a [`Publisher`]. Settings of one kind of topic are only there for its publishers.
+/// Sets up a [`Publisher`]. Settings of one kind of topic exist only for publishers of that kind.
 #[must_use = "a builder does nothing until it is opened"]
 pub struct PublisherBuilder<'a, K: PublishedKind, T: Payload> {
     node: &'a Node,
@@ -28,27 +28,27 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         Self { node, topic, payload_len_max, samples: Vec::new(), options, payload: PhantomData }
     }
 
-    /// The longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`](crate::limits::PAYLOAD_LEN_MAX). By
-    /// default the length of the type if it has only one, otherwise 4 KiB. Each slot of a state has room for it; a record of a log
-    /// takes only as much as it has.
+    /// Sets the longest payload, in bytes of its encoded form; up to [`limits::PAYLOAD_LEN_MAX`](crate::limits::PAYLOAD_LEN_MAX).
+    /// The default is the length of a fixed-length type, otherwise 4 KiB. Each slot of a state reserves this much; a record of a
+    /// log takes only its own length.
     pub fn payload_len_max(self, payload_len_max: usize) -> Self {
         Self { payload_len_max, ..self }
     }
 
-    /// Names a value that the payload type takes, for a type that checks its values: it is tried first wherever the type
-    /// reads a text, bytes or a character, or a number if it is one. Call it once for each such type inside the payload
-    /// type. See [`Payload`](crate::Payload#types-that-check-their-values) for an example.
+    /// Gives an example value for a payload type that validates its values. Schema tracing tries it first wherever a type reads
+    /// text, bytes or a character, or a number if the sample is one. Call this once for each such type inside the payload type.
+    /// See [`Payload`](crate::Payload#types-that-check-their-values) for an example.
     pub fn sample(mut self, sample: impl Into<String>) -> Self {
         self.samples.push(sample.into());
         self
     }
 
-    /// Makes the repository and opens the topic to subscribers. Allocates; does not block.
+    /// Creates the repository and opens the topic to subscribers. Allocates; does not block.
     ///
     /// # Errors
     ///
-    /// [`PublisherError`] when the name is taken or malformed, sizes do not fit, the type cannot be described, or
-    /// memory cannot be had.
+    /// [`PublisherError`] when the name is in use or malformed, the sizes are inconsistent, the type cannot be described, or
+    /// memory is exhausted.
     pub fn open(self) -> Result<Publisher<K, T>, PublisherError> {
         let Self { node, topic, payload_len_max, samples, options, .. } = self;
         let core = node.core();

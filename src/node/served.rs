@@ -26,47 +26,47 @@ mod leaving;
 #[cfg(test)]
 pub(super) mod tests;
 
-/// What a peer is told that has dialled as publishers do, and does not invite.
-const DIALLED_TO_WRITE: &str = "it has dialled to write, and asks to read";
-/// What a peer is told whose landing region failed after it was taken.
-const UNWRITABLE: &str = "it cannot be written any more";
+/// Refuses a publisher's connection that does not invite.
+const DIALLED_TO_WRITE: &str = "this connection was dialled to write, but asks to read";
+/// Reports a landing region that failed after it was accepted.
+const UNWRITABLE: &str = "the landing region can no longer be written";
 
-/// A session in which this node serves its topics: with a peer that has dialled it, or that it has dialled.
+/// A session in which this node serves its topics; either side may have dialled.
 #[derive(Debug)]
 pub(super) struct Served {
-    /// What stands for it at its node.
+    /// Its key at its node.
     key: u64,
     connection: Box<dyn Connection>,
     session: ServerSession,
     outbox: Outbox,
     attachments: BTreeMap<AttachmentId, ServedAttachment>,
-    /// What the peer has asked for, for which memory is being registered.
+    /// Requests whose memory is being registered.
     preparing: Vec<Preparing>,
-    /// Those whose landing regions were taken. The peer is told so as soon as it can begin to read them.
+    /// Attachments whose landing regions were accepted. The peer is notified when it can read them.
     beginning: BTreeSet<AttachmentId>,
-    /// Those whose topics have ended, which the peer has yet to be told.
+    /// Attachments whose topics have ended, before the peer is notified.
     ending: BTreeSet<AttachmentId>,
     /// A landing region may have been given up because it cannot be written.
     may_have_lost: bool,
-    /// What the peer has detached from and may still be written.
+    /// Detached attachments that may still be written.
     leaving: BTreeMap<AttachmentId, ServedAttachment>,
-    /// Whose topics have ended, and what the peer has yet to detach from.
+    /// Attachments whose topics have ended, before the peer detaches.
     ended: BTreeMap<AttachmentId, EndedAttachment>,
-    /// What the peer hears of what is told to all.
+    /// How notices reach the peer.
     audience: Audience,
     peer: Option<NodeName>,
-    /// This node has dialled, and the peer is not attached yet.
+    /// This node dialled, and the peer is not attached yet.
     invitation: Option<Pending>,
-    /// What this node has dialled the peer for, if it has.
+    /// The subscription for which this node dialled the peer.
     dialled_for: Option<DialledFor>,
-    /// The peer has dialled, to be subscribed to.
+    /// The peer dialled, and invites this node to subscribe.
     invited: Option<Invite>,
-    /// All that is left to do is to send what waits.
+    /// Only queued messages are left to be sent.
     closing: bool,
     over: bool,
 }
 
-/// The one subscription that a peer was dialled for.
+/// The one subscription for which a peer was dialled.
 #[derive(Debug)]
 struct DialledFor {
     topic: TopicName,
@@ -75,7 +75,7 @@ struct DialledFor {
 }
 
 impl Served {
-    /// The session with the peer at the other end. Without room the peer is told so, and sent away.
+    /// Serves this connection. Without `room` the peer is refused.
     pub(super) fn new(
         core: &NodeCore,
         connection: Box<dyn Connection>,
@@ -90,7 +90,7 @@ impl Served {
         Ok(Self::with(core.next_key(), connection, session))
     }
 
-    /// The session with a peer that this node has dialled, and that has to say hello until `deadline_ns`.
+    /// Serves a peer that this node has dialled, which has to say hello by `deadline_ns`.
     pub(super) fn inviting(
         core: &NodeCore,
         connection: Box<dyn Connection>,
@@ -127,13 +127,13 @@ impl Served {
         }
     }
 
-    /// What stands for it at its node.
+    /// Its key at its node.
     pub(super) fn key(&self) -> u64 {
         self.key
     }
 
-    /// Takes note that something has happened to a topic to which this attachment is: it has ended, or has given landing regions
-    /// up. Whether that is its business.
+    /// Records that the topic of this attachment has ended, or has given up landing regions. Returns whether this session is
+    /// affected.
     pub(super) fn topic_changed(&mut self, attachment: u32) -> bool {
         let id = AttachmentId::new(attachment);
         let Some(attachment) = self.attachments.get(&id) else { return false };
@@ -145,29 +145,29 @@ impl Served {
         is_ending || is_lost
     }
 
-    /// Gives a session up that this node has dialled, because it serves as many as it may.
+    /// Gives up a dialled session, because the node serves the maximum.
     pub(super) fn give_up(self) {
         if let Some(invitation) = &self.invitation {
             invitation.no_room();
         }
     }
 
-    /// Whether the peer has dialled to be subscribed to: then its connection is to be handed over.
+    /// Whether the peer invites this node to subscribe, so that its connection is to be handed over.
     pub(super) fn is_invited(&self) -> bool {
         self.invited.is_some()
     }
 
-    /// To which topic the peer has dialled this node to subscribe.
+    /// The topic to which the peer invites this node.
     pub(super) fn invited_to(&self) -> Option<&TopicName> {
         self.invited.as_ref().map(|invite| &invite.topic)
     }
 
-    /// The connection of a peer that has dialled to be subscribed to, and who it is.
+    /// The connection and identity of a peer that invites this node.
     pub(super) fn into_invited(self) -> Option<(Box<dyn Connection>, Identity)> {
         Some((self.connection, self.invited?.identity))
     }
 
-    /// Refuses the peer to be subscribed to.
+    /// Refuses the peer's invitation.
     pub(super) fn refuse_invite(&mut self, serving: &mut Serving, reason: RefuseReason) {
         self.invited = None;
         self.session.reject(reason, &reason.advice());
@@ -175,7 +175,7 @@ impl Served {
         self.flush(serving);
     }
 
-    /// Whether there is nothing left to do.
+    /// Whether it is finished.
     pub(super) fn is_over(&self) -> bool {
         self.over
     }
@@ -185,14 +185,14 @@ impl Served {
         self.connection.wait_handle()
     }
 
-    /// Whether it waits for the peer to take messages.
+    /// Whether messages wait for the peer.
     pub(super) fn has_unsent(&self) -> bool {
         !self.outbox.is_empty()
     }
 
     /// When a turn is due even if the peer does nothing.
     pub(super) fn due_ns(&self, now_ns: u64) -> Option<u64> {
-        // A connection may have room again without waking anybody.
+        // A connection may accept more without becoming writable.
         if self.has_unsent() || self.awaits_writes() {
             return Some(now_ns.saturating_add(limits::LANDING_TENDED_NS));
         }
@@ -206,26 +206,26 @@ impl Served {
         self.ending.iter().filter_map(|id| self.attachments.get(id))
     }
 
-    /// Whether it waits for one-sided writes to be complete.
+    /// Whether one-sided writes are in flight.
     pub(super) fn has_writes_under_way(&self) -> bool {
         !(self.leaving.is_empty() && self.beginning.is_empty() && self.ending.is_empty())
     }
 
-    /// The same, but for those that wait until a subscriber goes on: its landing region is looked after now and then.
+    /// The same, except writes that wait for a stalled subscriber, which are tended from time to time.
     fn awaits_writes(&self) -> bool {
         let awaits = |it: &ServedAttachment| !it.rests();
         !(self.leaving.is_empty() && self.beginning.is_empty()) || self.ending().any(awaits)
     }
 
-    /// Begins the end of the session. What could not be written any more is told by the newest sequence.
+    /// Begins the end of the session. The newest sequence reports what could not be written.
     pub(super) fn shutdown(&mut self, now_ns: u64) {
         self.tell_ended_topics(now_ns, true);
         self.session.shutdown(now_ns);
     }
 
-    /// One turn: takes what the peer sent, up to a limit, tells of ended topics, and sends what is to be sent.
+    /// One turn: receives up to a limit, reports ended topics, and sends.
     pub(super) fn turn(&mut self, serving: &mut Serving, now_ns: u64) {
-        // Looked for first: where the peer is gone, or has detached, what it sent last says so.
+        // Checked first: if the peer is gone, or has detached, its last messages say so.
         let may_have_lost = std::mem::take(&mut self.may_have_lost);
         for _ in 0..limits::MESSAGES_PER_TURN_MAX {
             if self.closing || self.over || self.is_invited() || !self.receive(serving) {
@@ -254,7 +254,7 @@ impl Served {
         self.forget_mapped();
     }
 
-    /// Takes one message. False when there was none.
+    /// Receives one message. False when there was none.
     fn receive(&mut self, serving: &mut Serving) -> bool {
         match self.connection.receive(&mut serving.buffer) {
             Ok(Received::Message { len, offer }) => {
@@ -287,18 +287,18 @@ impl Served {
         }
     }
 
-    /// Does what the session asks for. The region that came with the message is dropped unless it is asked for.
+    /// Performs the session's actions. A region that came with the message is dropped unless an action uses it.
     fn act(&mut self, serving: &mut Serving, mut offer: Option<Box<dyn Offer>>) {
         while let Some(action) = self.session.next_action() {
-            // An answer fails when the session has ended meanwhile: then there is nobody to be answered.
+            // An answer fails if the session has ended meanwhile, and is not needed then.
             let _ = match action {
                 ServerAction::Send(outgoing) => {
                     let region = outgoing.region_of.and_then(|id| self.attachments.get(&id));
-                    let region = region.and_then(|it| it.region(outgoing.is_bell));
+                    let region = region.and_then(|it| it.region(outgoing.is_wake_word));
                     self.outbox.push(outgoing.bytes, region);
                     Ok(())
                 }
-                // Each such connection has a protection domain of its own: what it reads would be registered there again.
+                // Each such connection has its own protection domain, where anything it reads would be registered again.
                 ServerAction::PeerIdentified(_) if self.connection.capabilities().is_dialled_to_write => {
                     self.session.reject(RefuseReason::NotPermitted, DIALLED_TO_WRITE);
                     Ok(())
@@ -363,16 +363,16 @@ impl Served {
         self.session.answer_topics(entries, more)
     }
 
-    /// Whether a landing region cannot be written any more.
+    /// Whether a landing region can no longer be written.
     fn has_lost(&self) -> bool {
         self.attachments.values().any(ServedAttachment::is_lost)
     }
 
-    /// Ends the session when a landing region cannot be written any more: its subscriber would wait in vain.
+    /// Ends the session if a landing region can no longer be written: its subscriber would wait in vain.
     fn end_if_unwritable(&mut self, core: &NodeCore) {
         if self.has_lost() {
-            // The connection does not say why.
-            core.tell(&Event::Trouble { what: "a landing region cannot be written any more".to_owned() });
+            // The connection gives no reason.
+            core.tell(&Event::Trouble { what: "a landing region can no longer be written".to_owned() });
             self.session.reject(RefuseReason::LandingUnfit, UNWRITABLE);
         }
     }

@@ -3,24 +3,24 @@ use std::sync::Arc;
 use super::core::NodeCore;
 use super::notices::NoticeSenders;
 use crate::limits;
-use crate::publisher::CopyRoom;
+use crate::publisher::CopyBudget;
 
-/// What the sessions that a node serves have in common. Its thread alone uses it.
+/// What the served sessions share. Only the node's thread uses it.
 #[derive(Debug)]
 pub(super) struct Serving {
     pub(super) core: Arc<NodeCore>,
-    /// The channels on which the node tells of its topics.
+    /// The channels of the node's notices.
     pub(super) senders: NoticeSenders,
-    /// What may still be copied to landing regions in this turn.
-    pub(super) room: CopyRoom,
-    /// Room for a message.
+    /// What this turn may still copy to landing regions.
+    pub(super) budget: CopyBudget,
+    /// A buffer for one message.
     pub(super) buffer: Vec<u8>,
 }
 
 impl Serving {
-    /// Nothing yet.
+    /// Nothing is served yet.
     pub(super) fn new(core: &Arc<NodeCore>) -> Self {
-        let (senders, room) = (NoticeSenders::default(), CopyRoom::new());
-        Self { core: Arc::clone(core), senders, room, buffer: vec![0; limits::CONTROL_MESSAGE_LEN_MAX] }
+        let (senders, budget) = (NoticeSenders::default(), CopyBudget::new());
+        Self { core: Arc::clone(core), senders, budget, buffer: vec![0; limits::CONTROL_MESSAGE_LEN_MAX] }
     }
 }

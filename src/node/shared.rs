@@ -16,9 +16,9 @@ pub(crate) struct Shared {
     pub(super) core: Arc<NodeCore>,
     /// The sessions in which it subscribes.
     pub(super) links: Arc<Links>,
-    /// The topics that it listens for.
+    /// The topics for which it listens.
     pub(super) backlogs: Arc<Backlogs>,
-    /// Sessions with subscribers that it has dialled, until its thread serves them.
+    /// Sessions with dialled subscribers that its thread does not serve yet.
     pub(super) dialled: Arc<Dialled>,
 }
 
@@ -30,14 +30,14 @@ impl Shared {
         Self { core, links, backlogs: Arc::default(), dialled: Arc::default() }
     }
 
-    /// Where a publisher that has dialled for this topic is to wait, if there is a listener, and room for one more.
+    /// The backlog for a publisher that dials for this topic, if it has a listener and capacity left.
     pub(super) fn admit(&self, topic: &TopicName) -> Result<Arc<Backlog>, RefuseReason> {
         let backlog = self.backlogs.of(topic)?;
         let is_full = self.links.invited_count() >= limits::INVITED_SESSIONS_MAX;
         if is_full { Err(RefuseReason::TooManySessions) } else { Ok(backlog) }
     }
 
-    /// Records that the node's thread has panicked, and notifies everyone who relies on it.
+    /// Records that the node's thread has panicked, and notifies all handles.
     pub(super) fn fail(&self, panic: &(dyn Any + Send)) {
         let reason = self.core.fail(panic);
         if let Err(error) = self.core.check_runs() {

@@ -96,7 +96,7 @@ impl World {
     fn stop(&self, name: &str) {
         let name: NodeName = name.parse().unwrap();
         let stopping: Vec<_> = self.drivers.lock().extract_if(.., |(other, _)| *other == name).collect();
-        stopping.into_iter().for_each(|(_, mut driver)| driver.farewell());
+        stopping.into_iter().for_each(|(_, mut driver)| driver.shut_down());
     }
 
     fn kill(&self, name: &str) {

@@ -15,16 +15,16 @@ use crate::layout::GeometryError;
 use crate::layout::header::{STATIC_OFFSET, StaticHeader};
 use crate::limits;
 use crate::memory::{Protection, Region};
-use crate::notice::{BELL_LEN, Bell};
+use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::payload::{Payload, Schema, SchemaError};
 use crate::repository::SubscriberStats;
 use crate::subscriber::{
-    AnySubscriber, AttachError, Attachment, End, GrantError, Granted, Listening, Source, Subscribed,
-    SubscriberError, Subscription,
+    AnySubscriber, AttachError, Attachment, GrantError, Granted, NoticeSource, Source, Subscribed,
+    SubscriberError, Subscription, TopicEnd,
 };
 
 impl Node {
-    /// Begins to set up a subscriber of the topic at this address, of whatever kind it is, for example `shm:NODE/TOPIC`.
+    /// Returns a builder for a subscriber of the topic at this address, of any kind, for example `shm:NODE/TOPIC`.
     pub fn any_subscriber<T: Payload>(
         &self,
         target: impl TryInto<Target, Error: Into<SubscriberError>>,
@@ -32,8 +32,7 @@ impl Node {
         SubscriberBuilder::new(self, target)
     }
 
-    /// Begins to set up a listener for publishers of this topic, of whatever kind it is, whose nodes dial this one. The node needs
-    /// a name.
+    /// Returns a builder for a listener: publishers of this topic, of any kind, dial this node, which needs a name.
     pub fn any_listener<T: Payload>(
         &self,
         topic: impl TryInto<TopicName, Error: Into<SubscriberError>>,
@@ -45,23 +44,23 @@ impl Node {
 impl<S: Subscribed> SubscriberBuilder<'_, S> {
     /// Attaches to the topic. Blocks for two round trips, three for push and for a log on another host, and allocates.
     ///
-    /// The payload type must be that of the topic, by name and fields. A subscriber of [`Raw`](crate::Raw) gets the
-    /// bytes of any topic, to be decoded by its [`schema`](crate::Subscriber::schema).
+    /// The payload type must match the topic's by name and fields. A subscriber of [`Raw`](crate::Raw) receives the bytes of any
+    /// topic, which its [`schema`](crate::Subscriber::schema) decodes.
     ///
     /// # Errors
     ///
-    /// [`SubscriberError`] when the address is malformed, the node or topic is not there, the topic is of another kind, the
-    /// publisher refuses, or what it grants cannot be used.
+    /// [`SubscriberError`] when the address is malformed, the node or topic does not exist, the topic is of another kind, the
+    /// publisher refuses, or its grant is unusable.
     pub fn open(self) -> Result<S, SubscriberError> {
         let mut opening = Opening::ask(self)?;
         opening.take_grant();
         opening.finish()
     }
 
-    /// Attaches to all of these topics: what [`Self::open`] would return of each, in their order.
+    /// Attaches to all of these topics, and returns what [`Self::open`] would return for each, in order.
     ///
-    /// The topics of a node are asked for together, [`limits::ATTACHMENTS_PER_SESSION_MAX`] at a time, so that thousands of them
-    /// take a few round trips. Each that asks for [`Self::notices`] takes one more. Blocks for that long, and allocates.
+    /// Requests up to [`limits::ATTACHMENTS_PER_SESSION_MAX`] topics of a node at a time, so that thousands of topics take a few
+    /// round trips. Each topic with [`Self::notices`] takes one more. Blocks for that long, and allocates.
     ///
     /// ```
     /// use fabricast::{Node, SubscriberBuilder};
@@ -93,29 +92,29 @@ impl<S: Subscribed> SubscriberBuilder<'_, S> {
     }
 }
 
-/// A subscriber that is being opened: its topic was asked for.
+/// A subscriber whose topic has been requested.
 struct Opening<'a, S: Subscribed> {
     node: &'a Node,
     terms: Terms<S::Options>,
     target: Target,
     expected: Option<Schema>,
     link: LinkUse,
-    /// The session was there already. The node may have ended, or started again, since it began.
+    /// The session existed before. The node may have stopped or restarted since it began.
     is_known: bool,
     attachment: LinkAttachment,
-    /// What was granted, or why nothing was, as soon as that is known.
+    /// The grant, or why there is none, once known.
     granted: Option<Result<(Granted, Place), AttachError>>,
 }
 
 /// Where a subscriber reads.
 enum Place {
     Repository(Source),
-    /// Its landing region, which the publisher has yet to take.
+    /// Its landing region, which the publisher has not accepted yet.
     Landing(Arc<Region>),
 }
 
 impl<'a, S: Subscribed> Opening<'a, S> {
-    /// Asks for the topic: by the session that there is with its node, or a new one.
+    /// Requests the topic over the existing session with its node, or a new one.
     fn ask(builder: SubscriberBuilder<'a, S>) -> Result<Self, SubscriberError> {
         let SubscriberBuilder { node, terms, samples, place, .. } = builder;
         let target = place?;
@@ -137,13 +136,13 @@ impl<'a, S: Subscribed> Opening<'a, S> {
         }
     }
 
-    /// Waits for the grant. A landing region is on its way to the publisher then.
+    /// Waits for the grant, and sends the landing region.
     fn take_grant(&mut self) {
         let (core, topic) = (self.node.core(), &self.target.topic);
         self.granted = Some(self.terms.take_grant(core, topic, &self.attachment));
     }
 
-    /// Waits for the rest.
+    /// Waits for the remaining answers.
     fn finish(self) -> Result<S, SubscriberError> {
         let Self { node, terms, target, expected, link, is_known, attachment, granted } = self;
         let (topic, expected) = (&target.topic, expected.as_ref());
@@ -167,7 +166,7 @@ impl<'a, S: Subscribed> Opening<'a, S> {
 
 impl<O: Copy + Into<KindOptions>> Terms<O> {
     fn dial(self, node: &Node, target: &Target) -> Result<LinkUse, SubscriberError> {
-        let link = node.links().dial(&target.address, saturate(self.patience));
+        let link = node.links().dial(&target.address, saturate(self.timeout));
         link.map_err(|error| undialled(target, error))
     }
 
@@ -184,7 +183,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         self.finish(node, (topic, expected), attachment, granted)
     }
 
-    /// Asks for a topic, without waiting for the answer.
+    /// Requests a topic without waiting for the answer.
     fn ask(
         self,
         node: &Node,
@@ -198,7 +197,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         Ok(link.attach(node.hold(), request)?)
     }
 
-    /// Makes a subscription of what was granted.
+    /// Makes a subscription from the grant.
     fn finish(
         self,
         node: &Node,
@@ -240,7 +239,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         }
     }
 
-    /// Takes the publisher's grant: opens its repository, or lends it a landing region.
+    /// Accepts the publisher's grant: opens its repository, or exposes a landing region to it.
     fn take_grant(
         self,
         core: &NodeCore,
@@ -271,7 +270,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         }
     }
 
-    /// Checks that the numbers of a grant fit together: addresses are computed from nothing else.
+    /// Checks that the numbers of a grant are consistent: every address is computed from them.
     fn check(self, topic: &TopicName, grant: &Grant) -> Result<Granted, GrantError> {
         let found = grant.kind;
         if let Some(expected) = self.kind.filter(|expected| *expected != found) {
@@ -292,14 +291,14 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
     }
 }
 
-/// What the topic's values have to be; `None` for bytes without a type, which are taken from any topic.
+/// The schema that the topic must have; `None` for untyped bytes, which any topic provides.
 pub(super) fn expected<T: Payload>(samples: &[String]) -> Result<Option<Schema>, SchemaError> {
     let schema = T::schema_with(samples)?;
     Ok(if schema == Schema::raw() { None } else { Some(schema) })
 }
 
 /// Describes how the topic's schema differs from the expected one, if its node answers. Attaches as a push subscriber of raw
-/// bytes, because a subscriber without a landing region is not counted.
+/// bytes, because the publisher does not count a subscriber without a landing region.
 fn difference(node: &Node, link: &LinkUse, topic: &TopicName, expected: &Schema) -> Option<String> {
     let (delivery, options) = (Delivery::Push, KindOptions::default());
     let request = Request { topic: topic.clone(), delivery, schema_hash: None, options };
@@ -310,7 +309,7 @@ fn difference(node: &Node, link: &LinkUse, topic: &TopicName, expected: &Schema)
     Some(Schema::from_json(grant.schema.as_bytes()).ok()?.difference(expected))
 }
 
-/// Whether the session takes no more, rather than the request failed.
+/// Whether the session accepts no more requests, as opposed to a failed request.
 fn is_over(link: &LinkUse, error: &SubscriberError) -> bool {
     let over = |source: &ControlError| {
         use ControlError::{Broken, Closed, Disconnected, TooManyAttachments};
@@ -319,33 +318,35 @@ fn is_over(link: &LinkUse, error: &SubscriberError) -> bool {
     matches!(error, SubscriberError::Session { source, .. } if over(source) || link.failure().is_some())
 }
 
-/// Whether the topic has ended since it was granted.
+/// Whether the topic has ended since the grant.
 fn has_ended(attachment: &LinkAttachment) -> bool {
-    matches!(attachment.end(), Some(End::Ended { .. }))
+    matches!(attachment.end(), Some(TopicEnd::Ended { .. }))
 }
 
 fn topic_ended() -> AttachError {
     AttachError::Refused { reason: RefuseReason::TopicEnded, text: String::new() }
 }
 
-/// Asks the publisher for notices. What fails costs these, and nothing else: the subscriber polls. Where memory `is_mapped` a
-/// publisher has them, unless something fails there.
+/// Requests notices from the publisher. On failure the subscriber polls instead. Where memory `is_mapped`, every publisher
+/// provides notices unless it fails.
 fn listen(
     core: &NodeCore,
     attachment: &LinkAttachment,
     granted: &Granted,
     is_mapped: bool,
-) -> Option<Listening> {
-    let listening = || -> Result<Option<Listening>, AttachError> {
+) -> Option<NoticeSource> {
+    let listening = || -> Result<Option<NoticeSource>, AttachError> {
         attachment.listen()?;
         let Answer::Notices { by, offer } = attachment.answer()? else { return Ok(None) };
         Ok(match by {
-            NoticesBy::Nothing => is_mapped.then_some(Listening::Unavailable),
-            NoticesBy::Bell => {
-                let memory = offer.ok_or(GrantError::NoRegion)?.open_shared(BELL_LEN)?;
-                Some(Listening::Bell(Bell::new(memory)))
+            NoticesBy::Nothing => is_mapped.then_some(NoticeSource::Unavailable),
+            NoticesBy::WakeWord => {
+                let memory = offer.ok_or(GrantError::NoRegion)?.open_shared(WAKE_WORD_LEN)?;
+                Some(NoticeSource::WakeWord(WakeWord::new(memory)))
             }
-            NoticesBy::Channel(channel) => Some(Listening::Channel(attachment.hear(&channel, granted)?)),
+            NoticesBy::Channel(channel) => {
+                Some(NoticeSource::Channel(attachment.notices(&channel, granted)?))
+            }
         })
     };
     listening().unwrap_or_else(|error| {
@@ -355,11 +356,11 @@ fn listen(
         core.tell(&Event::Trouble {
             what: format!("no notices of {}: {}", granted.topic, ErrorChain(&error)),
         });
-        Some(Listening::Unavailable)
+        Some(NoticeSource::Unavailable)
     })
 }
 
-/// Opens the repository that came with a grant, and checks that it is the one that was granted.
+/// Opens the repository of a grant, and checks that it is the granted one.
 fn open_repository(
     core: &NodeCore,
     granted: &Granted,
@@ -391,7 +392,7 @@ fn open_repository(
     Ok(if remote.is_mapped() { Source::Mapped(Arc::clone(remote.mirror())) } else { Source::Remote(remote) })
 }
 
-/// A session that was lost with the node's thread says nothing of the peer.
+/// Reports a panic of the node's thread in place of the session error that it caused.
 fn explain(node: &Node, target: &Target, error: SubscriberError) -> SubscriberError {
     match (&error, node.core().check_runs()) {
         (SubscriberError::Session { .. }, Err(source)) => {

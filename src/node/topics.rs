@@ -15,17 +15,17 @@ pub(super) struct Topics(Mutex<Registry>);
 
 #[derive(Debug, Default)]
 struct Registry {
-    /// A name without a topic is reserved by a publisher that is being opened.
+    /// By name. A name without a topic is reserved by a publisher that is being opened.
     by_name: BTreeMap<TopicName, Option<Arc<PublishedTopic>>>,
-    /// The names once more, by what stands for them in regions.
+    /// The names, by the identifiers that regions hold.
     names: HashMap<TopicId, TopicName>,
-    /// The topics of which the node's thread does not know yet that they have ended.
+    /// The topics whose end the node's thread has not processed yet.
     by_key: BTreeMap<u64, Arc<PublishedTopic>>,
     /// The node's thread has panicked.
     is_orphaned: bool,
 }
 
-/// A topic's name, taken until its topic is there or opening it has failed.
+/// A reserved name, until its topic is open or opening it has failed.
 #[derive(Debug)]
 pub(super) struct Reserved<'a> {
     topics: &'a Topics,
@@ -35,7 +35,7 @@ pub(super) struct Reserved<'a> {
 }
 
 impl Topics {
-    /// Takes a name for a topic for which this wakes the node's thread.
+    /// Reserves a name. The waker wakes the node's thread for its topic.
     pub(super) fn reserve(
         &self,
         name: &TopicName,
@@ -43,9 +43,9 @@ impl Topics {
     ) -> Result<Reserved<'_>, PublisherError> {
         let registry = &mut *self.0.lock();
         let id = TopicId::of(name);
-        // Different names with one identifier would accept each other's values.
+        // Two names with one identifier would accept each other's values.
         if let Some(known) = registry.names.get(&id) {
-            // A topic whose publisher was dropped makes room at once, even if its subscribers have yet to be told.
+            // A topic whose publisher was dropped frees its name at once, even before its subscribers are notified.
             let has_ended =
                 |topic: &Option<Arc<PublishedTopic>>| topic.as_ref().is_some_and(|it| it.has_ended());
             if !registry.by_name.get(known).is_none_or(has_ended) {
@@ -66,7 +66,7 @@ impl Topics {
         self.0.lock().by_name.get(name)?.clone().filter(|topic| !topic.has_ended())
     }
 
-    /// Up to `count` topics behind this name, in the order of their names.
+    /// Up to `count` topics after this name, in order of name.
     pub(super) fn after(&self, name: Option<&TopicName>, count: usize) -> Vec<Arc<PublishedTopic>> {
         let after = name.map_or(Bound::Unbounded, Bound::Excluded);
         let registry = self.0.lock();
@@ -74,12 +74,12 @@ impl Topics {
         behind.filter_map(|(_, topic)| topic.clone()).filter(|topic| !topic.has_ended()).take(count).collect()
     }
 
-    /// The topic with this key, unless it was forgotten.
+    /// The topic with this key, unless dropped from the registry.
     pub(super) fn keyed(&self, key: u64) -> Option<Arc<PublishedTopic>> {
         self.0.lock().by_key.get(&key).cloned()
     }
 
-    /// Forgets a topic that has ended.
+    /// Removes a topic that has ended.
     pub(super) fn forget(&self, topic: &PublishedTopic) {
         let registry = &mut *self.0.lock();
         registry.by_key.remove(&topic.key());
@@ -89,7 +89,7 @@ impl Topics {
         }
     }
 
-    /// Tells all publishers, and those that are opened later, that the node's thread has panicked.
+    /// Notifies all publishers, present and future, that the node's thread has panicked.
     pub(super) fn orphan(&self) {
         let registry = &mut *self.0.lock();
         registry.is_orphaned = true;
@@ -105,7 +105,7 @@ impl Registry {
 }
 
 impl Reserved<'_> {
-    /// What wakes the node's thread for the topic.
+    /// Wakes the node's thread for the topic.
     pub(super) fn waker(&self) -> &KeyedWaker {
         &self.waker
     }

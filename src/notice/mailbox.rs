@@ -11,72 +11,73 @@ use crate::layout::{WORD, halves, joined};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
-/// Words that can be kept until they are taken.
+/// Words of inline pieces kept.
 const HELD_WORDS: usize = limits::NOTICE_INLINE_HELD_LEN / WORD;
-/// Words in front of those of a piece: sequence, position, time of publishing, number of words and records.
+/// Words before each piece: sequence, position, time of publishing, number of words and records.
 const PIECE_WORDS: usize = 4;
 
-/// What one subscription has heard of its topic: the newest hint, and what came inline, until it is taken.
+/// The notices of one subscription: the newest hint, and the inline pieces not taken yet.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     topic: TopicId,
     epoch: Epoch,
-    /// The sequence of the hint, to be looked at without the lock.
+    /// The sequence of the hint, for reads without the lock.
     sequence: AtomicU64,
-    held: Mutex<Held>,
-    /// How often datagrams were missing on the channel, for all its mailboxes.
+    held: Mutex<MailboxState>,
+    /// Counts the gaps of the channel, for all its mailboxes.
     gaps: Arc<AtomicU64>,
-    /// How often that was when the subscription last asked.
+    /// That count when the subscription last checked.
     gaps_told: AtomicU64,
     /// The subscription may be asleep.
     is_awaited: AtomicBool,
-    /// Wakes it. Made when it sleeps for the first time.
+    /// Wakes it. Made for its first sleep.
     waker: OnceLock<Waker>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct MailboxState {
     hint: Hint,
-    /// The pieces one after the other, with what was said of each in front of it.
+    /// The pieces in order, each after its words of description.
     words: VecDeque<u64>,
-    /// How many pieces that is.
+    /// The number of pieces.
     pieces: u64,
-    /// None are kept.
+    /// Inline pieces are ignored.
     refuses_inline: bool,
 }
 
-/// What a topic has reached, as far as it was heard.
+/// What a topic has reached, by its notices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hint {
     /// The newest sequence.
     pub(crate) sequence: Sequence,
-    /// Of a log: where the ring ends behind that record.
+    /// The end of a log after that record.
     pub(crate) position: u64,
     /// When it was published, ns since the Unix epoch.
     pub(crate) published_ns: u64,
 }
 
-/// What came inline with a notice.
+/// The inline part of a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// The notice.
     pub(crate) notice: Notice,
-    /// How many records it holds.
+    /// Its number of records.
     pub(crate) records: u32,
 }
 
 impl Mailbox {
-    /// An empty mailbox, with room for all that it may keep.
+    /// An empty mailbox, with its full capacity.
     pub(super) fn new(topic: TopicId, epoch: Epoch, gaps: Arc<AtomicU64>) -> Self {
         let words = VecDeque::with_capacity(HELD_WORDS);
         let gaps_told = AtomicU64::new(gaps.load(Ordering::Relaxed));
-        let held = Mutex::new(Held { hint: Hint::default(), words, pieces: 0, refuses_inline: false });
+        let held =
+            Mutex::new(MailboxState { hint: Hint::default(), words, pieces: 0, refuses_inline: false });
         let (sequence, is_awaited, waker) = (AtomicU64::new(0), AtomicBool::new(false), OnceLock::new());
         Self { topic, epoch, sequence, held, gaps, gaps_told, is_awaited, waker }
     }
 
-    /// Readable as soon as something is put in, until [`Self::end_wait`]: another thread may take from the channel what this
-    /// subscription waits for. Whether there is news already is to be looked at after this.
+    /// Returns a handle that is readable after the next `put`, until [`Self::end_wait`]: another thread may receive for this
+    /// subscription. Check for news after this.
     pub(crate) fn begin_wait(&self) -> Result<BorrowedFd<'_>, FabricError> {
         let waker = match self.waker.get() {
             Some(waker) => waker,
@@ -87,30 +88,30 @@ impl Mailbox {
         };
         waker.reset();
         self.is_awaited.store(true, Ordering::Relaxed);
-        // SeqCst: either `put` sees that somebody waits, or who waits sees what was put. Pairs with the fence there.
+        // SeqCst: either `put` sees the waiting thread, or that thread sees what was put. Pairs with the fence there.
         fence(Ordering::SeqCst);
         Ok(waker.wait_handle())
     }
 
     /// The subscription is awake.
     pub(crate) fn end_wait(&self) {
-        // Relaxed: who takes it for asleep wakes it in vain.
+        // Relaxed: the cost is at most a wake-up in vain.
         self.is_awaited.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a later sequence than this one was heard of. One load.
+    /// Whether a notice announced a later sequence than this one. One load.
     #[inline]
     pub(crate) fn has_news(&self, last: Sequence) -> bool {
-        // Relaxed: a hint; what it tells of is looked at under the lock, or in the repository.
+        // Relaxed: a hint; the value itself is read under the lock, or from the repository.
         self.sequence.load(Ordering::Relaxed) > last.get()
     }
 
-    /// The newest that was heard of. Goes back only by [`Self::correct`].
+    /// The newest hint. Only [`Self::correct`] sets it back.
     pub(crate) fn hint(&self) -> Hint {
         self.held.lock().hint
     }
 
-    /// Takes back the hint of this sequence, if it is the newest: the repository has not reached it, but that one.
+    /// Replaces the hint of `hinted`, if it is the newest, by `reached`: the repository has reached no more.
     pub(crate) fn correct(&self, hinted: Sequence, reached: Sequence) {
         let held = &mut *self.held.lock();
         if held.hint.sequence == hinted {
@@ -120,22 +121,22 @@ impl Mailbox {
         }
     }
 
-    /// Keeps nothing that comes inline from now on, and forgets what has.
+    /// Drops all inline pieces, and ignores later ones.
     pub(crate) fn refuse_inline(&self) {
         let held = &mut *self.held.lock();
         (held.refuses_inline, held.pieces) = (true, 0);
         held.words.clear();
     }
 
-    /// Whether datagrams were missing on the channel since this was last asked: there may be news that nobody heard of.
+    /// Whether datagrams went missing since the last call, so that values may be unannounced.
     pub(crate) fn take_gap(&self) -> bool {
-        // Relaxed: a mark that something should be looked at soon.
+        // Relaxed: only prompts a read.
         let gaps = self.gaps.load(Ordering::Relaxed);
         self.gaps_told.swap(gaps, Ordering::Relaxed) != gaps
     }
 
-    /// Takes the oldest piece that came inline, in place of what is in `into`. Room for
-    /// [`limits::NOTICE_DATAGRAM_LEN_MAX`] bytes there is always enough.
+    /// Takes the oldest inline piece into `into`, replacing its contents. [`limits::NOTICE_DATAGRAM_LEN_MAX`] bytes always
+    /// suffice.
     pub(crate) fn take(&self, into: &mut Vec<u64>) -> Option<Piece> {
         let held = &mut *self.held.lock();
         let (head, len) = held.next_head()?;
@@ -148,8 +149,8 @@ impl Mailbox {
         Some(Piece { notice: Notice { topic, epoch, sequence, position, published_ns }, records })
     }
 
-    /// Takes note of what an entry says. How many pieces were dropped because there was no room: all that were kept, because
-    /// the new one is the one of use to somebody who lags.
+    /// Records an entry. Returns how many pieces were dropped for lack of capacity: all earlier ones, because the newest is what
+    /// a slow subscriber needs.
     pub(super) fn put(&self, entry: &Entry<'_>) -> u64 {
         let held = &mut *self.held.lock();
         let dropped = if entry.inline.is_empty() || held.refuses_inline { 0 } else { held.keep(entry) };
@@ -170,8 +171,8 @@ impl Mailbox {
     }
 }
 
-impl Held {
-    /// What stands in front of the oldest piece, and how many words that has.
+impl MailboxState {
+    /// The description of the oldest piece, and its number of words.
     fn next_head(&self) -> Option<([u64; PIECE_WORDS], usize)> {
         let mut words = self.words.iter().copied();
         let head = [words.next()?, words.next()?, words.next()?, words.next()?];
@@ -180,7 +181,7 @@ impl Held {
         Some((head, len as usize))
     }
 
-    /// Keeps the inline bytes of an entry; how many older pieces had to go.
+    /// Keeps the inline part of an entry. Returns how many older pieces it dropped.
     fn keep(&mut self, entry: &Entry<'_>) -> u64 {
         let mut dropped = 0;
         if self.words.len() + PIECE_WORDS + entry.inline.len() > HELD_WORDS {
@@ -192,7 +193,7 @@ impl Held {
         self.words.extend([sequence.get(), position, published_ns, joined(len, entry.records)]);
         self.words.extend(entry.inline);
         self.pieces += 1;
-        debug_assert!(self.words.len() <= HELD_WORDS, "more than there is room for");
+        debug_assert!(self.words.len() <= HELD_WORDS, "more words than the capacity");
         dropped
     }
 }

@@ -1,16 +1,15 @@
-//! Notices: datagrams that tell subscribers when to look.
+//! Notices: datagrams that announce what topics have reached.
 //!
-//! A node's [`NoticeSender`] tells all who have joined its channel what its topics have reached (see
-//! [`crate::layout::notice`] for the bytes). A [`NoticeReceiver`] listens to the channel of one peer on behalf of all
-//! subscriptions of its process, and puts what it believes into their [`Mailbox`]es.
+//! A node's [`NoticeSender`] sends them on the node's channel (see [`crate::layout::notice`] for the bytes). A [`NoticeReceiver`]
+//! receives the channel of one peer for all subscriptions of its process, and puts verified entries into their [`Mailbox`]es.
 //!
-//! Losing notices costs time, and nothing else: the next one, the next heartbeat or the subscriber's own timer finds what
-//! was missed. A forged one costs a look in vain.
+//! A lost notice only costs time: the next one, the next heartbeat or the subscriber's timer makes up for it. A forged one costs
+//! a read in vain.
 
-mod bell;
 mod mailbox;
 mod receiver;
 mod sender;
+mod wake_word;
 
 #[cfg(test)]
 mod tests;
@@ -18,7 +17,6 @@ mod tests;
 use std::io;
 
 pub(crate) use crate::layout::notice::{Inline, Notice, NoticeKey};
-pub(crate) use bell::{BELL_LEN, Bell};
 #[cfg(test)]
 pub(crate) use mailbox::Hint;
 pub(crate) use mailbox::{Mailbox, Piece};
@@ -27,10 +25,11 @@ pub(crate) use receiver::{NoticeReach, NoticeReceiver};
 #[cfg(test)]
 pub(crate) use sender::NoticeSenderCounts;
 pub(crate) use sender::{NoticeSender, RegisterError};
+pub(crate) use wake_word::{WAKE_WORD_LEN, WakeWord};
 
 use crate::random;
 
-/// A key by chance, for the notices of one incarnation of a topic.
+/// Draws a random key for the notices of one incarnation of a topic.
 pub(crate) fn draw_key() -> io::Result<NoticeKey> {
     let words = [random::number()?, random::number()?];
     Ok(NoticeKey::new(bytemuck::cast(words)))

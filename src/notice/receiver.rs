@@ -12,22 +12,22 @@ use crate::layout::notice::{self, DatagramHeader, Entry, NoticeKey};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The receiving end of a channel of notices, shared by all subscriptions of a process to one peer. Whoever looks takes
-/// what has come for all of them. After start it allocates nothing.
+/// The receiving end of a notice channel, shared by all subscriptions of a process to one peer. Whichever thread polls it
+/// receives for all of them. It allocates nothing once started.
 ///
-/// What comes is believed for a subscription if its MAC is right for that, and if it is newer than the last that came the
-/// same way: to all, or to this receiver alone.
+/// A subscription accepts an entry if its MAC is right and it is newer than the last one that came the same way, by multicast or
+/// unicast.
 #[derive(Debug)]
 pub(crate) struct NoticeReceiver {
     channel: u64,
     return_ticket: Box<[u8]>,
     state: Mutex<NoticeReceiverState>,
-    /// What can be waited for, as soon as somebody does.
+    /// A handle to wait for, made on the first wait.
     handle: OnceLock<OwnedFd>,
-    /// How often datagrams were missing.
+    /// Counts the gaps, when datagrams were missing.
     gaps: Arc<AtomicU64>,
-    multicast: Heard,
-    unicast: Heard,
+    multicast: LastHeard,
+    unicast: LastHeard,
 }
 
 #[derive(Debug)]
@@ -44,89 +44,87 @@ struct NoticeReceiverState {
 struct Incarnation {
     epoch: Epoch,
     key: NoticeKey,
-    /// The newest number that came to all, and that came alone.
+    /// The newest numbers received by multicast and by unicast.
     newest: [u64; 2],
-    /// When a notice was last believed, nanoseconds of the caller's clock.
+    /// When an entry was last accepted, nanoseconds of the caller's clock.
     believed_ns: u64,
     mailboxes: Vec<Weak<Mailbox>>,
 }
 
-/// What was heard in one way. Written under the lock of the receiver.
+/// The last arrival by multicast or unicast. Written under the receiver's lock.
 #[derive(Debug, Default)]
-struct Heard {
-    /// When, in nanoseconds of the caller's clock; 0 for never.
+struct LastHeard {
+    /// The time, in nanoseconds of the caller's clock; 0 for never.
     at_ns: AtomicU64,
-    /// A beacon that nobody has asked about.
+    /// A beacon that was not reported yet.
     beacon: AtomicBool,
 }
 
 /// The numbers of the datagrams of the channel.
 #[derive(Debug, Default)]
 struct Numbers {
-    /// The newest one that was believed; 0 for none.
+    /// The newest verified one; 0 for none.
     newest: u64,
-    /// The newest one since then that was not.
+    /// The newest unverified one since then.
     doubtful: u64,
-    /// How many there were of those.
+    /// How many of those there were.
     doubtful_count: u64,
 }
 
-/// What a receiver of notices has counted.
+/// The counts of a notice receiver.
 ///
-/// Each datagram is one of `other_channel`, `malformed` and those that hold entries; each entry is one of `entries`, `stale`,
+/// Each datagram counts as `other_channel`, as `malformed`, or by its entries; each entry counts as one of `entries`, `stale`,
 /// `foreign`, `other_epoch` and `forged`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NoticeCounts {
-    /// Datagrams that came.
+    /// Datagrams received.
     pub datagrams: u64,
-    /// Datagrams that the medium did not let through: from somebody else than the sender, or too long. They are not among
-    /// those that came.
+    /// Datagrams that the medium rejected, from another sender or too long. Not included in `datagrams`.
     pub passed_over: u64,
-    /// Datagrams that are no notices, or of another version, or not whole. Entries before the damage count.
+    /// Datagrams that are not notices, have another version, or are damaged. Entries before the damage count.
     pub malformed: u64,
     /// Datagrams of another channel.
     pub other_channel: u64,
-    /// Datagrams that had not come when a later one did, as far as the number of that one is believed: where it is more than
-    /// 1,048,576 ahead of all before, none are counted.
+    /// Datagrams still missing when a later one arrived. A jump of more than 1,048,576 is not trusted and counts none.
     pub lost: u64,
-    /// Entries that were believed, and new.
+    /// Accepted, new entries.
     pub entries: u64,
-    /// Entries that were no newer than what had come already.
+    /// Entries no newer than earlier ones.
     pub stale: u64,
-    /// Entries of topics that nobody here subscribes to.
+    /// Entries of topics without a subscription in this process.
     pub foreign: u64,
     /// Entries of another incarnation of a topic.
     pub other_epoch: u64,
-    /// Entries with a wrong MAC, or in a datagram whose number is too far ahead to be believed at once.
+    /// Entries with a wrong MAC, or in a datagram whose number is too far ahead to be trusted at once.
     pub forged: u64,
-    /// Pieces of repositories that came inline, for each subscription.
+    /// Inline pieces put into mailboxes, counted for each subscription.
     pub inline_taken: u64,
-    /// Those of them that a subscription did not take before its room was used up.
+    /// Inline pieces dropped because a subscription did not take them before its mailbox was full.
     pub inline_dropped: u64,
-    /// Subscriptions whose publisher's memory did not hold what had come inline, and that take nothing inline any more.
+    /// Subscriptions that ignore inline pieces because the publisher's memory contradicted one.
     pub contradicted: u64,
 }
 
-/// What tells a subscriber of news, as it looks at the moment.
+/// How notices reach a subscriber at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoticeReach {
-    /// Notices that are sent to all.
+    /// By multicast.
     Multicast {
-        /// When the last one was heard, nanoseconds of the caller's clock.
+        /// When the last one arrived, nanoseconds of the caller's clock.
         heard_ns: u64,
     },
-    /// Notices that are sent to this receiver alone.
+    /// By unicast.
     Unicast {
-        /// When the last one was heard, nanoseconds of the caller's clock.
+        /// When the last one arrived, nanoseconds of the caller's clock.
         heard_ns: u64,
     },
-    /// None are heard: only looking helps.
+    /// Not at all: subscribers read by a timer.
     Timer,
 }
 
 impl NoticeReceiver {
-    /// The receiving end of the channel that has this number.
+    /// The receiving end of the channel with this number.
     pub(crate) fn new(receiver: Box<dyn ChannelReceiver>, channel: u64) -> Self {
         let return_ticket = receiver.return_ticket().into();
         let state = NoticeReceiverState {
@@ -136,17 +134,17 @@ impl NoticeReceiver {
             numbers: Numbers::default(),
             counts: NoticeCounts::default(),
         };
-        let (multicast, unicast) = (Heard::default(), Heard::default());
+        let (multicast, unicast) = (LastHeard::default(), LastHeard::default());
         let (state, handle, gaps) = (Mutex::new(state), OnceLock::new(), Arc::default());
         Self { channel, return_ticket, state, handle, gaps, multicast, unicast }
     }
 
-    /// What the sender has to know to reach this receiver alone.
+    /// The ticket by which the sender reaches this receiver by unicast.
     pub(crate) fn return_ticket(&self) -> &[u8] {
         &self.return_ticket
     }
 
-    /// Begins to listen for notices of this incarnation of a topic, until the mailbox is dropped.
+    /// Subscribes to the notices of this incarnation of a topic, until the mailbox is dropped.
     pub(crate) fn subscribe(&self, topic: TopicId, epoch: Epoch, key: NoticeKey) -> Arc<Mailbox> {
         let mailbox = Arc::new(Mailbox::new(topic, epoch, Arc::clone(&self.gaps)));
         let state = &mut *self.state.lock();
@@ -169,8 +167,8 @@ impl NoticeReceiver {
         mailbox
     }
 
-    /// Takes what has come, up to [`limits::NOTICES_PER_TURN_MAX`] datagrams, and puts it into the mailboxes. Whether there
-    /// may be more. Where another thread is at it, that does it for this one too.
+    /// Receives up to [`limits::NOTICES_PER_TURN_MAX`] datagrams into the mailboxes. Returns whether there may be more. While
+    /// another thread receives, that one does the work.
     pub(crate) fn turn(&self, now_ns: u64) -> Result<bool, FabricError> {
         let Some(mut state) = self.state.try_lock() else { return Ok(false) };
         for _ in 0..limits::NOTICES_PER_TURN_MAX {
@@ -179,7 +177,7 @@ impl NoticeReceiver {
                 return Ok(false);
             };
             if let Some(header) = self.handle(&mut state, datagram.len, now_ns) {
-                // What says that it was sent in one way and comes in the other tells nothing of either.
+                // A datagram marked for one way but received the other says nothing about either.
                 match (datagram.reach, header.is_alone) {
                     (DatagramReach::Multicast, false) => self.multicast.note(now_ns, header.is_beacon),
                     (DatagramReach::Unicast, true) => self.unicast.note(now_ns, header.is_beacon),
@@ -190,8 +188,7 @@ impl NoticeReceiver {
         Ok(true)
     }
 
-    /// What tells of news at this moment: notices that were heard at most [`limits::NOTICE_SILENCE_NS`] ago, preferably such
-    /// as are sent to all.
+    /// How notices reach this process: those that arrived at most [`limits::NOTICE_SILENCE_NS`] ago count, multicast first.
     pub(crate) fn reach(&self, now_ns: u64) -> NoticeReach {
         if let Some(heard_ns) = self.multicast.lately(now_ns) {
             return NoticeReach::Multicast { heard_ns };
@@ -199,9 +196,9 @@ impl NoticeReceiver {
         self.unicast.lately(now_ns).map_or(NoticeReach::Timer, |heard_ns| NoticeReach::Unicast { heard_ns })
     }
 
-    /// Whether a beacon was heard since this was last asked, and how; preferably one that was sent to all.
+    /// Whether a beacon has arrived since the last call, and how; multicast first.
     pub(crate) fn beacon(&self) -> Option<DatagramReach> {
-        // Both are asked, so that what was heard is told once.
+        // Takes both, so that each is reported once.
         let (multicast, unicast) = (self.multicast.take_beacon(), self.unicast.take_beacon());
         match (multicast, unicast) {
             (true, _) => Some(DatagramReach::Multicast),
@@ -210,23 +207,23 @@ impl NoticeReceiver {
         }
     }
 
-    /// Takes note of a subscription that was told inline what is not true.
+    /// Counts a subscription whose inline piece was contradicted.
     pub(crate) fn count_contradiction(&self) {
         self.state.lock().counts.contradicted += 1;
     }
 
-    /// What has been counted so far.
+    /// The counts so far.
     pub(crate) fn counts(&self) -> NoticeCounts {
         let state = self.state.lock();
         NoticeCounts { passed_over: state.receiver.passed_over(), ..state.counts }
     }
 
-    /// Becomes readable when something has come: [`Self::turn`] then, until there is no more. To be asked for before each wait.
+    /// A handle that is readable when datagrams wait: then call [`Self::turn`] until it returns false. Get it before each wait.
     /// `None` in a simulation.
     pub(crate) fn wait_handle(&self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
         let state = &mut *self.state.lock();
         let Some(handle) = state.receiver.wait_handle()? else { return Ok(None) };
-        // That of the receiver is not to be had without the lock.
+        // The receiver's own handle is only available under the lock.
         let own = match self.handle.get() {
             Some(own) => own,
             None => {
@@ -238,7 +235,7 @@ impl NoticeReceiver {
         Ok(Some(own.as_fd()))
     }
 
-    /// Goes through the datagram in the buffer. Its header, if that is believed.
+    /// Handles the datagram in the buffer. Returns its header if it is trusted.
     fn handle(&self, state: &mut NoticeReceiverState, len: usize, now_ns: u64) -> Option<DatagramHeader> {
         let NoticeReceiverState { buffer, topics, numbers, counts, .. } = state;
         counts.datagrams += 1;
@@ -272,16 +269,16 @@ impl NoticeReceiver {
         }
         let lost = numbers.believe(header.number);
         if lost > 0 {
-            // Of a number that nobody knows to be true one only learns that something may be missing.
+            // An unverified number only shows that something may be missing.
             counts.lost = counts.lost.saturating_add(if best == Some(Verdict::Leap) { 0 } else { lost });
-            // Relaxed: a mark that something should be looked at soon.
+            // Relaxed: only prompts a read.
             self.gaps.fetch_add(1, Ordering::Relaxed);
         }
         (best != Some(Verdict::Leap)).then_some(header)
     }
 }
 
-/// Puts an entry into the mailboxes of those who subscribe to it, if it is to be believed and new. What to make of it.
+/// Puts an entry into the mailboxes of its topic, if it is verified and new. Returns the verdict.
 fn deliver(
     topics: &mut HashMap<TopicId, Vec<Incarnation>>,
     arrival: &Arrival<'_>,
@@ -319,36 +316,36 @@ fn deliver(
     verdict.unwrap_or(Verdict::Stale)
 }
 
-/// A datagram that has arrived.
+/// A received datagram.
 struct Arrival<'a> {
     header: &'a DatagramHeader,
-    /// Its number is further ahead than can be believed at once.
+    /// Its number is too far ahead to be trusted at once.
     is_leap: bool,
-    /// When, nanoseconds of the caller's clock.
+    /// The time, nanoseconds of the caller's clock.
     now_ns: u64,
 }
 
-/// What to make of an entry, the better the later.
+/// The verdict on an entry, from worst to best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Verdict {
-    /// Nobody here subscribes to its topic.
+    /// Its topic has no subscription here.
     Foreign,
     /// Its MAC is wrong.
     Forged,
-    /// It is no newer than what came the same way, or for another incarnation.
+    /// It is no newer than an earlier one of the same way, or for another incarnation.
     Stale,
-    /// Its MAC is right, and its number further ahead than can be believed at once.
+    /// Its MAC is right, but its number is too far ahead to be trusted at once.
     Leap,
-    /// It is what it says, and came the other way a little before.
+    /// It is genuine, and came the other way shortly before.
     Copy,
-    /// It is what it says.
+    /// It is genuine and new.
     New,
 }
 
 impl Incarnation {
     fn judge(&mut self, arrival: &Arrival<'_>, entry: &Entry<'_>) -> Verdict {
         let Arrival { header, is_leap, now_ns } = *arrival;
-        // Beacons come more often than that: the newest number was a lie, if not all of them were lost.
+        // Beacons come more often: unless all of them were lost, the newest number was forged.
         let is_deaf = now_ns.saturating_sub(self.believed_ns) >= limits::NOTICE_SILENCE_NS;
         let [multicast, unicast] = &mut self.newest;
         let (same_way, other_way) = if header.is_alone { (unicast, multicast) } else { (multicast, unicast) };
@@ -364,14 +361,14 @@ impl Incarnation {
         *same_way = header.number;
         let verdict = match other_way.checked_sub(header.number) {
             None => Verdict::New,
-            // What nobody has heard of yet is no copy: the number that came in the other way was a lie.
+            // An unknown sequence cannot be a copy: the other way's number was forged.
             Some(ahead) if ahead <= limits::CHANNEL_RECEIVES as u64 => {
                 let sequence = entry.notice.sequence;
                 let is_unheard = |mailbox: Arc<Mailbox>| mailbox.hint().sequence < sequence;
                 let is_new = self.mailboxes.iter().filter_map(Weak::upgrade).any(is_unheard);
                 if is_new { Verdict::New } else { Verdict::Copy }
             }
-            // Both ways are about as fast: that what was heard in the other way is so far ahead was a lie.
+            // Both ways take about the same time: a number so far ahead was forged.
             Some(_) if is_deaf => {
                 *other_way = 0;
                 Verdict::New
@@ -384,7 +381,7 @@ impl Incarnation {
         verdict
     }
 
-    /// Puts an entry into all mailboxes; how many pieces were taken, and how many dropped.
+    /// Puts an entry into all mailboxes. Returns how many pieces were put, and how many dropped.
     fn put(&mut self, entry: &Entry<'_>) -> (u64, u64) {
         let (mut taken, mut dropped) = (0, 0);
         self.mailboxes.retain(|mailbox| {
@@ -398,10 +395,10 @@ impl Incarnation {
 }
 
 impl Numbers {
-    /// Takes note of a datagram that is believed; how many before it are missing.
+    /// Records a trusted datagram. Returns how many before it are missing.
     fn believe(&mut self, number: u64) -> u64 {
         if self.newest.saturating_sub(number) > limits::CHANNEL_RECEIVES as u64 {
-            // No datagram is so late: the newest number was a lie.
+            // No datagram is so late: the newest number was forged.
             *self = Self::default();
         }
         if number <= self.newest {
@@ -413,13 +410,13 @@ impl Numbers {
         lost
     }
 
-    /// Whether a number is further ahead than can be believed at once: who may read a topic can make one up. After so many
-    /// losses the next datagram is believed.
+    /// Whether a number is too far ahead to be trusted at once: any reader of a topic can forge one. After as many missing ones
+    /// the next datagram is trusted.
     fn is_leap(&self, number: u64) -> bool {
         self.newest != 0 && number.saturating_sub(self.newest) > limits::NOTICE_LEAP_MAX
     }
 
-    /// Takes note of a datagram that is not: it may be one that this process does not subscribe to anything of.
+    /// Records an untrusted datagram: its topics may have no subscription in this process.
     fn doubt(&mut self, number: u64) {
         if number > self.doubtful.max(self.newest) {
             self.doubtful = number;
@@ -428,16 +425,16 @@ impl Numbers {
     }
 }
 
-impl Heard {
+impl LastHeard {
     fn note(&self, now_ns: u64, is_beacon: bool) {
-        // Relaxed: each is a number of its own.
+        // Relaxed: independent numbers.
         self.at_ns.store(now_ns.max(1), Ordering::Relaxed);
         if is_beacon {
             self.beacon.store(true, Ordering::Relaxed);
         }
     }
 
-    /// When something was heard, unless that is long ago.
+    /// The time of the last arrival, unless it is long ago.
     fn lately(&self, now_ns: u64) -> Option<u64> {
         // Relaxed: see `note`.
         let at_ns = self.at_ns.load(Ordering::Relaxed);

@@ -10,10 +10,9 @@ use crate::layout::notice::{DatagramDraft, DatagramHeader, Inline, Notice, Notic
 use crate::limits;
 use crate::random;
 
-/// The sending end of a channel of notices, shared by all publishers of a node. After start it allocates nothing.
+/// The sending end of a notice channel, shared by all publishers of a node. It allocates nothing once started.
 ///
-/// What the channel has no room for waits, the newest notice of each topic, until it is sent with the next one or by
-/// [`Self::flush`].
+/// When the channel is full, the newest notice of each topic is queued, and sent with the next one or by [`Self::flush`].
 #[derive(Debug)]
 pub(crate) struct NoticeSender {
     channel: Arc<dyn ChannelSender>,
@@ -25,48 +24,48 @@ pub(crate) struct NoticeSender {
 #[derive(Debug)]
 struct NoticeSenderState {
     draft: DatagramDraft,
-    /// The number of the last datagram that was sent.
+    /// The number of the last datagram sent.
     number: u64,
     topics: HashMap<TopicId, NoticeKey>,
-    /// What waits for room: at most one notice of each topic, with its key.
+    /// Queued notices, at most one of each topic, with its key.
     pending: VecDeque<(Notice, NoticeKey)>,
-    /// Those that get every datagram alone, too.
+    /// Receivers served by unicast too.
     receivers: Vec<Arc<dyn UnicastSender>>,
     counts: NoticeSenderCounts,
 }
 
-/// What a sender of notices has counted.
+/// The counts of a notice sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub(crate) struct NoticeSenderCounts {
-    /// Datagrams that were sent to all.
+    /// Datagrams sent by multicast.
     pub(crate) sent: u64,
-    /// Datagrams that were sent to one receiver alone.
+    /// Datagrams sent by unicast.
     pub(crate) unicast_sent: u64,
-    /// Datagrams that could not be sent to one receiver alone.
+    /// Datagrams that could not be sent by unicast.
     pub(crate) unicast_failed: u64,
-    /// Notices that had to wait for room.
+    /// Notices queued.
     pub(crate) deferred: u64,
-    /// Notices that were replaced by newer ones while they waited.
+    /// Queued notices replaced by newer ones.
     pub(crate) coalesced: u64,
 }
 
-/// Why something cannot be taken note of.
+/// Why a topic or receiver could not be registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RegisterError {
-    /// There are as many topics as there can be.
-    #[error("a node has notices for {max} topics at most", max = limits::TOPICS_MAX)]
+    /// The number of topics is at its maximum.
+    #[error("a node has notices for at most {max} topics", max = limits::TOPICS_MAX)]
     Topics,
-    /// There are as many receivers as there can be.
+    /// The number of receivers is at its maximum.
     #[error(
-        "a node sends notices to {max} receivers alone at most: see to it that the multicast reaches them",
+        "a node sends notices by unicast to at most {max} receivers: make the multicast reach them",
         max = limits::UNICAST_RECEIVERS_MAX
     )]
     Receivers,
 }
 
 impl NoticeSender {
-    /// The sending end of this channel, under a random number of its own.
+    /// The sending end of this channel, with a random identity.
     pub(crate) fn new(channel: Arc<dyn ChannelSender>) -> io::Result<Self> {
         let len_max = channel.datagram_len_max().min(limits::NOTICE_DATAGRAM_LEN_MAX);
         let draft = DatagramDraft::new(len_max).ok_or_else(|| {
@@ -84,29 +83,29 @@ impl NoticeSender {
         Ok(Self { channel, identity: random::number()?, state: Mutex::new(state) })
     }
 
-    /// The random number that a receiver must know this sender by.
+    /// The random number that identifies this sender.
     pub(crate) fn identity(&self) -> u64 {
         self.identity
     }
 
-    /// What a receiver has to know to join.
+    /// The ticket by which receivers join.
     pub(crate) fn ticket(&self) -> &[u8] {
         self.channel.ticket()
     }
 
-    /// What has been counted so far.
+    /// The counts so far.
     #[cfg(test)]
     pub(crate) fn counts(&self) -> NoticeSenderCounts {
         self.state.lock().counts
     }
 
-    /// How many receivers are sent to alone.
+    /// The number of receivers served by unicast.
     #[cfg(test)]
     pub(crate) fn lone_receivers(&self) -> usize {
         self.state.lock().receivers.len()
     }
 
-    /// Makes room for the notices of a topic, and takes note of their key.
+    /// Registers a topic with the key of its notices.
     pub(crate) fn register(&self, topic: TopicId, key: NoticeKey) -> Result<(), RegisterError> {
         let mut state = self.state.lock();
         if state.topics.len() >= limits::TOPICS_MAX && !state.topics.contains_key(&topic) {
@@ -118,8 +117,7 @@ impl NoticeSender {
         Ok(())
     }
 
-    /// Forgets a topic whose notices have this key: they are sent no more. Those of a later incarnation of the topic have
-    /// another key, and are.
+    /// Removes the topic whose notices have this key. A later incarnation has another key, and stays.
     pub(crate) fn forget(&self, topic: TopicId, key: NoticeKey) {
         let mut state = self.state.lock();
         if state.topics.get(&topic) == Some(&key) {
@@ -128,7 +126,7 @@ impl NoticeSender {
         state.pending.retain(|(waiting, its_key)| waiting.topic != topic || *its_key != key);
     }
 
-    /// Sends every datagram to this receiver alone too, until [`Self::remove_unicast`].
+    /// Also sends every datagram to this receiver by unicast, until [`Self::remove_unicast`].
     pub(crate) fn add_unicast(&self, receiver: Arc<dyn UnicastSender>) -> Result<(), RegisterError> {
         let receivers = &mut self.state.lock().receivers;
         if receivers.len() >= limits::UNICAST_RECEIVERS_MAX {
@@ -138,16 +136,16 @@ impl NoticeSender {
         Ok(())
     }
 
-    /// Takes back [`Self::add_unicast`].
+    /// Ends [`Self::add_unicast`].
     pub(crate) fn remove_unicast(&self, receiver: &Arc<dyn UnicastSender>) {
         self.state.lock().receivers.retain(|known| !Arc::ptr_eq(known, receiver));
     }
 
-    /// Tells of a commit, with one datagram, and takes along as much of what waits as fits. Inline bytes that do not fit are
-    /// left out. A topic that is not registered is passed over.
+    /// Announces a commit in one datagram, with as many queued notices as fit. Omits inline bytes that do not fit. Skips a topic
+    /// that is not registered.
     ///
-    /// Whether anything waits for room now: [`Self::flush`] soon. After an error nothing of that datagram waits; the next
-    /// heartbeat tells of it.
+    /// Returns whether anything is queued now: call [`Self::flush`] soon. After an error nothing of that datagram is queued; the
+    /// next heartbeat repeats it.
     pub(crate) fn announce(&self, notice: &Notice, inline: Option<Inline<'_>>) -> Result<bool, FabricError> {
         let state = &mut *self.state.lock();
         if let Some(key) = state.topics.get(&notice.topic) {
@@ -168,7 +166,7 @@ impl NoticeSender {
         Ok(!state.pending.is_empty())
     }
 
-    /// Sends what waits for room. Whether anything still does.
+    /// Sends what is queued. Returns whether anything still is.
     pub(crate) fn flush(&self) -> Result<bool, FabricError> {
         let state = &mut *self.state.lock();
         while !state.pending.is_empty() {
@@ -184,15 +182,15 @@ impl NoticeSender {
         Ok(false)
     }
 
-    /// Tells what these topics have reached, and asks whoever hears it to acknowledge: what is lost otherwise is found by
-    /// this. Sent every [`limits::HEARTBEAT_INTERVAL_NS`]. The iterator runs while other threads cannot announce.
+    /// Sends a beacon with what these topics have reached, which receivers acknowledge and which makes up for lost notices. Call
+    /// it every [`limits::HEARTBEAT_INTERVAL_NS`]. Other threads cannot announce while the iterator runs.
     ///
-    /// Whether anything waits for room now.
+    /// Returns whether anything is queued now.
     pub(crate) fn heartbeat(&self, notices: impl IntoIterator<Item = Notice>) -> Result<bool, FabricError> {
         let mut notices = notices.into_iter();
         let mut is_full = false;
         loop {
-            // Other threads come in between two datagrams.
+            // Other threads may send between two datagrams.
             let state = &mut *self.state.lock();
             state.draft.clear();
             while state.draft.has_room()
@@ -214,13 +212,13 @@ impl NoticeSender {
 }
 
 impl NoticeSenderState {
-    /// Puts what waits into the draft, as much as fits; how many notices that is.
+    /// Adds queued notices to the draft, as many as fit. Returns their number.
     fn take_along(&mut self) -> usize {
         let draft = &mut self.draft;
         self.pending.iter().take_while(|(notice, key)| draft.push(notice, key, None)).count()
     }
 
-    /// Sends the draft to all, and then to those who get it alone. Their failures are their own.
+    /// Sends the draft by multicast and then by unicast. Failures of unicast are not reported.
     fn send(&mut self, sender: &NoticeSender, is_beacon: bool) -> Result<Sent, FabricError> {
         let (channel, number) = (sender.identity, self.number + 1);
         let header = DatagramHeader { is_beacon, is_alone: false, channel, number };
@@ -228,7 +226,7 @@ impl NoticeSenderState {
         match outcome {
             Ok(Sent::Full) => return Ok(Sent::Full),
             Ok(Sent::Done) => self.counts.sent += 1,
-            // The others may be reached all the same.
+            // Other receivers may still be reached.
             Err(_) => {}
         }
         self.number = number;
@@ -244,13 +242,13 @@ impl NoticeSenderState {
         outcome
     }
 
-    /// Has the first entries of the draft wait for room, but for those of which something newer does.
+    /// Queues the first entries of the draft, except those superseded in the queue.
     fn defer_first(&mut self, count: usize) {
         for (notice, key) in self.draft.notices().iter().take(count) {
             self.counts.deferred += 1;
             match self.pending.iter_mut().find(|(waiting, _)| waiting.topic == notice.topic) {
                 None => {
-                    debug_assert!(self.pending.len() < self.topics.len(), "more than was registered");
+                    debug_assert!(self.pending.len() < self.topics.len(), "more than registered");
                     self.pending.push_back((*notice, *key));
                 }
                 Some((waiting, _)) => {

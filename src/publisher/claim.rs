@@ -4,33 +4,33 @@ use std::ops::{Deref, DerefMut};
 use super::PublishError;
 use crate::id::Sequence;
 
-/// Room for the next value in the publisher's private memory, to be filled in place and committed: see
+/// A buffer in the publisher's private memory, to be filled in place with the next value and committed: see
 /// [`StatePublisher::claim`](super::StatePublisher::claim) and [`LogPublisher::claim`](super::LogPublisher::claim). Dropping it
 /// publishes nothing.
 ///
-/// It dereferences to the value, or to bytes for [`Raw`](crate::Raw). What it holds at first is unspecified: zeros, or bytes of
+/// Dereferences to the value, or to bytes for [`Raw`](crate::Raw). Its initial contents are unspecified: zeros, or bytes of
 /// earlier values.
 #[must_use = "a claim that is not committed publishes nothing"]
 pub struct Claim<'a, V: ?Sized> {
-    publisher: &'a mut (dyn Room<V> + Send),
+    publisher: &'a mut (dyn ClaimBuffer<V> + Send),
     len: usize,
 }
 
-/// A publisher with room for its next value in private memory.
-pub(super) trait Room<V: ?Sized> {
-    /// The value that the first bytes of the room hold.
+/// A publisher's private buffer for its next value.
+pub(super) trait ClaimBuffer<V: ?Sized> {
+    /// The value in the first bytes of the buffer.
     fn filled(&self, len: usize) -> &V;
 
     /// The same, to be filled.
     fn filled_mut(&mut self, len: usize) -> &mut V;
 
-    /// Publishes it.
+    /// Publishes the value.
     fn publish_filled(&mut self, len: usize) -> Result<Sequence, PublishError>;
 }
 
 impl<'a, V: ?Sized> Claim<'a, V> {
-    /// Room for a value of so many bytes, which the publisher has.
-    pub(super) fn new(publisher: &'a mut (dyn Room<V> + Send), len: usize) -> Self {
+    /// Claims a buffer of `len` bytes, which the publisher has.
+    pub(super) fn new(publisher: &'a mut (dyn ClaimBuffer<V> + Send), len: usize) -> Self {
         Self { publisher, len }
     }
 
@@ -38,7 +38,7 @@ impl<'a, V: ?Sized> Claim<'a, V> {
     ///
     /// # Errors
     ///
-    /// [`PublishError::NodeFailed`] when the node's thread has panicked. Nothing is published then.
+    /// [`PublishError::NodeFailed`] when the node's thread has panicked. Publishes nothing then.
     pub fn commit(self) -> Result<Sequence, PublishError> {
         self.publisher.publish_filled(self.len)
     }

@@ -6,14 +6,14 @@ use crate::memory::MemoryError;
 use crate::payload::{EncodeError, SchemaError};
 use crate::repository::TooLong;
 
-/// Why a value was not published. The newest value of the topic stays what it was.
+/// Why a value was not published. The newest value of the topic is unchanged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublishError {
     /// The value is longer than the topic's declared maximum.
     #[error("a value of {len} bytes is over this topic's maximum of {max}: declare a larger payload_len_max")]
     TooLong {
-        /// Its length, bytes, as far as it is known.
+        /// Its length, bytes, if known; a lower bound otherwise.
         len: usize,
         /// The declared maximum, bytes.
         max: usize,
@@ -21,7 +21,7 @@ pub enum PublishError {
     /// The value could not be encoded.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// The node's thread has panicked: it serves no subscribers any more. Its last event and log record say why.
+    /// The node's thread has panicked and serves no subscribers. Its last event and log record give the reason.
     #[error(
         "the node's thread has panicked and serves no subscribers: see its NodeFailed event, and open another node"
     )]
@@ -29,7 +29,7 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// What it is counted as.
+    /// The name of its counter.
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::TooLong { .. } => "value too long",
@@ -45,7 +45,7 @@ impl From<TooLong> for PublishError {
     }
 }
 
-/// Why a topic could not be opened for publishing.
+/// Why a publisher could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PublisherError {
@@ -55,28 +55,28 @@ pub enum PublisherError {
         /// The topic.
         topic: TopicName,
     },
-    /// The node publishes as many topics as it may.
+    /// The node publishes the maximum of topics.
     #[error(
         "this node publishes {max} topics, which is the limit: drop publishers that are not needed, \
          or open another node for more",
         max = limits::TOPICS_MAX
     )]
     TooManyTopics,
-    /// The node's thread has panicked: it serves no subscribers any more.
+    /// The node's thread has panicked and serves no subscribers.
     #[error(
         "the node's thread has panicked and serves no subscribers: see its NodeFailed event, and open another node"
     )]
     NodeFailed,
-    /// The name is not one a topic can have.
+    /// The name is not a valid topic name.
     #[error(transparent)]
     Name(#[from] crate::id::NameError),
-    /// Slots and largest payload do not make a repository.
+    /// The slots and the largest payload do not form a repository.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// The payload type cannot be described.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The payload type has values of one length, and that is over the declared maximum.
+    /// All values of the payload type have one length, which is over the declared maximum.
     #[error("values of this type have {len} bytes, over the declared payload_len_max of {max}")]
     PayloadLenMax {
         /// The length of every value, bytes.
@@ -94,13 +94,13 @@ pub enum PublisherError {
         /// The declared maximum, bytes.
         max: usize,
     },
-    /// The repository's memory could not be had.
+    /// Memory for the repository could not be allocated.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The fabric could not register the repository.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The operating system gave no random number.
+    /// The operating system provided no random number.
     #[error("cannot draw a random number")]
     Random(#[source] std::io::Error),
 }

@@ -2,7 +2,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use super::claim::{Claim, Room};
+use super::claim::{Claim, ClaimBuffer};
 use super::handover::Landing;
 use super::opening::TopicParts;
 use super::output::Output;
@@ -16,57 +16,58 @@ use crate::payload::{InPlace, Payload, Pod, Raw};
 
 /// A publisher of a topic of one kind: a [`StatePublisher`](crate::StatePublisher) or a [`LogPublisher`](crate::LogPublisher).
 ///
-/// Publishing neither allocates, nor locks, nor calls the operating system on the `shm` fabric, and costs nothing for subscribers
-/// that pull, however many there are. Three things cost more:
+/// On the `shm` fabric, publishing takes no lock, allocates nothing and makes no system call. Pull subscribers cost the publisher
+/// nothing, however many there are. Three things cost more:
 ///
-/// - It locks for a moment after a push subscriber, or one that asked for notices, has come or gone, and wakes the node's thread when
-///   it leaves a slow push subscriber to that thread.
-/// - It calls the operating system to wake subscribers on this host that asked for notices and sleep.
-/// - While subscribers over RDMA have asked for notices, each commit sends a datagram, under a lock that it shares with the node's
-///   other publishers and the node's thread. When there is no room to send, it wakes that thread.
+/// - It locks briefly after a push subscriber, or a subscriber with notices, has come or gone. It wakes the node's thread when it
+///   leaves a slow push subscriber to that thread.
+/// - It makes a system call to wake sleeping subscribers with notices on this host.
+/// - While subscribers over RDMA have notices, each commit sends a datagram, under a lock shared with the node's other publishers
+///   and the node's thread. If the send queue is full, it wakes that thread.
 ///
-/// Values are published in order; each gets the next sequence, from 1.
+/// Values are published in order, with consecutive sequences from 1.
 ///
-/// Dropping the publisher ends the topic: subscribers are notified, and its name is free again. That does not block, unless
-/// the publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which may take up to
-/// 250 ms (over RDMA a second more, where a peer does not take what was sent).
+/// Dropping the publisher ends the topic: subscribers are notified, and the name is free again. The drop blocks only if the
+/// publisher is the last handle of its [`Node`](crate::Node): it joins the node's thread, for up to 250 ms (over RDMA a second
+/// longer if a peer does not accept what was sent).
 pub struct Publisher<K: PublishedKind, T: Payload> {
     pub(super) writer: K::Writer,
     pub(super) output: Output<K::Landing>,
     payload: PhantomData<fn(&T)>,
 }
 
-/// A kind of topic that can be published: [`StateTopic`](crate::StateTopic) or [`LogTopic`](crate::LogTopic). Nothing else can be.
+/// A kind of topic that can be published: [`StateTopic`](crate::StateTopic) or [`LogTopic`](crate::LogTopic). This trait is
+/// sealed.
 #[expect(private_bounds, reason = "the trait is sealed by it")]
 pub trait PublishedKind: Writable {}
 
-/// What the publishers of a kind of topic are made of.
+/// The parts of a publisher for one kind of topic.
 pub(crate) trait Writable: Sized {
-    /// What a publisher of this kind may choose.
+    /// The options of this kind.
     type Options: Copy + fmt::Debug;
-    /// What that is unless more is said.
+    /// The default options.
     const DEFAULTS: Self::Options;
-    /// What writes its repositories.
+    /// The writer of its repositories.
     type Writer: Send;
-    /// What writes the landing regions of its subscribers.
+    /// The writer of its subscribers' landing regions.
     type Landing: Landing<Geometry: Into<Geometry>>;
 
-    /// The shape of a repository.
+    /// The geometry of a repository.
     fn geometry(options: Self::Options, payload_len_max: usize) -> Result<GeometryOf<Self>, GeometryError>;
 
-    /// Makes a zeroed region an empty repository.
+    /// Initializes a zeroed region as an empty repository.
     fn place(region: Arc<Region>, geometry: GeometryOf<Self>, header: &StaticHeader) -> Self::Writer;
 
     /// The newest sequence that subscribers can see.
     fn newest(writer: &Self::Writer) -> Sequence;
 
-    /// Room for the longest payload in private memory, to be filled.
-    fn room(writer: &mut Self::Writer) -> &mut [u8];
+    /// The private buffer for the longest payload.
+    fn buffer(writer: &mut Self::Writer) -> &mut [u8];
 
-    /// What the room holds.
+    /// The contents of the buffer.
     fn held(writer: &Self::Writer) -> &[u8];
 
-    /// Publishes the value that was filled into so many bytes of the room, the first ones.
+    /// Publishes the value in the first `len` bytes of the buffer.
     fn publish_filled<T: Payload>(
         publisher: &mut Publisher<Self, T>,
         len: usize,
@@ -74,46 +75,46 @@ pub(crate) trait Writable: Sized {
     where
         Self: PublishedKind;
 
-    /// Publishes what is left, because the publisher is being dropped.
+    /// Publishes what is appended but not committed, as the publisher is dropped.
     fn finish(_writer: &mut Self::Writer, _output: &mut Output<Self::Landing>) {}
 }
 
-/// Where things stand in the repositories of a kind of topic.
+/// The geometry of the repositories of a kind of topic.
 type GeometryOf<K> = <<K as Writable>::Landing as Landing>::Geometry;
 
 impl<K: PublishedKind, T: Payload> Publisher<K, T> {
-    /// The topic's name.
+    /// Returns the topic's name.
     pub fn topic(&self) -> &TopicName {
         self.output.topic().name()
     }
 
-    /// This incarnation of the topic.
+    /// Returns the incarnation of the topic.
     pub fn epoch(&self) -> Epoch {
         self.output.topic().epoch()
     }
 
-    /// The declared maximum of a payload, bytes.
+    /// Returns the declared maximum of a payload, bytes.
     pub fn payload_len_max(&self) -> usize {
         self.output.topic().geometry().payload_len_max()
     }
 
-    /// The newest sequence that subscribers can see; [`Sequence::NONE`] before the first.
+    /// Returns the newest sequence visible to subscribers; [`Sequence::NONE`] before the first.
     pub fn newest(&self) -> Sequence {
         K::newest(&self.writer)
     }
 
-    /// How many subscribers read the topic. One that is counted and began with the newest value sees what is published from
-    /// then on: wait for this count before publishing to be sure the value is received.
+    /// Returns the number of pull subscribers. A counted subscriber receives everything published from then on: wait for this
+    /// count before publishing to be sure the value is received.
     pub fn pull_subscribers(&self) -> u64 {
         self.output.topic().pull_subscribers().value()
     }
 
-    /// How many subscribers the topic is written to, counted as those of [`Self::pull_subscribers`].
+    /// Returns the number of push subscribers, counted like those of [`Self::pull_subscribers`].
     pub fn push_subscribers(&self) -> u64 {
         self.output.topic().push_subscribers().value()
     }
 
-    /// Makes the repository of a new topic, and its publisher; and what the node keeps of the topic.
+    /// Creates the repository of a new topic, its publisher, and the node's part of the topic.
     pub(crate) fn open(
         parts: TopicParts<'_>,
         options: K::Options,
@@ -129,8 +130,7 @@ impl<K: PublishedKind, T> Publisher<K, Pod<T>>
 where
     Pod<T>: InPlace<Value = T>,
 {
-    /// Claims room for the next value, to be filled in place: for values that are too large to be moved about. Neither blocks nor
-    /// allocates.
+    /// Claims a buffer for the next value, to be filled in place: for values too large to move. Neither blocks nor allocates.
     ///
     /// ```
     /// use fabricast::{Node, Pod};
@@ -150,11 +150,11 @@ where
 }
 
 impl<K: PublishedKind> Publisher<K, Raw> {
-    /// Claims room for the next value, of so many bytes, to be filled in place and in any order. Neither blocks nor allocates.
+    /// Claims a buffer of `len` bytes for the next value, to be filled in any order. Neither blocks nor allocates.
     ///
     /// # Errors
     ///
-    /// [`PublishError::TooLong`] when the length is over the topic's `payload_len_max`.
+    /// [`PublishError::TooLong`] when `len` is over the topic's `payload_len_max`.
     ///
     /// ```
     /// use fabricast::{Node, Raw};
@@ -178,13 +178,13 @@ impl<K: PublishedKind> Publisher<K, Raw> {
     }
 }
 
-impl<K: PublishedKind, T: InPlace> Room<T::Value> for Publisher<K, T> {
+impl<K: PublishedKind, T: InPlace> ClaimBuffer<T::Value> for Publisher<K, T> {
     fn filled(&self, len: usize) -> &T::Value {
         T::value(K::held(&self.writer).split_at(len).0)
     }
 
     fn filled_mut(&mut self, len: usize) -> &mut T::Value {
-        T::value_mut(K::room(&mut self.writer).split_at_mut(len).0)
+        T::value_mut(K::buffer(&mut self.writer).split_at_mut(len).0)
     }
 
     fn publish_filled(&mut self, len: usize) -> Result<Sequence, PublishError> {

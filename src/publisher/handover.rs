@@ -3,112 +3,110 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::CopyRoom;
-use super::flight::Flight;
+use super::CopyBudget;
+use super::landing_writer::LandingWriter;
 use crate::fabric::{KeyedWaker, Registration, RemoteWrite};
 use crate::id::{Epoch, KindOptions, Sequence};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// How often the node looks after a landing region that has everything and that the publisher has not taken over, in quick
-/// succession.
+/// How often, in quick succession, the node tends a complete landing region that the publisher has not taken back.
 const TENDED_CLOSELY: u32 = 5;
 
-/// How often the node brings landing regions up to date in one turn while its publisher goes on.
+/// How often the node writes landing regions in one turn while the publisher goes on publishing.
 const ROUNDS_MAX: u32 = 4;
 
 /// A subscriber's landing region.
 #[derive(Debug)]
-pub(crate) struct Lent {
-    /// What writes it.
+pub(crate) struct ExposedLanding {
+    /// Writes it.
     pub(crate) remote: Box<dyn RemoteWrite>,
-    /// Whoever sets this ends its use.
+    /// Set to end its use.
     pub(crate) closed: Arc<AtomicBool>,
-    /// What the subscription asks of the topic's kind.
+    /// The options of the subscription.
     pub(crate) options: KindOptions,
     /// The newest sequence when the topic was granted.
     pub(crate) granted: Sequence,
 }
 
-/// Why a landing region is of no use.
+/// Why a landing region is unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum LendError {
+pub(crate) enum LandingError {
     /// Writing it failed.
     #[error("it cannot be written")]
     Unwritable,
-    /// The kind of the topic does not know the options.
-    #[error("its subscription asks for what topics of this kind do not have")]
+    /// Topics of this kind do not have the options.
+    #[error("the subscription has options that topics of this kind lack")]
     Options,
 }
 
-/// What came of looking after landing regions.
+/// The outcome of tending landing regions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tended {
-    /// When that should be done again, ns of the node's clock.
+    /// When to tend them again, ns of the node's clock.
     pub(crate) again_ns: Option<u64>,
-    /// Something was written that nobody else tells of.
+    /// Wrote something that no publisher announces.
     pub(crate) has_written: bool,
-    /// Landing regions were given up: writing them failed, or their subscribers have left.
+    /// Gave up landing regions: writing failed, or the subscribers have left.
     pub(crate) has_given_up: bool,
 }
 
-/// The landing regions of a topic, as its node sees them.
+/// The landing regions of a topic, for its node.
 pub(crate) trait Landings: Debug + Send + Sync {
-    /// Takes a landing region, and has the publisher write it from now on: what the repository holds is brought to it first, as
-    /// far as there is room for copies.
-    fn lend(&self, lent: Lent, room: &CopyRoom) -> Result<(), LendError>;
+    /// Accepts a landing region: writes what the repository holds, within the budget, and then leaves it to the publisher.
+    fn lend(&self, lent: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError>;
 
-    /// Whether what has to be in the landing region that `closed` closes has arrived there, so that its subscriber can begin.
+    /// Whether the landing region with this `closed` holds what its subscriber needs to begin.
     fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool;
 
-    /// Releases what the publisher has given up, and keeps landing regions up to date that it has not taken over
-    /// yet, because it has not published since, or that are behind: as far as there is room for copies.
-    fn tend(&self, room: &CopyRoom) -> Tended;
+    /// Releases landing regions that the publisher gave up. Writes those that are behind, and those that the publisher has not
+    /// taken yet because it has not published since; within the budget.
+    fn tend(&self, budget: &CopyBudget) -> Tended;
 
-    /// Whether the landing region that `closed` closes waits for its subscriber to go on. [`Self::tend`] says when it is looked
-    /// after.
+    /// Whether the landing region with this `closed` waits for its subscriber to consume. [`Self::tend`] says when to check
+    /// again.
     fn rests(&self, closed: &Arc<AtomicBool>) -> bool;
 
-    /// Whether the landing region that `closed` closes was left to the node, and has yet to get what was published last.
+    /// Whether the landing region with this `closed` is the node's, and lacks the last commit.
     fn owe(&self, closed: &Arc<AtomicBool>) -> bool;
 }
 
-/// The landing region of a push subscriber of one kind of topic. It is written by the publisher, or by the node.
+/// The landing region of a push subscriber of one kind of topic. The publisher or the node writes it.
 ///
-/// How far a repository and a landing region have come is a number that grows with each commit.
+/// The progress of a repository or landing region is a number that grows with each commit.
 pub(crate) trait Landing: Debug + Send + Sized + 'static {
-    /// Where things stand in it.
+    /// The geometry of its contents.
     type Geometry: Copy + Debug + Send + Sync;
-    /// What a commit leaves, as its publisher has it.
+    /// The publisher's result of a commit.
     type Commit: Copy;
-    /// A batch of writes that is under way.
+    /// A batch of writes in flight.
     type Batch: Debug + Send;
 
-    /// What was lent, for this incarnation of a topic.
-    fn open(lent: Lent, repository: &Repository<Self::Geometry>) -> Result<Self, LendError>;
+    /// Opens an exposed landing region for this incarnation of a topic.
+    fn open(lent: ExposedLanding, repository: &Repository<Self::Geometry>) -> Result<Self, LandingError>;
 
-    /// The writes to it.
-    fn flight(&self) -> &Flight<Self::Batch>;
+    /// Its writer.
+    fn writer(&self) -> &LandingWriter<Self::Batch>;
 
-    /// How far this commit has brought the repository.
+    /// The repository's progress after this commit.
     fn end_of(commit: &Self::Commit) -> u64;
 
-    /// How far the repository has come at this moment.
+    /// The repository's progress now.
     fn end(source: &Registration) -> u64;
 
-    /// Writes what a commit changed. For the publisher, which never waits: what cannot be written now is left out, and it is behind.
+    /// Writes what a commit changed, for the publisher. Never waits: if it cannot write now, the landing region is behind.
     fn write(&mut self, source: &Registration, commit: &Self::Commit);
 
-    /// Writes what the repository holds and this has not, beside a publisher that may go on; copies no more than `left`, bytes.
-    /// For the node. Whether anything was written.
+    /// Writes what the repository holds and the landing region lacks, for the node, while the publisher may go on. Copies at most
+    /// `left` bytes. Returns whether anything was written.
     fn catch_up(&mut self, source: &Registration, left: &mut u64) -> bool;
 
-    /// Whether something up to there has yet to be written.
+    /// Whether something before `end` is still unwritten.
     fn is_behind(&self, end: u64) -> bool;
 
-    /// Whether all that was written has arrived.
+    /// Whether all writes have completed.
     fn is_settled(&mut self, source: &Registration) -> bool;
 
-    /// Whether the publisher may have it.
+    /// Whether the publisher may take it.
     fn is_ready(&self) -> bool {
         true
     }
@@ -118,19 +116,19 @@ pub(crate) trait Landing: Debug + Send + Sized + 'static {
         true
     }
 
-    /// Writes once more what may have been lost. Called a few times when all is written.
+    /// Repeats writes that may have been lost. Called a few times after everything is written.
     fn remind(&mut self, _source: &Registration) {}
 
-    /// Takes note of what came of [`Self::catch_up`] at this time, ns of the node's clock.
+    /// Records the outcome of [`Self::catch_up`] at this time, ns of the node's clock.
     fn pause(&mut self, _end: u64, _advances: bool, _now_ns: u64) {}
 
-    /// Until when it waits for its subscriber to go on, ns of the node's clock. `None` when it does not.
+    /// When to ask its waiting subscriber again, ns of the node's clock. `None` when it does not wait.
     fn rests_until_ns(&self) -> Option<u64> {
         None
     }
 }
 
-/// A repository, as landing regions are written from it.
+/// A repository, the source of landing regions.
 #[derive(Debug)]
 pub(crate) struct Repository<G> {
     pub(super) registration: Arc<Registration>,
@@ -138,35 +136,35 @@ pub(crate) struct Repository<G> {
     pub(super) epoch: Epoch,
 }
 
-/// The landing regions of one topic, on their way between its node and its publisher.
+/// The landing regions of one topic, handed over between its node and its publisher.
 ///
-/// The publisher has those whose subscribers keep up. One that is behind is left to the node, which brings it up to date a part
-/// at a time, as far as its subscriber makes room, and only then has the publisher take it over again. So a subscriber that is
-/// slow, or stands still, costs the publisher nothing.
+/// The publisher writes those whose subscribers keep up, and leaves the others to the node. The node writes them in parts, as
+/// their subscribers consume, until the publisher can take them back. So a slow or stopped subscriber costs the publisher
+/// nothing.
 #[derive(Debug)]
 pub(super) struct Handover<L: Landing> {
     repository: Repository<L::Geometry>,
     waker: KeyedWaker,
-    /// Landing regions that the node has.
-    waiting: Mutex<Vec<Held<L>>>,
-    /// Whether there are some among them for the publisher; the only word of this that the data path looks at.
+    /// The node's landing regions.
+    waiting: Mutex<Vec<WaitingLanding<L>>>,
+    /// Whether one of them is for the publisher to take; the data path reads only this word.
     has_waiting: AtomicBool,
-    /// The node looks after them soon, without being woken.
+    /// The node tends them soon, without being woken.
     is_tended_soon: AtomicBool,
-    /// Landing regions that the publisher has given up, to be released by the node.
+    /// Landing regions that the publisher gave up, for the node to release.
     released: Mutex<Vec<L>>,
 }
 
-/// A landing region that the node has.
+/// A landing region of the node.
 #[derive(Debug)]
-struct Held<L> {
+struct WaitingLanding<L> {
     landing: L,
-    /// How often the node has looked after it since all was written.
+    /// How often the node has tended it since everything was written.
     tended: u32,
 }
 
 impl<L: Landing> Handover<L> {
-    /// No landing regions yet of this repository. The waker is that of the node.
+    /// No landing regions of this repository yet. `waker` wakes the node.
     pub(super) fn new(repository: Repository<L::Geometry>, waker: KeyedWaker) -> Self {
         Self {
             repository,
@@ -178,8 +176,8 @@ impl<L: Landing> Handover<L> {
         }
     }
 
-    /// Writes what was committed to these landing regions, those of the publisher. The ones that are of no more use, or cannot take
-    /// everything now, are left to the node, and those that the node has finished with are taken over.
+    /// Writes a commit to the publisher's landing regions. Takes those that the node has completed, and leaves to the node those
+    /// that are closed or behind.
     #[inline]
     pub(super) fn deliver(&self, landings: &mut Vec<L>, commit: &L::Commit) {
         // Acquire: pairs with the Release in `Self::hold`.
@@ -188,19 +186,19 @@ impl<L: Landing> Handover<L> {
         }
         let (mut leaving, end) = (false, L::end_of(commit));
         for landing in landings.iter_mut() {
-            if !landing.flight().is_closed() {
+            if !landing.writer().is_closed() {
                 landing.write(&self.repository.registration, commit);
             }
-            leaving |= landing.flight().is_closed() || landing.is_behind(end);
+            leaving |= landing.writer().is_closed() || landing.is_behind(end);
         }
         if leaving {
             self.part(landings, end);
         }
     }
 
-    /// Leaves landing regions of the publisher to the node.
+    /// Leaves landing regions to the node.
     pub(super) fn leave(&self, landings: impl IntoIterator<Item = L>) {
-        self.hold(landings.into_iter().map(|landing| Held { landing, tended: 0 }));
+        self.hold(landings.into_iter().map(|landing| WaitingLanding { landing, tended: 0 }));
     }
 
     #[cold]
@@ -212,24 +210,24 @@ impl<L: Landing> Handover<L> {
 
     #[cold]
     fn part(&self, landings: &mut Vec<L>, end: u64) {
-        self.released.lock().extend(landings.extract_if(.., |landing| landing.flight().is_closed()));
+        self.released.lock().extend(landings.extract_if(.., |landing| landing.writer().is_closed()));
         self.leave(landings.extract_if(.., |landing| landing.is_behind(end)));
         if !self.is_tended_soon.swap(true, Ordering::AcqRel) {
             self.waker.wake();
         }
     }
 
-    fn hold(&self, landings: impl IntoIterator<Item = Held<L>>) {
+    fn hold(&self, landings: impl IntoIterator<Item = WaitingLanding<L>>) {
         let mut waiting = self.waiting.lock();
         waiting.extend(landings);
         if waiting.iter().any(|held| held.landing.is_ready()) {
-            // Release: whoever sees the flag finds the landing region behind the lock. Pairs with `deliver`.
+            // Release: a thread that reads the flag finds the landing region behind the lock. Pairs with `deliver`.
             self.has_waiting.store(true, Ordering::Release);
         }
     }
 
-    /// Takes landing regions out, so that the publisher is not kept waiting while something is written to them.
-    fn take_those(&self, which: impl Fn(&Held<L>) -> bool) -> Vec<Held<L>> {
+    /// Takes these landing regions out, so that the publisher does not wait while they are written.
+    fn take_those(&self, which: impl Fn(&WaitingLanding<L>) -> bool) -> Vec<WaitingLanding<L>> {
         self.waiting.lock().extract_if(.., |held| which(held)).collect()
     }
 
@@ -237,14 +235,14 @@ impl<L: Landing> Handover<L> {
         L::end(&self.repository.registration)
     }
 
-    /// Brings these up to date as far as that can be done now. Says whether that should be done again soon, and whether anything
-    /// was written. Those for which no room was left come first then.
-    fn bring_up_to_date(&self, landings: &mut [Held<L>], room: &CopyRoom) -> (bool, bool) {
+    /// Writes these as far as possible now. Returns whether to do so again soon, and whether anything was written. Those left out
+    /// for lack of budget come first next time.
+    fn bring_up_to_date(&self, landings: &mut [WaitingLanding<L>], budget: &CopyBudget) -> (bool, bool) {
         let source = &self.repository.registration;
-        let (mut soon, mut has_written, mut served, mut left) = (false, false, 0, room.left());
-        for Held { landing, tended } in landings.iter_mut() {
+        let (mut soon, mut has_written, mut served, mut left) = (false, false, 0, budget.left());
+        for WaitingLanding { landing, tended } in landings.iter_mut() {
             served += usize::from(left > 0);
-            // One for which no room is left does not stand still.
+            // A landing region left out for lack of budget is not stalled.
             let mut advances = left == 0;
             if landing.is_behind(self.end()) {
                 let advanced = landing.catch_up(source, &mut left);
@@ -252,7 +250,7 @@ impl<L: Landing> Handover<L> {
                 has_written |= advanced;
             }
             let (is_settled, end) = (landing.is_settled(source), self.end());
-            landing.pause(end, advances, room.now_ns());
+            landing.pause(end, advances, budget.now_ns());
             *tended = if landing.is_behind(end) { 0 } else { tended.saturating_add(1) };
             if *tended < TENDED_CLOSELY && landing.rests_until_ns().is_none() {
                 landing.remind(source);
@@ -260,25 +258,25 @@ impl<L: Landing> Handover<L> {
             }
             soon |= !is_settled;
         }
-        room.set(left);
+        budget.set(left);
         landings.rotate_left(served);
         (soon, has_written)
     }
 
-    /// What is found at the landing region that `closed` closes, if the node has it.
+    /// Applies `look` to the landing region with this `closed`, if the node has it.
     fn find<R>(&self, closed: &Arc<AtomicBool>, look: impl FnOnce(&mut L) -> R) -> Option<R> {
         let mut waiting = self.waiting.lock();
-        let held = waiting.iter_mut().find(|held| Arc::ptr_eq(held.landing.flight().closed(), closed));
+        let held = waiting.iter_mut().find(|held| Arc::ptr_eq(held.landing.writer().closed(), closed));
         held.map(|held| look(&mut held.landing))
     }
 }
 
 impl<L: Landing> Landings for Handover<L> {
-    fn lend(&self, lent: Lent, room: &CopyRoom) -> Result<(), LendError> {
-        let mut landings = vec![Held { landing: L::open(lent, &self.repository)?, tended: 0 }];
-        self.bring_up_to_date(&mut landings, room);
-        if landings.iter().any(|held| held.landing.flight().is_closed()) {
-            return Err(LendError::Unwritable);
+    fn lend(&self, lent: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError> {
+        let mut landings = vec![WaitingLanding { landing: L::open(lent, &self.repository)?, tended: 0 }];
+        self.bring_up_to_date(&mut landings, budget);
+        if landings.iter().any(|held| held.landing.writer().is_closed()) {
+            return Err(LandingError::Unwritable);
         }
         self.hold(landings);
         Ok(())
@@ -288,51 +286,51 @@ impl<L: Landing> Landings for Handover<L> {
         self.find(closed, |landing| landing.is_begun(&self.repository.registration)).unwrap_or(true)
     }
 
-    fn tend(&self, room: &CopyRoom) -> Tended {
+    fn tend(&self, budget: &CopyBudget) -> Tended {
         self.is_tended_soon.store(false, Ordering::Release);
-        // Taken out first, so that the publisher is not kept waiting while memory is unmapped.
-        // The room for them stays: the publisher allocates nothing when it leaves some here.
+        // Drained first, so that the publisher does not wait while memory is unmapped. The capacity stays: the publisher
+        // allocates nothing to add to it.
         let released: Vec<_> = self.released.lock().drain(..).collect();
         let mut has_given_up = !released.is_empty();
         drop(released);
         let (mut soon, mut has_written, mut end) = (false, false, self.end());
-        let now_ns = room.now_ns();
-        let is_due = |held: &Held<L>| {
+        let now_ns = budget.now_ns();
+        let is_due = |held: &WaitingLanding<L>| {
             let landing = &held.landing;
-            landing.flight().is_closed() || landing.rests_until_ns().is_none_or(|until_ns| until_ns <= now_ns)
+            landing.writer().is_closed() || landing.rests_until_ns().is_none_or(|until_ns| until_ns <= now_ns)
         };
         let mut landings =
-            self.take_those(|held| held.needs_tending(end) && (room.is_beat() || is_due(held)));
-        let mut give_up = |landings: &mut Vec<Held<L>>| {
-            has_given_up |= landings.extract_if(.., |held| held.landing.flight().is_closed()).count() > 0;
+            self.take_those(|held| held.needs_tending(end) && (budget.is_beat() || is_due(held)));
+        let mut give_up = |landings: &mut Vec<WaitingLanding<L>>| {
+            has_given_up |= landings.extract_if(.., |held| held.landing.writer().is_closed()).count() > 0;
         };
         for round in 1.. {
             give_up(&mut landings);
             if landings.is_empty() {
                 break;
             }
-            let outcome = self.bring_up_to_date(&mut landings, room);
+            let outcome = self.bring_up_to_date(&mut landings, budget);
             (soon, has_written) = (soon || outcome.0, has_written || outcome.1);
             give_up(&mut landings);
             self.hold(landings);
-            // What was published meanwhile, when the publisher found nobody waiting here, is brought at once as far as there is room.
+            // Writes what was published in the meantime, while the publisher found no landing region here.
             let before = std::mem::replace(&mut end, self.end());
-            let is_enough = round == ROUNDS_MAX || room.is_used_up();
+            let is_enough = round == ROUNDS_MAX || budget.is_used_up();
             soon |= is_enough && end != before;
             if is_enough || end == before {
                 break;
             }
             landings = self.take_those(|held| held.landing.is_behind(end) && is_due(held));
         }
-        // One that rests is looked after later: the publisher wakes the node for the next one that it leaves here.
+        // A resting landing region is tended later: the publisher wakes the node when it leaves another one.
         self.is_tended_soon.store(soon, Ordering::Release);
         let rest_ends = || self.waiting.lock().iter().filter_map(|held| held.landing.rests_until_ns()).min();
-        let again_ns = if soon { Some(room.soon_ns()) } else { rest_ends() };
+        let again_ns = if soon { Some(budget.soon_ns()) } else { rest_ends() };
         Tended { again_ns, has_written, has_given_up }
     }
 
     fn rests(&self, closed: &Arc<AtomicBool>) -> bool {
-        let rests = |landing: &mut L| !landing.flight().is_closed() && landing.rests_until_ns().is_some();
+        let rests = |landing: &mut L| !landing.writer().is_closed() && landing.rests_until_ns().is_some();
         self.find(closed, rests).unwrap_or(false)
     }
 
@@ -340,33 +338,33 @@ impl<L: Landing> Landings for Handover<L> {
         let end = self.end();
         let owes = |landing: &mut L| {
             let has_arrived = landing.is_settled(&self.repository.registration) && !landing.is_behind(end);
-            !has_arrived && !landing.flight().is_closed()
+            !has_arrived && !landing.writer().is_closed()
         };
         self.find(closed, owes).unwrap_or(false)
     }
 }
 
-impl<L: Landing> Held<L> {
-    /// Whether the node has something to do for it, or has not looked after it often enough since it had. The publisher may have it
-    /// otherwise, which then finds it at any time.
+impl<L: Landing> WaitingLanding<L> {
+    /// Whether the node has more to write to it, or has not tended it often enough since. Otherwise the publisher may take it at
+    /// any time.
     fn needs_tending(&self, end: u64) -> bool {
         let Self { landing, tended } = self;
-        let flight = landing.flight();
-        flight.is_closed() || landing.is_behind(end) || !flight.is_empty() || *tended < TENDED_CLOSELY
+        let writer = landing.writer();
+        writer.is_closed() || landing.is_behind(end) || !writer.is_empty() || *tended < TENDED_CLOSELY
     }
 }
 
 #[cfg(test)]
 impl super::PublishedTopic {
-    /// Lends it a landing region for a subscription that is granted at this moment. Whether it is of use.
+    /// Adds a landing region for a subscription granted now. Returns whether it is usable.
     pub(crate) fn lend(
         &self,
         remote: Box<dyn RemoteWrite>,
         closed: &Arc<AtomicBool>,
         options: KindOptions,
-        room: &CopyRoom,
+        budget: &CopyBudget,
     ) -> bool {
-        let lent = Lent { remote, closed: Arc::clone(closed), options, granted: self.newest() };
-        self.landings.lend(lent, room).is_ok()
+        let lent = ExposedLanding { remote, closed: Arc::clone(closed), options, granted: self.newest() };
+        self.landings.lend(lent, budget).is_ok()
     }
 }

@@ -8,12 +8,11 @@ use crate::id::Sequence;
 use crate::payload::{Payload, Raw};
 use crate::repository::state::StagedValue;
 
-/// Room for the next value, lent by [`StatePublisher::loan`]: what is appended goes
-/// straight into the repository's idle slot. The newest value stays readable beside it. Dropping the loan
-/// publishes nothing.
+/// The idle slot of the repository, lent by [`StatePublisher::loan`]: bytes are appended to it directly while the newest value
+/// stays readable. Dropping the loan publishes nothing.
 ///
-/// It implements [`io::Write`], so that encoders can write to it; as there, a write of more than what fits takes
-/// a part, and then nothing.
+/// Implements [`io::Write`] for encoders. A write that exceeds the remaining capacity writes a part; at full capacity it writes 0
+/// bytes.
 #[derive(Debug)]
 #[must_use = "a loan that is not committed publishes nothing"]
 pub struct Loan<'a> {
@@ -22,7 +21,7 @@ pub struct Loan<'a> {
 }
 
 impl StatePublisher<Raw> {
-    /// Lends the idle slot, so that a large value can be written straight into it. Neither blocks nor allocates.
+    /// Lends the idle slot, so that the caller writes a large value directly into the repository. Neither blocks nor allocates.
     ///
     /// ```
     /// use fabricast::{Node, Raw};
@@ -48,29 +47,29 @@ impl Loan<'_> {
     ///
     /// # Errors
     ///
-    /// [`PublishError::TooLong`] when they do not fit; none of them is appended then, and the loan goes on.
-    /// [`PublishError::NodeFailed`] when the node's thread has panicked.
+    /// [`PublishError::TooLong`] when they do not fit; the loan is unchanged and stays usable. [`PublishError::NodeFailed`] when
+    /// the node's thread has panicked.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), PublishError> {
         self.output.check_served()?;
         Ok(self.staged.append(bytes)?)
     }
 
-    /// Bytes appended so far.
+    /// Returns the number of bytes appended so far.
     pub fn len(&self) -> usize {
         self.staged.len()
     }
 
-    /// Whether nothing has been appended yet.
+    /// Returns whether nothing has been appended yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes that still fit.
+    /// Returns the number of bytes that still fit.
     pub fn room(&self) -> usize {
         self.staged.room()
     }
 
-    /// Publishes what has been appended, and returns its sequence.
+    /// Publishes the appended bytes, and returns the sequence of the value.
     pub fn commit(self) -> Sequence {
         let now_ns = self.output.realtime_ns();
         let committed = self.staged.commit(now_ns);

@@ -14,17 +14,16 @@ use crate::memory::Region;
 use crate::payload::{Payload, Schema};
 use crate::repository::log::{Appended, LogTopic, LogWriter};
 
-/// Publishes the records of a log topic: subscribers get them all, in order, as far back as the repository's ring holds them.
+/// Publishes the records of a log topic. Subscribers receive every record still in the repository's ring, in order.
 ///
-/// Records become visible by a commit. [`Self::publish`] appends one and commits it; [`Self::publish_batch`] commits many at
-/// once, which costs less for each; [`Self::append`] and [`Self::commit`] leave that to the caller. Each record gets the next
-/// sequence, from 1. The oldest ones are given up as new ones need their place: a subscriber that was too slow for them is told
-/// which, and how many.
+/// A commit makes records visible. [`Self::publish`] appends one record and commits it; [`Self::publish_batch`] commits many at
+/// once, at less cost for each; with [`Self::append`] and [`Self::commit`] the caller decides. Records have consecutive sequences
+/// from 1. New records overwrite the oldest ones; a subscriber that was too slow learns which were lost, and how many.
 ///
-/// A commit writes the records to those push subscribers that keep up before it returns. To one that has just joined, or is behind, the
-/// node's thread brings them: it may have them a moment later.
+/// A commit returns after it has written the records to push subscribers that keep up. The node's thread writes them to a
+/// subscriber that has just joined, or is behind, a moment later.
 ///
-/// Dropping the publisher commits what was appended.
+/// Dropping the publisher commits the appended records.
 ///
 /// ```
 /// use fabricast::Node;
@@ -40,13 +39,12 @@ use crate::repository::log::{Appended, LogTopic, LogWriter};
 pub type LogPublisher<T> = Publisher<LogTopic, T>;
 
 impl<T: Payload> LogPublisher<T> {
-    /// Publishes a record, and returns its sequence: appends it, and commits it with all that was appended before.
+    /// Publishes a record, together with all appended before, and returns its sequence.
     ///
     /// # Errors
     ///
-    /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`]
-    /// when its type refuses to be encoded, [`PublishError::NodeFailed`] when the node's thread has panicked. Nothing is
-    /// published then.
+    /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`] when its type
+    /// fails to encode, [`PublishError::NodeFailed`] when the node's thread has panicked. Publishes nothing then.
     #[inline]
     pub fn publish(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
         let began_ns = self.output.realtime_ns();
@@ -55,12 +53,12 @@ impl<T: Payload> LogPublisher<T> {
         Ok(sequence)
     }
 
-    /// Publishes records with one commit, and returns the sequence of the last one; of the newest record if there are none. A
-    /// batch that would take more than half of the ring is committed in parts.
+    /// Publishes records with one commit, and returns the newest sequence. A batch of more than half the ring is committed in
+    /// parts.
     ///
     /// # Errors
     ///
-    /// As [`Self::publish`]. The records before the one that failed are published, and it and those behind it are not.
+    /// Those of [`Self::publish`]. The records before the failed one are published; the others are not.
     #[inline]
     pub fn publish_batch<'v, I>(&mut self, values: I) -> Result<Sequence, PublishError>
     where
@@ -73,19 +71,19 @@ impl<T: Payload> LogPublisher<T> {
         appended.map(|()| self.newest())
     }
 
-    /// Appends a record to the next commit, and returns its sequence. No subscriber sees it before; but what would take more
-    /// than half of the ring is committed in parts.
+    /// Appends a record to the next commit, and returns its sequence. Subscribers do not see it before that commit; more than
+    /// half a ring of records is committed in parts.
     ///
     /// # Errors
     ///
-    /// As [`Self::publish`]. Nothing is appended then, and what was before stays.
+    /// Those of [`Self::publish`]. Appends nothing then; records appended before stay.
     #[inline]
     pub fn append(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
         let now_ns = self.output.realtime_ns();
         self.append_at(value, now_ns)
     }
 
-    /// Lets subscribers see all that was appended. Returns the newest sequence.
+    /// Makes all appended records visible. Returns the newest sequence.
     #[inline]
     pub fn commit(&mut self) -> Sequence {
         let now_ns = self.output.realtime_ns();
@@ -93,7 +91,7 @@ impl<T: Payload> LogPublisher<T> {
         self.newest()
     }
 
-    /// Bytes of the ring: each record takes those of its payload, rounded up to 8, and 24 more.
+    /// Returns the bytes of the ring: each record takes its payload, rounded up to 8 bytes, and 24 bytes more.
     pub fn capacity(&self) -> usize {
         self.writer.geometry().capacity()
     }
@@ -118,7 +116,7 @@ impl<T: Payload> LogPublisher<T> {
     }
 }
 
-/// What `append` appends, counted, and delivered as far as it had to be committed. `append` says its sequence and length.
+/// Counts what `append` appends, and delivers what had to be committed. `append` returns a sequence and length.
 #[inline]
 fn append(
     writer: &mut LogWriter,
@@ -129,7 +127,7 @@ fn append(
     let (committed, begin) = (writer.last(), writer.committed_end());
     let (sequence, len) = append(writer, output.topic().schema())?;
     output.add_bytes(len);
-    // A part of what was appended before had to be committed.
+    // Part of the earlier records had to be committed.
     let newest = writer.last();
     if newest != committed {
         let positions = [begin, writer.committed_end()];
@@ -139,7 +137,7 @@ fn append(
     Ok(sequence)
 }
 
-/// Commits what was appended.
+/// Commits the appended records.
 #[inline]
 fn commit(writer: &mut LogWriter, output: &mut Output<LogLanding>, began_ns: u64) {
     if let Some(appended) = writer.commit(began_ns) {
@@ -148,7 +146,7 @@ fn commit(writer: &mut LogWriter, output: &mut Output<LogLanding>, began_ns: u64
     }
 }
 
-/// Brings committed records to whoever has to have them or hear of them.
+/// Delivers committed records to push subscribers, and announces them.
 #[inline]
 fn deliver(output: &mut Output<LogLanding>, geometry: LogGeometry, appended: &Appended, published_ns: u64) {
     let Appended { newest, positions, count } = *appended;
@@ -162,7 +160,7 @@ fn deliver(output: &mut Output<LogLanding>, geometry: LogGeometry, appended: &Ap
 impl PublishedKind for LogTopic {}
 
 impl Writable for LogTopic {
-    /// Bytes of the ring, at least.
+    /// The minimum size of the ring, bytes.
     type Options = usize;
     const DEFAULTS: usize = limits::LOG_CAPACITY_DEFAULT;
     type Writer = LogWriter;
@@ -180,7 +178,7 @@ impl Writable for LogTopic {
         writer.last()
     }
 
-    fn room(writer: &mut LogWriter) -> &mut [u8] {
+    fn buffer(writer: &mut LogWriter) -> &mut [u8] {
         writer.room()
     }
 

@@ -1,11 +1,11 @@
-//! The publisher's public handle, and what the node knows of a topic that is being published.
+//! The publisher's public handle, and the node's part of a published topic.
 
 mod claim;
-mod copy_room;
+mod copy_budget;
 mod error;
-mod flight;
 mod handle;
 mod handover;
+mod landing_writer;
 mod loan;
 mod log;
 mod log_landing;
@@ -17,13 +17,13 @@ mod state_landing;
 mod topic;
 
 pub use claim::Claim;
-pub(crate) use copy_room::CopyRoom;
+pub(crate) use copy_budget::CopyBudget;
 pub use error::{PublishError, PublisherError};
 pub use handle::{PublishedKind, Publisher};
-pub(crate) use handover::{Lent, Tended};
+pub(crate) use handover::{ExposedLanding, Tended};
 pub use loan::Loan;
 pub use log::LogPublisher;
-pub(crate) use notices::NoticeListener;
+pub(crate) use notices::NoticeRegistration;
 pub(crate) use opening::{TopicParts, fresh_epoch};
 pub use state::StatePublisher;
 pub(crate) use topic::PublishedTopic;

@@ -6,16 +6,16 @@ use crate::fabric::{FabricError, KeyedWaker, Registration};
 use crate::id::{Epoch, Sequence, TopicId};
 use crate::layout::ByteRange;
 use crate::memory::Region;
-use crate::notice::{Bell, Inline, Notice, NoticeKey, NoticeSender, RegisterError};
+use crate::notice::{Inline, Notice, NoticeKey, NoticeSender, RegisterError, WakeWord};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// Who has to be told of what a topic publishes, as its node and its publisher share it.
+/// The audience of a topic's notices, shared by its node and its publisher.
 #[derive(Debug)]
 pub(crate) struct TopicNotices {
     topic: TopicId,
     epoch: Epoch,
     key: NoticeKey,
-    /// Goes on with every change of the audience; the only word of this that the data path looks at.
+    /// Changes with the audience; the data path reads only this word.
     version: AtomicU64,
     audience: Mutex<Audience>,
 }
@@ -23,20 +23,20 @@ pub(crate) struct TopicNotices {
 /// Where notices go.
 #[derive(Debug, Default)]
 struct Audience {
-    /// Channels on which somebody listens, and how many.
+    /// Channels with subscriptions, and how many.
     channels: Vec<(Arc<NoticeSender>, usize)>,
-    /// What wakes those on this host, once somebody has asked for it.
-    bell: Option<(Bell, Arc<Registration>)>,
+    /// Wakes the subscribers of this host, once one has asked.
+    wake_word: Option<(WakeWord, Arc<Registration>)>,
 }
 
-/// Somebody who is told of what a topic publishes, until this is dropped.
+/// A subscription of a channel to a topic's notices, until dropped.
 #[derive(Debug)]
-pub(crate) struct NoticeListener {
+pub(crate) struct NoticeRegistration {
     notices: Arc<TopicNotices>,
     sender: Arc<NoticeSender>,
 }
 
-/// The publisher's hold on [`TopicNotices`].
+/// The publisher's part of [`TopicNotices`].
 #[derive(Debug)]
 pub(super) struct Notifier {
     notices: Arc<TopicNotices>,
@@ -44,22 +44,22 @@ pub(super) struct Notifier {
     memory: Arc<Region>,
     version: u64,
     channels: Vec<Arc<NoticeSender>>,
-    bell: Option<Bell>,
+    wake_word: Option<WakeWord>,
 }
 
 /// What was committed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct News {
     pub(super) sequence: Sequence,
-    /// Of a log: where it ends. Otherwise 0.
+    /// The end of a log; otherwise 0.
     pub(super) position: u64,
     pub(super) published_ns: u64,
-    /// What may go along, and how many records that is.
+    /// The inline part, and its number of records.
     pub(super) inline: Option<(ByteRange, u32)>,
 }
 
 impl TopicNotices {
-    /// Nobody yet. The key is nobody else's.
+    /// An empty audience. The key must be unique.
     pub(super) fn new(topic: TopicId, epoch: Epoch, key: NoticeKey) -> Self {
         Self { topic, epoch, key, version: AtomicU64::new(0), audience: Mutex::default() }
     }
@@ -69,11 +69,11 @@ impl TopicNotices {
         self.key
     }
 
-    /// Has the topic's notices sent on this channel, for as long as the listener is there.
-    pub(crate) fn listen(
+    /// Sends the topic's notices on this channel until the registration is dropped.
+    pub(crate) fn register(
         self: &Arc<Self>,
         sender: &Arc<NoticeSender>,
-    ) -> Result<NoticeListener, RegisterError> {
+    ) -> Result<NoticeRegistration, RegisterError> {
         let mut audience = self.audience.lock();
         match audience.channels.iter_mut().find(|(known, _)| Arc::ptr_eq(known, sender)) {
             Some((_, count)) => *count += 1,
@@ -83,54 +83,54 @@ impl TopicNotices {
                 self.change();
             }
         }
-        Ok(NoticeListener { notices: Arc::clone(self), sender: Arc::clone(sender) })
+        Ok(NoticeRegistration { notices: Arc::clone(self), sender: Arc::clone(sender) })
     }
 
-    /// The memory of the bell that the topic's publisher rings from now on. `make` makes it if there is none yet.
-    pub(crate) fn bell(
+    /// The memory of the topic's wake word, which the publisher wakes from now on. `make` allocates it for the first subscriber.
+    pub(crate) fn wake_word(
         &self,
         make: impl FnOnce() -> Result<Registration, FabricError>,
     ) -> Result<Arc<Registration>, FabricError> {
         let mut audience = self.audience.lock();
-        if let Some((_, registration)) = &audience.bell {
+        if let Some((_, registration)) = &audience.wake_word {
             return Ok(Arc::clone(registration));
         }
         let registration = Arc::new(make()?);
-        let bell = Bell::to_ring(Arc::clone(registration.region()));
-        audience.bell = Some((bell, Arc::clone(&registration)));
+        let wake_word = WakeWord::of_publisher(Arc::clone(registration.region()));
+        audience.wake_word = Some((wake_word, Arc::clone(&registration)));
         self.change();
         Ok(registration)
     }
 
-    /// Wakes who sleeps on this host: the node has written to landing regions.
-    pub(crate) fn ring(&self) {
-        if let Some((bell, _)) = &self.audience.lock().bell {
-            bell.ring();
+    /// Wakes the sleepers of this host, after the node has written to landing regions.
+    pub(crate) fn wake(&self) {
+        if let Some((wake_word, _)) = &self.audience.lock().wake_word {
+            wake_word.wake();
         }
     }
 
-    /// Whether somebody listens on this channel.
-    pub(crate) fn is_told_on(&self, sender: &Arc<NoticeSender>) -> bool {
+    /// Whether this channel has subscriptions.
+    pub(crate) fn has_channel(&self, sender: &Arc<NoticeSender>) -> bool {
         self.audience.lock().channels.iter().any(|(known, _)| Arc::ptr_eq(known, sender))
     }
 
-    /// The channels on which somebody listens.
+    /// The channels with subscriptions.
     pub(crate) fn channels(&self) -> Vec<Arc<NoticeSender>> {
         self.audience.lock().channels.iter().map(|(sender, _)| Arc::clone(sender)).collect()
     }
 
-    /// A notice of this.
+    /// A notice of this sequence.
     pub(crate) fn notice(&self, sequence: Sequence, position: u64, published_ns: u64) -> Notice {
         Notice { topic: self.topic, epoch: self.epoch, sequence, position, published_ns }
     }
 
     fn change(&self) {
-        // Release: whoever sees the number finds the audience behind the lock. Pairs with `Notifier::tell`.
+        // Release: a thread that reads the number finds the audience behind the lock. Pairs with `Notifier::tell`.
         self.version.fetch_add(1, Ordering::Release);
     }
 }
 
-impl Drop for NoticeListener {
+impl Drop for NoticeRegistration {
     fn drop(&mut self) {
         let mut audience = self.notices.audience.lock();
         let known = |(sender, _): &(Arc<NoticeSender>, usize)| Arc::ptr_eq(sender, &self.sender);
@@ -146,12 +146,12 @@ impl Drop for NoticeListener {
 }
 
 impl Notifier {
-    /// The publisher's hold on these, for the topic with this repository. The waker is that of its node.
+    /// The publisher's part of `notices`, for this repository. `waker` wakes its node.
     pub(super) fn new(notices: Arc<TopicNotices>, memory: Arc<Region>, waker: KeyedWaker) -> Self {
-        Self { notices, waker, memory, version: 0, channels: Vec::new(), bell: None }
+        Self { notices, waker, memory, version: 0, channels: Vec::new(), wake_word: None }
     }
 
-    /// Tells of a commit whoever has to be told. What cannot be sent at once is left to the node.
+    /// Announces a commit to the audience. The node sends what cannot be sent at once.
     #[inline]
     pub(super) fn tell(&mut self, news: impl FnOnce() -> News) {
         // Acquire: pairs with `TopicNotices::change`.
@@ -162,8 +162,8 @@ impl Notifier {
         if !self.channels.is_empty() {
             self.announce(&news());
         }
-        if let Some(bell) = &self.bell {
-            bell.ring();
+        if let Some(wake_word) = &self.wake_word {
+            wake_word.wake();
         }
     }
 
@@ -171,7 +171,7 @@ impl Notifier {
         let notice = self.notices.notice(news.sequence, news.position, news.published_ns);
         let inline = news.inline.map(|(range, records)| Inline { memory: &self.memory, range, records });
         for channel in &self.channels {
-            // What fails is told by the next heartbeat, or found by a subscriber's own timer.
+            // A failed notice is made up for by the next beat, or by the subscriber's timer.
             if channel.announce(&notice, inline).unwrap_or(false) {
                 self.waker.wake();
             }
@@ -182,6 +182,7 @@ impl Notifier {
     fn renew(&mut self, version: u64) {
         self.version = version;
         self.channels = self.notices.channels();
-        self.bell = self.notices.audience.lock().bell.as_ref().map(|(bell, _)| bell.clone());
+        self.wake_word =
+            self.notices.audience.lock().wake_word.as_ref().map(|(wake_word, _)| wake_word.clone());
     }
 }

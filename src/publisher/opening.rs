@@ -18,7 +18,7 @@ use crate::notice::draw_key;
 use crate::payload::{Payload, Schema};
 use crate::sync::atomic::AtomicBool;
 
-/// What a node brings to a new topic of any kind.
+/// The node's part in opening a topic of any kind.
 #[derive(Debug)]
 pub(crate) struct TopicParts<'a> {
     pub(crate) fabric: &'a dyn Fabric,
@@ -27,14 +27,14 @@ pub(crate) struct TopicParts<'a> {
     pub(crate) node: Arc<dyn Any + Send + Sync>,
     pub(crate) host: &'a str,
     pub(crate) name: TopicName,
-    /// One that nobody else has.
+    /// Unique.
     pub(crate) epoch: Epoch,
     pub(crate) payload_len_max: usize,
-    /// What the payload type is tried with first.
+    /// The example values for the payload type.
     pub(crate) samples: &'a [String],
 }
 
-/// The repository of a new topic, which nobody else knows yet.
+/// The repository of a topic that is being opened.
 #[derive(Debug)]
 pub(super) struct Opening {
     name: TopicName,
@@ -45,13 +45,13 @@ pub(super) struct Opening {
     without_notices: Gauge,
     started_ns: u64,
     pub(super) notices: Arc<TopicNotices>,
-    /// Its header, for the writer to place.
+    /// Its header, for the writer to write.
     pub(super) header: StaticHeader,
     pub(super) registration: Arc<Registration>,
     pub(super) counts: TopicCounts,
 }
 
-/// What is counted in every repository while it is published.
+/// The counters that every repository of a publisher has.
 #[derive(Debug)]
 pub(super) struct TopicCounts {
     counters: Counters,
@@ -59,7 +59,7 @@ pub(super) struct TopicCounts {
     duration: Option<Handle>,
 }
 
-/// An epoch that nobody else has.
+/// A new, unique epoch.
 pub(crate) fn fresh_epoch() -> Result<Epoch, PublisherError> {
     let number = crate::random::number().map_err(PublisherError::Random)?;
     Epoch::new(number).ok_or_else(|| PublisherError::Random(std::io::ErrorKind::Other.into()))
@@ -81,7 +81,7 @@ impl TopicParts<'_> {
 }
 
 impl Opening {
-    /// Makes a repository of this geometry, and registers it.
+    /// Allocates a repository of this geometry, and registers it.
     pub(super) fn new<T: Payload>(
         parts: &TopicParts<'_>,
         geometry: Geometry,
@@ -104,7 +104,7 @@ impl Opening {
         let gauge = |handle: Option<Handle>| handle.map(|handle| counters.gauge(handle));
         let gauges = (gauge(pull), gauge(push), gauge(without));
         let (Some(pull_subscribers), Some(push_subscribers), Some(without_notices)) = gauges else {
-            unreachable!("the counters have room for those that every topic has")
+            unreachable!("the counters have places for those that every topic has")
         };
         let key = draw_key().map_err(PublisherError::Random)?;
         let notices = Arc::new(TopicNotices::new(header.topic, header.epoch, key));
@@ -124,13 +124,13 @@ impl Opening {
         })
     }
 
-    /// What tells of the topic's commits.
+    /// The notifier of the topic's commits.
     pub(super) fn notifier(&self, waker: &KeyedWaker) -> Notifier {
         let memory = Arc::clone(self.registration.region());
         Notifier::new(Arc::clone(&self.notices), memory, waker.clone())
     }
 
-    /// The topic, as its node has it, once its writer has placed the header; and what is counted of it.
+    /// The node's part of the topic, once its writer has written the header, and its counters.
     pub(super) fn finish(
         self,
         landings: Arc<dyn Landings>,
@@ -160,7 +160,7 @@ impl Opening {
 }
 
 impl TopicCounts {
-    /// Counts payload bytes that were published.
+    /// Counts published payload bytes.
     #[inline]
     pub(super) fn add_bytes(&mut self, count: u64) {
         if let Some(bytes) = self.bytes {
@@ -176,7 +176,7 @@ impl TopicCounts {
         }
     }
 
-    /// Counts a distinct error.
+    /// Counts an error by name.
     #[cold]
     pub(super) fn add_error(&mut self, name: &'static str, now_ns: u64) {
         self.counters.error(name, now_ns);

@@ -16,27 +16,27 @@ use crate::memory::Region;
 use crate::payload::Payload;
 use crate::sync::atomic::Ordering;
 
-/// One publish in this many has its duration measured.
+/// One in this many publishes is timed.
 const MEASURED_ONE_IN: u64 = 64;
 
-/// Where commits go besides the repository: landing regions, notices and counters. Dropping it ends the topic.
+/// The outputs of a commit besides the repository: landing regions, notices and counters. Dropping it ends the topic.
 #[derive(Debug)]
 pub(crate) struct Output<L: Landing> {
     topic: Arc<PublishedTopic>,
     waker: KeyedWaker,
-    /// What the node hands over, and takes back.
+    /// Exchanges landing regions with the node.
     handover: Arc<Handover<L>>,
     landings: Vec<L>,
     clock: Arc<dyn Clock>,
     notifier: Notifier,
     counts: TopicCounts,
-    /// Keeps the node going for as long as this exists. It is dropped last.
+    /// Keeps the node alive. Dropped last.
     _node: Arc<dyn Any + Send + Sync>,
 }
 
 impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
-    /// Makes the repository of a new topic of this payload type, and what its commits go to. `place` makes the writer, which places
-    /// the header.
+    /// Creates the repository of a new topic of this payload type, and its output. `place` makes the writer, which writes the
+    /// header.
     pub(super) fn open<T: Payload, W>(
         parts: TopicParts<'_>,
         geometry: L::Geometry,
@@ -56,7 +56,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
 }
 
 impl<L: Landing> Output<L> {
-    /// The topic, as its node has it.
+    /// The node's part of the topic.
     pub(super) fn topic(&self) -> &Arc<PublishedTopic> {
         &self.topic
     }
@@ -67,26 +67,26 @@ impl<L: Landing> Output<L> {
         self.clock.realtime_ns()
     }
 
-    /// An error once the thread of the topic's node has panicked, which is counted.
+    /// Fails, and counts the error, once the thread of the topic's node has panicked.
     #[inline]
     pub(super) fn check_served(&mut self) -> Result<(), PublishError> {
         self.topic.check_served().map_err(|error| self.failed(error))
     }
 
-    /// Counts payload bytes that were published.
+    /// Counts published payload bytes.
     #[inline]
     pub(super) fn add_bytes(&mut self, len: usize) {
         self.counts.add_bytes(len as u64);
     }
 
-    /// Brings a commit to the push subscribers, and tells of it.
+    /// Delivers a commit to push subscribers, and announces it.
     #[inline]
     pub(super) fn deliver(&mut self, commit: &L::Commit, news: impl FnOnce() -> News) {
         self.handover.deliver(&mut self.landings, commit);
         self.notifier.tell(news);
     }
 
-    /// Shows now and then how long a publish took.
+    /// Shows from time to time how long a publish took.
     #[inline]
     pub(super) fn measure(&self, newest: Sequence, began_ns: u64) {
         if newest.get().is_multiple_of(MEASURED_ONE_IN) {
@@ -104,9 +104,9 @@ impl<L: Landing> Output<L> {
 
 impl<L: Landing> Drop for Output<L> {
     fn drop(&mut self) {
-        // What was committed last may be on its way: the node waits for it before it tells of the end.
+        // The last commit may be in flight: the node waits for it before it reports the end.
         self.handover.leave(std::mem::take(&mut self.landings));
-        // Release: the last commit is in place before the node tells that it was the last.
+        // Release: the last commit is visible before the node reports the end.
         self.topic.ended.store(true, Ordering::Release);
         self.waker.wake();
     }

@@ -14,7 +14,7 @@ use crate::memory::Region;
 use crate::payload::Payload;
 use crate::repository::state::{Committed, StateTopic, StateWriter};
 
-/// Publishes the values of a state topic: subscribers see the newest one.
+/// Publishes the values of a state topic. Subscribers receive the newest one.
 ///
 /// ```
 /// use fabricast::Node;
@@ -33,9 +33,8 @@ impl<T: Payload> StatePublisher<T> {
     ///
     /// # Errors
     ///
-    /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`]
-    /// when its type refuses to be encoded, [`PublishError::NodeFailed`] when the node's thread has panicked. Nothing is
-    /// published then.
+    /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`] when its type
+    /// fails to encode, [`PublishError::NodeFailed`] when the node's thread has panicked. Publishes nothing then.
     #[inline]
     pub fn publish(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
         self.output.check_served()?;
@@ -45,7 +44,7 @@ impl<T: Payload> StatePublisher<T> {
             Some(bytes) => self.writer.publish(bytes, encoding, began_ns).map_err(PublishError::from),
             None => {
                 let schema = self.output.topic().schema();
-                let fill = |room: &mut [u8]| T::encode(value, schema, room);
+                let fill = |buffer: &mut [u8]| T::encode(value, schema, buffer);
                 self.writer.publish_with(encoding, began_ns, fill).map_err(PublishError::from)
             }
         };
@@ -60,7 +59,7 @@ impl<T: Payload> StatePublisher<T> {
     }
 }
 
-/// Brings a committed value to whoever has to have it or hear of it.
+/// Delivers a committed value to push subscribers, and announces it.
 #[inline]
 pub(super) fn deliver(output: &mut Output<StateLanding>, committed: &Committed) {
     let Committed { sequence, slot, published_ns, payload_len } = *committed;
@@ -71,7 +70,7 @@ pub(super) fn deliver(output: &mut Output<StateLanding>, committed: &Committed) 
 impl PublishedKind for StateTopic {}
 
 impl Writable for StateTopic {
-    /// Slots.
+    /// The number of slots.
     type Options = u32;
     const DEFAULTS: u32 = limits::SLOT_COUNT_DEFAULT;
     type Writer = StateWriter;
@@ -89,7 +88,7 @@ impl Writable for StateTopic {
         writer.last()
     }
 
-    fn room(writer: &mut StateWriter) -> &mut [u8] {
+    fn buffer(writer: &mut StateWriter) -> &mut [u8] {
         writer.room()
     }
 

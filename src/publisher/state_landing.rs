@@ -1,5 +1,5 @@
-use super::flight::Flight;
-use super::handover::{Landing, LendError, Lent, Repository};
+use super::handover::{ExposedLanding, Landing, LandingError, Repository};
+use super::landing_writer::LandingWriter;
 use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::{Epoch, Sequence};
 use crate::layout::WORD;
@@ -12,32 +12,32 @@ use crate::sync::atomic::{Ordering, fence};
 #[cfg(test)]
 mod tests;
 
-/// Batches that must have been complete in good time before one more may be under way.
+/// Batches that must complete in time before one more may be in flight.
 const CALM_BATCHES: u32 = 8;
-/// Copies of the newest value, when the publisher overwrites it meanwhile, before it is left to the publisher, which
-/// writes so fast that it takes the landing region over any moment.
+/// Copies of the newest value that the publisher may spoil by overwriting it, before the publisher gets the landing region, which
+/// at that rate it takes at any moment.
 const ATTEMPTS_MAX: u32 = 4;
 
 /// A push subscriber's landing region of a state.
 #[derive(Debug)]
 pub(crate) struct StateLanding {
-    /// Batches that are under way, by the sequences of their values.
-    flight: Flight<Sequence>,
+    /// Its writer; a batch is known by the sequence of its value.
+    writer: LandingWriter<Sequence>,
     geometry: StateGeometry,
     epoch: Epoch,
-    /// The newest sequence written to it.
+    /// The newest sequence written.
     written: Sequence,
-    /// The payload length that each of its slots holds: its tail stamp must not outlive it.
+    /// The payload length in each of its slots, which locates the tail stamp to be overwritten.
     held_lens: Box<[usize]>,
-    /// The newest sequence that it was asked to take.
+    /// The newest sequence to be written.
     newest: Sequence,
-    /// How many batches may be under way.
+    /// The number of batches that may be in flight.
     window: usize,
-    /// Batches that were complete in good time since there may be as many.
+    /// Batches that completed in time since the window last changed.
     calm: u32,
-    /// A value was passed over for that, or is still hidden.
+    /// A value was skipped because of the window, or is still hidden.
     behind: bool,
-    /// The value that was written but for its head stamp.
+    /// The value written without its head stamp.
     hidden: Option<Committed>,
 }
 
@@ -46,10 +46,10 @@ impl Landing for StateLanding {
     type Commit = Committed;
     type Batch = Sequence;
 
-    fn open(lent: Lent, repository: &Repository<StateGeometry>) -> Result<Self, LendError> {
+    fn open(lent: ExposedLanding, repository: &Repository<StateGeometry>) -> Result<Self, LandingError> {
         let Repository { geometry, epoch, .. } = *repository;
         Ok(Self {
-            flight: Flight::new(lent.remote, lent.closed, limits::LANDING_BATCHES_MAX),
+            writer: LandingWriter::new(lent.remote, lent.closed, limits::LANDING_BATCHES_MAX),
             geometry,
             epoch,
             written: Sequence::NONE,
@@ -62,8 +62,8 @@ impl Landing for StateLanding {
         })
     }
 
-    fn flight(&self) -> &Flight<Sequence> {
-        &self.flight
+    fn writer(&self) -> &LandingWriter<Sequence> {
+        &self.writer
     }
 
     #[inline]
@@ -75,12 +75,12 @@ impl Landing for StateLanding {
         source.region().load_acquire(HOT_SEQUENCE)
     }
 
-    /// Where too much is still under way the value is passed over, so that a slow subscriber does not hold up the others: it gets the
-    /// newest one later.
+    /// Skips the value while too much is in flight, so that a slow subscriber does not delay the others: it gets the newest value
+    /// later.
     #[inline]
     fn write(&mut self, source: &Registration, committed: &Committed) {
         self.hidden = None;
-        if !self.flight.has_word_order {
+        if !self.writer.has_word_order {
             return self.write_whole(source, committed);
         }
         let is_free = self.settle();
@@ -90,8 +90,8 @@ impl Landing for StateLanding {
         }
     }
 
-    /// Copies the newest value beside a publisher that may be overwriting it: it is revealed only when it was still whole after it
-    /// had been copied.
+    /// Copies the newest value while the publisher may be overwriting it, and reveals it only if it was still whole after the
+    /// copy.
     fn catch_up(&mut self, source: &Registration, left: &mut u64) -> bool {
         let before = self.written;
         for _ in 0..ATTEMPTS_MAX {
@@ -107,7 +107,7 @@ impl Landing for StateLanding {
                 }
             }
             let Some(hidden) = self.hidden() else { break };
-            // Acquire: if any word of the copy is of a later value, the load below sees that value's predecessor.
+            // Acquire: if a copied word belongs to a later value, the load below sees that value's predecessor.
             fence(Ordering::Acquire);
             let ahead = Self::end(source) - hidden.sequence.get();
             let whole = ahead + 1 < u64::from(self.geometry.slot_count());
@@ -130,7 +130,7 @@ impl Landing for StateLanding {
 }
 
 impl StateLanding {
-    /// What the repository's slot of this sequence says of it.
+    /// Reads the header of the repository's slot of this sequence.
     fn held(&self, source: &Registration, sequence: Sequence) -> Committed {
         let mut head = [0; HEADER_WORDS];
         source.region().copy_out(self.geometry.slot_offset(sequence), &mut head);
@@ -140,7 +140,7 @@ impl StateLanding {
         Committed { sequence, slot, published_ns: header.published_ns, payload_len }
     }
 
-    /// [`Self::write`] where only whole writes appear in order.
+    /// Does the same as [`Self::write`] where only whole writes appear in order.
     fn write_whole(&mut self, source: &Registration, committed: &Committed) {
         self.newest = committed.sequence;
         let is_free = self.has_room_for(committed.sequence);
@@ -150,8 +150,8 @@ impl StateLanding {
         }
     }
 
-    /// Writes a value that the repository holds, all but its head stamp: who reads the landing region does not see it
-    /// before [`Self::reveal`]. Not while the batch before is under way. Says whether it was written.
+    /// Writes a value of the repository without its head stamp: readers do not see it before [`Self::reveal`]. Fails while the
+    /// previous batch is in flight. Returns whether it was written.
     fn write_hidden(&mut self, source: &Registration, committed: Committed) -> bool {
         self.behind = true;
         if !self.settle() {
@@ -161,17 +161,17 @@ impl StateLanding {
         let body = ByteRange { offset: slot.offset + WORD, len: slot.len - WORD };
         let retired = self.retire(sequence, slot, payload_len);
         self.hidden = Some(committed);
-        self.flight.post(source, &[retired, Write::Range(body)], sequence);
+        self.writer.post(source, &[retired, Write::Range(body)], sequence);
         true
     }
 
-    /// The value that was written hidden and has arrived.
+    /// The hidden value, once it has arrived.
     fn hidden(&mut self) -> Option<Committed> {
         if self.settle() { self.hidden } else { None }
     }
 
-    /// Stamps the value that was written hidden, and makes it the newest, if it is `whole`: if the repository's slot
-    /// was not overwritten while it was copied. Otherwise it stays hidden for good.
+    /// Stamps the hidden value and makes it the newest if it is `whole`: if the repository's slot was not overwritten during the
+    /// copy. Otherwise the value stays hidden.
     fn reveal(&mut self, source: &Registration, whole: bool) {
         let Some(committed) = self.hidden.take() else { return };
         if !whole {
@@ -181,7 +181,7 @@ impl StateLanding {
         let expected = self.advance(committed.sequence);
         let (hot, stamp) = (self.hot(&committed), self.stamp(expected, committed.sequence));
         self.behind = false;
-        self.flight.post(source, &[head, hot, stamp], committed.sequence);
+        self.writer.post(source, &[head, hot, stamp], committed.sequence);
     }
 
     #[inline]
@@ -192,30 +192,30 @@ impl StateLanding {
         let expected = self.advance(sequence);
         let passed_over = expected.get() > 1 && sequence > expected;
         if !moved && !passed_over {
-            return self.flight.post(source, &[Write::Range(slot), hot], sequence);
+            return self.writer.post(source, &[Write::Range(slot), hot], sequence);
         }
         let retired = self.retire(sequence, slot, payload_len);
         if !passed_over {
-            return self.flight.post(source, &[retired, Write::Range(slot), hot], sequence);
+            return self.writer.post(source, &[retired, Write::Range(slot), hot], sequence);
         }
         let stamp = self.stamp(expected, sequence);
-        self.flight.post(source, &[retired, Write::Range(slot), hot, stamp], sequence)
+        self.writer.post(source, &[retired, Write::Range(slot), hot, stamp], sequence)
     }
 
-    /// Writes a value to where only whole writes appear in order. Who keeps up there looks at the slots alone, and
-    /// mostly finds the value before this one whole while this one arrives: one write does. The hot line is for those
-    /// who cannot go from slot to slot; where writes may be lost that is anybody at any time.
+    /// Writes a value where only whole writes appear in order. A reader that keeps up reads only the slots, and usually finds the
+    /// previous value whole while this one arrives: one write suffices. The hot line is for readers that cannot go from slot to
+    /// slot; where writes may be lost, that is any reader at any time.
     fn post_whole(&mut self, source: &Registration, committed: &Committed) -> Option<Completion> {
         let Committed { sequence, slot, payload_len, .. } = *committed;
         let is_first = self.written == Sequence::NONE;
         let expected = self.advance(sequence);
         let passed_over = !is_first && sequence > expected;
         let is_due = sequence.get().is_multiple_of(limits::LANDING_HOT_LINE_EVERY);
-        let is_named = self.flight.may_lose || is_first || passed_over || is_due;
+        let is_named = self.writer.may_lose || is_first || passed_over || is_due;
         let tail = StateGeometry::tail_offset;
         let moved = tail(self.held_len(sequence)) != tail(payload_len);
         if !moved && !is_named {
-            return self.flight.post(source, &[Write::Range(slot)], sequence);
+            return self.writer.post(source, &[Write::Range(slot)], sequence);
         }
         let retired = moved.then(|| self.retire(sequence, slot, payload_len));
         let hot = is_named.then(|| self.hot(committed));
@@ -223,10 +223,10 @@ impl StateLanding {
         let batch = [retired, Some(Write::Range(slot)), hot, stamp];
         let mut writes = [Write::Range(slot); 4];
         let count = writes.iter_mut().zip(batch.into_iter().flatten()).map(|(to, write)| *to = write).count();
-        self.flight.post(source, writes.split_at(count).0, sequence)
+        self.writer.post(source, writes.split_at(count).0, sequence)
     }
 
-    /// Takes note that this is the newest sequence written; returns the one that would have been next.
+    /// Records this as the newest sequence written; returns the one that was due.
     #[inline]
     fn advance(&mut self, sequence: Sequence) -> Sequence {
         std::mem::replace(&mut self.written, sequence).next()
@@ -239,7 +239,7 @@ impl StateLanding {
         Write::Line { offset: HOT_OFFSET, words: hot_line(sequence, payload_len, self.epoch, published_ns) }
     }
 
-    /// Overwrites the tail stamp of the value that the slot held before, so that nothing is taken for it.
+    /// Overwrites the tail stamp of the slot's previous value, so that no bytes pass for it.
     fn retire(&mut self, sequence: Sequence, slot: ByteRange, payload_len: usize) -> Write {
         let held = self.held_len(sequence);
         if let Some(held) = self.held_lens.get_mut(self.geometry.slot_index(sequence)) {
@@ -248,8 +248,8 @@ impl StateLanding {
         Write::Word { offset: slot.offset + StateGeometry::tail_offset(held), word: sequence.get() }
     }
 
-    /// The subscriber looks for the value after its last one where that would stand. A stamp beyond it there tells
-    /// that it was passed over, and that the hot line knows the newest.
+    /// The subscriber checks the slot of the value after its last one. A later stamp there says that it was skipped, and that the
+    /// hot line has the newest.
     fn stamp(&self, expected: Sequence, sequence: Sequence) -> Write {
         Write::Word { offset: self.geometry.slot_offset(expected), word: sequence.get() }
     }
@@ -259,42 +259,41 @@ impl StateLanding {
         self.held_lens.get(self.geometry.slot_index(sequence)).copied().unwrap_or(0)
     }
 
-    /// Whether one more batch with this value may be under way. If values were passed over, not in the slot of the
-    /// newest one that was written: that stays until the next one is whole, so that there is always one to be read.
+    /// Whether one more batch, with this value, may be in flight. It must not overwrite the newest written value before the next
+    /// one is whole, so that one is always readable.
     fn has_room_for(&mut self, sequence: Sequence) -> bool {
         let slot_of = |sequence| self.geometry.slot_index(sequence);
         if self.written != Sequence::NONE && slot_of(sequence) == slot_of(self.written) {
             return false;
         }
-        // As long as there is room nobody asks: that would take longer than all else here.
-        if self.flight.batches().len() >= self.window {
+        // Polling costs more than all else here, so it is done only when the window is full.
+        if self.writer.batches().len() >= self.window {
             self.look();
         }
-        self.flight.batches().len() < self.window
+        self.writer.batches().len() < self.window
     }
 
-    /// Whether nothing is under way any more.
+    /// Whether no batch is in flight any more.
     #[inline]
     fn settle(&mut self) -> bool {
-        if !self.flight.is_empty() {
+        if !self.writer.is_empty() {
             self.look();
         }
-        self.flight.is_empty()
+        self.writer.is_empty()
     }
 
-    /// Asks how much is under way.
+    /// Polls for completed batches.
     fn look(&mut self) {
-        let mut arrived = self.flight.arrived();
+        let mut arrived = self.writer.arrived();
         if let Some(oldest) = arrived.next() {
             let done = 1 + arrived.count();
             self.adapt(self.newest.get().saturating_sub(oldest.get()), done);
         }
     }
 
-    /// Has more or less under way, after so many batches were completed, and this many values published since the first
-    /// of them. The source of a value must
-    /// stand until it is written, and the publisher comes around to it again after as many values as there are slots:
-    /// on a busy wire, what waits behind others is overwritten before its turn.
+    /// Adapts the window, after `done` batches completed and `published` values since the oldest of them. The source of a value
+    /// must stay until it is written, but the publisher reuses a slot after as many values as there are slots: on a busy path a
+    /// queued value is overwritten before its turn.
     fn adapt(&mut self, published: u64, done: usize) {
         let slot_count = u64::from(self.geometry.slot_count());
         if published >= slot_count {

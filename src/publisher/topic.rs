@@ -17,8 +17,7 @@ use crate::notice::Notice;
 use crate::payload::Schema;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// What a node and a publisher share of a topic: the node grants it to subscribers and hands over their landing
-/// regions, the publisher publishes.
+/// A topic, shared by its node and its publisher: the node grants it and hands over landing regions, the publisher publishes.
 #[derive(Debug)]
 pub(crate) struct PublishedTopic {
     pub(super) name: TopicName,
@@ -30,19 +29,19 @@ pub(crate) struct PublishedTopic {
     pub(super) pull_subscribers: Gauge,
     pub(super) push_subscribers: Gauge,
     pub(super) without_notices: Gauge,
-    /// Who is told of what it publishes.
+    /// The audience of its notices.
     pub(super) notices: Arc<TopicNotices>,
-    /// What the topic is written to.
+    /// Its landing regions.
     pub(super) landings: Arc<dyn Landings>,
     /// The publisher was dropped.
     pub(super) ended: AtomicBool,
     /// The thread of its node has panicked.
     pub(super) orphaned: AtomicBool,
-    /// A later incarnation of it has ended, too.
+    /// A later incarnation has ended, too.
     pub(super) superseded: AtomicBool,
-    /// Has the node's thread look at it.
+    /// Wakes the node's thread for it.
     pub(super) waker: KeyedWaker,
-    /// Sessions that serve it, and their attachments.
+    /// Its attachments, by the sessions that serve it.
     pub(super) attached: Mutex<BTreeSet<(u64, u32)>>,
 }
 
@@ -52,12 +51,12 @@ impl PublishedTopic {
         &self.name
     }
 
-    /// What stands for it in regions.
+    /// Its identifier in regions.
     pub(crate) fn topic_id(&self) -> TopicId {
         self.topic_id
     }
 
-    /// What its repository holds.
+    /// Its kind.
     pub(crate) fn kind(&self) -> Kind {
         self.geometry.kind()
     }
@@ -67,12 +66,12 @@ impl PublishedTopic {
         self.epoch
     }
 
-    /// The shape of its repository.
+    /// The geometry of its repository.
     pub(crate) fn geometry(&self) -> Geometry {
         self.geometry
     }
 
-    /// What its payload is.
+    /// The schema of its payload.
     pub(crate) fn schema(&self) -> &Schema {
         &self.schema
     }
@@ -82,17 +81,17 @@ impl PublishedTopic {
         &self.registration
     }
 
-    /// How many subscribers read it.
+    /// The number of pull subscribers.
     pub(crate) fn pull_subscribers(&self) -> &Gauge {
         &self.pull_subscribers
     }
 
-    /// How many subscribers it is written to.
+    /// The number of push subscribers.
     pub(crate) fn push_subscribers(&self) -> &Gauge {
         &self.push_subscribers
     }
 
-    /// How many subscribers have asked for notices in vain.
+    /// The number of subscribers without the notices that they requested.
     pub(crate) fn without_notices(&self) -> &Gauge {
         &self.without_notices
     }
@@ -102,17 +101,17 @@ impl PublishedTopic {
         Sequence::new(self.registration.region().load_acquire(HOT_SEQUENCE))
     }
 
-    /// When that was published, nanoseconds since the Unix epoch; 0 for never.
+    /// When the newest was published, nanoseconds since the Unix epoch; 0 for never.
     pub(crate) fn published_ns(&self) -> u64 {
         self.registration.region().load(HOT_PUBLISHED)
     }
 
-    /// When the node last showed that it lives, nanoseconds since the Unix epoch.
+    /// When the node last showed that it is alive, nanoseconds since the Unix epoch.
     pub(crate) fn heartbeat_ns(&self) -> u64 {
         self.registration.region().load(HOT_HEARTBEAT)
     }
 
-    /// Shows in this repository of a topic that its node lives.
+    /// Writes the heartbeat of the node to this repository.
     pub(crate) fn beat(repository: &Region, now_ns: u64) {
         repository.store(HOT_HEARTBEAT, now_ns);
     }
@@ -122,69 +121,68 @@ impl PublishedTopic {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// What stands for it at its node: later ones have larger numbers.
+    /// Its key at the node: later topics have larger ones.
     pub(crate) fn key(&self) -> u64 {
         self.waker.key()
     }
 
-    /// Has the node's thread look at it.
+    /// Wakes the node's thread for it.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
 
-    /// Takes note of an attachment of a session, by their numbers.
+    /// Records an attachment, by the numbers of its session and itself.
     pub(crate) fn attach(&self, attachment: (u64, u32)) {
         self.attached.lock().insert(attachment);
     }
 
-    /// Forgets an attachment.
+    /// Drops an attachment.
     pub(crate) fn detach(&self, attachment: (u64, u32)) {
         self.attached.lock().remove(&attachment);
     }
 
-    /// The sessions that serve it, and their attachments.
+    /// Its attachments, by the sessions that serve it.
     pub(crate) fn attached(&self) -> Vec<(u64, u32)> {
         self.attached.lock().iter().copied().collect()
     }
 
-    /// Says that a later incarnation of it has ended, too.
+    /// Records that a later incarnation has ended, too.
     pub(crate) fn supersede(&self) {
         self.superseded.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a later incarnation of it has ended, too: nobody waits for its subscribers any more.
+    /// Whether a later incarnation has ended, too, so that its subscribers need not be waited for.
     pub(crate) fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::Relaxed)
     }
 
-    /// Tells the publisher that the thread of its node has panicked.
+    /// Records that the thread of its node has panicked.
     pub(crate) fn orphan(&self) {
         self.orphaned.store(true, Ordering::Relaxed);
     }
 
-    /// An error once the thread of its node has panicked. One load.
+    /// Fails once the thread of its node has panicked. One load.
     #[inline]
     pub(super) fn check_served(&self) -> Result<(), PublishError> {
         if self.orphaned.load(Ordering::Relaxed) { Err(PublishError::NodeFailed) } else { Ok(()) }
     }
 
-    /// Who is told of what it publishes.
+    /// The audience of its notices.
     pub(crate) fn notices(&self) -> &Arc<TopicNotices> {
         &self.notices
     }
 
-    /// What it has reached, to be told on a channel.
+    /// A notice of what it has reached.
     pub(crate) fn notice(&self) -> Notice {
         let region = self.registration.region();
-        // The sequence first, and by an Acquire load, so that the end is loaded behind it: a commit stores the sequence and then
-        // the end, and what was committed before this one has its end there. The other way round any number of commits could
-        // come in between, and records be told of whose end is not.
+        // The sequence first, with Acquire, and then the end: a commit stores the sequence before the end, so the end covers at
+        // least every commit before this sequence. In the other order the notice could announce records beyond the end.
         let newest = self.newest();
         let position = self.geometry.end_offset().map_or(0, |offset| region.load_acquire(offset));
         self.notices.notice(newest, position, self.published_ns())
     }
 
-    /// What it is written to.
+    /// Its landing regions.
     pub(crate) fn landings(&self) -> &dyn Landings {
         self.landings.as_ref()
     }

@@ -15,10 +15,10 @@ use crate::payload::{Decoded, Payload, Raw, Schema};
 use crate::repository::SubscriberStats;
 use crate::repository::log::LogStart;
 
-/// A subscriber of a topic whose kind nobody knew before it was attached, as an inspector or a recorder has it.
+/// A subscriber of a topic of any kind, for an inspector or a recorder.
 ///
-/// It attaches once, and so is counted once by the publisher: the grant says the kind. It receives as a subscriber of that kind
-/// does; match on it for what that kind alone has. [`Node::any_subscriber`](crate::Node::any_subscriber) opens one.
+/// The publisher counts it once: it attaches once, and learns the kind from the grant. It receives as a subscriber of that kind;
+/// match on it for methods of one kind. [`Node::any_subscriber`](crate::Node::any_subscriber) opens one.
 ///
 /// ```
 /// use fabricast::{Decoded, Node, Raw};
@@ -46,7 +46,7 @@ pub enum AnySubscriber<T: Payload = Raw> {
     Log(Box<LogSubscriber<T>>),
 }
 
-/// Does the same with the subscriber inside, of whatever kind it is: here alone each kind is named.
+/// Calls the subscriber inside, of either kind. This is the only place that names each kind.
 macro_rules! inside {
     ($any:expr, $subscriber:ident => $done:expr) => {
         match $any {
@@ -57,91 +57,91 @@ macro_rules! inside {
 }
 
 impl<T: Payload> AnySubscriber<T> {
-    /// As [`Subscriber::try_receive`].
+    /// Does the same as [`Subscriber::try_receive`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of the same method there.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
         inside!(self, subscriber => subscriber.try_receive())
     }
 
-    /// As [`Subscriber::try_receive_ref`].
+    /// Does the same as [`Subscriber::try_receive_ref`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of the same method there.
     #[inline]
     pub fn try_receive_ref(&mut self) -> Result<Option<SampleRef<'_, T>>, ReceiveError> {
         inside!(self, subscriber => subscriber.try_receive_ref())
     }
 
-    /// As [`Subscriber::receive_timeout`].
+    /// Does the same as [`Subscriber::receive_timeout`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of the same method there.
     pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
         inside!(self, subscriber => subscriber.receive_timeout(timeout))
     }
 
-    /// As [`Subscriber::last`].
+    /// Does the same as [`Subscriber::last`].
     pub fn last(&self) -> Sequence {
         inside!(self, subscriber => subscriber.last())
     }
 
-    /// As [`Subscriber::newest_at_start`].
+    /// Does the same as [`Subscriber::newest_at_start`].
     pub fn newest_at_start(&self) -> Sequence {
         inside!(self, subscriber => subscriber.newest_at_start())
     }
 
-    /// What has been counted so far.
+    /// Returns the counts so far.
     pub fn stats(&self) -> SubscriberStats {
         inside!(self, subscriber => subscriber.stats())
     }
 
-    /// The kind of the topic.
+    /// Returns the kind of the topic.
     pub fn kind(&self) -> Kind {
         inside!(self, subscriber => subscriber.kind())
     }
 
-    /// The topic's name.
+    /// Returns the topic's name.
     pub fn topic(&self) -> &TopicName {
         inside!(self, subscriber => subscriber.topic())
     }
 
-    /// How values travel.
+    /// Returns how values reach the subscriber.
     pub fn delivery(&self) -> Delivery {
         inside!(self, subscriber => subscriber.delivery())
     }
 
-    /// The incarnation of the topic that this subscribes to.
+    /// Returns the incarnation of the topic.
     pub fn epoch(&self) -> Epoch {
         inside!(self, subscriber => subscriber.epoch())
     }
 
-    /// The description of the topic's values: [`Schema::decode`] makes values of the bytes that an [`AnySubscriber<Raw>`] receives.
+    /// Returns the schema of the topic's values: [`Schema::decode`] decodes the bytes that an [`AnySubscriber<Raw>`] receives.
     pub fn schema(&self) -> &Schema {
         inside!(self, subscriber => subscriber.schema())
     }
 }
 
 impl AnySubscriber<Raw> {
-    /// As [`Subscriber::try_receive_value`].
+    /// Does the same as [`Subscriber::try_receive_value`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of the same method there.
     pub fn try_receive_value(&mut self) -> Result<Option<Sample<Decoded>>, ReceiveError> {
         inside!(self, subscriber => subscriber.try_receive_value())
     }
 
-    /// As [`Subscriber::receive_value_timeout`].
+    /// Does the same as [`Subscriber::receive_value_timeout`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of the same method there.
     pub fn receive_value_timeout(
         &mut self,
         timeout: Duration,

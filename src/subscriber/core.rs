@@ -2,8 +2,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::listening::{Ear, Listening};
-use super::subscription::{Batch, End, PAUSE, Source, Subscription};
+use super::notices::{NoticeSource, NoticeSubscription};
+use super::subscription::{Fetching, PAUSE, Source, Subscription, TopicEnd};
 use super::{GrantError, ReceiveError, Sample};
 use crate::clock::{Clock, saturate};
 use crate::fabric::{Completion, FabricError, RemoteRead, read_now};
@@ -14,41 +14,41 @@ use crate::memory::Region;
 use crate::payload::{DecodeError, Schema};
 use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, Verified, WriteOrder};
 
-/// How long a blocking receive polls without giving the processor away.
+/// How long a blocking receive spins before it yields the processor, ns.
 const SPIN_NS: u64 = 20_000;
 
-/// What every subscriber does, whatever its topic holds: reads values in place or fetches them, follows notices, and reports
+/// The part of a subscriber common to all kinds of topic: reads values in place or fetches them, follows notices, and reports
 /// losses and the end in order.
 pub(crate) struct Core<R: Reader> {
     pub(super) reader: R,
     pub(super) subscription: Subscription,
-    /// What is being fetched.
-    pub(super) fetching: Option<Batch<Fetch<R::Purpose>>>,
-    /// The topic had ended before that was begun: what was published before the end is in it.
+    /// The read in progress.
+    pub(super) fetching: Option<Fetching<Fetch<R::Purpose>>>,
+    /// The topic had ended before that read began, so the read covers everything published.
     ended_before: bool,
     decode_failures: u64,
 }
 
-/// What was found on another host.
+/// The outcome of polling a repository on another host.
 enum Look {
     Value(Taken),
     /// Nothing yet.
     Nothing,
-    /// The topic has ended, and nothing of it is left.
+    /// The topic has ended, and everything readable was received.
     End,
     Failure(ReadFailure),
 }
 
 impl<R: Reader> Core<R> {
-    /// The subscriber of what was granted, which must be of the reader's kind. Where it begins is settled when this returns; where
-    /// the reader needs a repository on another host for that, this blocks for a round trip.
+    /// Opens a subscriber from a grant, which must be of the reader's kind. Its starting position is fixed on return. Blocks for
+    /// a round trip if the reader needs a repository on another host for that.
     pub(super) fn open(mut subscription: Subscription, options: R::Options) -> Result<Self, GrantError> {
         let granted = &subscription.granted;
         let names = (granted.epoch, granted.topic_id);
         let reader = R::open(&granted.geometry, names, granted.newest, options);
         let (expected, found) = (R::KIND, granted.geometry.kind());
         let mut reader = reader.ok_or(GrantError::Kind { expected, found })?;
-        if let Some(Listening::Channel(_)) = subscription.listening {
+        if let Some(NoticeSource::Channel(_)) = subscription.notice_source {
             reader.expect_inline();
         }
         if !reader.has_begun() {
@@ -57,13 +57,13 @@ impl<R: Reader> Core<R> {
         Ok(Self { reader, subscription, fetching: None, ended_before: false, decode_failures: 0 })
     }
 
-    /// The next value, if there is one.
+    /// Returns the next value, if there is one.
     #[inline]
     pub(super) fn try_receive(&mut self) -> Result<Option<Verified<'_>>, ReceiveError> {
         Ok(self.try_take()?.map(|taken| self.reader.verified(taken)))
     }
 
-    /// The same, decoded, for which there is the topic's schema.
+    /// The same, decoded with the topic's schema.
     #[inline]
     pub(super) fn try_receive_decoded<V>(
         &mut self,
@@ -80,8 +80,8 @@ impl<R: Reader> Core<R> {
         }
     }
 
-    /// The same, waiting for it up to `timeout`: first without pause, then with one between two polls. `Contended` is reported
-    /// only if it lasts beyond the timeout.
+    /// The same, with a wait of up to `timeout`: it spins first, and then pauses between polls. Reports `Contended` only if it
+    /// lasts beyond the timeout.
     pub(super) fn receive_timeout<V>(
         &mut self,
         timeout: Duration,
@@ -89,7 +89,7 @@ impl<R: Reader> Core<R> {
     ) -> Result<Option<Sample<V>>, ReceiveError> {
         let is_nothing = |outcome: &_| matches!(outcome, Ok(None) | Err(ReceiveError::Contended { .. }));
         let mut outcome = self.try_receive_decoded(&decode);
-        // What is there costs no look at the clock.
+        // An available value costs no clock read.
         if !is_nothing(&outcome) {
             return outcome;
         }
@@ -115,7 +115,7 @@ impl<R: Reader> Core<R> {
         self.subscription.headers(&mut self.fetching)
     }
 
-    /// What has been counted so far.
+    /// The counts so far.
     pub(super) fn stats(&self) -> SubscriberStats {
         let mut stats = self.reader.counts();
         stats.received -= self.decode_failures;
@@ -142,7 +142,7 @@ impl<R: Reader> Core<R> {
         self.take_again(failure)
     }
 
-    /// What comes of a poll of mapped memory that failed, or found nothing when the topic had ended.
+    /// Handles a poll of mapped memory that failed, or that found nothing after the end of the topic.
     #[cold]
     fn take_again(&mut self, failure: Option<ReadFailure>) -> Result<Option<Taken>, ReceiveError> {
         let is_nothing = matches!(failure, None | Some(ReadFailure::Contended { .. }));
@@ -151,8 +151,8 @@ impl<R: Reader> Core<R> {
         {
             return Err(self.explain(failure));
         }
-        // Once more: what was published before the end is still received. Nobody writes any more, so that what is being
-        // overwritten stays so.
+        // Polls once more: values published before the end are still received. With no writer left, a half-overwritten value
+        // stays so.
         match self.take(true) {
             Ok(Some(taken)) => Ok(Some(taken)),
             Ok(None) if self.reader.has_more() => Ok(None),
@@ -172,7 +172,7 @@ impl<R: Reader> Core<R> {
         }
     }
 
-    /// Takes the next value of memory that is mapped.
+    /// Takes the next value from mapped memory.
     #[inline]
     fn take(&mut self, has_ended: bool) -> Result<Option<Taken>, ReadFailure> {
         let Subscription { source, granted, clock, .. } = &self.subscription;
@@ -188,18 +188,18 @@ impl<R: Reader> Core<R> {
         self.reader.follow(landing, order, || clock.monotonic_ns())
     }
 
-    /// Takes the next value of a repository on another host, and fetches as much as can be fetched without waiting.
+    /// Takes the next value of a repository on another host, and fetches as much as possible without waiting.
     fn fetch(&mut self) -> Result<Look, FabricError> {
-        // Read before the values: what was published before the end is still received.
+        // Loaded before the values: those published before the end are still received.
         let has_ended = self.subscription.has_ended();
         if has_ended && self.subscription.is_shut() {
             return Ok(Look::End);
         }
         let Self { reader, subscription, fetching, ended_before, .. } = self;
-        let Subscription { source, clock, listening, .. } = subscription;
+        let Subscription { source, clock, notice_source, .. } = subscription;
         let Source::Remote(remote) = source else { return Ok(Look::Nothing) };
-        let mut ear = listening.as_mut().and_then(Listening::ear);
-        // As long as the provider completes at once, but not for ever.
+        let mut notices = notice_source.as_mut().and_then(NoticeSource::subscription);
+        // Bounded, for a provider that always completes at once.
         for _ in 0..limits::READS_PER_CALL_MAX {
             match reader.take_fetched() {
                 Ok(Some(taken)) => return Ok(Look::Value(taken)),
@@ -209,11 +209,11 @@ impl<R: Reader> Core<R> {
             let completion = if fetching.is_some() {
                 remote.poll()?
             } else {
-                if let Some(ear) = &mut ear
+                if let Some(notices) = &mut notices
                     && !reader.wants_more()
-                    && let Some(heard) = hear(reader, ear, has_ended, clock.monotonic_ns())
+                    && let Some(finding) = poll_notices(reader, notices, has_ended, clock.monotonic_ns())
                 {
-                    match heard {
+                    match finding {
                         Finding::Taken(taken) => return Ok(Look::Value(taken)),
                         Finding::Something => continue,
                         Finding::More(_) | Finding::Nothing => return Ok(Look::Nothing),
@@ -225,7 +225,7 @@ impl<R: Reader> Core<R> {
             if completion == Completion::Pending {
                 break;
             }
-            let Some(Batch::Values(fetched)) = fetching.take() else { continue };
+            let Some(Fetching::Values(fetched)) = fetching.take() else { continue };
             let checked = match reader.check(remote.mirror(), &fetched, clock.monotonic_ns()) {
                 Ok(checked) => checked,
                 Err(ReadFailure::Contended { .. }) if *ended_before => return Ok(Look::End),
@@ -237,8 +237,10 @@ impl<R: Reader> Core<R> {
                 }
                 continue;
             }
-            if let (Some(ear), Some(newest)) = (&mut ear, reader.newest_fetched(remote.mirror(), &fetched)) {
-                ear.answer(newest);
+            if let (Some(notices), Some(newest)) =
+                (&mut notices, reader.newest_fetched(remote.mirror(), &fetched))
+            {
+                notices.answer(newest);
             }
             match checked {
                 Finding::Taken(taken) => return Ok(Look::Value(taken)),
@@ -247,7 +249,7 @@ impl<R: Reader> Core<R> {
                 Finding::Something | Finding::More(_) => {}
             }
             if reader.is_behind() {
-                // More comes while this is taken.
+                // Fetches more while the caller processes this.
                 *ended_before = has_ended;
                 post(remote.as_mut(), fetching, reader.plan())?;
             }
@@ -255,10 +257,10 @@ impl<R: Reader> Core<R> {
         Ok(Look::Nothing)
     }
 
-    /// What comes of a fetch that failed.
+    /// Handles a failed fetch.
     #[cold]
     fn fail(&mut self, error: FabricError) -> Result<Option<Taken>, ReceiveError> {
-        // What a connection that is over has brought is not all there.
+        // A broken connection may have delivered only part of the read.
         self.fetching.take_if(|_| error.ends_connection());
         if self.subscription.has_ended() {
             return self.conclude();
@@ -267,10 +269,10 @@ impl<R: Reader> Core<R> {
         self.subscription.lose(error, now_ns, stats)
     }
 
-    /// Reports the end of the topic, after the values before it that were not received and never will be.
+    /// Reports the end of the topic, after a report of the last values if they cannot be received.
     #[cold]
     fn conclude(&mut self) -> Result<Option<Taken>, ReceiveError> {
-        if let Some(End::Ended { published }) = self.subscription.end()
+        if let Some(TopicEnd::Ended { published }) = self.subscription.end()
             && let Some((first_lost, count)) = self.reader.give_up(published)
         {
             return Err(ReceiveError::CutOff { first_lost, count });
@@ -309,19 +311,19 @@ impl<R: Reader> fmt::Debug for Core<R> {
     }
 }
 
-/// Takes what has come by notices; `None` if that is a reason to read the repository.
-fn hear<R: Reader>(
+/// Takes what notices have delivered; `None` when the repository is to be read.
+fn poll_notices<R: Reader>(
     reader: &mut R,
-    ear: &mut Ear,
+    notices: &mut NoticeSubscription,
     has_ended: bool,
     now_ns: u64,
 ) -> Option<Finding<R::Purpose>> {
-    ear.hear(now_ns);
-    if reader.is_unproven() && ear.is_proof_due(now_ns) {
+    notices.poll(now_ns);
+    if reader.is_unproven() && notices.is_proof_due(now_ns) {
         return None;
     }
     let mut has_values = false;
-    while let Some((piece, words)) = ear.take_piece(R::WANTS_EACH) {
+    while let Some((piece, words)) = notices.take_piece(R::WANTS_EACH) {
         match reader.take_inline(words, piece.notice.sequence, piece.notice.position) {
             taken @ Finding::Taken(_) => return Some(taken),
             Finding::Something => has_values = true,
@@ -331,21 +333,21 @@ fn hear<R: Reader>(
     if has_values {
         return Some(Finding::Something);
     }
-    if has_ended || ear.is_due(reader.last(), now_ns) { None } else { Some(Finding::Nothing) }
+    if has_ended || notices.is_due(reader.last(), now_ns) { None } else { Some(Finding::Nothing) }
 }
 
-/// Begins to fetch.
+/// Posts a read.
 fn post<P>(
     remote: &mut dyn RemoteRead,
-    fetching: &mut Option<Batch<Fetch<P>>>,
+    fetching: &mut Option<Fetching<Fetch<P>>>,
     fetch: Fetch<P>,
 ) -> Result<Completion, FabricError> {
     let completion = remote.post(fetch.ranges())?;
-    *fetching = Some(Batch::Values(fetch));
+    *fetching = Some(Fetching::Values(fetch));
     Ok(completion)
 }
 
-/// Has a reader find where to begin.
+/// Fixes where a reader begins.
 fn begin<R: Reader>(reader: &mut R, subscription: &mut Subscription) -> Result<(), GrantError> {
     let Subscription { source, granted, clock, .. } = subscription;
     match source {
@@ -363,7 +365,7 @@ fn begin<R: Reader>(reader: &mut R, subscription: &mut Subscription) -> Result<(
                     return Err(GrantError::Unreadable);
                 }
             }
-            // A reader that has not begun finds out where in what it asks for first.
+            // The first fetch of a reader determines where it begins.
             _ = reader.check(remote.mirror(), &fetch, clock.monotonic_ns());
         }
         Source::Released(_) => {}
@@ -371,8 +373,8 @@ fn begin<R: Reader>(reader: &mut R, subscription: &mut Subscription) -> Result<(
     Ok(())
 }
 
-/// Waits until a landing region says where its values begin. Mostly it does when the publisher has answered, but where writes may
-/// be lost the first one may be, or come later than the answer.
+/// Waits until a landing region says where its values begin. Usually it does by the time of the publisher's answer; where writes
+/// may be lost, the first one may be missing or late.
 fn await_beginning(landing: &Region, epoch: Epoch, clock: &dyn Clock) -> Result<(), GrantError> {
     let began_ns = clock.monotonic_ns();
     while landing.load_acquire(HOT_EPOCH) != epoch.get() {

@@ -9,96 +9,96 @@ use crate::memory::MemoryError;
 use crate::payload::{DecodeError, SchemaError};
 use crate::repository::{LossReason, Lost, ReadFailure};
 
-/// Why no value was received. Unless it says that the topic has ended, the subscriber goes on: ask again.
+/// Why no value was received. The subscriber stays usable, unless the error says that the topic has ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// The publisher overwrote each value while it was read. The next call tries again.
+    /// The publisher overwrote the value during every attempt to read it. The next call tries again.
     #[error(
         "the value was overwritten during each of {attempts} reads: publish less often, or with more slots"
     )]
     Contended {
-        /// Reads.
+        /// The attempts.
         attempts: u32,
     },
-    /// The value does not match its checksum, and nobody is writing it: the publisher's memory or program is faulty. It
-    /// is passed over.
+    /// The value does not match its checksum and is not being written: the publisher's memory or program is faulty. It is
+    /// skipped.
     #[error(
-        "value {sequence} is damaged: its checksum is {found:08x}, its bytes give {expected:08x}; the next one is read, \
-         but if this happens again, check the publisher's program and its host's memory"
+        "value {sequence} is damaged: its checksum is {found:08x}, its bytes have {expected:08x}; if this happens \
+         again, check the publisher's program and its host's memory"
     )]
     Damaged {
-        /// Its position.
+        /// Its sequence.
         sequence: Sequence,
-        /// What its bytes give.
+        /// The checksum of its bytes.
         expected: u32,
-        /// What is written beside it.
+        /// The checksum stored with it.
         found: u32,
     },
-    /// The stamps of the value do not agree, and nobody is writing it. It is passed over.
+    /// The value's stamps disagree and it is not being written. It is skipped.
     #[error(
-        "value {sequence} is damaged: its stamps do not agree; if it happens again, check the publisher's host"
+        "value {sequence} is damaged: its stamps disagree; if this happens again, check the publisher's host"
     )]
     BrokenStamps {
-        /// Its position.
+        /// Its sequence.
         sequence: Sequence,
     },
-    /// The value belongs to another incarnation of the topic. It is passed over.
-    #[error("value {sequence} belongs to epoch {found:016x}, this subscriber reads epoch {expected}")]
+    /// The value belongs to another incarnation of the topic. It is skipped.
+    #[error("value {sequence} belongs to epoch {found:016x}, but this subscriber reads epoch {expected}")]
     ForeignEpoch {
-        /// Its position.
+        /// Its sequence.
         sequence: Sequence,
-        /// The epoch that was granted.
+        /// The granted epoch.
         expected: Epoch,
         /// The epoch of the value.
         found: u64,
     },
-    /// The value claims to be longer than the topic's maximum. It is passed over.
+    /// The value claims more than the topic's maximum length. It is skipped.
     #[error("value {sequence} claims {len} bytes, over the topic's maximum of {max}")]
     ImpossibleLen {
-        /// Its position.
+        /// Its sequence.
         sequence: Sequence,
-        /// What it claims, bytes.
+        /// The claimed length, bytes.
         len: u64,
         /// The topic's maximum, bytes.
         max: usize,
     },
-    /// The value is whole, but not one of the type. It is passed over.
+    /// The value is intact, but not a value of the type. It is skipped.
     #[error("value {sequence} cannot be decoded")]
     Decode {
-        /// Its position.
+        /// Its sequence.
         sequence: Sequence,
-        /// What is wrong with it.
+        /// What is wrong.
         #[source]
         source: DecodeError,
     },
-    /// Records of a log that the publisher overwrote before this subscriber came to them. The next call goes on behind them.
+    /// The publisher overwrote records of a log before this subscriber read them. The next call continues after them.
     #[error(
         "{count} records from {first_lost} on were overwritten before they were read: read faster, or publish with a larger capacity"
     )]
     Lapped {
         /// The first of them.
         first_lost: Sequence,
-        /// How many they are.
+        /// Their number.
         count: u64,
     },
-    /// Records of a log that do not match their checksums, and that nobody is writing. Over an unreliable queue pair also those that
-    /// were lost on the way, or overwritten before they were sent. The next call goes on behind them.
+    /// Records of a log do not match their checksums and are not being written. Over an unreliable queue pair this includes
+    /// records lost on the wire or overwritten before they were sent. The next call continues after them.
     #[error(
         "{count} records from {first_lost} on are damaged; if this happens again, check the publisher's program and its host's memory"
     )]
     DamagedRecords {
         /// The first of them.
         first_lost: Sequence,
-        /// How many they are.
+        /// Their number.
         count: u64,
     },
-    /// Values or records that were published before the topic ended and cannot be received any more: the connection was lost
-    /// before they were read, the publisher's node stopped before it had written them, the topic's next incarnation ended meanwhile,
-    /// or this subscriber pulls over a wire and read too late. The next call reports the end.
+    /// The topic's last values or records cannot be received any more: the connection was lost before they were read, the
+    /// publisher's node stopped before it had written them, the topic's next incarnation ended meanwhile, or this pull subscriber
+    /// read too late over a wire. The next call reports the end.
     #[error(
-        "{count} values or records from {first_lost} on, the last ones of the topic, cannot be received any more: the publisher or the \
-         connection was gone before they were"
+        "the last {count} values or records, from {first_lost} on, cannot be received: the publisher or the \
+         connection was lost before they were read"
     )]
     CutOff {
         /// The first of them.
@@ -106,34 +106,32 @@ pub enum ReceiveError {
         /// How many they are.
         count: u64,
     },
-    /// Values or records that came with notices are not what the publisher's memory holds: somebody who may read the topic has
-    /// forged them, or they were damaged on the way. Once for a subscriber, which from then on reads that memory and takes
-    /// nothing from notices. The next call goes on with what is there: for a state topic the newest value, for a log every
-    /// record from `first` on.
+    /// Values or records received with notices differ from the publisher's memory: a program that can read the topic forged them,
+    /// or they were damaged on the wire. Reported once; afterwards the subscriber ignores inline values and reads the memory. The
+    /// next call continues with what the memory holds: the newest value of a state topic, every record from `first` on of a log.
     #[error(
-        "values {first} to {told} came with notices and are not what the publisher's memory holds, which has reached {found}: \
-         discard those received; memory is read from now on, but check which programs may read the topic"
+        "values {first} to {told} came with notices and differ from the publisher's memory, which has reached {found}: \
+         discard them and check which programs can read the topic; from now on this subscriber reads the memory"
     )]
     Contradicted {
-        /// The first value that is in doubt; those before it are right. For a log, the first record that differs.
+        /// The first value in doubt; earlier ones are right. For a log, the first record that differs.
         first: Sequence,
-        /// The last value that came with a notice.
+        /// The last value that a notice announced.
         told: Sequence,
         /// The newest value in the publisher's memory when it was read.
         found: Sequence,
     },
-    /// The publisher of the topic was dropped, and every value that it left behind was received, replaced by a newer one, or
-    /// reported as lost ([`Self::CutOff`] names the last ones).
+    /// The publisher was dropped, and every value was received, replaced by a newer one, or reported lost ([`Self::CutOff`]
+    /// reports the last ones).
     #[error("the topic has ended after {published} values")]
     Ended {
         /// The last sequence.
         published: Sequence,
     },
-    /// The publisher's process is gone, or cannot be reached; every value was received that it left behind and that can
-    /// still be read.
+    /// The publisher's process is gone or unreachable. Every value that can still be read was received.
     #[error("the publisher is gone")]
     Gone {
-        /// How that was noticed.
+        /// How this was noticed.
         #[source]
         source: ControlError,
     },
@@ -161,7 +159,7 @@ impl From<ReadFailure> for ReceiveError {
     }
 }
 
-/// Why a topic could not be subscribed to.
+/// Why a subscription could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubscriberError {
@@ -193,11 +191,11 @@ pub enum SubscriberError {
         target: Target,
         /// Why.
         reason: RefuseReason,
-        /// The publisher's own words; may be empty.
+        /// The publisher's explanation; may be empty.
         text: String,
     },
-    /// What the publisher granted cannot be used.
-    #[error("what the publisher of {target} granted cannot be used")]
+    /// The publisher's grant is unusable.
+    #[error("the grant of {target}'s publisher is unusable")]
     Unfit {
         /// The topic.
         target: Target,
@@ -205,7 +203,7 @@ pub enum SubscriberError {
         #[source]
         source: GrantError,
     },
-    /// A publisher that had dialled could not be attached to. The listener goes on.
+    /// A publisher that dialled is unusable. The listener stays usable.
     #[error("cannot subscribe to {topic} of node {node} (process {process}), which dialled")]
     Dialled {
         /// The publisher's node.
@@ -218,7 +216,7 @@ pub enum SubscriberError {
         #[source]
         source: AttachError,
     },
-    /// The thread of this node has panicked: it subscribes to nothing any more.
+    /// The thread of this node has panicked.
     #[error("cannot subscribe to {topic}")]
     NodeFailed {
         /// The topic.
@@ -227,11 +225,11 @@ pub enum SubscriberError {
         #[source]
         source: ControlError,
     },
-    /// The node has no name, so that nobody can dial it.
-    #[error("a node without a name cannot be dialled: give it one with NodeBuilder::name to listen")]
+    /// The node has no name, so that publishers cannot dial it.
+    #[error("a node without a name cannot listen: name it with NodeBuilder::name")]
     Unnamed,
-    /// The node listens for publishers of the topic already.
-    #[error("this node listens for publishers of {topic} already: use that listener, or drop it first")]
+    /// The node already listens for publishers of the topic.
+    #[error("this node already listens for publishers of {topic}: use that listener, or drop it first")]
     AlreadyListening {
         /// The topic.
         topic: TopicName,
@@ -242,13 +240,13 @@ pub enum SubscriberError {
     /// The subscriber's payload type cannot be described.
     #[error(transparent)]
     Schema(#[from] SchemaError),
-    /// The landing region's memory could not be had.
+    /// Memory for the landing region could not be allocated.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The operating system gave no random number.
+    /// The operating system provided no random number.
     #[error("cannot draw a random number")]
     Random(#[source] std::io::Error),
 }
@@ -259,7 +257,7 @@ impl From<Infallible> for SubscriberError {
     }
 }
 
-/// Why a topic could not be attached to, once there was a session with its publisher's node.
+/// Why attaching failed over an established session.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AttachError {
@@ -268,16 +266,16 @@ pub enum AttachError {
     Refused {
         /// Why.
         reason: RefuseReason,
-        /// The publisher's own words; may be empty.
+        /// The publisher's explanation; may be empty.
         text: String,
     },
     /// The session failed.
     #[error(transparent)]
     Session(#[from] ControlError),
-    /// What the publisher granted cannot be used.
-    #[error("what was granted cannot be used")]
+    /// The publisher's grant is unusable.
+    #[error("the grant is unusable")]
     Unfit(#[from] GrantError),
-    /// The landing region's memory could not be had.
+    /// Memory for the landing region could not be allocated.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// The fabric failed.
@@ -289,7 +287,7 @@ pub enum AttachError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GrantError {
-    /// The shape of the repository is impossible.
+    /// The geometry of the repository is impossible.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// The topic is of another kind.
@@ -319,10 +317,10 @@ pub enum GrantError {
         /// Bytes allowed.
         max: usize,
     },
-    /// The repository was granted, but could not be read in time.
-    #[error("it cannot be read: no completion came in time; the path to the publisher may be broken")]
+    /// The granted repository could not be read in time.
+    #[error("the repository cannot be read: no completion in time; the path to the publisher may be broken")]
     Unreadable,
-    /// No region came with the grant: the publisher's node does not keep to the protocol.
-    #[error("no region came with it: use the same release on both sides, and restart the publisher")]
+    /// The grant came without a region: the publisher's node violates the protocol.
+    #[error("the grant came without a region: use the same release on both sides, and restart the publisher")]
     NoRegion,
 }

@@ -15,177 +15,176 @@ use crate::repository::{Reader, SubscriberStats};
 /// A subscriber of a topic of one kind: a [`StateSubscriber`](crate::StateSubscriber) or a
 /// [`LogSubscriber`](crate::LogSubscriber).
 ///
-/// A receive neither allocates (beyond what decoding the value does), nor locks, nor calls the operating system
-/// on the `shm` fabric. What it returns was copied to private memory and checked there.
+/// A receive copies the value to private memory and checks it there. On the `shm` fabric it takes no lock and makes no system
+/// call, and it allocates only what decoding the value needs.
 ///
-/// It is `Send` and not `Sync`: it may be sent to another thread, and receives on one at a time.
+/// It is `Send` but not `Sync`: it may move between threads, and receives on one at a time.
 ///
-/// Dropping the subscriber detaches it. If it is the last handle of its [`Node`](crate::Node), the drop joins the node's
-/// thread, and may block for up to 250 ms (over RDMA a second more, where a peer does not take what was sent).
+/// Dropping the subscriber detaches it. If it is the last handle of its [`Node`](crate::Node), the drop joins the node's thread
+/// and may block for up to 250 ms (over RDMA a second longer if a peer does not accept what was sent).
 pub struct Subscriber<K: TopicKind, T: Payload> {
     pub(super) core: Core<K::Reader>,
     payload: PhantomData<fn() -> T>,
 }
 
-/// The values of a subscriber, one after the other: see [`Subscriber::samples`].
+/// An iterator over the values of a subscriber: see [`Subscriber::samples`].
 #[derive(Debug)]
 pub struct Samples<'a, K: TopicKind, T: Payload> {
     subscriber: &'a mut Subscriber<K, T>,
     is_over: bool,
 }
 
-/// A kind of topic: [`StateTopic`](crate::StateTopic) or [`LogTopic`](crate::LogTopic). Nothing else can be.
+/// A kind of topic: [`StateTopic`](crate::StateTopic) or [`LogTopic`](crate::LogTopic). This trait is sealed.
 #[expect(private_bounds, reason = "the trait is sealed by it")]
 pub trait TopicKind: Readable {}
 
-/// What a subscriber of a kind of topic is made of.
+/// The parts of a subscriber for one kind of topic.
 pub(crate) trait Readable {
-    /// What reads its repositories.
+    /// The reader of its repositories.
     type Reader: Reader;
 }
 
-/// What subscribes to topics: a [`StateSubscriber`](crate::StateSubscriber), a [`LogSubscriber`](crate::LogSubscriber), or an
-/// [`AnySubscriber`](crate::AnySubscriber). Nothing else can.
+/// A subscriber: [`StateSubscriber`](crate::StateSubscriber), [`LogSubscriber`](crate::LogSubscriber) or
+/// [`AnySubscriber`](crate::AnySubscriber). This trait is sealed.
 #[expect(private_bounds, reason = "the trait is sealed by it")]
 pub trait Subscribed: SubscriberHandle {}
 
-/// What a node and an inspector ask of a subscriber.
+/// What a node and an inspector need from a subscriber.
 pub(crate) trait SubscriberHandle: Sized {
     /// The type of the values.
     type Payload: Payload;
-    /// What a subscriber of this kind may choose.
+    /// The options of this kind.
     type Options: Copy + fmt::Debug + Default + Into<KindOptions>;
-    /// What the topic has to be; `None` for whatever it is.
+    /// The required kind of topic; `None` for any.
     const KIND: Option<Kind>;
 
-    /// The subscriber of what was granted. Where it begins is settled when this returns.
+    /// Opens a subscriber from a grant. Its starting position is fixed on return.
     fn open(subscription: Subscription, options: Self::Options) -> Result<Self, GrantError>;
 
-    /// Where its bytes come from, what was granted, and how it ended.
+    /// The source of its bytes, its grant, and its end.
     fn subscription(&mut self) -> &mut Subscription;
 
-    /// The repository's headers: in place, or fetched just now, which blocks for a round trip. `None` for a subscriber
-    /// that has a landing region.
+    /// The repository's headers: in place, or fetched now, which blocks for a round trip. `None` for a subscriber with a landing
+    /// region.
     fn headers(&mut self) -> Result<Option<Arc<Region>>, FabricError>;
 }
 
 impl<K: TopicKind, T: Payload> Subscriber<K, T> {
-    /// The next value, if there is one: of a state topic the newest value, if it is newer than the one before; of a log the next
-    /// record. Does not block.
+    /// Receives the next value, if there is one: the newest value of a state topic, if not received yet, or the next record of a
+    /// log. Does not block.
     ///
     /// # Errors
     ///
-    /// [`ReceiveError`]. Those that name a sequence passed that value over, and those that name records of a log tell which are
-    /// missing before the next one: the next call goes on behind them. [`ReceiveError::Ended`] and [`ReceiveError::Gone`] come
-    /// after the last value, and from then on always. A subscriber by pull over a wire cannot read what was published just before
-    /// the publisher's node was gone. One that has not received the last value within
-    /// 5 seconds of the end gets [`ReceiveError::CutOff`], once, and then `Ended`.
+    /// [`ReceiveError`]. An error that names a sequence has skipped that value, one that names records reports them lost; the
+    /// next call continues after them. [`ReceiveError::Ended`] or [`ReceiveError::Gone`] follows the last value, and repeats on
+    /// every later call. A pull subscriber over a wire cannot read what was published just before the publisher's node died. If
+    /// it has not received the last value within 5 seconds of the end, it reports [`ReceiveError::CutOff`] once, and then
+    /// `Ended`.
     #[inline]
     pub fn try_receive(&mut self) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
         self.core.try_receive_decoded(|bytes, _| T::decode(bytes))
     }
 
-    /// As [`Self::try_receive`], but the value is left as bytes where it was checked: nothing is decoded, and
-    /// nothing allocated.
+    /// Receives like [`Self::try_receive`], but leaves the value as checked bytes. Decodes and allocates nothing.
     ///
     /// # Errors
     ///
-    /// As [`Self::try_receive`], but for [`ReceiveError::Decode`].
+    /// Those of [`Self::try_receive`], except [`ReceiveError::Decode`].
     #[inline]
     pub fn try_receive_ref(&mut self) -> Result<Option<SampleRef<'_, T>>, ReceiveError> {
         Ok(self.core.try_receive()?.map(SampleRef::from))
     }
 
-    /// The next value, waiting for it up to `timeout`; `None` when the time is over. Polls without pause for 20 microseconds, then
-    /// ten thousand times a second; for what is being fetched over a wire it waits. One that asked for notices sleeps until one
-    /// comes, or for 50 milliseconds at a time.
+    /// Receives the next value, waiting up to `timeout`; `None` when it expires. Spins for 20 microseconds, and then polls ten
+    /// thousand times a second, or sleeps until a read over a wire completes. A subscriber with notices sleeps until one arrives,
+    /// at most 50 milliseconds at a time.
     ///
     /// # Errors
     ///
-    /// As [`Self::try_receive`]; `Contended` only if it lasts beyond the timeout.
+    /// Those of [`Self::try_receive`]; `Contended` only if it lasts beyond the timeout.
     pub fn receive_timeout(&mut self, timeout: Duration) -> Result<Option<Sample<T::Owned>>, ReceiveError> {
         self.core.receive_timeout(timeout, |bytes, _| T::decode(bytes))
     }
 
-    /// All values from the next one on, each as [`Self::receive_timeout`] gives it without a limit of time. Losses are errors in
-    /// it, and it goes on behind them. It is over when the topic has ended, and after [`ReceiveError::Gone`].
+    /// Returns an iterator over all further values, which waits for each without a timeout. It yields losses as errors and
+    /// continues after them. It ends with the topic, and after [`ReceiveError::Gone`].
     pub fn samples(&mut self) -> Samples<'_, K, T> {
         Samples { subscriber: self, is_over: false }
     }
 
-    /// The sequence of the last value that was received, reported as missing, or passed over; [`Sequence::NONE`] before the first.
-    /// Of a log at first that of the record before the one it begins with.
+    /// Returns the sequence of the last value that was received, reported lost, or skipped; [`Sequence::NONE`] before the first.
+    /// For a log it begins with the record before the first to be received.
     pub fn last(&self) -> Sequence {
         self.core.reader.last()
     }
 
-    /// The newest sequence of the topic when this subscriber was granted it.
+    /// Returns the newest sequence of the topic at the time of the grant.
     pub fn newest_at_start(&self) -> Sequence {
         self.core.subscription.granted.newest
     }
 
-    /// What has been counted so far.
+    /// Returns the counts so far.
     pub fn stats(&self) -> SubscriberStats {
         self.core.stats()
     }
 
-    /// The kind of the topic.
+    /// Returns the kind of the topic.
     pub fn kind(&self) -> Kind {
         K::Reader::KIND
     }
 
-    /// The topic's name.
+    /// Returns the topic's name.
     pub fn topic(&self) -> &TopicName {
         &self.core.subscription.granted.topic
     }
 
-    /// How values travel.
+    /// Returns how values reach the subscriber.
     pub fn delivery(&self) -> Delivery {
         self.core.subscription.granted.delivery
     }
 
-    /// The incarnation of the topic that this subscribes to.
+    /// Returns the incarnation of the topic.
     pub fn epoch(&self) -> Epoch {
         self.core.subscription.granted.epoch
     }
 
-    /// The description of the topic's values.
+    /// Returns the schema of the topic's values.
     pub fn schema(&self) -> &Schema {
         &self.core.subscription.granted.schema
     }
 
-    /// The longest payload that the topic may have, bytes.
+    /// Returns the longest payload that the topic may have, bytes.
     pub fn payload_len_max(&self) -> usize {
         self.core.subscription.granted.geometry.payload_len_max()
     }
 
-    /// How this subscriber is notified of new values, at this moment.
+    /// Returns how this subscriber is notified of new values at the moment.
     pub fn notice_path(&self) -> NoticePath {
         self.core.subscription.notice_path()
     }
 
-    /// What this process has counted on the channel of notices that this subscriber listens to, for all who do. Locks for a
-    /// moment. All zeros where there is no channel.
+    /// Returns this process's counts on the notice channel of this subscriber, for all subscribers of the channel. Locks briefly.
+    /// All zeros without a channel.
     pub fn notice_counts(&self) -> NoticeCounts {
         self.core.subscription.notice_counts()
     }
 }
 
 impl<K: TopicKind> Subscriber<K, Raw> {
-    /// As [`Self::try_receive`], with the value decoded by the topic's [schema](Schema::decode). Allocates.
+    /// Receives like [`Self::try_receive`], and decodes the value with the topic's [schema](Schema::decode). Allocates.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Self::try_receive`].
     pub fn try_receive_value(&mut self) -> Result<Option<Sample<Decoded>>, ReceiveError> {
         self.core.try_receive_decoded(|bytes, schema| schema.decode(bytes))
     }
 
-    /// As [`Self::receive_timeout`], with the value decoded by the topic's [schema](Schema::decode). Allocates.
+    /// Receives like [`Self::receive_timeout`], and decodes the value with the topic's [schema](Schema::decode). Allocates.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// Those of [`Self::receive_timeout`].
     pub fn receive_value_timeout(
         &mut self,
         timeout: Duration,
@@ -246,9 +245,9 @@ mod tests {
         AnySubscriber, Listener, ListenerBuilder, LogSubscriber, LogTopic, StateSubscriber, SubscriberBuilder,
     };
 
-    /// As their documentation says.
+    /// As documented.
     #[test]
-    fn subscribers_are_sent_to_other_threads_and_what_they_give_is_shared() {
+    fn subscribers_are_send_and_their_samples_are_shared() {
         fn is_sent<T: Send + 'static>() {}
         fn is_shared<T: Send + Sync + 'static>() {}
         is_sent::<StateSubscriber<Raw>>();

@@ -9,12 +9,11 @@ use crate::repository::log::{LogReader, LogTopic};
 #[cfg(test)]
 mod tests;
 
-/// Receives the records of a log topic: all of them, in order, from where it was asked to begin.
+/// Receives every record of a log topic, in order, from its starting position on.
 ///
-/// Records that the publisher has overwritten before this subscriber came to them are an error of their own,
-/// [`ReceiveError::Lapped`], once and with the exact count; the next receive goes on behind them. So what was received and what was
-/// reported lost is always all that was published. A subscriber that begins with earlier records goes on to live ones without a
-/// seam: it is the same ring.
+/// When the publisher overwrites records before this subscriber reads them, one [`ReceiveError::Lapped`] reports their exact
+/// number, and the next receive continues after them. Every published record is received or reported lost. A subscriber that
+/// begins with earlier records reaches live ones without a gap: all are in the same ring.
 ///
 /// ```
 /// use fabricast::{Node, ReceiveError};
@@ -36,7 +35,7 @@ mod tests;
 pub type LogSubscriber<T> = Subscriber<LogTopic, T>;
 
 impl<T: Payload> LogSubscriber<T> {
-    /// The sequence of the next record to be received or reported lost.
+    /// Returns the sequence of the next record to be received or reported lost.
     pub fn next_sequence(&self) -> Sequence {
         self.core.reader.next_sequence()
     }

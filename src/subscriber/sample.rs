@@ -4,7 +4,7 @@ use crate::id::Meta;
 use crate::payload::{DecodeError, Payload, Pod};
 use crate::repository::Verified;
 
-/// A value that was received, with where and when it was published.
+/// A received value, with where and when it was published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample<V> {
@@ -12,13 +12,12 @@ pub struct Sample<V> {
     pub value: V,
     /// Where and when it was published.
     pub meta: Meta,
-    /// Values between the sample before and this one that were replaced before they were read. One that was reported
-    /// as an error is not among them. 0 for a record of a log, where missing records are errors.
+    /// Values replaced before they were read, between the previous sample and this one, except those reported as errors. 0 for a
+    /// record of a log, where missing records are errors.
     pub conflated: u64,
 }
 
-/// A value that was received and checked, still as bytes, in the subscriber's private memory. Gone at the next
-/// receive.
+/// A received and checked value, still encoded, in the subscriber's private memory. Valid until the next receive.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SampleRef<'a, T> {
@@ -26,7 +25,7 @@ pub struct SampleRef<'a, T> {
     pub bytes: &'a [u8],
     /// Where and when it was published.
     pub meta: Meta,
-    /// As [`Sample::conflated`].
+    /// See [`Sample::conflated`].
     pub conflated: u64,
     payload: PhantomData<fn() -> T>,
 }
@@ -39,11 +38,11 @@ impl<'a, T> From<Verified<'a>> for SampleRef<'a, T> {
 }
 
 impl<T: Payload> SampleRef<'_, T> {
-    /// The value, decoded.
+    /// Decodes the value.
     ///
     /// # Errors
     ///
-    /// [`DecodeError`] when the bytes are not a value of the type, which a publisher of the same type never sends.
+    /// [`DecodeError`] when the bytes are not a value of the type. A publisher of the same type never sends such bytes.
     pub fn decode(&self) -> Result<T::Owned, DecodeError> {
         T::decode(self.bytes)
     }
@@ -54,11 +53,11 @@ where
     Pod<V>: Payload,
     V: bytemuck::Pod,
 {
-    /// The value in place.
+    /// Returns the value in place.
     ///
     /// # Errors
     ///
-    /// [`DecodeError`] when the bytes do not have the length of the type, or the type is aligned to more than 8.
+    /// [`DecodeError`] when the bytes do not have the length of the type, or its alignment exceeds 8.
     pub fn value(&self) -> Result<&'a V, DecodeError> {
         Pod::<V>::view(self.bytes)
     }

@@ -7,10 +7,9 @@ use crate::repository::state::{StateReader, StateTopic};
 #[cfg(test)]
 mod tests;
 
-/// Receives the values of a state topic: each call gives the newest one, if it is newer than the one before.
+/// Receives the newest value of a state topic, each value at most once.
 ///
-/// Values that were replaced by newer ones before this subscriber read them are counted in [`Sample::conflated`]; nothing is lost
-/// without being counted.
+/// [`Sample::conflated`] counts the values replaced before this subscriber read them: every missed value is counted.
 ///
 /// ```
 /// use fabricast::Node;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ReceiveError;
-use super::listening::{Ear, Listening, NoticePath};
+use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
 use crate::clock::Clock;
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
@@ -12,58 +12,58 @@ use crate::layout::Geometry;
 use crate::layout::header::{BODY_OFFSET, HOT_SEQUENCE};
 use crate::limits;
 use crate::memory::{Protection, Region};
-#[cfg(test)]
-use crate::notice::Bell;
 use crate::notice::NoticeCounts;
+#[cfg(test)]
+use crate::notice::WakeWord;
 use crate::payload::Schema;
 use crate::repository::SubscriberStats;
 
-/// The pause between two looks of a blocking receive after that.
+/// The pause of a blocking receive between two polls after that.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
-/// How long a blocking receive waits for what it has begun to fetch before it looks for the end of the topic.
+/// How long a blocking receive waits for a read before it checks for the end of the topic.
 const FETCH_WAIT: Duration = Duration::from_millis(10);
 
-/// What every subscriber has, whatever its topic holds: where its bytes come from, what was granted, and how it ends.
+/// The part of a subscriber common to all kinds of topic: its source of bytes, its grant, and its end.
 pub(crate) struct Subscription {
     pub(super) source: Source,
     pub(super) granted: Granted,
     pub(super) clock: Arc<dyn Clock>,
-    pub(super) listening: Option<Listening>,
+    pub(super) notice_source: Option<NoticeSource>,
     /// The longest sleep until the publisher wakes this subscriber.
     sleep_max: Duration,
-    /// What the hot line said was there when it last kept the subscriber from sleeping, and what had been received then.
+    /// The sequence in the hot line when it last prevented a sleep, and the last one received then.
     claim: Option<(u64, Sequence)>,
     attachment: Arc<dyn Attachment>,
     conclusion: Conclusion,
-    /// The heartbeat that was seen last on another host, and when it was seen first, by the monotonic clock.
+    /// The last heartbeat read from another host, and when it was first read, by the monotonic clock.
     heartbeat: Option<(u64, u64)>,
     has_left: bool,
 }
 
-/// A batch of reads that is under way.
+/// A batch of reads in progress.
 #[derive(Debug)]
-pub(super) enum Batch<F> {
-    /// What the reader asked for.
+pub(super) enum Fetching<F> {
+    /// The values that the reader requested.
     Values(F),
-    /// The repository's headers, which nobody waits for any more.
+    /// The repository's headers, for a caller that no longer waits.
     Headers,
 }
 
 /// What a subscriber knows of its end.
 #[derive(Debug, Default)]
 struct Conclusion {
-    /// What was told, and is from then on.
-    told: Option<End>,
-    /// Since when nothing can be fetched, because the connection is over.
+    /// The reported end, which every later receive repeats.
+    told: Option<TopicEnd>,
+    /// Since when the connection is lost, so that nothing can be fetched.
     lost_since_ns: Option<u64>,
 }
 
-/// Where a subscriber's bytes come from.
+/// The source of a subscriber's bytes.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// Memory that can be read in place, word for word as it was written: the repository itself, or a landing region.
+    /// Memory in which single words appear in order: the repository itself, or a landing region.
     Mapped(Arc<Region>),
-    /// A landing region where only whole writes appear in order.
+    /// A landing region in which only whole writes appear in order.
     Landing {
         region: Arc<Region>,
         /// A write may never arrive.
@@ -71,11 +71,11 @@ pub(crate) enum Source {
     },
     /// A repository that has to be fetched.
     Remote(Box<dyn RemoteRead>),
-    /// Nothing any more, because the end was received; of a repository the headers, as they were seen last.
+    /// Nothing more, after the end; for a repository its last known headers.
     Released(Option<Arc<Region>>),
 }
 
-/// What the publisher granted, checked.
+/// The publisher's grant, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Granted {
     pub(crate) topic: TopicName,
@@ -86,19 +86,19 @@ pub(crate) struct Granted {
     pub(crate) schema: Schema,
     pub(crate) key: u64,
     pub(crate) address: u64,
-    /// The newest sequence at that moment.
+    /// The newest sequence at the time of the grant.
     pub(crate) newest: Sequence,
 }
 
 /// The session side of a subscription. Every method returns at once.
 pub(crate) trait Attachment: fmt::Debug + Send + Sync {
-    /// Whether [`Self::end`] has something to tell. Looked at by every receive: one load.
+    /// Whether [`Self::end`] has an end to report. Every receive calls it: one load.
     fn has_ended(&self) -> bool;
 
     /// How the topic ended.
-    fn end(&self) -> Option<End>;
+    fn end(&self) -> Option<TopicEnd>;
 
-    /// Whether a repository on another host must not be fetched from any more, because its topic ended some time ago.
+    /// Whether a repository on another host must not be read any more, because its topic ended some time ago.
     fn is_shut(&self) -> bool {
         false
     }
@@ -109,7 +109,7 @@ pub(crate) trait Attachment: fmt::Debug + Send + Sync {
 
 /// How a topic ended for a subscriber.
 #[derive(Clone, Debug)]
-pub(crate) enum End {
+pub(crate) enum TopicEnd {
     /// Its publisher was dropped.
     Ended { published: Sequence },
     /// The session with its node is over.
@@ -117,7 +117,7 @@ pub(crate) enum End {
 }
 
 impl Subscription {
-    /// The subscription to what was granted.
+    /// Makes a subscription from a grant.
     pub(crate) fn new(
         granted: Granted,
         source: Source,
@@ -125,13 +125,13 @@ impl Subscription {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let (conclusion, heartbeat) = (Conclusion::default(), None);
-        let (listening, claim, has_left) = (None, None, false);
-        let sleep_max = Duration::from_nanos(limits::BELL_SLEEP_NS);
+        let (notice_source, claim, has_left) = (None, None, false);
+        let sleep_max = Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS);
         Self {
             source,
             granted,
             clock,
-            listening,
+            notice_source,
             sleep_max,
             claim,
             attachment,
@@ -141,53 +141,55 @@ impl Subscription {
         }
     }
 
-    /// Makes it sleep until the publisher wakes it, however long that takes, and returns the bell at which it sleeps.
+    /// Lets it sleep without a time limit until the publisher wakes it, and returns its wake word.
     #[cfg(test)]
-    pub(crate) fn sleep_until_woken(&mut self) -> Bell {
+    pub(crate) fn sleep_until_woken(&mut self) -> WakeWord {
         self.sleep_max = Duration::MAX;
-        let Some(Listening::Bell(bell)) = &self.listening else { panic!("it does not sleep at a bell") };
-        bell.clone()
+        let Some(NoticeSource::WakeWord(wake_word)) = &self.notice_source else {
+            panic!("it does not sleep at a wake word")
+        };
+        wake_word.clone()
     }
 
-    /// Has it told from now on that there is something new.
-    pub(crate) fn listen(&mut self, listening: Listening) {
-        self.listening = Some(listening);
+    /// Sets how it is notified from now on.
+    pub(crate) fn listen(&mut self, notice_source: NoticeSource) {
+        self.notice_source = Some(notice_source);
     }
 
-    /// How it is told that there is something new, at this moment.
+    /// How it is notified at the moment.
     pub(super) fn notice_path(&self) -> NoticePath {
-        match &self.listening {
+        match &self.notice_source {
             None => NoticePath::None,
-            Some(Listening::Unavailable) => NoticePath::Unavailable,
-            Some(Listening::Bell(_)) => NoticePath::Bell,
-            Some(Listening::Channel(ear)) => ear.path(self.clock.monotonic_ns()),
+            Some(NoticeSource::Unavailable) => NoticePath::Unavailable,
+            Some(NoticeSource::WakeWord(_)) => NoticePath::WakeWord,
+            Some(NoticeSource::Channel(notices)) => notices.path(self.clock.monotonic_ns()),
         }
     }
 
-    /// What the process has counted on the channel that it listens to.
+    /// This process's counts on its channel.
     pub(super) fn notice_counts(&self) -> NoticeCounts {
-        match &self.listening {
-            Some(Listening::Channel(ear)) => ear.counts(),
-            None | Some(Listening::Bell(_) | Listening::Unavailable) => NoticeCounts::default(),
+        match &self.notice_source {
+            Some(NoticeSource::Channel(notices)) => notices.counts(),
+            None | Some(NoticeSource::WakeWord(_) | NoticeSource::Unavailable) => NoticeCounts::default(),
         }
     }
 
-    /// What the publisher granted.
+    /// The publisher's grant.
     pub(crate) fn granted(&self) -> &Granted {
         &self.granted
     }
 
-    /// Where its time comes from.
+    /// Its clock.
     pub(crate) fn clock(&self) -> &dyn Clock {
         self.clock.as_ref()
     }
 
     /// How the topic ended, if it has.
-    pub(crate) fn end(&self) -> Option<End> {
+    pub(crate) fn end(&self) -> Option<TopicEnd> {
         self.conclusion.told.clone().or_else(|| self.attachment.end())
     }
 
-    /// The end that was told, which is told from then on.
+    /// Repeats the end once it was reported.
     #[inline]
     pub(super) fn check_told(&self) -> Result<(), ReceiveError> {
         match &self.conclusion.told {
@@ -196,31 +198,31 @@ impl Subscription {
         }
     }
 
-    /// Whether the topic has ended. Looked at before a value: what was published before the end is still received.
+    /// Whether the topic has ended. Checked before a value is read: those published before the end are still received.
     #[inline]
     pub(super) fn has_ended(&self) -> bool {
         self.attachment.has_ended()
     }
 
-    /// Whether nothing must be fetched any more, because the topic ended some time ago.
+    /// Whether reading must stop, because the topic ended some time ago.
     #[cold]
     pub(super) fn is_shut(&self) -> bool {
         self.attachment.is_shut()
     }
 
-    /// Whether it is a repository on another host.
+    /// Whether it reads a repository on another host.
     #[inline]
     pub(super) fn is_fetched(&self) -> bool {
         matches!(self.source, Source::Remote(_))
     }
 
-    /// Tells the end, if there is one, and remembers that.
+    /// Reports the end, if there is one, and records it.
     #[cold]
     pub(super) fn conclude<V>(&mut self, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
         self.tell(self.attachment.end(), stats)
     }
 
-    fn tell<V>(&mut self, end: Option<End>, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
+    fn tell<V>(&mut self, end: Option<TopicEnd>, stats: SubscriberStats) -> Result<Option<V>, ReceiveError> {
         if end.is_some() {
             self.conclusion.told = end;
             self.release(stats);
@@ -228,7 +230,7 @@ impl Subscription {
         self.check_told().map(|()| None)
     }
 
-    /// Detaches, and lets go of the memory: nothing is received after the end.
+    /// Detaches and releases the memory: nothing is received after the end.
     fn release(&mut self, stats: SubscriberStats) {
         let headers = match &self.source {
             Source::Mapped(region) if self.granted.delivery == Delivery::Pull => Some(region),
@@ -237,12 +239,12 @@ impl Subscription {
         };
         let headers = headers.and_then(|region| copy_headers(region));
         self.source = Source::Released(headers);
-        self.listening.take_if(|listening| matches!(listening, Listening::Bell(_)));
+        self.notice_source.take_if(|notice_source| matches!(notice_source, NoticeSource::WakeWord(_)));
         self.leave(stats);
     }
 
-    /// What comes of a fetch that failed while the topic had not ended. Where the connection is over nothing will ever be fetched
-    /// again: the session tells how it ended, and if it does not in good time, the publisher is gone.
+    /// Handles a fetch that failed before the topic ended. A lost connection is final: the session reports how it ended, or, if
+    /// it does not in time, the publisher counts as gone.
     #[cold]
     pub(super) fn lose<V>(
         &mut self,
@@ -258,25 +260,26 @@ impl Subscription {
         if now_ns.saturating_sub(since_ns) < limits::LOSS_TOLD_NS {
             return Ok(None);
         }
-        self.tell(Some(End::Gone { error: ControlError::Broken { why: error.to_string() } }), stats)
+        self.tell(Some(TopicEnd::Gone { error: ControlError::Broken { why: error.to_string() } }), stats)
     }
 
-    /// Has it look as soon as it is asked to, because the last look has not shown what is there: no notice will tell of that
-    /// again.
+    /// Makes the next poll read at once: the last one has missed something, and no notice will repeat it.
     pub(super) fn look_again(&mut self) {
-        if let Some(Listening::Channel(ear)) = &mut self.listening {
-            ear.forget();
+        if let Some(NoticeSource::Channel(notices)) = &mut self.notice_source {
+            notices.forget();
         }
     }
 
-    /// Takes nothing that comes with notices any more, and looks as soon as it is asked to.
+    /// Ignores inline values from now on, and reads at the next poll.
     #[cold]
     pub(super) fn distrust_notices(&mut self) {
-        self.listening.iter_mut().filter_map(Listening::ear).for_each(Ear::distrust);
+        self.notice_source
+            .iter_mut()
+            .filter_map(NoticeSource::subscription)
+            .for_each(NoticeSubscription::distrust);
     }
 
-    /// Waits for what is being fetched, for a notice of something later than `last`, or, where neither can be waited for, a
-    /// little while; no longer than `left`.
+    /// Waits for the read in progress, for a notice of a sequence after `last`, or else briefly; at most `left`.
     pub(super) fn pause(
         &mut self,
         is_fetching: bool,
@@ -289,24 +292,24 @@ impl Subscription {
         {
             return wait(&[handle], &[], FETCH_WAIT.min(left));
         }
-        match (&self.listening, &self.source) {
-            (Some(Listening::Channel(ear)), Source::Remote(_)) if !is_fetching => {
-                let left = left.min(Duration::from_nanos(limits::BELL_SLEEP_NS));
-                ear.wait(self.clock.as_ref(), last, left);
+        match (&self.notice_source, &self.source) {
+            (Some(NoticeSource::Channel(notices)), Source::Remote(_)) if !is_fetching => {
+                let left = left.min(Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS));
+                notices.wait(self.clock.as_ref(), last, left);
             }
             (
-                Some(Listening::Bell(bell)),
+                Some(NoticeSource::WakeWord(wake_word)),
                 Source::Mapped(memory) | Source::Landing { region: memory, .. },
             ) => {
                 let timeout = left.min(self.sleep_max);
                 let mut newest = None;
-                bell.sleep(timeout, || {
+                wake_word.sleep(timeout, || {
                     newest = Some(memory.load_acquire(HOT_SEQUENCE)).filter(|newest| *newest > last.get());
                     newest.is_some()
                 });
                 let claim = newest.map(|newest| (newest, last));
                 if claim.is_some() && claim == self.claim {
-                    // It was looked for, and is not there: whoever says so must not keep the processor busy.
+                    // A publisher whose claim proves false must not keep the processor busy.
                     self.clock.pause(PAUSE.min(left));
                 }
                 self.claim = claim;
@@ -316,14 +319,14 @@ impl Subscription {
         Ok(())
     }
 
-    /// The repository's headers: in place, or fetched just now, which blocks for a round trip. `None` for a subscriber
-    /// that has a landing region.
+    /// The repository's headers: in place, or fetched now, which blocks for a round trip. `None` for a subscriber with a landing
+    /// region.
     pub(super) fn headers<F>(
         &mut self,
-        fetching: &mut Option<Batch<F>>,
+        fetching: &mut Option<Fetching<F>>,
     ) -> Result<Option<Arc<Region>>, FabricError> {
-        if matches!(fetching, Some(Batch::Values(_))) {
-            // It is fetched again by the next receive, which no notice would tell to look.
+        if matches!(fetching, Some(Fetching::Values(_))) {
+            // The next receive reads the values again; no notice would trigger that.
             self.look_again();
         }
         let remote = match &mut self.source {
@@ -332,20 +335,20 @@ impl Subscription {
             }
             Source::Mapped(_) | Source::Landing { .. } => return Ok(None),
             Source::Released(headers) => return Ok(headers.clone()),
-            // What was seen last: the publisher takes the memory back.
+            // The last known headers: the publisher is revoking the memory.
             Source::Remote(remote) if self.attachment.is_shut() => {
                 return Ok(Some(Arc::clone(remote.mirror())));
             }
             Source::Remote(remote) => remote.as_mut(),
         };
         let under_way = if fetching.is_some() { remote.poll()? } else { Completion::Done };
-        let (clock, patience_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
-        let mut completion = finish(remote, under_way, clock, patience_ns)?;
+        let (clock, timeout_ns) = (self.clock.as_ref(), limits::ANSWER_DEADLINE_NS);
+        let mut completion = finish(remote, under_way, clock, timeout_ns)?;
         if completion == Completion::Done {
             let headers = ByteRange { offset: 0, len: BODY_OFFSET };
-            let read = read_now(remote, headers, clock, patience_ns);
-            // One that is not complete stays under way, and is waited for before the next one.
-            *fetching = matches!(read, Ok(Completion::Pending)).then_some(Batch::Headers);
+            let read = read_now(remote, headers, clock, timeout_ns);
+            // An incomplete read continues, and the next call waits for it first.
+            *fetching = matches!(read, Ok(Completion::Pending)).then_some(Fetching::Headers);
             completion = read?;
         }
         match completion {
@@ -354,8 +357,8 @@ impl Subscription {
         }
     }
 
-    /// How long the publisher's heart has stood still that beat last at this moment, as its headers say. The clock of
-    /// another host says nothing here: what counts is whether the heart has beaten between two looks.
+    /// How long the publisher's heart has stood still, given the last heartbeat in its headers. Clocks of two hosts cannot be
+    /// compared: what counts is whether the heartbeat changes between two calls.
     pub(crate) fn heart_stands_ns(&mut self, heartbeat_ns: u64) -> u64 {
         if !matches!(self.source, Source::Remote(_)) {
             return self.clock.realtime_ns().saturating_sub(heartbeat_ns);
@@ -370,7 +373,7 @@ impl Subscription {
         }
     }
 
-    /// Detaches, with the final counts. Once.
+    /// Detaches once, with the final counts.
     pub(super) fn leave(&mut self, stats: SubscriberStats) {
         if !std::mem::replace(&mut self.has_left, true) {
             self.attachment.leave(stats);
@@ -378,7 +381,7 @@ impl Subscription {
     }
 }
 
-/// The headers of a repository, in memory of their own. `None` if there is none to be had.
+/// Copies the headers of a repository to private memory. `None` if that fails.
 fn copy_headers(region: &Region) -> Option<Arc<Region>> {
     let copy = Region::allocate(BODY_OFFSET, Protection::PeersRead).ok()?;
     let mut words = [0; BODY_OFFSET / size_of::<u64>()];
@@ -402,7 +405,7 @@ impl fmt::Debug for Subscription {
     }
 }
 
-impl End {
+impl TopicEnd {
     fn error(&self) -> ReceiveError {
         match self {
             Self::Ended { published } => ReceiveError::Ended { published: *published },

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::subscription::{Attachment, End, Granted, Source, Subscription};
-use super::{Ear, Listening, LogSubscriber, ReceiveError, StateSubscriber, SubscriberHandle as _};
+use super::subscription::{Attachment, Granted, Source, Subscription, TopicEnd};
+use super::{
+    LogSubscriber, NoticeSource, NoticeSubscription, ReceiveError, StateSubscriber, SubscriberHandle as _,
+};
 use crate::clock::Clock as _;
 use crate::fabric::{
     ByteRange, ChannelReceiver, Completion, Datagram, DatagramReach, FabricError, RemoteRead,
@@ -111,14 +113,14 @@ impl ChannelReceiver for Inbox {
 }
 
 #[derive(Debug, Default)]
-struct Quiet(Mutex<Option<End>>);
+struct Quiet(Mutex<Option<TopicEnd>>);
 
 impl Attachment for Quiet {
     fn has_ended(&self) -> bool {
         self.0.lock().is_some()
     }
 
-    fn end(&self) -> Option<End> {
+    fn end(&self) -> Option<TopicEnd> {
         self.0.lock().clone()
     }
 
@@ -175,7 +177,7 @@ fn subscribe(seed: u64, memory: &Arc<Region>, geometry: Geometry) -> Ends {
     let source = Source::Remote(Box::new(wire));
     let mut subscription =
         Subscription::new(granted, source, Arc::clone(&attached) as _, Arc::clone(&clock) as _);
-    subscription.listen(Listening::Channel(Ear::new(Arc::clone(&receiver), mailbox)));
+    subscription.listen(NoticeSource::Channel(NoticeSubscription::new(Arc::clone(&receiver), mailbox)));
     let mut random = Random::new(seed);
     let (lose_permille, delay_ns_max) = (random.below(3) * 300, random.below(2) * DELAY_NS_MAX);
     let draft = DatagramDraft::new(1024).unwrap();
@@ -220,7 +222,7 @@ impl Net {
         self.inbox.0.lock().push_back(bytes);
     }
 
-    /// Lets time pass, and brings what has arrived by then. The publisher's node tells what there is ten times a second.
+    /// Lets time pass, and brings what has arrived by then. The publisher's node sends a beacon every 100 ms.
     fn pass(&mut self, ns: u64, position: [u64; 2]) {
         self.clock.advance(ns);
         let now_ns = self.now_ns();

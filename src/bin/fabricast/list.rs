@@ -69,7 +69,7 @@ struct Row {
 
 /// What was found at a node.
 #[derive(Debug)]
-struct Found {
+struct NodeAnswer {
     node: NodeName,
     answer: Result<Vec<TopicListing>, Failure>,
 }
@@ -96,12 +96,12 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
 }
 
 /// What the node at this address says. A failure where there is nothing to be listed.
-fn one(node: &Node, address: &Address) -> Result<Found, Failure> {
+fn one(node: &Node, address: &Address) -> Result<NodeAnswer, Failure> {
     match (directory(node, address), address.node()) {
-        (Ok(directory), _) => Ok(Found { node: directory.node, answer: Ok(directory.topics) }),
+        (Ok(directory), _) => Ok(NodeAnswer { node: directory.node, answer: Ok(directory.topics) }),
         (Err(error), Some(name)) => match Failure::from(error) {
             failure if matches!(failure.exit(), Exit::Hung | Exit::Gone) => {
-                Ok(Found { node: name, answer: Err(failure) })
+                Ok(NodeAnswer { node: name, answer: Err(failure) })
             }
             failure => Err(failure),
         },
@@ -111,7 +111,7 @@ fn one(node: &Node, address: &Address) -> Result<Found, Failure> {
 
 /// What the node at this address says, if not at the first time then at the second.
 fn directory(node: &Node, address: &Address) -> Result<Directory, DirectoryError> {
-    twice(|patience| node.directory_timeout(address, patience))
+    twice(|timeout| node.directory_timeout(address, timeout))
 }
 
 /// The answer to a question that is asked again if none came in time.
@@ -123,7 +123,7 @@ fn twice<A>(mut ask: impl FnMut(Duration) -> Result<A, DirectoryError>) -> Resul
 }
 
 /// All nodes of this host, several asked at a time.
-fn all(node: &Node) -> Result<Vec<Found>, Failure> {
+fn all(node: &Node) -> Result<Vec<NodeAnswer>, Failure> {
     let listings = node.nodes()?;
     let helpers = listings.len().min(ASKED_AT_ONCE).saturating_sub(1);
     let (sender, work) = unbounded();
@@ -144,7 +144,7 @@ fn all(node: &Node) -> Result<Vec<Found>, Failure> {
 }
 
 /// Asks nodes until none is left.
-fn ask(node: &Node, work: &Receiver<NodeListing>) -> Vec<Found> {
+fn ask(node: &Node, work: &Receiver<NodeListing>) -> Vec<NodeAnswer> {
     let found = |listing: NodeListing| {
         let address = Address::shm(&listing.node);
         let answer = match listing.alive {
@@ -156,14 +156,14 @@ fn ask(node: &Node, work: &Receiver<NodeListing>) -> Vec<Found> {
             Err(DirectoryError::Fabric(FabricError::NoSuchNode { .. })) => None,
             answer => {
                 let answer = answer.map(|directory| directory.topics).map_err(Failure::from);
-                Some(Found { node: listing.node, answer })
+                Some(NodeAnswer { node: listing.node, answer })
             }
         }
     };
     work.iter().filter_map(found).collect()
 }
 
-fn print(arguments: &Arguments, found: &[Found]) -> Result<(), Failure> {
+fn print(arguments: &Arguments, found: &[NodeAnswer]) -> Result<(), Failure> {
     let now_ns = clock::realtime_ns();
     let rows: Vec<Row> = found.iter().flat_map(|found| found.rows(now_ns)).collect();
     let mut out = std::io::stdout().lock();
@@ -178,7 +178,7 @@ fn print(arguments: &Arguments, found: &[Found]) -> Result<(), Failure> {
 }
 
 /// Says why nodes that live could not be asked: the listing has no room for it.
-fn note_troubles(found: &[Found]) -> Exit {
+fn note_troubles(found: &[NodeAnswer]) -> Exit {
     let (troubles, exit) = troubles(found);
     for (sentence, nodes) in troubles {
         Failure::new(exit, about(&sentence, &nodes)).note();
@@ -188,7 +188,7 @@ fn note_troubles(found: &[Found]) -> Exit {
 
 /// Returns the errors that kept live nodes from being asked, each with its nodes, and how the program exits. All shortages of
 /// this process count as one error, reported in the words of the first.
-fn troubles(found: &[Found]) -> (BTreeMap<String, Vec<&NodeName>>, Exit) {
+fn troubles(found: &[NodeAnswer]) -> (BTreeMap<String, Vec<&NodeName>>, Exit) {
     let mut troubles: BTreeMap<_, Vec<_>> = BTreeMap::new();
     let mut shortage: Option<String> = None;
     for found in found.iter().filter(|found| found.state() == Liveness::Live) {
@@ -218,7 +218,7 @@ fn about(sentence: &str, nodes: &[&NodeName]) -> String {
     format!("cannot ask {}{more}: {sentence}", named.join(", "))
 }
 
-impl Found {
+impl NodeAnswer {
     /// What the answer, or its absence, tells of the node.
     fn state(&self) -> Liveness {
         match self.answer.as_ref().map_err(Failure::exit) {
@@ -284,8 +284,8 @@ mod tests {
     #[test]
     fn a_node_that_was_silent_is_asked_once_more() {
         let mut asked = Vec::new();
-        let answer = twice(|patience| {
-            asked.push(patience);
+        let answer = twice(|timeout| {
+            asked.push(timeout);
             if asked.len() == 1 { Err(silence()) } else { Ok("here") }
         });
         assert_eq!((answer.unwrap(), asked), ("here", vec![PATIENCE, LAST_PATIENCE]));
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn shortage_of_this_process_is_one_trouble_whatever_it_was_about_to_do() {
-        let found = |node: &str, exit, sentence| Found {
+        let found = |node: &str, exit, sentence| NodeAnswer {
             node: node.parse().unwrap(),
             answer: Err(Failure::new(exit, sentence)),
         };

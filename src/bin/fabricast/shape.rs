@@ -13,7 +13,7 @@ const NUMBER_LEN_MAX: usize = 8;
 
 /// What values look like that are published together.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Shape {
+pub(crate) enum JsonShape {
     /// Nothing was seen that shows it: an empty list has no elements, null no value.
     Unknown,
     Bool,
@@ -38,7 +38,7 @@ struct Described<'a> {
     types: BTreeMap<String, Value>,
 }
 
-impl Shape {
+impl JsonShape {
     /// What this value shows.
     pub(crate) fn of(value: &Value) -> Result<Self, String> {
         Self::at(value, "the value")
@@ -210,14 +210,14 @@ pub(crate) fn encode_text(text: &str, into: &mut Vec<u8>) {
 }
 
 fn merge_fields(
-    mut one: Vec<(String, Shape)>,
-    mut other: Vec<(String, Shape)>,
+    mut one: Vec<(String, JsonShape)>,
+    mut other: Vec<(String, JsonShape)>,
     path: &str,
-) -> Result<Vec<(String, Shape)>, String> {
-    let missing = || Shape::Optional(Box::new(Shape::Unknown));
+) -> Result<Vec<(String, JsonShape)>, String> {
+    let missing = || JsonShape::Optional(Box::new(JsonShape::Unknown));
     for (name, shape) in &mut one {
         let found = other.iter().position(|(other, _)| other == name).map(|index| other.remove(index).1);
-        let own = std::mem::replace(shape, Shape::Unknown);
+        let own = std::mem::replace(shape, JsonShape::Unknown);
         *shape = own.merge(found.unwrap_or_else(missing), &field_of(path, name))?;
     }
     for (name, shape) in other {
@@ -228,7 +228,7 @@ fn merge_fields(
 }
 
 fn encode_fields(
-    fields: &[(String, Shape)],
+    fields: &[(String, JsonShape)],
     object: &Map<String, Value>,
     path: &str,
     into: &mut Vec<u8>,
@@ -237,7 +237,7 @@ fn encode_fields(
         let path = field_of(path, name);
         match (object.get(name), shape) {
             (Some(value), shape) => shape.encode_at(value, &path, into)?,
-            (None, Shape::Optional(_)) => into.push(0),
+            (None, JsonShape::Optional(_)) => into.push(0),
             (None, _) => return Err(format!("{path} is missing")),
         }
     }
@@ -291,15 +291,15 @@ mod tests {
 
     use super::*;
 
-    fn shape(examples: &[Value]) -> Result<Shape, String> {
+    fn shape(examples: &[Value]) -> Result<JsonShape, String> {
         let merged = examples
             .iter()
-            .try_fold(Shape::Unknown, |shape, example| shape.merge(Shape::of(example)?, "the value"));
+            .try_fold(JsonShape::Unknown, |shape, example| shape.merge(JsonShape::of(example)?, "the value"));
         merged.and_then(|shape| shape.schema().map(|_| shape))
     }
 
     /// What a subscriber decodes of a value.
-    fn received(shape: &Shape, value: &Value) -> Result<Value, String> {
+    fn received(shape: &JsonShape, value: &Value) -> Result<Value, String> {
         let mut bytes = Vec::new();
         shape.encode(value, &mut bytes)?;
         match shape.schema()?.decode(&bytes) {
@@ -325,7 +325,7 @@ mod tests {
         let dotted = json!({ "a.b": { "x": 1 }, "a": { "b": { "y": 2 }, "b.c": {} }, "a.b.c": { "z": "3" } });
         for value in [json!(7), json!("text"), json!([1.5]), json!(true), json!({}), json!(u64::MAX), dotted]
         {
-            let shape = Shape::of(&value).unwrap();
+            let shape = JsonShape::of(&value).unwrap();
             assert_eq!(received(&shape, &value).unwrap(), value);
         }
     }
@@ -335,7 +335,7 @@ mod tests {
         for key in ["a_name_of_twenty_eight_letters", "ä_näme_öf_ümläüts"] {
             let nested = |value| (0..30).fold(value, |value, _| json!({ key: value, "other": { "x": 1 } }));
             let value = nested(json!(7));
-            let shape = Shape::of(&value).unwrap();
+            let shape = JsonShape::of(&value).unwrap();
             assert_eq!(received(&shape, &value).unwrap(), value);
         }
     }

@@ -18,14 +18,14 @@ fn arrives(pair: &mut Pair) -> Option<ServerAction> {
 }
 
 #[test]
-fn notices_are_asked_for_once_and_a_bell_brings_its_memory() {
+fn notices_are_asked_for_once_and_a_wake_word_brings_its_memory() {
     let mut pair = Pair::ready();
     let attachment = pair.attach("pull", Delivery::Pull);
     pair.client.listen(attachment).unwrap();
     assert!(matches!(pair.client.listen(attachment), Err(ControlError::NotPossible { .. })));
     pair.pump();
-    assert_eq!(pair.events, [ClientEvent::Notices { attachment, by: NoticesBy::Bell }]);
-    assert_eq!(pair.regions, (2, 0), "the repository and the bell");
+    assert_eq!(pair.events, [ClientEvent::Notices { attachment, by: NoticesBy::WakeWord }]);
+    assert_eq!(pair.regions, (2, 0), "the repository and the wake word");
     // Nor again when it was answered.
     assert!(matches!(pair.client.listen(attachment), Err(ControlError::NotPossible { .. })));
     pair.client.heard(sample::heard(true)).unwrap();
@@ -201,9 +201,9 @@ fn notices_that_nobody_asked_for_end_the_session() {
 }
 
 #[test]
-fn a_bell_comes_with_its_memory_and_nothing_else_with_any() {
+fn a_wake_word_comes_with_its_memory_and_nothing_else_with_any() {
     for (by, found) in
-        [(NoticesBy::Bell, 0), (NoticesBy::Nothing, 1), (NoticesBy::Channel(sample::channel()), 1)]
+        [(NoticesBy::WakeWord, 0), (NoticesBy::Nothing, 1), (NoticesBy::Channel(sample::channel()), 1)]
     {
         let mut pair = Pair::ready();
         let attachment = pair.attach("pull", Delivery::Pull);

@@ -96,8 +96,8 @@ fn any_operations() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 fn regions_of(message: &Message) -> usize {
-    let has_bell = matches!(message, Message::Notices(Notices { by: NoticesBy::Bell, .. }));
-    usize::from(has_bell || matches!(message, Message::Lend(_) | Message::Granted(_)))
+    let has_wake_word = matches!(message, Message::Notices(Notices { by: NoticesBy::WakeWord, .. }));
+    usize::from(has_wake_word || matches!(message, Message::Lend(_) | Message::Granted(_)))
 }
 
 fn ask_server(server: &mut ServerSession, request: Request) {
@@ -401,7 +401,7 @@ impl Honest {
             }
             ServerAction::Lend { attachment } => self.server.lent(attachment),
             ServerAction::Listen { attachment } => {
-                let by = if yes { NoticesBy::Bell } else { NoticesBy::Nothing };
+                let by = if yes { NoticesBy::WakeWord } else { NoticesBy::Nothing };
                 self.server.notices(attachment, by)
             }
             ServerAction::Detach { attachment, .. } => self.server.detached(attachment, 1),

@@ -17,7 +17,7 @@ use self::background::Background;
 use self::directory::RuntimeDirectory;
 use self::one_sided::ShmRegistered;
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, Registration,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeEntry, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -40,7 +40,7 @@ impl ShmFabric {
 }
 
 impl Fabric for ShmFabric {
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
         let claim = self.directory.claim(node)?;
         Ok(Box::new(socket::ShmListener::bind(claim, node.clone(), &self.background)?))
     }

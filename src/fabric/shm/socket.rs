@@ -18,7 +18,7 @@ use super::directory::Claim;
 use super::one_sided::{ShmOffer, ShmRegistered};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{
-    Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Placement, Prepared,
+    Acceptor, Address, Capabilities, Connection, Datagrams, FabricError, Offer, Placement, Prepared,
     Received, Registration, RemoteKey, Sent,
 };
 use crate::id::NodeName;
@@ -62,7 +62,7 @@ impl ShmListener {
     }
 }
 
-impl Listener for ShmListener {
+impl Acceptor for ShmListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         if self.background.is_behind() {
             return Err(FabricError::CloseBacklogFull { max: limits::CLOSING_FILES_MAX });
@@ -200,7 +200,7 @@ impl Connection for ShmConnection {
     /// A mapping cannot be taken back: it stays with the peer until that gives it up.
     fn withdraw(&mut self, _registration: &Registration) {}
 
-    /// A bell in shared memory wakes with less.
+    /// A wake word in shared memory wakes with less.
     fn datagrams(&self) -> Option<&dyn Datagrams> {
         None
     }

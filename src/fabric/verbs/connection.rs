@@ -16,7 +16,7 @@ use super::session::Session;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::several::together;
 use crate::fabric::{
-    Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError, Listener,
+    Acceptor, Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError,
     Prepared, Received, Registration, Sent, UnicastSender,
 };
 
@@ -171,7 +171,7 @@ fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(Reception, Counter
     Err(FabricError::AddressInUse { address: Address::rdma(*at) })
 }
 
-impl Listener for VerbsListener {
+impl Acceptor for VerbsListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         self.counter_is_next = !self.counter_is_next;
         let accepted = if self.counter_is_next { self.accept_managed() } else { self.accept_exchanged() };

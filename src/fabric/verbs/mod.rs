@@ -50,7 +50,7 @@ use self::session::Session;
 use self::sys::{QueuePairKind, SysError};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Group, Intent, Listener, NodeEntry, RdmaConnect,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Group, Intent, NodeEntry, RdmaConnect,
     Registration,
 };
 use crate::id::NodeName;
@@ -88,13 +88,13 @@ impl VerbsFabric {
     }
 
     /// Listens at this address, whatever the settings say.
-    pub(crate) fn listen_at(&self, at: &SocketAddr) -> Result<Box<dyn Listener>, FabricError> {
+    pub(crate) fn listen_at(&self, at: &SocketAddr) -> Result<Box<dyn Acceptor>, FabricError> {
         Ok(Box::new(VerbsListener::open(at, &self.devices, &self.service, &self.channels)?))
     }
 }
 
 impl Fabric for VerbsFabric {
-    fn listen(&self, _: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+    fn listen(&self, _: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
         self.listen_at(&self.listen.ok_or(VerbsError::NoListenAddress)?)
     }
 

@@ -53,7 +53,7 @@ fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
 struct World {
     near: VerbsFabric,
     far: VerbsFabric,
-    listener: Box<dyn Listener>,
+    listener: Box<dyn Acceptor>,
     at: Address,
 }
 

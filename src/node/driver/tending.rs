@@ -6,43 +6,43 @@ use crate::limits;
 use crate::memory::Region;
 use crate::node::agenda::Agenda;
 use crate::node::core::NodeCore;
-use crate::publisher::{CopyRoom, PublishedTopic, Tended};
+use crate::publisher::{CopyBudget, PublishedTopic, Tended};
 
-/// How the thread of a node looks after its topics: only after those that have changed, or are due.
+/// The topics that the node's thread tends: only those that have changed or are due.
 #[derive(Debug, Default)]
 pub(super) struct Tending {
-    /// The repositories of all topics that have not ended, by key: a heartbeat is a store to some of them, and nothing else.
+    /// The repositories of all topics that have not ended, by key: a heartbeat only stores to some of them.
     living: Vec<(u64, Arc<Region>)>,
     /// Heartbeats so far.
     beats: u64,
-    /// Topics with landing regions that are to be brought up to date, also such as have ended.
+    /// Topics with landing regions to be written, ended ones included.
     tended: BTreeMap<u64, Arc<PublishedTopic>>,
-    /// The last incarnations that have ended, for as long as somebody uses them.
+    /// The last incarnations that have ended, while they are used.
     ended: BTreeMap<TopicName, Weak<PublishedTopic>>,
-    /// The landing regions of the topics from this one on are looked after first.
+    /// The first topic whose landing regions are tended.
     first: u64,
-    /// The room for copies was used up.
+    /// The copy budget was used up.
     is_short: bool,
-    /// How often landing regions of a topic were looked after so far.
+    /// How often landing regions of a topic have been tended.
     #[cfg(test)]
     pub(super) looked_after: usize,
 }
 
-/// A session, and the number of an attachment of it.
+/// A session and the number of one of its attachments.
 type Attachment = (u64, u32);
 
 impl Tending {
-    /// Whether no topic lives.
+    /// Whether every topic has ended.
     pub(super) fn is_empty(&self) -> bool {
         self.living.is_empty()
     }
 
-    /// Whether more is to be copied to landing regions than there was room for.
+    /// Whether the copy budget was used up.
     pub(super) fn is_short(&self) -> bool {
         self.is_short
     }
 
-    /// Shows in the repositories whose turn it is that the node lives.
+    /// Writes the heartbeat to the repositories whose turn it is.
     pub(super) fn beat(&mut self, realtime_ns: u64) {
         self.beats += 1;
         let is_next = |key: u64| key % limits::HEARTBEAT_PARTS == self.beats % limits::HEARTBEAT_PARTS;
@@ -52,18 +52,18 @@ impl Tending {
         self.ended.retain(|_, topic| topic.strong_count() > 0);
     }
 
-    /// Looks after those of these topics that have changed or are due; at a beat after all that have something to be written.
-    /// The attachments to which something has happened.
+    /// Tends those of these topics that have changed or are due, and on a beat every topic with something to write. Returns the
+    /// attachments affected.
     pub(super) fn tend(
         &mut self,
         core: &NodeCore,
         agenda: &mut Agenda,
         keys: &BTreeSet<u64>,
-        room: &CopyRoom,
+        budget: &CopyBudget,
     ) -> Vec<Attachment> {
         let mut changed = Vec::new();
         let mut due = BTreeMap::new();
-        if room.is_beat() || agenda.is_blind() {
+        if budget.is_beat() || agenda.is_blind() {
             due.append(&mut self.tended);
         }
         for key in keys {
@@ -76,7 +76,7 @@ impl Tending {
                 due.insert(*key, topic);
             }
         }
-        self.tend_landings(agenda, due, room, &mut changed);
+        self.tend_landings(agenda, due, budget, &mut changed);
         changed
     }
 
@@ -90,8 +90,8 @@ impl Tending {
         self.living.binary_search_by_key(&topic.key(), |(key, _)| *key)
     }
 
-    /// Takes note that a topic has ended. Of several incarnations only the last one waits for its subscribers: a topic that is
-    /// opened again and again takes no more memory for them than that.
+    /// Records that a topic has ended. Only the last of several incarnations waits for its subscribers, so that opening a topic
+    /// again and again takes no more memory.
     fn end(&mut self, core: &NodeCore, topic: &Arc<PublishedTopic>, changed: &mut Vec<Attachment>) {
         if let Ok(index) = self.index(topic) {
             self.living.remove(index);
@@ -110,13 +110,12 @@ impl Tending {
         }
     }
 
-    /// Brings landing regions up to date, also those of topics that have ended. The next time begins behind the topic for which
-    /// the room for copies was used up.
+    /// Writes landing regions, those of ended topics included. Next time begins after the topic that used up the copy budget.
     fn tend_landings(
         &mut self,
         agenda: &mut Agenda,
         mut topics: BTreeMap<u64, Arc<PublishedTopic>>,
-        room: &CopyRoom,
+        budget: &CopyBudget,
         changed: &mut Vec<Attachment>,
     ) {
         let after = topics.split_off(&self.first);
@@ -127,28 +126,28 @@ impl Tending {
             {
                 self.looked_after += 1;
             }
-            let had_room = !room.is_used_up();
-            let Tended { again_ns, has_written, has_given_up } = topic.landings().tend(room);
+            let had_budget = !budget.is_used_up();
+            let Tended { again_ns, has_written, has_given_up } = topic.landings().tend(budget);
             if has_written {
-                // Nothing else reports it.
-                topic.notices().ring();
+                // The publisher does not announce it.
+                topic.notices().wake();
             }
-            if had_room && room.is_used_up() {
+            if had_budget && budget.is_used_up() {
                 self.first = key + 1;
             }
             if has_given_up || topic.has_ended() {
                 changed.extend(topic.attached());
             }
-            // Whoever is not told of the end has something to come.
+            // An attachment without its end is still owed something.
             let is_awaited = || topic.has_ended() && !topic.attached().is_empty();
-            let again_ns = again_ns.or_else(|| is_awaited().then(|| room.soon_ns()));
+            let again_ns = again_ns.or_else(|| is_awaited().then(|| budget.soon_ns()));
             agenda.set_due(key, again_ns);
             if again_ns.is_some() {
                 left.push(key);
                 self.tended.insert(key, topic);
             }
         }
-        self.is_short = room.is_used_up();
+        self.is_short = budget.is_used_up();
         if self.is_short {
             left.into_iter().for_each(|key| agenda.mark(key));
         }

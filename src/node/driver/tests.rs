@@ -21,7 +21,7 @@ use crate::node::DialError;
 use crate::node::Node;
 use crate::node::builder::assemble;
 use crate::node::served::tests::Scripted;
-use crate::notice::BELL_LEN;
+use crate::notice::WAKE_WORD_LEN;
 use crate::payload::Raw;
 use crate::publisher::{LogPublisher, PublishError, PublishedTopic, PublisherError};
 use crate::repository::log::LogStart;
@@ -48,11 +48,11 @@ fn messages_that_wait_for_room_are_looked_after_soon() {
     let core = Arc::clone(&shared.core);
     let mut peer = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
     let hello = peer.next_message().unwrap().bytes;
-    assert!(driver.patience() > TEND_AGAIN);
+    assert!(driver.wait_time() > TEND_AGAIN);
     let served = Served::new(&core, Box::new(Scripted::full(hello)), 0, true).unwrap();
     serve(&mut driver, served);
     driver.turn();
-    assert_eq!(driver.patience(), TEND_AGAIN);
+    assert_eq!(driver.wait_time(), TEND_AGAIN);
 }
 
 /// A landing region whose writes are never complete.
@@ -183,7 +183,7 @@ fn a_peer_whose_writes_stall_costs_nobody_else_an_orderly_end() {
     assert_eq!(driver.served.values().filter(|served| served.has_writes_under_way()).count(), 1);
     drop(publisher);
     let began_ns = core.clock().monotonic_ns();
-    driver.farewell();
+    driver.shut_down();
     assert!(driver.served.is_empty(), "the one that stalls was asked to end, too");
     assert_eq!(*ends.0.lock(), (3, 0));
     let took_ns = core.clock().monotonic_ns() - began_ns;
@@ -239,7 +239,7 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
         let topic = core.topic(publisher.topic()).unwrap();
         for _ in 0..lands {
             let remote = Box::new(Copied(Arc::clone(copied)));
-            assert!(topic.lend(remote, &closed, LogStart::Earliest.options(), &driver.serving.room));
+            assert!(topic.lend(remote, &closed, LogStart::Earliest.options(), &driver.serving.budget));
             topic.wake();
         }
     }
@@ -249,7 +249,7 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
     let all = lands * count * (payload.len() + 24);
     let mut turns = 0;
     while before != [all; 3] {
-        assert!(turns == 0 || driver.patience().is_zero(), "it goes on at once");
+        assert!(turns == 0 || driver.wait_time().is_zero(), "it goes on at once");
         driver.turn();
         let now = copied();
         let in_turn = now.iter().sum::<usize>() - before.iter().sum::<usize>();
@@ -260,7 +260,7 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
     }
     assert!(turns >= 12, "{turns} turns");
     (0..2).for_each(|_| driver.turn());
-    assert!(!driver.patience().is_zero());
+    assert!(!driver.wait_time().is_zero());
 }
 
 /// A landing region whose subscriber has come so far, and no further for as long as nobody says so.
@@ -296,9 +296,9 @@ struct Stopped {
     publisher: LogPublisher<Raw>,
     topic: Arc<PublishedTopic>,
     closed: Arc<AtomicBool>,
-    taken: Arc<AtomicU64>,
-    /// The bell of those who sleep until the topic has news, and how often it was rung.
-    bell: Arc<Registration>,
+    consumed: Arc<AtomicU64>,
+    /// The wake word of those who sleep until the topic has news, and how often it was rung.
+    wake_word: Arc<Registration>,
 }
 
 impl Stopped {
@@ -312,13 +312,14 @@ impl Stopped {
         let node = Node::new(shared, None);
         let publisher = node.log_publisher::<Raw>("t").capacity(1 << 14).payload_len_max(100).open().unwrap();
         let topic = core.topic(publisher.topic()).unwrap();
-        let (taken, closed) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
-        let remote = Box::new(Standing(Arc::clone(&taken)));
-        assert!(topic.lend(remote, &closed, KindOptions::default(), &driver.serving.room));
+        let (consumed, closed) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
+        let remote = Box::new(Standing(Arc::clone(&consumed)));
+        assert!(topic.lend(remote, &closed, KindOptions::default(), &driver.serving.budget));
         topic.wake();
-        let memory = || Region::allocate(BELL_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
-        let bell = topic.notices().bell(|| core.fabric().register(&memory(), Exposure::Write)).unwrap();
-        let mut stopped = Self { network, driver, publisher, topic, closed, taken, bell };
+        let memory = || Region::allocate(WAKE_WORD_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
+        let wake_word =
+            topic.notices().wake_word(|| core.fabric().register(&memory(), Exposure::Write)).unwrap();
+        let mut stopped = Self { network, driver, publisher, topic, closed, consumed, wake_word };
         (0..10).for_each(|_| _ = stopped.turns(20_000_000));
         (0..1000).for_each(|_| stopped.publish());
         assert!(stopped.topic.landings().owe(&stopped.closed), "it stands still");
@@ -337,7 +338,7 @@ impl Stopped {
         while clock.monotonic_ns() < end_ns {
             self.driver.turn();
             turns += 1;
-            clock.advance(saturate(self.driver.patience()));
+            clock.advance(saturate(self.driver.wait_time()));
         }
         turns
     }
@@ -348,10 +349,10 @@ impl Stopped {
         let end_ns = clock.monotonic_ns() + ns;
         let mut rings = 0;
         while clock.monotonic_ns() < end_ns {
-            self.bell.region().store(0, 1);
+            self.wake_word.region().store(0, 1);
             self.driver.turn();
-            rings += u64::from(self.bell.region().load(0) == 0);
-            clock.advance(saturate(self.driver.patience()));
+            rings += u64::from(self.wake_word.region().load(0) == 0);
+            clock.advance(saturate(self.driver.wait_time()));
         }
         rings
     }
@@ -381,7 +382,7 @@ fn a_subscriber_that_was_stopped_is_written_to_soon_after_it_goes_on() {
     for stopped_ns in [1_000_000, 50_000_000, 1_000_000_000, 60_000_000_000] {
         let mut stopped = Stopped::new();
         stopped.turns(stopped_ns);
-        stopped.taken.store(u64::MAX, Ordering::Relaxed);
+        stopped.consumed.store(u64::MAX, Ordering::Relaxed);
         let began_ns = stopped.network.clock().monotonic_ns();
         while stopped.topic.landings().owe(&stopped.closed) {
             stopped.turns(1);
@@ -394,7 +395,7 @@ fn a_subscriber_that_was_stopped_is_written_to_soon_after_it_goes_on() {
 /// Without a topic there are no heartbeats.
 #[test]
 fn a_topic_that_has_ended_and_waits_for_a_stopped_subscriber_lets_the_node_rest() {
-    let Stopped { network, mut driver, publisher, topic, closed, taken, .. } = Stopped::new();
+    let Stopped { network, mut driver, publisher, topic, closed, consumed, .. } = Stopped::new();
     drop(publisher);
     let mut turns = 0;
     let end_ns = network.clock().monotonic_ns() + 30_000_000_000;
@@ -402,10 +403,10 @@ fn a_topic_that_has_ended_and_waits_for_a_stopped_subscriber_lets_the_node_rest(
         driver.turn();
         turns += 1;
         assert!(turns < 30 * 2 + 30, "a few in quick succession, and then two a second");
-        network.clock().advance(saturate(driver.patience()));
+        network.clock().advance(saturate(driver.wait_time()));
     }
     assert!(topic.landings().rests(&closed));
-    taken.store(u64::MAX, Ordering::Relaxed);
+    consumed.store(u64::MAX, Ordering::Relaxed);
     network.clock().advance(limits::LOG_REST_NS_MAX);
     driver.turn();
     assert!(!topic.landings().rests(&closed) && !topic.landings().owe(&closed));
@@ -442,7 +443,7 @@ fn an_event_sink_that_panics_costs_its_event_and_nothing_else() {
 #[derive(Debug)]
 struct Faulty(Arc<AtomicBool>);
 
-impl Listener for Faulty {
+impl Acceptor for Faulty {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         assert!(!self.0.load(Ordering::Relaxed), "the provider fails");
         Ok(None)
@@ -530,8 +531,8 @@ fn the_older_one_of_two_incarnations_that_ended_is_superseded() {
             keys.reverse();
         }
         for key in keys {
-            let room = &driver.serving.room;
-            driver.tending.tend(&core, &mut driver.agenda, &BTreeSet::from([key]), room);
+            let budget = &driver.serving.budget;
+            driver.tending.tend(&core, &mut driver.agenda, &BTreeSet::from([key]), budget);
         }
         let superseded = incarnations.map(|topic| topic.is_superseded());
         assert_eq!(superseded, [true, false], "reversed: {is_reversed}");

@@ -1,14 +1,14 @@
-//! What a subscription does with its attachment.
+//! The subscription's side of an attachment.
 
 use std::sync::Arc;
 
-use super::hearing::Hearing;
+use super::membership::ChannelMembership;
 use super::{Answer, LinkAttachment, LinkError, LinkState, LinkUse, Parting};
 use crate::control::{NoticeChannel, SubscriberCounts};
 use crate::fabric::{Exposure, FabricError, Placement, Prepared, Registration};
 use crate::memory::Region;
 use crate::repository::SubscriberStats;
-use crate::subscriber::{Attachment, Ear, End, Granted, Source};
+use crate::subscriber::{Attachment, Granted, NoticeSubscription, Source, TopicEnd};
 use crate::sync::atomic::Ordering;
 
 impl LinkAttachment {
@@ -23,7 +23,7 @@ impl LinkAttachment {
         self.link.wait_for("answer to a request to attach", take)
     }
 
-    /// Where the publisher's writes to this region are received.
+    /// The source that reads the publisher's writes to this region.
     pub(in crate::node) fn landing(&self, region: Arc<Region>) -> Source {
         match self.link.state.lock().connection.capabilities().placement {
             Placement::Words => Source::Mapped(region),
@@ -31,7 +31,7 @@ impl LinkAttachment {
         }
     }
 
-    /// Asks to be told of what the topic publishes.
+    /// Requests notices of the topic.
     pub(in crate::node) fn listen(&self) -> Result<(), LinkError> {
         let mut state = self.link.state.lock();
         let asked = state.session.listen(self.id);
@@ -40,20 +40,21 @@ impl LinkAttachment {
         Ok(())
     }
 
-    /// What tells of what the topic publishes, on the channel that the publisher named.
-    pub(in crate::node) fn hear(
+    /// Subscribes to the topic's notices on this channel.
+    pub(in crate::node) fn notices(
         &self,
         channel: &NoticeChannel,
         granted: &Granted,
-    ) -> Result<Ear, FabricError> {
+    ) -> Result<NoticeSubscription, FabricError> {
         let state = &mut *self.link.state.lock();
-        let ear = Hearing::ear(&mut state.hearing, state.connection.as_ref(), channel, granted)?;
-        // The node's thread tells the peer that the channel is joined.
+        let notices =
+            ChannelMembership::subscribe(&mut state.membership, state.connection.as_ref(), channel, granted)?;
+        // The node's thread reports to the peer that the channel is joined.
         self.link.waker.wake();
-        Ok(ear)
+        Ok(notices)
     }
 
-    /// Lends a landing region to the publisher.
+    /// Exposes a landing region to the publisher.
     pub(in crate::node) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
         assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
         let landing = Arc::new(landing);
@@ -61,12 +62,12 @@ impl LinkAttachment {
             let mut state = self.link.state.lock();
             match state.connection.prepare(&landing) {
                 Ok(Prepared::Work(work)) => {
-                    // The session goes on meanwhile.
+                    // The session may proceed meanwhile.
                     drop(state);
                     work().map_err(LinkError::Fabric)?;
                     continue;
                 }
-                // The session knows better why.
+                // The session has the better error.
                 Ok(Prepared::Done(_)) | Err(FabricError::Closed) => {}
                 Err(error) => return Err(LinkError::Fabric(error)),
             }
@@ -85,7 +86,7 @@ impl Attachment for LinkAttachment {
         self.attached.ended.load(Ordering::Acquire)
     }
 
-    fn end(&self) -> Option<End> {
+    fn end(&self) -> Option<TopicEnd> {
         self.attached.inbox.lock().end.clone()
     }
 

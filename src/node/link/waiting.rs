@@ -8,11 +8,10 @@ use crate::control::ControlError;
 use crate::fabric::wait;
 use crate::sync::atomic::Ordering;
 
-/// How long a thread that waits for an answer sleeps at the most while others wait, too: one of them may have taken the answer
-/// for it.
+/// The longest sleep of a thread that waits for an answer while others wait too: one of them may have received it.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// As [`LOOK_AGAIN`], for a thread that waits alone: another one may have begun to wait since, and have taken its answer. It is
-/// rare, and hundreds of threads that wait each for a peer of its own must not keep the processors from the peers.
+/// The longest sleep of the only waiting thread: another may have begun to wait since and received its answer. That is rare, and
+/// hundreds of waiting threads must not keep the processors from their peers.
 const LOOK_AGAIN_ALONE: Duration = Duration::from_millis(25);
 
 /// A thread's wait for an answer.
@@ -49,15 +48,15 @@ impl Link {
         self.waiting.load(Ordering::Relaxed) > 1
     }
 
-    /// Takes messages until `found` finds what it looks for, the session fails, or the time for an answer is over.
-    /// In the last case the session goes on for those who use it, and is not used for anything new.
+    /// Receives until `found` returns a result, the session fails, or the answer times out. After a timeout the session serves
+    /// its present uses and accepts no new ones.
     pub(super) fn wait_for<R>(
         &self,
         awaited: &'static str,
         mut found: impl FnMut(&mut LinkState) -> Option<Result<R, ControlError>>,
     ) -> Result<R, LinkError> {
         let core = &self.core;
-        let deadline_ns = core.clock().monotonic_ns().saturating_add(self.patience_ns);
+        let deadline_ns = core.clock().monotonic_ns().saturating_add(self.timeout_ns);
         let _waiting = Waiting::begin(self);
         loop {
             let now_ns = core.clock().monotonic_ns();

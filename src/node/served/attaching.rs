@@ -1,4 +1,4 @@
-//! What a peer asks for when it attaches, and whether it may have that.
+//! A peer's requests to attach, and whether they are granted.
 
 use std::sync::{Arc, OnceLock};
 
@@ -12,42 +12,42 @@ use crate::limits;
 use crate::node::core::NodeCore;
 use crate::node::invitation::Pending;
 use crate::node::serving::Serving;
-use crate::publisher::{Lent, PublishedTopic};
+use crate::publisher::{ExposedLanding, PublishedTopic};
 use crate::sync::atomic::Ordering;
 
-/// What a peer is told that was dialled and asks for anything but its one subscription.
-const DIALLED_FOR_ONE: &str = "it was dialled for one subscription to one topic";
-/// What a peer is told that attaches too late.
-const GIVEN_UP: &str = "the publisher does not wait for it any more";
+/// Refuses further requests of a dialled peer.
+const DIALLED_FOR_ONE: &str = "this session was dialled for one subscription to one topic";
+/// Refuses a peer that attaches too late.
+const GIVEN_UP: &str = "the publisher has given up waiting for this subscriber";
 
 /// Why a request is refused.
 #[derive(Debug)]
 struct Objection {
     reason: RefuseReason,
-    /// In words; may be empty.
+    /// An explanation; may be empty.
     text: String,
 }
 
-/// A topic that a peer may have.
+/// A topic that a peer may attach to.
 #[derive(Debug)]
 struct Admitted {
     topic: Arc<PublishedTopic>,
     schema: SchemaJson,
-    /// What the peer gets to know of its repository.
+    /// The peer's key to its repository.
     remote_key: RemoteKey,
 }
 
-/// Whether a peer may have a topic at once.
+/// Whether a peer may attach at once.
 enum Admission {
     Admitted(Admitted),
-    /// This is to be done first.
+    /// After this work.
     Later(Work),
 }
 
-/// What is done before a region can be sent.
+/// The work before a region can be sent.
 type Work = Box<dyn FnOnce() -> Result<(), FabricError> + Send>;
 
-/// What a peer asks for, and waits for until memory is registered.
+/// A request that waits for memory to be registered.
 #[derive(Debug)]
 pub(super) struct Preparing {
     attach: Attach,
@@ -76,7 +76,7 @@ impl Served {
         self.session.refuse(attach.attachment, reason, &text)
     }
 
-    /// Has memory registered for what the peer asks for, without waiting for that.
+    /// Registers memory for a request in the background.
     fn prepare(&mut self, core: &NodeCore, attach: Attach, work: Work) {
         let outcome = Arc::<OnceLock<_>>::default();
         self.preparing.push(Preparing { attach, outcome: Arc::clone(&outcome) });
@@ -87,12 +87,12 @@ impl Served {
         });
     }
 
-    /// Goes on with what was prepared meanwhile.
+    /// Continues the requests that are prepared.
     pub(super) fn attach_prepared(&mut self, core: &NodeCore) {
         let prepared: Vec<_> =
             self.preparing.extract_if(.., |preparing| preparing.outcome.get().is_some()).collect();
         for Preparing { attach, outcome } in prepared {
-            // They fail when the session has ended meanwhile: then there is nobody to be told.
+            // Fails if the session has ended meanwhile, and is not needed then.
             let _ = match outcome.get() {
                 Some(Err(error)) => self.refuse(core, &attach, unprepared(error)),
                 _ => self.attach(core, attach),
@@ -107,13 +107,13 @@ impl Served {
         core.tell(&Event::Refused { peer, topic, reason });
     }
 
-    /// Tells whoever invited the peer to this topic why it cannot have it.
+    /// Reports to the dialling thread why the peer was refused.
     fn tell_unfit(&self, topic: &TopicName, reason: RefuseReason, text: &str) {
         let invited = self.invitation.iter().filter(|invitation| invitation.topic() == topic);
         invited.for_each(|invitation| invitation.unfit(reason, text));
     }
 
-    /// The topic that the peer asks for, if it may have it; otherwise why not.
+    /// Checks a request.
     fn admit(&mut self, core: &NodeCore, attach: &Attach) -> Result<Admission, Objection> {
         let is_meant = |dialled: &DialledFor| !dialled.is_granted && dialled.topic == attach.topic;
         if !self.dialled_for.as_ref().is_none_or(is_meant) {
@@ -136,14 +136,14 @@ impl Served {
         let remote_key = match self.connection.prepare(topic.registration()) {
             Ok(Prepared::Done(remote_key)) => remote_key,
             Ok(Prepared::Work(work)) => return Ok(Admission::Later(work)),
-            // It is noticed as soon as the answer is sent.
+            // Sending the answer will notice it.
             Err(FabricError::Closed) => RemoteKey::default(),
             Err(error) => return Err(unprepared(&error)),
         };
         Ok(Admission::Admitted(Admitted { topic, schema, remote_key }))
     }
 
-    /// Begins the attachment, and says what the peer is granted. A pull subscriber is attached by that.
+    /// Begins the attachment and sends the grant, which attaches a pull subscriber.
     fn begin(
         &mut self,
         core: &NodeCore,
@@ -195,7 +195,7 @@ impl Served {
         }
     }
 
-    /// Hands the landing region that was lent over to the publisher, or says why that cannot be.
+    /// Hands an exposed landing region to the publisher, or refuses it.
     fn take_landing(
         &mut self,
         serving: &Serving,
@@ -204,7 +204,7 @@ impl Served {
     ) -> Result<(), Objection> {
         let unfit = |text: &str| Objection::new(RefuseReason::LandingUnfit, text);
         let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
-        let offer = offer.ok_or_else(|| unfit("no region came with the message"))?;
+        let offer = offer.ok_or_else(|| unfit("the message came without a region"))?;
         let topic = Arc::clone(&attachment.topic);
         if topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
             let reason = RefuseReason::TooManySubscribers;
@@ -214,25 +214,25 @@ impl Served {
         let (held, max) = (self.landing_len(id), limits::LANDING_LEN_PER_SESSION_MAX);
         if len > max.saturating_sub(held) {
             let text = format!(
-                "the session has landing regions of {held} bytes, and may have {max}: it cannot have {len} more"
+                "the session has {held} bytes of landing regions and may have {max}: {len} more are too many"
             );
             return Err(unfit(&text));
         }
         let remote = offer.open_write(len).map_err(|error| unfit(&error.to_string()))?;
         let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
         attachment.revocation = Some(remote.revocation());
-        // One that was refused before is closed, and stays so.
+        // An earlier refused one stays closed.
         attachment.closed = Arc::default();
         let ServedAttachment { options, granted, .. } = *attachment;
-        let lent = Lent { remote, closed: Arc::clone(&attachment.closed), options, granted };
-        topic.landings().lend(lent, &serving.room).map_err(|error| unfit(&error.to_string()))?;
+        let lent = ExposedLanding { remote, closed: Arc::clone(&attachment.closed), options, granted };
+        topic.landings().lend(lent, &serving.budget).map_err(|error| unfit(&error.to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {
             attachment.closed.store(true, Ordering::Relaxed);
             return Err(objection);
         }
         attachment.tell(&serving.core, self.peer.as_ref());
         self.beginning.insert(id);
-        // The node has its landing region until the publisher takes that over.
+        // The node keeps its landing region until the publisher takes it.
         topic.wake();
         Ok(())
     }
@@ -244,14 +244,14 @@ impl Served {
         held.map(|(_, it)| it).filter(has_landing).map(|it| it.topic.geometry().region_len()).sum()
     }
 
-    /// Tells the peer of landing regions that were taken, and that it can begin to read.
+    /// Notifies the peer of landing regions that it can begin to read.
     pub(super) fn tell_lent(&mut self) {
         let (attachments, session) = (&self.attachments, &mut self.session);
         self.beginning.retain(|id| {
             let Some(attachment) = attachments.get(id) else { return false };
             let is_begun = attachment.topic.landings().is_begun(&attachment.closed);
             if is_begun {
-                // It fails when the session, or the topic, has ended meanwhile: then the peer was told that.
+                // Fails if the session or the topic has ended meanwhile; the peer was notified of that.
                 let _ = session.lent(*id);
             }
             !is_begun
@@ -259,7 +259,7 @@ impl Served {
     }
 }
 
-/// A topic whose memory the device does not take.
+/// Refuses a topic whose memory cannot be registered.
 fn unprepared(error: &FabricError) -> Objection {
     let text = format!("the publisher's node cannot offer the topic: {error}");
     Objection::new(RefuseReason::NotPermitted, text)
@@ -271,8 +271,8 @@ impl Objection {
     }
 }
 
-/// Counts the attachment, which takes effect by that, and only then settles the invitation to it, if there is one: what is
-/// published after a dial has returned reaches the subscriber. An objection if the dialling thread has given up.
+/// Counts the attachment, which makes it effective, and only then settles its invitation: so the subscriber receives everything
+/// published after a dial returns. Refuses if the dialling thread has given up.
 fn settle(invitation: &mut Option<Pending>, attachment: &mut ServedAttachment) -> Result<(), Objection> {
     let topic = attachment.topic.name().clone();
     let Some(invited) = invitation.take_if(|invitation| *invitation.topic() == topic) else {

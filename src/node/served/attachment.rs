@@ -7,37 +7,36 @@ use crate::id::{Delivery, KindOptions, NodeName, Sequence};
 use crate::limits;
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
-use crate::publisher::{NoticeListener, PublishedTopic};
+use crate::publisher::{NoticeRegistration, PublishedTopic};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// What a peer has attached to.
+/// An attachment of the peer.
 #[derive(Debug)]
 pub(super) struct ServedAttachment {
     pub(super) topic: Arc<PublishedTopic>,
-    /// What stands for it at the topic: the numbers of the session and of the attachment.
+    /// Its number at the topic: those of the session and the attachment.
     number: (u64, u32),
     pub(super) delivery: Delivery,
-    /// What the peer asks of the topic's kind.
+    /// The options of the subscription.
     pub(super) options: KindOptions,
-    /// The newest sequence when it was granted.
+    /// The newest sequence at the time of the grant.
     pub(super) granted: Sequence,
     /// Ends the use of the landing region.
     pub(super) closed: Arc<AtomicBool>,
-    /// Ends the writes to it. The peer withdraws it as soon as it is told that nothing is written any more.
+    /// Revokes the writes to it. The peer withdraws it once notified that writing has stopped.
     pub(super) revocation: Option<Arc<dyn Revocation>>,
     /// It is counted among the topic's subscribers.
     pub(super) counted: bool,
-    /// What wakes the peer on this host, if it has asked for that.
-    pub(super) bell: Option<Arc<Registration>>,
-    /// Its part in the audience of a channel, if it has asked for that.
-    pub(super) listener: Option<NoticeListener>,
-    /// Since when the topic is known to have ended, ns.
+    /// Wakes the peer on this host, if requested.
+    pub(super) wake_word: Option<Arc<Registration>>,
+    /// Its registration with a channel, if requested.
+    pub(super) listener: Option<NoticeRegistration>,
+    /// When the topic's end was noticed, ns.
     ended_ns: Option<u64>,
 }
 
 impl ServedAttachment {
-    /// The hold of the peer of a session with this key on a topic, for what it asks of the topic's kind, that was granted when this
-    /// sequence was the newest.
+    /// An attachment of the session with this key, granted when this sequence was the newest.
     pub(super) fn new(
         (session, id): (u64, AttachmentId),
         topic: Arc<PublishedTopic>,
@@ -55,7 +54,7 @@ impl ServedAttachment {
             closed: Arc::default(),
             revocation: None,
             counted: false,
-            bell: None,
+            wake_word: None,
             listener: None,
             ended_ns: None,
         }
@@ -76,24 +75,24 @@ impl ServedAttachment {
         }
     }
 
-    /// The region that goes to the peer: the memory of its bell, or the repository.
-    pub(super) fn region(&self, is_bell: bool) -> Option<Arc<Registration>> {
-        if is_bell { self.bell.clone() } else { Some(Arc::clone(self.topic.registration())) }
+    /// The region to send: the memory of its wake word, or the repository.
+    pub(super) fn region(&self, is_wake_word: bool) -> Option<Arc<Registration>> {
+        if is_wake_word { self.wake_word.clone() } else { Some(Arc::clone(self.topic.registration())) }
     }
 
-    /// Whether the topic has ended, and the peer has yet to be told.
+    /// Whether the topic has ended and the peer was not notified.
     pub(super) fn is_ending(&self) -> bool {
         self.topic.has_ended()
     }
 
-    /// Until when the peer has to make room for what was published last, once the topic has ended.
+    /// By when, after the end of the topic, the peer must have consumed enough for the last values to be written.
     pub(super) fn ended_until_ns(&self) -> Option<u64> {
         self.ended_ns.map(|ended_ns| ended_ns.saturating_add(limits::ENDED_GRACE_NS))
     }
 
-    /// Whether the peer is to be told now that the topic has ended. It waits until everything was written to its landing region,
-    /// unless the grace is over, or the topic's next incarnation has ended, too; and, but for a late end of the session, until
-    /// nothing is written there any more.
+    /// Whether to notify the peer of the topic's end now. Waits until everything was written to its landing region, unless the
+    /// grace is over or the topic's next incarnation has ended too; and, unless it is late in a shutdown, until no write is in
+    /// flight.
     pub(super) fn has_end_to_tell(&mut self, now_ns: u64, is_late: bool) -> bool {
         if !self.is_ending() {
             return false;
@@ -101,17 +100,17 @@ impl ServedAttachment {
         self.ended_ns.get_or_insert(now_ns);
         let is_overdue = self.ended_until_ns().is_some_and(|until_ns| until_ns <= now_ns);
         let is_given_up = is_overdue || self.topic.is_superseded();
-        // The last value may be on its way, or have come between the handover of its region and the end.
+        // The last value may be in flight, or have come between the handover of its region and the end.
         let owes = || self.delivery == Delivery::Push && self.topic.landings().owe(&self.closed);
         is_late || (is_given_up || !owes()) && self.is_revoked()
     }
 
-    /// Whether its landing region waits for its subscriber to go on.
+    /// Whether its landing region waits for a stalled subscriber.
     pub(super) fn rests(&self) -> bool {
         self.topic.landings().rests(&self.closed)
     }
 
-    /// Whether its landing region was closed because writing it failed.
+    /// Whether its landing region was closed by a failed write.
     pub(super) fn is_lost(&self) -> bool {
         let is_written = self.delivery == Delivery::Push && self.counted;
         is_written && self.closed.load(Ordering::Relaxed)
@@ -130,7 +129,7 @@ impl Drop for ServedAttachment {
         self.closed.store(true, Ordering::Relaxed);
         self.topic.detach(self.number);
         if self.delivery == Delivery::Push || self.topic.has_ended() {
-            // The node may have its landing region, or keep the topic for it.
+            // The node may hold its landing region, or keep the topic for it.
             self.topic.wake();
         }
         if self.counted {

@@ -8,21 +8,21 @@ use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::node::served::attachment::ServedAttachment;
 use crate::node::serving::Serving;
-use crate::notice::{BELL_LEN, NoticeSender, RegisterError};
+use crate::notice::{NoticeSender, RegisterError, WAKE_WORD_LEN};
 
-/// What a session's peer hears of the channel of notices.
+/// How notices reach a session's peer.
 #[derive(Debug, Default)]
 pub(super) struct Audience {
     sender: Option<Arc<NoticeSender>>,
-    /// Where the peer can be reached alone.
+    /// The ticket for unicast to the peer.
     return_ticket: Ticket,
-    /// When the peer joined, or last told that what is sent to all arrives, ns. `None` before that.
+    /// When the peer joined, or last confirmed multicast, ns. `None` before that.
     heard_ns: Option<u64>,
-    /// Where notices are sent to it alone, too.
+    /// Sends notices by unicast too.
     alone: Option<Arc<dyn UnicastSender>>,
 }
 
-/// Why a peer is not told of what a topic publishes.
+/// Why a peer gets no notices.
 #[derive(Debug, thiserror::Error)]
 enum NoticeError {
     #[error(transparent)]
@@ -34,8 +34,7 @@ enum NoticeError {
 }
 
 impl Audience {
-    /// Notifies the peer of what the topic of this attachment publishes, in the way that the medium has. A failure costs it that,
-    /// and nothing else.
+    /// Provides notices of this attachment's topic in the way that the medium has. A failure costs only the notices.
     pub(super) fn answer(
         &mut self,
         serving: &mut Serving,
@@ -58,36 +57,36 @@ impl Audience {
         attachment: &mut ServedAttachment,
     ) -> Result<NoticesBy, NoticeError> {
         if attachment.topic.has_ended() {
-            // The next incarnation may have its listeners on the channel already.
+            // The next incarnation may have subscriptions on the channel already.
             return Ok(NoticesBy::Nothing);
         }
         let notices = attachment.topic.notices();
         if connection.capabilities().shares_memory {
-            let bell = notices.bell(|| {
-                let region = Arc::new(Region::allocate(BELL_LEN, Protection::PeersWrite)?);
+            let wake_word = notices.wake_word(|| {
+                let region = Arc::new(Region::allocate(WAKE_WORD_LEN, Protection::PeersWrite)?);
                 serving.core.fabric().register(&region, Exposure::Write)
             })?;
-            attachment.bell = Some(bell);
-            return Ok(NoticesBy::Bell);
+            attachment.wake_word = Some(wake_word);
+            return Ok(NoticesBy::WakeWord);
         }
-        // What is written to the peer's own memory it sees there.
+        // A push subscriber sees writes in its own memory.
         let datagrams = connection.datagrams().filter(|_| attachment.delivery == Delivery::Pull);
         let channel = datagrams.map(|datagrams| datagrams.channel_sender()).transpose()?.flatten();
         let Some(channel) = channel else { return Ok(NoticesBy::Nothing) };
         let sender = serving.senders.of(channel, &attachment.topic)?;
-        let listener = notices.listen(&sender)?;
+        let listener = notices.register(&sender)?;
         let (channel, key) = (sender.identity(), notices.key().bytes());
         let ticket = Ticket::cut(sender.ticket());
         attachment.listener = Some(listener);
         self.sender = Some(sender);
         if !self.return_ticket.as_bytes().is_empty() {
-            // It may have joined this channel already, and says so only when it hears something.
+            // A peer that joined this channel before reports only when something arrives.
             self.heard_ns.get_or_insert_with(|| serving.core.clock().monotonic_ns());
         }
         Ok(NoticesBy::Channel(NoticeChannel { channel, key, ticket }))
     }
 
-    /// Takes note of what the peer hears.
+    /// Records the peer's report.
     pub(super) fn hear(&mut self, heard: Heard, now_ns: u64) {
         if heard.return_ticket != self.return_ticket {
             self.leave_alone();
@@ -100,8 +99,7 @@ impl Audience {
         }
     }
 
-    /// Sends notices to the peer alone as soon as those that are sent to all have not arrived for a while; and
-    /// nothing as soon as it listens to nothing any more.
+    /// Begins unicast when multicast has not arrived for a while, and ends it with the last subscription.
     pub(super) fn tend(&mut self, connection: &dyn Connection, is_listening: bool, now_ns: u64) {
         if !is_listening {
             self.leave_alone();
@@ -115,20 +113,20 @@ impl Audience {
         self.heard_ns = Some(now_ns);
         match reach_alone(datagrams, sender, self.return_ticket.as_bytes()) {
             Ok(alone) => self.alone = Some(alone),
-            // It looks by its own timer, and it is tried again later.
+            // The peer reads by its timer, and unicast is tried again later.
             Err(error) => {
-                tracing::debug!(target: "fabricast", %error, "a subscriber cannot be sent notices alone")
+                tracing::debug!(target: "fabricast", %error, "notices cannot be sent by unicast")
             }
         }
     }
 
-    /// When notices may have to be sent to it alone.
+    /// When unicast may have to begin.
     pub(super) fn due_ns(&self) -> Option<u64> {
         let awaited_ns = self.heard_ns.filter(|_| self.sender.is_some() && self.alone.is_none());
         awaited_ns.map(|heard_ns| heard_ns.saturating_add(limits::NOTICE_UNHEARD_NS))
     }
 
-    /// Whether it has asked for the notices of a topic.
+    /// Whether notices of a topic are requested.
     pub(super) fn is_asked_for(&self) -> bool {
         self.sender.is_some()
     }
@@ -140,7 +138,7 @@ impl Audience {
     }
 }
 
-/// Has notices sent alone to the receiver at the other end that has this ticket.
+/// Adds unicast to the receiver with this ticket.
 fn reach_alone(
     datagrams: &dyn Datagrams,
     sender: &NoticeSender,

@@ -9,11 +9,11 @@ use crate::limits;
 use crate::node::core::NodeCore;
 use crate::node::serving::Serving;
 
-/// Messages that are taken from a peer that is gone: as many as an orderly one leaves waiting.
+/// Messages received from a peer that is gone: as many as one that ended in good order may leave queued.
 const LAST_MESSAGES_MAX: usize = limits::OUTBOUND_MESSAGES_MAX + limits::ATTACHMENTS_PER_SESSION_MAX;
 
 impl Served {
-    /// Tells how the session has ended.
+    /// Reports how the session ended.
     pub(super) fn close(&mut self, core: &NodeCore, result: Result<Farewell, ControlError>) {
         self.attachments.clear();
         self.preparing.clear();
@@ -39,11 +39,11 @@ impl Served {
         }
     }
 
-    /// Sends what waits.
+    /// Sends queued messages.
     pub(super) fn flush(&mut self, serving: &mut Serving) {
         match self.outbox.flush(self.connection.as_mut()) {
             Ok(true) => {}
-            // The peer takes nothing, or is gone: it is not waited for.
+            // The peer is stalled or gone: no thread waits for it.
             outcome @ (Ok(false) | Err(_)) => {
                 match outcome {
                     Err(FabricError::Closed) => self.hear_out(serving),
@@ -66,7 +66,7 @@ impl Served {
         self.over |= self.closing;
     }
 
-    /// Takes what a peer sent before it was gone, which may be that it ends the session.
+    /// Receives what a peer sent before it was gone, possibly the end of the session.
     fn hear_out(&mut self, serving: &mut Serving) {
         for _ in 0..LAST_MESSAGES_MAX {
             if self.closing || self.over || self.is_invited() || !self.receive(serving) {

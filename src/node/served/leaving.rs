@@ -13,17 +13,17 @@ use crate::node::core::NodeCore;
 use crate::publisher::PublishedTopic;
 use crate::sync::atomic::Ordering;
 
-/// What is left of an attachment whose topic has ended, until the peer detaches from it.
+/// The rest of an attachment whose topic has ended, until the peer detaches.
 #[derive(Debug)]
 pub(super) struct EndedAttachment {
     name: TopicName,
     /// It was counted among the topic's subscribers.
     counted: bool,
-    /// The topic, where the peer may still fetch from it.
+    /// The topic, if the peer may still read from it.
     kept: Option<Kept>,
 }
 
-/// A topic that has ended, for a peer that may still fetch from it.
+/// An ended topic that the peer may still read.
 #[derive(Debug)]
 struct Kept {
     topic: Arc<PublishedTopic>,
@@ -31,7 +31,7 @@ struct Kept {
 }
 
 impl EndedAttachment {
-    /// Until when the peer has to detach.
+    /// By when the peer has to detach.
     pub(super) fn until_ns(&self) -> Option<u64> {
         self.kept.as_ref().map(|kept| kept.until_ns)
     }
@@ -56,7 +56,7 @@ impl Served {
         Some(attachment)
     }
 
-    /// Ends what was left of an attachment whose topic had ended.
+    /// Ends the rest of an attachment whose topic has ended.
     pub(super) fn detach_ended(&mut self, core: &NodeCore, id: AttachmentId, counts: SubscriberCounts) {
         let Some(EndedAttachment { name, counted, kept }) = self.ended.remove(&id) else { return };
         if let Some(Kept { topic, .. }) = kept {
@@ -67,7 +67,7 @@ impl Served {
         }
     }
 
-    /// Takes a topic's repository back, unless the peer has another attachment that reads it.
+    /// Withdraws a topic's repository, unless another attachment of the peer reads it.
     fn withdraw(&mut self, topic: &Arc<PublishedTopic>) {
         let mut living = self.attachments.values().filter(|it| it.delivery == Delivery::Pull);
         let mut ended = self.ended.values().filter_map(|it| it.kept.as_ref());
@@ -86,21 +86,21 @@ impl Served {
         }
     }
 
-    /// Tells the peer of attachments that it has left and that are written no more.
+    /// Notifies the peer of attachments that are no longer written.
     pub(super) fn tell_detached(&mut self) {
         let session = &mut self.session;
         self.leaving.retain(|id, attachment| {
             let written = !attachment.is_revoked();
             if !written {
-                // It fails when the session has ended meanwhile: then there is nobody to be told.
+                // Fails if the session has ended meanwhile, and is not needed then.
                 let _ = session.detached(*id, attachment.topic.newest().get());
             }
             written
         });
     }
 
-    /// Tells of topics that have ended, and lets go of them: late also if not everything was written to a landing region. Memory
-    /// that the peer has mapped stays with it. What it fetches has to stand until it has detached.
+    /// Reports topics that have ended, and releases them; `is_late` ones even with values unwritten. Memory that the peer has
+    /// mapped stays with it; memory that it reads remotely is kept until it detaches.
     pub(super) fn tell_ended_topics(&mut self, now_ns: u64, is_late: bool) {
         for id in std::mem::take(&mut self.ending) {
             let Some(attachment) = self.attachments.get_mut(&id) else { continue };
@@ -110,7 +110,7 @@ impl Served {
             }
             let Some(attachment) = self.attachments.remove(&id) else { continue };
             let topic = &attachment.topic;
-            // It fails when the session has ended meanwhile: then there is nobody to be told.
+            // Fails if the session has ended meanwhile, and is not needed then.
             let _ = self.session.topic_ended(id, topic.newest().get());
             let is_mapped =
                 self.connection.capabilities().shares_memory && !self.outbox.has(topic.registration());
@@ -122,7 +122,7 @@ impl Served {
         }
     }
 
-    /// Keeps nothing for a peer that has mapped it, which it has as soon as the grant has gone.
+    /// Keeps no memory for a peer that maps it, which it does as soon as the grant has arrived.
     pub(super) fn forget_mapped(&mut self) {
         if !self.connection.capabilities().shares_memory {
             return;
@@ -132,8 +132,8 @@ impl Served {
         }
     }
 
-    /// Ends the session with a peer that has not detached in time from a topic that has ended. Withdrawing memory that it
-    /// still reads would break the connection without saying why.
+    /// Ends the session with a peer that is late to detach from an ended topic. Withdrawing memory that it still reads would
+    /// break the connection without a reason.
     pub(super) fn end_if_overdue(&mut self, now_ns: u64) {
         let is_overdue = |it: &&EndedAttachment| it.until_ns().is_some_and(|until_ns| until_ns <= now_ns);
         if let Some(EndedAttachment { name, .. }) = self.ended.values().find(is_overdue) {
@@ -145,7 +145,7 @@ impl Served {
 }
 
 impl ServedAttachment {
-    /// Whether nothing is written to its landing region any more, and nothing will be.
+    /// Whether writing to its landing region has stopped for good.
     pub(super) fn is_revoked(&self) -> bool {
         self.revocation.as_ref().is_none_or(|revocation| revocation.revoke() == Completion::Done)
     }

@@ -375,12 +375,12 @@ fn waiting_to_accept_or_to_be_accepted_costs_nothing() {
     let listener = desk.state_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     // The other node's thread has to run in this time, on a busy machine, too.
-    let patience = Duration::from_secs(2);
+    let timeout = Duration::from_secs(2);
     let before = pauses();
-    assert!(listener.accept_timeout(patience).unwrap().is_none());
+    assert!(listener.accept_timeout(timeout).unwrap().is_none());
     let accepting = pauses() - before;
     let address = desk.address().unwrap();
-    let error = publishing.dial_subscriber("t", &address, patience).unwrap_err();
+    let error = publishing.dial_subscriber("t", &address, timeout).unwrap_err();
     assert!(matches!(error, DialError::NotAccepted { .. }), "{error}");
     let dialling = pauses() - before - accepting;
     assert!(accepting < 30 && dialling < 30, "{accepting} and {dialling} pauses");

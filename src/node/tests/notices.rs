@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use super::*;
-use crate::notice::Bell;
+use crate::notice::WakeWord;
 use crate::publisher::{LogPublisher, StatePublisher};
 use crate::subscriber::{LogSubscriber, NoticePath, SubscriberHandle};
 
@@ -34,7 +34,7 @@ impl Sleeper for LogSubscriber<u64> {
 
 /// A subscriber in a thread of its own, which sleeps until it is woken.
 struct Asleep {
-    bell: Bell,
+    wake_word: WakeWord,
     woken: Receiver<Result<Option<u64>, ReceiveError>>,
     thread: JoinHandle<()>,
 }
@@ -42,11 +42,11 @@ struct Asleep {
 impl Asleep {
     /// It receives so often.
     fn begin(mut sleeper: impl Sleeper, rounds: u64) -> Self {
-        let bell = sleeper.subscription().sleep_until_woken();
+        let wake_word = sleeper.subscription().sleep_until_woken();
         let (tell, woken) = channel();
         let thread =
             std::thread::spawn(move || (0..rounds).for_each(|_| tell.send(sleeper.sleep()).unwrap()));
-        Self { bell, woken, thread }
+        Self { wake_word, woken, thread }
     }
 
     /// What it received next.
@@ -64,7 +64,7 @@ impl Asleep {
 fn is_woken_by_each(sleeper: impl Sleeper, mut publish: impl FnMut()) {
     let asleep = Asleep::begin(sleeper, ROUNDS);
     for round in 1..=ROUNDS {
-        wait_until("it to fall asleep", || asleep.bell.has_sleepers());
+        wait_until("it to fall asleep", || asleep.wake_word.has_sleepers());
         publish();
         assert_eq!(asleep.received(), Some(round));
     }
@@ -79,14 +79,14 @@ fn sleepers_are_woken_by_a_publish_and_not_by_their_timer() {
         let mut publisher = node.state_publisher::<u64>("state").open().unwrap();
         let builder = node.state_subscriber::<u64>("shm:p/state").timeout(PATIENCE).delivery(delivery);
         let subscriber = builder.notices().open().unwrap();
-        assert_eq!(subscriber.notice_path(), NoticePath::Bell);
+        assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
         is_woken_by_each(subscriber, || assert!(publisher.publish(&1).is_ok()));
     }
     for delivery in [Delivery::Pull, Delivery::Push] {
         let mut publisher = node.log_publisher::<u64>("log").open().unwrap();
         let builder = node.log_subscriber::<u64>("shm:p/log").timeout(PATIENCE).delivery(delivery);
         let subscriber = builder.notices().open().unwrap();
-        assert_eq!(subscriber.notice_path(), NoticePath::Bell);
+        assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
         assert_eq!(subscriber.notice_counts().datagrams, 0);
         is_woken_by_each(subscriber, || assert!(publisher.publish(&1).is_ok()));
     }
@@ -116,7 +116,7 @@ fn sleepers_are_woken_by_what_the_node_writes_for_a_publisher_that_stands_still(
     let batch: Vec<u64> = (0..count).collect();
     let asleep = Asleep::begin(subscriber, ROUNDS * count);
     for round in 0..ROUNDS {
-        wait_until("it to fall asleep", || asleep.bell.has_sleepers());
+        wait_until("it to fall asleep", || asleep.wake_word.has_sleepers());
         publisher.publish_batch(&batch).unwrap();
         for number in 1..=count {
             assert_eq!(asleep.received(), Some(round * count + number));

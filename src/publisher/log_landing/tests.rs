@@ -66,13 +66,13 @@ fn an_old_head_takes_nobody_back() {
         world.publish(50);
         let (registration, geometry) =
             (Arc::clone(world.topic.registration()), world.topic.geometry().log().unwrap());
-        let (old, mut room) = (head(registration.region()), u64::MAX);
+        let (old, mut budget) = (head(registration.region()), u64::MAX);
         let first = Place { position: 0, sequence: Sequence::new(1) };
         let (way, closed) = (Way::new(medium, geometry.region_len(), 1), Arc::default());
-        let flight = Flight::new(Box::new(way.clone()), Arc::clone(&closed), limits::LOG_BATCHES_MAX);
-        let mut landing = LogLanding::new(flight, geometry, world.topic.epoch(), first);
+        let writer = LandingWriter::new(Box::new(way.clone()), Arc::clone(&closed), limits::LOG_BATCHES_MAX);
+        let mut landing = LogLanding::new(writer, geometry, world.topic.epoch(), first);
         world.publish(1000);
-        landing.advance(&registration, &old, &mut room);
+        landing.advance(&registration, &old, &mut budget);
         assert!(landing.start.position > old.end && landing.written == landing.start.position, "{landing:?}");
         way.complete();
         let target = Arc::clone(&way.0.lock().target);
@@ -82,7 +82,7 @@ fn an_old_head_takes_nobody_back() {
         let mut subscriber =
             Subscriber { way, closed, target, reader, received, lapped, damaged, before: 0, now_ns: 0 };
         while subscriber.told() < 1050 {
-            landing.advance(&registration, &head(registration.region()), &mut room);
+            landing.advance(&registration, &head(registration.region()), &mut budget);
             subscriber.way.complete();
             assert!(subscriber.read(100, 64) > 0, "{landing:?}");
         }
@@ -326,7 +326,7 @@ fn batches_grow_while_they_are_as_long_as_they_can_be() {
     let mut pace = Pace::new(&geometry, false, false);
     let (min, max) = (limits::LOG_BATCH_LEN_MIN as u64, limits::LOG_BATCH_LEN_MAX as u64);
     assert_eq!(pace.len, min);
-    let arrived = |pace: &mut Pace, len| pace.arrived(Batch { from: 1000, to: 1000 + len });
+    let arrived = |pace: &mut Pace, len| pace.arrived(FrameSpan { from: 1000, to: 1000 + len });
     for len in [0, 16 << 10, min / 2] {
         arrived(&mut pace, len);
         assert_eq!(pace.len, min, "after {len}");

@@ -12,7 +12,7 @@ use crate::id::NodeName;
 use crate::limits::{LANDING_BATCHES_MAX, LANDING_HOT_LINE_EVERY, LOG_COPY_LEN_MAX};
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
-use crate::publisher::{CopyRoom, PublishedTopic, StatePublisher, TopicParts};
+use crate::publisher::{CopyBudget, PublishedTopic, StatePublisher, TopicParts};
 use crate::repository::state::StateReader;
 use crate::repository::{ReadFailure, Reader as _, SubscriberStats, WriteOrder};
 use crate::sync::atomic::AtomicBool;
@@ -233,7 +233,7 @@ impl World {
         let wire = wire(geometry.region_len());
         let target = Arc::clone(&wire.0.lock().target);
         let closed = Arc::default();
-        assert!(topic.lend(Box::new(wire.clone()), &closed, KindOptions::default(), &CopyRoom::new()));
+        assert!(topic.lend(Box::new(wire.clone()), &closed, KindOptions::default(), &CopyBudget::new()));
         let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
         let expected = SubscriberStats::default();
         Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
@@ -281,7 +281,7 @@ impl World {
     /// Publishes no more; everything arrives.
     fn settle(&mut self, len: impl Fn(u64) -> usize) {
         for _ in 0..10 {
-            self.topic.landings().tend(&CopyRoom::new());
+            self.topic.landings().tend(&CopyBudget::new());
             self.wire.complete();
         }
         assert!(!self.topic.landings().owe(&self.closed));
@@ -297,7 +297,7 @@ impl World {
 fn a_slow_subscriber_keeps_nobody_else_waiting_for_the_end() {
     let World { mut publisher, topic, closed, wire, .. } = World::new(8, false, 1);
     let (slow, slow_closed) = (Wire::new(false, topic.geometry().region_len(), 2), Arc::default());
-    assert!(topic.lend(Box::new(slow.clone()), &slow_closed, KindOptions::default(), &CopyRoom::new()));
+    assert!(topic.lend(Box::new(slow.clone()), &slow_closed, KindOptions::default(), &CopyBudget::new()));
     publisher.publish(b"last").unwrap();
     drop(publisher);
     wire.complete();
@@ -313,34 +313,34 @@ fn long_values_are_copied_to_a_few_subscribers_a_turn() {
     const LONG: usize = 1 << 20;
     let (mut publisher, topic) = publisher(2, LONG, 1);
     publisher.publish(&payload(1, LONG)).unwrap();
-    let room = CopyRoom::new();
+    let budget = CopyBudget::new();
     let a_turn = LOG_COPY_LEN_MAX / 2 / LONG;
     let begun =
         |wires: &[Wire]| wires.iter().map(|wire| wire.posted().len()).filter(|posts| *posts > 0).count();
     let wires: Vec<_> = (0..8).map(|seed| Wire::new(false, topic.geometry().region_len(), seed)).collect();
     for wire in &wires {
         let closed = Arc::default();
-        assert!(topic.lend(Box::new(wire.clone()), &closed, KindOptions::default(), &room));
+        assert!(topic.lend(Box::new(wire.clone()), &closed, KindOptions::default(), &budget));
     }
     assert_eq!(begun(&wires), a_turn);
     wires.iter().for_each(Wire::complete);
     for turn in 2..=8 / a_turn {
-        room.refill();
-        assert!(topic.landings().tend(&room).again_ns.is_some(), "turn {turn}");
+        budget.refill();
+        assert!(topic.landings().tend(&budget).again_ns.is_some(), "turn {turn}");
         // Those of the turn before are revealed, and as many begun.
         assert!(begun(&wires) <= 2 * a_turn, "turn {turn}");
         wires.iter().for_each(Wire::complete);
     }
-    room.refill();
-    topic.landings().tend(&room);
+    budget.refill();
+    topic.landings().tend(&budget);
     wires.iter().for_each(Wire::complete);
     // What is under way to those that are slow takes no room.
     publisher.publish(&payload(2, LONG)).unwrap();
     wires.iter().for_each(|wire| drop(wire.posted()));
     publisher.publish(&payload(3, LONG)).unwrap();
-    room.refill();
-    topic.landings().tend(&room);
-    assert!(!room.is_used_up());
+    budget.refill();
+    topic.landings().tend(&budget);
+    assert!(!budget.is_used_up());
     for wire in &wires {
         wire.complete();
         let target = Arc::clone(&wire.0.lock().target);
@@ -463,16 +463,16 @@ fn the_node_brings_what_the_publisher_passed_over() {
     world.wire.place(usize::MAX);
     (0..4).for_each(|_| world.publish(LEN_MAX));
     assert_eq!(world.wire.posted(), ["slot"; 3]);
-    world.topic.landings().tend(&CopyRoom::new());
+    world.topic.landings().tend(&CopyBudget::new());
     assert_eq!(world.wire.posted(), [""; 0], "values are under way");
     world.wire.acknowledge();
     assert!(world.receive(|_| LEN_MAX));
     assert_eq!(world.last, 67);
-    world.topic.landings().tend(&CopyRoom::new());
+    world.topic.landings().tend(&CopyBudget::new());
     assert_eq!(world.wire.posted(), ["tail body"]);
     world.wire.complete();
     assert!(!world.receive(|_| LEN_MAX), "it is hidden");
-    world.topic.landings().tend(&CopyRoom::new());
+    world.topic.landings().tend(&CopyBudget::new());
     assert_eq!(world.wire.posted(), ["head hot head"]);
     world.settle(|_| LEN_MAX);
     assert_eq!(world.last, 71);
@@ -500,7 +500,7 @@ fn every_order_of_events_gives_whole_values_and_exact_counts() {
                     }
                     2..=3 => drop(world.wire.place(1 + random.index(speed))),
                     4 => world.wire.acknowledge(),
-                    5 => drop(world.topic.landings().tend(&CopyRoom::new())),
+                    5 => drop(world.topic.landings().tend(&CopyBudget::new())),
                     _ => drop(world.receive(len)),
                 }
             }
@@ -580,7 +580,7 @@ fn whatever_is_lost_only_whole_values_are_received_and_the_next_that_arrives_is(
                     }
                     2 => drop(world.wire.place(1 + random.index(40))),
                     3 => world.wire.complete(),
-                    4 => drop(world.topic.landings().tend(&CopyRoom::new())),
+                    4 => drop(world.topic.landings().tend(&CopyBudget::new())),
                     _ => drop(world.receive(len)),
                 }
             }

@@ -13,7 +13,7 @@ use crate::payload::Raw;
 use crate::repository::SubscriberStats;
 use crate::repository::log::{LogStart, LogWriter};
 use crate::subscriber::{
-    Attachment, End, Granted, ReceiveError, Source, SubscriberHandle as _, Subscription,
+    Attachment, Granted, ReceiveError, Source, SubscriberHandle as _, Subscription, TopicEnd,
 };
 use crate::testkit::clock::VirtualClock;
 
@@ -28,8 +28,8 @@ impl Attachment for Quiet {
         self.published.is_some()
     }
 
-    fn end(&self) -> Option<End> {
-        self.published.map(|published| End::Ended { published })
+    fn end(&self) -> Option<TopicEnd> {
+        self.published.map(|published| TopicEnd::Ended { published })
     }
 
     fn leave(&self, _: SubscriberStats) {}

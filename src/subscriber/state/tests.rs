@@ -16,12 +16,12 @@ use crate::layout::state::StateGeometry;
 use crate::layout::{Geometry, LINE, WORD};
 use crate::limits;
 use crate::memory::{Protection, Region};
-use crate::notice::{BELL_LEN, Bell};
+use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::payload::{Payload as _, Raw};
 use crate::repository::SubscriberStats;
 use crate::repository::state::StateWriter;
 use crate::subscriber::{
-    Attachment, End, Granted, Listening, ReceiveError, Source, SubscriberHandle as _, Subscription,
+    Attachment, Granted, NoticeSource, ReceiveError, Source, SubscriberHandle as _, Subscription, TopicEnd,
 };
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -138,14 +138,14 @@ impl Clock for BusyClock {
 }
 
 #[derive(Debug, Default)]
-struct Attached(Mutex<Option<End>>);
+struct Attached(Mutex<Option<TopicEnd>>);
 
 impl Attachment for Attached {
     fn has_ended(&self) -> bool {
         self.0.lock().is_some()
     }
 
-    fn end(&self) -> Option<End> {
+    fn end(&self) -> Option<TopicEnd> {
         self.0.lock().clone()
     }
 
@@ -325,13 +325,13 @@ fn a_blocking_receive_pauses_where_nothing_can_be_waited_for() {
 
 /// A hot line that promises what never comes is believed once, and not again until it promises more.
 #[test]
-fn who_sleeps_at_a_bell_pauses_between_looks_for_a_promise_that_is_not_kept() {
+fn who_sleeps_at_a_wake_word_pauses_between_looks_for_a_promise_that_is_not_kept() {
     let Setup { clock, mut subscriber, .. } = setup(false);
     let allocate = |len| Arc::new(Region::allocate(len, Protection::PeersWrite).unwrap());
     let memory = allocate(4096);
     let subscription = &mut subscriber.core.subscription;
     subscription.source = Source::Mapped(Arc::clone(&memory));
-    subscription.listen(Listening::Bell(Bell::new(allocate(BELL_LEN))));
+    subscription.listen(NoticeSource::WakeWord(WakeWord::new(allocate(WAKE_WORD_LEN))));
     for (promise, pauses) in [(9, 0), (9, 1), (9, 2), (10, 2), (10, 3)] {
         memory.store(HOT_SEQUENCE, promise);
         subscription.pause(false, Sequence::NONE, Duration::from_secs(600)).unwrap();
@@ -357,7 +357,7 @@ fn a_connection_that_is_over_is_a_publisher_that_is_gone_before_long() {
         };
         assert!(gone(&error), "{error}");
         setup.remote.lock().failing = None;
-        *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(1) });
+        *setup.attached.0.lock() = Some(TopicEnd::Ended { published: Sequence::new(1) });
         setup.publish(64);
         let error = setup.subscriber.try_receive().unwrap_err();
         assert!(gone(&error), "from then on always: {error}");
@@ -369,7 +369,7 @@ fn what_the_session_tells_of_the_end_is_told_where_nothing_can_be_fetched_any_mo
     let mut setup = setup(false);
     setup.remote.lock().failing = Some(|| FabricError::Closed);
     assert!(setup.subscriber.try_receive().unwrap().is_none());
-    *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(7) });
+    *setup.attached.0.lock() = Some(TopicEnd::Ended { published: Sequence::new(7) });
     assert_eq!(setup.end(), (Some((1, 7)), 7));
 }
 
@@ -384,7 +384,7 @@ fn a_last_value_that_was_not_pushed_any_more_is_reported_before_the_end() {
         let landing = Arc::clone(setup.remote.lock().writer.region());
         setup.subscriber.core.subscription.source = Source::Mapped(landing);
         assert_eq!(setup.subscriber.try_receive().unwrap().is_some(), received);
-        *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(3) });
+        *setup.attached.0.lock() = Some(TopicEnd::Ended { published: Sequence::new(3) });
         let first = if received { 2 } else { 1 };
         assert_eq!(setup.end(), (Some((first, 4 - first)), 3));
     }
@@ -398,7 +398,7 @@ fn a_subscriber_that_receives_nothing_is_cut_off_from_the_value_that_was_there_a
     {
         let mut setup = setup_at(Sequence::new(granted), false);
         setup.remote.lock().failing = Some(|| FabricError::Closed);
-        *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(published) });
+        *setup.attached.0.lock() = Some(TopicEnd::Ended { published: Sequence::new(published) });
         assert_eq!(setup.end(), (Some(cut_off), published), "granted at {granted}");
         assert_eq!(setup.subscriber.stats().cut_off, cut_off.1);
     }
@@ -422,7 +422,7 @@ fn a_failure_that_passes_is_told_and_asked_again() {
 #[test]
 fn the_end_that_was_told_is_told_from_then_on() {
     let mut setup = setup(false);
-    *setup.attached.0.lock() = Some(End::Ended { published: Sequence::new(0) });
+    *setup.attached.0.lock() = Some(TopicEnd::Ended { published: Sequence::new(0) });
     let mut ended = || loop {
         match setup.subscriber.try_receive() {
             Ok(None) => {}

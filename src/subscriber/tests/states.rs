@@ -212,7 +212,7 @@ fn the_end_of_a_topic_does_not_hide_a_forged_value() {
     let (memory, range) = forged_slot(9);
     world.net.forge([9, 0], Some(Inline { memory: &memory, range, records: 1 }));
     (0..5).for_each(|_| _ = world.receive());
-    *world.attached.0.lock() = Some(End::Ended { published: Sequence::new(4) });
+    *world.attached.0.lock() = Some(TopicEnd::Ended { published: Sequence::new(4) });
     let mut told = Vec::new();
     while told.len() < 2 {
         told.extend(world.subscriber.try_receive().err().map(|error| error.to_string()));

@@ -29,7 +29,7 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use crate::fabric::{
-    Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Intent, Listener, Offer,
+    Acceptor, Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Intent, Offer,
     Received, Registration, RemoteRead, Sent,
 };
 use crate::id::NodeName;
@@ -225,7 +225,7 @@ struct Pair {
     near: Box<dyn Connection>,
     /// The end that accepted.
     far: Box<dyn Connection>,
-    listener: Box<dyn Listener>,
+    listener: Box<dyn Acceptor>,
 }
 
 impl Pair {
@@ -275,7 +275,7 @@ fn dial(fabric: &dyn Fabric, address: &Address) -> Box<dyn Connection> {
     fabric.dial(address, Intent::Read, Duration::ZERO).expect("somebody listens")
 }
 
-fn accepted(harness: &dyn Harness, listener: &mut dyn Listener) -> Box<dyn Connection> {
+fn accepted(harness: &dyn Harness, listener: &mut dyn Acceptor) -> Box<dyn Connection> {
     until(harness, "a connection", || listener.accept().expect("the listener works"))
 }
 

@@ -9,11 +9,11 @@ use super::kind::ConformingKind;
 use super::observer::{payload, published_ns};
 use super::{Harness, name};
 use crate::clock::Clock;
-use crate::fabric::{Address, Connection, Fabric, FabricError, Listener, Received, Sent, WakeQueue};
+use crate::fabric::{Acceptor, Address, Connection, Fabric, FabricError, Received, Sent, WakeQueue};
 use crate::id::{Epoch, KindOptions, Sequence, TopicName};
 use crate::layout::Geometry;
 use crate::payload::Raw;
-use crate::publisher::{self, CopyRoom, PublishedTopic, TopicParts};
+use crate::publisher::{self, CopyBudget, PublishedTopic, TopicParts};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What a subscriber sends to pull.
@@ -28,7 +28,7 @@ pub(super) fn topic() -> TopicName {
 
 /// What a topic is opened with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape<K: ConformingKind> {
+pub(super) struct TopicSetup<K: ConformingKind> {
     pub(super) options: K::Options,
     pub(super) payload_len_max: usize,
 }
@@ -37,7 +37,7 @@ pub(super) struct Shape<K: ConformingKind> {
 #[derive(Debug)]
 pub(super) struct Publisher<K: ConformingKind> {
     sessions: Vec<Session>,
-    listener: Box<dyn Listener>,
+    listener: Box<dyn Acceptor>,
     publisher: publisher::Publisher<K, Raw>,
     topic: Arc<PublishedTopic>,
     clock: Arc<PublishingClock>,
@@ -62,7 +62,7 @@ impl<K: ConformingKind> Publisher<K> {
         harness.address(&name("publisher"))
     }
 
-    pub(super) fn new(fabric: &dyn Fabric, shape: Shape<K>, epoch: Epoch) -> Self {
+    pub(super) fn new(fabric: &dyn Fabric, shape: TopicSetup<K>, epoch: Epoch) -> Self {
         let clock = Arc::new(PublishingClock::default());
         let parts = TopicParts {
             fabric,
@@ -107,7 +107,7 @@ impl<K: ConformingKind> Publisher<K> {
         }
         let Self { sessions, topic, .. } = self;
         sessions.retain_mut(|session| session.turn(topic).is_ok());
-        topic.landings().tend(&CopyRoom::new());
+        topic.landings().tend(&CopyBudget::new());
     }
 }
 
@@ -126,7 +126,7 @@ impl Session {
                     let remote = offer.open_write(geometry.region_len())?;
                     let closed = self.closed.insert(Arc::default());
                     // One that cannot be written is closed: the session notices that.
-                    topic.lend(remote, closed, options, &CopyRoom::new());
+                    topic.lend(remote, closed, options, &CopyBudget::new());
                 }
                 self.granted = Some(topic.newest());
             }

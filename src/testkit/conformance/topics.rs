@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Harness;
 use super::kind::ConformingKind;
-use super::publisher::{Publisher, Shape};
+use super::publisher::{Publisher, TopicSetup};
 use super::subscriber::Subscriber;
 use crate::fabric::Fabric;
 use crate::id::{Delivery, Epoch};
@@ -20,7 +20,7 @@ pub(super) struct World<'a, K: ConformingKind> {
     pub(super) publisher: Publisher<K>,
     harness: &'a dyn Harness,
     delivery: Delivery,
-    shape: Shape<K>,
+    shape: TopicSetup<K>,
     random: Random,
 }
 
@@ -33,7 +33,7 @@ impl<'a, K: ConformingKind> World<'a, K> {
     pub(super) fn over(fabric: &dyn Fabric, harness: &'a dyn Harness, delivery: Delivery, seed: u64) -> Self {
         let mut random = Random::new(seed);
         let options = K::publishing(&mut random);
-        let shape = Shape { options, payload_len_max: 1 + random.index(300) };
+        let shape = TopicSetup { options, payload_len_max: 1 + random.index(300) };
         let publisher = Publisher::new(fabric, shape, epoch(1));
         Self { subscribers: Vec::new(), publisher, harness, delivery, shape, random }
     }

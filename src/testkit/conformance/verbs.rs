@@ -17,7 +17,7 @@ use super::{
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, RdmaConnect, Received,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeEntry, RdmaConnect, Received,
     Registration, Write,
 };
 use crate::id::NodeName;
@@ -123,7 +123,7 @@ struct Named {
 }
 
 impl Fabric for Named {
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
         self.fabric.listen_at(&SocketAddr::new(self.ports.address, self.ports.of(node)))
     }
 

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
 use super::Network;
-use super::state::State;
+use super::state::SimState;
 use crate::fabric::{
     ChannelReceiver, ChannelSender, Datagram, DatagramReach, FabricError, Sent, UnicastSender,
 };
@@ -241,7 +241,7 @@ impl Drop for SimChannelReceiver {
     }
 }
 
-impl State {
+impl SimState {
     /// Sends a datagram to all who have joined its channel, or to one receiver.
     fn send_datagram(&mut self, datagram: &Waiting, to: Option<u64>) {
         let now = datagram.due_ns;
@@ -354,7 +354,7 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    use crate::fabric::{Address, Connection, Fabric, Intent, Listener};
+    use crate::fabric::{Acceptor, Address, Connection, Fabric, Intent};
     use crate::id::NodeName;
     use crate::testkit::fabric::{DatagramFaults, Reach, SimFabric};
     use crate::testkit::random::each_seed;
@@ -368,7 +368,7 @@ mod tests {
         network: Arc<Network>,
         near: Vec<Box<dyn Connection>>,
         far: Vec<Box<dyn Connection>>,
-        _listener: Box<dyn Listener>,
+        _listener: Box<dyn Acceptor>,
         _fabrics: Vec<SimFabric>,
     }
 

@@ -7,7 +7,7 @@ use super::one_sided::SimOffer;
 use super::state::{Arrival, SimRegistered};
 use super::{Network, Reach};
 use crate::fabric::{
-    Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError, Listener,
+    Acceptor, Address, Capabilities, ChannelReceiver, ChannelSender, Connection, Datagrams, FabricError,
     Offer, Placement, Prepared, Received, Registration, Sent, UnicastSender,
 };
 use crate::id::NodeName;
@@ -22,7 +22,7 @@ pub(super) struct SimListener {
     pub(super) serial: u64,
 }
 
-impl Listener for SimListener {
+impl Acceptor for SimListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         let link = self.network.state.lock().accept(&self.node, self.serial, self.network.now())?;
         let network = Arc::clone(&self.network);

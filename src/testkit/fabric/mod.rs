@@ -30,10 +30,10 @@ use parking_lot::Mutex;
 
 pub(crate) use self::channel::DatagramFaults;
 use self::ends::{SimConnection, SimListener};
-use self::state::State;
+use self::state::SimState;
 use crate::clock::Clock;
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, Registration,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeEntry, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -57,13 +57,13 @@ pub(crate) enum Reach {
 pub(crate) struct Network {
     clock: Arc<VirtualClock>,
     reach: Reach,
-    state: Mutex<State>,
+    state: Mutex<SimState>,
 }
 
 impl Network {
     /// An empty world, whose every delay and order follows from the seed.
     pub(crate) fn new(seed: u64, reach: Reach) -> Arc<Self> {
-        Arc::new(Self { clock: Arc::default(), reach, state: Mutex::new(State::new(seed)) })
+        Arc::new(Self { clock: Arc::default(), reach, state: Mutex::new(SimState::new(seed)) })
     }
 
     /// The time of this world.
@@ -131,7 +131,7 @@ pub(crate) struct SimFabric {
 }
 
 impl Fabric for SimFabric {
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
         let started_ns = self.network.clock.realtime_ns();
         let serial = self.network.state.lock().listen(self.process, node, started_ns)?;
         let (network, node) = (Arc::clone(&self.network), node.clone());

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 
 use super::Network;
-use super::state::{Capability, Held};
+use super::state::{Capability, RegionHold};
 use super::transfer::Route;
 use crate::fabric::{
     ByteRange, Completion, Exposure, FabricError, NothingToRevoke, Offer, Placement, Registration,
@@ -52,10 +52,10 @@ impl Offer for SimOffer {
     fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
         self.check(Exposure::Read, "peers may write it, not read it")?;
         match &self.capability.region {
-            Held::Kept(region) => {
+            RegionHold::Kept(region) => {
                 Ok(Box::new(MappedRead { mirror: Self::map(region, len_min, Access::Read)? }))
             }
-            Held::Known(remote) => {
+            RegionHold::Known(remote) => {
                 let route = self.route(remote, len_min)?;
                 let mirror = Arc::new(Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
                 Ok(Box::new(FetchedRead { network: self.network, route, mirror, transfer: None }))
@@ -66,10 +66,10 @@ impl Offer for SimOffer {
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
         self.check(Exposure::Write, "peers may read it, not write it")?;
         match &self.capability.region {
-            Held::Kept(region) => {
+            RegionHold::Kept(region) => {
                 Ok(Box::new(MappedWrite { target: Self::map(region, len_min, Access::Write)? }))
             }
-            Held::Known(remote) => {
+            RegionHold::Known(remote) => {
                 let route = self.route(remote, len_min)?;
                 let (sending, mirror) =
                     (Arc::default(), Region::allocate(len_min.max(WORD), Protection::PeersRead)?);

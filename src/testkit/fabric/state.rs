@@ -18,7 +18,7 @@ const LATENCY_NS_SPREAD: u64 = 9_000;
 
 /// Everything that changes in a simulated network.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct SimState {
     pub(super) random: Random,
     pub(super) transfers: BTreeMap<u64, Transfer>,
     pub(super) channels: Channels,
@@ -26,7 +26,7 @@ pub(super) struct State {
     pub(super) doomed_reads: u32,
     processes: Vec<Process>,
     entries: BTreeMap<NodeName, Entry>,
-    links: BTreeMap<u64, Link>,
+    links: BTreeMap<u64, SimLink>,
     registered: BTreeMap<u64, Registered>,
     serial: u64,
 }
@@ -51,14 +51,14 @@ struct Entry {
 
 /// A connection: the dialling end and the accepting end.
 #[derive(Debug)]
-struct Link {
-    ends: [End; 2],
+struct SimLink {
+    ends: [SimEnd; 2],
     /// A transfer over it has found no memory: it carries nothing any more.
     broken: bool,
 }
 
 #[derive(Debug)]
-struct End {
+struct SimEnd {
     process: u32,
     open: bool,
     /// What was sent to this end.
@@ -93,12 +93,12 @@ pub(super) struct Capability {
     /// The link it came over.
     pub(super) link: u64,
     pub(super) exposure: Exposure,
-    pub(super) region: Held,
+    pub(super) region: RegionHold,
 }
 
 /// How a capability holds its region.
 #[derive(Clone, Debug)]
-pub(super) enum Held {
+pub(super) enum RegionHold {
     /// Like an open memory file, which keeps the memory.
     Kept(Arc<Region>),
     /// Like a remote key, which does not.
@@ -120,7 +120,7 @@ pub(super) struct SimRegistered {
 
 impl crate::fabric::Registered for SimRegistered {}
 
-impl State {
+impl SimState {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             random: Random::new(seed),
@@ -193,7 +193,7 @@ impl State {
         }
         let due = entry.waiting.back().map_or(due, |(last, _)| due.max(*last));
         entry.waiting.push_back((due, serial));
-        let end = |process, arrival_ns| End {
+        let end = |process, arrival_ns| SimEnd {
             process,
             open: true,
             inbox: VecDeque::new(),
@@ -201,7 +201,7 @@ impl State {
             closed_ns: None,
         };
         let ends = [end(process, 0), end(entry.process, due)];
-        self.links.insert(serial, Link { ends, broken: false });
+        self.links.insert(serial, SimLink { ends, broken: false });
         Ok(serial)
     }
 
@@ -234,7 +234,7 @@ impl State {
         now: u64,
     ) -> Result<Sent, FabricError> {
         let latency = self.latency();
-        let Some(Link { ends, .. }) = self.links.get_mut(&link) else { return Err(FabricError::Closed) };
+        let Some(SimLink { ends, .. }) = self.links.get_mut(&link) else { return Err(FabricError::Closed) };
         if !ends[side].open || ends[side].closed_ns.is_some_and(|closed_ns| closed_ns <= now) {
             return Err(FabricError::Closed);
         }
@@ -251,7 +251,7 @@ impl State {
     }
 
     pub(super) fn receive(&mut self, (link, side): (u64, usize), now: u64) -> Arrival {
-        let Some(Link { ends, .. }) = self.links.get_mut(&link) else { return Arrival::Closed };
+        let Some(SimLink { ends, .. }) = self.links.get_mut(&link) else { return Arrival::Closed };
         let paused = ends.iter().any(|end| self.processes[end.process as usize - 1].paused);
         let end = &mut ends[side];
         if !end.open {
@@ -274,7 +274,7 @@ impl State {
     /// Closes one end: the other one learns of it after all that was sent before.
     pub(super) fn close(&mut self, link: u64, side: usize, now: u64) {
         let latency = self.latency();
-        let Some(Link { ends, .. }) = self.links.get_mut(&link) else { return };
+        let Some(SimLink { ends, .. }) = self.links.get_mut(&link) else { return };
         ends[side].open = false;
         ends[side].inbox.clear();
         let peer = &mut ends[1 - side];
@@ -319,16 +319,16 @@ impl State {
             return Err(FabricError::Access { why: "it is registered with another fabric" });
         };
         let region = if keep {
-            Held::Kept(Arc::clone(registration.region()))
+            RegionHold::Kept(Arc::clone(registration.region()))
         } else {
-            Held::Known(Weak::clone(&registered.region))
+            RegionHold::Known(Weak::clone(&registered.region))
         };
         Ok(Capability { owner: process, link, exposure: registered.exposure, region })
     }
 
     /// Whether transfers over this link to memory of this process are answered.
     pub(super) fn reachable(&self, owner: u32, link: u64) -> bool {
-        let open = |link: &Link| !link.broken && link.ends.iter().all(|end| end.open);
+        let open = |link: &SimLink| !link.broken && link.ends.iter().all(|end| end.open);
         self.processes[owner as usize - 1].alive && self.links.get(&link).is_some_and(open)
     }
 
@@ -355,7 +355,7 @@ impl State {
             entry.waiting.clear();
         }
         self.transfers.retain(|_, transfer| !killed.contains(&transfer.initiator()));
-        let ends = self.links.iter().flat_map(|(link, Link { ends, .. })| {
+        let ends = self.links.iter().flat_map(|(link, SimLink { ends, .. })| {
             ends.iter().enumerate().map(|(side, end)| (*link, side, end.process, end.open))
         });
         let dead: Vec<_> = ends.filter(|(.., process, open)| *open && killed.contains(process)).collect();

@@ -30,7 +30,7 @@ struct Setup {
     registration: Registration,
     // Last, as it is what the others were made with.
     _fabrics: [Box<dyn Fabric>; 2],
-    _listener: Box<dyn crate::fabric::Listener>,
+    _listener: Box<dyn crate::fabric::Acceptor>,
 }
 
 fn setup(seed: u64, reach: Reach) -> Setup {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::state::State;
+use super::state::SimState;
 use crate::fabric::{ByteRange, Completion, FabricError, Write};
 use crate::memory::Region;
 use crate::memory::{LINE, WORD};
@@ -98,7 +98,7 @@ impl Transfer {
     }
 }
 
-impl State {
+impl SimState {
     /// Begins to read these ranges, all of their pieces in one order of chance.
     pub(super) fn begin_read(&mut self, route: Route, mirror: &Arc<Region>, ranges: &[ByteRange]) -> u64 {
         let mut pieces = self.pieces(ranges);

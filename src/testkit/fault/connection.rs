@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::one_sided::{FaultyRead, FaultyWrite};
 use super::script::{Fault, Operation, Running};
 use crate::fabric::{
-    Address, Capabilities, Connection, Datagrams, FabricError, Listener, Offer, Prepared, Received,
+    Acceptor, Address, Capabilities, Connection, Datagrams, FabricError, Offer, Prepared, Received,
     Registration, RemoteRead, RemoteWrite, Sent,
 };
 use crate::memory::Region;
@@ -36,11 +36,11 @@ impl Session {
 /// A listener whose connections have faults.
 #[derive(Debug)]
 pub(super) struct FaultyListener {
-    pub(super) inner: Box<dyn Listener>,
+    pub(super) inner: Box<dyn Acceptor>,
     pub(super) script: Arc<Running>,
 }
 
-impl Listener for FaultyListener {
+impl Acceptor for FaultyListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
         let faulty = |inner| Box::new(FaultyConnection::new(inner, Session::new(&self.script))) as _;
         Ok(self.inner.accept()?.map(faulty))

@@ -19,7 +19,7 @@ pub(crate) use script::{Fault, Running, Script};
 use self::connection::{FaultyConnection, FaultyListener, Session};
 use self::script::Operation;
 use crate::fabric::{
-    Address, Connection, Exposure, Fabric, FabricError, Intent, Listener, NodeEntry, Registration,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeEntry, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -39,7 +39,7 @@ impl FaultyFabric {
 }
 
 impl Fabric for FaultyFabric {
-    fn listen(&self, node: &NodeName) -> Result<Box<dyn Listener>, FabricError> {
+    fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
         let inner = self.inner.listen(node)?;
         Ok(Box::new(FaultyListener { inner, script: Arc::clone(&self.script) }))
     }

@@ -18,12 +18,12 @@ use crate::memory::WORD;
 pub(super) struct FaultyRead {
     inner: Box<dyn RemoteRead>,
     session: Session,
-    batch: Option<Batch>,
+    batch: Option<FaultyBatch>,
 }
 
 /// A batch of reads under way.
 #[derive(Debug)]
-struct Batch {
+struct FaultyBatch {
     fault: Option<Fault>,
     /// The offsets of all its words, and what stood there before.
     before: Vec<(usize, u64)>,
@@ -31,7 +31,7 @@ struct Batch {
     complete: bool,
 }
 
-impl Batch {
+impl FaultyBatch {
     fn new(fault: Option<Fault>, mirror: &Region, ranges: &[ByteRange]) -> Self {
         let offsets = ranges.iter().flat_map(|range| (range.offset..range.offset + range.len).step_by(WORD));
         // Ranges that do not fit are left for the fabric to refuse.
@@ -108,7 +108,7 @@ impl RemoteRead for FaultyRead {
         if self.session.has_ended() {
             return Err(FabricError::Closed);
         }
-        let mut batch = Batch::new(fault, self.inner.mirror(), ranges);
+        let mut batch = FaultyBatch::new(fault, self.inner.mirror(), ranges);
         batch.complete = self.inner.post(ranges)? == Completion::Done;
         let complete = batch.complete;
         self.batch = Some(batch);

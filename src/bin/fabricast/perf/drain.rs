@@ -11,7 +11,7 @@ use super::super::setting::Setting;
 use super::arguments::Arguments;
 use super::line::Seen;
 use super::process::Phase;
-use super::records::{Shape, TOPIC};
+use super::records::{StreamSizes, TOPIC};
 use super::trouble::Trouble;
 use super::{pattern, probe};
 
@@ -24,7 +24,7 @@ const REST: Duration = Duration::from_millis(1);
 struct Drain {
     ring: Ring,
     reader: usize,
-    shape: Shape,
+    shape: StreamSizes,
     subscriber: LogSubscriber<Raw>,
     seen: Seen,
 }
@@ -34,7 +34,7 @@ pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) ->
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     arguments.cpus.settled()?.pin_answering()?;
     let size = arguments.size.first().copied().unwrap_or_default();
-    let (shape, reader) = (Shape::of(arguments, size)?, arguments.stream.reader);
+    let (shape, reader) = (StreamSizes::of(arguments, size)?, arguments.stream.reader);
     let ring = Ring::open(std::io::stdin().as_fd().try_clone_to_owned()?, shape.len, shape.capacity)?;
     let node = setting.node(None)?;
     let builder = node.log_subscriber::<Raw>(&format!("{from}/{TOPIC}"));

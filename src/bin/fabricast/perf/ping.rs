@@ -15,7 +15,7 @@ use super::follow::Followers;
 use super::line::{Durations, Line, Seen};
 use super::measurement::Measurement;
 use super::pattern::mark;
-use super::probe::{Patience, Probe, nanoseconds};
+use super::probe::{AnswerWait, Probe, nanoseconds};
 use super::process::{Phase, Process};
 use super::trouble::{Trouble, wait};
 
@@ -243,7 +243,7 @@ impl Ping<'_> {
         mark(&mut self.value, self.number);
         let bytes: &[u8] = bytemuck::cast_slice(&self.value);
         self.publisher.publish(bytes.split_at(self.len).0)?;
-        let mut patience = Patience::default();
+        let mut wait = AnswerWait::default();
         loop {
             match self.manner.receive(&mut self.subscriber, self.len) {
                 Ok(Some((_, marked))) => {
@@ -253,8 +253,8 @@ impl Ping<'_> {
                     }
                     return Ok(());
                 }
-                Ok(None) if self.manner == Manner::Waiting => patience.wait(self.interrupt)?,
-                Ok(None) | Err(ReceiveError::Contended { .. }) => patience.look(self.interrupt)?,
+                Ok(None) if self.manner == Manner::Waiting => wait.wait(self.interrupt)?,
+                Ok(None) | Err(ReceiveError::Contended { .. }) => wait.empty_poll(self.interrupt)?,
                 Err(error) => return Err(Failure::from(error).into()),
             }
         }
@@ -281,9 +281,9 @@ impl Answering<'_> {
         self.stamp += 1;
         mark(value, self.stamp);
         self.floor.send(0, self.stamp, value);
-        let mut patience = Patience::default();
+        let mut wait = AnswerWait::default();
         while !self.floor.try_receive(1, self.stamp, answer) {
-            patience.look_at(&mut self.process, self.interrupt)?;
+            wait.empty_poll_of(&mut self.process, self.interrupt)?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use super::process::{Phase, Process};
 use super::trouble::{Quiet, Trouble};
 
 /// How long the other process has to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Empty looks between two looks at the clock.
 const LOOKS: u32 = 1 << 20;
 /// Empty looks of the one that answers between two looks at what is to be done.
@@ -32,7 +32,7 @@ pub(super) struct Probe {
 
 /// How often an answer was looked for, and since when.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct AnswerWait {
     looks: u32,
     began: Option<Instant>,
 }
@@ -77,9 +77,9 @@ impl Probe {
             }
             self.number += 1;
             control.pass(0, self.number);
-            let mut patience = Patience::default();
+            let mut wait = AnswerWait::default();
             while control.passed(1) != self.number {
-                patience.look_at(process, interrupt)?;
+                wait.empty_poll_of(process, interrupt)?;
             }
             durations.record(nanoseconds(began));
         }
@@ -104,18 +104,22 @@ pub(super) fn answer(control: &Control) {
     }
 }
 
-impl Patience {
+impl AnswerWait {
     /// One more look was in vain: an error when that goes on for too long, or the process was asked to end.
     #[inline]
-    pub(super) fn look(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
+    pub(super) fn empty_poll(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
         self.looks = self.looks.wrapping_add(1);
         if self.is_waiting() { self.wait(interrupt) } else { Ok(()) }
     }
 
     /// The same, and an error when the process that should answer has ended.
     #[inline]
-    pub(super) fn look_at(&mut self, process: &mut Process, interrupt: &Interrupt) -> Result<(), Trouble> {
-        self.look(interrupt)?;
+    pub(super) fn empty_poll_of(
+        &mut self,
+        process: &mut Process,
+        interrupt: &Interrupt,
+    ) -> Result<(), Trouble> {
+        self.empty_poll(interrupt)?;
         if self.is_waiting() { process.check() } else { Ok(()) }
     }
 
@@ -131,7 +135,7 @@ impl Patience {
         if interrupt.came() {
             return Err(Quiet(Exit::Done).into());
         }
-        if self.began.get_or_insert_with(now).elapsed() > PATIENCE {
+        if self.began.get_or_insert_with(now).elapsed() > ANSWER_TIMEOUT {
             return Err("the answering process has stopped answering".into());
         }
         Ok(())

@@ -6,7 +6,7 @@ use super::super::clock::now;
 use super::super::failure::Failure;
 use super::super::interrupt::Interrupt;
 use super::arguments::{Arguments, FabricName};
-use super::probe::Patience;
+use super::probe::AnswerWait;
 use super::trouble::Trouble;
 
 /// The topic of the records.
@@ -30,7 +30,7 @@ const LOOK_EVERY_LEN: usize = 64 * 1024;
 
 /// The sizes of a stream.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct StreamSizes {
     pub(super) size: u32,
     /// Bytes of a record's payload.
     pub(super) len: usize,
@@ -46,10 +46,10 @@ pub(super) trait Receivers {
     fn progress(&mut self) -> Result<u64, Trouble>;
 
     /// One more look was in vain: an error when that goes on for too long, or nobody is there any more.
-    fn look(&mut self, patience: &mut Patience) -> Result<(), Trouble>;
+    fn empty_poll(&mut self, wait: &mut AnswerWait) -> Result<(), Trouble>;
 }
 
-impl Shape {
+impl StreamSizes {
     /// The sizes that the arguments give to a stream of records of this size.
     pub(super) fn of(arguments: &Arguments, size: u32) -> Result<Self, Failure> {
         let (len, options) = (size as usize, &arguments.stream);

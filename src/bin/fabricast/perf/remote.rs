@@ -15,7 +15,7 @@ use super::arguments::Arguments;
 use super::echo::tell_addresses;
 use super::line::Seen;
 use super::pattern;
-use super::probe::Patience;
+use super::probe::AnswerWait;
 use super::records::{Receivers, TOPIC};
 use super::trouble::{Trouble, wait};
 
@@ -200,7 +200,7 @@ impl Receivers for Remote<'_> {
         Ok(self.newest)
     }
 
-    fn look(&mut self, patience: &mut Patience) -> Result<(), Trouble> {
-        patience.look(self.interrupt)
+    fn empty_poll(&mut self, wait: &mut AnswerWait) -> Result<(), Trouble> {
+        wait.empty_poll(self.interrupt)
     }
 }

@@ -14,9 +14,9 @@ use super::arguments::{Arguments, FabricName};
 use super::line::{Line, Seen};
 use super::measurement::Measurement;
 use super::pattern::mark;
-use super::probe::{Patience, Probe};
+use super::probe::{AnswerWait, Probe};
 use super::process::{Phase, Process};
-use super::records::{Receivers, Shape, TOPIC};
+use super::records::{Receivers, StreamSizes, TOPIC};
 use super::remote::Remote;
 use super::trouble::Trouble;
 use super::{drain, pattern, remote};
@@ -44,7 +44,7 @@ struct Stream<'a> {
 /// The records of a stream, and who publishes them.
 struct Records<'a> {
     interrupt: &'a Interrupt,
-    shape: Shape,
+    shape: StreamSizes,
     is_lossy: bool,
     publisher: LogPublisher<Raw>,
     /// The records of a batch.
@@ -97,14 +97,14 @@ fn is_right(line: &Line, is_lossy: bool) -> bool {
 
 /// Measures, prints the lines of each size, and says by the exit code whether every record was right.
 fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
-    let shapes = arguments.size.iter().map(|size| Shape::of(arguments, *size));
+    let shapes = arguments.size.iter().map(|size| StreamSizes::of(arguments, *size));
     let shapes = shapes.collect::<Result<Vec<_>, _>>()?;
     if arguments.connect.is_some() && arguments.subscribers > 1 {
         let sentence = "perf stream --connect measures one subscriber: leave --subscribers out";
         return Err(Failure::usage(sentence).into());
     }
     let streams = Streams(Measurement::begin(arguments, setting)?);
-    let lines = |shape: Shape, name: &str| match &arguments.connect {
+    let lines = |shape: StreamSizes, name: &str| match &arguments.connect {
         Some(address) => Ok(vec![streams.connected(shape, address)?]),
         None => streams.started(shape, name),
     };
@@ -115,7 +115,7 @@ fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
 
 impl Streams<'_> {
     /// Measures one size against a process that somebody else has started.
-    fn connected(&self, shape: Shape, address: &Address) -> Result<Line, Trouble> {
+    fn connected(&self, shape: StreamSizes, address: &Address) -> Result<Line, Trouble> {
         // So that its name can be told, and is another one for each process that receives.
         let name = match address.node() {
             Some(name) => format!("{name}.stream"),
@@ -133,7 +133,7 @@ impl Streams<'_> {
     }
 
     /// Measures one size between processes that it starts: its lines, that of the delivery last.
-    fn started(&self, shape: Shape, name: &str) -> Result<Vec<Line>, Trouble> {
+    fn started(&self, shape: StreamSizes, name: &str) -> Result<Vec<Line>, Trouble> {
         let fabric = self.0.arguments.fabric;
         let node = self.0.setting.named_node(name, fabric.rdma().as_ref())?;
         let mut stream = self.start(shape, &node, &fabric.address(&node)?)?;
@@ -153,7 +153,7 @@ impl Streams<'_> {
     }
 
     /// Publishes a topic for a stream, and starts the processes that receive it.
-    fn start(&self, shape: Shape, node: &Node, address: &Address) -> Result<Stream<'_>, Trouble> {
+    fn start(&self, shape: StreamSizes, node: &Node, address: &Address) -> Result<Stream<'_>, Trouble> {
         let ring = Ring::create(shape.len, shape.capacity)?;
         let records = self.publish(shape, node, TOPIC)?;
         // A process may run where the one that starts it may.
@@ -171,7 +171,7 @@ impl Streams<'_> {
     }
 
     /// Publishes a topic for a stream.
-    fn publish(&self, shape: Shape, node: &Node, topic: &str) -> Result<Records<'_>, Trouble> {
+    fn publish(&self, shape: StreamSizes, node: &Node, topic: &str) -> Result<Records<'_>, Trouble> {
         let builder = node.log_publisher::<Raw>(topic).capacity(shape.capacity);
         let publisher = builder.payload_len_max(shape.len).open().map_err(Failure::from)?;
         let batch = vec![0; pattern::words(shape.len) * shape.batch];
@@ -181,7 +181,7 @@ impl Streams<'_> {
 
     fn start_reader(
         &self,
-        shape: Shape,
+        shape: StreamSizes,
         reader: u32,
         (address, ring): (&Address, &Ring),
     ) -> Result<Process, Trouble> {
@@ -250,7 +250,7 @@ impl Started<'_> {
     /// as are written whole and checked.
     fn floor(
         &mut self,
-        shape: Shape,
+        shape: StreamSizes,
         phase: Phase,
         (share, time): (Option<u64>, Duration),
     ) -> Result<Rate, Trouble> {
@@ -270,18 +270,18 @@ impl Started<'_> {
                 } else {
                     mark(&mut value, sent)
                 }
-                let mut patience = Patience::default();
+                let mut wait = AnswerWait::default();
                 while !(if is_checked { ring.try_send_checked(&value) } else { ring.try_send(&value) }) {
                     ring.commit();
-                    patience.look_at(first, interrupt)?;
+                    wait.empty_poll_of(first, interrupt)?;
                 }
                 sent += 1;
             }
             ring.commit();
         }
-        let mut patience = Patience::default();
+        let mut wait = AnswerWait::default();
         while !ring.is_drained() {
-            patience.look_at(first, interrupt)?;
+            wait.empty_poll_of(first, interrupt)?;
         }
         Ok(Rate { number: sent, time: began.elapsed() })
     }
@@ -295,9 +295,9 @@ impl Receivers for Started<'_> {
     }
 
     #[inline]
-    fn look(&mut self, patience: &mut Patience) -> Result<(), Trouble> {
-        patience.look_at(&mut self.first, self.interrupt)?;
-        if patience.is_waiting() { self.others.iter_mut().try_for_each(Process::check) } else { Ok(()) }
+    fn empty_poll(&mut self, wait: &mut AnswerWait) -> Result<(), Trouble> {
+        wait.empty_poll_of(&mut self.first, self.interrupt)?;
+        if wait.is_waiting() { self.others.iter_mut().try_for_each(Process::check) } else { Ok(()) }
     }
 }
 
@@ -339,17 +339,17 @@ impl Records<'_> {
 
     /// Waits until all have received everything up to this record, or were told that it is lost.
     fn await_receipt(&mut self, number: u64, receivers: &mut impl Receivers) -> Result<(), Trouble> {
-        let mut patience = Patience::default();
+        let mut wait = AnswerWait::default();
         loop {
             let received = receivers.progress()?;
             if received != self.received {
                 // As long as it goes on it may take as long as it takes.
-                (self.received, patience) = (received, Patience::default());
+                (self.received, wait) = (received, AnswerWait::default());
             }
             if received >= number {
                 return Ok(());
             }
-            receivers.look(&mut patience)?;
+            receivers.empty_poll(&mut wait)?;
             std::hint::spin_loop();
         }
     }

@@ -6,7 +6,7 @@ use crossbeam::channel::Sender;
 use fabricast::{Decoded, Schema};
 
 use super::super::failure::{Exit, Failure};
-use super::super::shape::{Shape, encode_text, is_received_as};
+use super::super::shape::{JsonShape, encode_text, is_received_as};
 use super::json;
 
 /// The most lines that are handed over, and published, at once.
@@ -54,15 +54,15 @@ pub(super) enum Form {
     /// Bytes.
     Raw,
     /// JSON values that look like this.
-    Json(Shape, Schema),
+    Json(JsonShape, Schema),
 }
 
 impl Form {
     /// The form of JSON values that look like these.
     pub(super) fn of_examples(examples: &[impl AsRef<str>]) -> Result<Self, String> {
-        let shown = examples.iter().try_fold(Shape::Unknown, |shape, example| {
+        let shown = examples.iter().try_fold(JsonShape::Unknown, |shape, example| {
             let value = json::parse(example.as_ref())?;
-            shape.merge(Shape::of(&value)?, "the value")
+            shape.merge(JsonShape::of(&value)?, "the value")
         })?;
         let schema = shown.schema()?;
         Ok(Self::Json(shown, schema))

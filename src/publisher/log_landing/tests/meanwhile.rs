@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::super::*;
 use super::world::{Medium, Subscriber, Way, World};
 use crate::fabric::{FabricError, Placement, RemoteWrite, Revocation};
-use crate::publisher::CopyRoom;
+use crate::publisher::CopyBudget;
 use crate::repository::log::{LogReader, LogStart};
 
 /// A way in memory, on which something happens whenever a batch has gone, until that says that it is over.
@@ -71,9 +71,9 @@ fn received_of(records: u64, turns: u64) -> u64 {
         is_over: false,
     };
     let start = LogStart::Earliest;
-    assert!(topic.lend(Box::new(watched), &closed, start.options(), &CopyRoom::new()));
+    assert!(topic.lend(Box::new(watched), &closed, start.options(), &CopyBudget::new()));
     for _ in 0..turns {
-        let soon = topic.landings().tend(&CopyRoom::new()).again_ns.is_some();
+        let soon = topic.landings().tend(&CopyBudget::new()).again_ns.is_some();
         assert!(soon || published.lock().1 > records, "it is looked after again soon");
     }
     let reader = LogReader::new(geometry, topic.epoch(), topic.topic_id(), start);

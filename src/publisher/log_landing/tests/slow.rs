@@ -2,7 +2,7 @@
 
 use super::world::{Medium, World};
 use crate::limits;
-use crate::publisher::CopyRoom;
+use crate::publisher::CopyBudget;
 
 const MS_NS: u64 = 1_000_000;
 const LEN_MAX: usize = 100;
@@ -19,7 +19,7 @@ struct Reading {
 fn received(reading: Reading, medium: Medium, restless: bool) -> (u64, u64) {
     let mut world = World::new(64 << 10, LEN_MAX);
     world.subscribe(medium, 1, 1);
-    let room = CopyRoom::new();
+    let budget = CopyBudget::new();
     let (mut again_ns, mut beat_ns, mut turns) = (Some(0), 0, 0);
     for ms in 0..4_000 {
         let now_ns = ms * MS_NS;
@@ -32,9 +32,9 @@ fn received(reading: Reading, medium: Medium, restless: bool) -> (u64, u64) {
             if is_beat {
                 beat_ns = now_ns + limits::HEARTBEAT_INTERVAL_NS;
             }
-            room.begin(now_ns, is_beat || restless);
+            budget.begin(now_ns, is_beat || restless);
             let soon_ns = now_ns + limits::LANDING_TENDED_NS;
-            again_ns = world.topic.landings().tend(&room).again_ns;
+            again_ns = world.topic.landings().tend(&budget).again_ns;
             again_ns = if restless { Some(soon_ns) } else { again_ns };
             turns += 1;
         }

@@ -12,7 +12,7 @@ use crate::layout::WORD;
 use crate::layout::log::RING_OFFSET;
 use crate::memory::Protection;
 use crate::payload::Raw;
-use crate::publisher::{CopyRoom, LogPublisher, PublishedTopic, TopicParts};
+use crate::publisher::{CopyBudget, LogPublisher, PublishedTopic, TopicParts};
 use crate::repository::log::{LogReader, LogStart};
 use crate::repository::{LossReason, Lost, ReadFailure, Reader as _, WriteOrder};
 use crate::sync::atomic::AtomicBool;
@@ -307,7 +307,7 @@ impl World {
         let way = Way::new(medium, geometry.region_len(), seed);
         let (target, closed) = (Arc::clone(&way.0.lock().target), Arc::default());
         let start = LogStart::At(Sequence::new(first));
-        assert!(self.topic.lend(Box::new(way.clone()), &closed, start.options(), &CopyRoom::new()));
+        assert!(self.topic.lend(Box::new(way.clone()), &closed, start.options(), &CopyBudget::new()));
         assert_eq!(self.topic.landings().is_begun(&closed), medium == Medium::Memory);
         way.complete();
         assert!(self.topic.landings().is_begun(&closed));
@@ -342,7 +342,7 @@ impl World {
 
     /// A turn of the node's thread.
     pub(super) fn tend(&self) -> bool {
-        self.topic.landings().tend(&CopyRoom::new()).again_ns.is_some()
+        self.topic.landings().tend(&CopyBudget::new()).again_ns.is_some()
     }
 
     /// Publishes no more: everything arrives and is read.

@@ -1,28 +1,28 @@
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// All of it, bytes: one batch of full length uses it up.
+/// The full budget, bytes: one batch of full length uses it up.
 const LEN: u64 = limits::LOG_COPY_LEN_MAX as u64 / 2;
 
-/// What the thread of a node has for landing regions in one turn: how much it may still copy to them before everything
-/// else has its turn (see [`limits::LOG_COPY_LEN_MAX`]), and what time it is.
+/// The budget of the node's thread for one turn: how many bytes it may copy to landing regions before other work (see
+/// [`limits::LOG_COPY_LEN_MAX`]), and the time.
 #[derive(Debug)]
-pub(crate) struct CopyRoom {
+pub(crate) struct CopyBudget {
     left: AtomicU64,
     /// When the turn began, ns of the node's clock.
     now_ns: AtomicU64,
-    /// Everything is looked after in this turn, due or not.
+    /// This turn tends everything, due or not.
     is_beat: AtomicBool,
 }
 
-impl CopyRoom {
-    /// All of it, in a turn in which everything is looked after.
+impl CopyBudget {
+    /// The full budget, for a turn that tends everything.
     pub(crate) const fn new() -> Self {
         let (now_ns, is_beat) = (AtomicU64::new(0), AtomicBool::new(true));
         Self { left: AtomicU64::new(LEN), now_ns, is_beat }
     }
 
-    /// Begins a turn at this moment: one in which the node shows that it lives, or another.
+    /// Begins a turn at this time; `is_beat` when the node shows that it is alive.
     pub(crate) fn begin(&self, now_ns: u64, is_beat: bool) {
         // Relaxed: see `left`.
         self.now_ns.store(now_ns, Ordering::Relaxed);
@@ -36,34 +36,34 @@ impl CopyRoom {
         self.now_ns.load(Ordering::Relaxed)
     }
 
-    /// When what is not done is looked after again, ns of the node's clock.
+    /// When to tend again what is unfinished, ns of the node's clock.
     pub(crate) fn soon_ns(&self) -> u64 {
         self.now_ns().saturating_add(limits::LANDING_TENDED_NS)
     }
 
-    /// Whether everything is looked after in this turn, due or not.
+    /// Whether this turn tends everything, due or not.
     pub(crate) fn is_beat(&self) -> bool {
         // Relaxed: see `left`.
         self.is_beat.load(Ordering::Relaxed)
     }
 
-    /// Makes it as much as it was at first.
+    /// Restores the full budget.
     pub(crate) fn refill(&self) {
         self.set(LEN);
     }
 
-    /// Whether nothing is left of it: something more may have to be copied.
+    /// Whether the budget is used up, so that bytes may be left to copy.
     pub(crate) fn is_used_up(&self) -> bool {
         self.left() == 0
     }
 
-    /// Bytes that are left.
+    /// The bytes left.
     pub(super) fn left(&self) -> u64 {
         // Relaxed: only one thread uses it at a time.
         self.left.load(Ordering::Relaxed)
     }
 
-    /// Takes note of what is left.
+    /// Sets the bytes left.
     pub(super) fn set(&self, left: u64) {
         // Relaxed: see `left`.
         self.left.store(left, Ordering::Relaxed);

@@ -4,37 +4,37 @@ use crate::control::{Heard, NoticeChannel, Ticket};
 use crate::fabric::{Connection, DatagramReach, FabricError};
 use crate::limits;
 use crate::notice::{NoticeKey, NoticeReceiver};
-use crate::subscriber::{Ear, Granted};
+use crate::subscriber::{Granted, NoticeSubscription};
 
-/// The channel of notices that a session has joined, shared by all its attachments.
+/// The session's membership in a notice channel, shared by all its attachments.
 #[derive(Debug)]
-pub(super) struct Hearing {
+pub(super) struct ChannelMembership {
     channel: u64,
     receiver: Arc<NoticeReceiver>,
-    /// The peer was told that the channel is joined.
+    /// The peer knows that the channel is joined.
     is_told: bool,
-    /// When there may be something to tell, ns.
+    /// When a report may be due, ns.
     due_ns: u64,
 }
 
-impl Hearing {
-    /// A subscriber's part in a channel of the peer's, which the session joins unless it has.
-    pub(super) fn ear(
+impl ChannelMembership {
+    /// Subscribes to a channel of the peer, which the session joins first if necessary.
+    pub(super) fn subscribe(
         joined: &mut Option<Self>,
         connection: &dyn Connection,
         channel: &NoticeChannel,
         granted: &Granted,
-    ) -> Result<Ear, FabricError> {
-        let hearing = match joined {
-            Some(hearing) if hearing.channel == channel.channel => hearing,
+    ) -> Result<NoticeSubscription, FabricError> {
+        let membership = match joined {
+            Some(membership) if membership.channel == channel.channel => membership,
             other => other.insert(Self::join(connection, channel)?),
         };
-        let receiver = Arc::clone(&hearing.receiver);
+        let receiver = Arc::clone(&membership.receiver);
         let mailbox = receiver.subscribe(granted.topic_id, granted.epoch, NoticeKey::new(channel.key));
-        Ok(Ear::new(receiver, mailbox))
+        Ok(NoticeSubscription::new(receiver, mailbox))
     }
 
-    /// Begins to join a channel of the peer's.
+    /// Begins to join a channel of the peer.
     fn join(connection: &dyn Connection, channel: &NoticeChannel) -> Result<Self, FabricError> {
         let no_datagrams = FabricError::Access { why: "this medium has no datagrams" };
         let receiver = connection.datagrams().ok_or(no_datagrams)?.join_channel(channel.ticket.as_bytes())?;
@@ -42,11 +42,11 @@ impl Hearing {
         Ok(Self { channel: channel.channel, receiver, is_told: false, due_ns: 0 })
     }
 
-    /// What to tell the peer now: that the channel was joined, and then, now and again, what is heard. Takes what has come, too:
-    /// a subscriber may not look for long.
-    pub(super) fn tell(&mut self, now_ns: u64) -> Option<Heard> {
+    /// The report that is due: at first that the channel is joined, then from time to time what has arrived. Also receives,
+    /// because a subscriber may not poll for long.
+    pub(super) fn report(&mut self, now_ns: u64) -> Option<Heard> {
         if let Err(error) = self.receiver.turn(now_ns) {
-            tracing::warn!(target: "fabricast", %error, "notices cannot be received; looking goes on by a timer");
+            tracing::warn!(target: "fabricast", %error, "notices cannot be received; subscribers read by a timer");
         }
         if self.due_ns > now_ns {
             return None;
@@ -62,7 +62,7 @@ impl Hearing {
         Some(Heard { return_ticket: Ticket::cut(self.receiver.return_ticket()), is_multicast_heard })
     }
 
-    /// When there may be something to tell.
+    /// When a report may be due.
     pub(super) fn due_ns(&self) -> u64 {
         self.due_ns
     }

@@ -6,25 +6,24 @@ use crate::clock::Clock;
 use crate::fabric::{FabricError, wait};
 use crate::id::Sequence;
 use crate::limits;
-use crate::notice::{Bell, Mailbox, NoticeCounts, NoticeReach, NoticeReceiver, Piece};
+use crate::notice::{Mailbox, NoticeCounts, NoticeReach, NoticeReceiver, Piece, WakeWord};
 
-/// How a subscriber is told that there is something new, at this moment.
+/// How a subscriber is notified of new values at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum NoticePath {
-    /// It has not asked for notices, or there are none on its fabric, or it is written to over RDMA, or its publisher on another
-    /// host has none for it: it reads when it is asked to.
+    /// Not at all: it did not ask for notices, its fabric or its remote publisher has none, or it is written to over RDMA. It
+    /// reads when polled.
     None,
-    /// It has asked for notices and gets none: the publisher's process, or this one, lacks what that takes, as a rule file
-    /// descriptors. It polls, as if it had not asked.
+    /// Not at all, though it asked: its process or the publisher's lacks resources, usually file descriptors. It polls.
     Unavailable,
     /// The publisher wakes it, on the same host.
-    Bell,
-    /// By datagrams to all who listen.
+    WakeWord,
+    /// By multicast datagrams.
     Multicast,
-    /// By datagrams to this process alone: the multicast does not arrive.
+    /// By unicast datagrams: the multicast does not arrive.
     Unicast,
-    /// No datagrams arrive: it looks by its own timer.
+    /// No datagrams arrive: it reads by a timer.
     Timer,
 }
 
@@ -33,7 +32,7 @@ impl fmt::Display for NoticePath {
         out.pad(match self {
             Self::None => "none",
             Self::Unavailable => "unavailable",
-            Self::Bell => "bell",
+            Self::WakeWord => "wake-word",
             Self::Multicast => "multicast",
             Self::Unicast => "unicast",
             Self::Timer => "timer",
@@ -41,55 +40,55 @@ impl fmt::Display for NoticePath {
     }
 }
 
-/// What tells a subscriber that there is something new.
+/// The source of a subscriber's notices.
 #[derive(Debug)]
-pub(crate) enum Listening {
-    /// Nothing does, though it was asked for.
+pub(crate) enum NoticeSource {
+    /// None, though requested.
     Unavailable,
-    /// The publisher rings, on this host.
-    Bell(Bell),
+    /// The publisher wakes this subscriber, on this host.
+    WakeWord(WakeWord),
     /// The publisher sends notices.
-    Channel(Ear),
+    Channel(NoticeSubscription),
 }
 
-impl Listening {
-    /// Its part in the notices of a channel, if that is how it is told.
-    pub(super) fn ear(&mut self) -> Option<&mut Ear> {
+impl NoticeSource {
+    /// Its subscription to a channel, if it has one.
+    pub(super) fn subscription(&mut self) -> Option<&mut NoticeSubscription> {
         match self {
-            Self::Unavailable | Self::Bell(_) => None,
-            Self::Channel(ear) => Some(ear),
+            Self::Unavailable | Self::WakeWord(_) => None,
+            Self::Channel(notices) => Some(notices),
         }
     }
 }
 
-/// A subscriber's part in the notices of a channel.
+/// A subscription to the notices of a channel.
 #[derive(Debug)]
-pub(crate) struct Ear {
+pub(crate) struct NoticeSubscription {
     receiver: Arc<NoticeReceiver>,
     mailbox: Arc<Mailbox>,
-    /// The sequence of the newest hint that was followed.
+    /// The sequence of the newest hint that led to a read.
     followed: Sequence,
-    /// When it was looked last, ns of the monotonic clock; `None` when that has shown nothing.
+    /// The time of the last read, ns of the monotonic clock; `None` when that read was inconclusive.
     looked_ns: Option<u64>,
-    /// What came inline last.
+    /// The last inline piece.
     piece: Vec<u64>,
 }
 
-impl Ear {
-    /// The part of whoever has this mailbox.
+impl NoticeSubscription {
+    /// A subscription with this mailbox.
     pub(crate) fn new(receiver: Arc<NoticeReceiver>, mailbox: Arc<Mailbox>) -> Self {
         let piece = Vec::with_capacity(limits::NOTICE_DATAGRAM_LEN_MAX / size_of::<u64>());
         Self { receiver, mailbox, followed: Sequence::NONE, looked_ns: None, piece }
     }
 
-    /// Takes what has come for all who listen in this process. What fails here costs time only: the timer goes on.
-    pub(super) fn hear(&self, now_ns: u64) {
+    /// Receives for all subscriptions of this process to the channel. On failure the timer still works.
+    pub(super) fn poll(&self, now_ns: u64) {
         if let Err(error) = self.receiver.turn(now_ns) {
             tracing::debug!(target: "fabricast", %error, "notices cannot be received");
         }
     }
 
-    /// Takes what came inline: the oldest, or all of it, to give the newest.
+    /// Takes the oldest inline piece, or the newest of all if not `wants_each`.
     pub(super) fn take_piece(&mut self, wants_each: bool) -> Option<(Piece, &[u64])> {
         let mut piece = self.mailbox.take(&mut self.piece)?;
         while !wants_each && let Some(newer) = self.mailbox.take(&mut self.piece) {
@@ -98,23 +97,23 @@ impl Ear {
         Some((piece, &self.piece))
     }
 
-    /// Whether a subscriber whose last sequence is this one should look in the repository: because it was told of a later one,
-    /// because datagrams are missing, or because its time has come. It is taken to do so then.
+    /// Whether a subscriber that has reached `last` should read the repository: because of a later hint, missing datagrams, or
+    /// its timer. If so, records the read.
     pub(super) fn is_due(&mut self, last: Sequence, now_ns: u64) -> bool {
         let has_news = self.has_news(last);
         let is_due = has_news || self.mailbox.take_gap() || now_ns >= self.due_ns(now_ns);
         if is_due {
             self.looked_ns = Some(now_ns);
             if has_news {
-                // One look for each hint: who forges them gets no more.
+                // Only one read for each hint, so that a forged one costs no more.
                 self.followed = self.mailbox.hint().sequence;
             }
         }
         is_due
     }
 
-    /// Whether the repository was not read for so long that what came inline since then has to be compared with it first. It
-    /// is taken to be read then.
+    /// Whether inline values were accepted for so long without a read that the repository must confirm them first. If so, records
+    /// the read.
     pub(super) fn is_proof_due(&mut self, now_ns: u64) -> bool {
         let read_ns = |looked_ns: u64| looked_ns.saturating_add(limits::NOTICE_DOUBT_NS);
         let is_due = self.looked_ns.is_none_or(|looked_ns| now_ns >= read_ns(looked_ns));
@@ -124,8 +123,8 @@ impl Ear {
         is_due
     }
 
-    /// The repository, read after the last hint that was followed, had this newest sequence. A hint of a later one was a lie, and
-    /// is forgotten: otherwise nothing would be a hint any more that is true.
+    /// Records that the repository, read after the last hint, has reached `newest`. A hint of a later sequence was forged and is
+    /// dropped, so that it does not hide true ones.
     pub(super) fn answer(&mut self, newest: Sequence) {
         if newest < self.followed {
             self.mailbox.correct(self.followed, newest);
@@ -133,24 +132,24 @@ impl Ear {
         }
     }
 
-    /// Takes nothing inline any more: the repository has contradicted what came.
+    /// Ignores inline values from now on: the repository has contradicted one.
     pub(super) fn distrust(&mut self) {
         self.mailbox.refuse_inline();
         self.receiver.count_contradiction();
         self.forget();
     }
 
-    /// Whether it was told of something later than this, and has not looked for that.
+    /// Whether there is a hint of a later sequence that has not led to a read.
     fn has_news(&self, last: Sequence) -> bool {
         self.mailbox.has_news(last.max(self.followed))
     }
 
-    /// Has the next look come as soon as it is asked for: the last one has not shown what is there.
+    /// Makes the next poll read: the last read was inconclusive.
     pub(super) fn forget(&mut self) {
         self.looked_ns = None;
     }
 
-    /// When it should look even if it is told nothing, ns of the monotonic clock.
+    /// When to read without a hint, ns of the monotonic clock.
     fn due_ns(&self, now_ns: u64) -> u64 {
         let interval_ns = match self.receiver.reach(now_ns) {
             NoticeReach::Timer => limits::NOTICE_TIMER_NS,
@@ -159,8 +158,7 @@ impl Ear {
         self.looked_ns.map_or(0, |looked_ns| looked_ns.saturating_add(interval_ns))
     }
 
-    /// Waits for news of something later than this sequence, or until it is time to look, no longer than `left`. What fails
-    /// here costs time only, too: it looks as often as while it hears nothing.
+    /// Waits for a hint after `last`, for its timer, or for `left`. If that fails, it pauses for the timer's shortest interval.
     pub(super) fn wait(&self, clock: &dyn Clock, last: Sequence, left: Duration) {
         if let Err(error) = self.try_wait(clock, last, left) {
             tracing::debug!(target: "fabricast", %error, "notices cannot be waited for");
@@ -175,14 +173,14 @@ impl Ear {
             clock.pause(due.min(Duration::from_micros(100)));
             return Ok(());
         };
-        // Other threads take datagrams for this subscription, too, at any moment.
+        // Other threads also take datagrams for this subscription.
         let taken = self.mailbox.begin_wait()?;
         let waited = if self.has_news(last) { Ok(()) } else { wait(&[datagrams, taken], &[], due) };
         self.mailbox.end_wait();
         waited
     }
 
-    /// How it is told, at this moment.
+    /// How it is notified at the moment.
     pub(super) fn path(&self, now_ns: u64) -> NoticePath {
         match self.receiver.reach(now_ns) {
             NoticeReach::Multicast { .. } => NoticePath::Multicast,
@@ -191,7 +189,7 @@ impl Ear {
         }
     }
 
-    /// What the process has counted on the channel.
+    /// This process's counts on the channel.
     pub(super) fn counts(&self) -> NoticeCounts {
         self.receiver.counts()
     }
@@ -207,7 +205,7 @@ mod tests {
     use crate::notice::NoticeKey;
     use crate::testkit::clock::VirtualClock;
 
-    /// The end of a channel that has failed.
+    /// A channel receiver that always fails.
     #[derive(Debug)]
     struct Broken;
 
@@ -230,13 +228,13 @@ mod tests {
     }
 
     #[test]
-    fn an_ear_that_cannot_wait_looks_by_its_timer() {
+    fn subscription_that_cannot_wait_reads_by_its_timer() {
         let receiver = Arc::new(NoticeReceiver::new(Box::new(Broken), 7));
         let mailbox = receiver.subscribe(TopicId::new(1), Epoch::FIRST, NoticeKey::new([1; 16]));
-        let (ear, clock) = (Ear::new(receiver, mailbox), VirtualClock::default());
+        let (notices, clock) = (NoticeSubscription::new(receiver, mailbox), VirtualClock::default());
         for (left_ns, expected_ns) in [(u64::MAX, limits::NOTICE_TIMER_NS), (70, 70), (0, 0)] {
             let before_ns = clock.monotonic_ns();
-            ear.wait(&clock, Sequence::NONE, Duration::from_nanos(left_ns));
+            notices.wait(&clock, Sequence::NONE, Duration::from_nanos(left_ns));
             assert_eq!(clock.monotonic_ns() - before_ns, expected_ns);
         }
     }

@@ -1,4 +1,4 @@
-//! The `fabricast` program: arguments and printing over the library's public interface, one file a verb.
+//! The `fabricast` program: arguments and output over the library's public interface, one file per command.
 
 mod clock;
 mod failure;
@@ -28,7 +28,7 @@ use clap::{Parser, Subcommand};
 use self::failure::{Exit, Failure};
 use self::setting::Setting;
 
-/// The version, and what is built in.
+/// The version and the features built in.
 const VERSION: &str = if cfg!(feature = "verbs") {
     concat!(env!("CARGO_PKG_VERSION"), " +verbs")
 } else {
@@ -80,13 +80,13 @@ struct Cli {
 enum Verb {
     /// List nodes and their topics.
     List(list::Arguments),
-    /// Show everything that the headers of a topic say.
+    /// Show the headers of a topic.
     Info(info::Arguments),
     /// Print the newest value of a topic.
     Get(get::Arguments),
-    /// Print each new value of a topic as it comes.
+    /// Print each new value of a topic.
     Watch(watch::Arguments),
-    /// Print records of a log, earlier ones too.
+    /// Print the records of a log, including earlier ones.
     Tail(tail::Arguments),
     /// Measure how often and how evenly a topic is published.
     Hz(hz::Arguments),
@@ -111,11 +111,11 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-/// Prints help, the version, or what is wrong with the arguments.
+/// Prints help, the version, or an error of the arguments.
 fn show(error: &clap::Error) -> Exit {
     let printed = error.print().and_then(|()| std::io::stdout().flush());
     match printed.map_err(Failure::from) {
-        // Standard error may be closed; then there is nobody to be told.
+        // Standard error may be closed.
         Err(failure) if !error.use_stderr() => {
             failure.note();
             failure.exit()
@@ -147,7 +147,7 @@ mod tests {
     use super::Cli;
 
     #[test]
-    fn the_arguments_fit_together() {
+    fn arguments_are_consistent() {
         Cli::command().debug_assert();
     }
 }

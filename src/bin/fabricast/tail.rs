@@ -1,4 +1,4 @@
-//! `fabricast tail`: records of a log, also from before the command started.
+//! `fabricast tail`: the records of a log, including earlier ones.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use super::setting::{Setting, log, target};
 use super::subscription::keep;
 use super::units::duration;
 
-/// How long a record is waited for that is there: it may come over a wire.
+/// How long to wait for an existing record: it may come over a wire.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 const AFTER_HELP: &str = "\
@@ -52,34 +52,34 @@ pub(crate) struct Arguments {
     /// The topic, a log, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
-    /// Begin so many records before the next one, or with the oldest that is left.
+    /// Begin this many records before the next one, or with the oldest available.
     #[arg(long, value_name = "N", default_value_t = 10)]
     last: u64,
     /// Begin with the record of this sequence.
     #[arg(long, value_name = "SEQ", conflicts_with_all = ["last", "earliest"])]
     from: Option<u64>,
-    /// Begin with the oldest record that is left.
+    /// Begin with the oldest record available.
     #[arg(long, conflicts_with = "last")]
     earliest: bool,
-    /// Go on with records that are published later.
+    /// Continue with records published later.
     #[arg(long, short)]
     follow: bool,
-    /// End after so many records.
+    /// End after this many records.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so long: seconds, or with a unit, as in 5s or 1m30s.
+    /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     /// Have the publisher write the records here, instead of reading them there.
     #[arg(long)]
     push: bool,
-    /// Write the bytes of the records as they are.
+    /// Write the bytes of the records unchanged.
     #[arg(long, conflicts_with_all = ["hex", "json"])]
     raw: bool,
     /// Print the bytes of the records as hex dumps.
     #[arg(long, conflicts_with = "json")]
     hex: bool,
-    /// Print one JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     setting.check_delivery(&target.address, arguments.delivery())?;
     let node = setting.reader(&target.address)?;
     let subscriber = arguments.subscribe(&node)?;
-    // Begun before the end is known, so that nothing is between the two.
+    // Attached before the end is known, so that no record is missed between the two.
     let until = if arguments.follow { None } else { Some(newest(&node, target)?) };
     let subscriber = AnySubscriber::Log(subscriber.into());
     if let (Some(from), Some(newest)) = (arguments.from, until.filter(|until| until.get() != u64::MAX))
@@ -103,7 +103,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         };
         return Err(Failure::new(Exit::No, sentence));
     }
-    // Taken only now: until here, Ctrl-C ends the process as it ends any other.
+    // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let mut printer = Printer::new(&subscriber, arguments.form());
     let mut feed = Feed::new(subscriber, (target, "following"), arguments.duration, &interrupt);
@@ -131,11 +131,11 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     Ok(Exit::Done)
 }
 
-/// The newest record that there is.
+/// The newest record.
 fn newest(node: &Node, target: &Target) -> Result<Sequence, Failure> {
     let directory = node.directory_timeout(&target.address, PATIENCE)?;
     let listing = directory.topics.into_iter().find(|listing| listing.topic == target.topic);
-    // It has ended since it was subscribed to: all that it left is there, and the end behind it.
+    // It has ended since: all its records are there, followed by the end.
     Ok(listing.map_or(Sequence::new(u64::MAX), |listing| listing.sequence))
 }
 

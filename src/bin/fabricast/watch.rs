@@ -1,4 +1,4 @@
-//! `fabricast watch`: each new value of a topic as it comes.
+//! `fabricast watch`: each new value of a topic.
 
 use std::time::Duration;
 
@@ -42,19 +42,19 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
-    /// Only values of keys that match this pattern, for topics that have keys. Those of kind state or log have none.
+    /// Only values whose keys match this pattern, for topics with keys. State and log topics have none.
     #[arg(long, value_name = "GLOB")]
     key: Option<String>,
-    /// End after so many values.
+    /// End after this many values.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so long: seconds, or with a unit, as in 5s or 1m30s.
+    /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     /// How values travel.
     #[arg(long, value_enum, default_value_t = Way::Pull)]
     delivery: Way,
-    /// Print one JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         Way::Push => Delivery::Push,
     };
     let subscriber = setting.subscribe_any(target, delivery, LogStart::Newest)?;
-    // Taken only now: until here, Ctrl-C ends the process as it ends any other.
+    // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let form = if arguments.json { Form::Json } else { Form::Text };
     let mut printer = Printer::new(&subscriber, form);

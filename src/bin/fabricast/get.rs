@@ -25,12 +25,12 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 const LAPS_MAX: u32 = 16;
 
 const AFTER_HELP: &str = "\
-The value is decoded with the schema of the topic. A log shows its newest
-record. The exit code is 1 if nothing has been published yet, 130 if Ctrl-C ends the wait.
+The value is decoded with the topic's schema. For a log it is the newest record. The exit code is 1 if
+nothing has been published yet, 130 if Ctrl-C ends the wait.
 
-With --json the value is a line
-{\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}; a value of raw bytes is in
-base64, with \"encoding\":\"base64\".
+With --json the value is one line
+{\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}; raw bytes are in base64, with
+\"encoding\":\"base64\".
 
 Examples:
   fabricast get shm:quotes/EURUSD

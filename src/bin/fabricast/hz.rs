@@ -19,19 +19,19 @@ use super::units::duration;
 const TICK: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
-A line a second, and a summary at the end: values published a second, their bytes (by the mean
-length of those that were received), bytes received, the time from one publish to the next by the
-publisher's clock (mean, its standard deviation, which is the jitter, the shortest and the longest),
-and values that were lost: of a state topic replaced before they were read, of a log overwritten or
-damaged. An interval with missed values is divided evenly among them: the mean is exact; the jitter
-is a lower bound. Records of one batch are published at one moment.
+Prints one line per second and a summary at the end: values and bytes published per second (bytes by the
+mean length of received values), bytes received, the time between publishes by the publisher's clock
+(mean, standard deviation, which is the jitter, shortest and longest), and lost values: replaced before
+they were read in a state topic, overwritten or damaged in a log. An interval with missed values is
+divided evenly among them: the mean is exact; the jitter is a lower bound. Records of one batch are
+published at one moment.
 
 With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"bytes_per_s\",
 \"received_bytes_per_s\",\"interval_ns\",\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"};
 a time that is not available is null.
 
-It goes on until --for is over, the topic ends, or Ctrl-C. The exit code is 1 if nothing came, 5 if
-the publisher is hung besides, 6 if its process is gone.
+It runs until --for has passed, the topic ends, or Ctrl-C. The exit code is 1 if no value arrived, 5 if
+also the publisher is hung, 6 if its process is gone.
 
 Examples:
   fabricast hz shm:quotes/EURUSD

@@ -12,9 +12,9 @@ use super::output::{age_ns, ago, data, json_line, memory, printable, span, table
 use super::setting::{Setting, target};
 
 const AFTER_HELP: &str = "\
-It attaches to the topic, reads its repository, and detaches: it is one of the pull subscribers that
-it counts. The remote key is masked unless --show-keys is given. Sizes of values are in units of a
-thousand (kB), those of memory in units of 1,024 (KiB); --json has bytes.
+Attaches to the topic, reads its repository, and detaches, so its count of pull subscribers includes
+this command. The remote key is masked without --show-keys. Sizes of values are in units of 1,000 (kB),
+those of memory in units of 1,024 (KiB); --json has bytes.
 
 Examples:
   fabricast info shm:quotes/EURUSD

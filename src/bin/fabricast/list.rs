@@ -17,9 +17,9 @@ use super::output::{age, age_ns, json_line, printable, table};
 use super::setting::{Setting, is_absent, no_nodes};
 
 /// How long a node may take to answer before it is asked again.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The second timeout, after which a node is hung: after a pause of all processes this one may run first.
-const LAST_PATIENCE: Duration = Duration::from_millis(100);
+const LAST_TIMEOUT: Duration = Duration::from_millis(100);
 /// Nodes asked concurrently, so that hung ones do not delay the others.
 const ASKED_AT_ONCE: usize = 16;
 
@@ -27,13 +27,13 @@ const ASKED_AT_ONCE: usize = 16;
 const NAMED_AT_ONCE: usize = 3;
 
 const AFTER_HELP: &str = "\
-STATE is live, hung (the process is there and does not answer in 1.1 seconds) or gone (the process
-has ended and left its entry). AGE is the time since the newest value. A node without topics, or
-that cannot be asked, has `-` for its topic. An age like `-1h00m (clock?)` means that the value's
-time lies in the future: one of the clocks is wrong.
+STATE is live, hung (the process runs but does not answer within 1.1 seconds) or gone (the process has
+ended and left its entry). AGE is the time since the newest value. A node without topics, or one that
+cannot be asked, shows `-` for its topic. An age like `-1h00m (clock?)` means that the value's time lies
+in the future: one of the clocks is wrong.
 
-With --json each topic is a line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\"}; what
-is not available is null.
+With --json each topic is one line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\"};
+unavailable fields are null.
 
 Without ADDRESS the exit code is 0, or 7 if a local limit, such as open files, kept a node from being
 queried. With ADDRESS: 3 if no such node is found, 5 if the node is hung, 6 if it is gone.
@@ -116,8 +116,8 @@ fn directory(node: &Node, address: &Address) -> Result<Directory, DirectoryError
 
 /// Asks again after a timeout.
 fn twice<A>(mut ask: impl FnMut(Duration) -> Result<A, DirectoryError>) -> Result<A, DirectoryError> {
-    match ask(PATIENCE) {
-        Err(DirectoryError::Session { source: ControlError::Deadline { .. }, .. }) => ask(LAST_PATIENCE),
+    match ask(ANSWER_TIMEOUT) {
+        Err(DirectoryError::Session { source: ControlError::Deadline { .. }, .. }) => ask(LAST_TIMEOUT),
         answer => answer,
     }
 }
@@ -288,7 +288,7 @@ mod tests {
             asked.push(timeout);
             if asked.len() == 1 { Err(silence()) } else { Ok("here") }
         });
-        assert_eq!((answer.unwrap(), asked), ("here", vec![PATIENCE, LAST_PATIENCE]));
+        assert_eq!((answer.unwrap(), asked), ("here", vec![ANSWER_TIMEOUT, LAST_TIMEOUT]));
         let mut number = 0;
         let answer: Result<(), _> = twice(|_| {
             number += 1;

@@ -41,8 +41,8 @@ Addresses:
   rdma://HOST[:PORT]     a node of another host, port 7471 by default; needs a build with the feature verbs
   ADDRESS/TOPIC          a topic of a node; NODE/TOPIC is short for shm:NODE/TOPIC
 
-Times and sizes are written as they are printed: 250ms, 5s, 1m30s, and 64k or 64KiB (65,536 bytes), 64kB
-(64,000). A time without a unit is in seconds, a size in bytes.
+Times and sizes have the units that the program prints: 250ms, 5s, 1m30s, and 64k or 64KiB (65,536 bytes),
+64kB (64,000). Without a unit a time is in seconds, a size in bytes.
 
 Exit codes:
   0  done
@@ -58,10 +58,10 @@ Exit codes:
      `pub` cleanly
 
 Examples:
-  fabricast list                                  what is published on this host
+  fabricast list                                  the nodes and topics of this host
   fabricast get shm:quotes/EURUSD                 the newest value
-  fabricast watch shm:quotes/EURUSD --json        each new value, one JSON object a line
-  fabricast tail shm:exchange/trades --follow     the last records of a log, and those that come
+  fabricast watch shm:quotes/EURUSD --json        each new value, one JSON object per line
+  fabricast tail shm:exchange/trades --follow     the last records of a log, and new ones
   fabricast hz shm:quotes/EURUSD                  how often a topic is published
   date | fabricast pub shm:me/now --linger 1m     publish a line for a minute
   fabricast perf push --size 64,65536 --floor     what a round trip costs on this host";

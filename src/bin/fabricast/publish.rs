@@ -27,18 +27,17 @@ const INTERVAL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 const AFTER_HELP: &str = "\
 Each line, without its line end, becomes one value: a String, bytes with --raw, or with --json a value of
-the type inferred from --example or from the first line. The topic is served until the input has ended
-and --linger has passed, or until Ctrl-C. With --json and without --example it begins with the first
-line that shows a type.
-A state topic holds the newest value: without --rate, lines replace each other as fast as they come.
-A log holds them in order, as many as fit into --capacity, and gives up the oldest for new ones;
-lines that arrive together are published with one commit.
+the type inferred from --example or from the first line that determines one. The topic is served until the
+input has ended and --linger has passed, or until Ctrl-C.
+A state topic holds the newest value: without --rate, lines replace each other as fast as they arrive.
+A log holds them in order, as many as fit into --capacity, and overwrites the oldest; lines that arrive
+together are published with one commit.
 
 Unless --quiet is given, reports on standard error what is served and until when. Rejected lines are
 reported by number and skipped; the exit code is then 1.
 
-Numbers in JSON are i64, u64 if they are too large for that, or f64 if they have a point or an
-exponent. A field that is null or missing in some of the --example values is optional.
+Numbers in JSON are i64, or u64 if too large for i64, or f64 with a point or an exponent. A field that is
+null or missing in some --example values is optional.
 
 Examples:
   vmstat 1 | fabricast pub shm:host/vmstat --kind state

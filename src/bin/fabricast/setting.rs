@@ -14,7 +14,7 @@ use tracing_subscriber::EnvFilter;
 use super::failure::{Exit, Failure};
 
 /// How long a node may take to answer before it counts as hung.
-pub(crate) const ATTACH_PATIENCE: Duration = Duration::from_secs(3);
+pub(crate) const ATTACH_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Arguments of all commands.
 #[derive(Debug, Args)]
@@ -120,7 +120,7 @@ impl Setting {
         let node = self.reader(&target.address)?;
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "subscribing");
         let subscriber = node.any_subscriber::<Raw>(target).delivery(delivery).start(start);
-        let opened = subscriber.timeout(ATTACH_PATIENCE).open();
+        let opened = subscriber.timeout(ATTACH_TIMEOUT).open();
         let subscriber = opened.map_err(|error| Failure::from(error).at(&target.address))?;
         let (topic, type_name) = (subscriber.topic(), subscriber.schema().type_name());
         tracing::info!(target: "fabricast", %topic, type_name, "subscribed");
@@ -161,7 +161,7 @@ pub(crate) fn log(
     start: LogStart,
 ) -> Result<LogSubscriber<Raw>, SubscriberError> {
     let subscriber = node.log_subscriber::<Raw>(target).delivery(delivery).start(start);
-    subscriber.timeout(ATTACH_PATIENCE).open()
+    subscriber.timeout(ATTACH_TIMEOUT).open()
 }
 
 /// Rejects a key, or a pattern of keys, for a topic without keys.

@@ -18,31 +18,30 @@ use super::subscription::keep;
 use super::units::duration;
 
 /// How long to wait for an existing record: it may come over a wire.
-const PATIENCE: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 const AFTER_HELP: &str = "\
-A line is the sequence of a record, its age when it was printed, and the record. Without --follow it
-ends with the newest record that was there when it began; with --follow it goes on with those that
-are published from then on. Records that were overwritten before they could be read are a line of
-their own that says how many. With --from, that counts records before it that are gone already.
+A line is the sequence of a record, its age when printed, and the record. Without --follow the command
+ends with the record that was the newest at its start; with --follow it continues with later ones.
+Records overwritten before they were read are reported on a line of their own, with their number. With
+--from, this includes earlier ones from there on.
 
-With --json a record is a line
+With --json a record is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
 {\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is lapped (overwritten), damaged, undecodable or
 cut off (the connection was lost first).
-With --raw the bytes of records follow each other without anything between them, and losses go to
-standard error.
+With --raw the bytes of records follow each other without separators, and losses go to standard error.
 
-It ends with 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in good
-order after a record came; with 1 when none came in --for or before the end of the topic, or when
---from is beyond the newest record and --follow is not given; with 5 when none came in --for and the
-publisher is hung; with 6 when the publisher's process is gone.
+The exit code is 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in good
+order after a record; 1 when no record arrived within --for or before the end of the topic, or when
+--from is beyond the newest record without --follow; 5 when no record arrived within --for and the
+publisher is hung; 6 when the publisher's process is gone.
 
 Examples:
   fabricast tail shm:exchange/trades                         the last 10 records
-  fabricast tail shm:exchange/trades --earliest --json       all that are left
+  fabricast tail shm:exchange/trades --earliest --json       every available record
   fabricast tail shm:exchange/trades --from 1000 --count 5   records 1000 to 1004
-  fabricast tail shm:exchange/trades --last 0 --follow       what is published from now on
+  fabricast tail shm:exchange/trades --last 0 --follow       records published from now on
   fabricast tail shm:camera/frames --last 1 --raw > frame.bin";
 
 /// Arguments of `tail`.
@@ -107,7 +106,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let interrupt = Interrupt::install()?;
     let mut printer = Printer::new(&subscriber, arguments.form());
     let mut feed = Feed::new(subscriber, (target, "following"), arguments.duration, &interrupt);
-    let mut idle = Deadline::after(PATIENCE);
+    let mut idle = Deadline::after(ANSWER_TIMEOUT);
     let is_done = |feed: &Feed<'_>, printer: &Printer| {
         let last = feed.subscriber.last();
         until.is_some_and(|until| last >= until) || arguments.count == Some(printer.shown())
@@ -126,14 +125,14 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             Event::Over(why) if printer.shown() == 0 => return Err(feed.nothing(&why)),
             Event::Over(_) | Event::Interrupted => break,
         }
-        idle = Deadline::after(PATIENCE);
+        idle = Deadline::after(ANSWER_TIMEOUT);
     }
     Ok(Exit::Done)
 }
 
 /// The newest record.
 fn newest(node: &Node, target: &Target) -> Result<Sequence, Failure> {
-    let directory = node.directory_timeout(&target.address, PATIENCE)?;
+    let directory = node.directory_timeout(&target.address, ANSWER_TIMEOUT)?;
     let listing = directory.topics.into_iter().find(|listing| listing.topic == target.topic);
     // It has ended since: all its records are there, followed by the end.
     Ok(listing.map_or(Sequence::new(u64::MAX), |listing| listing.sequence))

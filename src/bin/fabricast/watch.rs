@@ -14,21 +14,20 @@ use super::subscription::keep;
 use super::units::duration;
 
 const AFTER_HELP: &str = "\
-A line is the sequence of a value, its age when it was printed, and the value. Values of a state
-topic that were replaced before they were read are not shown; a line of its own says how many. Of a
-log topic each record is shown that is published from now on; `fabricast tail` shows earlier ones,
-too. An age is by the clocks of both hosts: of another host's value it is as wrong as they are apart,
-and `-1h00m (clock?)` means that the value's time lies in the future.
+A line is the sequence of a value, its age when printed, and the value. Values of a state topic that were
+replaced before they were read are counted on a line of their own. For a log topic every record published
+from now on is shown; `fabricast tail` shows earlier ones. Ages compare the clocks of both hosts, and are
+off by their difference; `-1h00m (clock?)` means that the value's time lies in the future.
 
-With --json a value is a line
+With --json a value is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
 {\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is conflated (replaced), lapped (overwritten
 in a log), cut off (the connection was lost first), damaged or undecodable.
 
-It ends with 0 after --count values, after --for if any value came, at Ctrl-C, and when the topic
-ends cleanly after a value came; with 1 when none came; with 5 when none came in --for and
-the publisher is hung; with 6 when the publisher's process is gone. That a publisher is hung is said
-once, and watching goes on; with --delivery push it is not seen.
+The exit code is 0 after --count values, after --for if a value arrived, at Ctrl-C, and when the topic
+ends in good order after a value; 1 when no value arrived; 5 when none arrived within --for and the
+publisher is hung; 6 when the publisher's process is gone. A hung publisher is reported once, and
+watching continues; with --delivery push it is not detected.
 
 Examples:
   fabricast watch shm:quotes/EURUSD

@@ -187,7 +187,7 @@ fn a_peer_whose_writes_stall_costs_nobody_else_an_orderly_end() {
     assert!(driver.served.is_empty(), "the one that stalls was asked to end, too");
     assert_eq!(*ends.0.lock(), (3, 0));
     let took_ns = core.clock().monotonic_ns() - began_ns;
-    assert!((FAREWELL_NS / 2..FAREWELL_NS).contains(&took_ns), "{took_ns} ns");
+    assert!((SHUTDOWN_NS / 2..SHUTDOWN_NS).contains(&took_ns), "{took_ns} ns");
 }
 
 /// A landing region whose subscriber needs nothing of what it gets. Counts the bytes that are copied.
@@ -413,7 +413,7 @@ fn a_topic_that_has_ended_and_waits_for_a_stopped_subscriber_lets_the_node_rest(
 }
 
 /// How long an answer may take, only to end a hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A sink that is broken.
 #[derive(Debug)]
@@ -433,7 +433,7 @@ fn an_event_sink_that_panics_costs_its_event_and_nothing_else() {
     let mut publisher = node.state_publisher::<u64>("t").open().unwrap();
     for round in 1..4 {
         let peer = Node::builder().runtime_dir(dir.path()).open().unwrap();
-        let mut subscriber = peer.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+        let mut subscriber = peer.state_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
         publisher.publish(&round).unwrap();
         assert_eq!(subscriber.try_receive().unwrap().unwrap().value, round);
     }
@@ -553,7 +553,7 @@ fn listeners_of_a_node_whose_thread_has_ended_get_an_error() {
     let node = Node::new(shared, Some(thread));
     let listener = node.state_listener::<u64>("t").open().unwrap();
     std::thread::scope(|scope| {
-        let waiting = [(); 2].map(|()| scope.spawn(|| listener.accept_timeout(PATIENCE)));
+        let waiting = [(); 2].map(|()| scope.spawn(|| listener.accept_timeout(TIMEOUT)));
         fails.store(true, Ordering::Relaxed);
         core.queue().wake();
         for waiting in waiting {

@@ -15,7 +15,7 @@ const WAYS: [(Reach, Delivery); 4] = [
     (Reach::Fetched, Delivery::Push),
 ];
 /// How long who dials waits; a turn of the world takes some microseconds.
-const PATIENCE: Duration = Duration::from_millis(20);
+const TIMEOUT: Duration = Duration::from_millis(20);
 /// Turns within which an accident happens: about as many as a dial takes.
 const STRIKES_WITHIN: u64 = 40;
 /// Turns within which everybody has been told of what happened, unless somebody stands still.
@@ -31,7 +31,7 @@ struct Desk {
 impl Desk {
     /// A node of this name, a thread of which accepts whoever dials.
     fn open(world: &World, node: Node, delivery: Delivery) -> Self {
-        let builder = node.state_listener::<Value>("topic").delivery(delivery).timeout(PATIENCE);
+        let builder = node.state_listener::<Value>("topic").delivery(delivery).timeout(TIMEOUT);
         let listener = builder.open().unwrap();
         let (accepted, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
         let (kept, goes_on) = (Arc::clone(&accepted), Arc::clone(&open));
@@ -72,7 +72,7 @@ fn next(listener: &Listener<StateSubscriber<Value>>) -> Option<Result<Observed, 
 }
 
 fn dial(node: &Node, desk: &Desk) -> Result<(), DialError> {
-    node.dial_subscriber("topic", desk.address(), PATIENCE)
+    node.dial_subscriber("topic", desk.address(), TIMEOUT)
 }
 
 fn subscribers(publisher: &StatePublisher<Value>) -> u64 {
@@ -139,11 +139,11 @@ fn a_subscriber_that_is_late_or_of_another_type_is_an_error_and_the_next_dial_su
             let publishing = world.node("publishing", false);
             let mut publisher = publisher(&publishing);
             let address = "shm:desk";
-            let error = publishing.dial_subscriber("topic", address, PATIENCE).unwrap_err();
+            let error = publishing.dial_subscriber("topic", address, TIMEOUT).unwrap_err();
             assert!(matches!(error, DialError::Unreachable { .. }), "{error}");
 
             let node = world.node("desk", true);
-            let error = publishing.dial_subscriber("topic", address, PATIENCE).unwrap_err();
+            let error = publishing.dial_subscriber("topic", address, TIMEOUT).unwrap_err();
             assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }), "{error}");
 
             let listener = node.state_listener::<u64>("topic").delivery(delivery).open().unwrap();
@@ -154,7 +154,7 @@ fn a_subscriber_that_is_late_or_of_another_type_is_an_error_and_the_next_dial_su
                 told.lock().extend(listener.accept_timeout(Duration::ZERO).err());
                 goes_on.load(Ordering::Relaxed)
             });
-            let error = publishing.dial_subscriber("topic", address, PATIENCE).unwrap_err();
+            let error = publishing.dial_subscriber("topic", address, TIMEOUT).unwrap_err();
             assert!(matches!(error, DialError::Unfit { .. }), "{error}");
             (0..100).for_each(|_| world.turn());
             let refused = |error: &SubscriberError| matches!(error, SubscriberError::Dialled { node, .. } if *node == *publishing.name());
@@ -304,7 +304,7 @@ fn a_stopped_process_costs_the_other_its_patience_and_later_dials_succeed() {
             let began_ns = world.network.clock().monotonic_ns();
             let outcome = dial(&publishing, &desk);
             let elapsed_ns = world.network.clock().monotonic_ns() - began_ns;
-            assert!(elapsed_ns < 2 * saturate(PATIENCE), "{elapsed_ns}");
+            assert!(elapsed_ns < 2 * saturate(TIMEOUT), "{elapsed_ns}");
             // It may have taken less turns than went by before the stop.
             (0..STRIKES_WITHIN).for_each(|_| world.turn());
             let slow = |error: &DialError| {
@@ -316,7 +316,7 @@ fn a_stopped_process_costs_the_other_its_patience_and_later_dials_succeed() {
             let other = world.node("other", false);
             let mut second = publisher(&other);
             if stopping.as_str() == "publishing" {
-                other.dial_subscriber("topic", desk.address(), 3 * PATIENCE).expect("somebody listens");
+                other.dial_subscriber("topic", desk.address(), 3 * TIMEOUT).expect("somebody listens");
                 publish(&mut second, 2);
             }
             world.network.resume(&stopping);

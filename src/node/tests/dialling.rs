@@ -16,7 +16,7 @@ where
     Listener<StateSubscriber<T>>: Send + Sync,
 {
     let listener = Arc::clone(listener);
-    std::thread::spawn(move || listener.accept_timeout(PATIENCE))
+    std::thread::spawn(move || listener.accept_timeout(TIMEOUT))
 }
 
 fn accepted<T: Payload>(accepting: Accepted<T>) -> StateSubscriber<T> {
@@ -33,14 +33,14 @@ fn a_publisher_that_dials_reaches_the_subscriber_with_its_next_value() {
     let listening = node(&dir, "l");
     for delivery in [Delivery::Pull, Delivery::Push] {
         let listener = Arc::new(
-            listening.state_listener::<Value>("a/b").timeout(PATIENCE).delivery(delivery).open().unwrap(),
+            listening.state_listener::<Value>("a/b").timeout(TIMEOUT).delivery(delivery).open().unwrap(),
         );
         assert_eq!(listener.topic().as_str(), "a/b");
         // The one that dials needs no name; it may be the listening node itself.
         for publishing in [anonymous(&dir), listening.clone()] {
             let mut publisher = publishing.state_publisher::<Value>("a/b").open().unwrap();
             let accepting = accept(&listener);
-            publishing.dial_subscriber("a/b", address("shm:l"), PATIENCE).unwrap();
+            publishing.dial_subscriber("a/b", address("shm:l"), TIMEOUT).unwrap();
             assert_eq!(publisher.pull_subscribers() + publisher.push_subscribers(), 1);
             publisher.publish(&(1, "first".to_owned())).unwrap();
             let mut subscriber = accepted(accepting);
@@ -52,7 +52,7 @@ fn a_publisher_that_dials_reaches_the_subscriber_with_its_next_value() {
                 assert_eq!((sample.value.0, sample.meta.sequence, sample.conflated), (number, sequence, 0));
             }
             drop(publisher);
-            let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
+            let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
             assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 199), "{error}");
             assert_eq!(subscriber.stats().received, 199);
         }
@@ -67,8 +67,7 @@ fn a_publisher_of_a_log_that_dials_reaches_the_subscriber_with_its_next_record()
     for (delivery, (start, first)) in
         [Delivery::Pull, Delivery::Push].into_iter().flat_map(|it| starts.map(|start| (it, start)))
     {
-        let builder =
-            listening.log_listener::<Value>("a/b").timeout(PATIENCE).delivery(delivery).start(start);
+        let builder = listening.log_listener::<Value>("a/b").timeout(TIMEOUT).delivery(delivery).start(start);
         let listener = builder.notices().open().unwrap();
         assert_eq!(listener.topic().as_str(), "a/b");
         let publishing = anonymous(&dir);
@@ -77,18 +76,18 @@ fn a_publisher_of_a_log_that_dials_reaches_the_subscriber_with_its_next_record()
             publisher.publish(&(number, "y".repeat(number as usize % 50))).unwrap();
         };
         (1..=3).for_each(|number| publish(&mut publisher, number));
-        let accepting = std::thread::spawn(move || listener.accept_timeout(PATIENCE));
-        publishing.dial_subscriber("a/b", address("shm:l"), PATIENCE).unwrap();
+        let accepting = std::thread::spawn(move || listener.accept_timeout(TIMEOUT));
+        publishing.dial_subscriber("a/b", address("shm:l"), TIMEOUT).unwrap();
         assert_eq!(publisher.pull_subscribers() + publisher.push_subscribers(), 1);
         (4..200).for_each(|number| publish(&mut publisher, number));
         let mut subscriber = accepting.join().unwrap().unwrap().expect("a publisher that dials in time");
         assert_eq!((subscriber.delivery(), subscriber.epoch()), (delivery, publisher.epoch()));
         drop(publisher);
         for number in first..200 {
-            let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record");
+            let record = subscriber.receive_timeout(TIMEOUT).unwrap().expect("a record");
             assert_eq!((record.value.0, record.meta.sequence.get()), (number, number));
         }
-        let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
+        let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
         assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 199), "{error}");
     }
 }
@@ -98,12 +97,12 @@ fn a_publisher_of_a_log_that_dials_reaches_the_subscriber_with_its_next_record()
 fn a_listener_of_logs_takes_no_publisher_of_states() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
-    let listener = listening.log_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
+    let listener = listening.log_listener::<u64>("t").timeout(TIMEOUT).open().unwrap();
     let error = listening.state_listener::<u64>("t").open().unwrap_err();
     assert!(matches!(error, SubscriberError::AlreadyListening { .. }), "{error}");
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
-    let accepting = std::thread::spawn(move || listener.accept_timeout(PATIENCE));
-    let dialled = publishing.dial_subscriber("t", address("shm:l"), PATIENCE);
+    let accepting = std::thread::spawn(move || listener.accept_timeout(TIMEOUT));
+    let dialled = publishing.dial_subscriber("t", address("shm:l"), TIMEOUT);
     let error = accepting.join().unwrap().unwrap_err();
     let SubscriberError::Dialled { source: AttachError::Unfit(source), .. } = error else {
         panic!("{error}")
@@ -117,13 +116,13 @@ fn a_listener_of_logs_takes_no_publisher_of_states() {
 fn several_publishers_that_dial_at_once_get_a_subscriber_each() {
     let dir = tempfile::tempdir().unwrap();
     let listening = node(&dir, "l");
-    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
+    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(TIMEOUT).push().open().unwrap());
     let dialling: Vec<_> = (0..8_u64)
         .map(|number| {
             let publishing = anonymous(&dir);
             std::thread::spawn(move || {
                 let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
-                publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
+                publishing.dial_subscriber("t", address("shm:l"), TIMEOUT).unwrap();
                 publisher.publish(&number).unwrap();
                 publisher
             })
@@ -146,16 +145,16 @@ fn several_publishers_that_dial_at_once_get_a_subscriber_each() {
 fn who_dialled_and_who_was_dialled_receive_alike() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), node(&dir, "p"));
-    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
+    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(TIMEOUT).push().open().unwrap());
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let mut subscribers =
-        vec![listening.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().open().unwrap()];
+        vec![listening.state_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).push().open().unwrap()];
     for _ in 0..2 {
         let accepting = accept(&listener);
-        publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
+        publishing.dial_subscriber("t", address("shm:l"), TIMEOUT).unwrap();
         subscribers.push(accepted(accepting));
     }
-    subscribers.push(listening.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().open().unwrap());
+    subscribers.push(listening.state_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).push().open().unwrap());
     assert_eq!(publisher.push_subscribers(), 4);
     for value in 0..100 {
         publisher.publish(&value).unwrap();
@@ -170,12 +169,12 @@ fn a_listener_needs_a_name_and_a_topic_of_its_own() {
     assert!(matches!(error, SubscriberError::Unnamed), "{error}");
     assert!(error.to_string().contains("NodeBuilder::name"), "{error}");
     let listening = node(&dir, "l");
-    let first = listening.state_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
+    let first = listening.state_listener::<u64>("t").timeout(TIMEOUT).open().unwrap();
     let error = listening.state_listener::<u64>("t").open().unwrap_err();
     assert!(matches!(error, SubscriberError::AlreadyListening { .. }), "{error}");
-    let _other = listening.state_listener::<u64>("t/2").timeout(PATIENCE).open().unwrap();
+    let _other = listening.state_listener::<u64>("t/2").timeout(TIMEOUT).open().unwrap();
     drop(first);
-    listening.state_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
+    listening.state_listener::<u64>("t").timeout(TIMEOUT).open().unwrap();
     let error = listening.state_listener::<u64>("no topic").open().unwrap_err();
     assert!(matches!(error, SubscriberError::Name(_)), "{error}");
 }
@@ -185,13 +184,13 @@ fn what_cannot_be_dialled_is_an_error_that_says_why() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
-    let dial = |topic: &str, to: &str| publishing.dial_subscriber(topic, address(to), PATIENCE).unwrap_err();
+    let dial = |topic: &str, to: &str| publishing.dial_subscriber(topic, address(to), TIMEOUT).unwrap_err();
     assert!(matches!(dial("no topic", "shm:l"), DialError::Name(_)));
     let error = dial("other", "shm:l");
     assert_eq!(error.to_string(), "this node does not publish other: open its publisher first, and keep it");
     assert!(matches!(dial("t", "shm:nobody"), DialError::Unreachable { .. }));
     assert!(matches!(dial("t", "rdma://host"), DialError::Unreachable { .. }));
-    let _listener = listening.state_listener::<u64>("other").timeout(PATIENCE).open().unwrap();
+    let _listener = listening.state_listener::<u64>("other").timeout(TIMEOUT).open().unwrap();
     let error = dial("t", "shm:l");
     assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }), "{error}");
     assert_eq!(
@@ -205,11 +204,11 @@ fn what_cannot_be_dialled_is_an_error_that_says_why() {
 fn a_publisher_of_another_type_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let listening = node(&dir, "l");
-    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
+    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(TIMEOUT).push().open().unwrap());
     let (wrong, right) = (node(&dir, "wrong"), node(&dir, "right"));
     let _publisher = wrong.state_publisher::<String>("t").open().unwrap();
     let accepting = accept(&listener);
-    let error = wrong.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap_err();
+    let error = wrong.dial_subscriber("t", address("shm:l"), TIMEOUT).unwrap_err();
     let mismatch = RefuseReason::SchemaMismatch;
     assert!(matches!(error, DialError::Unfit { reason, .. } if reason == mismatch), "{error}");
     let error = accepting.join().unwrap().unwrap_err();
@@ -223,7 +222,7 @@ fn a_publisher_of_another_type_is_refused_by_name() {
 
     let mut publisher = right.state_publisher::<u64>("t").open().unwrap();
     let accepting = accept(&listener);
-    right.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
+    right.dial_subscriber("t", address("shm:l"), TIMEOUT).unwrap();
     publisher.publish(&3).unwrap();
     assert_eq!(receive(&mut accepted(accepting)).value, 3);
     let links = || listening.links().all().len();
@@ -237,13 +236,13 @@ fn a_listener_for_any_kind_accepts_publishers_of_each() {
     let mut state = publishing.state_publisher::<Value>("state").open().unwrap();
     let mut log = publishing.log_publisher::<Value>("log").open().unwrap();
     for (topic, kind) in [("state", Kind::State), ("log", Kind::Log)] {
-        let listener = listening.any_listener::<Raw>(topic).timeout(PATIENCE).open().unwrap();
-        let accepting = std::thread::spawn(move || listener.accept_timeout(PATIENCE));
-        publishing.dial_subscriber(topic, "shm:l", PATIENCE).unwrap();
+        let listener = listening.any_listener::<Raw>(topic).timeout(TIMEOUT).open().unwrap();
+        let accepting = std::thread::spawn(move || listener.accept_timeout(TIMEOUT));
+        publishing.dial_subscriber(topic, "shm:l", TIMEOUT).unwrap();
         let mut subscriber = accepting.join().unwrap().unwrap().expect("a publisher that dials in time");
         state.publish(&(5, "five".to_owned())).unwrap();
         log.publish(&(5, "five".to_owned())).unwrap();
-        let sample = subscriber.receive_value_timeout(PATIENCE).unwrap().expect("a value");
+        let sample = subscriber.receive_value_timeout(TIMEOUT).unwrap().expect("a value");
         assert_eq!((subscriber.kind(), subscriber.last()), (kind, sample.meta.sequence));
         let Decoded::Value(value) = sample.value else { panic!("{sample:?}") };
         assert_eq!(value.to_string(), r#"[5,"five"]"#);
@@ -254,11 +253,11 @@ fn a_listener_for_any_kind_accepts_publishers_of_each() {
 fn a_subscriber_that_cannot_use_the_topic_leaves_and_both_sides_say_so() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
-    let builder = listening.state_listener::<Raw>("t").timeout(PATIENCE).push().region_len_max(1 << 20);
+    let builder = listening.state_listener::<Raw>("t").timeout(TIMEOUT).push().region_len_max(1 << 20);
     let listener = Arc::new(builder.open().unwrap());
     let publisher = publishing.state_publisher::<Raw>("t").payload_len_max(1 << 20).open().unwrap();
     let accepting = accept(&listener);
-    let error = publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap_err();
+    let error = publishing.dial_subscriber("t", address("shm:l"), TIMEOUT).unwrap_err();
     assert!(matches!(error, DialError::Left { .. }), "{error}");
     let error = accepting.join().unwrap().unwrap_err();
     let SubscriberError::Dialled { source: AttachError::Unfit(source), .. } = error else {
@@ -273,7 +272,7 @@ fn a_subscriber_that_cannot_use_the_topic_leaves_and_both_sides_say_so() {
 fn a_publisher_that_nobody_accepts_gives_up_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
-    let listener = listening.state_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
+    let listener = listening.state_listener::<u64>("t").timeout(TIMEOUT).open().unwrap();
     assert!(listener.accept_timeout(Duration::ZERO).unwrap().is_none());
     let publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     // The other node's thread has to run in this time, on a busy machine, too.
@@ -289,20 +288,20 @@ fn a_publisher_that_nobody_accepts_gives_up_for_good() {
 fn a_listener_that_is_dropped_ends_those_that_wait_and_keeps_those_it_has() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
-    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
+    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(TIMEOUT).push().open().unwrap());
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let accepting = accept(&listener);
-    publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
+    publishing.dial_subscriber("t", address("shm:l"), TIMEOUT).unwrap();
     let mut kept = accepted(accepting);
 
     let waiting = publishing.clone();
-    let waiting = std::thread::spawn(move || waiting.dial_subscriber("t", address("shm:l"), PATIENCE));
+    let waiting = std::thread::spawn(move || waiting.dial_subscriber("t", address("shm:l"), TIMEOUT));
     let ready = || listening.links().all().iter().filter(|link| link.is_ready()).count();
     wait_until("the publisher to wait", || ready() == 2);
     drop(listener);
     let error = waiting.join().unwrap().unwrap_err();
     assert!(matches!(error, DialError::Left { .. }), "{error}");
-    let error = publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap_err();
+    let error = publishing.dial_subscriber("t", address("shm:l"), TIMEOUT).unwrap_err();
     assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }), "{error}");
 
     publisher.publish(&1).unwrap();
@@ -316,11 +315,11 @@ fn a_listener_that_is_dropped_ends_those_that_wait_and_keeps_those_it_has() {
 #[test]
 fn a_listener_outlives_the_handles_of_its_node() {
     let dir = tempfile::tempdir().unwrap();
-    let listener = Arc::new(node(&dir, "l").state_listener::<u64>("t").timeout(PATIENCE).open().unwrap());
+    let listener = Arc::new(node(&dir, "l").state_listener::<u64>("t").timeout(TIMEOUT).open().unwrap());
     let publishing = anonymous(&dir);
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let accepting = accept(&listener);
-    publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
+    publishing.dial_subscriber("t", address("shm:l"), TIMEOUT).unwrap();
     publisher.publish(&1).unwrap();
     let mut subscriber = accepted(accepting);
     drop(listener);
@@ -339,14 +338,14 @@ fn events_tell_of_publishers_that_dial() {
     };
     let ((listening, refusals), (publishing, events)) = (recorded("l"), recorded("p"));
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
-    publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap_err();
+    publishing.dial_subscriber("t", address("shm:l"), TIMEOUT).unwrap_err();
     refusals.wait_for(
         "a refusal",
         |event| matches!(event, Event::PeerRejected { reason } if reason.contains("no subscriber waits")),
     );
-    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(PATIENCE).push().open().unwrap());
+    let listener = Arc::new(listening.state_listener::<u64>("t").timeout(TIMEOUT).push().open().unwrap());
     let accepting = accept(&listener);
-    publishing.dial_subscriber("t", address("shm:l"), PATIENCE).unwrap();
+    publishing.dial_subscriber("t", address("shm:l"), TIMEOUT).unwrap();
     let mut subscriber = accepted(accepting);
     publisher.publish(&1).unwrap();
     receive(&mut subscriber);
@@ -372,7 +371,7 @@ fn pauses() -> u64 {
 fn waiting_to_accept_or_to_be_accepted_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (desk, publishing) = (node(&dir, "desk"), anonymous(&dir));
-    let listener = desk.state_listener::<u64>("t").timeout(PATIENCE).open().unwrap();
+    let listener = desk.state_listener::<u64>("t").timeout(TIMEOUT).open().unwrap();
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     // The other node's thread has to run in this time, on a busy machine, too.
     let timeout = Duration::from_secs(2);

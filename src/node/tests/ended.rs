@@ -20,7 +20,7 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
         let topic = node.core().topic(&"t".parse().unwrap()).unwrap();
         repositories.push(Arc::downgrade(topic.registration().region()));
         drop(topic);
-        let builder = subscribing.any_subscriber::<u64>("shm:p/t").timeout(PATIENCE);
+        let builder = subscribing.any_subscriber::<u64>("shm:p/t").timeout(TIMEOUT);
         let mut subscriber = builder.delivery(delivery).open().unwrap();
         if let Some(mut publisher) = state {
             publisher.publish(&number).unwrap();
@@ -29,7 +29,7 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
             publisher.publish(&number).unwrap();
         }
         if receives_the_end {
-            let mut receive = || subscriber.receive_timeout(PATIENCE).map(|it| it.map(|it| it.value));
+            let mut receive = || subscriber.receive_timeout(TIMEOUT).map(|it| it.map(|it| it.value));
             assert_eq!(receive().unwrap(), Some(number));
             for _ in 0..2 {
                 let error = receive().unwrap_err();
@@ -43,7 +43,7 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
     }
     let left = || repositories.iter().filter(|it| it.strong_count() > 0).count();
     // The last ones are let go of as soon as the node's thread has seen to it.
-    let deadline_ns = SystemClock.monotonic_ns() + saturate(PATIENCE);
+    let deadline_ns = SystemClock.monotonic_ns() + saturate(TIMEOUT);
     while left() > 0 && SystemClock.monotonic_ns() < deadline_ns {
         SystemClock.pause(Duration::from_millis(1));
     }

@@ -24,12 +24,7 @@ fn every_record_is_received_in_order_from_where_one_asked_to_begin() {
         (LogStart::Back(7), 94),
     ];
     let open = |start| {
-        subscribing
-            .log_subscriber::<(u64, String)>("shm:p/a/b")
-            .timeout(PATIENCE)
-            .start(start)
-            .open()
-            .unwrap()
+        subscribing.log_subscriber::<(u64, String)>("shm:p/a/b").timeout(TIMEOUT).start(start).open().unwrap()
     };
     let mut subscribers = starts.map(|(start, first)| (open(start), first));
     // What is published after they were opened is not before any of them.
@@ -38,7 +33,7 @@ fn every_record_is_received_in_order_from_where_one_asked_to_begin() {
     for (subscriber, first) in &mut subscribers {
         assert_eq!(subscriber.next_sequence().get(), *first);
         for number in *first..=300 {
-            let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
+            let record = subscriber.receive_timeout(TIMEOUT).unwrap().expect("a record in time");
             assert_eq!((record.meta.sequence.get(), record.value), (number, value(number)));
             assert_eq!(record.meta.epoch, publisher.epoch());
         }
@@ -52,7 +47,7 @@ fn appended_records_are_seen_when_they_are_committed() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
-    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
     for number in 1..=10 {
         assert_eq!(publisher.append(&number).unwrap().get(), number);
     }
@@ -67,7 +62,7 @@ fn who_is_too_slow_is_told_how_many_records_it_missed_and_goes_on() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").capacity(4096).open().unwrap();
-    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
     for number in 1..=10_000 {
         publisher.publish(&number).unwrap();
     }
@@ -88,7 +83,7 @@ fn the_last_records_come_before_the_end_of_the_topic() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
-    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
     publisher.publish_batch(&[1, 2]).unwrap();
     publisher.append(&3).unwrap();
     drop(publisher);
@@ -110,8 +105,7 @@ fn records_beyond_the_declared_maximum_are_refused_one_by_one() {
     publisher.publish_batch(&batch).unwrap_err();
     // What came before the one that failed is published.
     assert_eq!(publisher.newest().get(), 2);
-    let mut subscriber =
-        node.log_subscriber::<String>("shm:p/t").timeout(PATIENCE).earliest().open().unwrap();
+    let mut subscriber = node.log_subscriber::<String>("shm:p/t").timeout(TIMEOUT).earliest().open().unwrap();
     assert_eq!(values(&mut subscriber, 2), ["a", "b"]);
 }
 
@@ -133,7 +127,7 @@ fn a_topic_of_another_kind_is_refused_with_what_to_do() {
         let error = node.state_subscriber::<u64>("shm:p/log").delivery(delivery).open().unwrap_err();
         assert!(ErrorChain(&error).to_string().contains("the topic is a log"), "{error}");
     }
-    let listed = node.directory_timeout("shm:p", PATIENCE).unwrap().topics;
+    let listed = node.directory_timeout("shm:p", TIMEOUT).unwrap().topics;
     let kinds: Vec<_> = listed.iter().map(|topic| (topic.topic.as_str(), topic.kind.to_string())).collect();
     assert_eq!(kinds, [("log", "log".to_owned()), ("state", "state".to_owned())]);
 }
@@ -162,7 +156,7 @@ fn records_are_pushed_in_order_from_where_one_asked_to_begin() {
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.log_publisher::<u64>("t").capacity(64 << 10).open().unwrap();
     let open = |start| {
-        subscribing.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().start(start).open().unwrap()
+        subscribing.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).push().start(start).open().unwrap()
     };
     let mut empty = [LogStart::Earliest, LogStart::Newest, LogStart::Back(3)].map(open);
     for number in 1..=1000 {
@@ -187,7 +181,7 @@ fn records_are_pushed_in_order_from_where_one_asked_to_begin() {
     publisher.publish_batch(&batch).unwrap();
     for (subscriber, first) in &mut subscribers {
         for number in *first..=1500 {
-            let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
+            let record = subscriber.receive_timeout(TIMEOUT).unwrap().expect("a record in time");
             assert_eq!((record.meta.sequence.get(), record.value), (number, number));
         }
         assert!(subscriber.try_receive().unwrap().is_none());
@@ -201,7 +195,7 @@ fn subscribers_by_push_of_any_speed_account_for_every_record() {
     let builder = publishing.log_publisher::<Raw>("t").capacity(64 << 10).payload_len_max(4000);
     let mut publisher = builder.open().unwrap();
     let open =
-        || subscribing.log_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
+        || subscribing.log_subscriber::<Raw>("shm:p/t").timeout(TIMEOUT).push().earliest().open().unwrap();
     let readers: Vec<_> = [0, 20, 400]
         .map(|pause_us| {
             let mut subscriber = open();
@@ -209,7 +203,7 @@ fn subscribers_by_push_of_any_speed_account_for_every_record() {
                 let (mut received, mut lost) = (0, 0);
                 loop {
                     let next = subscriber.next_sequence().get();
-                    match subscriber.receive_timeout(PATIENCE) {
+                    match subscriber.receive_timeout(TIMEOUT) {
                         Ok(Some(record)) => {
                             assert_eq!(record.meta.sequence.get(), next);
                             assert_eq!(record.value, sized(next, 4000));
@@ -256,7 +250,7 @@ fn a_subscriber_by_push_that_stands_still_keeps_nobody_waiting() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.log_publisher::<u64>("t").capacity(16 << 10).open().unwrap();
-    let open = || subscribing.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().open().unwrap();
+    let open = || subscribing.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).push().open().unwrap();
     let (mut stands, mut follows, gone) = (open(), open(), open());
     publisher.publish(&1).unwrap();
     drop(gone);
@@ -270,7 +264,7 @@ fn a_subscriber_by_push_that_stands_still_keeps_nobody_waiting() {
     // What its region held, a gap, and what came after.
     let (mut received, mut lost) = (0, 0);
     while received + lost < 50_000 {
-        match stands.receive_timeout(PATIENCE) {
+        match stands.receive_timeout(TIMEOUT) {
             Ok(Some(record)) => {
                 received += 1;
                 assert_eq!(record.value, received + lost);
@@ -290,7 +284,7 @@ fn the_last_records_are_pushed_before_the_end_of_the_topic() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").capacity(8 << 10).open().unwrap();
-    let open = || node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
+    let open = || node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).push().earliest().open().unwrap();
     let mut subscribers = [open(), open()];
     // More than fits into a landing region at once, and the publisher is gone before anybody looks.
     let all: Vec<u64> = (1..=400).collect();
@@ -300,7 +294,7 @@ fn the_last_records_are_pushed_before_the_end_of_the_topic() {
         let mut expected = 1;
         let (mut lost, mut last) = (0, None);
         while last.is_none() {
-            match subscriber.receive_timeout(PATIENCE) {
+            match subscriber.receive_timeout(TIMEOUT) {
                 Ok(Some(record)) => {
                     assert_eq!(record.value, expected);
                     expected += 1;
@@ -323,7 +317,7 @@ fn the_end_of_the_publishers_node_accounts_for_what_was_not_pushed_any_more() {
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.log_publisher::<u64>("t").capacity(8 << 10).open().unwrap();
     let mut subscriber =
-        subscribing.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
+        subscribing.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).push().earliest().open().unwrap();
     // More than fits into the landing region, of which nothing is taken.
     for number in 1..=10_000 {
         publisher.publish(&number).unwrap();
@@ -332,7 +326,7 @@ fn the_end_of_the_publishers_node_accounts_for_what_was_not_pushed_any_more() {
     drop(publishing);
     let mut next = 1;
     loop {
-        match subscriber.receive_timeout(PATIENCE) {
+        match subscriber.receive_timeout(TIMEOUT) {
             Ok(Some(record)) => {
                 assert_eq!(record.value, next);
                 next += 1;
@@ -360,9 +354,9 @@ fn who_joins_a_long_ring_late_by_push_has_all_of_it() {
         publisher.publish(&value(number)).unwrap();
     }
     let mut subscriber =
-        subscribing.log_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
+        subscribing.log_subscriber::<Raw>("shm:p/t").timeout(TIMEOUT).push().earliest().open().unwrap();
     for number in 1..=50 {
-        let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
+        let record = subscriber.receive_timeout(TIMEOUT).unwrap().expect("a record in time");
         assert_eq!((record.meta.sequence.get(), record.value), (u64::from(number), value(number)));
     }
 }

@@ -52,7 +52,7 @@ impl Asleep {
     /// What it received next.
     #[track_caller]
     fn received(&self) -> Option<u64> {
-        self.woken.recv_timeout(PATIENCE).expect("it is woken").unwrap()
+        self.woken.recv_timeout(TIMEOUT).expect("it is woken").unwrap()
     }
 
     fn end(self) {
@@ -77,14 +77,14 @@ fn sleepers_are_woken_by_a_publish_and_not_by_their_timer() {
     let node = node(&dir, "p");
     for delivery in [Delivery::Pull, Delivery::Push] {
         let mut publisher = node.state_publisher::<u64>("state").open().unwrap();
-        let builder = node.state_subscriber::<u64>("shm:p/state").timeout(PATIENCE).delivery(delivery);
+        let builder = node.state_subscriber::<u64>("shm:p/state").timeout(TIMEOUT).delivery(delivery);
         let subscriber = builder.notices().open().unwrap();
         assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
         is_woken_by_each(subscriber, || assert!(publisher.publish(&1).is_ok()));
     }
     for delivery in [Delivery::Pull, Delivery::Push] {
         let mut publisher = node.log_publisher::<u64>("log").open().unwrap();
-        let builder = node.log_subscriber::<u64>("shm:p/log").timeout(PATIENCE).delivery(delivery);
+        let builder = node.log_subscriber::<u64>("shm:p/log").timeout(TIMEOUT).delivery(delivery);
         let subscriber = builder.notices().open().unwrap();
         assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
         assert_eq!(subscriber.notice_counts().datagrams, 0);
@@ -98,8 +98,8 @@ fn who_does_not_ask_for_notices_gets_none() {
     let node = node(&dir, "p");
     let _publishers: (StatePublisher<u64>, LogPublisher<u64>) =
         (node.state_publisher("state").open().unwrap(), node.log_publisher("log").open().unwrap());
-    let state = node.state_subscriber::<u64>("shm:p/state").timeout(PATIENCE).open().unwrap();
-    let log = node.log_subscriber::<u64>("shm:p/log").timeout(PATIENCE).open().unwrap();
+    let state = node.state_subscriber::<u64>("shm:p/state").timeout(TIMEOUT).open().unwrap();
+    let log = node.log_subscriber::<u64>("shm:p/log").timeout(TIMEOUT).open().unwrap();
     assert_eq!((state.notice_path(), log.notice_path()), (NoticePath::None, NoticePath::None));
 }
 
@@ -109,7 +109,7 @@ fn sleepers_are_woken_by_what_the_node_writes_for_a_publisher_that_stands_still(
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("log").capacity(4096).open().unwrap();
-    let builder = node.log_subscriber::<u64>("shm:p/log").timeout(PATIENCE).push().notices();
+    let builder = node.log_subscriber::<u64>("shm:p/log").timeout(TIMEOUT).push().notices();
     let subscriber = builder.open().unwrap();
     // Each record takes 32 bytes: the subscriber's ring holds less than this, both rings more.
     let count = publisher.capacity() as u64 / 32 * 3 / 2;
@@ -132,7 +132,7 @@ fn one_publish_wakes_all_who_sleep() {
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let sleepers: Vec<_> = (0..20)
         .map(|_| {
-            let builder = subscribing.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE);
+            let builder = subscribing.state_subscriber::<u64>("shm:p/t").timeout(TIMEOUT);
             Asleep::begin(builder.notices().open().unwrap(), ROUNDS)
         })
         .collect();
@@ -154,7 +154,7 @@ fn who_sleeps_when_the_topic_ends_finds_the_end_after_its_sleep() {
     let (tell, told): (Sender<_>, _) = channel();
     let sleepers: Vec<_> = (0..20)
         .map(|_| {
-            let builder = subscribing.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE);
+            let builder = subscribing.state_subscriber::<u64>("shm:p/t").timeout(TIMEOUT);
             let (mut subscriber, tell) = (builder.notices().open().unwrap(), tell.clone());
             std::thread::spawn(move || tell.send(subscriber.sleep()).unwrap())
         })
@@ -162,7 +162,7 @@ fn who_sleeps_when_the_topic_ends_finds_the_end_after_its_sleep() {
     SystemClock.pause(Duration::from_millis(5));
     drop(publisher);
     for _ in &sleepers {
-        let end = told.recv_timeout(PATIENCE).expect("it does not sleep for ever");
+        let end = told.recv_timeout(TIMEOUT).expect("it does not sleep for ever");
         assert!(matches!(end, Err(ReceiveError::Ended { published: Sequence::NONE })), "{end:?}");
     }
     sleepers.into_iter().for_each(|thread| thread.join().unwrap());

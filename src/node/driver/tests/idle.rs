@@ -31,7 +31,7 @@ impl Resting {
         let mut resting = Self { driver, node, dir, publishers, subscribers: Vec::new() };
         let opened = resting.driven(|dir| {
             let targets = (0..topics * subscribers).map(|index| format!("shm:resting/t{}", index % topics));
-            let open = |target: String| peer(dir).state_subscriber(&target).timeout(PATIENCE).open().unwrap();
+            let open = |target: String| peer(dir).state_subscriber(&target).timeout(TIMEOUT).open().unwrap();
             targets.map(open).collect()
         });
         resting.subscribers = opened;
@@ -120,7 +120,7 @@ fn what_one_peer_asks_for_is_no_business_of_the_others() {
     let subscriber: StateSubscriber<u64> = resting.driven(|dir| {
         let node = peer(dir);
         let builder = node.state_subscriber("shm:resting/t1").push().notices();
-        builder.timeout(PATIENCE).open().unwrap()
+        builder.timeout(TIMEOUT).open().unwrap()
     });
     resting.settle();
     drop(subscriber);
@@ -137,7 +137,7 @@ fn a_stopped_subscriber_by_push_has_nothing_else_looked_at() {
     let mut log = log.open().unwrap();
     let _stopped = resting.driven(|dir| {
         let node = peer(dir);
-        node.log_subscriber::<Raw>("shm:resting/log").push().timeout(PATIENCE).open().unwrap()
+        node.log_subscriber::<Raw>("shm:resting/log").push().timeout(TIMEOUT).open().unwrap()
     });
     (0..1000).for_each(|_| _ = log.publish(&[0; 100]).unwrap());
     resting.settle();

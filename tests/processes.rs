@@ -14,7 +14,7 @@ use rustix::process::Signal;
 use self::support::pattern::{Pattern, Random, is_whole};
 use self::support::peer::{Holdings, Peer};
 use self::support::role::Role;
-use self::support::time::{TIMEOUT, now, wait_until};
+use self::support::time::{PATIENCE, now, wait_until};
 
 #[cfg(test)]
 mod support;
@@ -89,7 +89,7 @@ fn publish(publisher: &mut StatePublisher<Raw>, pattern: &mut Pattern) {
 fn play_subscriber(role: &Role) {
     let node = Node::builder().runtime_dir(&role.dir).open().expect("a node");
     let target = format!("shm:{}/t", role.argument(0));
-    let builder = node.state_subscriber::<Raw>(&target).timeout(TIMEOUT);
+    let builder = node.state_subscriber::<Raw>(&target).timeout(PATIENCE);
     let builder = if role.argument(1) == "push" { builder.push() } else { builder.pull() };
     let mut subscriber = builder.open().expect("a subscription");
     let mut following = role.argument(2) == "following";
@@ -148,7 +148,7 @@ fn play_watcher(role: &Role) {
             drop(subscriber);
             role.say("gone");
         } else {
-            let builder = node.state_subscriber::<Raw>("shm:p/t").timeout(TIMEOUT);
+            let builder = node.state_subscriber::<Raw>("shm:p/t").timeout(PATIENCE);
             let builder = if command == "push" { builder.push() } else { builder.pull() };
             subscriber = Some(builder.open().expect("a subscription"));
             role.say("subscribed");
@@ -160,7 +160,7 @@ fn play_watcher(role: &Role) {
 fn play_desk(role: &Role) {
     let builder = Node::builder().name("desk").expect("a name").runtime_dir(&role.dir);
     let node = builder.open().expect("a node");
-    let builder = node.state_listener::<Raw>("t").timeout(TIMEOUT);
+    let builder = node.state_listener::<Raw>("t").timeout(PATIENCE);
     let builder = if role.argument(0) == "push" { builder.push() } else { builder.pull() };
     let listener = builder.open().expect("a listener");
     let mut last = None;
@@ -169,7 +169,7 @@ fn play_desk(role: &Role) {
         let command = role.command();
         if command == "accept" {
             // A publisher that was killed while it dialled may be an error.
-            last = match listener.accept_timeout(TIMEOUT) {
+            last = match listener.accept_timeout(PATIENCE) {
                 Ok(accepted) => Some(accepted.expect("somebody dials")),
                 Err(error) => {
                     role.say(ErrorChain(&error));
@@ -261,7 +261,7 @@ fn wait_for_release(publisher: &mut Peer, counts: &str, holdings: Holdings) {
         if last == (counts.to_owned(), holdings) {
             return;
         }
-        assert!(began.elapsed() < TIMEOUT, "{last:?} instead of {counts:?} and {holdings:?}");
+        assert!(began.elapsed() < PATIENCE, "{last:?} instead of {counts:?} and {holdings:?}");
         std::thread::park_timeout(Duration::from_millis(2));
     }
 }
@@ -361,7 +361,8 @@ fn a_killed_publisher_is_noticed_after_its_last_value_and_replaced_at_once() {
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
     let listing = node.nodes().expect("a listing");
     assert!(matches!(listing.as_slice(), [dead] if !dead.alive && dead.node.as_str() == "p"), "{listing:?}");
-    let error = node.state_subscriber::<Raw>("shm:p/t").timeout(TIMEOUT).open().expect_err("nobody is there");
+    let error =
+        node.state_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).open().expect_err("nobody is there");
     let gone = matches!(&error, SubscriberError::Unreachable { source: FabricError::NodeGone { .. }, .. });
     assert!(gone, "{error}");
 
@@ -425,7 +426,7 @@ fn a_stopped_publisher_can_be_read_but_not_attached_to() {
     for reader in &mut readers {
         assert_eq!(reader.ask_number(&format!("receive {next}")), next);
     }
-    let late = node.state_subscriber::<Raw>("shm:p/t").timeout(TIMEOUT).open();
+    let late = node.state_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).open();
     drop(late.expect("a subscription"));
     drop(node);
     wait_for_release(&mut publisher, "1 1", holdings);

@@ -23,7 +23,7 @@ use self::support::peer::Peer;
 use self::support::raw::{self, RawListener, RawPeer};
 use self::support::role::Role;
 use self::support::skip::skip;
-use self::support::time::{TIMEOUT, now, wait_until, wait_within};
+use self::support::time::{PATIENCE, now, wait_until, wait_within};
 
 #[cfg(test)]
 mod support;
@@ -96,8 +96,8 @@ fn subscriber(role: &Role) {
     let received = || -> Result<(), fabricast::Error> {
         let node = Node::builder().runtime_dir(&role.dir).open()?;
         let builder = node.state_subscriber::<Raw>("shm:victim/t").notices();
-        let mut subscriber = builder.timeout(TIMEOUT).open()?;
-        while subscriber.receive_timeout(TIMEOUT)?.is_none() {}
+        let mut subscriber = builder.timeout(PATIENCE).open()?;
+        while subscriber.receive_timeout(PATIENCE)?.is_none() {}
         Ok(())
     };
     match received() {
@@ -125,7 +125,7 @@ fn publisher(role: &Role) {
 
 fn subscribe(dir: &Path, delivery: Delivery) -> Result<StateSubscriber<Raw>, SubscriberError> {
     let node = Node::builder().runtime_dir(dir).open().expect("a node");
-    node.state_subscriber::<Raw>("shm:victim/t").delivery(delivery).timeout(TIMEOUT).open()
+    node.state_subscriber::<Raw>("shm:victim/t").delivery(delivery).timeout(PATIENCE).open()
 }
 
 /// Whether it serves others as ever; how long they took.
@@ -328,7 +328,7 @@ fn a_fifo_in_place_of_an_entry_hangs_nobody() {
         let error = Node::builder().name("x").expect("a name").runtime_dir(&path).open().expect_err("taken");
         assert!(ErrorChain(&error).to_string().contains("x.node is not a regular file"), "{error:?}");
     });
-    wait_within(TIMEOUT, "an end", || looking.is_finished());
+    wait_within(PATIENCE, "an end", || looking.is_finished());
     looking.join().expect("as expected");
 }
 
@@ -344,7 +344,7 @@ fn a_node_that_only_reads_makes_no_directory() {
     // It finds what begins later.
     let mut victim = Peer::ready("victim", &path, "free");
     let mut subscriber =
-        node.state_subscriber::<Raw>("shm:victim/t").timeout(TIMEOUT).open().expect("it is there");
+        node.state_subscriber::<Raw>("shm:victim/t").timeout(PATIENCE).open().expect("it is there");
     assert_eq!(victim.ask_number("publish"), 1);
     wait_until("the value", || subscriber.try_receive().expect("a receive").is_some());
 }
@@ -381,9 +381,9 @@ fn a_subscriber_knows_that_a_publisher_out_of_descriptors_has_no_notices_for_it(
     let dir = tempfile::tempdir().expect("a directory");
     let mut victim = Peer::ready("victim", dir.path(), "free");
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
-    let open = || node.state_subscriber::<Raw>("shm:victim/t").notices().timeout(TIMEOUT);
+    let open = || node.state_subscriber::<Raw>("shm:victim/t").notices().timeout(PATIENCE);
     let _session =
-        node.state_subscriber::<Raw>("shm:victim/t").timeout(TIMEOUT).open().expect("a subscription");
+        node.state_subscriber::<Raw>("shm:victim/t").timeout(PATIENCE).open().expect("a subscription");
     let limit = |current| {
         let limit = Rlimit { current: Some(current), ..rustix::process::getrlimit(Resource::Nofile) };
         rustix::process::prlimit(Some(victim.pid()), Resource::Nofile, limit).expect("it can be set").current
@@ -399,7 +399,7 @@ fn a_subscriber_knows_that_a_publisher_out_of_descriptors_has_no_notices_for_it(
     assert!(unavailable.starts_with("t: ") && unavailable.contains("ulimit -n"), "{unavailable}");
     assert!(!unavailable.contains("; t: "), "told once: {unavailable}");
     assert_eq!(victim.ask_number("publish"), 1);
-    assert!(subscriber.receive_timeout(TIMEOUT).expect("a receive").is_some());
+    assert!(subscriber.receive_timeout(PATIENCE).expect("a receive").is_some());
     let report = TopicReport::of(&mut subscriber).expect("a report");
     let counter = report.counters.iter().find(|counter| counter.name == "without notices");
     assert_eq!(counter.map(|counter| counter.value), Some(1));
@@ -424,7 +424,7 @@ fn many_subscribers_that_connect_at_the_same_moment_all_attach() {
     let (together, began) = (Barrier::new(SUBSCRIBERS), now());
     let attach = |node: &Node| {
         together.wait();
-        let attached = node.state_subscriber::<Raw>("shm:victim/t").timeout(TIMEOUT).open();
+        let attached = node.state_subscriber::<Raw>("shm:victim/t").timeout(PATIENCE).open();
         let received = attached.map(|mut subscriber| subscriber.try_receive().map(|sample| sample.is_some()));
         (received, began.elapsed())
     };

@@ -21,7 +21,7 @@ use self::support::long::is_long;
 use self::support::pattern::{Pattern, is_whole};
 use self::support::peer::Peer;
 use self::support::role::Role;
-use self::support::time::{TIMEOUT, now};
+use self::support::time::{PATIENCE, now};
 
 #[cfg(test)]
 mod support;
@@ -183,7 +183,7 @@ fn read(run: Run) -> Outcome {
     let dir = tempfile::tempdir().expect("a directory");
     let mut writer = start(dir.path(), run);
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
-    let builder = node.state_subscriber::<Raw>("shm:writer/t").delivery(run.delivery).timeout(TIMEOUT);
+    let builder = node.state_subscriber::<Raw>("shm:writer/t").delivery(run.delivery).timeout(PATIENCE);
     let mut subscriber = builder.open().expect("a subscription");
     let began = now();
     let mut outcome = Outcome::default();
@@ -192,7 +192,7 @@ fn read(run: Run) -> Outcome {
     while outcome.accepted < run.reads && outcome.torn < run.torn_enough {
         calls += 1;
         if calls.is_multiple_of(READS_AT_A_TIME) {
-            let more = if outcome.accepted < READS_MIN { TIMEOUT } else { Duration::ZERO };
+            let more = if outcome.accepted < READS_MIN { PATIENCE } else { Duration::ZERO };
             if began.elapsed() >= run.run_len_max.max(more) {
                 break;
             }

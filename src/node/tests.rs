@@ -1,4 +1,4 @@
-//! Nodes on the shared-memory fabric, in one process: what a user of the library relies on.
+//! Nodes on the shared-memory fabric, in one process: what users of the library rely on.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -87,7 +87,7 @@ fn both_deliveries_give_the_newest_value_to_late_joiners_and_everything_after() 
 }
 
 #[test]
-fn a_push_subscriber_of_an_idle_publisher_gets_the_value_that_is_there() {
+fn push_subscriber_of_an_idle_publisher_gets_the_newest_value() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
@@ -101,16 +101,16 @@ fn a_push_subscriber_of_an_idle_publisher_gets_the_value_that_is_there() {
 }
 
 #[test]
-fn a_node_without_a_name_does_not_listen_and_says_so() {
+fn node_without_a_name_cannot_listen() {
     let dir = tempfile::tempdir().unwrap();
     let builder = Node::builder().runtime_dir(dir.path()).rdma("rdma://127.0.0.1:7471").unwrap();
     let error = builder.open().unwrap_err();
     assert!(matches!(error, NodeError::Unnamed { .. }), "{error}");
-    assert!(error.to_string().ends_with("NodeBuilder::name to serve rdma://127.0.0.1:7471"), "{error}");
+    assert!(error.to_string().contains("rdma://127.0.0.1:7471"), "{error}");
 }
 
 #[test]
-fn notices_go_to_a_group_that_anybody_may_send_to() {
+fn notice_group_must_be_open_to_all_senders() {
     for group in [[127, 0, 0, 1], [224, 0, 0, 1], [192, 0, 2, 1], [0, 0, 0, 0], [240, 0, 0, 1]] {
         let error = Node::builder().notice_group(group.into()).unwrap_err();
         assert_eq!(error, AddressError::Group { group: group.into() });
@@ -123,9 +123,9 @@ fn notices_go_to_a_group_that_anybody_may_send_to() {
     builder.name("p").unwrap().runtime_dir(dir.path()).open().unwrap();
 }
 
-/// A publish may fall between the handover of a landing region and the publisher's taking it over.
+/// A publish may fall between handing over a landing region and the publisher taking it.
 #[test]
-fn push_subscribers_that_join_while_values_are_published_end_with_the_last_one() {
+fn push_subscribers_that_join_during_publishing_end_with_the_last_value() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.state_publisher::<u64>("t").open().unwrap();
@@ -188,7 +188,7 @@ fn several_topics_and_subscribers_share_nodes() {
 }
 
 #[test]
-fn the_end_of_a_topic_comes_after_its_last_value() {
+fn end_of_a_topic_follows_its_last_value() {
     let dir = tempfile::tempdir().unwrap();
     let publishing = node(&dir, "p");
     for delivery in [Delivery::Pull, Delivery::Push] {
@@ -215,7 +215,7 @@ fn the_end_of_a_topic_comes_after_its_last_value() {
 }
 
 #[test]
-fn a_node_that_stops_tells_its_subscribers_and_gives_its_name_up() {
+fn stopping_node_notifies_its_subscribers_and_frees_its_name() {
     let dir = tempfile::tempdir().unwrap();
     let publishing = node(&dir, "p");
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
@@ -257,7 +257,7 @@ fn refusals_say_why() {
 }
 
 #[test]
-fn a_raw_subscriber_gets_the_bytes_and_the_schema_of_any_topic() {
+fn raw_subscriber_gets_the_bytes_and_the_schema_of_any_topic() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.state_publisher::<(u8, String)>("t").open().unwrap();
@@ -268,9 +268,9 @@ fn a_raw_subscriber_gets_the_bytes_and_the_schema_of_any_topic() {
     assert!(decoded.contains("three"), "{decoded}");
 }
 
-/// Two threads that asked the same session for its directory took each other's pages.
+/// Threads that shared a session once received each other's pages.
 #[test]
-fn threads_that_list_a_node_at_once_each_get_all_of_it() {
+fn threads_that_list_a_node_concurrently_each_get_all_topics() {
     let dir = tempfile::tempdir().unwrap();
     let publishing = node(&dir, "p");
     let _publishers: Vec<_> = (0..300)
@@ -292,10 +292,10 @@ fn threads_that_list_a_node_at_once_each_get_all_of_it() {
     });
 }
 
-/// The publisher may publish its last value while an older one is copied to a landing region, and be gone before the
-/// node looks again.
+/// The publisher may publish its last value while an older one is copied to a landing region, and be gone before the node tends
+/// it again.
 #[test]
-fn the_last_value_before_the_end_reaches_push_subscribers_that_just_came() {
+fn last_value_reaches_push_subscribers_that_have_just_joined() {
     let dir = tempfile::tempdir().unwrap();
     let publishing = node(&dir, "p");
     let subscribing = anonymous(&dir);
@@ -311,7 +311,7 @@ fn the_last_value_before_the_end_reaches_push_subscribers_that_just_came() {
         wait_until("the subscriber", || publisher.push_subscribers() == 1 || opened.is_finished());
         publisher.publish(&vec![2; len]).unwrap();
         drop(publisher);
-        // It may come too late altogether, and be refused.
+        // It may come too late, and be refused.
         let Ok(mut subscriber) = opened.join().unwrap() else { continue };
         let mut last = 0;
         let error = loop {
@@ -326,7 +326,7 @@ fn the_last_value_before_the_end_reaches_push_subscribers_that_just_came() {
 }
 
 #[test]
-fn a_topic_takes_as_many_push_subscribers_as_its_limit_says() {
+fn push_subscribers_of_a_topic_are_limited() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let publisher = node.state_publisher::<u8>("t").slots(2).open().unwrap();
@@ -342,7 +342,7 @@ fn a_topic_takes_as_many_push_subscribers_as_its_limit_says() {
 }
 
 #[test]
-fn a_region_larger_than_allowed_is_neither_mapped_nor_made() {
+fn region_over_the_limit_is_neither_mapped_nor_allocated() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let _publisher = node.state_publisher::<Raw>("t").payload_len_max(1 << 20).open().unwrap();
@@ -355,7 +355,7 @@ fn a_region_larger_than_allowed_is_neither_mapped_nor_made() {
 }
 
 #[test]
-fn a_loan_is_published_when_it_is_committed() {
+fn loan_is_published_when_committed() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.state_publisher::<Raw>("t").payload_len_max(100_000).open().unwrap();
@@ -374,7 +374,7 @@ fn a_loan_is_published_when_it_is_committed() {
 }
 
 #[test]
-fn events_tell_who_came_and_went() {
+fn events_report_attaching_and_detaching() {
     let dir = tempfile::tempdir().unwrap();
     let events = Arc::new(Recorder::default());
     let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path());
@@ -394,7 +394,7 @@ fn events_tell_who_came_and_went() {
 }
 
 #[test]
-fn records_that_a_subscriber_lost_are_not_reported_as_conflated() {
+fn lost_records_are_not_reported_as_conflated() {
     let dir = tempfile::tempdir().unwrap();
     let events = Arc::new(Recorder::default());
     let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path());
@@ -412,9 +412,9 @@ fn records_that_a_subscriber_lost_are_not_reported_as_conflated() {
     events.wait_for("detached", is_told);
 }
 
-/// To say how the types differ, the subscriber's node asks for the topic once more.
+/// To describe how the types differ, the subscriber's node requests the topic once more.
 #[test]
-fn a_subscriber_of_another_type_neither_attaches_nor_detaches() {
+fn subscriber_of_another_type_neither_attaches_nor_detaches() {
     let dir = tempfile::tempdir().unwrap();
     let events = Arc::new(Recorder::default());
     let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path());
@@ -434,7 +434,7 @@ fn a_subscriber_of_another_type_neither_attaches_nor_detaches() {
 }
 
 #[test]
-fn a_topic_of_any_kind_is_attached_to_once() {
+fn any_subscriber_attaches_once() {
     let dir = tempfile::tempdir().unwrap();
     let events = Arc::new(Recorder::default());
     let builder = Node::builder().name("p").unwrap().runtime_dir(dir.path());
@@ -464,11 +464,11 @@ fn a_topic_of_any_kind_is_attached_to_once() {
     events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
     let events = events.0.lock();
     let attached = events.iter().filter(|event| matches!(event, Event::Attached { .. }));
-    assert_eq!(attached.count(), 4, "a publisher that counts subscribers counts each once");
+    assert_eq!(attached.count(), 4, "the publisher counts each subscriber once");
 }
 
 #[test]
-fn a_session_that_nobody_uses_any_more_is_closed() {
+fn unused_session_is_closed() {
     let dir = tempfile::tempdir().unwrap();
     let publishing = node(&dir, "p");
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();

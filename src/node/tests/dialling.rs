@@ -10,7 +10,7 @@ use crate::subscriber::{AttachError, GrantError};
 type Value = (u64, String);
 type Accepted<T> = std::thread::JoinHandle<Result<Option<StateSubscriber<T>>, SubscriberError>>;
 
-/// Accepts the next publisher, in a thread of its own: whoever dials waits for that.
+/// Accepts the next publisher on a thread of its own: the dialling publisher waits for that.
 fn accept<T: Payload>(listener: &Arc<Listener<StateSubscriber<T>>>) -> Accepted<T>
 where
     Listener<StateSubscriber<T>>: Send + Sync,
@@ -28,7 +28,7 @@ fn address(text: &str) -> Address {
 }
 
 #[test]
-fn a_publisher_that_dials_reaches_the_subscriber_with_its_next_value() {
+fn dialling_publisher_reaches_the_subscriber_with_its_next_value() {
     let dir = tempfile::tempdir().unwrap();
     let listening = node(&dir, "l");
     for delivery in [Delivery::Pull, Delivery::Push] {
@@ -36,7 +36,7 @@ fn a_publisher_that_dials_reaches_the_subscriber_with_its_next_value() {
             listening.state_listener::<Value>("a/b").timeout(TIMEOUT).delivery(delivery).open().unwrap(),
         );
         assert_eq!(listener.topic().as_str(), "a/b");
-        // The one that dials needs no name; it may be the listening node itself.
+        // The dialling node needs no name; it may be the listening node itself.
         for publishing in [anonymous(&dir), listening.clone()] {
             let mut publisher = publishing.state_publisher::<Value>("a/b").open().unwrap();
             let accepting = accept(&listener);
@@ -60,7 +60,7 @@ fn a_publisher_that_dials_reaches_the_subscriber_with_its_next_value() {
 }
 
 #[test]
-fn a_publisher_of_a_log_that_dials_reaches_the_subscriber_with_its_next_record() {
+fn dialling_publisher_of_a_log_reaches_the_subscriber_with_its_next_record() {
     let dir = tempfile::tempdir().unwrap();
     let listening = node(&dir, "l");
     let starts = [(LogStart::Newest, 4), (LogStart::Earliest, 1), (LogStart::At(Sequence::new(2)), 2)];
@@ -92,9 +92,9 @@ fn a_publisher_of_a_log_that_dials_reaches_the_subscriber_with_its_next_record()
     }
 }
 
-/// One topic has one listener, and the kind of the topic decides.
+/// A topic has one listener, for one kind.
 #[test]
-fn a_listener_of_logs_takes_no_publisher_of_states() {
+fn listener_of_logs_refuses_a_publisher_of_states() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
     let listener = listening.log_listener::<u64>("t").timeout(TIMEOUT).open().unwrap();
@@ -108,12 +108,12 @@ fn a_listener_of_logs_takes_no_publisher_of_states() {
         panic!("{error}")
     };
     assert!(matches!(source, GrantError::Kind { .. }), "{source}");
-    // By pull the publisher has granted what it was asked for before the other end sees that.
+    // For pull the publisher has sent its grant before the other end refuses it.
     assert!(matches!(dialled, Ok(()) | Err(DialError::Left { .. })), "{dialled:?}");
 }
 
 #[test]
-fn several_publishers_that_dial_at_once_get_a_subscriber_each() {
+fn publishers_that_dial_concurrently_get_a_subscriber_each() {
     let dir = tempfile::tempdir().unwrap();
     let listening = node(&dir, "l");
     let listener = Arc::new(listening.state_listener::<u64>("t").timeout(TIMEOUT).push().open().unwrap());
@@ -140,9 +140,9 @@ fn several_publishers_that_dial_at_once_get_a_subscriber_each() {
     wait_until("subscribers to be gone", || publishers.iter().all(|one| one.push_subscribers() == 0));
 }
 
-/// One publisher may have subscribers of both roles.
+/// One publisher may have both kinds of subscribers.
 #[test]
-fn who_dialled_and_who_was_dialled_receive_alike() {
+fn dialling_and_dialled_subscribers_receive_alike() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), node(&dir, "p"));
     let listener = Arc::new(listening.state_listener::<u64>("t").timeout(TIMEOUT).push().open().unwrap());
@@ -163,7 +163,7 @@ fn who_dialled_and_who_was_dialled_receive_alike() {
 }
 
 #[test]
-fn a_listener_needs_a_name_and_a_topic_of_its_own() {
+fn listener_needs_a_name_and_a_topic_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let error = anonymous(&dir).state_listener::<u64>("t").open().unwrap_err();
     assert!(matches!(error, SubscriberError::Unnamed), "{error}");
@@ -180,7 +180,7 @@ fn a_listener_needs_a_name_and_a_topic_of_its_own() {
 }
 
 #[test]
-fn what_cannot_be_dialled_is_an_error_that_says_why() {
+fn failed_dial_gives_its_reason() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
@@ -199,9 +199,9 @@ fn what_cannot_be_dialled_is_an_error_that_says_why() {
     );
 }
 
-/// Both sides learn of it, and the listener goes on.
+/// Both sides get the error, and the listener stays usable.
 #[test]
-fn a_publisher_of_another_type_is_refused_by_name() {
+fn publisher_of_another_type_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let listening = node(&dir, "l");
     let listener = Arc::new(listening.state_listener::<u64>("t").timeout(TIMEOUT).push().open().unwrap());
@@ -230,7 +230,7 @@ fn a_publisher_of_another_type_is_refused_by_name() {
 }
 
 #[test]
-fn a_listener_for_any_kind_accepts_publishers_of_each() {
+fn any_listener_accepts_publishers_of_each_kind() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
     let mut state = publishing.state_publisher::<Value>("state").open().unwrap();
@@ -250,7 +250,7 @@ fn a_listener_for_any_kind_accepts_publishers_of_each() {
 }
 
 #[test]
-fn a_subscriber_that_cannot_use_the_topic_leaves_and_both_sides_say_so() {
+fn subscriber_that_cannot_use_the_topic_leaves_and_both_sides_report_it() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
     let builder = listening.state_listener::<Raw>("t").timeout(TIMEOUT).push().region_len_max(1 << 20);
@@ -267,15 +267,15 @@ fn a_subscriber_that_cannot_use_the_topic_leaves_and_both_sides_say_so() {
     assert_eq!(publisher.push_subscribers(), 0);
 }
 
-/// What was told to have failed does not come about later.
+/// A dial reported as failed never succeeds later.
 #[test]
-fn a_publisher_that_nobody_accepts_gives_up_for_good() {
+fn publisher_that_is_not_accepted_gives_up_for_good() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
     let listener = listening.state_listener::<u64>("t").timeout(TIMEOUT).open().unwrap();
     assert!(listener.accept_timeout(Duration::ZERO).unwrap().is_none());
     let publisher = publishing.state_publisher::<u64>("t").open().unwrap();
-    // The other node's thread has to run in this time, on a busy machine, too.
+    // The other node's thread has to run within this time, even on a busy machine.
     let in_vain = Duration::from_secs(2);
     let error = publishing.dial_subscriber("t", address("shm:l"), in_vain).unwrap_err();
     assert!(matches!(error, DialError::NotAccepted { .. }), "{error}");
@@ -285,7 +285,7 @@ fn a_publisher_that_nobody_accepts_gives_up_for_good() {
 }
 
 #[test]
-fn a_listener_that_is_dropped_ends_those_that_wait_and_keeps_those_it_has() {
+fn dropped_listener_ends_waiting_sessions_and_keeps_accepted_ones() {
     let dir = tempfile::tempdir().unwrap();
     let (listening, publishing) = (node(&dir, "l"), anonymous(&dir));
     let listener = Arc::new(listening.state_listener::<u64>("t").timeout(TIMEOUT).push().open().unwrap());
@@ -311,9 +311,9 @@ fn a_listener_that_is_dropped_ends_those_that_wait_and_keeps_those_it_has() {
     wait_until("the links to be gone", || listening.links().all().is_empty());
 }
 
-/// A listener keeps its node going, as publishers and subscribers do.
+/// A listener keeps its node alive, as publishers and subscribers do.
 #[test]
-fn a_listener_outlives_the_handles_of_its_node() {
+fn listener_outlives_the_handles_of_its_node() {
     let dir = tempfile::tempdir().unwrap();
     let listener = Arc::new(node(&dir, "l").state_listener::<u64>("t").timeout(TIMEOUT).open().unwrap());
     let publishing = anonymous(&dir);
@@ -329,7 +329,7 @@ fn a_listener_outlives_the_handles_of_its_node() {
 }
 
 #[test]
-fn events_tell_of_publishers_that_dial() {
+fn events_report_publishers_that_dial() {
     let dir = tempfile::tempdir().unwrap();
     let recorded = |name: &str| {
         let events = Arc::new(Recorder::default());
@@ -359,21 +359,21 @@ fn events_tell_of_publishers_that_dial() {
     events.wait_for("closed", |event| matches!(event, Event::SessionClosed { orderly: true, .. }));
 }
 
-/// How often this thread has given the processor away.
+/// How often this thread has yielded the processor.
 fn pauses() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Who waits for a peer is woken by it, and by nothing else.
+/// Only its peer wakes a waiting thread.
 #[test]
-fn waiting_to_accept_or_to_be_accepted_costs_nothing() {
+fn waiting_for_a_peer_costs_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let (desk, publishing) = (node(&dir, "desk"), anonymous(&dir));
     let listener = desk.state_listener::<u64>("t").timeout(TIMEOUT).open().unwrap();
     let _publisher = publishing.state_publisher::<u64>("t").open().unwrap();
-    // The other node's thread has to run in this time, on a busy machine, too.
+    // The other node's thread has to run within this time, even on a busy machine.
     let timeout = Duration::from_secs(2);
     let before = pauses();
     assert!(listener.accept_timeout(timeout).unwrap().is_none());

@@ -1,14 +1,14 @@
-//! What is left of topics that have ended.
+//! The remains of ended topics.
 
 use std::sync::Weak;
 
 use super::*;
 use crate::memory::Region;
 
-/// How often a topic is opened again.
+/// Incarnations of a topic.
 const INCARNATIONS: u64 = 300;
 
-/// Opens a topic again and again, each time with a subscriber that is kept, and says how many repositories are in memory.
+/// Opens a topic again and again, each time with a subscriber that is kept, and returns how many repositories are in memory.
 fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let (node, subscribing) = (node(&dir, "p"), anonymous(&dir));
@@ -42,7 +42,7 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
         kept.push(subscriber);
     }
     let left = || repositories.iter().filter(|it| it.strong_count() > 0).count();
-    // The last ones are let go of as soon as the node's thread has seen to it.
+    // The last ones are released once the node's thread has run.
     let deadline_ns = SystemClock.monotonic_ns() + saturate(TIMEOUT);
     while left() > 0 && SystemClock.monotonic_ns() < deadline_ns {
         SystemClock.pause(Duration::from_millis(1));
@@ -53,7 +53,7 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
 }
 
 #[test]
-fn repositories_of_topics_that_have_ended_are_given_back_though_their_subscribers_are_kept() {
+fn repositories_of_ended_topics_are_released_even_if_subscribers_are_kept() {
     for is_log in [false, true] {
         for delivery in [Delivery::Pull, Delivery::Push] {
             for receives_the_end in [true, false] {

@@ -1,11 +1,11 @@
-//! Many subscriptions that are opened at once.
+//! Many subscriptions opened together.
 
 use super::*;
 use crate::limits;
 use crate::node::SubscriberBuilder;
 
 #[test]
-fn many_subscriptions_are_opened_at_once_in_their_order() {
+fn many_subscriptions_open_together_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let node = |name: &str| Node::builder().name(name).unwrap().runtime_dir(dir.path()).open().unwrap();
     let publishing = [node("one"), node("other")];

@@ -12,7 +12,7 @@ use fabricast::{ErrorChain, Node, Raw};
 use tempfile::TempDir;
 
 /// How long anything may take that comes to its end by itself.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 const TICKERS: [(&str, u64, &str); 5] = [
     ("AAPL", 3270, "430.47"),
     ("FB", 196, "27.78"),
@@ -68,7 +68,7 @@ fn wait_for_line(process: &mut Child, begin: &str) {
 fn market_data_ends_by_itself_and_every_subscriber_has_the_last_bar() {
     let dir = directory();
     let mut command = assert_cmd::Command::from_std(example("market_data", &dir));
-    let output = command.timeout(PATIENCE).assert().success().get_output().clone();
+    let output = command.timeout(TIMEOUT).assert().success().get_output().clone();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
     let text = String::from_utf8(output.stdout).unwrap();
     let table: Vec<Vec<&str>> = text
@@ -172,9 +172,9 @@ fn a_stopped_publisher_is_still_read() {
     wait_for_line(&mut publisher, "publishing");
     let node = Node::builder().runtime_dir(dir.path()).open().unwrap();
     let attach = |timeout| node.state_subscriber::<Raw>("shm:station/reading").timeout(timeout).open();
-    let mut subscriber = attach(PATIENCE).unwrap();
-    let first = subscriber.receive_timeout(PATIENCE).unwrap().expect("a reading");
-    let mut unread = attach(PATIENCE).unwrap();
+    let mut subscriber = attach(TIMEOUT).unwrap();
+    let first = subscriber.receive_timeout(TIMEOUT).unwrap().expect("a reading");
+    let mut unread = attach(TIMEOUT).unwrap();
 
     let process = rustix::process::Pid::from_child(&publisher);
     rustix::process::kill_process(process, rustix::process::Signal::STOP).unwrap();
@@ -190,7 +190,7 @@ fn a_stopped_publisher_is_still_read() {
     assert!(error.contains("the peer was silent for too long"), "{error}");
 
     rustix::process::kill_process(process, rustix::process::Signal::CONT).unwrap();
-    let next = subscriber.receive_timeout(PATIENCE).unwrap().expect("the next reading");
+    let next = subscriber.receive_timeout(TIMEOUT).unwrap().expect("the next reading");
     assert!(next.meta.sequence > first.meta.sequence);
     publisher.kill().unwrap();
     publisher.wait().unwrap();

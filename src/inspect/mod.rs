@@ -1,7 +1,6 @@
-//! What a topic's repository says of itself, as reports that can be printed or serialised.
+//! Reports on a topic from its repository, to be printed or serialised.
 //!
-//! A report is read from the mapped repository, one-sidedly: making one changes nothing at the publisher, and
-//! works while the publisher hangs.
+//! A report reads the repository one-sidedly: it changes nothing at the publisher, and works even while the publisher hangs.
 
 use std::fmt::{self, Display};
 
@@ -19,13 +18,13 @@ use crate::metrics::{self, Counter, Unit};
 use crate::payload::{Encoding, Schema};
 use crate::subscriber::Subscribed;
 
-/// What precedes the host in the counter that names it.
+/// The prefix of the counter that names the host.
 const HOST_PREFIX: &str = "host: ";
 
-/// Everything that the headers of a topic's repository say, at one moment.
+/// The headers of a topic's repository, at one moment.
 ///
-/// The publisher writes while the report is made, so that numbers that change with each value (sequence, length,
-/// times, counters) may belong to neighbouring values.
+/// The publisher may write while the report is made, so numbers that change with each value (sequence, length, times, counters)
+/// may belong to neighbouring values.
 ///
 /// ```
 /// use fabricast::{Liveness, Node, Raw, TopicReport};
@@ -46,34 +45,34 @@ const HOST_PREFIX: &str = "host: ";
 pub struct TopicReport {
     /// Its name.
     pub topic: TopicName,
-    /// What its repository holds.
+    /// Its kind.
     pub kind: Kind,
     /// The name of its payload type.
     #[serde(rename = "type")]
     pub type_name: String,
-    /// How values became bytes.
+    /// The encoding of its values.
     pub encoding: Encoding,
-    /// Whether its publisher lives: see [`Liveness::of`].
+    /// Whether its publisher is alive: see [`Liveness::of`].
     pub state: Liveness,
     /// The sequence of its newest value.
     pub sequence: Sequence,
-    /// What else its headers say of what it holds. Of a state `newest_len`, the length of its newest value; of a log
-    /// `first_sequence`, that of the oldest record, or one more than the newest when there is none, and `held_len`, the bytes of
-    /// the records with their headers. Serialised as fields of the report.
+    /// Facts that depend on the kind. For a state `newest_len`, the length of its newest value; for a log `first_sequence`, that
+    /// of the oldest record, or one more than the newest if it is empty, and `held_len`, the bytes of the records with their
+    /// headers. Serialised as fields of the report.
     #[serde(flatten, serialize_with = "as_fields")]
     pub held: Vec<Fact>,
     /// When its newest value was published, nanoseconds since the Unix epoch; `None` for never.
     pub published_ns: Option<u64>,
-    /// How long ago that was, nanoseconds, by this host's clock: over a wire it is as far off as the clocks are apart.
+    /// How long ago that was, nanoseconds, by this host's clock; off by the difference between the clocks of two hosts.
     pub age_ns: Option<u64>,
-    /// When its publisher's node last showed that it lives, nanoseconds since the Unix epoch.
+    /// When its publisher's node last showed that it is alive, nanoseconds since the Unix epoch.
     pub heartbeat_ns: u64,
     /// How long ago that was, nanoseconds, by this host's clock.
     pub heartbeat_age_ns: u64,
     /// Its incarnation. Serialised as 16 hexadecimal digits.
     #[serde(serialize_with = "as_text")]
     pub epoch: Epoch,
-    /// What stands for its name in its repository. Serialised as 16 hexadecimal digits.
+    /// Its identifier in its repository. Serialised as 16 hexadecimal digits.
     #[serde(serialize_with = "as_text")]
     pub topic_id: TopicId,
     /// The publisher's process.
@@ -82,23 +81,23 @@ pub struct TopicReport {
     pub host: Option<String>,
     /// When the topic was opened, nanoseconds since the Unix epoch.
     pub started_ns: Option<u64>,
-    /// The shape of its repository.
+    /// The geometry of its repository.
     pub geometry: GeometryReport,
-    /// The remote key of its repository; `None` unless it was asked for. Serialised as hexadecimal digits.
+    /// The remote key of its repository; `None` unless requested. Serialised as hexadecimal digits.
     #[serde(serialize_with = "as_optional_hex")]
     pub rkey: Option<u64>,
-    /// The remote address of its repository; `None` unless it was asked for. Serialised as hexadecimal digits.
+    /// The remote address of its repository; `None` unless requested. Serialised as hexadecimal digits.
     #[serde(serialize_with = "as_optional_hex")]
     pub address: Option<u64>,
-    /// What the publisher counts.
+    /// The publisher's counters.
     pub counters: Vec<Counter>,
     /// The publisher's distinct errors: how often, first and last time.
     pub errors: Vec<Counter>,
-    /// The description of its values.
+    /// The schema of its values.
     pub schema: Schema,
 }
 
-/// The shape of a repository.
+/// The geometry of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct GeometryReport {
@@ -108,47 +107,47 @@ pub struct GeometryReport {
     pub payload_len_max: usize,
     /// The whole region, bytes.
     pub region_len: usize,
-    /// What else describes it. Of a state `slot_count` and `slot_len`, the bytes from one slot to the next; of a log `ring_len`,
-    /// `segment_count` and `segment_len`. Serialised as fields of the report.
+    /// Facts that depend on the kind. For a state `slot_count` and `slot_len`, the bytes from one slot to the next; for a log
+    /// `ring_len`, `segment_count` and `segment_len`. Serialised as fields of the report.
     #[serde(flatten, serialize_with = "as_fields")]
     pub parts: Vec<Fact>,
 }
 
-/// Whether a publisher lives.
+/// Whether a publisher is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Liveness {
     /// Its heart beats.
     Live,
-    /// Its process is there, and has not shown that it lives for [`limits::HEARTBEAT_STALE_NS`].
+    /// Its process runs, but has not shown that it is alive for [`limits::HEARTBEAT_STALE_NS`].
     Hung,
     /// It was dropped, or its process has ended.
     Gone,
 }
 
-/// Why there is no report.
+/// Why a topic could not be inspected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
-    /// The subscriber has a landing region, not the repository.
-    #[error("a push subscriber does not see the repository: inspect with one that pulls")]
+    /// The subscriber has a landing region instead of the repository.
+    #[error("a push subscriber does not read the repository: inspect with a pull subscriber")]
     Landing,
-    /// The repository could not be fetched.
+    /// The repository could not be read.
     #[error("the repository's headers cannot be read")]
     Fabric(#[from] FabricError),
-    /// The header has been damaged since the topic was attached to.
+    /// The header was damaged after the subscriber attached.
     #[error(transparent)]
     Header(#[from] HeaderError),
 }
 
 impl TopicReport {
-    /// The report of the topic that this subscriber pulls, without remote key and address. Allocates. Does not block on
-    /// the publisher's host, and for a round trip on another.
+    /// Reports on the topic that this subscriber pulls, without remote key and address. Allocates. Does not block on the
+    /// publisher's host, and for a round trip on another.
     ///
     /// # Errors
     ///
-    /// [`InspectError`] when the subscriber does not see the repository, or its header is damaged.
+    /// [`InspectError`] when the subscriber does not read the repository, or its header is damaged.
     pub fn of(subscriber: &mut impl Subscribed) -> Result<Self, InspectError> {
         let region = &*subscriber.headers()?.ok_or(InspectError::Landing)?;
         let mut words = [0; StaticHeader::WORDS];
@@ -206,11 +205,11 @@ impl TopicReport {
         })
     }
 
-    /// As [`Self::of`], with remote key and address. On the `shm` fabric neither gives access to anything.
+    /// Does the same as [`Self::of`], with remote key and address. On the `shm` fabric they are of no use.
     ///
     /// # Errors
     ///
-    /// As [`Self::of`].
+    /// Those of [`Self::of`].
     pub fn with_keys(subscriber: &mut impl Subscribed) -> Result<Self, InspectError> {
         let granted = subscriber.subscription().granted();
         let (rkey, address) = (Some(granted.key), Some(granted.address));
@@ -219,7 +218,7 @@ impl TopicReport {
 }
 
 impl TopicReport {
-    /// The number of this name among [`Self::held`] and the geometry's parts; `None` where the topic's kind has none.
+    /// Returns the fact of this name from [`Self::held`] and the geometry's parts; `None` if the topic's kind lacks it.
     pub fn fact(&self, name: &str) -> Option<u64> {
         let mut facts = self.held.iter().chain(&self.geometry.parts);
         facts.find(|fact| fact.name == name).map(|fact| fact.value)
@@ -227,12 +226,11 @@ impl TopicReport {
 }
 
 impl Liveness {
-    /// Whether the publisher of this subscriber's topic lives. On the publisher's host it neither blocks nor allocates,
-    /// but for a topic that has ended; on another one it blocks for a round trip. `None` where it cannot be seen: a push
-    /// subscriber sees no heartbeat.
+    /// Returns whether the publisher of this subscriber's topic is alive; `None` for a push subscriber, which sees no heartbeat.
+    /// Neither blocks nor allocates on the publisher's host, unless the topic has ended; blocks for a round trip on another host.
     ///
-    /// On another host nothing is asked of its clock: its heart has stopped when it has not beaten between looks that are
-    /// [`limits::HEARTBEAT_STALE_NS`] apart, and so the first look always finds it live.
+    /// For a publisher on another host, whose clock is not comparable, the heart has stopped if it has not beaten between two
+    /// calls [`limits::HEARTBEAT_STALE_NS`] apart; so the first call always returns `Live`.
     pub fn of(subscriber: &mut impl Subscribed) -> Option<Self> {
         if subscriber.subscription().end().is_some() {
             return Some(Self::Gone);
@@ -280,19 +278,19 @@ mod tests {
     use crate::subscriber::SubscriberHandle;
 
     /// How long a test waits for what must come.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     fn node(dir: &tempfile::TempDir) -> Node {
         Node::builder().name("p").unwrap().runtime_dir(dir.path()).open().unwrap()
     }
 
     #[test]
-    fn a_report_tells_what_the_publisher_has_written() {
+    fn report_shows_what_the_publisher_has_written() {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
         let mut publisher =
             node.state_publisher::<String>("a/b").slots(16).payload_len_max(100).open().unwrap();
-        let mut subscriber = node.state_subscriber::<String>("shm:p/a/b").timeout(PATIENCE).open().unwrap();
+        let mut subscriber = node.state_subscriber::<String>("shm:p/a/b").timeout(TIMEOUT).open().unwrap();
         let report = TopicReport::of(&mut subscriber).unwrap();
         assert_eq!((report.sequence, report.published_ns, report.age_ns), (Sequence::NONE, None, None));
 
@@ -319,11 +317,11 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_a_log_tells_what_it_holds() {
+    fn report_of_a_log_shows_its_contents() {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
         let mut publisher = node.log_publisher::<u64>("t").capacity(4096).payload_len_max(8).open().unwrap();
-        let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+        let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
         let report = TopicReport::of(&mut subscriber).unwrap();
         assert_eq!((report.sequence, report.fact("first_sequence")), (Sequence::NONE, Some(1)));
         assert_eq!((report.fact("held_len"), report.fact("newest_len")), (Some(0), None));
@@ -337,11 +335,11 @@ mod tests {
         assert_eq!((report.kind, report.fact("ring_len")), (Kind::Log, Some(publisher.capacity() as u64)));
         let (first, held_len) = (report.fact("first_sequence").unwrap(), report.fact("held_len").unwrap());
         assert!(first > 800 && held_len <= publisher.capacity() as u64, "{report:?}");
-        let mut all = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).earliest().open().unwrap();
+        let mut all = node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).earliest().open().unwrap();
         assert_eq!(all.try_receive().unwrap().unwrap().meta.sequence.get(), first);
         let state = node.state_publisher::<u64>("s").open().unwrap();
         let report =
-            TopicReport::of(&mut node.state_subscriber::<u64>("shm:p/s").timeout(PATIENCE).open().unwrap())
+            TopicReport::of(&mut node.state_subscriber::<u64>("shm:p/s").timeout(TIMEOUT).open().unwrap())
                 .unwrap();
         let line = serde_json::to_string(&report).unwrap();
         assert!(["capacity", "first_sequence", "held_len"].iter().all(|name| !line.contains(name)), "{line}");
@@ -349,11 +347,11 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_json_with_numbers_of_64_bits_as_text() {
+    fn report_is_json_with_64_bit_numbers_as_text() {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
         let publisher = node.state_publisher::<u32>("t").open().unwrap();
-        let mut subscriber = node.state_subscriber::<u32>("shm:p/t").timeout(PATIENCE).open().unwrap();
+        let mut subscriber = node.state_subscriber::<u32>("shm:p/t").timeout(TIMEOUT).open().unwrap();
         let report = serde_json::to_value(TopicReport::with_keys(&mut subscriber).unwrap()).unwrap();
         assert_eq!(report["epoch"], publisher.epoch().to_string());
         assert_eq!(report["rkey"].as_str().unwrap().len(), 16);
@@ -364,12 +362,12 @@ mod tests {
     }
 
     #[test]
-    fn only_a_subscriber_that_pulls_can_inspect() {
+    fn only_a_pull_subscriber_can_inspect() {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
         let publisher = node.state_publisher::<u32>("t").open().unwrap();
-        let mut push = node.state_subscriber::<u32>("shm:p/t").timeout(PATIENCE).push().open().unwrap();
-        let mut pull = node.state_subscriber::<u32>("shm:p/t").timeout(PATIENCE).open().unwrap();
+        let mut push = node.state_subscriber::<u32>("shm:p/t").timeout(TIMEOUT).push().open().unwrap();
+        let mut pull = node.state_subscriber::<u32>("shm:p/t").timeout(TIMEOUT).open().unwrap();
         assert!(matches!(TopicReport::of(&mut push), Err(InspectError::Landing)));
         assert_eq!((Liveness::of(&mut push), Liveness::of(&mut pull)), (None, Some(Liveness::Live)));
         drop(publisher);
@@ -381,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_a_topic_that_has_ended_says_what_was_seen_last() {
+    fn report_of_an_ended_topic_shows_its_last_state() {
         let dir = tempfile::tempdir().unwrap();
         let node = node(&dir);
         let mut publisher = node.state_publisher::<u64>("t").open().unwrap();
@@ -397,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_heartbeat_is_that_of_a_hung_publisher() {
+    fn publisher_with_a_stale_heartbeat_is_hung() {
         assert_eq!(of_heartbeat(limits::HEARTBEAT_STALE_NS - 1), Liveness::Live);
         assert_eq!(of_heartbeat(limits::HEARTBEAT_STALE_NS), Liveness::Hung);
     }

@@ -4,44 +4,43 @@ use std::os::fd::{AsFd, OwnedFd};
 use crate::layout::LINE;
 use crate::memory::{Access, MemoryError, Protection, Region};
 
-/// Lines in shared memory by which processes that measure together tell each other what to do and how far they are, before
-/// the bytes that they exchange.
+/// Lines in shared memory, before the exchanged bytes, by which the processes of a measurement exchange phases and progress.
 #[derive(Debug)]
 pub struct Control {
     region: Region,
 }
 
-/// Processes that can tell how far they are.
+/// Readers that can report progress.
 const READERS_MAX: usize = 64;
-/// Where the word stands that tells what to do.
+/// The offset of the phase.
 const PHASE: usize = 0;
-/// Where the lines stand that a probe passes to and fro, one for each direction.
+/// The offset of the probe's lines, one for each direction.
 const PROBE: usize = 2 * LINE;
-/// Where the lines stand that tell how far each reader is.
+/// The offset of the readers' progress.
 const PROGRESS: usize = PROBE + 4 * LINE;
-/// Where what is exchanged begins.
+/// The offset of the exchanged bytes.
 pub(super) const BODY: usize = PROGRESS + READERS_MAX * 2 * LINE;
 
 impl Control {
-    /// Memory with room for this many bytes to be exchanged.
+    /// Creates memory to exchange this many bytes.
     ///
     /// # Errors
     ///
-    /// [`MemoryError`] when memory cannot be had.
+    /// [`MemoryError`] when memory cannot be allocated.
     pub fn create(len: usize) -> Result<Self, MemoryError> {
         Ok(Self { region: Region::allocate(BODY + len, Protection::PeersWrite)? })
     }
 
-    /// The memory that another process has created with this length.
+    /// Opens the memory that another process has created with this length.
     ///
     /// # Errors
     ///
-    /// [`MemoryError`] when the file is not of that length.
+    /// [`MemoryError`] when the file has another length.
     pub fn open(file: OwnedFd, len: usize) -> Result<Self, MemoryError> {
         Ok(Self { region: Region::import(file.as_fd(), BODY + len, Access::Write)? })
     }
 
-    /// The memory, to be handed to another process.
+    /// Returns the memory's file, for another process.
     ///
     /// # Errors
     ///
@@ -50,12 +49,12 @@ impl Control {
         self.region.file().try_clone_to_owned()
     }
 
-    /// What the other processes were told to do.
+    /// Returns the phase.
     pub fn phase(&self) -> u64 {
         self.region.load_acquire(PHASE)
     }
 
-    /// Tells the other processes what to do.
+    /// Sets the phase for the other processes.
     pub fn set_phase(&self, phase: u64) {
         self.region.store_release(PHASE, phase);
     }
@@ -66,20 +65,20 @@ impl Control {
         self.region.store_release(PROBE + (direction & 1) * 2 * LINE, number);
     }
 
-    /// The number in the line of this direction.
+    /// Returns the number in the line of this direction.
     #[inline]
     pub fn passed(&self, direction: usize) -> u64 {
         self.region.load_acquire(PROBE + (direction & 1) * 2 * LINE)
     }
 
-    /// How far the reader of this number says it is, modulo 64.
+    /// Returns the progress of this reader, modulo 64.
     #[inline]
     pub fn progress(&self, reader: usize) -> u64 {
-        // Acquire: what the reader has read is read. Pairs with the Release store in `set_progress`.
+        // Acquire: the reader has finished with these values. Pairs with the Release store in `set_progress`.
         self.region.load_acquire(PROGRESS + reader % READERS_MAX * 2 * LINE)
     }
 
-    /// Tells how far the reader of this number is, modulo 64.
+    /// Sets the progress of this reader, modulo 64.
     #[inline]
     pub fn set_progress(&self, reader: usize, number: u64) {
         // Release: what was read before may be overwritten. Pairs with the Acquire load in `progress`.
@@ -96,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_one_process_tells_the_other_sees() {
+    fn one_process_sees_what_another_sets() {
         let one = Control::create(0).unwrap();
         let other = Control::open(one.file().unwrap(), 0).unwrap();
         one.set_phase(3);

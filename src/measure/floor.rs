@@ -5,8 +5,8 @@ use crate::layout::{LINE, WORD};
 use crate::memory::MemoryError;
 use crate::sync::atomic::{Ordering, fence};
 
-/// The bare exchange that deliveries are compared with: for each direction one seqlock in shared memory, the stamp
-/// beside the bytes, written and read whole, nothing checked but the stamp.
+/// The bare exchange for comparison with deliveries: for each direction one seqlock in shared memory, read and written whole,
+/// with only its stamp checked.
 #[derive(Debug)]
 pub struct Floor {
     control: Control,
@@ -14,36 +14,36 @@ pub struct Floor {
 }
 
 impl Floor {
-    /// A floor for values of `len` bytes, rounded up to whole words.
+    /// Creates a floor for values of `len` bytes, rounded up to whole words.
     ///
     /// # Errors
     ///
-    /// [`MemoryError`] when memory cannot be had.
+    /// [`MemoryError`] when memory cannot be allocated.
     pub fn create(len: usize) -> Result<Self, MemoryError> {
         let words = len.div_ceil(WORD);
         Ok(Self { control: Control::create(2 * stride(words))?, words })
     }
 
-    /// The floor that another process has created with this length.
+    /// Opens the floor that another process has created with this length.
     ///
     /// # Errors
     ///
-    /// [`MemoryError`] when the file is not that of a floor of this length.
+    /// [`MemoryError`] when the file is not a floor of this length.
     pub fn open(file: OwnedFd, len: usize) -> Result<Self, MemoryError> {
         let words = len.div_ceil(WORD);
         Ok(Self { control: Control::open(file, 2 * stride(words))?, words })
     }
 
-    /// The lines by which the two processes tell each other what to do.
+    /// Returns the control lines of the two processes.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Writes a value into this direction (0 or 1), with a stamp that is larger than the one before.
+    /// Writes a value in this direction (0 or 1), with a stamp larger than the last.
     ///
     /// # Panics
     ///
-    /// When the value is not as long as was agreed.
+    /// When the value does not have the agreed length.
     #[inline]
     pub fn send(&self, direction: usize, stamp: u64, value: &[u64]) {
         assert_eq!(value.len(), self.words, "a floor is measured with values of one length");
@@ -53,11 +53,11 @@ impl Floor {
         self.control.region().store_release(offset, stamp);
     }
 
-    /// Reads the value of this stamp from this direction, if it is there.
+    /// Reads the value with this stamp in this direction, if available.
     ///
     /// # Panics
     ///
-    /// When the room is not as long as was agreed.
+    /// When the buffer does not have the agreed length.
     #[inline]
     pub fn try_receive(&self, direction: usize, stamp: u64, value: &mut [u64]) -> bool {
         assert_eq!(value.len(), self.words, "a floor is measured with values of one length");
@@ -67,7 +67,7 @@ impl Floor {
             return false;
         }
         self.control.region().copy_out(offset + WORD, value);
-        // Acquire: the stamp is looked at again after the value.
+        // Acquire: the stamp is read again after the value.
         fence(Ordering::Acquire);
         self.control.region().load(offset) == stamp
     }
@@ -77,7 +77,7 @@ impl Floor {
     }
 }
 
-/// Bytes from one direction to the other: never in one pair of cache lines.
+/// Bytes between the directions: they never share a pair of cache lines.
 fn stride(words: usize) -> usize {
     ((words + 1) * WORD).next_multiple_of(2 * LINE) + 2 * LINE
 }

@@ -1,5 +1,5 @@
-//! What measurements need and applications do not: the floor that figures are compared with, and the parts of a
-//! publish and a receive on their own. Not covered by the version promise.
+//! Tools for measurements only: the floor for comparison, and the parts of a publish and a receive. Exempt from semantic
+//! versioning.
 
 mod control;
 mod floor;

@@ -11,8 +11,7 @@ use crate::repository::log::{LogReader, LogStart, LogWriter};
 use crate::repository::state::{StateReader, StateWriter};
 use crate::repository::{Reader as _, SubscriberStats};
 
-/// A state repository with its writer and a reader, without node, session or clock: the commit and the check on
-/// their own.
+/// A state repository with its writer and a reader, without node, session or clock, to measure commit and check.
 #[derive(Debug)]
 pub struct RepositoryParts {
     region: Arc<Region>,
@@ -24,23 +23,23 @@ pub struct RepositoryParts {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PartsError {
-    /// The sizes do not fit together.
+    /// The sizes are inconsistent.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// The region's header is damaged.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// Memory could not be had.
+    /// Memory could not be allocated.
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
 
 impl RepositoryParts {
-    /// A repository of this many slots for payloads of up to this many bytes.
+    /// Creates a repository of this many slots for payloads of up to this many bytes.
     ///
     /// # Errors
     ///
-    /// [`PartsError`] when the sizes do not fit together, or memory cannot be had.
+    /// [`PartsError`] when the sizes are inconsistent, or memory cannot be allocated.
     pub fn new(slot_count: u32, payload_len_max: usize) -> Result<Self, PartsError> {
         let geometry = StateGeometry::new(slot_count, payload_len_max)?;
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
@@ -59,14 +58,14 @@ impl RepositoryParts {
         self.writer.publish(payload, 0, 0).is_ok()
     }
 
-    /// Copies the newest value out and checks it; its length, or `None` when there is none that is newer.
+    /// Copies out and checks the newest value. Returns its length, or `None` without a newer one.
     #[inline]
     pub fn check(&mut self) -> Option<usize> {
         self.reader.read(&self.region).ok().flatten().map(|verified| verified.payload.len())
     }
 
-    /// Copies the value that was checked last out once more and checks it as if it had not been seen; its length, or
-    /// `None` when no value was checked yet. It finds the value in this processor's own cache.
+    /// Copies out and checks the last checked value again. Returns its length, or `None` before the first check. The value is in
+    /// this processor's cache.
     #[inline]
     pub fn recheck(&mut self) -> Option<usize> {
         self.reader.rewind();
@@ -74,8 +73,7 @@ impl RepositoryParts {
     }
 }
 
-/// A log repository with its writer and a reader, without node, session or clock: append, commit, late join and check on
-/// their own.
+/// A log repository with its writer and a reader, without node, session or clock, to measure append, commit, late join and check.
 #[derive(Debug)]
 pub struct LogParts {
     writer: LogWriter,
@@ -83,11 +81,11 @@ pub struct LogParts {
 }
 
 impl LogParts {
-    /// A ring of at least this many bytes for records of up to this many bytes, and a reader that begins with the first.
+    /// Creates a ring of at least this many bytes for records of up to this many bytes, and a reader that begins with the first.
     ///
     /// # Errors
     ///
-    /// [`PartsError`] when the sizes do not fit together, or memory cannot be had.
+    /// [`PartsError`] when the sizes are inconsistent, or memory cannot be allocated.
     pub fn new(capacity: usize, payload_len_max: usize) -> Result<Self, PartsError> {
         let geometry = LogGeometry::new(capacity, payload_len_max)?;
         let region = Arc::new(Region::allocate(geometry.region_len(), Protection::PeersRead)?);
@@ -103,18 +101,18 @@ impl LogParts {
         self.writer.append(payload, 0).is_ok()
     }
 
-    /// Lets what was appended be seen. The sequence of the newest record.
+    /// Makes the appended records visible. Returns the newest sequence.
     #[inline]
     pub fn commit(&mut self) -> Sequence {
         self.writer.commit(0);
         self.writer.last()
     }
 
-    /// Has another reader take the place of the one there is, as a subscriber that joins: it knows the region's own header.
+    /// Replaces the reader by a new one, as for a subscriber that joins: it reads the region's own header.
     ///
     /// # Errors
     ///
-    /// [`PartsError`] when that is damaged.
+    /// [`PartsError`] when that header is damaged.
     pub fn join(&mut self, start: LogStart) -> Result<(), PartsError> {
         let mut words = [0; StaticHeader::WORDS];
         self.writer.region().copy_out(STATIC_OFFSET, &mut words);
@@ -125,15 +123,15 @@ impl LogParts {
         Ok(())
     }
 
-    /// Takes the next record and checks it: its sequence and its payload. `None` when there is none yet, or some are missing
-    /// before it; [`Self::counts`] tells which.
+    /// Takes and checks the next record. Returns its sequence and payload, or `None` when none is available or some before it are
+    /// lost; see [`Self::counts`].
     #[inline]
     pub fn check(&mut self) -> Option<(Sequence, &[u8])> {
         let record = self.reader.read(self.writer.region()).ok()??;
         Some((record.meta.sequence, record.payload))
     }
 
-    /// What the reader has counted.
+    /// Returns the counts of the reader.
     pub fn counts(&self) -> SubscriberStats {
         self.reader.counts()
     }
@@ -144,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_that_were_appended_are_taken_once_they_are_committed() {
+    fn appended_records_are_received_once_committed() {
         let mut parts = LogParts::new(1 << 12, 100).unwrap();
         assert!(parts.append(&[1; 64]) && parts.append(&[2; 100]) && !parts.append(&[3; 101]));
         assert_eq!(parts.check(), None);
@@ -180,10 +178,10 @@ mod tests {
             let changed = parts.region.load(offset) ^ (u64::from(parts.region.load(offset) == NINES) << 63);
             parts.region.store_release(offset, changed);
         });
-        assert_eq!(parts.recheck(), None, "what was changed meanwhile is found wrong");
+        assert_eq!(parts.recheck(), None, "a later change is detected");
         assert_eq!(parts.reader.counts().rejected, 1);
     }
 
-    /// A word of the last payload.
+    /// One word of the last payload.
     const NINES: u64 = u64::from_le_bytes([9; 8]);
 }

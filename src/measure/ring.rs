@@ -5,62 +5,62 @@ use crate::checksum::crc32;
 use crate::layout::{LINE, WORD};
 use crate::memory::MemoryError;
 
-/// The bare stream that logs are compared with: a ring of values of one length in shared memory, with one writer and one
-/// reader, written and read whole, nothing checked but where it is asked for. The writer waits for the reader.
+/// The bare stream for comparison with logs: a ring of values of one length in shared memory, with one writer and one reader,
+/// read and written whole, checked only on request. The writer waits for the reader.
 #[derive(Debug)]
 pub struct Ring {
     control: Control,
     /// Words of a value.
     words: usize,
-    /// Values that there is room for.
+    /// Values that the ring holds.
     room: u64,
-    /// At the writer values sent, at the reader values received; and of those, how many the other one was told of.
+    /// Values sent by a writer, or received by a reader, published or not.
     done: u64,
     told: u64,
-    /// Up to where this end may go on, as far as it has looked.
+    /// The last known limit for this end.
     until: u64,
 }
 
-/// Where the writer tells how many values there are.
+/// The offset of the writer's count.
 const SENT: usize = BODY;
-/// Where the reader tells how many it has read.
+/// The offset of the reader's count.
 const RELEASED: usize = SENT + 2 * LINE;
 /// Words of a value's CRC-32.
 const CHECK_WORDS: usize = 1;
-/// Where the values begin.
+/// The offset of the values.
 const VALUES: usize = RELEASED + 2 * LINE;
 
 impl Ring {
-    /// A ring of about this many bytes for values of `len` bytes, rounded up to whole words: two of them at least.
+    /// Creates a ring of about this many bytes, at least two values, for values of `len` bytes, rounded up to whole words.
     ///
     /// # Errors
     ///
-    /// [`MemoryError`] when memory cannot be had.
+    /// [`MemoryError`] when memory cannot be allocated.
     pub fn create(len: usize, capacity: usize) -> Result<Self, MemoryError> {
         let (words, room) = Self::sizes(len, capacity);
         Ok(Self::new(Control::create(Self::region_len(words, room))?, words, room))
     }
 
-    /// The ring that another process has created with these sizes.
+    /// Opens the ring that another process has created with these sizes.
     ///
     /// # Errors
     ///
-    /// [`MemoryError`] when the file is not that of a ring of these sizes.
+    /// [`MemoryError`] when the file is not a ring of these sizes.
     pub fn open(file: OwnedFd, len: usize, capacity: usize) -> Result<Self, MemoryError> {
         let (words, room) = Self::sizes(len, capacity);
         Ok(Self::new(Control::open(file, Self::region_len(words, room))?, words, room))
     }
 
-    /// The lines by which the processes tell each other what to do.
+    /// Returns the control lines of the processes.
     pub fn control(&self) -> &Control {
         &self.control
     }
 
-    /// Writes a value, if there is room. It is seen after [`Self::commit`].
+    /// Writes a value if the ring is not full. It becomes visible by [`Self::commit`].
     ///
     /// # Panics
     ///
-    /// When the value is not as long as was agreed.
+    /// When the value does not have the agreed length.
     #[inline]
     pub fn try_send(&mut self, value: &[u64]) -> bool {
         assert_eq!(value.len(), self.words, "a ring is measured with values of one length");
@@ -72,11 +72,11 @@ impl Ring {
         true
     }
 
-    /// As [`Self::try_send`], with the CRC-32 of the value beside it.
+    /// Does the same as [`Self::try_send`], and stores the value's CRC-32.
     ///
     /// # Panics
     ///
-    /// When the value is not as long as was agreed.
+    /// When the value does not have the agreed length.
     #[inline]
     pub fn try_send_checked(&mut self, value: &[u64]) -> bool {
         if !self.has_room() {
@@ -87,17 +87,17 @@ impl Ring {
         self.try_send(value)
     }
 
-    /// Lets what was sent be seen.
+    /// Makes the sent values visible.
     #[inline]
     pub fn commit(&mut self) {
         if self.told != self.done {
             self.told = self.done;
-            // Release: whoever sees the number sees the values. Pairs with the Acquire load in `try_receive`.
+            // Release: a reader of the number sees the values. Pairs with the Acquire load in `try_receive`.
             self.control.region().store_release(SENT, self.done);
         }
     }
 
-    /// Whether the reader has released all that was sent.
+    /// Returns whether the reader has released everything sent.
     pub fn is_drained(&self) -> bool {
         self.control.region().load_acquire(RELEASED) == self.done
     }
@@ -106,7 +106,7 @@ impl Ring {
     ///
     /// # Panics
     ///
-    /// When the room is not as long as was agreed.
+    /// When the buffer does not have the agreed length.
     #[inline]
     pub fn try_receive(&mut self, value: &mut [u64]) -> bool {
         assert_eq!(value.len(), self.words, "a ring is measured with values of one length");
@@ -122,12 +122,12 @@ impl Ring {
         true
     }
 
-    /// As [`Self::try_receive`], of values that were sent with their CRC-32: whether this one is what that says. `None` when there
-    /// is no value.
+    /// Does the same as [`Self::try_receive`] for values with a CRC-32. Returns whether the value matches it, or `None` without a
+    /// value.
     ///
     /// # Panics
     ///
-    /// When the room is not as long as was agreed.
+    /// When the buffer does not have the agreed length.
     #[inline]
     pub fn try_receive_checked(&mut self, value: &mut [u64]) -> Option<bool> {
         let check = self.check_offset();
@@ -136,13 +136,13 @@ impl Ring {
         is_there.then(is_right)
     }
 
-    /// How many values this end has sent or received.
+    /// Returns how many values this end has sent or received.
     #[inline]
     pub fn count(&self) -> u64 {
         self.done
     }
 
-    /// Lets the writer overwrite what was received.
+    /// Lets the writer overwrite the received values.
     #[inline]
     pub fn release(&mut self) {
         if self.told != self.done {
@@ -158,7 +158,7 @@ impl Ring {
 
     fn sizes(len: usize, capacity: usize) -> (usize, u64) {
         let words = len.div_ceil(WORD).max(1);
-        // A power of two, so that finding a place costs no division.
+        // A power of two, so that positions need no division.
         let room = (capacity / (words * WORD)).max(2);
         (words, 1 << room.ilog2())
     }
@@ -177,10 +177,10 @@ impl Ring {
         self.done != self.until
     }
 
-    /// Where the next value stands, counted in values.
+    /// The position of the next value, in values.
     #[inline]
     fn place(&self) -> usize {
-        // Less than the number of values, which is a `usize`.
+        // Less than the number of values, which fits a `usize`.
         usize::try_from(self.done & (self.room - 1)).unwrap_or(0)
     }
 
@@ -189,7 +189,7 @@ impl Ring {
         VALUES + self.place() * self.words * WORD
     }
 
-    /// Where the CRC-32 of the next value stands: behind all values, so that these stand as they do without.
+    /// The offset of the next value's CRC-32: after all values, which so have the same places with and without.
     #[inline]
     fn check_offset(&self) -> usize {
         let values = usize::try_from(self.room).unwrap_or(0) * self.words;
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(reader.try_receive_checked(&mut value), None);
         for round in 0..100 {
             while writer.try_send_checked(&[writer.count(); 3]) {}
-            // One word of one value of a round is another one; the last one has its checksum at the end of the memory.
+            // One word of each round's value changes; the last value's checksum is at the end of the memory.
             let place = round % usize::try_from(writer.room).unwrap();
             let (first, wrong) = (reader.count(), VALUES + place * 3 * WORD);
             writer.control().region().store(wrong, !writer.control().region().load(wrong));

@@ -28,9 +28,9 @@ const ACCEPTED_PER_TURN: usize = 16;
 /// How soon to retry queued notices and work left to the next turn.
 const TEND_AGAIN: Duration = Duration::from_nanos(limits::LANDING_TENDED_NS);
 /// How long peers may take to end their sessions when the node stops.
-const FAREWELL_NS: u64 = 250_000_000;
+const SHUTDOWN_NS: u64 = 250_000_000;
 /// Below this rest of that time, sessions end even with one-sided writes in flight.
-const HURRY: Duration = Duration::from_nanos(FAREWELL_NS / 2);
+const HURRY: Duration = Duration::from_nanos(SHUTDOWN_NS / 2);
 /// The longest wait, nanoseconds.
 const IDLE_NS: u64 = 10_000_000_000;
 /// The shortest wait, nanoseconds: the next turn handles a deadline already due.
@@ -181,7 +181,7 @@ impl Driver {
     /// How long peers may still take; `None` once the time is over.
     fn shutdown_left(&self, began_ns: u64) -> Option<Duration> {
         let elapsed_ns = self.shared.core.clock().monotonic_ns().saturating_sub(began_ns);
-        FAREWELL_NS.checked_sub(elapsed_ns).filter(|left_ns| *left_ns > 0).map(Duration::from_nanos)
+        SHUTDOWN_NS.checked_sub(elapsed_ns).filter(|left_ns| *left_ns > 0).map(Duration::from_nanos)
     }
 
     fn accept(&mut self, now_ns: u64, keys: &mut BTreeSet<u64>) {

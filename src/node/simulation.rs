@@ -1,4 +1,4 @@
-//! Whole nodes in one thread, over the fabric in memory: virtual time, and every delay, order and choice from a seed.
+//! Whole nodes on one thread, over the fabric in memory: virtual time, and every delay, order and choice from a seed.
 //! `FABRICAST_SEED=n cargo test` repeats one.
 
 use std::os::fd::BorrowedFd;
@@ -22,11 +22,11 @@ use crate::testkit::fabric::{Network, Reach};
 use crate::testkit::random::{Random, amount, each_seed};
 
 const SEEDS: u64 = 60;
-/// Turns of the world within which everything that was begun has ended.
+/// Turns of the world after which everything begun has ended.
 const TURNS: usize = 3000;
 
-/// How far a pause brings the world's clock at most, ns: as long as a message takes, and where nothing is under way as long as
-/// anybody pauses.
+/// The longest advance of the world's clock by a pause, ns: as long as a message takes, or, if nothing is in flight, as long as
+/// any pause.
 const PAUSE_NS_MAX: [u64; 2] = [10_000, 1_000_000];
 
 /// All nodes of a simulation.
@@ -35,15 +35,14 @@ struct World {
     network: Arc<Network>,
     drivers: Mutex<Vec<(NodeName, Driver)>>,
     threads: Mutex<Vec<Arc<Mutex<Thread>>>>,
-    /// Nothing was under way in the last turn.
+    /// Nothing was in flight in the last turn.
     is_quiet: AtomicBool,
 }
 
-/// What a process does beside the one that a test looks at; called in each turn until it says that it is over, and then
-/// dropped.
+/// Another thread of a process; called in each turn until it returns that it is finished, and then dropped.
 struct Thread(Option<Box<dyn FnMut() -> bool + Send>>);
 
-/// The world's clock as its nodes see it: who waits lets the world go on.
+/// The world's clock as its nodes see it: a pause lets the world proceed.
 #[derive(Debug)]
 struct WorldClock(Weak<World>);
 
@@ -69,17 +68,17 @@ impl World {
         Node::new(core, None)
     }
 
-    /// Everybody gets a turn.
+    /// Every node and thread gets a turn.
     fn turn(&self) {
         let moved = self.network.step();
         self.is_quiet.store(!moved, Ordering::Relaxed);
-        // A driver that waits lets the world go on from within its turn.
+        // A waiting driver runs the world from within its own turn.
         let Some(mut drivers) = self.drivers.try_lock() else { return };
         drivers.iter_mut().for_each(|(_, driver)| driver.turn());
         drop(drivers);
         let threads = self.threads.lock().clone();
         for thread in threads {
-            // So does a thread that waits: the others go on.
+            // So does a waiting thread: the others proceed.
             if let Some(mut thread) = thread.try_lock() {
                 thread.0 = thread.0.take().and_then(|mut run| run().then_some(run));
             }
@@ -87,12 +86,12 @@ impl World {
         self.threads.lock().retain(|thread| thread.try_lock().is_none_or(|thread| thread.0.is_some()));
     }
 
-    /// Begins a thread.
+    /// Starts a thread.
     fn spawn(&self, thread: impl FnMut() -> bool + Send + 'static) {
         self.threads.lock().push(Arc::new(Mutex::new(Thread(Some(Box::new(thread))))));
     }
 
-    /// The node's thread ends, as it does when the last handle of the node is dropped.
+    /// Ends the node's thread, as dropping the last handle of the node does.
     fn stop(&self, name: &str) {
         let name: NodeName = name.parse().unwrap();
         let stopping: Vec<_> = self.drivers.lock().extract_if(.., |(other, _)| *other == name).collect();
@@ -139,7 +138,7 @@ fn value(number: u64) -> Value {
     (number, "x".repeat(usize::try_from(number * 37 % 90).unwrap()))
 }
 
-/// A subscriber, and what it has seen.
+/// A subscriber, and what it has received.
 struct Observed {
     subscriber: StateSubscriber<Value>,
     last: u64,
@@ -170,7 +169,7 @@ impl Observed {
         Ok(true)
     }
 
-    /// Receives until it has this value, for as long as that may take.
+    /// Receives until this value, however long that takes.
     fn catch_up(&mut self, world: &World, newest: u64) {
         for _ in 0..TURNS {
             if self.last == newest {
@@ -202,7 +201,7 @@ fn publisher(node: &Node) -> StatePublisher<Value> {
     node.state_publisher::<Value>("topic").slots(4).payload_len_max(128).open().unwrap()
 }
 
-/// Publishers publish and subscribers come, receive and go in an order of chance.
+/// Publishers publish, and subscribers come, receive and go in random order.
 fn values_arrive(reach: Reach, delivery: Delivery) {
     each_seed(amount(SEEDS / 3, 3 * SEEDS), |seed| {
         let mut random = Random::new(seed);
@@ -262,9 +261,9 @@ fn pushed_values_arrive_where_memory_is_fetched() {
     values_arrive(Reach::Fetched, Delivery::Push);
 }
 
-/// Every subscriber is told of the end, after the last value, and no one waits for ever.
+/// Every subscriber gets the end after the last value, and none waits for ever.
 #[test]
-fn the_end_is_told_after_the_last_value() {
+fn end_follows_the_last_value() {
     for (reach, delivery) in [
         (Reach::Mapped, Delivery::Pull),
         (Reach::Mapped, Delivery::Push),
@@ -292,10 +291,9 @@ fn the_end_is_told_after_the_last_value() {
     }
 }
 
-/// Its last values may be under way when a node stops: they arrive before the end is told, and that is the end of the
-/// topic.
+/// When a node stops, its last values may be in flight: they arrive before the end of the topic.
 #[test]
-fn a_node_that_stops_at_once_still_delivers_the_last_value_and_tells_the_end() {
+fn node_that_stops_at_once_still_delivers_the_last_value_and_the_end() {
     for (reach, delivery) in [
         (Reach::Mapped, Delivery::Pull),
         (Reach::Mapped, Delivery::Push),
@@ -328,16 +326,16 @@ fn a_node_that_stops_at_once_still_delivers_the_last_value_and_tells_the_end() {
             });
             assert!(matches!(end, Some(ReceiveError::Ended { published }) if published == newest), "{end:?}");
             assert_eq!(observed.last + cut_off, newest.get(), "each one is received, replaced or reported");
-            // What was not fetched before the node was gone is gone with it.
+            // What was not read before the node was gone is lost with it.
             let is_there = (reach, delivery) != (Reach::Fetched, Delivery::Pull);
             assert!(!is_there || cut_off == 0, "{cut_off} of {newest}");
         });
     }
 }
 
-/// A process that dies in the middle of anything is noticed; the next one with its name is another incarnation.
+/// The death of a process is noticed at any moment; the next one of its name is another incarnation.
 #[test]
-fn a_killed_publisher_is_noticed_and_the_next_one_is_found() {
+fn killed_publisher_is_noticed_and_the_next_one_is_found() {
     for (reach, delivery) in [
         (Reach::Mapped, Delivery::Pull),
         (Reach::Mapped, Delivery::Push),
@@ -358,7 +356,7 @@ fn a_killed_publisher_is_noticed_and_the_next_one_is_found() {
                 publish(&mut publisher, 1 + random.below(9));
                 (0..random.below(30)).for_each(|_| world.turn());
                 world.kill("publishing");
-                // Whatever its memory still gives is right, and then comes an error, from then on always.
+                // Whatever its memory still yields is right, followed by an error that repeats.
                 let gone = (0..TURNS).find_map(|_| {
                     world.turn();
                     observed.receive().err()
@@ -374,7 +372,7 @@ fn a_killed_publisher_is_noticed_and_the_next_one_is_found() {
     }
 }
 
-/// A subscriber whose process dies costs the publisher nothing but its memory, and that only until it is noticed.
+/// A subscriber that dies costs the publisher only memory, and only until its death is noticed.
 #[test]
 fn killed_subscribers_leave_nothing_behind() {
     for (reach, delivery) in [(Reach::Mapped, Delivery::Push), (Reach::Fetched, Delivery::Push)] {
@@ -400,10 +398,9 @@ fn killed_subscribers_leave_nothing_behind() {
     }
 }
 
-/// A subscription that comes to nothing, at whatever moment, costs those that share its session nothing, and is given up
-/// as soon as its answer comes.
+/// A subscription abandoned at any moment costs the others in its session nothing, and is given up when its answer arrives.
 #[test]
-fn a_subscription_that_is_given_up_before_its_answer_leaves_the_others_alone() {
+fn subscription_abandoned_before_its_answer_disturbs_no_others() {
     for (reach, delivery) in [
         (Reach::Mapped, Delivery::Pull),
         (Reach::Mapped, Delivery::Push),
@@ -445,7 +442,7 @@ fn a_subscription_that_is_given_up_before_its_answer_leaves_the_others_alone() {
     }
 }
 
-/// A publisher whose process stands still is still read, where nothing has to be asked of it.
+/// A stopped publisher is still readable where it need not answer.
 fn a_stopped_publisher_is_read_and_attaching_to_it_ends(reach: Reach) {
     each_seed(SEEDS / 4, |seed| {
         let world = World::new(seed, reach);
@@ -459,7 +456,7 @@ fn a_stopped_publisher_is_read_and_attaching_to_it_ends(reach: Reach) {
         world.network.pause(&name);
         drop(leaving);
         observed.catch_up(&world, 7);
-        // What is asked of it in vain spoils nothing for those who were granted.
+        // An unanswered request does not disturb granted subscriptions.
         let builder = subscribing.state_subscriber::<Value>("shm:publishing/topic");
         builder.timeout(Duration::from_millis(50)).open().unwrap_err();
         let address = publishing.address().unwrap();
@@ -479,12 +476,12 @@ fn a_stopped_publisher_is_read_and_attaching_to_it_ends(reach: Reach) {
 }
 
 #[test]
-fn a_stopped_publisher_is_read_in_place_and_attaching_to_it_takes_no_longer_than_its_deadline() {
+fn stopped_publisher_is_read_in_place_and_attaching_ends_at_its_deadline() {
     a_stopped_publisher_is_read_and_attaching_to_it_ends(Reach::Mapped);
 }
 
 #[test]
-fn a_stopped_publisher_is_fetched_from_and_attaching_to_it_takes_no_longer_than_its_deadline() {
+fn stopped_publisher_is_read_remotely_and_attaching_ends_at_its_deadline() {
     a_stopped_publisher_is_read_and_attaching_to_it_ends(Reach::Fetched);
 }
 

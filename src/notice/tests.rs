@@ -26,22 +26,22 @@ const TICKET: &[u8] = b"here";
 const T: TopicId = TopicId::new(7);
 const KEY: NoticeKey = NoticeKey::new([1; 16]);
 
-/// What was sent: to whom, if to one alone, and the bytes.
+/// What was sent: the receiver, if by unicast, and the bytes.
 type Parcel = (Option<Vec<u8>>, Vec<u8>);
 
-/// A channel in memory. What is sent stays with it until somebody puts it into an inbox.
+/// A channel in memory, which keeps datagrams until a test puts them into an inbox.
 #[derive(Debug, Default)]
 struct Wire {
     sent: Mutex<Vec<Parcel>>,
-    /// Datagrams to all that it still takes; `None` for any number.
+    /// Multicast datagrams that it still accepts; `None` for any number.
     room: Mutex<Option<usize>>,
-    /// How often it had no room.
+    /// How often it was full.
     refused: Mutex<usize>,
-    /// It takes nothing from anybody, and says so by an error.
+    /// It fails every send.
     is_broken: Mutex<bool>,
 }
 
-/// Datagrams that wait to be received, and how each came.
+/// Datagrams to be received, and how each came.
 #[derive(Clone, Debug, Default)]
 struct Inbox(Arc<Mutex<Arrived>>);
 
@@ -73,7 +73,7 @@ impl ChannelSender for Wire {
     }
 }
 
-/// The way to one receiver.
+/// Unicast to one receiver.
 #[derive(Debug)]
 struct Way {
     wire: Arc<Wire>,
@@ -83,7 +83,7 @@ struct Way {
 impl UnicastSender for Way {
     fn send(&self, datagram: &[u8]) -> Result<Sent, FabricError> {
         if self.ticket == b"nobody" {
-            return Err(FabricError::Access { why: "nobody is there" });
+            return Err(FabricError::Access { why: "it is unreachable" });
         }
         self.wire.sent.lock().push((Some(self.ticket.clone()), datagram.to_vec()));
         Ok(Sent::Done)
@@ -117,14 +117,14 @@ impl Wire {
 }
 
 impl Inbox {
-    /// Puts a datagram in as the medium would.
+    /// Delivers a datagram as the medium would.
     fn put(&self, (receiver, bytes): &Parcel) {
         let reach = if receiver.is_some() { DatagramReach::Unicast } else { DatagramReach::Multicast };
         self.0.lock().push_back((bytes.clone(), reach));
     }
 }
 
-/// A sender, a receiver, and what is between them.
+/// A sender, a receiver, and the channel between them.
 #[derive(Debug)]
 struct Pair {
     wire: Arc<Wire>,
@@ -135,7 +135,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// The way to the receiver that has this ticket.
+    /// Unicast to the receiver with this ticket.
     fn way(&self, ticket: &[u8]) -> Arc<dyn UnicastSender> {
         Arc::new(Way { wire: Arc::clone(&self.wire), ticket: ticket.to_vec() })
     }
@@ -150,7 +150,7 @@ impl Pair {
         Self { wire, sender, inbox, receiver, memory }
     }
 
-    /// A pair, and a mailbox of the topic [`T`], which is registered.
+    /// A pair, and a mailbox of the registered topic [`T`].
     fn with_topic() -> (Self, Arc<Mailbox>) {
         let pair = Self::new();
         pair.sender.register(T, KEY).unwrap();
@@ -163,14 +163,14 @@ impl Pair {
         Some(Inline { memory: &self.memory, range, records: 1 })
     }
 
-    /// Carries over all that was sent; how many datagrams that is.
+    /// Delivers everything sent; returns the number of datagrams.
     fn carry(&self) -> usize {
         let parcels = self.wire.take();
         parcels.iter().for_each(|parcel| self.inbox.put(parcel));
         parcels.len()
     }
 
-    /// Carries over all that was sent, and has it received.
+    /// Delivers everything sent, and has it received.
     fn deliver(&self, now_ns: u64) -> NoticeCounts {
         self.carry();
         while self.receiver.turn(now_ns).unwrap() {}
@@ -187,13 +187,13 @@ fn notice(topic: TopicId, sequence: u64) -> Notice {
     Notice { topic, epoch, sequence, position: sequence.get() * 4096, published_ns: sequence.get() + 1 }
 }
 
-/// How many entries there are in datagrams, without inline bytes.
+/// The number of entries in each datagram, without inline bytes.
 fn entries(parcels: &[Parcel]) -> Vec<usize> {
     parcels.iter().map(|(_, bytes)| (bytes.len() - HEADER_LEN) / ENTRY_LEN).collect()
 }
 
 #[test]
-fn a_notice_comes_to_every_mailbox_of_its_topic_with_its_bytes() {
+fn notice_reaches_every_mailbox_of_its_topic_with_its_bytes() {
     let (pair, first) = Pair::with_topic();
     let second = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
     let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, KEY);
@@ -217,7 +217,7 @@ fn a_notice_comes_to_every_mailbox_of_its_topic_with_its_bytes() {
 }
 
 #[test]
-fn what_there_is_no_room_for_waits_and_the_newest_of_a_topic_replaces_the_others() {
+fn full_channel_queues_the_newest_notice_of_each_topic() {
     let (pair, mailbox) = Pair::with_topic();
     let topics: Vec<TopicId> = (100..120).map(TopicId::new).collect();
     topics.iter().for_each(|topic| pair.sender.register(*topic, KEY).unwrap());
@@ -230,7 +230,7 @@ fn what_there_is_no_room_for_waits_and_the_newest_of_a_topic_replaces_the_others
     assert!(pair.sender.flush().unwrap() && pair.wire.take().is_empty());
     pair.sender.forget(topics[0], KEY);
 
-    // A commit takes along what fits beside it, and the rest goes with a flush.
+    // A commit takes along as many as fit, and a flush sends the rest.
     *pair.wire.room.lock() = Some(1);
     assert!(pair.sender.announce(&notice(T, 1), pair.inline(0, 8)).unwrap());
     assert!(pair.sender.flush().unwrap());
@@ -248,7 +248,7 @@ fn what_there_is_no_room_for_waits_and_the_newest_of_a_topic_replaces_the_others
 }
 
 #[test]
-fn a_notice_that_waits_is_not_sent_behind_a_newer_one() {
+fn queued_notice_is_not_sent_after_a_newer_one() {
     let (pair, _mailbox) = Pair::with_topic();
     *pair.wire.room.lock() = Some(0);
     assert!(pair.announce(1));
@@ -260,7 +260,7 @@ fn a_notice_that_waits_is_not_sent_behind_a_newer_one() {
 }
 
 #[test]
-fn inline_bytes_that_do_not_fit_are_left_out() {
+fn inline_bytes_that_do_not_fit_are_omitted() {
     let (pair, mailbox) = Pair::with_topic();
     let words_max = (MTU - HEADER_LEN - ENTRY_LEN) / WORD;
     for (sequence, words) in [(1, words_max), (2, words_max + 1)] {
@@ -271,7 +271,7 @@ fn inline_bytes_that_do_not_fit_are_left_out() {
 }
 
 #[test]
-fn a_heartbeat_finds_what_was_lost_and_asks_for_an_answer() {
+fn heartbeat_makes_up_for_losses_and_asks_for_an_answer() {
     let pair = Pair::new();
     let topics: Vec<TopicId> = (0..40).map(TopicId::new).collect();
     topics.iter().for_each(|topic| pair.sender.register(*topic, KEY).unwrap());
@@ -282,13 +282,9 @@ fn a_heartbeat_finds_what_was_lost_and_asks_for_an_answer() {
 
     let newest = topics.iter().map(|topic| notice(*topic, 5)).chain([notice(TopicId::new(99), 1)]);
     assert!(!pair.sender.heartbeat(newest).unwrap());
-    assert_eq!(entries(&pair.wire.sent.lock()), [15, 15, 10], "a topic that nobody registered is left out");
+    assert_eq!(entries(&pair.wire.sent.lock()), [15, 15, 10], "an unregistered topic is omitted");
     let counts = pair.deliver(1);
-    assert_eq!(
-        (counts.entries, counts.lost),
-        (40, 0),
-        "a receiver that hears for the first time missed nothing"
-    );
+    assert_eq!((counts.entries, counts.lost), (40, 0), "the first datagram shows no loss");
     assert!(mailboxes.iter().all(|mailbox| mailbox.hint().sequence == Sequence::new(5)));
     assert_eq!(pair.receiver.beacon(), Some(DatagramReach::Multicast));
     assert_eq!(pair.receiver.beacon(), None);
@@ -296,7 +292,7 @@ fn a_heartbeat_finds_what_was_lost_and_asks_for_an_answer() {
 }
 
 #[test]
-fn what_a_heartbeat_has_no_room_for_waits() {
+fn heartbeat_queues_what_does_not_fit() {
     let pair = Pair::new();
     let topics: Vec<TopicId> = (0..40).map(TopicId::new).collect();
     topics.iter().for_each(|topic| pair.sender.register(*topic, KEY).unwrap());
@@ -306,12 +302,12 @@ fn what_a_heartbeat_has_no_room_for_waits() {
     assert!(!pair.sender.flush().unwrap());
     assert_eq!(entries(&pair.wire.take()), [15, 15, 10]);
     assert_eq!(pair.sender.counts().deferred, 25);
-    assert_eq!(*pair.wire.refused.lock(), 1, "it was not asked again for each datagram");
+    assert_eq!(*pair.wire.refused.lock(), 1, "it was tried once, not for each datagram");
 }
 
-/// A heartbeat is put together beside the publishers, and may be behind them.
+/// A heartbeat is composed beside the publishers, and may be behind them.
 #[test]
-fn a_hint_never_goes_back() {
+fn hint_never_goes_back() {
     let (pair, mailbox) = Pair::with_topic();
     pair.announce(5);
     pair.sender.heartbeat([notice(T, 3)]).unwrap();
@@ -325,11 +321,11 @@ fn a_hint_never_goes_back() {
     *pair.wire.room.lock() = None;
     assert!(!pair.sender.flush().unwrap());
     pair.deliver(1);
-    assert_eq!(mailbox.hint().sequence.get(), 7, "the newest of those that waited was sent");
+    assert_eq!(mailbox.hint().sequence.get(), 7, "the newest queued notice was sent");
 }
 
 #[test]
-fn what_comes_to_all_and_alone_counts_once_and_both_ways_are_heard() {
+fn datagram_by_multicast_and_unicast_counts_once_and_shows_both() {
     for order in [[0, 1], [1, 0]] {
         let (pair, mailbox) = Pair::with_topic();
         pair.sender.add_unicast(pair.way(TICKET)).unwrap();
@@ -350,7 +346,7 @@ fn what_comes_to_all_and_alone_counts_once_and_both_ways_are_heard() {
 }
 
 #[test]
-fn a_receiver_that_hears_only_what_comes_alone_says_so() {
+fn receiver_of_unicast_only_reports_it() {
     let (pair, mailbox) = Pair::with_topic();
     assert_eq!(pair.receiver.reach(1), NoticeReach::Timer);
     pair.sender.add_unicast(pair.way(pair.receiver.return_ticket())).unwrap();
@@ -364,7 +360,7 @@ fn a_receiver_that_hears_only_what_comes_alone_says_so() {
     assert_eq!(pair.receiver.reach(last - 1), NoticeReach::Unicast { heard_ns: 1000 });
     assert_eq!(pair.receiver.reach(last), NoticeReach::Timer);
 
-    // What somebody else sends on, in another way than it was sent, tells nothing of either.
+    // A datagram forwarded in another way than it was sent says nothing about either.
     for (sequence, pick, receiver) in [(2, 0, Some(TICKET.to_vec())), (3, 1, None)] {
         pair.announce(sequence);
         let (_, bytes) = pair.wire.take().swap_remove(pick);
@@ -376,7 +372,7 @@ fn a_receiver_that_hears_only_what_comes_alone_says_so() {
 }
 
 #[test]
-fn receivers_that_are_reached_alone_are_bounded_and_independent() {
+fn unicast_receivers_are_bounded_and_independent() {
     let (pair, _mailbox) = Pair::with_topic();
     let nobody = pair.way(b"nobody");
     pair.sender.add_unicast(Arc::clone(&nobody)).unwrap();
@@ -387,7 +383,7 @@ fn receivers_that_are_reached_alone_are_bounded_and_independent() {
     pair.announce(1);
     assert_eq!(pair.wire.take().len(), limits::UNICAST_RECEIVERS_MAX);
     assert_eq!((pair.sender.counts().unicast_sent, pair.sender.counts().unicast_failed), (63, 1));
-    // Who was never added is not removed.
+    // Removing an unknown receiver does nothing.
     pair.sender.remove_unicast(&pair.way(b"nobody"));
     assert_eq!(pair.sender.add_unicast(pair.way(TICKET)), Err(RegisterError::Receivers));
     (0..2).for_each(|_| pair.sender.remove_unicast(&nobody));
@@ -395,7 +391,7 @@ fn receivers_that_are_reached_alone_are_bounded_and_independent() {
 }
 
 #[test]
-fn a_broken_channel_keeps_nothing_waiting_and_still_reaches_those_alone() {
+fn broken_channel_queues_nothing_and_still_sends_unicast() {
     let (pair, mailbox) = Pair::with_topic();
     pair.sender.add_unicast(pair.way(TICKET)).unwrap();
     *pair.wire.room.lock() = Some(0);
@@ -434,11 +430,11 @@ fn replayed_and_overtaken_datagrams_change_nothing_but_a_counter() {
     assert_eq!(mailbox.hint().sequence, Sequence::new(3));
     pair.inbox.put(&parcels[2]);
     pair.deliver(1000);
-    assert_eq!(pair.receiver.reach(1000), NoticeReach::Multicast { heard_ns: 1 }, "it is not heard again");
+    assert_eq!(pair.receiver.reach(1000), NoticeReach::Multicast { heard_ns: 1 }, "a replay does not count");
 }
 
 #[test]
-fn what_is_not_for_this_receiver_is_counted_and_no_more() {
+fn datagrams_for_other_receivers_are_only_counted() {
     let (pair, mailbox) = Pair::with_topic();
     let stranger = TopicId::new(8);
     pair.sender.register(stranger, KEY).unwrap();
@@ -475,12 +471,12 @@ fn missing_datagrams_are_counted_and_mark_every_mailbox_once() {
     let stranger = TopicId::new(9);
     pair.sender.register(stranger, KEY).unwrap();
     (1..=6).for_each(|sequence| assert!(!pair.announce(sequence)));
-    // Those of others are not missing, if they come.
+    // Datagrams of other topics are not missing, if they arrive.
     (1..=5).for_each(|sequence| _ = pair.sender.announce(&notice(stranger, sequence), None).unwrap());
     pair.announce(7);
     let parcels = pair.wire.take();
     [1, 2].iter().for_each(|pick| pair.inbox.put(&parcels[*pick]));
-    assert_eq!((pair.deliver(1).lost, mailbox.take_gap()), (0, false), "the first one that is heard begins");
+    assert_eq!((pair.deliver(1).lost, mailbox.take_gap()), (0, false), "the first one begins the count");
     [5].iter().for_each(|pick| pair.inbox.put(&parcels[*pick]));
     assert_eq!(pair.deliver(1).lost, 2);
     assert!(mailbox.take_gap() && !mailbox.take_gap() && other.take_gap());
@@ -492,7 +488,7 @@ fn missing_datagrams_are_counted_and_mark_every_mailbox_once() {
 }
 
 #[test]
-fn pieces_beyond_what_can_be_kept_are_dropped_and_the_hint_is_not() {
+fn pieces_beyond_the_capacity_are_dropped_but_not_the_hint() {
     let (pair, mailbox) = Pair::with_topic();
     let words = 100;
     let fitting = limits::NOTICE_INLINE_HELD_LEN / WORD / (words + 4);
@@ -512,7 +508,7 @@ fn pieces_beyond_what_can_be_kept_are_dropped_and_the_hint_is_not() {
 }
 
 #[test]
-fn a_dropped_mailbox_is_forgotten() {
+fn dropped_mailbox_is_forgotten() {
     let (pair, mailbox) = Pair::with_topic();
     let second = pair.receiver.subscribe(T, Epoch::FIRST, KEY);
     drop(mailbox);
@@ -527,7 +523,7 @@ fn a_dropped_mailbox_is_forgotten() {
 }
 
 #[test]
-fn a_turn_ends_however_much_has_come() {
+fn turn_ends_however_much_arrives() {
     let (pair, mailbox) = Pair::with_topic();
     let max = u64::from(limits::NOTICES_PER_TURN_MAX);
     (1..=max + 1).for_each(|sequence| assert!(!pair.announce(sequence)));

@@ -57,13 +57,11 @@ impl WakeWord {
         wake_word
     }
 
-    /// Wakes who sleeps. Everything that was published before is seen by those who wake. Calls the operating system only if
-    /// somebody may be asleep.
+    /// Wakes the sleepers, which then see everything published before. Makes a system call only if a subscriber may be asleep.
     #[inline]
     pub(crate) fn wake(&self) {
-        // SeqCst: either the load below sees that somebody goes to sleep, or that one sees what was published before this.
-        // Pairs with the fence in `sleep`. Where that one has the operating system put a barrier into this process, the order of
-        // the program is all that is needed here.
+        // SeqCst: either the load below sees the sleeper, or the sleeper's check sees what was published before this. Pairs with
+        // the fence in `sleep`. Where sleepers issue a barrier for this process, program order is enough here.
         if self.has_barriers {
             compiler_fence(Ordering::SeqCst);
         } else {
@@ -103,7 +101,7 @@ impl WakeWord {
         }
     }
 
-    /// Whether somebody may be asleep.
+    /// Whether a subscriber may be asleep.
     #[cfg(test)]
     pub(crate) fn has_sleepers(&self) -> bool {
         self.memory.load(SLEEPERS) != 0
@@ -133,7 +131,7 @@ mod tests {
     use crate::memory::{Access, Protection};
     use crate::sync::atomic::AtomicU64;
 
-    /// Whoever sleeps for so long was woken by nobody: longer than any machine is busy.
+    /// Longer than any machine is busy: a sleep this long was never woken.
     const SLEEP: Duration = Duration::from_secs(600);
 
     fn elapsed(began_ns: u64) -> Duration {
@@ -152,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_sleeps_over_what_was_published() {
+    fn sleepers_never_miss_a_publish() {
         let (waking, value) = (wake_word(), Arc::new(AtomicU64::new(0)));
         let rounds = 20_000;
         let sleeping: Vec<_> = (0..3)
@@ -163,7 +161,7 @@ mod tests {
                     while seen < rounds {
                         let began_ns = SystemClock.monotonic_ns();
                         wake_word.sleep(SLEEP, || value.load(Ordering::Acquire) > seen);
-                        assert!(elapsed(began_ns) < SLEEP, "slept over it");
+                        assert!(elapsed(began_ns) < SLEEP, "missed a wake");
                         seen = value.load(Ordering::Acquire);
                     }
                 })
@@ -208,10 +206,9 @@ mod tests {
         assert!(elapsed(began_ns) < SLEEP);
     }
 
-    /// Who was woken, and sleeps again, is woken by the next ring and by nobody else: otherwise those who sleep would wake one
-    /// another for ever.
+    /// A woken subscriber that sleeps again is woken by the next wake only: otherwise sleepers would wake one another for ever.
     #[test]
-    fn who_sleeps_again_stays_asleep() {
+    fn woken_sleeper_stays_asleep_until_the_next_wake() {
         let (waking, news, looks) = (wake_word(), Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
         let (sleepers, rounds) = (16, 20);
         let threads: Vec<_> = (0..sleepers)
@@ -228,7 +225,7 @@ mod tests {
             })
             .collect();
         for round in 1..=rounds + 1 {
-            // Nobody wakes this one.
+            // Never woken.
             wake_word().sleep(Duration::from_millis(10), || false);
             news.store(round, Ordering::Release);
             waking.wake();
@@ -237,13 +234,13 @@ mod tests {
             thread.join().unwrap();
         }
         let (looks, needed) = (looks.load(Ordering::Relaxed), sleepers * (rounds + 1));
-        assert!(looks <= 2 * needed, "{looks} looks instead of {needed}");
+        assert!(looks <= 2 * needed, "{looks} checks instead of {needed}");
     }
 
-    /// Where another process finds the memory of the wake word, and whom it tells that it goes to sleep.
+    /// The path of the memory, for a process that prints when it falls asleep.
     const MEMORY_VARIABLE: &str = "FABRICAST_TEST_WAKE_WORD";
 
-    /// The part of a process that is killed; a test of its own does nothing.
+    /// The part of the process that is killed. Does nothing as a test of its own.
     #[test]
     fn sleeper_that_is_killed() {
         let Ok(path) = std::env::var(MEMORY_VARIABLE) else { return };
@@ -257,7 +254,7 @@ mod tests {
         println!("awake");
     }
 
-    /// Starts a process that sleeps at this wake word, and waits until it does.
+    /// Starts a process that sleeps on this wake word, and waits until it does.
     fn sleeper(wake_word: &WakeWord) -> std::process::Child {
         use std::io::BufRead as _;
 
@@ -272,9 +269,9 @@ mod tests {
         child
     }
 
-    /// Those that a ring would wake first, and that would wake the others, die in their sleep.
+    /// The sleepers that a wake reaches first, and that would wake the others, die in their sleep.
     #[test]
-    fn the_chain_of_wakes_does_not_break_with_those_who_are_killed_asleep() {
+    fn wake_reaches_all_sleepers_though_the_first_were_killed() {
         let (waking, news) = (wake_word(), Arc::new(AtomicU64::new(0)));
         let killed: Vec<_> = (0..WOKEN_FIRST).map(|_| sleeper(&waking)).collect();
         let (asleep, woken) = std::sync::mpsc::channel();
@@ -292,7 +289,7 @@ mod tests {
             })
             .collect();
         assert_eq!(woken.iter().take(16).count(), 16);
-        // They have said so just before they sleep. Nobody wakes this one.
+        // They reported just before they sleep. This one is never woken.
         wake_word().sleep(Duration::from_millis(100), || false);
         for mut child in killed {
             child.kill().unwrap();
@@ -304,11 +301,11 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
-        assert!(elapsed(began_ns) < SLEEP, "woken by their own time only");
+        assert!(elapsed(began_ns) < SLEEP, "woken only by the timeout");
     }
 
     #[test]
-    fn a_sleep_ends_with_its_time_and_does_not_begin_with_news() {
+    fn sleep_ends_at_its_timeout_and_never_begins_with_news() {
         let wake_word = wake_word();
         let began_ns = SystemClock.monotonic_ns();
         wake_word.sleep(Duration::from_millis(20), || false);

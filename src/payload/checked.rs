@@ -1,12 +1,11 @@
-//! A serializer around another that holds a value to the schema of its topic: what the schema does not have is not
-//! published. It sees the values that `quick` does not let pass, and all values of types that `quick` leaves to it.
+//! A serializer around another that compares a value with its topic's schema: values that depart from it are not published. It
+//! handles the values that `quick` rejects, and all values of types that `quick` leaves to it.
 //!
-//! The schema was made from the type's `Deserialize`, and bytes do not tell what they are. So what the type's `Serialize`
-//! leaves out, puts elsewhere or writes in another length would be received as another value. It is compared part by part:
-//! kinds of leaves, lengths, names of fields, variants. The bounds of `guard` are kept here too, so that what is
-//! published can be received.
+//! The schema was made from the type's `Deserialize`, and bytes do not describe themselves. So whatever the type's `Serialize`
+//! omits, moves or writes in another length would be received as another value. The comparison is part by part: kinds of leaves,
+//! lengths, names of fields, variants. It also enforces the bounds of `guard`, so that every published value can be received.
 //!
-//! A newtype on one side only is let pass, because it has no bytes; so are fields against the parts of a tuple.
+//! A newtype on one side only is accepted, because it has no bytes; so are fields for the parts of a tuple.
 
 mod place;
 
@@ -23,7 +22,7 @@ use super::step::{ShapePlan, Step};
 
 pub(super) use self::place::Check;
 
-/// A value that is held to what the schema has in its place; or the serializer that does so.
+/// A value with its place in the schema, or the serializer that compares them.
 #[derive(Debug)]
 pub(super) struct Checked<'p, I> {
     inner: I,
@@ -31,7 +30,7 @@ pub(super) struct Checked<'p, I> {
 }
 
 impl<'p> Check<'p> {
-    /// The value, which is checked while it is serialized.
+    /// The value, checked while it is serialized.
     #[inline]
     pub(super) fn value<'v, T: ?Sized>(&'p self, value: &'v T) -> Checked<'p, &'v T> {
         Checked { inner: value, place: self.root() }
@@ -45,7 +44,7 @@ impl<T: Serialize + ?Sized> Serialize for Checked<'_, &T> {
     }
 }
 
-/// Methods for values without parts.
+/// Methods for leaves.
 macro_rules! leaves {
     ($($method:ident($value:ty) $leaf:ident;)*) => {$(
         #[inline(always)]
@@ -219,14 +218,14 @@ impl<'p, S: Serializer> Serializer for Checked<'p, S> {
     }
 }
 
-/// What writes the members of a tuple or struct.
+/// Writes the members of a tuple or struct.
 #[derive(Debug)]
 pub(super) struct Members<'p, I> {
     inner: I,
     parts: Parts<'p>,
 }
 
-/// Traits of which each writes the members of something without names.
+/// Traits that write the members of something without names.
 macro_rules! nameless_members {
     ($($name:ident::$method:ident)*) => {$(
         impl<I: $name> $name for Members<'_, I> {
@@ -254,7 +253,7 @@ nameless_members! {
     SerializeTupleVariant::serialize_field
 }
 
-/// Traits of which each writes the fields of something.
+/// Traits that write named fields.
 macro_rules! named_members {
     ($($name:ident)*) => {$(
         impl<I: $name> $name for Members<'_, I> {
@@ -286,7 +285,7 @@ macro_rules! named_members {
 
 named_members! { SerializeStruct SerializeStructVariant }
 
-/// What writes the elements of a sequence.
+/// Writes the elements of a sequence.
 #[derive(Debug)]
 pub(super) struct Elements<'p, I> {
     inner: I,
@@ -312,7 +311,7 @@ impl<I: SerializeSeq> SerializeSeq for Elements<'_, I> {
     }
 }
 
-/// What writes the pairs of a map.
+/// Writes the pairs of a map.
 #[derive(Debug)]
 pub(super) struct Pairs<'p, I> {
     inner: I,
@@ -347,7 +346,7 @@ impl<I: SerializeMap> SerializeMap for Pairs<'_, I> {
     }
 }
 
-/// One less, if the number that is left is odd or even as it has to be.
+/// One less, if the number left has the required parity.
 #[inline(always)]
 fn take<E: Error>(left: usize, odd: usize, place: Place<'_>) -> Result<usize, E> {
     match left.checked_sub(1) {
@@ -361,10 +360,10 @@ fn none_left<E: Error>(left: usize, place: Place<'_>) -> Result<(), E> {
     if left == 0 { Ok(()) } else { Err(place.other_count()) }
 }
 
-/// Longest text that is put together without an allocation, bytes.
+/// Longest text built without an allocation, bytes.
 const SHORT_TEXT_LEN: usize = 128;
 
-/// The beginning of a text, or all of it.
+/// A text, or its beginning.
 pub(super) struct ShortText {
     bytes: [u8; SHORT_TEXT_LEN],
     len: usize,
@@ -373,7 +372,7 @@ pub(super) struct ShortText {
 }
 
 impl ShortText {
-    /// Calls `then` with the text of a value. Those that are short, as of dates and decimals, are put together on the stack.
+    /// Calls `then` with the text of a value. Short texts, such as dates and decimals, are built on the stack.
     #[inline(always)]
     pub(super) fn with<T: Display + ?Sized, R, E: Error>(
         value: &T,
@@ -392,7 +391,7 @@ impl ShortText {
     }
 }
 
-/// The text of a value in memory of its own.
+/// The text of a value in new memory.
 fn long_text<T: Display + ?Sized, E: Error>(value: &T) -> Result<String, E> {
     let mut text = String::new();
     match write!(text, "{value}") {

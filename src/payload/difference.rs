@@ -1,4 +1,4 @@
-//! What two schemas differ in, in words. One of them may come from a stranger: work and text are bounded.
+//! The differences between two schemas, in words. One of them may be hostile: work and text are bounded.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::{self, Display, Write};
@@ -6,17 +6,17 @@ use std::fmt::{self, Display, Write};
 use super::Schema;
 use super::format::{Field, Format, Named, Shape, Variant};
 
-/// Differences that are named; of more only the number is of interest, and not even that to a reader.
+/// Differences that are named; the others are only counted.
 const NAMED_MAX: usize = 6;
 
 /// Longest text of a name or format, bytes.
 const TEXT_LEN_MAX: usize = 64;
 
-/// Pairs of types that are compared. A program's own types have far fewer.
+/// Pairs of types compared. A program's own types have far fewer.
 const PAIRS_MAX: usize = 4096;
 
 impl Schema {
-    /// What a topic's schema has otherwise than this program's, as a sentence part of less than 4 KiB.
+    /// The differences of a topic's schema from this program's, as a sentence part of less than 4 KiB.
     pub(crate) fn difference(&self, here: &Self) -> String {
         let name = Short(self.type_name());
         if self.type_name() != here.type_name() || self.encoding() != here.encoding() {
@@ -43,18 +43,18 @@ impl Schema {
     }
 }
 
-/// A comparison under way.
+/// A comparison in progress.
 struct Walk<'s> {
     there: &'s Schema,
     here: &'s Schema,
     found: Vec<String>,
     seen: BTreeSet<(&'s str, &'s str)>,
-    /// Types that stand in the same place and are yet to be compared.
+    /// Types in the same place that are yet to be compared.
     pairs: VecDeque<(&'s str, &'s str)>,
 }
 
 impl<'s> Walk<'s> {
-    /// Compares what stands in one place. The nesting of formats in each other is bounded where schemas are checked.
+    /// Compares the formats in one place. Schemas bound their nesting.
     fn formats(&mut self, place: &str, there: &'s Format, here: &'s Format) {
         match (there, here) {
             (Format::Type(there), Format::Type(here)) => {
@@ -137,7 +137,7 @@ impl<'s> Walk<'s> {
         self.named(("variant", of), (there, here), |variant| &variant.name, compare);
     }
 
-    /// Compares those of one name. What they are called comes from `name_of`.
+    /// Compares parts by the names that `name_of` returns.
     fn named<T: Display>(
         &mut self,
         (what, of): (&str, &str),
@@ -175,13 +175,13 @@ fn list<'n>(names: impl Iterator<Item = &'n str>) -> String {
     Short(names.join(", ")).to_string()
 }
 
-/// The beginning of what may be a long text.
+/// The beginning of a possibly long text.
 struct Short<T>(T);
 
 impl<T: Display> Display for Short<T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut beginning = Beginning { text: String::new() };
-        // It fails when it has enough.
+        // Fails once it has enough.
         let is_cut = write!(beginning, "{}", self.0).is_err();
         out.write_str(&beginning.text)?;
         if is_cut { out.write_str("...") } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! Decoding by a schema alone: bincode walks the bytes, the schema tells it what comes next.
+//! Decoding by a schema alone: bincode walks the bytes, the schema says what comes next.
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,18 +18,18 @@ use crate::limits;
 pub enum Decoded {
     /// The payload of a topic of raw bytes.
     Bytes(Vec<u8>),
-    /// The payload of any other topic. See [`Schema::decode`] for what becomes what.
+    /// The payload of any other topic. [`Schema::decode`] describes its form.
     Value(Value),
 }
 
 impl Schema {
-    /// Decodes a value by the schema. Memory is bounded by the length of `bytes` and by
-    /// 4,194,304 values in all (leaves and containers), nesting by [`limits::SCHEMA_DEPTH_MAX`].
+    /// Decodes a value by the schema. The length of `bytes` and a total of 4,194,304 values (leaves and containers) bound the
+    /// memory, [`limits::SCHEMA_DEPTH_MAX`] the nesting.
     ///
-    /// Structs become objects; tuples, arrays and sequences arrays; a struct of one nameless part that part. A
-    /// map becomes an object if its keys are texts, otherwise an array of pairs. A variant without parts becomes
-    /// its name, any other an object of its name and what it holds. A missing option and a unit become null.
-    /// Integers beyond 64 bits and floats that are not finite become texts.
+    /// Structs become objects; tuples, arrays and sequences become arrays; a struct of one nameless part becomes that part. A map
+    /// becomes an object if its keys are texts, otherwise an array of pairs. A variant without parts becomes its name, any other
+    /// an object from its name to its contents. A missing option and a unit become null. Integers beyond 64 bits and floats that
+    /// are not finite become texts.
     ///
     /// # Errors
     ///
@@ -47,7 +47,7 @@ impl Schema {
     }
 }
 
-/// How many values one decoding may still produce.
+/// How many more values a decoding may produce.
 #[derive(Debug)]
 struct Allowance {
     left: Cell<usize>,
@@ -56,7 +56,7 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// A byte gives a leaf and the containers that open with it; a schema can have values of no bytes besides.
+    /// A byte gives a leaf and the containers that open with it; a schema may add values without bytes.
     fn new(len: usize) -> Self {
         let by_len = len.saturating_mul(limits::SCHEMA_DEPTH_MAX).saturating_add(limits::EMPTY_ELEMENTS_MAX);
         let max = by_len.min(limits::DECODED_VALUES_MAX);
@@ -77,7 +77,7 @@ impl Allowance {
     }
 }
 
-/// Something of a schema that a value is to be made of.
+/// A part of a schema, to make a value of.
 #[derive(Debug)]
 struct Seed<'s, F: ?Sized> {
     schema: &'s Schema,
@@ -165,7 +165,7 @@ impl<'de> DeserializeSeed<'de> for Seed<'_, Shape> {
 }
 
 impl Schema {
-    /// Whether values of this format become texts, so that they can be the keys of an object.
+    /// Whether values of this format become texts, and so may be keys of an object.
     fn is_text(&self, format: &Format) -> bool {
         let mut format = format;
         for _ in 0..limits::SCHEMA_DEPTH_MAX {
@@ -182,7 +182,7 @@ impl Schema {
     }
 }
 
-/// The visitor's duty to say what it expects, which bincode never asks for.
+/// What a visitor expects; bincode never asks.
 macro_rules! expects {
     ($text:literal) => {
         fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -191,7 +191,7 @@ macro_rules! expects {
     };
 }
 
-/// A number, or the text of one that JSON does not have.
+/// A number, or a text if JSON does not have it.
 fn float(value: f64) -> Value {
     let text = || Value::String(value.to_string());
     Number::from_f64(value).map_or_else(text, Value::Number)
@@ -226,7 +226,7 @@ impl Visitor<'_> for Leaf {
         Ok(u64::try_from(value).map_or_else(|_| Value::String(value.to_string()), Value::from))
     }
 
-    /// The number of the fewest digits that is this float: 0.1, not 0.10000000149011612.
+    /// The shortest decimal that is this float: 0.1, not 0.10000000149011612.
     fn visit_f32<E: Error>(self, value: f32) -> Result<Value, E> {
         Ok(float(value.to_string().parse().unwrap_or_else(|_| f64::from(value))))
     }
@@ -262,7 +262,7 @@ impl Visitor<'_> for Octets<'_> {
     }
 }
 
-/// A value that may be missing, or has no place of its own in the result.
+/// A value that may be missing, or is replaced by its only part.
 struct Optional<'s>(Seed<'s, Format>);
 
 impl<'de> Visitor<'de> for Optional<'_> {
@@ -283,7 +283,7 @@ impl<'de> Visitor<'de> for Optional<'_> {
     }
 }
 
-/// As many values of one format as the access gives. Their number is not believed: nothing is reserved for it.
+/// As many values of one format as the access yields. Reserves nothing for a claimed number.
 struct Elements<'s>(Seed<'s, Format>);
 
 impl<'de> Visitor<'de> for Elements<'_> {

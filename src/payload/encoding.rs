@@ -2,21 +2,21 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Which of the encodings of [`Payload`](super::Payload) a topic uses.
+/// The encoding of a topic's values: see [`Payload`](super::Payload).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Encoding {
     /// Serde through bincode, little-endian, integers of fixed length.
     Bincode,
-    /// The memory of a plain-old-data type. The same bytes that [`Encoding::Bincode`] gives for its fields.
+    /// The memory of a plain-old-data type: the same bytes as [`Encoding::Bincode`] for its fields.
     Pod,
-    /// Bytes that mean something to the application only.
+    /// Bytes that only the application interprets.
     Raw,
 }
 
 impl Encoding {
-    /// The number that stands for it beside a value; it never changes.
+    /// Its number beside a value, which never changes.
     pub(crate) const fn number(self) -> u16 {
         match self {
             Self::Bincode => 1,
@@ -43,23 +43,22 @@ pub enum EncodeError {
     /// The type cannot be encoded, or its own `Serialize` failed.
     #[error("the value cannot be encoded: {reason}")]
     Refused {
-        /// What serde or the type said.
+        /// The reason given by serde or the type.
         reason: String,
     },
-    /// The type's `Serialize` does not write what the schema of the topic has, and what its `Deserialize` would read: it
-    /// would be received as another value.
+    /// The type's `Serialize` departs from the topic's schema, and so from what its `Deserialize` would read: the value would be
+    /// received as another one.
     #[error("the value would be received as a different value: {reason}")]
     Differs {
         /// Where it departs from the schema.
         reason: String,
     },
-    /// The value is nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX), so that no subscriber would
-    /// decode it.
+    /// The value is nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX): no subscriber would decode it.
     #[error(
         "the value is nested deeper than {max} levels: publish a flatter type, such as a list with indices"
     )]
     TooDeep {
-        /// Levels allowed.
+        /// The limit.
         max: usize,
     },
     /// The value has more elements without bytes of their own than a subscriber would decode.
@@ -67,57 +66,57 @@ pub enum EncodeError {
         "the value has more than {max} elements, too many for a payload of its length: publish their count instead"
     )]
     TooManyElements {
-        /// Elements allowed in a payload of this length.
+        /// The limit for a payload of this length.
         max: usize,
     },
-    /// The value needs more room than there is.
-    #[error("the encoded value is longer than {max} bytes; declare a larger payload for the topic")]
+    /// The encoded value is longer than the buffer.
+    #[error("the encoded value is longer than {max} bytes: declare a larger payload_len_max")]
     TooLong {
-        /// Bytes there was room for.
+        /// The length of the buffer, bytes.
         max: usize,
     },
 }
 
-/// Why bytes are not a value of a type, or of a schema.
+/// Why bytes are not a value of a type or schema.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecodeError {
-    /// The bytes do not have the one length that the type has.
+    /// The bytes do not have the fixed length of the type.
     #[error("a value of this type has {expected} bytes, these are {found}")]
     Length {
-        /// Bytes of the type.
+        /// The length of the type, bytes.
         expected: usize,
-        /// Bytes given.
+        /// The given length, bytes.
         found: usize,
     },
     /// The bytes are not an encoded value of this type.
     #[error("the bytes are not a value of this type: {reason}")]
     Malformed {
-        /// What does not fit.
+        /// What is wrong.
         reason: String,
     },
-    /// The bytes cannot be looked at in place, because of where they lie. Decoding them would work.
+    /// The bytes are not aligned for a value in place. Decoding them would work.
     #[error("the bytes are not aligned to {align}; decode a copy instead")]
     Misaligned {
-        /// Alignment of the type, bytes.
+        /// The alignment of the type, bytes.
         align: usize,
     },
     /// The value is nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX).
     #[error("the value is nested deeper than {max} levels")]
     TooDeep {
-        /// Levels allowed.
+        /// The limit.
         max: usize,
     },
-    /// The value claims more elements than its bytes can hold, or than are worth decoding.
+    /// The value claims more elements than its bytes can hold, or than the limit.
     #[error("the value claims more than {max} elements, too many for a payload of its length")]
     TooManyElements {
-        /// Elements allowed in a payload of this length.
+        /// The limit for a payload of this length.
         max: usize,
     },
     /// The value ends before the bytes do.
-    #[error("{count} bytes are left over after the value; publisher and subscriber disagree about the type")]
+    #[error("{count} bytes are left over after the value: publisher and subscriber disagree about the type")]
     TrailingBytes {
-        /// Bytes left over.
+        /// The bytes left over.
         count: usize,
     },
 }

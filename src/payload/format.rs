@@ -1,13 +1,13 @@
-//! The parts of a schema: formats of values, and the named types that they refer to.
+//! The parts of a schema: formats of values, and their named types.
 //!
-//! Plain data without sharing, so that a schema can be sent between threads, compared, and written as JSON with
-//! the same bytes each time.
+//! Plain data without sharing, so that a schema can be sent between threads, compared, and written as JSON with the same bytes
+//! each time.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The kinds of values without parts, each named once.
+/// The kinds of leaves, each named once.
 macro_rules! leaves {
     ($($leaf:ident)*) => {
         /// The format of one value.
@@ -32,7 +32,7 @@ macro_rules! leaves {
         }
 
         impl Format {
-            /// What it is, if it has no parts.
+            /// The leaf, if it has no parts.
             pub(super) fn leaf(&self) -> Option<Leaf> {
                 match self {
                     $(Self::$leaf => Some(Leaf::$leaf),)*
@@ -45,7 +45,7 @@ macro_rules! leaves {
 
 leaves! { Unit Bool I8 I16 I32 I64 I128 U8 U16 U32 U64 U128 F32 F64 Char String Bytes }
 
-/// Hands the methods of a serializer for values without parts to a macro; but for those of units and bytes.
+/// Passes the methods of a serializer for leaves to a macro, except those for units and bytes.
 macro_rules! leaf_methods {
     ($into:ident) => {
         $into! {
@@ -69,16 +69,16 @@ macro_rules! leaf_methods {
 }
 pub(super) use leaf_methods;
 
-/// A type that has a name.
+/// A named type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Named {
     Struct(Shape),
-    /// The position is the index that is encoded.
+    /// A variant's position is its encoded index.
     Enum(Vec<Variant>),
 }
 
-/// What a struct or a variant holds.
+/// The contents of a struct or a variant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Shape {
@@ -101,7 +101,7 @@ pub(super) struct Variant {
 }
 
 impl Format {
-    /// A tuple of these parts, shorter where all are equal.
+    /// A tuple of these parts, in short form if all are equal.
     pub(super) fn tuple(mut parts: Vec<Self>) -> Self {
         let len = parts.len();
         let equal = parts.windows(2).all(|pair| matches!(pair, [left, right] if left == right));
@@ -215,7 +215,7 @@ impl fmt::Display for Variant {
 }
 
 impl fmt::Display for Shape {
-    /// One part a line, indented by two spaces.
+    /// One part per line, indented by two spaces.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unit => Ok(()),
@@ -227,7 +227,7 @@ impl fmt::Display for Shape {
 }
 
 impl fmt::Display for Named {
-    /// One part a line, indented by two spaces.
+    /// One part per line, indented by two spaces.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Struct(shape) => shape.fmt(out),

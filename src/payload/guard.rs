@@ -1,12 +1,11 @@
-//! A deserializer around another that bounds what hostile bytes can make of it, or of the type it fills:
+//! A deserializer around another that bounds what hostile bytes can do to it, or to the type it fills:
 //!
 //! - nesting ends at [`limits::SCHEMA_DEPTH_MAX`], so that no recursive type runs out of stack;
-//! - a count that bytes of this length cannot hold is refused before the first element, so that 2^60 elements
-//!   of no bytes each cost nothing;
-//! - texts and byte strings are first borrowed and then copied, so that a false length allocates nothing.
+//! - a count that bytes of this length cannot hold is refused before the first element, so that 2^60 elements without bytes cost
+//!   nothing;
+//! - texts and byte strings are borrowed before they are copied, so that a false length allocates nothing.
 //!
-//! It works on what serde hands through, not on bytes. All of it is by value and inlined; a type without
-//! sequences pays nothing.
+//! It works on serde's calls, not on bytes. All of it is by value and inlined; a type without sequences pays nothing.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -18,13 +17,13 @@ use serde::de::{
 use super::DecodeError;
 use crate::limits;
 
-/// Elements that a payload of this many bytes may have. Elements of a byte and more, in sequences of sequences (each of which
-/// has 8 bytes of its own), never reach twice the length; the constant is for elements of none.
+/// Elements that a payload of this many bytes may have. Elements with bytes, in sequences of sequences (each of which has 8 bytes
+/// of its own), never reach twice the length; the constant is for elements without bytes.
 pub(super) fn elements_max(len: usize) -> usize {
     len.saturating_mul(2).saturating_add(limits::EMPTY_ELEMENTS_MAX)
 }
 
-/// What one decoding may still use up, and what stopped it.
+/// What one decoding may still use, and the bound that stopped it.
 #[derive(Debug)]
 pub(super) struct Budget {
     elements_left: Cell<usize>,
@@ -39,7 +38,7 @@ impl Budget {
         Self { elements_left: Cell::new(elements_max), elements_max, breach: RefCell::new(None) }
     }
 
-    /// Which bound was hit, if it was one that ended the decoding.
+    /// The bound that ended the decoding, if one did.
     #[cold]
     pub(super) fn breach(&self) -> Option<DecodeError> {
         self.breach.borrow_mut().take()
@@ -64,29 +63,29 @@ impl Budget {
     }
 }
 
-/// A seed, deserializer, visitor or access that is bounded: whatever serde nests, one type wraps it.
+/// A bounded seed, deserializer, visitor or access: one type wraps whatever serde nests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Guarded<'b, I> {
     inner: I,
     budget: &'b Budget,
-    /// Levels that may still open below this one.
+    /// Levels that may still open below.
     depth_left: usize,
 }
 
 impl<'b, I> Guarded<'b, I> {
-    /// Guards everything that deserializing `inner` reaches.
+    /// Guards everything reached by deserializing `inner`.
     #[inline]
     pub(super) fn new(inner: I, budget: &'b Budget) -> Self {
         Self { inner, budget, depth_left: limits::SCHEMA_DEPTH_MAX }
     }
 
-    /// The same bounds around something on the same level.
+    /// The same bounds for something on the same level.
     #[inline]
     fn beside<J>(&self, inner: J) -> Guarded<'b, J> {
         Guarded { inner, budget: self.budget, depth_left: self.depth_left }
     }
 
-    /// The same bounds around something one level down.
+    /// The same bounds for something one level down.
     #[inline]
     fn below<J, E: Error>(&self, inner: J) -> Result<Guarded<'b, J>, E> {
         match self.depth_left.checked_sub(1) {
@@ -106,7 +105,7 @@ impl<'de, S: DeserializeSeed<'de>> DeserializeSeed<'de> for Guarded<'_, S> {
     }
 }
 
-/// Methods for what has nothing below it.
+/// Methods for leaves.
 macro_rules! leaves {
     ($($method:ident)*) => {$(
         #[inline]
@@ -116,7 +115,7 @@ macro_rules! leaves {
     )*};
 }
 
-/// Methods for what has something below it: its visitor is guarded.
+/// Methods for values with parts: the visitor is guarded.
 macro_rules! nested {
     ($($method:ident($($argument:ident: $type:ty),*);)*) => {$(
         #[inline]
@@ -290,7 +289,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Guarded<'_, A> {
     }
 }
 
-/// A visitor of a sequence whose length the bytes give.
+/// A visitor of a sequence with an encoded length.
 struct Counted<V>(V);
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for Guarded<'_, Counted<V>> {
@@ -308,7 +307,7 @@ impl<'de, V: Visitor<'de>> Visitor<'de> for Guarded<'_, Counted<V>> {
     }
 }
 
-/// A visitor that expects a text or bytes of its own, and gets a copy of what the payload really has.
+/// A visitor that expects an owned text or bytes, and gets a copy of what the payload really has.
 struct Copied<V>(V);
 
 impl<'de, V: Visitor<'de>> Visitor<'de> for Copied<V> {

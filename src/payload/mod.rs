@@ -1,11 +1,11 @@
-//! How a user type becomes bytes and back, and the schema that lets a stranger decode it.
+//! Encoding of user types, and the schema with which programs that do not know a type decode it.
 //!
-//! - `bincode` is the only file that names the crate of that name: golden bytes, errors put into sentences;
-//! - `guard` stands between it and a type, and bounds what hostile bytes can make of either;
-//! - `checked` stands between a value and it, and holds the value to the `plan` of its topic's schema;
-//! - `quick` does the same for every publish, as fast as it goes; where a value departs, `checked` decides and says why;
-//! - `schema` is the description that travels, `format` its parts, `trace` makes one out of a Rust type;
-//! - `dynamic` decodes by a schema alone, `difference` names what differs between two.
+//! - `bincode` is the only file that names the crate of that name: golden bytes, and errors as sentences;
+//! - `guard` stands between it and a type, and bounds what hostile bytes can do to either;
+//! - `checked` stands between a value and it, and compares the value with the `plan` of its topic's schema;
+//! - `quick` does the same for every publish, at full speed; for a value that differs, `checked` decides and gives the reason;
+//! - `schema` is the transmitted description, `format` its parts, and `trace` makes one from a Rust type;
+//! - `dynamic` decodes by a schema alone, `difference` names the differences between two.
 
 mod bincode;
 mod checked;
@@ -29,16 +29,16 @@ pub use encoding::{DecodeError, EncodeError, Encoding};
 pub use pod::Pod;
 pub use schema::{Schema, SchemaError};
 
-/// How values of a topic become bytes, and back.
+/// An encoding of a topic's values.
 ///
 /// The type parameter of a publisher or a subscriber chooses one:
 ///
 /// | parameter | published by reference | received | bytes |
 /// | --- | --- | --- | --- |
 /// | any `T: Serialize + DeserializeOwned` | `&T` | `T` | bincode, little-endian, integers of fixed length |
-/// | [`Pod<T>`] for `T: bytemuck::Pod` | `&T` | `T` | the memory of the value, nothing is encoded |
+/// | [`Pod<T>`] for `T: bytemuck::Pod` | `&T` | `T` | the memory of the value, unencoded |
 /// | [`Raw`] | `&[u8]` | `Vec<u8>` | the bytes themselves |
-/// | a type that implements this trait | its choice | its choice | its own |
+/// | a type that implements this trait | any | any | any |
 ///
 /// ```
 /// use fabricast::Payload;
@@ -54,11 +54,11 @@ pub use schema::{Schema, SchemaError};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # What serde types can do
+/// # Serde types
 ///
-/// Encoded bytes have no names: what `Serialize` leaves out or writes otherwise than `Deserialize` reads it would be received
-/// as another value. So the schema is made from the type's `Deserialize`, a type is refused when its publisher or subscriber
-/// opens if its `Serialize` does not write the same, and each value is held to the schema while it is encoded.
+/// Encoded bytes carry no names. Whatever `Serialize` omits, or writes differently from what `Deserialize` reads, would be
+/// received as another value. So the schema is made from the type's `Deserialize`; opening a publisher or subscriber refuses a
+/// type whose `Serialize` writes something else; and encoding compares each value with the schema.
 ///
 /// | | |
 /// | --- | --- |
@@ -66,29 +66,30 @@ pub use schema::{Schema, SchemaError};
 /// | of the standard library | also `NonZero`, `IpAddr`, `SocketAddr`, `Duration`, `SystemTime` |
 /// | of other crates | `chrono`'s `DateTime` and `Naive` types, `uuid::Uuid`, `rust_decimal::Decimal` with `serde-str` |
 /// | attributes that work | `rename`, `rename_all`, `default`, `transparent`, `remote`, `deny_unknown_fields` |
-/// | that work if one half is the reverse of the other | `with`, `from`, `try_from`, `into` |
+/// | that work if each half reverses the other | `with`, `from`, `try_from`, `into` |
 /// | `skip` of a field | the field is not sent: it arrives as its default |
 /// | `skip` of the last variants of an enum | publish refuses them |
 /// | refused when opened | `skip_serializing_if`, `skip_serializing`, `skip_deserializing` of a field, `skip` of other variants |
-/// | refused when opened, for want of names in the bytes | `flatten`, `untagged`, `tag`, `content`, `alias`, `serde_json::Value` |
+/// | refused when opened, because the bytes carry no names | `flatten`, `untagged`, `tag`, `content`, `alias`,
+/// `serde_json::Value` |
 /// | refused by publish | values nested deeper than [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX) |
 ///
 /// `Decimal` without the feature `serde-str` works in a field with `#[serde(with = "rust_decimal::serde::str")]`.
 ///
-/// What `with`, conversions and a type's own `Serialize` make of a value is checked with sample values when the topic is opened, not
-/// at each publish. Not found: functions that round (such as `chrono::serde::ts_milliseconds`, or chrono's own for an offset from UTC
-/// with seconds), that always write the same, or that reorder or leave out elements of a sequence. Such a value is received as those
-/// functions wrote it.
+/// Opening a topic checks with sample values what `with`, conversions and a type's own `Serialize` do; publishing does not check
+/// again. Not detected: functions that round (such as `chrono::serde::ts_milliseconds`, or chrono's own for a UTC offset with
+/// seconds), always write the same, or reorder or omit elements of a sequence. Such a value is received as those functions wrote
+/// it.
 ///
-/// The check of a value costs about one comparison for each struct, sequence, option and enum in it. It takes several times as long
-/// as the encoding for types that contain themselves and sequences of elements without bytes, which have to be counted. A
-/// `Serialize` that writes the same bytes by other calls than `Deserialize` reads (bytes for a sequence of `u8`, a struct for a
-/// tuple) is encoded twice at each publish.
+/// Checking a value costs about one comparison for each struct, sequence, option and enum in it. For recursive types, and for
+/// sequences of elements without bytes, which have to be counted, it takes several times as long as encoding. A `Serialize` that
+/// writes the same bytes by other calls than `Deserialize` reads (bytes for a sequence of `u8`, a struct for a tuple) is encoded
+/// twice at each publish.
 ///
 /// # Types that check their values
 ///
-/// A type whose `Deserialize` takes only certain values is tried with several: numbers, dates, times, identifiers, addresses.
-/// If it takes none of them, name one that it takes, on both sides; they need not be the same:
+/// A type whose `Deserialize` accepts only certain values is tried with several: numbers, dates, times, identifiers, addresses.
+/// If it accepts none of them, name one that it accepts, on both sides; the two need not be equal:
 ///
 /// ```
 /// use fabricast::Node;
@@ -116,7 +117,7 @@ pub use schema::{Schema, SchemaError};
 /// # }
 /// ```
 ///
-/// # Encodings of your own
+/// # Custom encodings
 ///
 /// A type that is not `Serialize + DeserializeOwned` may implement this trait itself. [`Schema::own`] names the type and its
 /// encoding: only subscribers with the same name, and those of [`Raw`], receive its values.
@@ -161,48 +162,46 @@ pub use schema::{Schema, SchemaError};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Payload: 'static {
-    /// What a publisher takes by reference.
+    /// The type that a publisher takes by reference.
     type Borrowed: ?Sized;
-    /// What a subscriber gets.
+    /// The type that a subscriber receives.
     type Owned: Send;
-    /// Which encoding this is.
+    /// The encoding.
     const ENCODING: Encoding;
 
-    /// The bytes of the value, if it lies in memory as its encoded form; the publisher then skips the
-    /// encoder.
+    /// Returns the bytes of the value if its memory is its encoded form; the publisher then skips the encoder.
     fn as_bytes(value: &Self::Borrowed) -> Option<&[u8]>;
 
-    /// Encodes the value into the beginning of `out` and returns the length. Allocates nothing, unless the
-    /// type's own `Serialize` does. `schema` is the topic's, from [`Self::schema`]; a serde type is held to it. A value that
-    /// departs from it is serialized a second time, for the reason in the error.
+    /// Encodes the value into the beginning of `out` and returns the length. Allocates only if the type's own `Serialize` does.
+    /// `schema` is the topic's, from [`Self::schema`]; a serde value is compared with it. A value that differs is serialized a
+    /// second time, for the reason in the error.
     ///
     /// # Errors
     ///
-    /// [`EncodeError::TooLong`] if `out` is too short: it may have been written to.
-    /// [`EncodeError::Differs`], [`EncodeError::TooDeep`] or [`EncodeError::TooManyElements`] if no subscriber would receive
-    /// this value. [`EncodeError::Refused`] if the type's own `Serialize` gives up, or has no length to give for a
-    /// sequence.
+    /// [`EncodeError::TooLong`] if `out` is too short; it may have been written to. [`EncodeError::Differs`],
+    /// [`EncodeError::TooDeep`] or [`EncodeError::TooManyElements`] if no subscriber would receive this value.
+    /// [`EncodeError::Refused`] if the type's own `Serialize` fails, or does not give the length of a sequence.
     fn encode(value: &Self::Borrowed, schema: &Schema, out: &mut [u8]) -> Result<usize, EncodeError>;
 
-    /// Decodes a value that takes up all of `bytes`. Memory is bounded by the length of `bytes`, whatever
-    /// they claim, and nesting by [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX).
+    /// Decodes a value that occupies all of `bytes`. The length of `bytes` bounds the memory, whatever they claim, and
+    /// [`SCHEMA_DEPTH_MAX`](crate::limits::SCHEMA_DEPTH_MAX) the nesting.
     ///
     /// # Errors
     ///
     /// [`DecodeError`] if the bytes are not exactly one value of this type, or exceed a limit.
     fn decode(bytes: &[u8]) -> Result<Self::Owned, DecodeError>;
 
-    /// The encoded length in bytes if all values have the same.
+    /// Returns the encoded length in bytes if all values have the same.
     fn fixed_len() -> Option<usize>;
 
-    /// The description of the type that travels with the topic. Allocates; meant for start-up.
+    /// Returns the schema of the type, which travels with the topic. Allocates; intended for start-up.
     ///
     /// # Errors
     ///
     /// [`SchemaError`] if the type cannot be described.
     fn schema() -> Result<Schema, SchemaError>;
 
-    /// The same as [`Self::schema`] for a type that takes only certain values: these samples are tried first for its texts,
+    /// Returns the same as [`Self::schema`] for a type that accepts only certain values: tries these samples first for its texts,
     /// bytes, characters and numbers. They are not part of the schema.
     ///
     /// # Errors
@@ -214,23 +213,23 @@ pub trait Payload: 'static {
     }
 }
 
-/// A payload type whose values can be filled in place, because their memory is their encoding: [`Pod`] and [`Raw`].
+/// A payload type whose memory is its encoding, so that values can be filled in place: [`Pod`] and [`Raw`].
 pub trait InPlace: Payload {
-    /// What is filled.
+    /// The value to be filled.
     type Value: ?Sized;
 
-    /// A value in these bytes, which are aligned to 8 and as many as the value has.
+    /// Returns the value in these bytes, which must be aligned to 8 and have the value's length.
     ///
     /// # Panics
     ///
-    /// May panic when they are not.
+    /// May panic otherwise.
     fn value(bytes: &[u8]) -> &Self::Value;
 
-    /// The same, to be filled.
+    /// Returns the same, to be filled.
     ///
     /// # Panics
     ///
-    /// May panic when they are not.
+    /// May panic otherwise.
     fn value_mut(bytes: &mut [u8]) -> &mut Self::Value;
 }
 
@@ -268,7 +267,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Payload for T {
     }
 }
 
-/// Bytes without a type: a publisher gives `&[u8]`, a subscriber gets `Vec<u8>`.
+/// Untyped bytes: a publisher takes `&[u8]`, a subscriber receives `Vec<u8>`.
 ///
 /// ```
 /// use fabricast::{Payload, Raw};

@@ -1,4 +1,4 @@
-//! A schema whose names are resolved, so that each publish can be held to it without a search.
+//! A schema with resolved names, so that comparing a value needs no search.
 
 use std::collections::BTreeMap;
 
@@ -6,12 +6,12 @@ use super::format::{Field, Format, Named, Shape, Variant};
 use super::quick::Runs;
 use super::step::{ShapePlan, Step, TypePlan, UNKNOWN};
 
-/// The format of the whole value, and of the named types that it refers to by their number.
+/// The format of the whole value, and of its named types by number.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) root: Step,
     pub(super) types: Box<[TypePlan]>,
-    /// The same for the serializer of every publish, if that is enough for such values.
+    /// The same for the serializer of every publish, if it can handle such values.
     pub(super) runs: Option<Runs>,
     len_min: usize,
 }
@@ -27,15 +27,15 @@ impl Plan {
         plan
     }
 
-    /// The number of bytes that every value has at least.
+    /// The length of the shortest value, bytes.
     pub(super) fn len_min(&self) -> usize {
         self.len_min
     }
 
-    /// The number of bytes that every value of each named type has at least.
+    /// The length of the shortest value of each named type, bytes.
     fn types_len_min(&self) -> Vec<usize> {
         let mut known = vec![UNKNOWN; self.types.len()];
-        // A type may hold itself behind an enum: its shortest value is found from the inside out.
+        // A type may hold itself behind an enum: shortest values are found from the inside out.
         for _ in 0..=self.types.len() {
             let next: Vec<usize> = self.types.iter().map(|plan| plan.len_min(&known)).collect();
             if next == known {
@@ -69,7 +69,7 @@ fn shape(of: &Shape, numbers: &BTreeMap<&str, usize>) -> ShapePlan {
     }
 }
 
-/// The nesting of formats in each other is bounded where a schema is checked.
+/// Schemas bound the nesting of formats.
 fn step(format: &Format, numbers: &BTreeMap<&str, usize>) -> Step {
     let inner = |of: &Format| Box::new(step(of, numbers));
     match format {

@@ -8,12 +8,11 @@ use super::{
     DecodeError, EncodeError, Encoding, InPlace, Payload, Schema, SchemaError, bincode, copy, trace,
 };
 
-/// Chooses the memory of a plain-old-data type as its encoding: publishing copies it once, and nothing is
-/// encoded or decoded.
+/// Uses the memory of a plain-old-data type as its encoding: publishing copies it once, without encoding or decoding.
 ///
-/// The memory of such a type (`repr(C)`, no padding, little-endian host) holds its fields in order, each in its
-/// own length. That is just what bincode writes, so that the schema made from the type's `Deserialize` decodes
-/// it. `Pod::<T>::schema()` proves it, and refuses a type whose `Serialize` does not follow its memory.
+/// The memory of such a type (`repr(C)`, no padding, little-endian host) holds its fields in order, each in its own length.
+/// bincode writes the same bytes, so the schema made from the type's `Deserialize` decodes them. `Pod::<T>::schema()` verifies
+/// this, and refuses a type whose `Serialize` differs from its memory.
 ///
 /// ```
 /// use fabricast::{Payload, Pod};
@@ -34,12 +33,12 @@ use super::{
 pub struct Pod<T>(PhantomData<fn() -> T>);
 
 impl<T: bytemuck::Pod> Pod<T> {
-    /// Looks at bytes as a value, without copying them. Does not allocate.
+    /// Returns the value in these bytes, without copying. Does not allocate.
     ///
     /// # Errors
     ///
-    /// [`DecodeError::Length`] if they are not exactly as long as a value, [`DecodeError::Misaligned`] if they
-    /// lie where a value may not.
+    /// [`DecodeError::Length`] if they do not have the length of a value, [`DecodeError::Misaligned`] if they are not aligned for
+    /// one.
     #[inline]
     pub fn view(bytes: &[u8]) -> Result<&T, DecodeError> {
         check_len::<T>(bytes)?;
@@ -91,7 +90,7 @@ where
     }
 }
 
-/// For types that are aligned to 8 bytes or fewer; others do not compile where they are filled in place.
+/// For alignments up to 8 bytes; others fail to compile where they are filled in place.
 impl<T> InPlace for Pod<T>
 where
     T: bytemuck::Pod + Serialize + DeserializeOwned + Send,
@@ -111,7 +110,7 @@ where
     }
 }
 
-/// Whether the value whose memory has this pattern is encoded as that very pattern.
+/// Whether the value whose memory has this pattern encodes to the same pattern.
 fn serializes_as_memory<T: bytemuck::Pod + Serialize>(pattern: impl Fn(usize) -> u8) -> bool {
     let memory: Vec<u8> = (0..size_of::<T>()).map(pattern).collect();
     let value: T = bytemuck::pod_read_unaligned(&memory);
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_and_places_are_checked() {
+    fn length_and_alignment_are_checked() {
         let mut room = [0u64; 3];
         let room: &mut [u8] = bytemuck::cast_slice_mut(&mut room);
         let schema = Pod::<Level>::schema().unwrap();
@@ -219,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_serializes_otherwise_than_it_lies_is_refused() {
+    fn type_that_serializes_differently_from_its_memory_is_refused() {
         let refused = |outcome: Result<Schema, SchemaError>| outcome.unwrap_err().to_string();
         for text in [
             refused(Pod::<Skipping>::schema()),

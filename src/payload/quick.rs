@@ -1,12 +1,12 @@
-//! The serializer of every publish: writes a value and holds it to the schema of its topic at the cost of one comparison
-//! for each struct, sequence, option and enum in it.
+//! The serializer of every publish: writes a value and compares it with its topic's schema, at the cost of one comparison for
+//! each struct, sequence, option and enum.
 //!
-//! What a type's `Serialize` calls is mixed into a hash: the kind of each leaf, the names of fields, the number of parts.
-//! In code that serde derives all of these are constants, so the compiler computes the hash of a struct of numbers, and the
-//! program compares it with the one that [`Runs`] has. 64 bits find disagreement, not deceit.
+//! The calls of a type's `Serialize` are hashed: the kind of each leaf, the names of fields, the number of parts. In code derived
+//! by serde all of these are constants, so the compiler computes the hash of a struct of numbers, and the program compares it
+//! with the one in [`Runs`]. 64 bits detect disagreement, not forgery.
 //!
-//! A value that is not exactly what the schema has ends here without a reason; `checked` then encodes it anew, decides, and
-//! says why. So do types for which there are no [`Runs`].
+//! A value that differs in anything stops here without a reason; `checked` then encodes it again, decides, and gives the reason.
+//! It also handles types without [`Runs`].
 
 mod runs;
 
@@ -38,7 +38,7 @@ pub(super) fn encode<T: Serialize + ?Sized>(
     }
 }
 
-/// The same without a reason if `checked` has to decide.
+/// The same, without a reason when `checked` has to decide.
 #[inline(always)]
 fn encode_quick<T: Serialize + ?Sized>(value: &T, runs: &Runs, out: &mut [u8]) -> Result<usize, Stopped> {
     let mut out = Out::new(out);
@@ -47,7 +47,7 @@ fn encode_quick<T: Serialize + ?Sized>(value: &T, runs: &Runs, out: &mut [u8]) -
     Ok(out.written())
 }
 
-/// What writes one value.
+/// Writes one value.
 #[derive(Debug)]
 struct Quick<'a, 'o, 'p> {
     out: &'a mut Out<'o>,
@@ -61,7 +61,7 @@ impl<'a, 'o, 'p> Quick<'a, 'o, 'p> {
         self.runs.op(self.state)
     }
 
-    /// What writes the parts that are in this place.
+    /// A writer of the parts in this place.
     #[inline(always)]
     fn parts(self, len: usize) -> Result<Members<'a, 'o, 'p>, Stopped> {
         let Op::Parts { body } = self.op()? else { return Err(Stopped) };
@@ -73,7 +73,7 @@ impl<'a, 'o, 'p> Quick<'a, 'o, 'p> {
         Members { out: self.out, runs: self.runs, state, each, next: self.state.next() }
     }
 
-    /// Writes the number of a variant that the schema has here, and returns where its parts are.
+    /// Writes the number of a variant, and returns the place of its parts.
     #[inline(always)]
     fn variant(&mut self, index: u32, name: &str, kind: VariantKind) -> Result<u32, Stopped> {
         let Op::Enum { first, count } = self.op()? else { return Err(Stopped) };
@@ -93,7 +93,7 @@ impl<'a, 'o, 'p> Quick<'a, 'o, 'p> {
     }
 }
 
-/// Methods for values without parts.
+/// Methods for leaves.
 macro_rules! leaves {
     ($($method:ident($value:ty) $leaf:ident;)*) => {$(
         #[inline(always)]
@@ -184,7 +184,7 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
 
     #[inline(always)]
     fn serialize_tuple(self, len: usize) -> Result<Self::SerializeTuple, Stopped> {
-        // The length is a constant where this is inlined.
+        // The length is a constant when inlined.
         if len < ARRAY_LEN_MIN {
             return self.parts(len);
         }
@@ -255,16 +255,16 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
     }
 }
 
-/// Parts left where one has failed: more than can ever be written.
+/// Parts left after a failure: more than can ever be written.
 const NEVER: usize = usize::MAX;
 
-/// What writes the parts of a tuple, a struct or a variant.
+/// Writes the parts of a tuple, a struct or a variant.
 #[derive(Debug)]
 struct Members<'a, 'o, 'p> {
     out: &'a mut Out<'o>,
     runs: &'p Runs,
     state: RunState,
-    /// Of a long array: what each element has to be, and how many are still to be written.
+    /// For a long array: what each element must be, and how many are left.
     each: Option<(Each, usize)>,
     next: RunState,
 }
@@ -289,7 +289,7 @@ impl Members<'_, '_, '_> {
         written
     }
 
-    /// What was written of a part may stand in the bytes: this never ends well, even if the type ignores the error.
+    /// The bytes may hold a piece of the failed part, so this never succeeds, even if the type ignores the error.
     #[inline(always)]
     fn fail(&mut self) {
         self.state = RunState::NOWHERE;
@@ -309,7 +309,7 @@ impl Members<'_, '_, '_> {
     }
 }
 
-/// Traits of which each writes the members of something without names.
+/// Traits that write the members of something without names.
 macro_rules! nameless_members {
     ($($name:ident::$method:ident)*) => {$(
         impl $name for Members<'_, '_, '_> {
@@ -335,7 +335,7 @@ nameless_members! {
     SerializeTupleVariant::serialize_field
 }
 
-/// Traits of which each writes the fields of something.
+/// Traits that write named fields.
 macro_rules! named_members {
     ($($name:ident)*) => {$(
         impl $name for Members<'_, '_, '_> {
@@ -368,7 +368,7 @@ macro_rules! named_members {
 
 named_members! { SerializeStruct SerializeStructVariant }
 
-/// What writes the elements of a sequence.
+/// Writes the elements of a sequence.
 #[derive(Debug)]
 struct Elements<'a, 'o, 'p> {
     out: &'a mut Out<'o>,
@@ -384,7 +384,7 @@ impl SerializeSeq for Elements<'_, '_, '_> {
 
     #[inline(always)]
     fn serialize_element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Stopped> {
-        // More elements than announced wrap around, and do not come back to zero.
+        // More elements than announced wrap around, and never return to zero.
         self.left = self.left.wrapping_sub(1);
         let quick = Quick { out: &mut *self.out, runs: self.runs, state: self.each.start };
         let written = value.serialize(quick).and_then(|state| self.each.check(state));
@@ -400,7 +400,7 @@ impl SerializeSeq for Elements<'_, '_, '_> {
     }
 }
 
-/// What writes the pairs of a map.
+/// Writes the pairs of a map.
 #[derive(Debug)]
 struct Pairs<'a, 'o, 'p> {
     out: &'a mut Out<'o>,
@@ -413,7 +413,7 @@ struct Pairs<'a, 'o, 'p> {
 }
 
 impl Pairs<'_, '_, '_> {
-    /// Writes a key where an even number is left, or a value where an odd one is.
+    /// Writes a key if an even number is left, or a value if an odd one is.
     #[inline(always)]
     fn part<T: Serialize + ?Sized>(&mut self, part: &T, odd: usize, each: Each) -> Result<(), Stopped> {
         if self.left % 2 != odd {

@@ -1,4 +1,4 @@
-//! The schema of a payload: what a stranger needs to decode it.
+//! The schema of a payload, for programs that do not know its type.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,11 +11,11 @@ use super::plan::Plan;
 use super::{EncodeError, Encoding, bincode, trace};
 use crate::{checksum, limits};
 
-/// The description of a payload type, made from the type itself, with which a program that does not know the
-/// type can decode its values.
+/// The description of a payload type, made from the type itself, by which a program that does not know the type can decode its
+/// values.
 ///
-/// It travels as JSON of at most [`limits::SCHEMA_LEN_MAX`] bytes. Equal types give equal bytes on every host;
-/// it includes a type's name and its fields' names, but not its module.
+/// It travels as JSON of at most [`limits::SCHEMA_LEN_MAX`] bytes. Equal types give equal bytes on every host; the schema
+/// includes the names of the type and its fields, but not its module.
 ///
 /// ```
 /// use fabricast::{Decoded, Payload, Schema};
@@ -49,7 +49,7 @@ pub struct Schema {
     plan: Compiled,
 }
 
-/// The plan of a schema, made when it is first needed; no part of what the schema is.
+/// The plan of a schema, made on first use; not part of its identity.
 #[derive(Clone, Debug, Default)]
 struct Compiled(OnceLock<Arc<Plan>>);
 
@@ -61,12 +61,12 @@ impl PartialEq for Compiled {
 
 impl Eq for Compiled {}
 
-/// Why there is no schema for a type, or bytes are not a schema.
+/// Why a type has no schema, or bytes are not a schema.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SchemaError {
-    /// A type of the schema contains itself without an option, a sequence or an enum between: it has no end.
-    #[error("type {type_name} of the schema contains itself without end")]
+    /// A type of the schema contains itself without an option, a sequence or an enum in between: its values are infinite.
+    #[error("type {type_name} of the schema contains itself, with no option, sequence or enum in between")]
     Endless {
         /// The type.
         type_name: String,
@@ -74,12 +74,12 @@ pub enum SchemaError {
     /// The bytes are not the JSON form of a schema.
     #[error("this is not a schema: {reason}")]
     Malformed {
-        /// What does not fit.
+        /// What is wrong.
         reason: String,
     },
-    /// The memory of a plain-old-data type is not what its `Serialize` gives.
+    /// The memory of a plain-old-data type differs from what its `Serialize` writes.
     #[error(
-        "the memory of {type_name} is not its fields in order as serde gives them, so that no schema decodes it: \
+        "{type_name} cannot be Pod: its memory layout differs from its serde fields; \
          let serde neither skip, reorder nor convert fields, or publish {type_name} without Pod"
     )]
     MemoryDiffers {
@@ -91,28 +91,28 @@ pub enum SchemaError {
         "{name:?} cannot be a name in a schema: it must have 1 to {max} bytes without control characters"
     )]
     Name {
-        /// The name, cut to what is allowed.
+        /// The name, cut to the limit.
         name: String,
-        /// Bytes allowed.
+        /// The limit, bytes.
         max: usize,
     },
-    /// The bytes are a schema, but not in the one form that a schema has.
+    /// The bytes are a schema, but not in its canonical form.
     #[error(
-        "this schema is not written as fabricast writes it, or has parts that this version does not know"
+        "this schema is not in the form that fabricast writes, or has parts that this version does not know"
     )]
     NotCanonical,
-    /// The schema is nested too deep.
+    /// The schema is nested too deeply.
     #[error("the schema is nested deeper than {max} levels")]
     TooDeep {
-        /// Levels allowed.
+        /// The limit.
         max: usize,
     },
     /// The JSON form is too long.
-    #[error("the schema has {len} bytes, at most {max} are allowed")]
+    #[error("the schema has {len} bytes, over the limit of {max}")]
     TooLong {
-        /// Bytes of this one.
+        /// Its length, bytes.
         len: usize,
-        /// Bytes allowed.
+        /// The limit, bytes.
         max: usize,
     },
     /// The schema refers to a type that it does not describe.
@@ -126,13 +126,13 @@ pub enum SchemaError {
     Untraceable {
         /// The type.
         type_name: String,
-        /// What stands in the way, and what to do.
+        /// The reason, and what to do.
         reason: String,
     },
 }
 
 impl Schema {
-    /// The schema of a type, checked against the encoding of sample values.
+    /// The schema of a type, checked against its encoding of sample values.
     pub(super) fn of<T>(encoding: Encoding, samples: &[String]) -> Result<Self, SchemaError>
     where
         T: Serialize + DeserializeOwned,
@@ -155,7 +155,7 @@ impl Schema {
         Ok(schema)
     }
 
-    /// The schema of bytes that have none.
+    /// The schema of untyped bytes.
     pub(crate) fn raw() -> Self {
         Self {
             type_name: "bytes".into(),
@@ -166,52 +166,51 @@ impl Schema {
         }
     }
 
-    /// The schema of a payload with an encoding of its own, which only programs that know it can decode. The name stands for both:
-    /// a subscriber with the same name receives the values, one with another is refused. Name the type, the
-    /// encoding and its version: `Order (exchange format 3)`.
+    /// Returns the schema of a payload with a custom encoding, which only programs that know it can decode. The name stands for
+    /// type and encoding: a subscriber with the same name receives the values, any other is refused. Name the type, the encoding
+    /// and its version: `Order (exchange format 3)`.
     ///
     /// # Errors
     ///
     /// [`SchemaError::Name`] if the name is empty, longer than [`limits::TYPE_NAME_LEN_MAX`], or has control characters;
-    /// [`SchemaError::Malformed`] if it is that of [`Raw`](crate::Raw).
+    /// [`SchemaError::Malformed`] if it is the name of [`Raw`](crate::Raw).
     pub fn own(name: &str) -> Result<Self, SchemaError> {
         let schema = Self { type_name: name.into(), ..Self::raw() };
         if schema == Self::raw() {
-            let reason =
-                format!("{name} is the name of bytes without a type: name the type and its encoding");
+            let reason = format!("{name} is the name of untyped bytes: name the type and its encoding");
             return Err(SchemaError::Malformed { reason });
         }
         schema.check().map(|()| schema)
     }
 
-    /// The name of the payload type, without the modules it stands in; generic arguments are kept.
+    /// Returns the name of the payload type, without its modules but with generic arguments.
     pub fn type_name(&self) -> &str {
         &self.type_name
     }
 
-    /// How values became bytes.
+    /// Returns the encoding of the values.
     pub fn encoding(&self) -> Encoding {
         self.encoding
     }
 
-    /// The number that stands for the schema in region headers: the length of the JSON form in the high half,
-    /// its CRC-32 in the low half. Never zero. It finds disagreement, not deceit.
+    /// Returns the number of the schema in region headers: the length of the JSON form in the high half, its CRC-32 in the low
+    /// half. Never zero. It detects disagreement, not forgery.
     pub fn hash(&self) -> u64 {
         let json = self.to_json();
         let len = u32::try_from(json.len()).unwrap_or(u32::MAX);
         u64::from(len) << 32 | u64::from(checksum::crc32(&json))
     }
 
-    /// The JSON form: the same bytes for equal schemas.
+    /// Returns the JSON form: the same bytes for equal schemas.
     pub fn to_json(&self) -> Vec<u8> {
-        serde_json::to_vec(self).expect("a tree of texts and numbers, with texts for keys, is always JSON")
+        serde_json::to_vec(self).expect("a tree of texts and numbers with text keys is always JSON")
     }
 
-    /// Reads the JSON form. Nothing in it is believed: its length, nesting, names and references are checked.
+    /// Parses the JSON form, and checks its length, nesting, names and references.
     ///
     /// # Errors
     ///
-    /// [`SchemaError`] if these are not bytes that [`Self::to_json`] could have made.
+    /// [`SchemaError`] if [`Self::to_json`] cannot have written these bytes.
     pub fn from_json(bytes: &[u8]) -> Result<Self, SchemaError> {
         check_len(bytes.len())?;
         let schema: Self = serde_json::from_slice(bytes)
@@ -220,12 +219,12 @@ impl Schema {
         if schema.to_json() == bytes { Ok(schema) } else { Err(SchemaError::NotCanonical) }
     }
 
-    /// The number of bytes that every value has at least.
+    /// The length of the shortest value, bytes.
     pub(crate) fn value_len_min(&self) -> usize {
         if self.encoding == Encoding::Raw { 0 } else { self.plan().len_min() }
     }
 
-    /// What a value is held to while it is encoded. Allocates when it is first asked for.
+    /// The plan with which values are compared. Allocates on first use.
     #[inline]
     pub(super) fn plan(&self) -> &Plan {
         self.plan.0.get_or_init(|| Arc::new(Plan::new(&self.format, &self.types)))
@@ -253,7 +252,7 @@ impl Schema {
         self.check_ends()
     }
 
-    /// The formats that stand in the schema by themselves, not inside others.
+    /// The outermost formats of the schema.
     fn formats(&self) -> impl Iterator<Item = &Format> {
         let parts = self.types.values().flat_map(Named::shapes).flat_map(Shape::parts);
         std::iter::once(&self.format).chain(parts)
@@ -270,7 +269,7 @@ impl Schema {
         }
     }
 
-    /// Checks that each struct ends: takes away structs that hold no other struct, until none is left.
+    /// Checks that values are finite: removes structs that hold no other struct, until none is left.
     fn check_ends(&self) -> Result<(), SchemaError> {
         let mut open: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (name, named) in &self.types {
@@ -304,13 +303,13 @@ impl Schema {
         }
     }
 
-    /// Checks that the type's `Serialize` writes what its `Deserialize`, from which the schema was made, reads; and that
-    /// what is read of it is written again as it was.
+    /// Checks that the type's `Serialize` writes what its `Deserialize` reads, and that a decoded sample encodes to the same
+    /// bytes.
     fn check_samples<T: Serialize + DeserializeOwned>(&self, samples: &[T]) -> Result<(), String> {
         for sample in samples {
             let bytes = match bincode::encode_checked(sample, self.plan()) {
                 Ok(bytes) => bytes,
-                // A recursive type may have samples that are deeper than any value should be.
+                // Samples of a recursive type may be nested deeper than any value may be.
                 Err(EncodeError::TooDeep { .. }) => continue,
                 Err(EncodeError::Differs { reason }) => {
                     return Err(format!("its Serialize does not write what its Deserialize reads: {reason}"));
@@ -318,11 +317,11 @@ impl Schema {
                 Err(error) => return Err(error.to_string()),
             };
             let received: T = bincode::decode(&bytes)
-                .map_err(|error| format!("its Deserialize refuses what its Serialize writes ({error})"))?;
+                .map_err(|error| format!("its Deserialize rejects what its Serialize writes ({error})"))?;
             if bincode::encode_checked(&received, self.plan()) != Ok(bytes) {
                 return Err(
-                    "what its Deserialize reads is not what its Serialize wrote: give both halves the same \
-                            attributes and functions, each the reverse of the other"
+                    "what its Deserialize reads differs from what its Serialize wrote: give both halves the same \
+                            attributes and functions, each reversing the other"
                         .into(),
                 );
             }
@@ -332,7 +331,7 @@ impl Schema {
 }
 
 impl fmt::Display for Schema {
-    /// The type and its encoding, then each named type with a field or variant a line.
+    /// The type and its encoding, then the named types with one field or variant per line.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "{} ({})", self.type_name, self.encoding)?;
         let root = match &self.format {
@@ -357,7 +356,7 @@ impl fmt::Display for Schema {
     }
 }
 
-/// The named types that every value of this format holds. The nesting of the format was checked before.
+/// The named types that every value of this format holds. The nesting was checked before.
 fn held_types(format: &Format) -> Vec<&str> {
     match format {
         Format::Type(name) => vec![name],

@@ -2,7 +2,7 @@
 
 use super::format::Leaf;
 
-/// What one value has to be.
+/// What a value must be.
 #[derive(Debug)]
 pub(super) enum Step {
     Leaf(Leaf),
@@ -15,7 +15,7 @@ pub(super) enum Step {
         of: Box<Self>,
         len: usize,
     },
-    /// A named type; one beyond the last fits no value.
+    /// A named type; a number beyond the last fits no value.
     Type(usize),
 }
 
@@ -26,7 +26,7 @@ pub(super) enum TypePlan {
     Enum(Box<[(Box<str>, ShapePlan)]>),
 }
 
-/// What a struct or a variant holds.
+/// The contents of a struct or a variant.
 #[derive(Debug)]
 pub(super) enum ShapePlan {
     Unit,
@@ -35,7 +35,7 @@ pub(super) enum ShapePlan {
     Fields(Box<[(Box<str>, Step)]>),
 }
 
-/// The shortest encoding of an enum that has not been found yet.
+/// The shortest encoding is not known yet.
 pub(super) const UNKNOWN: usize = usize::MAX;
 
 impl TypePlan {

@@ -1,5 +1,5 @@
-//! Subscribers by pull over a wire that hear notices, honest ones and forged ones: a virtual clock, and every delay, loss and
-//! order from a seed.
+//! Pull subscribers over a wire that receive notices, genuine and forged: a virtual clock, and every delay, loss and order from a
+//! seed.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -33,13 +33,13 @@ mod states;
 const CHANNEL: u64 = 77;
 const KEY: NoticeKey = NoticeKey::new([3; 16]);
 const EPOCH: Epoch = Epoch::FIRST;
-/// Longest payload. Longer ones than this never come inline here.
+/// Longest payload. Longer ones never come inline here.
 const LEN_MAX: usize = 64;
-/// What a datagram may take on its way, ns.
+/// The longest delay of a datagram, ns.
 const DELAY_NS_MAX: u64 = 60_000_000;
-/// Time in which a subscriber finds what no notice tells of: until it reads again, and some turns of the world.
+/// Time in which a subscriber finds an unannounced value: until its next read, and some turns of the world.
 const TIMER_NS: u64 = limits::NOTICE_DOUBT_NS + 10_000_000;
-/// The first byte of every payload that was forged.
+/// The first byte of every forged payload.
 const FORGED: u8 = 0xff;
 
 /// Reads of the publisher's memory, a few lines at a time and in any order.
@@ -47,7 +47,7 @@ const FORGED: u8 = 0xff;
 struct Wire {
     memory: Arc<Region>,
     mirror: Arc<Region>,
-    /// What has yet to be read of the batch, offsets of pieces.
+    /// What is left to read of the batch, by pieces.
     left: Vec<ByteRange>,
     random: Random,
 }
@@ -127,7 +127,7 @@ impl Attachment for Quiet {
     fn leave(&self, _: SubscriberStats) {}
 }
 
-/// The channel of a publisher, and all that is on its way.
+/// The channel of a publisher, and everything in flight.
 struct Net {
     random: Random,
     clock: Arc<VirtualClock>,
@@ -141,7 +141,7 @@ struct Net {
     beaten_ns: u64,
 }
 
-/// What a subscription is made of.
+/// The parts of a subscription.
 struct Ends {
     net: Net,
     receiver: Arc<NoticeReceiver>,
@@ -153,7 +153,7 @@ fn topic_id() -> TopicId {
     TopicId::of(&"topic".parse::<TopicName>().unwrap())
 }
 
-/// A subscription to what stands in this memory.
+/// A subscription to this memory.
 fn subscribe(seed: u64, memory: &Arc<Region>, geometry: Geometry) -> Ends {
     let clock = Arc::new(VirtualClock::default());
     let inbox = Inbox::default();
@@ -192,7 +192,7 @@ impl Net {
         self.clock.monotonic_ns()
     }
 
-    /// A datagram of one notice, under a number of its own.
+    /// A datagram with one notice and this number.
     fn datagram(&mut self, number: u64, position: [u64; 2], inline: Option<Inline<'_>>) -> Vec<u8> {
         let [sequence, position] = position;
         let sequence = Sequence::new(sequence);
@@ -203,7 +203,7 @@ impl Net {
         self.draft.seal(&header).to_vec()
     }
 
-    /// Sends what the publisher does, through a network that loses, doubles, delays and reorders.
+    /// Sends the publisher's notices through a network that loses, duplicates, delays and reorders.
     fn tell(&mut self, position: [u64; 2], inline: Option<Inline<'_>>) {
         self.number += 1;
         let bytes = self.datagram(self.number, position, inline);
@@ -215,14 +215,14 @@ impl Net {
         }
     }
 
-    /// Sends what somebody else does who has the key: it arrives at once, and as the next one.
+    /// Sends a datagram of a forger with the key: it arrives at once, and as the next one.
     fn forge(&mut self, position: [u64; 2], inline: Option<Inline<'_>>) {
         self.number += 1;
         let bytes = self.datagram(self.number, position, inline);
         self.inbox.0.lock().push_back(bytes);
     }
 
-    /// Lets time pass, and brings what has arrived by then. The publisher's node sends a beacon every 100 ms.
+    /// Lets time pass, and delivers what arrives. The publisher's node sends a beacon every 100 ms.
     fn pass(&mut self, ns: u64, position: [u64; 2]) {
         self.clock.advance(ns);
         let now_ns = self.now_ns();

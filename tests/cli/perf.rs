@@ -272,7 +272,7 @@ fn an_interrupt_ends_the_wait_for_the_other_process() {
         ended_quietly(nobody_is_there, signal);
 
         let node = place.node("lab");
-        let listener = node.state_listener::<Raw>("pull").timeout(super::support::PATIENCE).open().unwrap();
+        let listener = node.state_listener::<Raw>("pull").timeout(super::support::TIMEOUT).open().unwrap();
         let nobody_answers = waiting();
         let mut subscriber = None;
         wait_until("its values", || {

@@ -6,7 +6,7 @@ use fabricast::{Decoded, Node, Raw, ReceiveError};
 use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::support::{PATIENCE, Place, wait_until};
+use crate::support::{Place, TIMEOUT, wait_until};
 
 fn reader(place: &Place) -> Node {
     Node::builder().runtime_dir(place.path()).open().unwrap()
@@ -17,15 +17,15 @@ fn lines_become_values_of_type_string() {
     let place = Place::new();
     let mut publisher = place.publish("shm:me/t");
     let node = reader(&place);
-    let mut subscriber = node.state_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
+    let mut subscriber = node.state_subscriber::<String>("shm:me/t").timeout(TIMEOUT).open().unwrap();
     for (index, line) in ["one", "", "  drei über  "].into_iter().enumerate() {
         publisher.write(line);
-        let sample = subscriber.receive_timeout(PATIENCE).unwrap().unwrap();
+        let sample = subscriber.receive_timeout(TIMEOUT).unwrap().unwrap();
         assert_eq!((sample.value.as_str(), sample.meta.sequence.get()), (line, index as u64 + 1));
     }
     publisher.end_input();
     assert_eq!(publisher.end().printed(), "");
-    let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
+    let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
     assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 3), "{error}");
 }
 
@@ -48,8 +48,8 @@ fn a_rate_spreads_values() {
     let mut publisher = place.start(&["pub", "shm:me/t", "--rate", "20", "--quiet"]);
     let node = reader(&place);
     wait_until("the topic", || place.run(&["list", "shm:me"]).code == Some(0));
-    let mut subscriber = node.state_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
-    let mut receive = || subscriber.receive_timeout(PATIENCE).unwrap().unwrap();
+    let mut subscriber = node.state_subscriber::<String>("shm:me/t").timeout(TIMEOUT).open().unwrap();
+    let mut receive = || subscriber.receive_timeout(TIMEOUT).unwrap().unwrap();
     // The first one is seen for sure; those between it and the last may be replaced before they are, on a busy machine.
     let written = clock_gettime(ClockId::Realtime);
     publisher.write("0");
@@ -71,11 +71,11 @@ fn ctrl_c_ends_pub_quietly_and_the_topic_in_good_order() {
     let mut publisher = place.publish("shm:me/t");
     publisher.write("x");
     let node = reader(&place);
-    let mut subscriber = node.state_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
-    subscriber.receive_timeout(PATIENCE).unwrap().unwrap();
+    let mut subscriber = node.state_subscriber::<String>("shm:me/t").timeout(TIMEOUT).open().unwrap();
+    subscriber.receive_timeout(TIMEOUT).unwrap().unwrap();
     publisher.signal(Signal::INT);
     assert_eq!(publisher.end().printed(), "");
-    let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
+    let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
     assert!(matches!(error, ReceiveError::Ended { .. }), "{error}");
     assert!(place.list(&[]).is_empty());
 }
@@ -106,12 +106,12 @@ fn lines_become_records_and_those_that_come_at_once_are_published_at_once() {
     let place = Place::new();
     let mut publisher = place.publish_as("log", "shm:me/t");
     let node = reader(&place);
-    let mut subscriber = node.log_subscriber::<String>("shm:me/t").timeout(PATIENCE).open().unwrap();
+    let mut subscriber = node.log_subscriber::<String>("shm:me/t").timeout(TIMEOUT).open().unwrap();
     let lines: Vec<String> = (0..1000).map(|number| format!("line {number}")).collect();
     publisher.write(&lines.join("\n"));
     let (mut batches, mut published_ns) = (0, 0);
     for (index, line) in lines.iter().enumerate() {
-        let record = subscriber.receive_timeout(PATIENCE).unwrap().unwrap();
+        let record = subscriber.receive_timeout(TIMEOUT).unwrap().unwrap();
         assert_eq!((&record.value, record.meta.sequence.get()), (line, index as u64 + 1));
         batches += u64::from(
             record.meta.published_ns != std::mem::replace(&mut published_ns, record.meta.published_ns),
@@ -121,7 +121,7 @@ fn lines_become_records_and_those_that_come_at_once_are_published_at_once() {
     assert!((1..1000).contains(&batches), "{batches}");
     publisher.end_input();
     assert_eq!(publisher.end().printed(), "");
-    let error = subscriber.receive_timeout(PATIENCE).unwrap_err();
+    let error = subscriber.receive_timeout(TIMEOUT).unwrap_err();
     assert!(matches!(error, ReceiveError::Ended { published } if published.get() == 1000), "{error}");
 }
 
@@ -134,10 +134,10 @@ fn published(arguments: &[&str], input: &[u8]) -> (Vec<Vec<u8>>, i32, String) {
     publisher.end_input();
     wait_until("the topic", || place.run(&["list", "shm:me", "--json"]).out.contains("\"topic\":\"t\""));
     let mut subscriber =
-        reader(&place).log_subscriber::<Raw>("shm:me/t").earliest().timeout(PATIENCE).open().unwrap();
+        reader(&place).log_subscriber::<Raw>("shm:me/t").earliest().timeout(TIMEOUT).open().unwrap();
     let (mut values, is_last) = (Vec::new(), |value: &Vec<u8>| value.ends_with(b"last"));
     while !values.last().is_some_and(is_last) {
-        values.push(subscriber.receive_timeout(PATIENCE).unwrap().unwrap().value);
+        values.push(subscriber.receive_timeout(TIMEOUT).unwrap().unwrap().value);
     }
     publisher.signal(Signal::INT);
     let ended = publisher.end();
@@ -174,11 +174,11 @@ fn json_lines_are_values_of_the_type_that_the_first_one_shows() {
     assert_eq!(shown.printed(), "{\"venue\": \"X\", \"bid\": 1.5, \"legs\": [{\"size\": 7}]}\n");
     let node = reader(&place);
     let mut subscriber =
-        node.log_subscriber::<Raw>("shm:me/quote").earliest().timeout(PATIENCE).open().unwrap();
+        node.log_subscriber::<Raw>("shm:me/quote").earliest().timeout(TIMEOUT).open().unwrap();
     assert_eq!(subscriber.schema().type_name(), "Json");
     publisher.write(r#"{"venue": "X", "bid": "high", "legs": []}"#);
     publisher.write(r#"{"legs": [], "bid": 2, "venue": "Y"}"#);
-    let mut next = || subscriber.receive_timeout(PATIENCE).unwrap().unwrap().value;
+    let mut next = || subscriber.receive_timeout(TIMEOUT).unwrap().unwrap().value;
     let values = [next(), next()].map(|bytes| subscriber.schema().decode(&bytes).unwrap());
     let second = serde_json::json!({ "venue": "Y", "bid": 2.0, "legs": [] });
     assert_eq!(values[1], Decoded::Value(second));
@@ -203,9 +203,9 @@ fn numbers_are_received_as_they_were_written_or_rejected() {
         place.list(&["shm:me"]).iter().any(|row| row["sequence"].as_u64() >= Some(floats.len() as u64))
     });
     let node = reader(&place);
-    let mut subscriber = node.log_subscriber::<f64>("shm:me/t").earliest().timeout(PATIENCE).open().unwrap();
+    let mut subscriber = node.log_subscriber::<f64>("shm:me/t").earliest().timeout(TIMEOUT).open().unwrap();
     for float in floats {
-        let value = subscriber.receive_timeout(PATIENCE).unwrap().unwrap().value;
+        let value = subscriber.receive_timeout(TIMEOUT).unwrap().unwrap().value;
         assert_eq!(value.to_bits(), float.parse::<f64>().unwrap().to_bits(), "{value} for {float}");
     }
     let shown = place.run(&["get", "me/t", "--json"]);

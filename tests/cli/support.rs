@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 /// How long a test waits for what must come: it only ends a hang.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long the program may run where a test waits for its end: longer than what it waits for itself.
 const RUN_MAX: Duration = Duration::from_secs(120);
 /// How often it looks.
@@ -151,13 +151,13 @@ impl Running {
     /// The next line on standard output.
     #[track_caller]
     pub(crate) fn line(&self) -> String {
-        self.out.recv_timeout(PATIENCE).expect("a line on standard output in time")
+        self.out.recv_timeout(TIMEOUT).expect("a line on standard output in time")
     }
 
     /// The next line on standard error.
     #[track_caller]
     pub(crate) fn error_line(&self) -> String {
-        self.error.recv_timeout(PATIENCE).expect("a line on standard error in time")
+        self.error.recv_timeout(TIMEOUT).expect("a line on standard error in time")
     }
 
     /// Writes a line to standard input.
@@ -212,7 +212,7 @@ pub(crate) fn catches(process: u32, signal: Signal) -> bool {
 /// Looks until it is done.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..PATIENCE.as_millis() / LOOK.as_millis() {
+    for _ in 0..TIMEOUT.as_millis() / LOOK.as_millis() {
         if done() {
             return;
         }

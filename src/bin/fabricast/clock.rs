@@ -9,7 +9,7 @@ pub(crate) fn realtime_ns() -> u64 {
     u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// This moment, to measure from.
+/// The present moment, to measure from.
 #[inline]
 pub(crate) fn now() -> Instant {
     Instant::now()
@@ -18,14 +18,14 @@ pub(crate) fn now() -> Instant {
 /// How far values may lag behind their rate and still catch up.
 const CATCH_UP: Duration = Duration::from_millis(10);
 
-/// Moments in equal distance, for as long as somebody keeps up with them.
+/// Moments at a fixed interval.
 #[derive(Debug)]
 pub(crate) struct Pace {
     interval: Duration,
     due: Instant,
 }
 
-/// A time that is over when a duration has passed.
+/// A deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     began: Instant,
@@ -33,39 +33,39 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// The time that is over in so long.
+    /// The deadline after this duration.
     pub(crate) fn after(after: Duration) -> Self {
         Self { began: Instant::now(), after }
     }
 
-    /// All of it.
+    /// The whole duration.
     pub(crate) fn whole(&self) -> Duration {
         self.after
     }
 
-    /// What is left of it.
+    /// The time left.
     pub(crate) fn left(&self) -> Duration {
         self.after.saturating_sub(self.began.elapsed())
     }
 
-    /// Whether it is over.
+    /// Whether it has passed.
     pub(crate) fn is_over(&self) -> bool {
         self.left().is_zero()
     }
 }
 
 impl Pace {
-    /// The pace of one moment an interval, the first one now.
+    /// One moment per interval, beginning now.
     pub(crate) fn new(interval: Duration) -> Self {
         Self { interval, due: Instant::now() }
     }
 
-    /// How long it is until the next moment.
+    /// The time until the next moment.
     pub(crate) fn left(&self) -> Duration {
         self.due.saturating_duration_since(Instant::now())
     }
 
-    /// Goes on to the next moment. Moments that were missed are not made up for, but for the last few milliseconds.
+    /// Advances to the next moment. Skips missed moments, except those of the last few milliseconds.
     pub(crate) fn advance(&mut self) {
         let next = self.due.checked_add(self.interval).unwrap_or(self.due);
         let earliest = Instant::now().checked_sub(CATCH_UP);

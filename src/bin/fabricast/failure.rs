@@ -1,4 +1,4 @@
-//! What the program tells and how it exits when it cannot do what was asked.
+//! What the program reports, and its exit code, when it fails.
 
 use std::error::Error;
 use std::fmt::{self, Display};
@@ -16,10 +16,10 @@ use rustix::process::Resource;
 
 use super::output::printable;
 
-/// How the program exits.
+/// The exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It did what was asked.
+    /// Success.
     Done,
     /// The answer is no.
     No,
@@ -33,18 +33,18 @@ pub(crate) enum Exit {
     Hung,
     /// The publisher is gone.
     Gone,
-    /// A local resource is exhausted or missing: memory, descriptors, disk space, an RDMA device.
+    /// This host is short of a resource: memory, descriptors, disk space, an RDMA device.
     Local,
-    /// The process was asked to end before it had its answer.
+    /// The process was interrupted before it had its answer.
     Interrupted,
 }
 
-/// Why the program could not do what was asked.
+/// Why the program failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The arguments are wrong, or ask for help.
     Arguments(clap::Error),
-    /// Nobody reads the output any more.
+    /// Standard output was closed.
     ClosedPipe,
     /// Anything else.
     Told {
@@ -56,7 +56,7 @@ pub(crate) enum Failure {
 }
 
 impl Exit {
-    /// The number that it has for other programs.
+    /// The number of the exit code.
     pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Done => 0,
@@ -76,7 +76,7 @@ impl Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Arguments(error) => error.fmt(out),
-            Self::ClosedPipe => out.write_str("nobody reads the output any more"),
+            Self::ClosedPipe => out.write_str("standard output is closed"),
             Self::Told { sentence, .. } => out.write_str(sentence),
         }
     }
@@ -101,7 +101,7 @@ impl Failure {
         Self::new(Exit::Usage, sentence)
     }
 
-    /// What the parser of the arguments says; a malformed address speaks for itself.
+    /// A failure of the argument parser; a malformed address has its own sentence.
     pub(crate) fn of_arguments(error: clap::Error) -> Self {
         let source = Error::source(&error);
         match source.and_then(|source| source.downcast_ref::<AddressError>()) {
@@ -110,7 +110,7 @@ impl Failure {
         }
     }
 
-    /// Adds the advice that there is for an address where nobody is reached.
+    /// Adds advice for an address at which no node answers.
     pub(crate) fn at(self, address: &Address) -> Self {
         match (self, address.advice()) {
             (Self::Told { exit: exit @ Exit::Unreachable, sentence }, Some(advice)) => {
@@ -120,7 +120,7 @@ impl Failure {
         }
     }
 
-    /// How the program exits.
+    /// The exit code.
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Arguments(_) => Exit::Usage,
@@ -129,7 +129,7 @@ impl Failure {
         }
     }
 
-    /// Tells the user.
+    /// Reports it to the user.
     pub(crate) fn tell(&self, out: &mut impl Write) -> io::Result<()> {
         match self {
             Self::Arguments(error) => write!(out, "{error}"),
@@ -144,7 +144,7 @@ impl Failure {
     }
 }
 
-/// A failure of the program's own output.
+/// A failure to write the program's output.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
@@ -239,7 +239,7 @@ impl From<ReceiveError> for Failure {
     }
 }
 
-/// What a fabric's error means, with what was tried in front.
+/// A failure of a fabric, after what was tried.
 fn of_fabric(error: &FabricError, tried: &dyn Display) -> Failure {
     let exit = match error {
         FabricError::NodeGone { .. } => Exit::Gone,
@@ -253,7 +253,7 @@ fn of_fabric(error: &FabricError, tried: &dyn Display) -> Failure {
     Failure::new(exit, format!("{tried}{}", explained(error)))
 }
 
-/// The exit code for a failure to get memory.
+/// The exit code of a memory error.
 fn of_memory(error: &MemoryError) -> Exit {
     match error {
         MemoryError::Length { .. } => Exit::Usage,
@@ -262,7 +262,7 @@ fn of_memory(error: &MemoryError) -> Exit {
     }
 }
 
-/// Whether something is missing here, or at the other end.
+/// Tells a local shortage from a failure at the other end.
 #[cfg(feature = "verbs")]
 fn of_verbs(error: &VerbsError) -> Exit {
     match error {
@@ -280,13 +280,13 @@ fn of_verbs(error: &VerbsError) -> Exit {
     }
 }
 
-/// The answer of the operating system that an error comes from.
+/// The operating system's error behind an error.
 fn errno(error: &(dyn Error + 'static)) -> Option<Errno> {
     let causes = std::iter::successors(Some(error), |error| (*error).source());
     causes.filter_map(|error| error.downcast_ref()).find_map(Errno::from_io_error)
 }
 
-/// The code of an error by which the operating system says that this host or process is short of something.
+/// The exit code if the operating system reports a shortage of this host or process.
 fn of_system(error: &(dyn Error + 'static)) -> Option<Exit> {
     let is_local = [
         Errno::MFILE,
@@ -302,7 +302,7 @@ fn of_system(error: &(dyn Error + 'static)) -> Option<Exit> {
     is_local.then_some(Exit::Local)
 }
 
-/// An error with its causes, the limit that was hit, and what raises it, unless it says so itself.
+/// An error with its causes, and, unless it says so itself, the limit reached and how to raise it.
 fn explained(error: &(dyn Error + 'static)) -> String {
     let sentence = ErrorChain(error).to_string();
     if sentence.contains("ulimit") || errno(error) != Some(Errno::MFILE) {
@@ -316,7 +316,7 @@ fn explained(error: &(dyn Error + 'static)) -> String {
 fn of_session(address: &Address, source: &ControlError, error: &dyn Display) -> Failure {
     match source {
         ControlError::Deadline { .. } => {
-            let what = "its process hangs or is stopped: resume it (kill -CONT), or restart it";
+            let what = "its process is hung or stopped: resume it (kill -CONT), or restart it";
             Failure::new(Exit::Hung, format!("{error}; {what}"))
         }
         ControlError::Broken { .. } | ControlError::Disconnected | ControlError::Closed { .. } => {
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_tell_who_hangs_from_who_is_gone() {
+    fn hung_and_gone_sessions_have_different_codes() {
         assert_eq!(session(ControlError::Deadline { awaited: "hello" }).exit(), Exit::Hung);
         assert_eq!(session(ControlError::Disconnected).exit(), Exit::Gone);
         assert_eq!(session(ControlError::Version { theirs: 2, ours: 1 }).exit(), Exit::Unreachable);
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_host_is_short_of_has_a_code_of_its_own() {
+    fn shortage_of_this_host_has_its_own_code() {
         let system = |errno: Errno| FabricError::System { what: "open a socket", source: errno.into() };
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOSPC, Errno::ROFS, Errno::NOMEM] {
             let failure = Failure::from(NodeError::Fabric(system(errno)));
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_for_the_host_that_was_asked() {
+    fn advice_fits_the_host_of_the_address() {
         let target: Target = "rdma://10.0.0.9:9999/t".parse().unwrap();
         let source = FabricError::NoSuchNode { address: target.address.clone() };
         let failure = Failure::from(SubscriberError::Unreachable { target, source });

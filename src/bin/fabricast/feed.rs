@@ -1,4 +1,4 @@
-//! What comes from a topic: values, losses, and the end, for verbs that go on until one of many reasons.
+//! The values, losses and end of a topic, for commands that run until one of many reasons.
 
 use std::time::{Duration, Instant};
 
@@ -10,55 +10,55 @@ use super::interrupt::Interrupt;
 use super::output;
 use super::subscription::receive;
 
-/// How often the publisher's heartbeat is looked at, and how long one call waits for a value.
+/// How often to check the publisher's heartbeat, and the longest wait for a value.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// Values that are there without waiting, between two looks at the time and whether the process was asked to end.
+/// Values received without waiting between two checks of the time and the signals.
 const LOOK_EVERY: u32 = 64;
 
-/// Why values are missing that newer ones have replaced: nothing went wrong.
+/// The reason when newer values replaced others: nothing went wrong.
 pub(crate) const CONFLATED: &str = "conflated";
 
-/// A subscriber that is followed, for some time or until something ends it.
+/// A subscriber followed for some time, or until something ends it.
 #[derive(Debug)]
 pub(crate) struct Feed<'a> {
     pub(crate) subscriber: AnySubscriber<Raw>,
     pub(crate) interrupt: &'a Interrupt,
     target: &'a Target,
-    /// What is done, as in "watching goes on".
+    /// The activity, as in "watching goes on".
     doing: &'static str,
     deadline: Option<Deadline>,
-    /// The last sequence that a value or a loss was told for.
+    /// The last sequence for which a value or loss was reported.
     last: Option<u64>,
-    /// Values since the last look at the time. None was waited for.
+    /// Values since the time was last checked, all without waiting.
     unlooked: u32,
     heart: Heart,
 }
 
-/// What looks at the publisher's heart have shown.
+/// The publisher's heart, by repeated checks.
 #[derive(Debug, Default)]
 struct Heart {
-    /// The publisher is hung, and the user was told that.
+    /// The publisher is hung, and the user knows.
     hung: bool,
-    /// When it was found to stand still for the first time since something came from the publisher.
+    /// When it was first found stopped since the last sign of the publisher.
     still: Option<Instant>,
 }
 
-/// What a feed brings.
+/// What a feed yields.
 #[derive(Debug)]
 pub(crate) enum Event<R> {
-    /// A value, and what is missing before it.
+    /// A value, and the loss before it.
     Value(R, Option<Loss>),
-    /// What is missing: replaced before the second, which was not accepted or had gone.
+    /// A loss of replaced values, before a loss by an error.
     Lost(Option<Loss>, Loss),
     /// Nothing for a while.
     Nothing,
     /// The end, and why.
     Over(String),
-    /// The process was asked to end.
+    /// The process was interrupted.
     Interrupted,
 }
 
-/// Values that are missing.
+/// Missing values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loss {
     pub(crate) first: u64,
@@ -67,7 +67,7 @@ pub(crate) struct Loss {
 }
 
 impl<'a> Feed<'a> {
-    /// What comes from this subscriber within this time.
+    /// A feed from this subscriber until this deadline.
     pub(crate) fn new(
         subscriber: AnySubscriber<Raw>,
         (target, doing): (&'a Target, &'static str),
@@ -87,7 +87,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// What comes next, with what is made of a value. Waits a while.
+    /// Yields the next event, with `take` of its value. Waits briefly.
     pub(crate) fn next<R>(&mut self, take: impl Fn(SampleRef<'_, Raw>) -> R) -> Result<Event<R>, Failure> {
         if self.unlooked >= LOOK_EVERY {
             self.unlooked = 0;
@@ -112,7 +112,7 @@ impl<'a> Feed<'a> {
             }
             Ok(None) | Err(ReceiveError::Contended { .. }) => {
                 self.look_after_publisher();
-                // Nothing may come for long, and so no write that would fail.
+                // Without values no write would fail for long.
                 if output::is_abandoned() {
                     return Err(Failure::ClosedPipe);
                 }
@@ -123,12 +123,12 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Whether the time is worth a look: what came last was waited for, or so many came without waiting.
+    /// Whether to check the time: after a wait, or after so many values without one.
     pub(crate) fn is_time_for_a_look(&self) -> bool {
         self.unlooked >= LOOK_EVERY
     }
 
-    /// The end, because of this, when nothing has come.
+    /// The failure for an end without any value.
     pub(crate) fn nothing(&self, why: &str) -> Failure {
         let hung = self.heart.hung;
         let exit = if hung { Exit::Hung } else { Exit::No };
@@ -136,7 +136,7 @@ impl<'a> Feed<'a> {
         Failure::new(exit, format!("nothing arrived from {}: {why}{because}", self.target))
     }
 
-    /// Whether it is over, whatever comes.
+    /// The end, if it is due before the next value.
     fn ended<R>(&self) -> Option<Event<R>> {
         if self.interrupt.came() {
             return Some(Event::Interrupted);
@@ -145,7 +145,7 @@ impl<'a> Feed<'a> {
         Some(Event::Over(format!("the {} of --for are over", output::shown(deadline.whole()))))
     }
 
-    /// What was not accepted is a loss; anything else that goes wrong ends it.
+    /// Turns a rejected value into a loss; any other error ends the feed.
     fn reject<R>(&mut self, error: ReceiveError) -> Result<Event<R>, Failure> {
         let (first, count, reason) = match &error {
             ReceiveError::BrokenStamps { sequence }
@@ -165,14 +165,14 @@ impl<'a> Feed<'a> {
         Ok(Event::Lost(before, Loss { first, count, reason }))
     }
 
-    /// What was replaced before the first of these, which come now, was read.
+    /// The loss of values replaced before `first`.
     fn catch_up(&mut self, first: u64, last: u64) -> Option<Loss> {
         let before = self.last.replace(last)?;
         let count = first.checked_sub(before.checked_add(1)?).filter(|count| *count > 0)?;
         Some(Loss { first: before + 1, count, reason: CONFLATED })
     }
 
-    /// Says once that the publisher is hung, and again after it has come back.
+    /// Reports once that the publisher is hung, and again after it has recovered.
     fn look_after_publisher(&mut self) {
         let is_still = Liveness::of(&mut self.subscriber) == Some(Liveness::Hung);
         if self.heart.look(is_still, clock::now()) {
@@ -185,8 +185,8 @@ impl<'a> Feed<'a> {
 }
 
 impl Heart {
-    /// Takes note of a look at this time. Whether the user is to be told that the publisher is hung: where all processes have
-    /// stood still, this one may be the first to go on, so that one look proves nothing.
+    /// Records a check at this time. Returns whether to report the publisher as hung: after a pause of all processes this one may
+    /// run first, so one check proves nothing.
     fn look(&mut self, is_still: bool, now: Instant) -> bool {
         if !is_still {
             *self = Self::default();
@@ -204,17 +204,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_publisher_is_hung_whose_heart_stands_still_at_two_looks() {
+    fn publisher_is_hung_if_its_heart_stands_still_at_two_checks() {
         let (began, mut heart) = (clock::now(), Heart::default());
         let look = |heart: &mut Heart, is_still, ms| heart.look(is_still, began + Duration::from_millis(ms));
-        // One look proves nothing, and neither do several at once.
+        // One check proves nothing, nor do several at once.
         assert!(!look(&mut heart, true, 0) && !look(&mut heart, true, 99) && !look(&mut heart, false, 100));
         assert!(!heart.hung);
-        // A value has come meanwhile.
+        // A value has arrived meanwhile.
         assert!(!look(&mut heart, true, 200));
         heart.still = None;
         assert!(!look(&mut heart, true, 300) && !heart.hung);
-        // It is told once, and again after it has come back.
+        // It is reported once, and again after it has recovered.
         assert!(look(&mut heart, true, 400) && !look(&mut heart, true, 500) && heart.hung);
         assert!(!look(&mut heart, false, 600) && !heart.hung);
         assert!(!look(&mut heart, true, 700) && look(&mut heart, true, 800));

@@ -17,20 +17,20 @@ use super::subscription::{Value, keep, receive};
 use super::units::duration;
 use super::value::{ValueLine, text};
 
-/// How long a value is tried for that is there: it may be overwritten whenever it is read, or come over a wire.
+/// How long to try to read an existing value: it may be overwritten during each read, or come over a wire.
 const CONTENTION: Duration = Duration::from_secs(1);
-/// How long nothing else is looked at while a value is waited for.
+/// How long to wait for a value before checking for signals.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
-/// How often a publisher may lap the ring of a log before one has looked, until that is an error.
+/// How often a publisher may lap the ring of a log before the first read, until that is an error.
 const LAPS_MAX: u32 = 16;
 
 const AFTER_HELP: &str = "\
-The value is decoded by the schema that the publisher gave to its topic. Of a log it is the newest
-record. The exit code is 1 if nothing has been published yet, 130 if Ctrl-C ends the wait.
+The value is decoded with the topic's schema. For a log it is the newest record. The exit code is 1 if
+nothing has been published yet, 130 if Ctrl-C ends the wait.
 
-With --json the value is a line
-{\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}; a value of raw bytes is in
-base64, with \"encoding\":\"base64\".
+With --json the value is one line
+{\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}; raw bytes are in base64, with
+\"encoding\":\"base64\".
 
 Examples:
   fabricast get shm:quotes/EURUSD
@@ -45,9 +45,9 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
-    /// The key, for topics that have keys. Those of kind state or log have none.
+    /// The key, for topics with keys. State and log topics have none.
     key: Option<String>,
-    /// Write the bytes of the value as they are.
+    /// Write the bytes of the value unchanged.
     #[arg(long, conflicts_with_all = ["hex", "json"])]
     raw: bool,
     /// Print the bytes of the value as a hex dump.
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
     /// Print one JSON object.
     #[arg(long)]
     json: bool,
-    /// Wait so long for a value if nothing has been published yet.
+    /// Wait this long for a value if nothing has been published yet.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     wait: Duration,
 }
@@ -100,17 +100,17 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     Ok(Exit::Done)
 }
 
-/// What came of looking for the newest value.
+/// The outcome of reading the newest value.
 #[derive(Debug, PartialEq)]
 enum Newest<V> {
     Value(V),
     /// Nothing has been published.
     Nothing,
-    /// This value was there before the last look, which found none.
+    /// This value existed before the last read, which failed.
     Unread(Sequence),
 }
 
-/// Looks for the newest value for this time.
+/// Reads the newest value within this time.
 fn newest(
     subscriber: &mut AnySubscriber<Raw>,
     wait: Duration,
@@ -136,7 +136,7 @@ fn newest(
     )
 }
 
-/// Looks once, and once more if there is a value: over a wire the first look may have been too short to fetch it.
+/// Reads once, and once more if there is a value: over a wire the first read may have been too short.
 fn last_looks<S, V>(
     subscriber: &mut S,
     mut look: impl FnMut(&mut S, bool) -> Result<Option<V>, ReceiveError>,
@@ -147,7 +147,7 @@ fn last_looks<S, V>(
         Ok(None) | Err(ReceiveError::Contended { .. }) => {}
         Err(error) => return Err(error.into()),
     }
-    // Asked before the last look: a value that is published after it was not there to be read.
+    // Asked before the last read: a value published later need not be readable.
     let sequence = sequence(subscriber)?;
     if sequence == Sequence::NONE {
         return Ok(Newest::Nothing);
@@ -155,7 +155,7 @@ fn last_looks<S, V>(
     Ok(look(subscriber, true)?.map_or(Newest::Unread(sequence), Newest::Value))
 }
 
-/// The next value. A publisher that laps the ring of a log before one has looked leaves newer records behind.
+/// Takes the next value. A publisher that laps the ring of a log before the first read leaves newer records.
 fn take(
     subscriber: &mut AnySubscriber<Raw>,
     timeout: Duration,
@@ -173,8 +173,8 @@ fn take(
 mod tests {
     use super::*;
 
-    /// What is found of a topic whose newest value has this number at the time of the first look, of the question for its
-    /// sequence, and of the last look, if looks find what is there.
+    /// What is found of a topic, given its newest sequences at the first read, at the question for its sequence, and at the last
+    /// read.
     fn found(newest: [u64; 3], finds: bool) -> Newest<u64> {
         let mut times = newest.into_iter();
         let look = |times: &mut std::array::IntoIter<u64, 3>, _| {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn value_that_is_published_during_the_looks_is_not_damaged() {
+    fn value_published_during_the_reads_is_not_damaged() {
         assert_eq!(found([0, 0, 0], true), Newest::Nothing);
         assert_eq!(found([0, 0, 1], true), Newest::Nothing);
         assert_eq!(found([0, 1, 1], true), Newest::Value(1));

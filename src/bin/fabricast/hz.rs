@@ -15,23 +15,23 @@ use super::output::{count, data_rate, json_line, rate, span};
 use super::setting::{Setting, target};
 use super::units::duration;
 
-/// Time from one line to the next.
+/// The time between two lines.
 const TICK: Duration = Duration::from_secs(1);
 
 const AFTER_HELP: &str = "\
-A line a second, and a summary at the end: values published a second, their bytes (by the mean
-length of those that were received), bytes received, the time from one publish to the next by the
-publisher's clock (mean, its standard deviation, which is the jitter, the shortest and the longest),
-and values that were lost: of a state topic replaced before they were read, of a log overwritten or
-damaged. An interval with missed values is divided evenly among them: the mean is exact; the jitter
-is a lower bound. Records of one batch are published at one moment.
+Prints one line per second and a summary at the end: values and bytes published per second (bytes by the
+mean length of received values), bytes received, the time between publishes by the publisher's clock
+(mean, standard deviation, which is the jitter, shortest and longest), and lost values: replaced before
+they were read in a state topic, overwritten or damaged in a log. An interval with missed values is
+divided evenly among them: the mean is exact; the jitter is a lower bound. Records of one batch are
+published at one moment.
 
 With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"bytes_per_s\",
 \"received_bytes_per_s\",\"interval_ns\",\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"};
 a time that is not available is null.
 
-It goes on until --for is over, the topic ends, or Ctrl-C. The exit code is 1 if nothing came, 5 if
-the publisher is hung besides, 6 if its process is gone.
+It runs until --for has passed, the topic ends, or Ctrl-C. The exit code is 1 if no value arrived, 5 if
+also the publisher is hung, 6 if its process is gone.
 
 Examples:
   fabricast hz shm:quotes/EURUSD
@@ -45,15 +45,15 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
-    /// End after so long: seconds, or with a unit, as in 5s or 1m30s.
+    /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
-    /// Print one JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
 
-/// What came in some time.
+/// The values of some time.
 #[derive(Clone, Copy, Debug)]
 struct Tally {
     began: Instant,
@@ -63,12 +63,12 @@ struct Tally {
     intervals: Intervals,
 }
 
-/// Times from one publish to the next.
+/// Times between publishes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Intervals {
     number: u64,
     mean_ns: f64,
-    /// The sum of the squares of the distances from the mean.
+    /// The sum of squared distances from the mean.
     squares: f64,
     min_ns: f64,
     max_ns: f64,
@@ -98,7 +98,7 @@ struct Position {
     published_ns: u64,
 }
 
-/// What is measured, and how it is printed.
+/// A measurement, and how to print it.
 #[derive(Debug)]
 struct Meter {
     topic: TopicName,
@@ -111,10 +111,10 @@ struct Meter {
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
     let subscriber = setting.subscribe_any(target, Delivery::Pull, LogStart::Newest)?;
-    // Taken only now: until here, Ctrl-C ends the process as it ends any other.
+    // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let topic = subscriber.topic().clone();
-    // What was there before is not measured; a log begins behind it.
+    // Values published before are not measured; a log begins after them.
     let old = subscriber.newest_at_start().get();
     let mut feed = Feed::new(subscriber, (target, "measuring"), arguments.duration, &interrupt);
     let mut meter = Meter::new(topic, arguments.json);
@@ -166,7 +166,7 @@ impl Meter {
         self.whole.lost += loss.count;
     }
 
-    /// Prints a line when it is time to.
+    /// Prints a line when one is due.
     fn tick(&mut self) -> Result<(), Failure> {
         if self.second.began.elapsed() < TICK {
             return Ok(());
@@ -175,7 +175,7 @@ impl Meter {
         self.print(&second.line(&self.topic, false))
     }
 
-    /// Prints the line of all of the time.
+    /// Prints the summary.
     fn end(&self) -> Result<(), Failure> {
         self.print(&self.whole.line(&self.topic, true))
     }
@@ -198,7 +198,7 @@ impl Tally {
         Self { began, received: 0, lost: 0, bytes: 0, intervals: Intervals::default() }
     }
 
-    /// Whether nothing came.
+    /// Whether no value arrived.
     fn is_empty(&self) -> bool {
         self.received == 0
     }
@@ -227,8 +227,7 @@ impl Tally {
 }
 
 impl Intervals {
-    /// Takes in the time in which so many values were published after the last one: as many equal intervals. Mean and squares
-    /// are kept up to date by Welford's method.
+    /// Adds `values` equal intervals that together took `time_ns`. Welford's method updates mean and squares.
     fn add(&mut self, time_ns: u64, values: u64) {
         if values == 0 {
             return;
@@ -252,7 +251,7 @@ impl Line<'_> {
     const HEADING: &'static str =
         "   seconds      rate   published    received  interval    jitter       min       max      lost";
 
-    /// The line as people read it.
+    /// The line for people.
     fn text(&self) -> String {
         let time = |ns: Option<u64>| ns.map_or_else(|| "-".to_owned(), span);
         let seconds = format!("{:.1}{}", self.seconds, if self.summary { " all" } else { "" });
@@ -303,7 +302,7 @@ mod tests {
         let line = meter.whole.line(&meter.topic, true);
         assert_eq!((line.received, line.lost, line.interval_ns), (4, 2, Some(1740.0)));
         assert_eq!((line.interval_min_ns, line.interval_max_ns), (Some(500), Some(2500)));
-        // Of six that were published, four were received.
+        // Four of six published values were received.
         let share = line.received_bytes_per_s / line.bytes_per_s;
         assert!((share - 4.0 / 6.0).abs() < 1e-9, "{line:?}");
         assert!(line.text().contains(" all "));

@@ -1,4 +1,4 @@
-//! `fabricast info`: what the headers of a topic say.
+//! `fabricast info`: the headers of a topic.
 
 use std::io::{self, Write};
 
@@ -12,15 +12,15 @@ use super::output::{age_ns, ago, data, json_line, memory, printable, span, table
 use super::setting::{Setting, target};
 
 const AFTER_HELP: &str = "\
-It attaches to the topic, reads its repository, and detaches: it is one of the pull subscribers that
-it counts. The remote key is masked unless --show-keys is given. Sizes of values are in units of a
-thousand (kB), those of memory in units of 1,024 (KiB); --json has bytes.
+Attaches to the topic, reads its repository, and detaches, so its count of pull subscribers includes
+this command. The remote key is masked without --show-keys. Sizes of values are in units of 1,000 (kB),
+those of memory in units of 1,024 (KiB); --json has bytes.
 
 Examples:
   fabricast info shm:quotes/EURUSD
   fabricast info shm:quotes/EURUSD --json | jq .geometry";
 
-/// What stands for something that is not shown.
+/// Replaces a hidden value.
 const MASK: &str = "****************  (--show-keys shows it)";
 
 /// Arguments of `info`.
@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
-    /// Show remote key and address of the repository.
+    /// Show the remote key and address of the repository.
     #[arg(long)]
     show_keys: bool,
     /// Print one JSON object.
@@ -106,7 +106,7 @@ fn print(out: &mut impl Write, target: &Target, report: &TopicReport) -> io::Res
     out.flush()
 }
 
-/// A number of the topic's kind, in words; a length as `size` writes it.
+/// A number of the topic's kind, in words; `size` formats a length.
 fn described(fact: &Fact, size: fn(u64) -> String) -> [String; 2] {
     match fact.name.strip_suffix("_len") {
         Some(name) => [format!("{} length", name.replace('_', " ")), size(fact.value)],
@@ -114,7 +114,7 @@ fn described(fact: &Fact, size: fn(u64) -> String) -> [String; 2] {
     }
 }
 
-/// What a counter is called: the bytes are those of all values so far.
+/// The label of a counter: its bytes are those of all values so far.
 fn label(counter: &Counter) -> String {
     if counter.name == "bytes" { "published".to_owned() } else { printable(&counter.name) }
 }
@@ -123,7 +123,7 @@ fn label(counter: &Counter) -> String {
 fn amount(counter: &Counter) -> String {
     match counter.unit {
         Unit::Bytes => data(counter.value),
-        // Nothing takes no time at all: nothing was measured yet.
+        // Zero means not measured yet.
         Unit::Ns if counter.value == 0 => "-".to_owned(),
         Unit::Ns => span(counter.value),
         _ => counter.value.to_string(),

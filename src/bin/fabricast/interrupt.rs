@@ -1,4 +1,4 @@
-//! Ctrl-C, and the other signals that ask a process to end.
+//! Ctrl-C, and the other signals that end a process.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use crossbeam::channel::{Receiver, RecvTimeoutError, Select, TryRecvError, bound
 
 use super::failure::{Exit, Failure};
 
-/// Tells when the process was asked to end, so that it ends in good order. Who asks again ends it at once.
+/// Reports that the process was asked to end, so that it ends in good order. A second signal ends it at once.
 #[derive(Debug)]
 pub(crate) struct Interrupt {
     signals: Receiver<()>,
     came: Cell<bool>,
 }
 
-/// What a wait for input has brought.
+/// The outcome of a wait for input.
 #[derive(Debug)]
 pub(crate) enum Input<T> {
-    /// This.
+    /// An item.
     Item(T),
-    /// There is no more.
+    /// The input has ended.
     End,
-    /// The process was asked to end.
+    /// The process was interrupted.
     Interrupted,
 }
 
 impl Interrupt {
-    /// Takes SIGINT, SIGTERM and SIGHUP. Once in a process.
+    /// Handles SIGINT, SIGTERM and SIGHUP. Once per process.
     pub(crate) fn install() -> Result<Self, Failure> {
         let (sender, signals) = bounded(1);
         let mut asked = false;
@@ -34,14 +34,14 @@ impl Interrupt {
             if std::mem::replace(&mut asked, true) {
                 std::process::exit(Exit::Interrupted.code().into());
             }
-            // It cannot fail: the channel has room for the one message there is.
+            // Cannot fail: the channel holds the only message.
             let _ = sender.try_send(());
         });
-        taken.map_err(|error| Failure::new(Exit::Local, format!("cannot take signals: {error}")))?;
+        taken.map_err(|error| Failure::new(Exit::Local, format!("cannot handle signals: {error}")))?;
         Ok(Self { signals, came: Cell::new(false) })
     }
 
-    /// Waits for so long, or until the process is asked to end: then it is true, and from then on at once.
+    /// Waits for `duration`, or until the process is interrupted: then it returns true, at once from then on.
     pub(crate) fn pause(&self, duration: Duration) -> bool {
         if !self.came.get() {
             self.came.set(self.signals.recv_timeout(duration) != Err(RecvTimeoutError::Timeout));
@@ -49,7 +49,7 @@ impl Interrupt {
         self.came.get()
     }
 
-    /// Whether the process was asked to end.
+    /// Whether the process was interrupted.
     pub(crate) fn came(&self) -> bool {
         if !self.came.get() {
             self.came.set(self.signals.try_recv() != Err(TryRecvError::Empty));
@@ -57,7 +57,7 @@ impl Interrupt {
         self.came.get()
     }
 
-    /// Waits for the next item, or until the process is asked to end.
+    /// Waits for the next item, or until the process is interrupted.
     pub(crate) fn receive<T>(&self, items: &Receiver<T>) -> Input<T> {
         if self.came.get() {
             return Input::Interrupted;
@@ -69,7 +69,7 @@ impl Interrupt {
         if ready.index() == item {
             return ready.recv(items).map_or(Input::End, Input::Item);
         }
-        // The message is of no further interest: it has come.
+        // The message itself does not matter.
         let _ = ready.recv(&self.signals);
         self.came.set(true);
         Input::Interrupted

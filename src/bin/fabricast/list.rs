@@ -16,24 +16,24 @@ use super::failure::{Exit, Failure};
 use super::output::{age, age_ns, json_line, printable, table};
 use super::setting::{Setting, is_absent, no_nodes};
 
-/// How long a node may take to answer before it is called hung.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How long it may take when it is asked again: where all processes have stood still, this one may be the first to go on.
-const LAST_PATIENCE: Duration = Duration::from_millis(100);
-/// Nodes that are asked at a time, so that those that hang do not hold up the others.
+/// How long a node may take to answer before it is asked again.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The second timeout, after which a node is hung: after a pause of all processes this one may run first.
+const LAST_TIMEOUT: Duration = Duration::from_millis(100);
+/// Nodes asked concurrently, so that hung ones do not delay the others.
 const ASKED_AT_ONCE: usize = 16;
 
-/// Nodes that a message names; of the others it gives the number.
+/// Nodes that a message names; it counts the others.
 const NAMED_AT_ONCE: usize = 3;
 
 const AFTER_HELP: &str = "\
-STATE is live, hung (the process is there and does not answer in 1.1 seconds) or gone (the process
-has ended and left its entry). AGE is the time since the newest value. A node without topics, or
-that cannot be asked, has `-` for its topic. An age like `-1h00m (clock?)` means that the value's
-time lies in the future: one of the clocks is wrong.
+STATE is live, hung (the process runs but does not answer within 1.1 seconds) or gone (the process has
+ended and left its entry). AGE is the time since the newest value. A node without topics, or one that
+cannot be asked, shows `-` for its topic. An age like `-1h00m (clock?)` means that the value's time lies
+in the future: one of the clocks is wrong.
 
-With --json each topic is a line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\"}; what
-is not available is null.
+With --json each topic is one line {\"node\",\"topic\",\"kind\",\"type\",\"sequence\",\"age_ns\",\"state\"};
+unavailable fields are null.
 
 Without ADDRESS the exit code is 0, or 7 if a local limit, such as open files, kept a node from being
 queried. With ADDRESS: 3 if no such node is found, 5 if the node is hung, 6 if it is gone.
@@ -47,14 +47,14 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The node whose topics are listed; without it every node of this host and user.
+    /// The node whose topics to list; by default every node of this host and user.
     address: Option<Address>,
-    /// Print one JSON object a topic.
+    /// Print one JSON object per topic.
     #[arg(long)]
     json: bool,
 }
 
-/// A topic, or a node without any.
+/// A topic, or a node without topics.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Row {
     node: NodeName,
@@ -67,7 +67,7 @@ struct Row {
     state: Liveness,
 }
 
-/// What was found at a node.
+/// The answer of a node.
 #[derive(Debug)]
 struct NodeAnswer {
     node: NodeName,
@@ -95,7 +95,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     }
 }
 
-/// What the node at this address says. A failure where there is nothing to be listed.
+/// Asks the node at this address. Fails if there is nothing to list.
 fn one(node: &Node, address: &Address) -> Result<NodeAnswer, Failure> {
     match (directory(node, address), address.node()) {
         (Ok(directory), _) => Ok(NodeAnswer { node: directory.node, answer: Ok(directory.topics) }),
@@ -109,32 +109,32 @@ fn one(node: &Node, address: &Address) -> Result<NodeAnswer, Failure> {
     }
 }
 
-/// What the node at this address says, if not at the first time then at the second.
+/// Asks the node at this address, twice if necessary.
 fn directory(node: &Node, address: &Address) -> Result<Directory, DirectoryError> {
     twice(|timeout| node.directory_timeout(address, timeout))
 }
 
-/// The answer to a question that is asked again if none came in time.
+/// Asks again after a timeout.
 fn twice<A>(mut ask: impl FnMut(Duration) -> Result<A, DirectoryError>) -> Result<A, DirectoryError> {
-    match ask(PATIENCE) {
-        Err(DirectoryError::Session { source: ControlError::Deadline { .. }, .. }) => ask(LAST_PATIENCE),
+    match ask(ANSWER_TIMEOUT) {
+        Err(DirectoryError::Session { source: ControlError::Deadline { .. }, .. }) => ask(LAST_TIMEOUT),
         answer => answer,
     }
 }
 
-/// All nodes of this host, several asked at a time.
+/// Asks all nodes of this host, several at a time.
 fn all(node: &Node) -> Result<Vec<NodeAnswer>, Failure> {
     let listings = node.nodes()?;
     let helpers = listings.len().min(ASKED_AT_ONCE).saturating_sub(1);
     let (sender, work) = unbounded();
     for listing in listings {
-        // It cannot fail: the receiver is here.
+        // Cannot fail: the receiver is here.
         let _ = sender.send(listing);
     }
     drop(sender);
     Ok(std::thread::scope(|scope| {
         let help = || std::thread::Builder::new().spawn_scoped(scope, || ask(node, &work));
-        // Where threads are short, those that started and this one ask all nodes.
+        // If threads are short, those that started and this one ask all nodes.
         let threads: Vec<_> = std::iter::repeat_with(help).take(helpers).map_while(Result::ok).collect();
         let own = ask(node, &work);
         let found = threads.into_iter().map(|thread| thread.join());
@@ -152,7 +152,7 @@ fn ask(node: &Node, work: &Receiver<NodeListing>) -> Vec<NodeAnswer> {
             false => Err(FabricError::NodeGone { address }.into()),
         };
         match answer {
-            // It has ended, or not quite begun, since it was found.
+            // It has ended since it was found, or not quite begun.
             Err(DirectoryError::Fabric(FabricError::NoSuchNode { .. })) => None,
             answer => {
                 let answer = answer.map(|directory| directory.topics).map_err(Failure::from);
@@ -177,7 +177,7 @@ fn print(arguments: &Arguments, found: &[NodeAnswer]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says why nodes that live could not be asked: the listing has no room for it.
+/// Reports why live nodes could not be asked, which the table does not show.
 fn note_troubles(found: &[NodeAnswer]) -> Exit {
     let (troubles, exit) = troubles(found);
     for (sentence, nodes) in troubles {
@@ -203,7 +203,7 @@ fn troubles(found: &[NodeAnswer]) -> (BTreeMap<String, Vec<&NodeName>>, Exit) {
     (troubles, shortage.map_or(Exit::Done, |_| Exit::Local))
 }
 
-/// A sentence on these nodes that names them.
+/// A sentence about these nodes, by name.
 fn about(sentence: &str, nodes: &[&NodeName]) -> String {
     if let [node] = nodes
         && sentence.contains(&format!("shm:{node}"))
@@ -219,12 +219,12 @@ fn about(sentence: &str, nodes: &[&NodeName]) -> String {
 }
 
 impl NodeAnswer {
-    /// What the answer, or its absence, tells of the node.
+    /// The state that the answer, or its absence, shows.
     fn state(&self) -> Liveness {
         match self.answer.as_ref().map_err(Failure::exit) {
             Err(Exit::Hung) => Liveness::Hung,
             Err(Exit::Gone) => Liveness::Gone,
-            // One that is there and does not talk to this program lives, too.
+            // A node that answers with an error lives, too.
             _ => Liveness::Live,
         }
     }
@@ -280,15 +280,15 @@ mod tests {
         DirectoryError::Session { address: "shm:n".parse().unwrap(), source }
     }
 
-    /// Where all processes have stood still, the one that asks may be the first to go on: its time is over, and nobody had any.
+    /// After a pause of all processes the one that asks may run first, and its timeout expire before the node ran.
     #[test]
-    fn a_node_that_was_silent_is_asked_once_more() {
+    fn silent_node_is_asked_once_more() {
         let mut asked = Vec::new();
         let answer = twice(|timeout| {
             asked.push(timeout);
             if asked.len() == 1 { Err(silence()) } else { Ok("here") }
         });
-        assert_eq!((answer.unwrap(), asked), ("here", vec![PATIENCE, LAST_PATIENCE]));
+        assert_eq!((answer.unwrap(), asked), ("here", vec![ANSWER_TIMEOUT, LAST_TIMEOUT]));
         let mut number = 0;
         let answer: Result<(), _> = twice(|_| {
             number += 1;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_of_several_nodes_names_some_of_them() {
+    fn trouble_of_several_nodes_names_some_of_them() {
         let nodes: Vec<NodeName> =
             ["a", "b", "c", "d", "e"].into_iter().map(|name| name.parse().unwrap()).collect();
         let of = |number| about("shm:a is odd", &nodes.iter().take(number).collect::<Vec<_>>());
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn shortage_of_this_process_is_one_trouble_whatever_it_was_about_to_do() {
+    fn shortages_of_this_process_are_one_trouble() {
         let found = |node: &str, exit, sentence| NodeAnswer {
             node: node.parse().unwrap(),
             answer: Err(Failure::new(exit, sentence)),

@@ -1,4 +1,4 @@
-//! The `fabricast` program: arguments and printing over the library's public interface, one file a verb.
+//! The `fabricast` program: arguments and output over the library's public interface, one file per command.
 
 mod clock;
 mod failure;
@@ -28,7 +28,7 @@ use clap::{Parser, Subcommand};
 use self::failure::{Exit, Failure};
 use self::setting::Setting;
 
-/// The version, and what is built in.
+/// The version and the features built in.
 const VERSION: &str = if cfg!(feature = "verbs") {
     concat!(env!("CARGO_PKG_VERSION"), " +verbs")
 } else {
@@ -41,8 +41,8 @@ Addresses:
   rdma://HOST[:PORT]     a node of another host, port 7471 by default; needs a build with the feature verbs
   ADDRESS/TOPIC          a topic of a node; NODE/TOPIC is short for shm:NODE/TOPIC
 
-Times and sizes are written as they are printed: 250ms, 5s, 1m30s, and 64k or 64KiB (65,536 bytes), 64kB
-(64,000). A time without a unit is in seconds, a size in bytes.
+Times and sizes have the units that the program prints: 250ms, 5s, 1m30s, and 64k or 64KiB (65,536 bytes),
+64kB (64,000). Without a unit a time is in seconds, a size in bytes.
 
 Exit codes:
   0  done
@@ -58,10 +58,10 @@ Exit codes:
      `pub` cleanly
 
 Examples:
-  fabricast list                                  what is published on this host
+  fabricast list                                  the nodes and topics of this host
   fabricast get shm:quotes/EURUSD                 the newest value
-  fabricast watch shm:quotes/EURUSD --json        each new value, one JSON object a line
-  fabricast tail shm:exchange/trades --follow     the last records of a log, and those that come
+  fabricast watch shm:quotes/EURUSD --json        each new value, one JSON object per line
+  fabricast tail shm:exchange/trades --follow     the last records of a log, and new ones
   fabricast hz shm:quotes/EURUSD                  how often a topic is published
   date | fabricast pub shm:me/now --linger 1m     publish a line for a minute
   fabricast perf push --size 64,65536 --floor     what a round trip costs on this host";
@@ -80,13 +80,13 @@ struct Cli {
 enum Verb {
     /// List nodes and their topics.
     List(list::Arguments),
-    /// Show everything that the headers of a topic say.
+    /// Show the headers of a topic.
     Info(info::Arguments),
     /// Print the newest value of a topic.
     Get(get::Arguments),
-    /// Print each new value of a topic as it comes.
+    /// Print each new value of a topic.
     Watch(watch::Arguments),
-    /// Print records of a log, earlier ones too.
+    /// Print the records of a log, including earlier ones.
     Tail(tail::Arguments),
     /// Measure how often and how evenly a topic is published.
     Hz(hz::Arguments),
@@ -111,11 +111,11 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-/// Prints help, the version, or what is wrong with the arguments.
+/// Prints help, the version, or an error of the arguments.
 fn show(error: &clap::Error) -> Exit {
     let printed = error.print().and_then(|()| std::io::stdout().flush());
     match printed.map_err(Failure::from) {
-        // Standard error may be closed; then there is nobody to be told.
+        // Standard error may be closed.
         Err(failure) if !error.use_stderr() => {
             failure.note();
             failure.exit()
@@ -147,7 +147,7 @@ mod tests {
     use super::Cli;
 
     #[test]
-    fn the_arguments_fit_together() {
+    fn arguments_are_consistent() {
         Cli::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! How things are printed.
+//! Formatting for people and programs.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -7,15 +7,15 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use serde::Serialize;
 use serde_json::ser::{Formatter, Serializer};
 
-/// Bytes of a line of a hex dump.
+/// Bytes per line of a hex dump.
 const DUMP_WIDTH: usize = 16;
 
-/// One line of JSON for people: with spaces.
+/// One line of JSON for people, with spaces.
 pub(crate) fn readable(value: &serde_json::Value) -> String {
     String::from_utf8(json(value, true).unwrap_or_default()).unwrap_or_default()
 }
 
-/// One line of JSON for programs, written at once, so that it is seen as soon as it is there.
+/// One line of JSON for programs, flushed at once.
 pub(crate) fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     let mut line = json(value, false)?;
     line.push(b'\n');
@@ -29,7 +29,7 @@ fn json(value: &impl Serialize, spaced: bool) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// The text with its hidden characters escaped as in JSON: what comes from others must not steer the terminal.
+/// Escapes hidden characters as JSON does: text from others must not control the terminal.
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for char in text.chars() {
@@ -41,8 +41,8 @@ pub(crate) fn printable(text: &str) -> String {
     shown
 }
 
-/// Whether a character acts on the terminal, changes the order of the text around it, or shows nothing at all: control
-/// characters, line and paragraph separators, format characters, fillers, tags, and variation selectors that emoji do not use.
+/// Whether a character acts on the terminal, reorders text, or is invisible: control characters, line and paragraph separators,
+/// format characters, fillers, tags, and variation selectors other than those of emoji.
 fn is_hidden(char: char) -> bool {
     match char {
         ' '..='~' => false,
@@ -57,12 +57,12 @@ fn is_hidden(char: char) -> bool {
     }
 }
 
-/// A character as JSON escapes it.
+/// A character, escaped as in JSON.
 fn escaped(char: char) -> String {
     char.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
 }
 
-/// Whether nobody reads standard output any more: the other end of its pipe is closed, its terminal gone.
+/// Whether standard output has no reader any more: its pipe is closed, or its terminal gone.
 pub(crate) fn is_abandoned() -> bool {
     let out = io::stdout();
     let mut waited = [PollFd::new(&out, PollFlags::empty())];
@@ -71,7 +71,7 @@ pub(crate) fn is_abandoned() -> bool {
     answered.is_ok() && waited.revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
-/// A duration in the unit that fits it.
+/// A duration in a fitting unit.
 pub(crate) fn span(ns: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     let seconds = ns / 1_000_000_000;
@@ -87,18 +87,18 @@ pub(crate) fn span(ns: u64) -> String {
     }
 }
 
-/// A duration in the unit that fits it.
+/// A duration in a fitting unit.
 pub(crate) fn shown(duration: Duration) -> String {
     span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// How long ago something happened by this host's clock, nanoseconds; negative where that clock is behind.
+/// The age of an event by this host's clock, nanoseconds; negative where that clock is behind.
 pub(crate) fn age_ns(now_ns: u64, then_ns: u64) -> i64 {
     let age_ns = i128::from(now_ns) - i128::from(then_ns);
     i64::try_from(age_ns).unwrap_or(if age_ns < 0 { i64::MIN } else { i64::MAX })
 }
 
-/// An age in the unit that fits it. Nothing is younger than this moment: then one of the clocks is wrong.
+/// An age in a fitting unit. A negative one means that a clock is wrong.
 pub(crate) fn age(ns: i64) -> String {
     let span = span(ns.unsigned_abs());
     if ns < 0 { format!("-{span} (clock?)") } else { span }
@@ -110,7 +110,7 @@ pub(crate) fn ago(ns: i64) -> String {
     if ns < 0 { format!("in {span} (clock?)") } else { format!("{span} ago") }
 }
 
-/// Bytes of values, in units of a thousand.
+/// Bytes of values, in units of 1,000.
 pub(crate) fn data(bytes: u64) -> String {
     scaled(count(bytes), 1000.0, &[" B", " kB", " MB", " GB", " TB"])
 }
@@ -120,25 +120,25 @@ pub(crate) fn memory(bytes: u64) -> String {
     scaled(count(bytes), 1024.0, &[" B", " KiB", " MiB", " GiB", " TiB"])
 }
 
-/// Bytes a second, in units of a thousand.
+/// Bytes per second, in units of 1,000.
 pub(crate) fn data_rate(bytes_per_s: f64) -> String {
     format!("{}/s", scaled(bytes_per_s.round(), 1000.0, &[" B", " kB", " MB", " GB", " TB"]))
 }
 
-/// Values a second.
+/// Values per second.
 pub(crate) fn rate(per_s: f64) -> String {
     let text = scaled(per_s, 1000.0, &["", "k", "M", "G"]);
     format!("{text}/s")
 }
 
-/// A number in the largest of these units that it has one of, with one digit behind the point unless it is whole and small.
+/// A number in the largest unit of which it has at least one, with one decimal unless it is whole and small.
 fn scaled(number: f64, step: f64, units: &[&str]) -> String {
     let mut units = units.iter();
     let (mut number, mut unit) = (number, units.next());
     if number < step && number.fract() == 0.0 {
         return format!("{number}{}", unit.unwrap_or(&""));
     }
-    // What would be shown as a whole step belongs to the next unit.
+    // A number that would be shown as a full step belongs to the next unit.
     while number >= step - 0.05
         && let Some(larger) = units.next()
     {
@@ -147,13 +147,13 @@ fn scaled(number: f64, step: f64, units: &[&str]) -> String {
     format!("{number:.1}{}", unit.unwrap_or(&""))
 }
 
-/// A count as a number to calculate with; exact up to 2^53.
+/// A count as a float; exact up to 2^53.
 #[expect(clippy::cast_precision_loss, reason = "counts of values, bytes and nanoseconds stay below 2^53")]
 pub(crate) fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// Rows in columns as wide as they need, the last one unpadded.
+/// Rows in columns of minimal width, the last one unpadded.
 pub(crate) fn table<const N: usize>(out: &mut impl Write, rows: &[[String; N]]) -> io::Result<()> {
     let mut widths = [0; N];
     for row in rows {
@@ -182,7 +182,7 @@ pub(crate) fn hex_dump(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// JSON on one line in which no hidden character stands as it is; with a space behind each colon and comma, or without.
+/// JSON on one line with all hidden characters escaped; with or without spaces after colons and commas.
 #[derive(Debug)]
 struct Escaping {
     spaced: bool,
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn an_age_below_nothing_is_a_question_of_clocks() {
+    fn negative_age_is_a_question_of_clocks() {
         let now_ns = 5_000_000_000_000;
         let ages = [0, 1_500, 3_600_000_000_000].map(|ns| age(age_ns(now_ns, now_ns - ns)));
         assert_eq!(ages, ["0ns", "1.5us", "1h00m"]);

@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     }
     if arguments.stream.is_given() {
         let sentence =
-            "--delivery, --batch, --capacity and --lossy are options of `perf stream`: leave them out";
+            "--delivery, --batch, --capacity and --lossy are options of `perf stream`: omit them here";
         return Err(Failure::usage(sentence));
     }
     let outcome = match &arguments.follow {

@@ -17,13 +17,13 @@ pub(crate) enum Form {
     Text,
     /// A line of JSON.
     Json,
-    /// The bytes as they are, and nothing else: losses go to standard error.
+    /// The bytes only; losses go to standard error.
     Raw,
-    /// A hex dump below a line for people.
+    /// A line for people and a hex dump.
     Hex,
 }
 
-/// Prints what comes from a topic.
+/// Prints the values and losses of a topic.
 #[derive(Debug)]
 pub(crate) struct Printer {
     topic: TopicName,
@@ -34,18 +34,18 @@ pub(crate) struct Printer {
 }
 
 impl Printer {
-    /// The printer of the values of this topic.
+    /// A printer for this topic.
     pub(crate) fn new(subscriber: &AnySubscriber<Raw>, form: Form) -> Self {
         let (topic, schema) = (subscriber.topic().clone(), subscriber.schema().clone());
         Self { topic, schema, form, out: std::io::stdout().lock(), shown: 0 }
     }
 
-    /// Values printed.
+    /// The number of values printed.
     pub(crate) fn shown(&self) -> u64 {
         self.shown
     }
 
-    /// Prints a value; one that is not of its topic's type is a loss.
+    /// Prints a value; one that does not fit its topic's type is a loss.
     pub(crate) fn value(&mut self, value: &Value) -> Result<(), Failure> {
         let head = || format!("{:>10}  {:>8}  ", value.meta.sequence, age(age_ns(value)));
         let line = match self.form {
@@ -77,7 +77,7 @@ impl Printer {
         }
     }
 
-    /// Prints what is missing.
+    /// Prints a loss.
     pub(crate) fn loss(&mut self, Loss { first, count, reason }: Loss) -> Result<(), Failure> {
         match self.form {
             Form::Json => {

@@ -1,4 +1,4 @@
-//! `fabricast pub`: lines of standard input become values, or records of a log.
+//! `fabricast pub`: publishes lines of standard input as values or records.
 
 mod json;
 mod lines;
@@ -22,23 +22,22 @@ use super::output::shown;
 use super::setting::{Setting, target};
 use super::units::{duration, size_in};
 
-/// The slowest rate: a value a year.
+/// The slowest rate: one value a year.
 const INTERVAL_MAX: Duration = Duration::from_secs(365 * 86_400);
 
 const AFTER_HELP: &str = "\
 Each line, without its line end, becomes one value: a String, bytes with --raw, or with --json a value of
-the type inferred from --example or from the first line. The topic is served until the input has ended
-and --linger has passed, or until Ctrl-C. With --json and without --example it begins with the first
-line that shows a type.
-A state topic holds the newest value: without --rate, lines replace each other as fast as they come.
-A log holds them in order, as many as fit into --capacity, and gives up the oldest for new ones;
-lines that arrive together are published with one commit.
+the type inferred from --example or from the first line that determines one. The topic is served until the
+input has ended and --linger has passed, or until Ctrl-C.
+A state topic holds the newest value: without --rate, lines replace each other as fast as they arrive.
+A log holds them in order, as many as fit into --capacity, and overwrites the oldest; lines that arrive
+together are published with one commit.
 
 Unless --quiet is given, reports on standard error what is served and until when. Rejected lines are
 reported by number and skipped; the exit code is then 1.
 
-Numbers in JSON are i64, u64 if they are too large for that, or f64 if they have a point or an
-exponent. A field that is null or missing in some of the --example values is optional.
+Numbers in JSON are i64, or u64 if too large for i64, or f64 with a point or an exponent. A field that is
+null or missing in some --example values is optional.
 
 Examples:
   vmstat 1 | fabricast pub shm:host/vmstat --kind state
@@ -53,47 +52,46 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic to publish, as in shm:NODE/TOPIC, or NODE/TOPIC for short. The node is made; its name must be free. With
-    /// rdma://HOST[:PORT]/TOPIC it listens there, where HOST is an address of this host or 0.0.0.0 for all of them, and on
-    /// this host too.
+    /// The topic to publish, as in shm:NODE/TOPIC, or NODE/TOPIC for short. This creates the node, so its name must be free. With
+    /// rdma://HOST[:PORT]/TOPIC it listens there too; HOST is an address of this host, or 0.0.0.0 for all of them.
     #[arg(value_parser = target)]
     target: Target,
     /// The name of the node at an rdma:// address [default: rdma-PORT].
     #[arg(long, value_name = "NAME")]
     node: Option<NodeName>,
-    /// What the topic holds. This version has topics of kind state and log only.
+    /// What the topic holds. This version has state and log topics only.
     #[arg(long, value_enum, default_value_t = Holding::State)]
     kind: Holding,
     /// Publish each line as raw bytes.
     #[arg(long, conflicts_with = "json")]
     raw: bool,
-    /// Parse each line as a JSON value; the first line shows the type.
+    /// Parse each line as a JSON value; the first line determines the type.
     #[arg(long)]
     json: bool,
     /// JSON value to infer the type from; repeat it to make fields optional or fractional.
     #[arg(long, value_name = "JSON", requires = "json")]
     example: Vec<String>,
-    /// Publish at most so many values a second.
+    /// Publish at most this many values per second.
     #[arg(long, value_name = "N", value_parser = interval)]
     rate: Option<Duration>,
-    /// Serve the last value so long after the input has ended: seconds, or with a unit, as in 5s or 1h.
+    /// Serve the last value for this long after the input ends: seconds, or with a unit, as in 5s or 1h.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     linger: Duration,
     /// Do not report what is served.
     #[arg(long, short)]
     quiet: bool,
-    /// Values that the memory of a state topic has room for: a power of two [default: 8].
+    /// Values held in the memory of a state topic: a power of two [default: 8].
     #[arg(long, value_name = "N")]
     slots: Option<u32>,
-    /// The ring that holds the records of a log, each with 24 bytes besides: bytes, or with a unit [default: 1M].
+    /// Size of the ring of a log, in bytes or with a unit; each record takes 24 bytes besides its value [default: 1M].
     #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(0..=u64::MAX))]
     capacity: Option<usize>,
-    /// The longest value, in bytes or with a unit; a text needs 8 bytes more than it has.
+    /// The longest value, in bytes or with a unit; a text takes 8 bytes more than its length.
     #[arg(long, value_name = "SIZE", value_parser = size_in::<usize>(0..=u64::MAX), default_value = "64k")]
     payload_len_max: usize,
 }
 
-/// What a topic holds, as an argument.
+/// The kind of topic, as an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Holding {
     /// The newest value.
@@ -104,10 +102,10 @@ enum Holding {
     Table,
 }
 
-/// Values of the type that [`SCHEMA`] describes, encoded.
+/// Encoded values of the type that [`SCHEMA`] describes.
 enum Encoded {}
 
-/// What the values of this process's one topic are, if they are not raw bytes.
+/// The schema of this process's only topic, unless its values are raw bytes.
 static SCHEMA: OnceLock<Schema> = OnceLock::new();
 
 impl Payload for Encoded {
@@ -138,9 +136,9 @@ impl Payload for Encoded {
     }
 }
 
-/// What takes encoded values.
+/// Publishes encoded values.
 trait Publisher {
-    /// Publishes them; to a log all of them at one moment.
+    /// Publishes values; to a log with one commit.
     fn publish(&mut self, values: &[Vec<u8>]) -> Result<(), PublishError>;
 }
 
@@ -156,14 +154,14 @@ impl<P: Payload<Borrowed = [u8]>> Publisher for LogPublisher<P> {
     }
 }
 
-/// What became of the lines.
+/// The counts of lines.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     published: u64,
     rejected: u64,
 }
 
-/// A topic that lines are published to.
+/// The topic that lines are published to.
 struct Topic {
     form: Form,
     publisher: Box<dyn Publisher>,
@@ -177,7 +175,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let node = open(arguments, setting, &arguments.target.address)?;
     let (sender, batches) = bounded(1);
     let len_max = Form::line_len_max(example.as_ref(), arguments.payload_len_max);
-    // It is left behind when the process is asked to end while there is no input.
+    // It is abandoned if the process is interrupted while there is no input.
     std::thread::Builder::new()
         .spawn(move || lines::read(&mut BufReader::new(io::stdin()), len_max, &sender))
         .map_err(|error| {
@@ -199,12 +197,12 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     let mut topic = Topic::open(&node, arguments, form, tally)?;
     arguments.say(&format!("serving {}", arguments.outlook()));
     let outcome = topic.serve(arguments, first, &batches, &interrupt);
-    // The topic ends before the node does, so that all subscribers hear of it.
+    // The topic ends before the node, so that all subscribers are notified.
     drop(topic.publisher);
     outcome
 }
 
-/// The type that the first line with one shows, that line, and those that came with it. The lines before it are rejected.
+/// The type of the first valid line, that line, and those that came with it. Rejects the lines before it.
 fn first_lines(
     batches: &Receiver<Vec<Line>>,
     interrupt: &Interrupt,
@@ -224,24 +222,22 @@ fn first_lines(
 }
 
 impl Arguments {
-    /// Refuses what does not fit together.
+    /// Rejects inconsistent arguments.
     fn check(&self) -> Result<(), Failure> {
         let sentence = match self.kind {
-            Holding::Table => {
-                "this version has topics of kind state and log only: write --kind state or --kind log"
-            }
+            Holding::Table => "this version has state and log topics only: use --kind state or --kind log",
             Holding::State if self.capacity.is_some() => {
-                "a state topic has slots, and no --capacity: leave it out, or write --kind log"
+                "a state topic has slots, not a --capacity: omit it, or use --kind log"
             }
             Holding::Log if self.slots.is_some() => {
-                "a log has a --capacity, and no --slots: leave them out, or write --kind state"
+                "a log has a --capacity, not --slots: omit them, or use --kind state"
             }
             _ => return Ok(()),
         };
         Err(Failure::usage(sentence))
     }
 
-    /// What lines are; `None` if the first one has to show it.
+    /// The form of the lines; `None` if the first one determines it.
     fn form(&self) -> Result<Option<Form>, Failure> {
         Ok(match (self.raw, self.json, self.example.as_slice()) {
             (true, ..) => Some(Form::Raw),
@@ -254,7 +250,7 @@ impl Arguments {
         })
     }
 
-    /// Says something on standard error, if it is welcome.
+    /// Reports on standard error, unless --quiet.
     fn say(&self, sentence: &str) {
         if !self.quiet {
             Failure::new(Exit::Done, sentence).note();
@@ -277,7 +273,7 @@ impl Topic {
             Form::Raw => open_publisher::<Raw>(node, arguments)?,
             Form::Text => open_publisher::<Encoded>(node, arguments)?,
             Form::Json(_, schema) => {
-                // One topic a process: nobody has set it before.
+                // Cannot fail: a process has one topic.
                 let _ = SCHEMA.set(schema.clone());
                 open_publisher::<Encoded>(node, arguments)?
             }
@@ -318,7 +314,7 @@ impl Topic {
         Ok(self.tally.exit())
     }
 
-    /// Publishes lines. One that cannot be a value is said, and left out.
+    /// Publishes lines. Reports and skips those that cannot be values.
     fn publish(&mut self, arguments: &Arguments, lines: Vec<Line>) -> Result<(), Failure> {
         let mut values = Vec::with_capacity(lines.len());
         let mut trouble = None;
@@ -399,12 +395,12 @@ fn open_publisher<P: Payload<Borrowed = [u8]>>(
     })
 }
 
-/// The node that is published from.
+/// Opens the publishing node.
 fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<Node, Failure> {
     match (&address.node(), &arguments.node, address.port()) {
         (Some(name), None, _) => setting.node(Some(name)),
         (Some(_), Some(_), _) => {
-            Err(Failure::usage(format!("{address} names the node already: leave --node out")))
+            Err(Failure::usage(format!("{address} already names the node: omit --node")))
         }
         (None, Some(name), _) => setting.rdma_node(name, address),
         (None, None, Some(port)) => {
@@ -415,7 +411,7 @@ fn open(arguments: &Arguments, setting: &Setting, address: &Address) -> Result<N
     }
 }
 
-/// The time from one value to the next at a rate per second, as an argument.
+/// The interval for a rate per second, as an argument.
 fn interval(text: &str) -> Result<Duration, String> {
     let malformed = || format!("{text:?} is not a rate: write values per second, above 0");
     let rate: f64 = text.parse().map_err(|_| malformed())?;

@@ -1,4 +1,4 @@
-//! What all verbs have in common.
+//! The settings of all commands.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,25 +13,25 @@ use tracing_subscriber::EnvFilter;
 
 use super::failure::{Exit, Failure};
 
-/// How long a node may take to answer before it is called hung.
-pub(crate) const ATTACH_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a node may take to answer before it counts as hung.
+pub(crate) const ATTACH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Arguments of all verbs.
+/// Arguments of all commands.
 #[derive(Debug, Args)]
 pub(crate) struct Setting {
-    /// Where the nodes of this user find each other; by default FABRICAST_RUNTIME_DIR, or `fabricast` in
-    /// XDG_RUNTIME_DIR, or /tmp/fabricast-UID.
+    /// Where the nodes of this user find each other; by default FABRICAST_RUNTIME_DIR, or `fabricast` in XDG_RUNTIME_DIR, or
+    /// /tmp/fabricast-UID.
     #[arg(long, global = true, value_name = "DIR")]
     runtime_dir: Option<PathBuf>,
-    /// How RDMA queue pairs are connected when an rdma:// address is dialled.
+    /// How to connect RDMA queue pairs to an rdma:// address.
     #[arg(long, global = true, value_enum, value_name = "HOW", default_value_t = Connect::Manager)]
     rdma_connect: Connect,
-    /// Log what happens to standard error; twice for more. RUST_LOG chooses in detail.
+    /// Log events to standard error; repeat for more. RUST_LOG selects in detail.
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
 }
 
-/// How queue pairs are connected, as an argument.
+/// How to connect queue pairs, as an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Connect {
     /// By librdmacm, the connection manager.
@@ -43,7 +43,7 @@ pub(crate) enum Connect {
 }
 
 impl Setting {
-    /// The arguments by which another process of this program gets the same settings.
+    /// The arguments that give another process of this program the same settings.
     pub(crate) fn as_arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = vec!["--rdma-connect".into(), self.connect_name().into()];
         if let Some(path) = &self.runtime_dir {
@@ -52,29 +52,29 @@ impl Setting {
         arguments
     }
 
-    /// How queue pairs are connected, as the argument says it.
+    /// The name of the connection method.
     pub(crate) fn connect_name(&self) -> String {
         self.rdma_connect.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Opens a node: under a name, so that others find it, or without one.
+    /// Opens a node, with a name so that others find it, or without one.
     pub(crate) fn node(&self, name: Option<&NodeName>) -> Result<Node, Failure> {
         Ok(self.builder(name)?.open()?)
     }
 
-    /// Opens a node under a name, that others find by RDMA at this address, too.
+    /// Opens a node with a name that also listens over RDMA at this address.
     pub(crate) fn rdma_node(&self, name: &NodeName, address: &Address) -> Result<Node, Failure> {
         let builder = self.builder(Some(name))?.rdma(&address.to_string()).map_err(Failure::usage)?;
         Ok(builder.open()?)
     }
 
-    /// Opens a node under this name, that others find by RDMA too if there is an address for that.
+    /// Opens a node with this name, which also listens over RDMA if given an address.
     pub(crate) fn named_node(&self, name: &str, rdma: Option<&Address>) -> Result<Node, Failure> {
         let name = name.parse().map_err(Failure::usage)?;
         rdma.map_or_else(|| self.node(Some(&name)), |address| self.rdma_node(&name, address))
     }
 
-    /// Opens a node to look at this address. Nothing is made for it: where there is no runtime directory, there is no node.
+    /// Opens a node to read from this address. Creates nothing: without a runtime directory there is no node.
     pub(crate) fn reader(&self, address: &Address) -> Result<Node, Failure> {
         let place = self.place();
         if address.is_local() && is_absent(&place) {
@@ -109,7 +109,7 @@ impl Setting {
         Ok(builder)
     }
 
-    /// Attaches to a topic of any kind and type; where to a log, to begin here.
+    /// Attaches to a topic of any kind and type; to a log from `start` on.
     pub(crate) fn subscribe_any(
         &self,
         target: &Target,
@@ -120,14 +120,14 @@ impl Setting {
         let node = self.reader(&target.address)?;
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "subscribing");
         let subscriber = node.any_subscriber::<Raw>(target).delivery(delivery).start(start);
-        let opened = subscriber.timeout(ATTACH_PATIENCE).open();
+        let opened = subscriber.timeout(ATTACH_TIMEOUT).open();
         let subscriber = opened.map_err(|error| Failure::from(error).at(&target.address))?;
         let (topic, type_name) = (subscriber.topic(), subscriber.schema().type_name());
         tracing::info!(target: "fabricast", %topic, type_name, "subscribed");
         Ok(subscriber)
     }
 
-    /// Refuses a delivery that the connection does not have.
+    /// Rejects a delivery that the connection does not support.
     pub(crate) fn check_delivery(&self, address: &Address, delivery: Delivery) -> Result<(), Failure> {
         if (self.rdma_connect, delivery) == (Connect::TcpUnreliable, Delivery::Pull)
             && address.scheme() == "rdma"
@@ -140,7 +140,7 @@ impl Setting {
         Ok(())
     }
 
-    /// Starts to write the library's log, if it was asked for.
+    /// Starts the library's log, if requested.
     pub(crate) fn start_log(&self) {
         let directives = match self.verbose {
             0 => return,
@@ -153,7 +153,7 @@ impl Setting {
     }
 }
 
-/// Attaches to a log topic of any type, to begin here.
+/// Attaches to a log topic of any type, from `start` on.
 pub(crate) fn log(
     node: &Node,
     target: &Target,
@@ -161,20 +161,20 @@ pub(crate) fn log(
     start: LogStart,
 ) -> Result<LogSubscriber<Raw>, SubscriberError> {
     let subscriber = node.log_subscriber::<Raw>(target).delivery(delivery).start(start);
-    subscriber.timeout(ATTACH_PATIENCE).open()
+    subscriber.timeout(ATTACH_TIMEOUT).open()
 }
 
-/// A topic's key, or a pattern of keys, that was given for a topic without keys.
+/// Rejects a key, or a pattern of keys, for a topic without keys.
 pub(crate) fn check_keyless(target: &Target, key: Option<&str>, argument: &str) -> Result<(), Failure> {
     match key {
         None => Ok(()),
         Some(_) => Err(Failure::usage(format!(
-            "{target} has no keys, as no topic of kind state or log has: leave {argument} out"
+            "{target} has no keys, like every state and log topic: omit {argument}"
         ))),
     }
 }
 
-/// A topic's address, as an argument: of a node of this host its name is enough. Every other address has a colon.
+/// Parses a topic's address; for a node of this host the name suffices. Every other address has a colon.
 pub(crate) fn target(text: &str) -> Result<Target, AddressError> {
     match text.parse() {
         Err(AddressError::Scheme { .. }) if text.contains('/') && !text.contains(':') => {
@@ -184,12 +184,12 @@ pub(crate) fn target(text: &str) -> Result<Target, AddressError> {
     }
 }
 
-/// Whether nothing is at this path. Where that cannot be found out, opening it says why.
+/// Whether nothing is at this path. If that is unknown, opening it reports why.
 pub(crate) fn is_absent(place: &Path) -> bool {
     place.try_exists().is_ok_and(|exists| !exists)
 }
 
-/// That no node was found in this directory.
+/// Reports that this directory has no nodes.
 pub(crate) fn no_nodes(place: &Path) -> String {
     let user = rustix::process::geteuid().as_raw();
     let instead = "--runtime-dir or FABRICAST_RUNTIME_DIR chooses another";

@@ -1,4 +1,4 @@
-//! What JSON values look like, inferred from examples, as a schema; and such values as bytes of that schema.
+//! Types of JSON values, inferred from examples, as schemas; and their encoding.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use fabricast::{Schema, limits};
 use serde::Serialize;
 use serde_json::{Map, Number, Value, json};
 
-/// Characters of a value that a message quotes.
+/// Characters of a value quoted in a message.
 const QUOTED_CHARS_MAX: usize = 64;
-/// Bytes kept free for `#` and a number that tells types of one name apart.
+/// Bytes reserved for `#` and a number that distinguishes types of one name.
 const NUMBER_LEN_MAX: usize = 8;
 
-/// What values look like that are published together.
+/// The type of JSON values.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum JsonShape {
-    /// Nothing was seen that shows it: an empty list has no elements, null no value.
+    /// Not determined: an empty list has no elements, null no value.
     Unknown,
     Bool,
     I64,
     U64,
     F64,
     Text,
-    /// It may be null, or a field that is missing.
+    /// Null, or a missing field.
     Optional(Box<Self>),
     List(Box<Self>),
-    /// Fields, in the order in which they were seen.
+    /// Fields, in the order seen.
     Object(Vec<(String, Self)>),
 }
 
@@ -39,12 +39,12 @@ struct Described<'a> {
 }
 
 impl JsonShape {
-    /// What this value shows.
+    /// The type of this value.
     pub(crate) fn of(value: &Value) -> Result<Self, String> {
         Self::at(value, "the value")
     }
 
-    /// What both look like. `path` is where in the values they stand.
+    /// The common type of both. `path` is their place in the values.
     pub(crate) fn merge(self, other: Self, path: &str) -> Result<Self, String> {
         Ok(match (self, other) {
             (Self::Unknown, shape) | (shape, Self::Unknown) => shape,
@@ -64,7 +64,7 @@ impl JsonShape {
         })
     }
 
-    /// The schema of values that look like this.
+    /// The schema of such values.
     pub(crate) fn schema(&self) -> Result<Schema, String> {
         let mut types = BTreeMap::new();
         let format = self.format("the value", "Json", &mut types)?;
@@ -74,7 +74,7 @@ impl JsonShape {
         Schema::from_json(&json).map_err(|error| error.to_string())
     }
 
-    /// Appends the encoding of a value, if that is what it looks like: see `docs/layouts.md`.
+    /// Appends the encoding of a value of this type: see `docs/layouts.md`.
     pub(crate) fn encode(&self, value: &Value, into: &mut Vec<u8>) -> Result<(), String> {
         self.encode_at(value, "the value", into)
     }
@@ -103,7 +103,7 @@ impl JsonShape {
         })
     }
 
-    /// What people call it.
+    /// Its name for people.
     fn name(&self) -> &'static str {
         match self {
             Self::Unknown => "unknown",
@@ -118,7 +118,7 @@ impl JsonShape {
         }
     }
 
-    /// The format that a schema has for it. Objects become named types.
+    /// Its format in a schema. Objects become named types.
     fn format(&self, path: &str, name: &str, types: &mut BTreeMap<String, Value>) -> Result<Value, String> {
         Ok(match self {
             Self::Unknown => {
@@ -178,8 +178,7 @@ impl JsonShape {
     }
 }
 
-/// Whether a subscriber that decodes the second has received the first: an optional field that is missing is null there, and a
-/// whole number may be a float of the same value.
+/// Whether a decoded value equals the published one: a missing optional field may be null, and a whole number may be a float.
 pub(crate) fn is_received_as(published: &Value, received: &Value) -> bool {
     match (published, received) {
         (Value::Object(published), Value::Object(received)) => {
@@ -248,7 +247,7 @@ fn encode_fields(
     }
 }
 
-/// The number as a float, unless that would be another one.
+/// The number as a float, if exact.
 fn exact(number: &Number) -> Option<f64> {
     let float = number.as_f64()?;
     let integer = number.as_i64().map(i128::from).or_else(|| number.as_u64().map(i128::from));
@@ -257,7 +256,7 @@ fn exact(number: &Number) -> Option<f64> {
     (integer.is_none_or(|integer| integer == back)).then_some(float)
 }
 
-/// This name for a type, cut to fit into a schema, and numbered if another has it: names of fields may have dots, too.
+/// A name for a type, cut to the limit, and numbered if in use: field names may have dots, too.
 fn free_name(name: &str, types: &BTreeMap<String, Value>) -> String {
     let mut name = name.to_owned();
     while name.len() > limits::TYPE_NAME_LEN_MAX - NUMBER_LEN_MAX {
@@ -268,7 +267,7 @@ fn free_name(name: &str, types: &BTreeMap<String, Value>) -> String {
     names.find(|name| !types.contains_key(name)).unwrap_or_default()
 }
 
-/// The beginning of a value in JSON, for a message.
+/// The beginning of a value in JSON.
 fn brief(value: &Value) -> String {
     let json = value.to_string();
     match json.char_indices().nth(QUOTED_CHARS_MAX) {
@@ -298,7 +297,7 @@ mod tests {
         merged.and_then(|shape| shape.schema().map(|_| shape))
     }
 
-    /// What a subscriber decodes of a value.
+    /// What a subscriber decodes from a value.
     fn received(shape: &JsonShape, value: &Value) -> Result<Value, String> {
         let mut bytes = Vec::new();
         shape.encode(value, &mut bytes)?;
@@ -321,7 +320,7 @@ mod tests {
         let mut whole = values[1].clone();
         whole["bid"] = json!(2);
         assert_eq!(received(&shape, &whole).unwrap(), values[1]);
-        // Names of types are made from those of fields, which may have dots of their own.
+        // Type names derive from field names, which may have dots.
         let dotted = json!({ "a.b": { "x": 1 }, "a": { "b": { "y": 2 }, "b.c": {} }, "a.b.c": { "z": "3" } });
         for value in [json!(7), json!("text"), json!([1.5]), json!(true), json!({}), json!(u64::MAX), dotted]
         {
@@ -352,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_shows_no_type_or_two_is_refused() {
+    fn example_without_one_type_is_refused() {
         let refused = |examples: &[Value]| shape(examples).unwrap_err();
         for (example, path) in
             [(json!({ "a": { "b": null } }), " a.b,"), (json!([]), " an element of the value,")]
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_type_is_refused_by_the_place_where_it_differs() {
+    fn value_of_another_type_is_refused_with_its_place() {
         let shape = shape(&[json!({ "a": 1, "b": [0.5], "c": { "d": true } })]).unwrap();
         let refused = |value: Value| shape.encode(&value, &mut Vec::new()).unwrap_err();
         let rest = json!({ "b": [1], "c": { "d": true } });
@@ -385,14 +384,14 @@ mod tests {
         value["c"]["e"] = json!(1);
         assert_eq!(refused(value), "c.e is not in the type of the topic");
         let mut value = with(json!(1));
-        // It is not a float.
+        // Not a float.
         value["b"][0] = json!((1_u64 << 53) + 1);
         let sentence = refused(value);
         assert!(sentence.starts_with("an element of b is 9007199254740993, "), "{sentence}");
     }
 
     #[test]
-    fn only_the_value_that_was_published_counts_as_received() {
+    fn only_the_published_value_counts_as_received() {
         let published = json!({ "a": 1, "b": [2, 0.5], "c": { "d": "x" } });
         let same = json!({ "a": 1, "b": [2.0, 0.5], "c": { "d": "x" }, "e": null });
         assert!(is_received_as(&published, &same));

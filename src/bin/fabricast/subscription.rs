@@ -1,4 +1,4 @@
-//! What comes from a topic of any kind.
+//! Receiving from a topic of any kind.
 
 use std::time::Duration;
 
@@ -7,24 +7,24 @@ use fabricast::{AnySubscriber, Meta, Raw, ReceiveError, SampleRef};
 use super::clock::Deadline;
 use super::interrupt::Interrupt;
 
-/// The pause between two polls: it doubles from the first to the second while nothing comes.
+/// The pause between two polls: it doubles from the first to the second while no value arrives.
 const PAUSE_MIN: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(4);
 
-/// A value that was kept.
+/// A stored value.
 #[derive(Clone, Debug)]
 pub(crate) struct Value {
     pub(crate) bytes: Vec<u8>,
     pub(crate) meta: Meta,
 }
 
-/// A copy of what was received, to be kept.
+/// A copy of a sample, to be kept.
 pub(crate) fn keep(sample: SampleRef<'_, Raw>) -> Value {
     Value { bytes: sample.bytes.to_owned(), meta: sample.meta }
 }
 
-/// What is made of the next value, waiting for it: polls often at first, and less often the longer none comes. `None` when the
-/// time is over or the process was asked to end.
+/// Receives the next value and returns `take` of it: polls often at first, and then less often. `None` at the deadline, or when
+/// the process is interrupted.
 pub(crate) fn receive<R>(
     subscriber: &mut AnySubscriber<Raw>,
     timeout: Duration,

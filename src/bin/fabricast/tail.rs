@@ -1,4 +1,4 @@
-//! `fabricast tail`: records of a log, also from before the command started.
+//! `fabricast tail`: the records of a log, including earlier ones.
 
 use std::time::Duration;
 
@@ -17,32 +17,31 @@ use super::setting::{Setting, log, target};
 use super::subscription::keep;
 use super::units::duration;
 
-/// How long a record is waited for that is there: it may come over a wire.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long to wait for an existing record: it may come over a wire.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 const AFTER_HELP: &str = "\
-A line is the sequence of a record, its age when it was printed, and the record. Without --follow it
-ends with the newest record that was there when it began; with --follow it goes on with those that
-are published from then on. Records that were overwritten before they could be read are a line of
-their own that says how many. With --from, that counts records before it that are gone already.
+A line is the sequence of a record, its age when printed, and the record. Without --follow the command
+ends with the record that was the newest at its start; with --follow it continues with later ones.
+Records overwritten before they were read are reported on a line of their own, with their number. With
+--from, this includes earlier ones from there on.
 
-With --json a record is a line
+With --json a record is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
 {\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is lapped (overwritten), damaged, undecodable or
 cut off (the connection was lost first).
-With --raw the bytes of records follow each other without anything between them, and losses go to
-standard error.
+With --raw the bytes of records follow each other without separators, and losses go to standard error.
 
-It ends with 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in good
-order after a record came; with 1 when none came in --for or before the end of the topic, or when
---from is beyond the newest record and --follow is not given; with 5 when none came in --for and the
-publisher is hung; with 6 when the publisher's process is gone.
+The exit code is 0 when it is done, after --count records, at Ctrl-C, and when the topic ends in good
+order after a record; 1 when no record arrived within --for or before the end of the topic, or when
+--from is beyond the newest record without --follow; 5 when no record arrived within --for and the
+publisher is hung; 6 when the publisher's process is gone.
 
 Examples:
   fabricast tail shm:exchange/trades                         the last 10 records
-  fabricast tail shm:exchange/trades --earliest --json       all that are left
+  fabricast tail shm:exchange/trades --earliest --json       every available record
   fabricast tail shm:exchange/trades --from 1000 --count 5   records 1000 to 1004
-  fabricast tail shm:exchange/trades --last 0 --follow       what is published from now on
+  fabricast tail shm:exchange/trades --last 0 --follow       records published from now on
   fabricast tail shm:camera/frames --last 1 --raw > frame.bin";
 
 /// Arguments of `tail`.
@@ -52,34 +51,34 @@ pub(crate) struct Arguments {
     /// The topic, a log, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
-    /// Begin so many records before the next one, or with the oldest that is left.
+    /// Begin this many records before the next one, or with the oldest available.
     #[arg(long, value_name = "N", default_value_t = 10)]
     last: u64,
     /// Begin with the record of this sequence.
     #[arg(long, value_name = "SEQ", conflicts_with_all = ["last", "earliest"])]
     from: Option<u64>,
-    /// Begin with the oldest record that is left.
+    /// Begin with the oldest record available.
     #[arg(long, conflicts_with = "last")]
     earliest: bool,
-    /// Go on with records that are published later.
+    /// Continue with records published later.
     #[arg(long, short)]
     follow: bool,
-    /// End after so many records.
+    /// End after this many records.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so long: seconds, or with a unit, as in 5s or 1m30s.
+    /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     /// Have the publisher write the records here, instead of reading them there.
     #[arg(long)]
     push: bool,
-    /// Write the bytes of the records as they are.
+    /// Write the bytes of the records unchanged.
     #[arg(long, conflicts_with_all = ["hex", "json"])]
     raw: bool,
     /// Print the bytes of the records as hex dumps.
     #[arg(long, conflicts_with = "json")]
     hex: bool,
-    /// Print one JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -89,7 +88,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     setting.check_delivery(&target.address, arguments.delivery())?;
     let node = setting.reader(&target.address)?;
     let subscriber = arguments.subscribe(&node)?;
-    // Begun before the end is known, so that nothing is between the two.
+    // Attached before the end is known, so that no record is missed between the two.
     let until = if arguments.follow { None } else { Some(newest(&node, target)?) };
     let subscriber = AnySubscriber::Log(subscriber.into());
     if let (Some(from), Some(newest)) = (arguments.from, until.filter(|until| until.get() != u64::MAX))
@@ -103,11 +102,11 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         };
         return Err(Failure::new(Exit::No, sentence));
     }
-    // Taken only now: until here, Ctrl-C ends the process as it ends any other.
+    // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let mut printer = Printer::new(&subscriber, arguments.form());
     let mut feed = Feed::new(subscriber, (target, "following"), arguments.duration, &interrupt);
-    let mut idle = Deadline::after(PATIENCE);
+    let mut idle = Deadline::after(ANSWER_TIMEOUT);
     let is_done = |feed: &Feed<'_>, printer: &Printer| {
         let last = feed.subscriber.last();
         until.is_some_and(|until| last >= until) || arguments.count == Some(printer.shown())
@@ -126,16 +125,16 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             Event::Over(why) if printer.shown() == 0 => return Err(feed.nothing(&why)),
             Event::Over(_) | Event::Interrupted => break,
         }
-        idle = Deadline::after(PATIENCE);
+        idle = Deadline::after(ANSWER_TIMEOUT);
     }
     Ok(Exit::Done)
 }
 
-/// The newest record that there is.
+/// The newest record.
 fn newest(node: &Node, target: &Target) -> Result<Sequence, Failure> {
-    let directory = node.directory_timeout(&target.address, PATIENCE)?;
+    let directory = node.directory_timeout(&target.address, ANSWER_TIMEOUT)?;
     let listing = directory.topics.into_iter().find(|listing| listing.topic == target.topic);
-    // It has ended since it was subscribed to: all that it left is there, and the end behind it.
+    // It has ended since: all its records are there, followed by the end.
     Ok(listing.map_or(Sequence::new(u64::MAX), |listing| listing.sequence))
 }
 

@@ -1,4 +1,4 @@
-//! Durations and sizes as arguments: written as the program prints them.
+//! Durations and sizes as arguments, in the form in which the program prints them.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub(crate) fn size_in<T: TryFrom<u64>>(
     }
 }
 
-/// The bytes of a unit of sizes, in small letters: a prefix alone is a power of 1,024, as memory is counted.
+/// The bytes of a unit in lower case: a bare prefix is a power of 1,024, as for memory.
 fn size_unit(unit: &str) -> Option<u64> {
     let mut rest = unit.chars();
     let Some(prefix) = rest.next().filter(|_| unit != "b") else { return Some(1) };
@@ -76,14 +76,14 @@ fn size_unit(unit: &str) -> Option<u64> {
     }
 }
 
-/// The number that a text begins with, and what is behind it.
+/// The number at the beginning of a text, and the rest.
 fn split_number(text: &str) -> Option<(f64, &str)> {
     let len = text.find(|char: char| !char.is_ascii_digit() && char != '.').unwrap_or(text.len());
     let (number, behind) = text.split_at_checked(len)?;
     Some((number.parse().ok()?, behind))
 }
 
-/// A number of bytes that a machine could have, rounded.
+/// A plausible number of bytes, rounded.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is checked before")]
 fn whole(bytes: f64) -> Option<u64> {
     (0.0..9e18).contains(&bytes).then(|| bytes.round() as u64)

@@ -1,4 +1,4 @@
-//! Values of topics as they are printed.
+//! Printing values of topics.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use super::clock;
 use super::output::{self, data, readable};
 use super::subscription::Value;
 
-/// Bytes that people are shown of a value without a schema.
+/// Bytes shown of a value without a schema.
 const BYTES_SHOWN: usize = 32;
 
 /// A value as a line of JSON.
@@ -40,7 +40,7 @@ impl<'a> ValueLine<'a> {
     pub(crate) fn new(topic: &'a TopicName, schema: &Schema, sample: &Value) -> Result<Self, DecodeError> {
         let (value, encoding) = match schema.decode(&sample.bytes)? {
             Decoded::Value(value) => (value, None),
-            // Bytes, and what later versions may give.
+            // Bytes, and what later versions may return.
             _ => (serde_json::Value::String(STANDARD.encode(&sample.bytes)), Some("base64")),
         };
         Ok(Self {
@@ -56,7 +56,7 @@ impl<'a> ValueLine<'a> {
     }
 }
 
-/// The value as people read it, on one line.
+/// The value for people, on one line.
 pub(crate) fn text(schema: &Schema, sample: &Value) -> Result<String, DecodeError> {
     match schema.decode(&sample.bytes)? {
         Decoded::Value(value) => Ok(readable(&value)),
@@ -69,7 +69,7 @@ pub(crate) fn text(schema: &Schema, sample: &Value) -> Result<String, DecodeErro
     }
 }
 
-/// How long ago it was published, nanoseconds; negative where the publisher's clock is ahead.
+/// The age of a value, nanoseconds; negative where the publisher's clock is ahead.
 pub(crate) fn age_ns(sample: &Value) -> i64 {
     output::age_ns(clock::realtime_ns(), sample.meta.published_ns)
 }

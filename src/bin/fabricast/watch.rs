@@ -1,4 +1,4 @@
-//! `fabricast watch`: each new value of a topic as it comes.
+//! `fabricast watch`: each new value of a topic.
 
 use std::time::Duration;
 
@@ -14,21 +14,20 @@ use super::subscription::keep;
 use super::units::duration;
 
 const AFTER_HELP: &str = "\
-A line is the sequence of a value, its age when it was printed, and the value. Values of a state
-topic that were replaced before they were read are not shown; a line of its own says how many. Of a
-log topic each record is shown that is published from now on; `fabricast tail` shows earlier ones,
-too. An age is by the clocks of both hosts: of another host's value it is as wrong as they are apart,
-and `-1h00m (clock?)` means that the value's time lies in the future.
+A line is the sequence of a value, its age when printed, and the value. Values of a state topic that were
+replaced before they were read are counted on a line of their own. For a log topic every record published
+from now on is shown; `fabricast tail` shows earlier ones. Ages compare the clocks of both hosts, and are
+off by their difference; `-1h00m (clock?)` means that the value's time lies in the future.
 
-With --json a value is a line
+With --json a value is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
 {\"topic\",\"lost\",\"first_lost\",\"reason\"}: the reason is conflated (replaced), lapped (overwritten
 in a log), cut off (the connection was lost first), damaged or undecodable.
 
-It ends with 0 after --count values, after --for if any value came, at Ctrl-C, and when the topic
-ends cleanly after a value came; with 1 when none came; with 5 when none came in --for and
-the publisher is hung; with 6 when the publisher's process is gone. That a publisher is hung is said
-once, and watching goes on; with --delivery push it is not seen.
+The exit code is 0 after --count values, after --for if a value arrived, at Ctrl-C, and when the topic
+ends in good order after a value; 1 when no value arrived; 5 when none arrived within --for and the
+publisher is hung; 6 when the publisher's process is gone. A hung publisher is reported once, and
+watching continues; with --delivery push it is not detected.
 
 Examples:
   fabricast watch shm:quotes/EURUSD
@@ -42,19 +41,19 @@ pub(crate) struct Arguments {
     /// The topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
-    /// Only values of keys that match this pattern, for topics that have keys. Those of kind state or log have none.
+    /// Only values whose keys match this pattern, for topics with keys. State and log topics have none.
     #[arg(long, value_name = "GLOB")]
     key: Option<String>,
-    /// End after so many values.
+    /// End after this many values.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after so long: seconds, or with a unit, as in 5s or 1m30s.
+    /// End after this time: seconds, or with a unit, as in 5s or 1m30s.
     #[arg(long = "for", value_name = "TIME", value_parser = duration)]
     duration: Option<Duration>,
     /// How values travel.
     #[arg(long, value_enum, default_value_t = Way::Pull)]
     delivery: Way,
-    /// Print one JSON object a line.
+    /// Print one JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -76,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         Way::Push => Delivery::Push,
     };
     let subscriber = setting.subscribe_any(target, delivery, LogStart::Newest)?;
-    // Taken only now: until here, Ctrl-C ends the process as it ends any other.
+    // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let form = if arguments.json { Form::Json } else { Form::Text };
     let mut printer = Printer::new(&subscriber, form);

@@ -1,4 +1,4 @@
-//! How long a driver waits.
+//! The waits of a driver.
 
 use std::os::fd::BorrowedFd;
 
@@ -32,15 +32,15 @@ use crate::testkit::fabric::{Network, Reach};
 mod idle;
 mod stopping;
 
-/// Has this session served.
+/// Serves this session.
 fn serve(driver: &mut Driver, served: Served) {
     driver.agenda.mark(served.key());
     driver.served.insert(served.key(), served);
 }
 
-/// A medium need not wake anybody who waits for room.
+/// A medium need not report that it accepts messages again.
 #[test]
-fn messages_that_wait_for_room_are_looked_after_soon() {
+fn queued_messages_are_retried_soon() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
@@ -55,7 +55,7 @@ fn messages_that_wait_for_room_are_looked_after_soon() {
     assert_eq!(driver.wait_time(), TEND_AGAIN);
 }
 
-/// A landing region whose writes are never complete.
+/// A landing region whose writes never complete.
 #[derive(Debug)]
 struct Stalled;
 
@@ -97,7 +97,7 @@ impl Revocation for Stalled {
     }
 }
 
-/// A connection to a peer that answers at once, and leaves the topic that it attaches to by push.
+/// A peer that answers at once, and detaches from the topic to which it attaches by push.
 #[derive(Debug)]
 struct Peer {
     client: ClientSession,
@@ -150,7 +150,7 @@ impl Connection for Peer {
     }
 }
 
-/// Counts the sessions that end, those in good order first.
+/// Counts ended sessions: in good order, and otherwise.
 #[derive(Debug, Default)]
 struct Ends(Mutex<(usize, usize)>);
 
@@ -165,7 +165,7 @@ impl EventSink for Ends {
 }
 
 #[test]
-fn a_peer_whose_writes_stall_costs_nobody_else_an_orderly_end() {
+fn peer_with_stalled_writes_delays_no_other_end() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
@@ -187,10 +187,10 @@ fn a_peer_whose_writes_stall_costs_nobody_else_an_orderly_end() {
     assert!(driver.served.is_empty(), "the one that stalls was asked to end, too");
     assert_eq!(*ends.0.lock(), (3, 0));
     let took_ns = core.clock().monotonic_ns() - began_ns;
-    assert!((FAREWELL_NS / 2..FAREWELL_NS).contains(&took_ns), "{took_ns} ns");
+    assert!((SHUTDOWN_NS / 2..SHUTDOWN_NS).contains(&took_ns), "{took_ns} ns");
 }
 
-/// A landing region whose subscriber needs nothing of what it gets. Counts the bytes that are copied.
+/// A landing region whose subscriber consumes everything. Counts the copied bytes.
 #[derive(Debug)]
 struct Copied(Arc<Mutex<usize>>);
 
@@ -218,9 +218,9 @@ impl RemoteWrite for Copied {
     }
 }
 
-/// However many subscribers of however many topics are behind: no turn copies more than so much, and each topic has its turn.
+/// However many subscribers of however many topics are behind, a turn copies a bounded amount, and every topic gets its turn.
 #[test]
-fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
+fn topics_with_slow_subscribers_share_the_copy_budget() {
     let network = Network::new(0, Reach::Fetched);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
@@ -263,7 +263,7 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
     assert!(!driver.wait_time().is_zero());
 }
 
-/// A landing region whose subscriber has come so far, and no further for as long as nobody says so.
+/// A landing region whose subscriber has this consumed position until it changes.
 #[derive(Debug)]
 struct Standing(Arc<AtomicU64>);
 
@@ -289,7 +289,7 @@ impl RemoteWrite for Standing {
     }
 }
 
-/// A node that publishes a log, and the landing region of a subscriber that was stopped.
+/// A node that publishes a log, and the landing region of a stopped subscriber.
 struct Stopped {
     network: Arc<Network>,
     driver: Driver,
@@ -297,12 +297,12 @@ struct Stopped {
     topic: Arc<PublishedTopic>,
     closed: Arc<AtomicBool>,
     consumed: Arc<AtomicU64>,
-    /// The wake word of those who sleep until the topic has news, and how often it was rung.
+    /// The wake word of the topic's sleepers.
     wake_word: Arc<Registration>,
 }
 
 impl Stopped {
-    /// Its ring, and that of the repository, are full: the publisher has given up what comes next for it.
+    /// Its ring and the repository's are full: the publisher has given up later records for it.
     fn new() -> Self {
         let network = Network::new(0, Reach::Mapped);
         let name = "node".parse().unwrap();
@@ -330,7 +330,7 @@ impl Stopped {
         self.publisher.publish(&[0; 100]).unwrap();
     }
 
-    /// Lets so much time pass as the driver's thread would see it: how often it woke up.
+    /// Runs the driver for this time. Returns how often it woke up.
     fn turns(&mut self, ns: u64) -> u64 {
         let clock = Arc::clone(self.network.clock());
         let end_ns = clock.monotonic_ns() + ns;
@@ -343,7 +343,7 @@ impl Stopped {
         turns
     }
 
-    /// How often somebody who sleeps all the time was woken in so much time.
+    /// How often a permanent sleeper was woken in this time.
     fn rings(&mut self, ns: u64) -> u64 {
         let clock = Arc::clone(self.network.clock());
         let end_ns = clock.monotonic_ns() + ns;
@@ -358,16 +358,16 @@ impl Stopped {
     }
 }
 
-/// The heartbeats are ten wake-ups a second.
+/// Heartbeats are ten wake-ups a second.
 #[test]
-fn a_stopped_subscriber_of_a_log_by_push_costs_at_most_two_wake_ups_a_second() {
+fn stopped_push_subscriber_of_a_log_costs_at_most_two_wake_ups_a_second() {
     const SECOND_NS: u64 = 1_000_000_000;
     let mut stopped = Stopped::new();
     stopped.turns(3 * SECOND_NS);
     let turns = stopped.turns(60 * SECOND_NS);
     println!("{turns} turns in 60 s with heartbeats");
     assert!(turns <= (10 + 2) * 60, "{turns} turns in 60 s");
-    // The publisher goes on: that is no reason to look after it, either.
+    // Further publishes do not change that.
     for _ in 0..600 {
         (0..5).for_each(|_| stopped.publish());
         stopped.turns(SECOND_NS / 60);
@@ -378,7 +378,7 @@ fn a_stopped_subscriber_of_a_log_by_push_costs_at_most_two_wake_ups_a_second() {
 }
 
 #[test]
-fn a_subscriber_that_was_stopped_is_written_to_soon_after_it_goes_on() {
+fn stopped_subscriber_is_written_soon_after_it_resumes() {
     for stopped_ns in [1_000_000, 50_000_000, 1_000_000_000, 60_000_000_000] {
         let mut stopped = Stopped::new();
         stopped.turns(stopped_ns);
@@ -394,7 +394,7 @@ fn a_subscriber_that_was_stopped_is_written_to_soon_after_it_goes_on() {
 
 /// Without a topic there are no heartbeats.
 #[test]
-fn a_topic_that_has_ended_and_waits_for_a_stopped_subscriber_lets_the_node_rest() {
+fn ended_topic_with_a_stopped_subscriber_lets_the_node_rest() {
     let Stopped { network, mut driver, publisher, topic, closed, consumed, .. } = Stopped::new();
     drop(publisher);
     let mut turns = 0;
@@ -412,8 +412,8 @@ fn a_topic_that_has_ended_and_waits_for_a_stopped_subscriber_lets_the_node_rest(
     assert!(!topic.landings().rests(&closed) && !topic.landings().owe(&closed));
 }
 
-/// How long an answer may take, only to end a hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an answer may take; only ends a hang.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A sink that is broken.
 #[derive(Debug)]
@@ -426,20 +426,20 @@ impl EventSink for Panics {
 }
 
 #[test]
-fn an_event_sink_that_panics_costs_its_event_and_nothing_else() {
+fn panic_of_an_event_sink_costs_only_its_event() {
     let dir = tempfile::tempdir().unwrap();
     let node =
         Node::builder().name("p").unwrap().runtime_dir(dir.path()).events(Arc::new(Panics)).open().unwrap();
     let mut publisher = node.state_publisher::<u64>("t").open().unwrap();
     for round in 1..4 {
         let peer = Node::builder().runtime_dir(dir.path()).open().unwrap();
-        let mut subscriber = peer.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+        let mut subscriber = peer.state_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
         publisher.publish(&round).unwrap();
         assert_eq!(subscriber.try_receive().unwrap().unwrap().value, round);
     }
 }
 
-/// A listener whose provider has a fault.
+/// An acceptor whose provider fails.
 #[derive(Debug)]
 struct Faulty(Arc<AtomicBool>);
 
@@ -468,7 +468,7 @@ impl EventSink for Recorder {
 }
 
 #[test]
-fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
+fn publishers_of_a_failed_node_get_an_error() {
     let network = Network::new(0, Reach::Mapped);
     let name = "node".parse().unwrap();
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
@@ -486,16 +486,16 @@ fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
     core.queue().wake();
     let deadline_ns = SystemClock.monotonic_ns() + 60_000_000_000;
     while state.publish(&2).is_ok() || log.publish(&2).is_ok() {
-        assert!(SystemClock.monotonic_ns() < deadline_ns, "the publishers publish into the void");
+        assert!(SystemClock.monotonic_ns() < deadline_ns, "the publishers get no error");
         std::thread::yield_now();
     }
     assert!(matches!(state.publish(&3), Err(PublishError::NodeFailed)));
     assert!(matches!(log.publish_batch(&[3]), Err(PublishError::NodeFailed)));
     assert!(matches!(node.state_publisher::<u64>("next").open(), Err(PublisherError::NodeFailed)));
     let failed = |event: &Event| matches!(event, Event::NodeFailed { reason } if reason.contains("the provider fails"));
-    // It is told last of all.
+    // It is reported last.
     while !recorder.0.lock().iter().any(failed) {
-        assert!(SystemClock.monotonic_ns() < deadline_ns, "nobody is told: {:?}", recorder.0.lock());
+        assert!(SystemClock.monotonic_ns() < deadline_ns, "no event: {:?}", recorder.0.lock());
         std::thread::yield_now();
     }
     for name in ["state", "log"] {
@@ -512,9 +512,9 @@ fn publishers_of_a_node_whose_thread_has_ended_get_an_error() {
     assert!(ErrorChain(&error).to_string().contains("the provider fails"), "{error}");
 }
 
-/// Both ends may be noticed in one turn, and the topics then come in any order.
+/// Both ends may be noticed in one turn, with the topics in any order.
 #[test]
-fn the_older_one_of_two_incarnations_that_ended_is_superseded() {
+fn older_of_two_ended_incarnations_is_superseded() {
     for is_reversed in [false, true] {
         let network = Network::new(0, Reach::Mapped);
         let name = "node".parse().unwrap();
@@ -539,9 +539,9 @@ fn the_older_one_of_two_incarnations_that_ended_is_superseded() {
     }
 }
 
-/// They sleep until a publisher has dialled, and none is accepted any more.
+/// They sleep until a publisher dials, which can no longer happen.
 #[test]
-fn listeners_of_a_node_whose_thread_has_ended_get_an_error() {
+fn listeners_of_a_failed_node_get_an_error() {
     let network = Network::new(0, Reach::Mapped);
     let name: NodeName = "node".parse().unwrap();
     let (fabric, fails) = (Arc::new(network.fabric(&name)), Arc::new(AtomicBool::new(false)));
@@ -553,7 +553,7 @@ fn listeners_of_a_node_whose_thread_has_ended_get_an_error() {
     let node = Node::new(shared, Some(thread));
     let listener = node.state_listener::<u64>("t").open().unwrap();
     std::thread::scope(|scope| {
-        let waiting = [(); 2].map(|()| scope.spawn(|| listener.accept_timeout(PATIENCE)));
+        let waiting = [(); 2].map(|()| scope.spawn(|| listener.accept_timeout(TIMEOUT)));
         fails.store(true, Ordering::Relaxed);
         core.queue().wake();
         for waiting in waiting {

@@ -1,4 +1,4 @@
-//! Sessions whose connections fail, or carry regions that do.
+//! Sessions whose connections or regions fail.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,20 +31,20 @@ impl EventSink for Recorder {
 /// A message, and the region that comes with it.
 type Parcel = (Vec<u8>, Option<Box<dyn Offer>>);
 
-/// What goes over a connection, as the peer at its other end sees it.
+/// The traffic of a connection, as seen by the peer.
 #[derive(Debug, Default)]
 pub(in crate::node) struct Line {
     arriving: VecDeque<Parcel>,
     sent: VecDeque<Vec<u8>>,
-    /// What comes last: when something is sent the peer is gone, and has sent this before.
+    /// The last message: a send fails because the peer is gone, and has sent this before.
     last: Option<Vec<u8>>,
-    /// How a look for a message fails when none is there.
+    /// The error of a receive without a message.
     error: Option<fn() -> FabricError>,
-    /// It takes no messages.
+    /// It accepts no messages.
     is_full: bool,
     /// What it is capable of.
     capabilities: Capabilities,
-    /// What has to be done before a region can be sent.
+    /// The work before a region can be sent.
     unprepared: Option<fn() -> Result<(), FabricError>>,
 }
 
@@ -53,7 +53,7 @@ pub(in crate::node) struct Line {
 pub(in crate::node) struct Scripted(Arc<Mutex<Line>>);
 
 impl Scripted {
-    /// A connection that takes no messages, over which this one comes.
+    /// A connection that accepts no messages, with this one to be received.
     pub(in crate::node) fn full(message: Vec<u8>) -> Self {
         let arriving = VecDeque::from([(message, None)]);
         Self(Arc::new(Mutex::new(Line { arriving, is_full: true, ..Line::default() })))
@@ -103,7 +103,7 @@ impl Connection for Scripted {
     }
 }
 
-/// A landing region that can be written so many times.
+/// A landing region that accepts so many writes.
 #[derive(Debug)]
 struct Failing {
     posts_left: u32,
@@ -142,7 +142,7 @@ impl RemoteWrite for Failing {
     }
 }
 
-/// A session that this thread drives, from both ends.
+/// A session with both ends on this thread.
 struct Setup {
     node: Node,
     recorder: Arc<Recorder>,
@@ -156,7 +156,7 @@ impl Setup {
         let recorder = Arc::new(Recorder::default());
         let network = Network::new(0, Reach::Mapped);
         let (fabric, clock) = (network.fabric(&"node".parse().unwrap()), Arc::clone(network.clock()));
-        // Without a thread: that would look after landing regions at any moment.
+        // Without a thread, which would tend landing regions at any moment.
         let (shared, _) = assemble(None, Arc::new(fabric), clock, Arc::clone(&recorder) as _).unwrap();
         let node = Node::new(shared, None);
         let (core, connection) = (node.core(), Scripted::default());
@@ -166,7 +166,7 @@ impl Setup {
         Self { node, recorder, line, served, client }
     }
 
-    /// What the peer has to say goes over, with this region, and the answer comes back.
+    /// Sends the peer's messages, with this region, and returns the answers.
     fn turn(&mut self, mut offer: Option<Box<dyn Offer>>) -> Vec<Result<ClientEvent, ControlError>> {
         let messages = std::iter::from_fn(|| self.client.next_message());
         self.line.lock().arriving.extend(messages.map(|message| (message.bytes, offer.take())));
@@ -179,7 +179,7 @@ impl Setup {
         sent.iter().filter_map(|message| self.client.on_message(message, 0).transpose()).collect()
     }
 
-    /// A publisher, and what the peer gets to hear that lends it a landing region of so many writes.
+    /// A publisher, and the messages to a peer that exposes a landing region for so many writes.
     fn lend(
         &mut self,
         values: usize,
@@ -199,7 +199,7 @@ impl Setup {
     }
 }
 
-/// How many messages a peer was sent that said hello, and how the session ended.
+/// How many messages were sent to a peer that said hello, and how the session ended.
 fn end(error: fn() -> FabricError) -> (usize, Vec<Event>) {
     let mut setup = Setup::new();
     setup.line.lock().error = Some(error);
@@ -210,7 +210,7 @@ fn end(error: fn() -> FabricError) -> (usize, Vec<Event>) {
 }
 
 #[test]
-fn a_connection_that_fails_is_no_fault_of_the_peer() {
+fn failing_connection_is_not_blamed_on_the_peer() {
     let failed: fn() -> FabricError =
         || FabricError::System { what: "reach the peer", source: std::io::ErrorKind::HostUnreachable.into() };
     for error in [failed, || FabricError::Closed] {
@@ -223,15 +223,15 @@ fn a_connection_that_fails_is_no_fault_of_the_peer() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_the_fault_of_the_peer() {
+fn overlong_message_is_blamed_on_the_peer() {
     let (answers, events) = end(|| FabricError::MessageTooLong { len: 1 << 20, max: 1 << 16 });
     assert_eq!(answers, 2, "a hello and a refusal");
     assert!(events.iter().any(|event| matches!(event, Event::PeerRejected { .. })), "{events:?}");
 }
 
-/// What it would read was registered again for its connection alone.
+/// Anything it reads would be registered again for its connection.
 #[test]
-fn who_has_dialled_to_write_is_not_served() {
+fn peer_that_dialled_to_write_is_not_served() {
     let mut setup = Setup::new();
     setup.line.lock().capabilities.is_dialled_to_write = true;
     let events = setup.turn(None);
@@ -245,7 +245,7 @@ fn who_has_dialled_to_write_is_not_served() {
 }
 
 #[test]
-fn a_landing_region_that_cannot_be_written_is_refused() {
+fn unwritable_landing_region_is_refused() {
     for posts_left in [0, 1] {
         let mut setup = Setup::new();
         let (publisher, events) = setup.lend(3, posts_left);
@@ -265,7 +265,7 @@ fn a_landing_region_that_cannot_be_written_is_refused() {
 }
 
 #[test]
-fn the_landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
+fn landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
     let mut setup = Setup::new();
     let builder = setup.node.state_publisher::<Raw>("t").slots(2).payload_len_max(80 << 20);
     let publisher = builder.open().unwrap();
@@ -291,7 +291,7 @@ fn the_landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound(
     assert!(text.contains(&max.to_string()), "{text}");
     assert_eq!(publisher.push_subscribers(), count as u64);
 
-    // What is given up makes room.
+    // Detaching frees capacity.
     setup.client.detach(lent[0], SubscriberCounts::default()).unwrap();
     setup.turn(None);
     setup.turn(None);
@@ -301,7 +301,7 @@ fn the_landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound(
 }
 
 #[test]
-fn a_landing_region_that_cannot_be_written_any_more_ends_the_session() {
+fn landing_region_that_fails_later_ends_the_session() {
     let mut setup = Setup::new();
     let (mut publisher, events) = setup.lend(0, 2);
     assert!(matches!(events[..], [Ok(ClientEvent::Lent { .. })]), "{events:?}");
@@ -323,9 +323,9 @@ fn a_landing_region_that_cannot_be_written_any_more_ends_the_session() {
     assert_eq!(told, 1);
 }
 
-/// A peer that ends does not wait for answers. What it sent last may come after the last look, and before the answer.
+/// An ending peer does not wait for answers. Its last message may come after the last receive, and before the answer.
 #[test]
-fn a_peer_that_ends_before_it_is_answered_ends_in_good_order() {
+fn peer_that_ends_before_an_answer_ends_in_good_order() {
     let mut setup = Setup::new();
     let (_publisher, events) = setup.lend(1, u32::MAX);
     let [Ok(ClientEvent::Lent { attachment })] = events[..] else { panic!("{events:?}") };
@@ -345,9 +345,9 @@ fn a_peer_that_ends_before_it_is_answered_ends_in_good_order() {
     assert!(matches!(events.last(), Some(Event::SessionClosed { orderly: true, .. })), "{events:?}");
 }
 
-/// It has mapped the memory as soon as the grant has reached it: nothing is to be taken from under it.
+/// It maps the memory as soon as the grant arrives, and keeps it.
 #[test]
-fn a_peer_that_is_granted_a_topic_after_its_end_on_the_same_host_need_not_detach() {
+fn peer_granted_an_ended_topic_on_the_same_host_need_not_detach() {
     let mut setup = Setup::new();
     setup.line.lock().capabilities.shares_memory = true;
     let publisher = setup.node.state_publisher::<Raw>("t").open().unwrap();
@@ -367,9 +367,9 @@ fn a_peer_that_is_granted_a_topic_after_its_end_on_the_same_host_need_not_detach
     assert!(!setup.served.is_over(), "{:?}", setup.recorder.0.lock());
 }
 
-/// The thread of the node does not wait for memory to be registered.
+/// The node's thread does not wait for memory to be registered.
 #[test]
-fn a_peer_is_granted_a_topic_or_refused_when_its_memory_was_registered_elsewhere() {
+fn peer_is_answered_once_memory_was_registered_in_the_background() {
     let outcomes: [fn() -> Result<(), FabricError>; 2] = [|| Ok(()), || Err(FabricError::Closed)];
     for (work, is_granted) in outcomes.into_iter().zip([true, false]) {
         let mut setup = Setup::new();
@@ -386,9 +386,9 @@ fn a_peer_is_granted_a_topic_or_refused_when_its_memory_was_registered_elsewhere
     }
 }
 
-/// It never attached, so that it does not detach.
+/// It never attached, and so does not detach.
 #[test]
-fn a_peer_without_a_landing_region_is_not_reported_as_detached() {
+fn peer_without_a_landing_region_is_not_reported_as_detached() {
     for has_ended in [false, true] {
         let mut setup = Setup::new();
         let mut publisher = Some(setup.node.state_publisher::<Raw>("t").open().unwrap());

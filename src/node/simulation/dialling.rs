@@ -1,4 +1,4 @@
-//! Publishers that dial, in worlds where those at the other end are slow, stopped, killed, or not there yet.
+//! Publishers that dial, in worlds whose other end is slow, stopped, killed, or missing.
 
 use super::*;
 use crate::control::RefuseReason;
@@ -14,14 +14,14 @@ const WAYS: [(Reach, Delivery); 4] = [
     (Reach::Fetched, Delivery::Pull),
     (Reach::Fetched, Delivery::Push),
 ];
-/// How long who dials waits; a turn of the world takes some microseconds.
-const PATIENCE: Duration = Duration::from_millis(20);
+/// The timeout of a dial; a turn of the world takes some microseconds.
+const TIMEOUT: Duration = Duration::from_millis(20);
 /// Turns within which an accident happens: about as many as a dial takes.
 const STRIKES_WITHIN: u64 = 40;
-/// Turns within which everybody has been told of what happened, unless somebody stands still.
+/// Turns after which every node has noticed an event, unless one is stopped.
 const SETTLED_WITHIN: usize = 500;
 
-/// A node that listens, and what it has accepted.
+/// A listening node, and the subscribers it has accepted.
 struct Desk {
     node: Node,
     accepted: Arc<Mutex<Vec<Result<Observed, SubscriberError>>>>,
@@ -29,9 +29,9 @@ struct Desk {
 }
 
 impl Desk {
-    /// A node of this name, a thread of which accepts whoever dials.
+    /// A node of this name, with a thread that accepts every publisher.
     fn open(world: &World, node: Node, delivery: Delivery) -> Self {
-        let builder = node.state_listener::<Value>("topic").delivery(delivery).timeout(PATIENCE);
+        let builder = node.state_listener::<Value>("topic").delivery(delivery).timeout(TIMEOUT);
         let listener = builder.open().unwrap();
         let (accepted, open) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicBool::new(true)));
         let (kept, goes_on) = (Arc::clone(&accepted), Arc::clone(&open));
@@ -48,7 +48,7 @@ impl Desk {
         self.node.address().unwrap()
     }
 
-    /// The subscribers that were accepted since the last look.
+    /// The subscribers accepted since the last call.
     fn take(&self) -> Vec<Observed> {
         self.accepted.lock().drain(..).filter_map(Result::ok).collect()
     }
@@ -72,23 +72,23 @@ fn next(listener: &Listener<StateSubscriber<Value>>) -> Option<Result<Observed, 
 }
 
 fn dial(node: &Node, desk: &Desk) -> Result<(), DialError> {
-    node.dial_subscriber("topic", desk.address(), PATIENCE)
+    node.dial_subscriber("topic", desk.address(), TIMEOUT)
 }
 
 fn subscribers(publisher: &StatePublisher<Value>) -> u64 {
     publisher.pull_subscribers() + publisher.push_subscribers()
 }
 
-/// What was told to have failed has left nothing, and nothing comes of it later.
+/// A dial reported as failed has left nothing, and never succeeds later.
 #[track_caller]
 fn settles_at(world: &World, publisher: &StatePublisher<Value>, expected: u64) {
     (0..SETTLED_WITHIN).for_each(|_| world.turn());
     assert_eq!(subscribers(publisher), expected);
 }
 
-/// Values are published and subscribers dialled, receive and go in an order of chance.
+/// Values are published and subscribers dialled, receive and go in random order.
 #[test]
-fn values_arrive_at_those_who_were_dialled() {
+fn values_arrive_at_dialled_subscribers() {
     for (reach, delivery) in WAYS {
         each_seed(SEEDS / 8, |seed| {
             let mut random = Random::new(seed);
@@ -100,8 +100,8 @@ fn values_arrive_at_those_who_were_dialled() {
             for _ in 0..200 {
                 match random.below(12) {
                     0 if observed.len() < 5 => {
-                        dial(&publishing, &desks[random.index(2)]).expect("somebody listens there");
-                        // It is attached: what is published from now on reaches it.
+                        dial(&publishing, &desks[random.index(2)]).expect("a node listens there");
+                        // It is attached: everything published from now on reaches it.
                         assert!(subscribers(&publisher) > observed.len() as u64);
                         publish(&mut publisher, 1);
                     }
@@ -130,20 +130,20 @@ fn values_arrive_at_those_who_were_dialled() {
     }
 }
 
-/// Before somebody listens there nobody is attached, and who comes too late is told so.
+/// Without a listener no subscriber attaches; a late one gets an error.
 #[test]
-fn a_subscriber_that_is_late_or_of_another_type_is_an_error_and_the_next_dial_succeeds() {
+fn late_or_mistyped_subscriber_is_an_error_and_the_next_dial_succeeds() {
     for (reach, delivery) in WAYS {
         each_seed(SEEDS / 4, |seed| {
             let world = World::new(seed, reach);
             let publishing = world.node("publishing", false);
             let mut publisher = publisher(&publishing);
             let address = "shm:desk";
-            let error = publishing.dial_subscriber("topic", address, PATIENCE).unwrap_err();
+            let error = publishing.dial_subscriber("topic", address, TIMEOUT).unwrap_err();
             assert!(matches!(error, DialError::Unreachable { .. }), "{error}");
 
             let node = world.node("desk", true);
-            let error = publishing.dial_subscriber("topic", address, PATIENCE).unwrap_err();
+            let error = publishing.dial_subscriber("topic", address, TIMEOUT).unwrap_err();
             assert!(matches!(error, DialError::Refused { reason: RefuseReason::NobodyWaits, .. }), "{error}");
 
             let listener = node.state_listener::<u64>("topic").delivery(delivery).open().unwrap();
@@ -154,7 +154,7 @@ fn a_subscriber_that_is_late_or_of_another_type_is_an_error_and_the_next_dial_su
                 told.lock().extend(listener.accept_timeout(Duration::ZERO).err());
                 goes_on.load(Ordering::Relaxed)
             });
-            let error = publishing.dial_subscriber("topic", address, PATIENCE).unwrap_err();
+            let error = publishing.dial_subscriber("topic", address, TIMEOUT).unwrap_err();
             assert!(matches!(error, DialError::Unfit { .. }), "{error}");
             (0..100).for_each(|_| world.turn());
             let refused = |error: &SubscriberError| matches!(error, SubscriberError::Dialled { node, .. } if *node == *publishing.name());
@@ -174,7 +174,7 @@ fn a_subscriber_that_is_late_or_of_another_type_is_an_error_and_the_next_dial_su
 }
 
 #[test]
-fn a_killed_publisher_is_noticed_and_the_next_one_that_dials_is_accepted() {
+fn killed_publisher_is_noticed_and_the_next_one_that_dials_is_accepted() {
     for (reach, delivery) in WAYS {
         each_seed(SEEDS / 4, |seed| {
             let mut random = Random::new(seed);
@@ -185,7 +185,7 @@ fn a_killed_publisher_is_noticed_and_the_next_one_that_dials_is_accepted() {
                 let publishing = world.node("publishing", false);
                 let mut publisher = publisher(&publishing);
                 publish(&mut publisher, random.below(5));
-                dial(&publishing, &desk).expect("somebody listens there");
+                dial(&publishing, &desk).expect("a node listens there");
                 publish(&mut publisher, 1 + random.below(9));
                 (0..100 + random.below(30)).for_each(|_| world.turn());
                 let mut observed = desk.take_one();
@@ -204,9 +204,10 @@ fn a_killed_publisher_is_noticed_and_the_next_one_that_dials_is_accepted() {
     }
 }
 
-/// Whatever moment the other end dies at: who dials is told, nothing is left, and the next one there is dialled.
+/// At whatever moment the other end dies, the dialling node gets an error, nothing is left, and the next node there can be
+/// dialled.
 #[test]
-fn a_killed_subscriber_costs_who_dials_an_error_at_most() {
+fn killed_subscriber_costs_the_dialling_node_an_error_at_most() {
     for (reach, delivery) in WAYS {
         each_seed(SEEDS / 2, |seed| {
             let mut random = Random::new(seed);
@@ -234,7 +235,7 @@ fn a_killed_subscriber_costs_who_dials_an_error_at_most() {
             world.turn();
 
             let desk = Desk::open(&world, world.node("desk", true), delivery);
-            dial(&publishing, &desk).expect("somebody listens there again");
+            dial(&publishing, &desk).expect("a node listens there again");
             publish(&mut publisher, 1);
             (0..100).for_each(|_| world.turn());
             desk.take_one().catch_up(&world, 6);
@@ -242,9 +243,9 @@ fn a_killed_subscriber_costs_who_dials_an_error_at_most() {
     }
 }
 
-/// Whatever moment the time is over at: either a subscriber is attached, and both sides say so, or none is, now or later.
+/// At whatever moment the timeout expires, either a subscriber is attached on both sides, or never.
 #[test]
-fn who_gives_up_is_not_attached_after_all() {
+fn dial_that_times_out_never_attaches_later() {
     let mut outcomes = [0, 0];
     for (reach, delivery) in WAYS {
         each_seed(amount(SEEDS / 20, SEEDS / 2), |seed| {
@@ -258,7 +259,7 @@ fn who_gives_up_is_not_attached_after_all() {
                 let invitation = publishing.invite(topic, &desk.address(), deadline_ns).unwrap();
                 let (outcome, mut turns) = (Arc::new(Mutex::new(None)), random.below(STRIKES_WITHIN));
                 let told = Arc::clone(&outcome);
-                // Beside the thread that accepts, so that it gives up in the middle of that.
+                // Beside the accepting thread, so that it gives up while that runs.
                 world.spawn(move || {
                     *told.lock() = invitation.outcome(turns > 0);
                     turns = turns.saturating_sub(1);
@@ -281,9 +282,9 @@ fn who_gives_up_is_not_attached_after_all() {
     assert!(outcomes.iter().all(|count| *count > 0), "{outcomes:?}");
 }
 
-/// A process that stands still, at whatever moment, costs those who wait for it their patience and nothing else.
+/// A process that stops at any moment costs the others only their timeout.
 #[test]
-fn a_stopped_process_costs_the_other_its_patience_and_later_dials_succeed() {
+fn stopped_process_costs_the_other_its_timeout_and_later_dials_succeed() {
     for (reach, delivery) in WAYS {
         each_seed(amount(SEEDS / 10, SEEDS), |seed| {
             let mut random = Random::new(seed);
@@ -304,19 +305,19 @@ fn a_stopped_process_costs_the_other_its_patience_and_later_dials_succeed() {
             let began_ns = world.network.clock().monotonic_ns();
             let outcome = dial(&publishing, &desk);
             let elapsed_ns = world.network.clock().monotonic_ns() - began_ns;
-            assert!(elapsed_ns < 2 * saturate(PATIENCE), "{elapsed_ns}");
-            // It may have taken less turns than went by before the stop.
+            assert!(elapsed_ns < 2 * saturate(TIMEOUT), "{elapsed_ns}");
+            // It may have run fewer turns than passed before the stop.
             (0..STRIKES_WITHIN).for_each(|_| world.turn());
             let slow = |error: &DialError| {
                 matches!(error, DialError::Session { .. } | DialError::NotAccepted { .. })
             };
             assert!(outcome.as_ref().err().is_none_or(slow), "{outcome:?}");
 
-            // Whoever stands still keeps nobody else waiting for long.
+            // The stopped process delays no other node for long.
             let other = world.node("other", false);
             let mut second = publisher(&other);
             if stopping.as_str() == "publishing" {
-                other.dial_subscriber("topic", desk.address(), 3 * PATIENCE).expect("somebody listens");
+                other.dial_subscriber("topic", desk.address(), 3 * TIMEOUT).expect("somebody listens");
                 publish(&mut second, 2);
             }
             world.network.resume(&stopping);
@@ -341,7 +342,7 @@ fn a_stopped_process_costs_the_other_its_patience_and_later_dials_succeed() {
     }
 }
 
-/// Begins to dial the desk, and does this at the moment at which the outcome can be seen.
+/// Begins to dial the desk, and runs `witness` when the outcome becomes visible.
 fn invite_and(node: &Node, desk: &Address, witness: impl FnOnce() + Send + 'static) -> Arc<Invitation> {
     let invitation = node.invite("topic".parse().unwrap(), desk, u64::MAX).unwrap();
     invitation.when_settled(witness);
@@ -371,7 +372,7 @@ fn a_subscriber_is_counted_before_its_dial_returns() {
 }
 
 #[test]
-fn a_record_that_is_published_as_soon_as_a_dial_returns_is_received() {
+fn record_published_when_a_dial_returns_is_received() {
     for (reach, delivery) in WAYS {
         each_seed(SEEDS / 12, |seed| {
             let world = World::new(seed, reach);

@@ -1,4 +1,4 @@
-//! Topics that end while somebody attaches to them, and what is left of them.
+//! Topics that end while subscribers attach, and what remains of them.
 
 use super::*;
 use crate::chain::ErrorChain;
@@ -17,11 +17,11 @@ const WAYS: [(Reach, Delivery); 4] = [
 ];
 /// Turns within which a topic ends: about as many as attaching takes.
 const STRIKES_WITHIN: u64 = 12;
-/// Turns for which a subscriber stands still.
+/// Turns for which a subscriber is stopped.
 const SLOW_TURNS: u64 = 20;
 
 #[test]
-fn a_topic_that_ends_while_it_is_attached_to_is_refused_as_ended() {
+fn topic_that_ends_during_attaching_is_refused_as_ended() {
     let mut outcomes = [0, 0];
     for (reach, delivery) in WAYS {
         each_seed(SEEDS, |seed| {
@@ -31,7 +31,7 @@ fn a_topic_that_ends_while_it_is_attached_to_is_refused_as_ended() {
             let subscribing = world.node("subscribing", false);
             let (mut publisher, mut turns) = (Some(publisher(&publishing)), random.below(STRIKES_WITHIN));
             let (network, name) = (Arc::clone(&world.network), "subscribing".parse().unwrap());
-            // The subscriber is slow: what its publisher's node says meanwhile it takes in one turn.
+            // The slow subscriber handles all messages of its publisher's node in one turn.
             world.spawn(move || {
                 if turns == 0 && publisher.take().is_some() {
                     network.pause(&name);
@@ -72,9 +72,9 @@ fn repository(node: &Node, topic: &str) -> Weak<crate::memory::Region> {
     Arc::downgrade(topic.registration().region())
 }
 
-/// Its node detaches for it, so that the publisher takes the memory back without breaking the session.
+/// Its node detaches for it, so that the publisher withdraws the memory without breaking the session.
 #[test]
-fn a_subscriber_that_does_not_look_detaches_in_time_and_keeps_its_other_topics() {
+fn idle_subscriber_detaches_in_time_and_keeps_its_other_topics() {
     for (reach, delivery) in WAYS {
         each_seed(SEEDS / 12, |seed| {
             let world = World::new(seed, reach);
@@ -107,7 +107,7 @@ fn a_subscriber_that_does_not_look_detaches_in_time_and_keeps_its_other_topics()
 }
 
 #[test]
-fn a_subscriber_that_stands_still_holds_no_memory_of_topics_that_have_ended() {
+fn stopped_subscriber_holds_no_memory_of_ended_topics() {
     for (reach, delivery) in WAYS {
         each_seed(SEEDS / 12, |seed| {
             let world = World::new(seed, reach);
@@ -128,9 +128,9 @@ fn a_subscriber_that_stands_still_holds_no_memory_of_topics_that_have_ended() {
     }
 }
 
-/// Its memory is gone, and a fetch from it would end the session for all subscriptions.
+/// Its memory is gone, and reading it would end the session for all subscriptions.
 #[test]
-fn a_topic_that_ended_long_ago_is_inspected_without_a_fetch() {
+fn topic_that_ended_long_ago_is_inspected_without_a_read() {
     each_seed(SEEDS / 12, |seed| {
         let world = World::new(seed, Reach::Fetched);
         let publishing = world.node("publishing", true);
@@ -156,9 +156,9 @@ fn a_topic_that_ended_long_ago_is_inspected_without_a_fetch() {
     });
 }
 
-/// Otherwise nobody would know that there was one.
+/// Otherwise it would be lost silently.
 #[test]
-fn a_last_value_that_was_not_fetched_in_time_is_told_before_the_end() {
+fn last_value_not_read_in_time_is_reported_before_the_end() {
     each_seed(SEEDS / 12, |seed| {
         let world = World::new(seed, Reach::Fetched);
         let publishing = world.node("publishing", true);
@@ -184,7 +184,7 @@ fn a_last_value_that_was_not_fetched_in_time_is_told_before_the_end() {
     });
 }
 
-/// A clock by which the thread of a node panics when it is looked at for the last of so many times.
+/// A clock that makes the node's thread panic at the last of so many reads.
 #[derive(Debug)]
 struct FatalClock {
     clock: WorldClock,
@@ -215,14 +215,14 @@ impl Clock for FatalClock {
     }
 }
 
-/// A node without a thread, which fails when its clock is looked at so many times from now.
+/// A node without a thread, which fails after so many reads of its clock.
 fn failing_node(world: &Arc<World>, looks: u64) -> Node {
     let (node, clock) = fatal_node(world);
     clock.left.store(looks, Ordering::Relaxed);
     node
 }
 
-/// A node without a thread, and its clock, by which it does not fail yet.
+/// A node without a thread, and its clock, which does not fail yet.
 fn fatal_node(world: &Arc<World>) -> (Node, Arc<FatalClock>) {
     let fabric = Arc::new(world.network.fabric(&"failing".parse().unwrap()));
     let inner = WorldClock(Arc::downgrade(world));
@@ -232,9 +232,9 @@ fn fatal_node(world: &Arc<World>) -> (Node, Arc<FatalClock>) {
     (Node::new(shared, None), clock)
 }
 
-/// Nobody drives the session then.
+/// No thread drives the session then.
 #[test]
-fn a_subscription_that_is_opened_while_its_node_fails_is_none_or_gone() {
+fn subscription_opened_while_its_node_fails_is_an_error_or_gone() {
     let mut refused = 0;
     for looks in 1..30 {
         let world = World::new(looks, Reach::Mapped);
@@ -262,9 +262,9 @@ fn a_subscription_that_is_opened_while_its_node_fails_is_none_or_gone() {
     assert!(refused > 2, "{refused}");
 }
 
-/// Its subscriptions may be kept, and with them their connections.
+/// Its subscriptions may be kept, and their connections with them.
 #[test]
-fn a_node_that_fails_ends_the_sessions_in_which_it_subscribes() {
+fn failing_node_ends_its_subscribing_sessions() {
     for (reach, delivery) in WAYS {
         let world = World::new(0, reach);
         let publishing = world.node("publishing", true);
@@ -280,9 +280,9 @@ fn a_node_that_fails_ends_the_sessions_in_which_it_subscribes() {
     }
 }
 
-/// Nobody serves the session that was dialled then, and its peer is not to blame.
+/// No thread serves the dialled session then, and the peer is not at fault.
 #[test]
-fn a_dial_during_which_its_node_fails_does_not_wait_for_the_peer() {
+fn dial_during_which_its_node_fails_does_not_wait_for_the_peer() {
     const TIMEOUT: Duration = Duration::from_secs(1);
     for looks in 1..30 {
         let world = World::new(looks, Reach::Mapped);

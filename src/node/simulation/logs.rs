@@ -1,4 +1,4 @@
-//! Logs between whole nodes: what was received and what was told as lost is always all that was published.
+//! Logs between whole nodes: every published record is received or reported lost.
 
 use super::*;
 use crate::node::Listener;
@@ -6,17 +6,17 @@ use crate::publisher::LogPublisher;
 use crate::repository::log::LogStart;
 use crate::subscriber::{LogSubscriber, SubscriberHandle};
 
-/// A subscriber, and the record that comes next.
+/// A subscriber, and the next record due.
 struct Follower {
     subscriber: LogSubscriber<Value>,
     next: u64,
-    /// The first one may be a later one, up to this.
+    /// The first one may be later, up to this.
     promised: u64,
     lost: u64,
 }
 
 impl Follower {
-    /// Takes note of what came first.
+    /// Records the first one.
     fn begin(&mut self, first: Sequence) {
         if self.next < self.promised {
             assert!((self.next..=self.promised).contains(&first.get()), "{first}");
@@ -25,7 +25,7 @@ impl Follower {
         self.promised = 0;
     }
 
-    /// Takes one record. False when there is none.
+    /// Receives one record. False when there was none.
     fn take(&mut self) -> Result<bool, ReceiveError> {
         match self.subscriber.try_receive() {
             Ok(Some(record)) => {
@@ -79,7 +79,7 @@ fn every_record_is_accounted_for(reach: Reach) {
             ];
             followers.extend(starts.map(|(start, first)| subscribe(&subscribing, (delivery, start), first)));
         }
-        // One that never looks is not waited for, and one that leaves is forgotten.
+        // An idle subscriber delays no one, and one that leaves is forgotten.
         let idle = subscribe(&subscribing, (Delivery::Push, LogStart::Newest), 11);
         let mut leaving = Some(subscribe(&subscribing, (Delivery::Push, LogStart::Earliest), 1));
         for step in 0..200 {
@@ -118,8 +118,8 @@ fn every_record_over_a_wire_is_accounted_for() {
     every_record_is_accounted_for(Reach::Fetched);
 }
 
-/// A publisher does not wait for a subscriber that is being attached. What comes after the grant is received or told as lost,
-/// wherever the subscriber wants to begin.
+/// A publisher does not wait for an attaching subscriber. Records after the grant are received or reported lost, wherever the
+/// subscriber begins.
 fn what_comes_while_a_subscriber_opens_is_accounted_for(reach: Reach) {
     let starts = |newest: Sequence| {
         let at = LogStart::At(newest.next());
@@ -164,7 +164,7 @@ fn what_comes_while_a_subscriber_opens_is_accounted_for(reach: Reach) {
         open.store(false, Ordering::Relaxed);
         world.turn();
         let newest = publisher.lock().newest().get();
-        // Records from before the grant may be gone without a word, and only they.
+        // Only records from before the grant may be lost silently.
         for follower in &mut followers {
             for _ in 0..100 * TURNS {
                 if follower.next > newest {
@@ -192,7 +192,7 @@ fn what_comes_while_a_subscriber_over_a_wire_opens_is_accounted_for() {
     what_comes_while_a_subscriber_opens_is_accounted_for(Reach::Fetched);
 }
 
-/// Takes what there is; records and losses are one row without a hole.
+/// Receives everything available; records and losses leave no gap.
 fn take_all(subscriber: &mut LogSubscriber<Value>) -> Result<(), ReceiveError> {
     loop {
         let next = subscriber.next_sequence();
@@ -210,7 +210,7 @@ fn take_all(subscriber: &mut LogSubscriber<Value>) -> Result<(), ReceiveError> {
     }
 }
 
-/// Everything that was published is received or told as lost, whatever becomes of the publisher after the end of its topic.
+/// Every published record is received or reported lost, whatever happens to the publisher after the end of its topic.
 fn the_end_accounts_for_every_record(reach: Reach) {
     each_seed(SEEDS, |seed| {
         let world = World::new(seed, reach);
@@ -231,7 +231,7 @@ fn the_end_accounts_for_every_record(reach: Reach) {
         }
         let newest = publisher.newest().get();
         drop(publisher);
-        // Its node has been told of the end when it dies.
+        // Its node knows the end when it dies.
         (0..200).for_each(|_| world.turn());
         world.kill("publishing");
         let mut end = Ok(());
@@ -251,16 +251,16 @@ fn the_end_accounts_for_every_record(reach: Reach) {
 }
 
 #[test]
-fn the_end_of_a_log_in_place_accounts_for_every_record() {
+fn end_of_a_log_in_place_accounts_for_every_record() {
     the_end_accounts_for_every_record(Reach::Mapped);
 }
 
 #[test]
-fn the_end_of_a_fetched_log_accounts_for_every_record() {
+fn end_of_a_remote_log_accounts_for_every_record() {
     the_end_accounts_for_every_record(Reach::Fetched);
 }
 
-/// Who was dialled has every record from where it begins on: the next one is the one that follows the dial.
+/// A dialled subscriber has every record from its start on: the next record is the one after the dial.
 fn who_was_dialled_has_every_record(reach: Reach) {
     each_seed(SEEDS / 3, |seed| {
         let mut random = Random::new(seed);
@@ -308,11 +308,11 @@ fn who_was_dialled_has_every_record(reach: Reach) {
 }
 
 #[test]
-fn who_was_dialled_has_every_record_in_place() {
+fn dialled_subscriber_has_every_record_in_place() {
     who_was_dialled_has_every_record(Reach::Mapped);
 }
 
 #[test]
-fn who_was_dialled_has_every_record_over_a_wire() {
+fn dialled_subscriber_has_every_record_over_a_wire() {
     who_was_dialled_has_every_record(Reach::Fetched);
 }

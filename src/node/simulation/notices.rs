@@ -1,4 +1,4 @@
-//! Notices between whole nodes: by multicast, by unicast where that does not arrive, and none at all.
+//! Notices between whole nodes: by multicast, by unicast where that does not arrive, or none.
 
 use super::*;
 use crate::publisher::LogPublisher;
@@ -16,7 +16,7 @@ fn listen(node: &Node, start: LogStart) -> LogSubscriber<Value> {
     node.log_subscriber("shm:publishing/log").start(start).notices().open().expect("a grant")
 }
 
-/// Takes what has come: each record once and in order.
+/// Receives everything available: each record once and in order.
 fn take(subscriber: &mut LogSubscriber<Value>) {
     loop {
         let next = subscriber.next_sequence();
@@ -25,7 +25,7 @@ fn take(subscriber: &mut LogSubscriber<Value>) {
     }
 }
 
-/// Lets the world go on until this subscriber has as much, or gives up.
+/// Runs the world until this subscriber has as much, or gives up.
 fn catch_up(world: &Arc<World>, subscriber: &mut LogSubscriber<Value>, newest: u64) {
     for _ in 0..TURNS {
         world.turn();
@@ -38,7 +38,7 @@ fn catch_up(world: &Arc<World>, subscriber: &mut LogSubscriber<Value>, newest: u
     panic!("{} of {newest} after all turns: {:?}", subscriber.next_sequence(), subscriber.notice_counts());
 }
 
-/// Lets time pass until the subscriber says that it is told in this way.
+/// Runs the world until the subscriber reports this path.
 fn await_path(world: &Arc<World>, subscriber: &mut LogSubscriber<Value>, path: NoticePath) {
     for _ in 0..TURNS {
         world.turn();
@@ -95,7 +95,7 @@ fn whatever_happens_to_datagrams_every_record_is_received_once_and_in_order() {
 }
 
 #[test]
-fn a_subscriber_says_how_it_is_told_and_is_told_alone_where_the_multicast_does_not_arrive() {
+fn subscriber_reports_its_path_and_gets_unicast_where_the_multicast_does_not_arrive() {
     each_seed(SEEDS / 10, |seed| {
         let (world, _publishing, mut publisher, subscribing) = a_world(seed);
         let mut subscriber = listen(&subscribing, LogStart::Newest);
@@ -120,14 +120,14 @@ fn a_subscriber_says_how_it_is_told_and_is_told_alone_where_the_multicast_does_n
     });
 }
 
-/// A small record comes with its notice: nothing is read for it.
+/// A small record comes with its notice: no read is needed.
 #[test]
 fn small_records_come_with_their_notices() {
     each_seed(SEEDS / 10, |seed| {
         let (world, _publishing, mut publisher, subscribing) = a_world(seed);
         let mut subscriber = listen(&subscribing, LogStart::Newest);
         await_path(&world, &mut subscriber, NoticePath::Multicast);
-        // The first one is read, because one cannot tell what it follows.
+        // The first one is read, because its predecessor is unknown.
         publish_record(&mut publisher);
         catch_up(&world, &mut subscriber, 1);
         for newest in 2..40 {
@@ -140,7 +140,7 @@ fn small_records_come_with_their_notices() {
 }
 
 #[test]
-fn state_topics_are_told_too() {
+fn state_topics_have_notices_too() {
     each_seed(SEEDS / 10, |seed| {
         let world = World::new(seed, Reach::Fetched);
         let publishing = world.node("publishing", true);
@@ -174,8 +174,8 @@ fn state_topics_are_told_too() {
     });
 }
 
-/// Has reads fail after a notice of something that is too long to come with it, and receives until `is_done` says that all of it
-/// is there. Nobody tells of it again.
+/// Makes reads fail after a notice without its value, and receives until `is_done` finds everything. No later notice announces
+/// it.
 fn receive_beside_failures<S>(
     world: &Arc<World>,
     (failures, subscriber): (u32, &mut S),
@@ -203,7 +203,7 @@ fn receive_beside_failures<S>(
     world.network.cut_multicast(false);
     for _ in 0..100 {
         world.turn();
-        // One that was under way may fail.
+        // A read in progress may fail.
         assert!(matches!(is_done(subscriber), Ok(true) | Err(ReceiveError::Fabric(_))));
     }
 }
@@ -266,9 +266,9 @@ fn values_of_which_a_read_has_failed_are_read_again_at_once() {
     });
 }
 
-/// What a node's thread has to do about notices comes up now and then, and not at once for ever.
+/// Notices give a node's thread occasional work, not work without end.
 #[test]
-fn a_node_that_hears_nothing_is_idle() {
+fn node_without_notices_is_idle() {
     each_seed(SEEDS / 10, |seed| {
         let (world, _publishing, _publisher, subscribing) = a_world(seed);
         let mut subscriber = listen(&subscribing, LogStart::Newest);
@@ -290,9 +290,9 @@ fn a_node_that_hears_nothing_is_idle() {
     });
 }
 
-/// Values that come inline while nobody looks are conflated, as they would be in the repository.
+/// Inline values that arrive between polls are conflated, as in the repository.
 #[test]
-fn what_comes_inline_is_counted_as_what_is_read() {
+fn inline_values_are_counted_like_read_ones() {
     each_seed(SEEDS / 10, |seed| {
         let world = World::new(seed, Reach::Fetched);
         let publishing = world.node("publishing", true);
@@ -322,9 +322,9 @@ fn what_comes_inline_is_counted_as_what_is_read() {
     });
 }
 
-/// The subscribers of a topic that has ended may keep their handles while those of its next incarnation come.
+/// Subscribers of an ended topic may keep their handles while those of its next incarnation come.
 #[test]
-fn the_next_incarnation_of_a_topic_is_told_of_too() {
+fn next_incarnation_of_a_topic_has_notices_too() {
     each_seed(SEEDS / 10, |seed| {
         let (world, publishing, mut publisher, subscribing) = a_world(seed);
         let mut old = listen(&subscribing, LogStart::Newest);
@@ -349,7 +349,7 @@ fn the_next_incarnation_of_a_topic_is_told_of_too() {
     });
 }
 
-/// Lets time pass until so many receivers are sent to alone.
+/// Runs the world until so many receivers are served by unicast.
 fn await_alone(world: &Arc<World>, count: usize) {
     let lone_receivers =
         || world.drivers.lock().iter().map(|(_, driver)| driver.lone_receivers()).sum::<usize>();
@@ -363,9 +363,9 @@ fn await_alone(world: &Arc<World>, count: usize) {
     panic!("{} instead of {count}", lone_receivers());
 }
 
-/// Who listens to nothing any more leaves its seat to others, whatever else its session is for, and gets it again.
+/// A receiver without subscriptions frees its unicast slot, whatever else its session does, and can get it again.
 #[test]
-fn who_does_not_listen_any_more_is_not_sent_to_alone() {
+fn receiver_without_subscriptions_gets_no_unicast() {
     each_seed(SEEDS / 10, |seed| {
         let (world, _publishing, publisher, subscribing) = a_world(seed);
         let other = world.node("other", false);

@@ -1,14 +1,14 @@
-//! What is left of topics that have ended.
+//! The remains of ended topics.
 
 use std::sync::Weak;
 
 use super::*;
 use crate::memory::Region;
 
-/// How often a topic is opened again.
+/// Incarnations of a topic.
 const INCARNATIONS: u64 = 300;
 
-/// Opens a topic again and again, each time with a subscriber that is kept, and says how many repositories are in memory.
+/// Opens a topic again and again, each time with a subscriber that is kept, and returns how many repositories are in memory.
 fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -> usize {
     let dir = tempfile::tempdir().unwrap();
     let (node, subscribing) = (node(&dir, "p"), anonymous(&dir));
@@ -20,7 +20,7 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
         let topic = node.core().topic(&"t".parse().unwrap()).unwrap();
         repositories.push(Arc::downgrade(topic.registration().region()));
         drop(topic);
-        let builder = subscribing.any_subscriber::<u64>("shm:p/t").timeout(PATIENCE);
+        let builder = subscribing.any_subscriber::<u64>("shm:p/t").timeout(TIMEOUT);
         let mut subscriber = builder.delivery(delivery).open().unwrap();
         if let Some(mut publisher) = state {
             publisher.publish(&number).unwrap();
@@ -29,7 +29,7 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
             publisher.publish(&number).unwrap();
         }
         if receives_the_end {
-            let mut receive = || subscriber.receive_timeout(PATIENCE).map(|it| it.map(|it| it.value));
+            let mut receive = || subscriber.receive_timeout(TIMEOUT).map(|it| it.map(|it| it.value));
             assert_eq!(receive().unwrap(), Some(number));
             for _ in 0..2 {
                 let error = receive().unwrap_err();
@@ -42,8 +42,8 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
         kept.push(subscriber);
     }
     let left = || repositories.iter().filter(|it| it.strong_count() > 0).count();
-    // The last ones are let go of as soon as the node's thread has seen to it.
-    let deadline_ns = SystemClock.monotonic_ns() + saturate(PATIENCE);
+    // The last ones are released once the node's thread has run.
+    let deadline_ns = SystemClock.monotonic_ns() + saturate(TIMEOUT);
     while left() > 0 && SystemClock.monotonic_ns() < deadline_ns {
         SystemClock.pause(Duration::from_millis(1));
     }
@@ -53,7 +53,7 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
 }
 
 #[test]
-fn repositories_of_topics_that_have_ended_are_given_back_though_their_subscribers_are_kept() {
+fn repositories_of_ended_topics_are_released_even_if_subscribers_are_kept() {
     for is_log in [false, true] {
         for delivery in [Delivery::Pull, Delivery::Push] {
             for receives_the_end in [true, false] {

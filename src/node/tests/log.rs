@@ -9,7 +9,7 @@ fn values<T: Payload>(subscriber: &mut LogSubscriber<T>, count: usize) -> Vec<T:
 }
 
 #[test]
-fn every_record_is_received_in_order_from_where_one_asked_to_begin() {
+fn every_record_from_the_start_on_is_received_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.log_publisher::<(u64, String)>("a/b").open().unwrap();
@@ -24,21 +24,16 @@ fn every_record_is_received_in_order_from_where_one_asked_to_begin() {
         (LogStart::Back(7), 94),
     ];
     let open = |start| {
-        subscribing
-            .log_subscriber::<(u64, String)>("shm:p/a/b")
-            .timeout(PATIENCE)
-            .start(start)
-            .open()
-            .unwrap()
+        subscribing.log_subscriber::<(u64, String)>("shm:p/a/b").timeout(TIMEOUT).start(start).open().unwrap()
     };
     let mut subscribers = starts.map(|(start, first)| (open(start), first));
-    // What is published after they were opened is not before any of them.
+    // Records published after they opened come after all their starting positions.
     let batch: Vec<_> = (101..=300).map(value).collect();
     assert_eq!(publisher.publish_batch(&batch).unwrap().get(), 300);
     for (subscriber, first) in &mut subscribers {
         assert_eq!(subscriber.next_sequence().get(), *first);
         for number in *first..=300 {
-            let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
+            let record = subscriber.receive_timeout(TIMEOUT).unwrap().expect("a record in time");
             assert_eq!((record.meta.sequence.get(), record.value), (number, value(number)));
             assert_eq!(record.meta.epoch, publisher.epoch());
         }
@@ -48,11 +43,11 @@ fn every_record_is_received_in_order_from_where_one_asked_to_begin() {
 }
 
 #[test]
-fn appended_records_are_seen_when_they_are_committed() {
+fn appended_records_become_visible_with_the_commit() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
-    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
     for number in 1..=10 {
         assert_eq!(publisher.append(&number).unwrap().get(), number);
     }
@@ -63,11 +58,11 @@ fn appended_records_are_seen_when_they_are_committed() {
 }
 
 #[test]
-fn who_is_too_slow_is_told_how_many_records_it_missed_and_goes_on() {
+fn slow_subscriber_learns_how_many_records_it_missed_and_continues() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").capacity(4096).open().unwrap();
-    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
     for number in 1..=10_000 {
         publisher.publish(&number).unwrap();
     }
@@ -84,11 +79,11 @@ fn who_is_too_slow_is_told_how_many_records_it_missed_and_goes_on() {
 }
 
 #[test]
-fn the_last_records_come_before_the_end_of_the_topic() {
+fn last_records_come_before_the_end_of_the_topic() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").open().unwrap();
-    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).open().unwrap();
+    let mut subscriber = node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).open().unwrap();
     publisher.publish_batch(&[1, 2]).unwrap();
     publisher.append(&3).unwrap();
     drop(publisher);
@@ -99,7 +94,7 @@ fn the_last_records_come_before_the_end_of_the_topic() {
 }
 
 #[test]
-fn records_beyond_the_declared_maximum_are_refused_one_by_one() {
+fn each_record_over_the_declared_maximum_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<String>("t").payload_len_max(16).open().unwrap();
@@ -108,38 +103,32 @@ fn records_beyond_the_declared_maximum_are_refused_one_by_one() {
     assert!(error.to_string().contains("declare a larger payload"), "{error}");
     let batch = ["a".to_owned(), "b".to_owned(), long, "c".to_owned()];
     publisher.publish_batch(&batch).unwrap_err();
-    // What came before the one that failed is published.
+    // The records before the failed one are published.
     assert_eq!(publisher.newest().get(), 2);
-    let mut subscriber =
-        node.log_subscriber::<String>("shm:p/t").timeout(PATIENCE).earliest().open().unwrap();
+    let mut subscriber = node.log_subscriber::<String>("shm:p/t").timeout(TIMEOUT).earliest().open().unwrap();
     assert_eq!(values(&mut subscriber, 2), ["a", "b"]);
 }
 
 #[test]
-fn a_topic_of_another_kind_is_refused_with_what_to_do() {
+fn topic_of_another_kind_is_refused_with_advice() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let _state = node.state_publisher::<u64>("state").open().unwrap();
     let _log = node.log_publisher::<u64>("log").open().unwrap();
     let error = node.log_subscriber::<u64>("shm:p/state").open().unwrap_err();
     assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Kind { .. }, .. }), "{error}");
-    assert!(
-        ErrorChain(&error)
-            .to_string()
-            .contains("the topic is a state: subscribe to it with Node::state_subscriber"),
-        "{error}"
-    );
+    assert!(ErrorChain(&error).to_string().contains("Node::state_subscriber"), "{error}");
     for delivery in [Delivery::Pull, Delivery::Push] {
         let error = node.state_subscriber::<u64>("shm:p/log").delivery(delivery).open().unwrap_err();
-        assert!(ErrorChain(&error).to_string().contains("the topic is a log"), "{error}");
+        assert!(ErrorChain(&error).to_string().contains("Node::log_subscriber"), "{error}");
     }
-    let listed = node.directory_timeout("shm:p", PATIENCE).unwrap().topics;
+    let listed = node.directory_timeout("shm:p", TIMEOUT).unwrap().topics;
     let kinds: Vec<_> = listed.iter().map(|topic| (topic.topic.as_str(), topic.kind.to_string())).collect();
     assert_eq!(kinds, [("log", "log".to_owned()), ("state", "state".to_owned())]);
 }
 
 #[test]
-fn sizes_that_do_not_fit_are_refused() {
+fn inconsistent_sizes_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     for capacity in [usize::MAX, limits::REGION_LEN_MAX + 1, limits::REGION_LEN_MAX] {
@@ -150,19 +139,19 @@ fn sizes_that_do_not_fit_are_refused() {
     assert!(tiny.capacity() >= 4 * 32);
 }
 
-/// A value of a length that follows from its number, up to the largest.
+/// A value whose length follows from its number, up to the largest.
 fn sized(number: u64, len_max: usize) -> Vec<u8> {
     let len = number.wrapping_mul(7919) as usize % (len_max + 1);
     (0..len).map(|index| (index as u64 ^ number) as u8).collect()
 }
 
 #[test]
-fn records_are_pushed_in_order_from_where_one_asked_to_begin() {
+fn records_from_the_start_on_are_pushed_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.log_publisher::<u64>("t").capacity(64 << 10).open().unwrap();
     let open = |start| {
-        subscribing.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().start(start).open().unwrap()
+        subscribing.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).push().start(start).open().unwrap()
     };
     let mut empty = [LogStart::Earliest, LogStart::Newest, LogStart::Back(3)].map(open);
     for number in 1..=1000 {
@@ -187,7 +176,7 @@ fn records_are_pushed_in_order_from_where_one_asked_to_begin() {
     publisher.publish_batch(&batch).unwrap();
     for (subscriber, first) in &mut subscribers {
         for number in *first..=1500 {
-            let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
+            let record = subscriber.receive_timeout(TIMEOUT).unwrap().expect("a record in time");
             assert_eq!((record.meta.sequence.get(), record.value), (number, number));
         }
         assert!(subscriber.try_receive().unwrap().is_none());
@@ -195,13 +184,13 @@ fn records_are_pushed_in_order_from_where_one_asked_to_begin() {
 }
 
 #[test]
-fn subscribers_by_push_of_any_speed_account_for_every_record() {
+fn push_subscribers_of_any_speed_account_for_every_record() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let builder = publishing.log_publisher::<Raw>("t").capacity(64 << 10).payload_len_max(4000);
     let mut publisher = builder.open().unwrap();
     let open =
-        || subscribing.log_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
+        || subscribing.log_subscriber::<Raw>("shm:p/t").timeout(TIMEOUT).push().earliest().open().unwrap();
     let readers: Vec<_> = [0, 20, 400]
         .map(|pause_us| {
             let mut subscriber = open();
@@ -209,7 +198,7 @@ fn subscribers_by_push_of_any_speed_account_for_every_record() {
                 let (mut received, mut lost) = (0, 0);
                 loop {
                     let next = subscriber.next_sequence().get();
-                    match subscriber.receive_timeout(PATIENCE) {
+                    match subscriber.receive_timeout(TIMEOUT) {
                         Ok(Some(record)) => {
                             assert_eq!(record.meta.sequence.get(), next);
                             assert_eq!(record.value, sized(next, 4000));
@@ -245,18 +234,18 @@ fn subscribers_by_push_of_any_speed_account_for_every_record() {
     drop(publisher);
     for reader in readers {
         let (received, lost) = reader.join().unwrap();
-        // What it missed depends on how fast both are. What fits into its landing region at once it has in any case.
+        // How many it missed depends on both speeds. It always receives what fits into its landing region at once.
         assert!(received >= 64 * 1024 / 4096 / 2 && received + lost == 6000, "{received} and {lost}");
     }
 }
 
-/// A subscriber that does not look costs the publisher and the others nothing, and has its part when it does.
+/// A subscriber that never polls costs the publisher and the others nothing, and finds its part later.
 #[test]
-fn a_subscriber_by_push_that_stands_still_keeps_nobody_waiting() {
+fn stalled_push_subscriber_delays_no_others() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.log_publisher::<u64>("t").capacity(16 << 10).open().unwrap();
-    let open = || subscribing.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().open().unwrap();
+    let open = || subscribing.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).push().open().unwrap();
     let (mut stands, mut follows, gone) = (open(), open(), open());
     publisher.publish(&1).unwrap();
     drop(gone);
@@ -266,11 +255,11 @@ fn a_subscriber_by_push_that_stands_still_keeps_nobody_waiting() {
     }
     assert_eq!(values(&mut follows, 1), [50_000]);
     assert_eq!(follows.stats().lapped, 0);
-    wait_until("the one that is gone is gone", || publisher.push_subscribers() == 2);
-    // What its region held, a gap, and what came after.
+    wait_until("one subscriber to be gone", || publisher.push_subscribers() == 2);
+    // The contents of its region, a gap, and what came after.
     let (mut received, mut lost) = (0, 0);
     while received + lost < 50_000 {
-        match stands.receive_timeout(PATIENCE) {
+        match stands.receive_timeout(TIMEOUT) {
             Ok(Some(record)) => {
                 received += 1;
                 assert_eq!(record.value, received + lost);
@@ -286,13 +275,13 @@ fn a_subscriber_by_push_that_stands_still_keeps_nobody_waiting() {
 }
 
 #[test]
-fn the_last_records_are_pushed_before_the_end_of_the_topic() {
+fn last_records_are_pushed_before_the_end_of_the_topic() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("t").capacity(8 << 10).open().unwrap();
-    let open = || node.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
+    let open = || node.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).push().earliest().open().unwrap();
     let mut subscribers = [open(), open()];
-    // More than fits into a landing region at once, and the publisher is gone before anybody looks.
+    // More than fits into a landing region at once, and the publisher is gone before the subscriber polls.
     let all: Vec<u64> = (1..=400).collect();
     publisher.publish_batch(&all).unwrap();
     drop(publisher);
@@ -300,7 +289,7 @@ fn the_last_records_are_pushed_before_the_end_of_the_topic() {
         let mut expected = 1;
         let (mut lost, mut last) = (0, None);
         while last.is_none() {
-            match subscriber.receive_timeout(PATIENCE) {
+            match subscriber.receive_timeout(TIMEOUT) {
                 Ok(Some(record)) => {
                     assert_eq!(record.value, expected);
                     expected += 1;
@@ -316,15 +305,15 @@ fn the_last_records_are_pushed_before_the_end_of_the_topic() {
     }
 }
 
-/// A subscriber by push that is behind when the node of the publisher goes is told what it does not get any more.
+/// When the publisher's node stops, a push subscriber that is behind learns what it will not receive.
 #[test]
-fn the_end_of_the_publishers_node_accounts_for_what_was_not_pushed_any_more() {
+fn end_of_the_publishers_node_accounts_for_unpushed_records() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.log_publisher::<u64>("t").capacity(8 << 10).open().unwrap();
     let mut subscriber =
-        subscribing.log_subscriber::<u64>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
-    // More than fits into the landing region, of which nothing is taken.
+        subscribing.log_subscriber::<u64>("shm:p/t").timeout(TIMEOUT).push().earliest().open().unwrap();
+    // More than fits into the landing region, none of it consumed.
     for number in 1..=10_000 {
         publisher.publish(&number).unwrap();
     }
@@ -332,7 +321,7 @@ fn the_end_of_the_publishers_node_accounts_for_what_was_not_pushed_any_more() {
     drop(publishing);
     let mut next = 1;
     loop {
-        match subscriber.receive_timeout(PATIENCE) {
+        match subscriber.receive_timeout(TIMEOUT) {
             Ok(Some(record)) => {
                 assert_eq!(record.value, next);
                 next += 1;
@@ -348,9 +337,9 @@ fn the_end_of_the_publishers_node_accounts_for_what_was_not_pushed_any_more() {
     assert_eq!(next, 10_001);
 }
 
-/// More than is copied at a time.
+/// More than one copy.
 #[test]
-fn who_joins_a_long_ring_late_by_push_has_all_of_it() {
+fn push_subscriber_that_joins_a_long_ring_late_gets_all_of_it() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let builder = publishing.log_publisher::<Raw>("t").capacity(64 << 20).payload_len_max(1 << 20);
@@ -360,9 +349,9 @@ fn who_joins_a_long_ring_late_by_push_has_all_of_it() {
         publisher.publish(&value(number)).unwrap();
     }
     let mut subscriber =
-        subscribing.log_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).push().earliest().open().unwrap();
+        subscribing.log_subscriber::<Raw>("shm:p/t").timeout(TIMEOUT).push().earliest().open().unwrap();
     for number in 1..=50 {
-        let record = subscriber.receive_timeout(PATIENCE).unwrap().expect("a record in time");
+        let record = subscriber.receive_timeout(TIMEOUT).unwrap().expect("a record in time");
         assert_eq!((record.meta.sequence.get(), record.value), (u64::from(number), value(number)));
     }
 }

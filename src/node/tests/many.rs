@@ -1,11 +1,11 @@
-//! Many subscriptions that are opened at once.
+//! Many subscriptions opened together.
 
 use super::*;
 use crate::limits;
 use crate::node::SubscriberBuilder;
 
 #[test]
-fn many_subscriptions_are_opened_at_once_in_their_order() {
+fn many_subscriptions_open_together_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let node = |name: &str| Node::builder().name(name).unwrap().runtime_dir(dir.path()).open().unwrap();
     let publishing = [node("one"), node("other")];
@@ -19,7 +19,7 @@ fn many_subscriptions_are_opened_at_once_in_their_order() {
         let builder = |index: usize| {
             // One topic is missing.
             let target = if index == 7 { "shm:one/missing".to_owned() } else { target(index) };
-            subscribing.state_subscriber::<u64>(target.as_str()).delivery(delivery).timeout(PATIENCE)
+            subscribing.state_subscriber::<u64>(target.as_str()).delivery(delivery).timeout(TIMEOUT)
         };
         let mut opened = SubscriberBuilder::open_all((0..count).map(builder));
         assert_eq!(opened.len(), count);
@@ -37,7 +37,7 @@ fn many_subscriptions_are_opened_at_once_in_their_order() {
     }
     let wrong = SubscriberBuilder::open_all(
         ["shm:one/t0", "shm:one/t2"]
-            .map(|target| subscribing.state_subscriber::<String>(target).timeout(PATIENCE)),
+            .map(|target| subscribing.state_subscriber::<String>(target).timeout(TIMEOUT)),
     );
     assert!(wrong.iter().all(|it| {
         matches!(it, Err(SubscriberError::Refused { reason: RefuseReason::SchemaMismatch, .. }))

@@ -1,6 +1,6 @@
-//! Subscribers on the publisher's host that ask for notices: the publisher wakes them.
+//! Subscribers with notices on the publisher's host: the publisher wakes them.
 //!
-//! They sleep until they are woken, however long that takes: no timer of theirs can hide that nobody woke them.
+//! They sleep without a time limit, so that no timer hides a missing wake-up.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
@@ -12,10 +12,10 @@ use crate::subscriber::{LogSubscriber, NoticePath, SubscriberHandle};
 
 /// Longer than any test takes.
 const SLEEP: Duration = Duration::from_secs(3600);
-/// Values for each of which a subscriber is woken.
+/// Values, each of which wakes a subscriber.
 const ROUNDS: u64 = 41;
 
-/// Something that can be received, as its sequence.
+/// A subscriber that receives sequences.
 trait Sleeper: SubscriberHandle + Send + 'static {
     fn sleep(&mut self) -> Result<Option<u64>, ReceiveError>;
 }
@@ -32,7 +32,7 @@ impl Sleeper for LogSubscriber<u64> {
     }
 }
 
-/// A subscriber in a thread of its own, which sleeps until it is woken.
+/// A subscriber on a thread of its own that sleeps until woken.
 struct Asleep {
     wake_word: WakeWord,
     woken: Receiver<Result<Option<u64>, ReceiveError>>,
@@ -40,7 +40,7 @@ struct Asleep {
 }
 
 impl Asleep {
-    /// It receives so often.
+    /// Receives this often.
     fn begin(mut sleeper: impl Sleeper, rounds: u64) -> Self {
         let wake_word = sleeper.subscription().sleep_until_woken();
         let (tell, woken) = channel();
@@ -49,10 +49,10 @@ impl Asleep {
         Self { wake_word, woken, thread }
     }
 
-    /// What it received next.
+    /// The next sequence received.
     #[track_caller]
     fn received(&self) -> Option<u64> {
-        self.woken.recv_timeout(PATIENCE).expect("it is woken").unwrap()
+        self.woken.recv_timeout(TIMEOUT).expect("it is woken").unwrap()
     }
 
     fn end(self) {
@@ -77,14 +77,14 @@ fn sleepers_are_woken_by_a_publish_and_not_by_their_timer() {
     let node = node(&dir, "p");
     for delivery in [Delivery::Pull, Delivery::Push] {
         let mut publisher = node.state_publisher::<u64>("state").open().unwrap();
-        let builder = node.state_subscriber::<u64>("shm:p/state").timeout(PATIENCE).delivery(delivery);
+        let builder = node.state_subscriber::<u64>("shm:p/state").timeout(TIMEOUT).delivery(delivery);
         let subscriber = builder.notices().open().unwrap();
         assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
         is_woken_by_each(subscriber, || assert!(publisher.publish(&1).is_ok()));
     }
     for delivery in [Delivery::Pull, Delivery::Push] {
         let mut publisher = node.log_publisher::<u64>("log").open().unwrap();
-        let builder = node.log_subscriber::<u64>("shm:p/log").timeout(PATIENCE).delivery(delivery);
+        let builder = node.log_subscriber::<u64>("shm:p/log").timeout(TIMEOUT).delivery(delivery);
         let subscriber = builder.notices().open().unwrap();
         assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
         assert_eq!(subscriber.notice_counts().datagrams, 0);
@@ -93,23 +93,23 @@ fn sleepers_are_woken_by_a_publish_and_not_by_their_timer() {
 }
 
 #[test]
-fn who_does_not_ask_for_notices_gets_none() {
+fn subscriber_without_notices_gets_none() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let _publishers: (StatePublisher<u64>, LogPublisher<u64>) =
         (node.state_publisher("state").open().unwrap(), node.log_publisher("log").open().unwrap());
-    let state = node.state_subscriber::<u64>("shm:p/state").timeout(PATIENCE).open().unwrap();
-    let log = node.log_subscriber::<u64>("shm:p/log").timeout(PATIENCE).open().unwrap();
+    let state = node.state_subscriber::<u64>("shm:p/state").timeout(TIMEOUT).open().unwrap();
+    let log = node.log_subscriber::<u64>("shm:p/log").timeout(TIMEOUT).open().unwrap();
     assert_eq!((state.notice_path(), log.notice_path()), (NoticePath::None, NoticePath::None));
 }
 
-/// A publisher that stands still has left its node what a slow subscriber had no room for: the node wakes the subscriber.
+/// The node holds records that a slow subscriber had no capacity for when the publisher paused: the node wakes the subscriber.
 #[test]
-fn sleepers_are_woken_by_what_the_node_writes_for_a_publisher_that_stands_still() {
+fn sleepers_are_woken_by_what_the_node_writes_for_an_idle_publisher() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let mut publisher = node.log_publisher::<u64>("log").capacity(4096).open().unwrap();
-    let builder = node.log_subscriber::<u64>("shm:p/log").timeout(PATIENCE).push().notices();
+    let builder = node.log_subscriber::<u64>("shm:p/log").timeout(TIMEOUT).push().notices();
     let subscriber = builder.open().unwrap();
     // Each record takes 32 bytes: the subscriber's ring holds less than this, both rings more.
     let count = publisher.capacity() as u64 / 32 * 3 / 2;
@@ -126,18 +126,18 @@ fn sleepers_are_woken_by_what_the_node_writes_for_a_publisher_that_stands_still(
 }
 
 #[test]
-fn one_publish_wakes_all_who_sleep() {
+fn one_publish_wakes_all_sleepers() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let mut publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let sleepers: Vec<_> = (0..20)
         .map(|_| {
-            let builder = subscribing.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE);
+            let builder = subscribing.state_subscriber::<u64>("shm:p/t").timeout(TIMEOUT);
             Asleep::begin(builder.notices().open().unwrap(), ROUNDS)
         })
         .collect();
     for round in 1..=ROUNDS {
-        // Most of them sleep by then. Those that do not yet must not sleep over it either.
+        // Most of them sleep by then. The others must not miss it either.
         SystemClock.pause(Duration::from_millis(5));
         publisher.publish(&round).unwrap();
         assert!(sleepers.iter().all(|sleeper| sleeper.received() == Some(round)));
@@ -145,16 +145,16 @@ fn one_publish_wakes_all_who_sleep() {
     sleepers.into_iter().for_each(Asleep::end);
 }
 
-/// Nobody wakes subscribers for the end: they find it when their sleep is over.
+/// The end of a topic wakes no subscriber: it finds the end after its sleep.
 #[test]
-fn who_sleeps_when_the_topic_ends_finds_the_end_after_its_sleep() {
+fn sleeper_finds_the_end_of_its_topic_after_its_sleep() {
     let dir = tempfile::tempdir().unwrap();
     let (publishing, subscribing) = (node(&dir, "p"), anonymous(&dir));
     let publisher = publishing.state_publisher::<u64>("t").open().unwrap();
     let (tell, told): (Sender<_>, _) = channel();
     let sleepers: Vec<_> = (0..20)
         .map(|_| {
-            let builder = subscribing.state_subscriber::<u64>("shm:p/t").timeout(PATIENCE);
+            let builder = subscribing.state_subscriber::<u64>("shm:p/t").timeout(TIMEOUT);
             let (mut subscriber, tell) = (builder.notices().open().unwrap(), tell.clone());
             std::thread::spawn(move || tell.send(subscriber.sleep()).unwrap())
         })
@@ -162,7 +162,7 @@ fn who_sleeps_when_the_topic_ends_finds_the_end_after_its_sleep() {
     SystemClock.pause(Duration::from_millis(5));
     drop(publisher);
     for _ in &sleepers {
-        let end = told.recv_timeout(PATIENCE).expect("it does not sleep for ever");
+        let end = told.recv_timeout(TIMEOUT).expect("it does not sleep for ever");
         assert!(matches!(end, Err(ReceiveError::Ended { published: Sequence::NONE })), "{end:?}");
     }
     sleepers.into_iter().for_each(|thread| thread.join().unwrap());

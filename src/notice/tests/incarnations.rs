@@ -1,10 +1,10 @@
-//! Notices of a topic that has ended, and of the next one of its name.
+//! Notices of an ended topic, and of its next incarnation.
 
 use super::*;
 
-/// The subscribers of a topic that has ended may leave after those of its next incarnation have come.
+/// Subscribers of an ended topic may leave after those of its next incarnation have come.
 #[test]
-fn who_forgets_an_incarnation_forgets_no_later_one() {
+fn forgetting_an_incarnation_keeps_later_ones() {
     let (pair, _) = Pair::with_topic();
     let (epoch, key) = (Epoch::new(2).unwrap(), NoticeKey::new([2; 16]));
     pair.sender.register(T, key).unwrap();

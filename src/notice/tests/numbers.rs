@@ -1,4 +1,4 @@
-//! Numbers of datagrams that are too high, or none of the sender's.
+//! Datagram numbers that are too high, or not the sender's.
 
 use super::*;
 
@@ -10,9 +10,9 @@ fn made_up(pair: &Pair, number: u64, sequence: u64, key: NoticeKey, is_alone: bo
     (is_alone.then(|| TICKET.to_vec()), draft.seal(&header).to_vec())
 }
 
-/// Who may read a topic has its key. What it makes up is as if it had not come.
+/// Any reader of a topic has its key. A datagram that it forges has no effect.
 #[test]
-fn a_number_that_is_too_high_is_not_believed_and_hides_no_losses() {
+fn number_far_ahead_is_not_trusted_and_hides_no_losses() {
     for is_alone in [false, true] {
         let (pair, mailbox) = Pair::with_topic();
         (1..=3).for_each(|sequence| assert!(!pair.announce(sequence)));
@@ -20,8 +20,8 @@ fn a_number_that_is_too_high_is_not_believed_and_hides_no_losses() {
         pair.inbox.put(&made_up(&pair, u64::MAX, 3, KEY, is_alone));
         let counts = pair.deliver(2);
         assert_eq!((counts.entries, counts.forged), (3, 1));
-        assert_eq!(pair.receiver.reach(2), NoticeReach::Multicast { heard_ns: 1 }, "it is not heard");
-        assert!(mailbox.take_gap(), "one look in vain");
+        assert_eq!(pair.receiver.reach(2), NoticeReach::Multicast { heard_ns: 1 }, "it does not count");
+        assert!(mailbox.take_gap(), "one read in vain");
         for sequence in 4..=8 {
             pair.announce(sequence);
             let counts = pair.deliver(sequence);
@@ -37,9 +37,9 @@ fn a_number_that_is_too_high_is_not_believed_and_hides_no_losses() {
     }
 }
 
-/// The network may have carried nothing for an hour.
+/// The network may have been down for an hour.
 #[test]
-fn after_many_losses_one_notice_is_not_believed_and_the_next_one_is() {
+fn after_many_losses_the_second_notice_is_trusted() {
     let (pair, mailbox) = Pair::with_topic();
     pair.announce(1);
     pair.deliver(1);
@@ -53,9 +53,9 @@ fn after_many_losses_one_notice_is_not_believed_and_the_next_one_is() {
     }
 }
 
-/// What is not believed may be foreign, and no loss; what is forged is not the sender's at all.
+/// An untrusted datagram may be of a foreign topic, and no loss; a forged one is not the sender's at all.
 #[test]
-fn forged_and_damaged_datagrams_do_not_stand_for_lost_ones() {
+fn forged_and_damaged_datagrams_do_not_make_up_for_lost_ones() {
     let (pair, mailbox) = Pair::with_topic();
     (1..=4).for_each(|sequence| assert!(!pair.announce(sequence)));
     let parcels = pair.wire.take();
@@ -71,9 +71,9 @@ fn forged_and_damaged_datagrams_do_not_stand_for_lost_ones() {
     assert!(mailbox.take_gap());
 }
 
-/// Whoever does not have the key cannot make a receiver deaf by a high number, nor one topic's key holder for another topic.
+/// A sender without the key cannot silence a receiver by a high number, nor can the key of one topic silence another topic.
 #[test]
-fn a_high_number_deafens_nobody_but_the_readers_of_its_topic() {
+fn high_number_silences_only_its_own_topic() {
     let (pair, mailbox) = Pair::with_topic();
     let (other, other_key) = (TopicId::new(8), NoticeKey::new([3; 16]));
     let other_mailbox = pair.receiver.subscribe(other, Epoch::FIRST, other_key);
@@ -90,9 +90,9 @@ fn a_high_number_deafens_nobody_but_the_readers_of_its_topic() {
     assert_eq!((mailbox.hint().sequence.get(), other_mailbox.hint().sequence.get()), (1, 77));
 }
 
-/// Beacons come five times in that time: when none is believed, the number was a lie that was.
+/// Beacons come five times in that time: when none is accepted, the accepted number was forged.
 #[test]
-fn a_number_that_is_a_little_too_high_deafens_nobody_for_long() {
+fn number_slightly_too_high_does_not_silence_a_topic_for_long() {
     for is_alone in [false, true] {
         for ahead in [1, 100, limits::CHANNEL_RECEIVES as u64 + 5, limits::NOTICE_LEAP_MAX] {
             let (pair, mailbox) = Pair::with_topic();

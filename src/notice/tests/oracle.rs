@@ -1,21 +1,21 @@
-//! Whatever a network does to notices, what a mailbox holds was announced like that, never goes back, and comes once.
+//! Whatever a network does to notices, a mailbox holds only announced values, never goes back, and gets each once.
 
 use super::*;
 
 const STEPS: usize = 400;
-/// Nobody subscribes to the last of the topics.
+/// The last of the topics has no subscription.
 const TOPICS: usize = 5;
 
-/// What the network may do besides losing, doubling and delaying.
+/// What the network does besides losing, duplicating and delaying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
     /// Nothing.
     Honest,
-    /// Bits are flipped, datagrams are cut, and others send what they like.
+    /// Flips bits, cuts datagrams, and injects those of others.
     Hostile,
 }
 
-/// A mailbox, and what it may hold.
+/// A mailbox, and what it may contain.
 #[derive(Debug)]
 struct Reader {
     topic: usize,
@@ -29,18 +29,18 @@ struct World {
     random: Random,
     network: Network,
     pair: Pair,
-    /// Another node with topics of the same names and, which cannot be, the same keys.
+    /// Another node with topics of the same names and, though impossible, the same keys.
     stranger: Pair,
     readers: Vec<Reader>,
     /// The newest sequence of each topic.
     newest: [u64; TOPICS],
-    /// What was sent inline, by topic and sequence.
+    /// The inline pieces sent, by topic and sequence.
     pieces: HashMap<(usize, u64), Vec<u64>>,
     delayed: Vec<Parcel>,
-    /// The way to the receiver alone, and whether it is used.
+    /// Unicast to the receiver, and whether it is on.
     alone: Arc<dyn UnicastSender>,
     is_alone: bool,
-    /// Datagrams that were put into the inbox, those of them that the stranger sent, and the entries of the others.
+    /// Datagrams put into the inbox, those of the stranger among them, and the entries of the others.
     delivered: u64,
     strange: u64,
     delivered_entries: u64,
@@ -135,7 +135,7 @@ impl World {
         (0..TOPICS).map(|index| notice(topic(index), self.newest[index].saturating_sub(behind))).collect()
     }
 
-    /// Has the network do what it does to all that was sent.
+    /// Passes everything sent through the network.
     fn carry(&mut self) {
         for parcel in self.stranger.wire.take() {
             self.strange += 1;
@@ -198,7 +198,7 @@ impl World {
                 && let Some(piece) = reader.mailbox.take(&mut words)
             {
                 let sequence = piece.notice.sequence;
-                assert!(sequence > reader.last_piece, "a piece came twice, or later than the next");
+                assert!(sequence > reader.last_piece, "a piece came twice, or out of order");
                 reader.last_piece = sequence;
                 assert_eq!(piece.notice, notice(topic(reader.topic), sequence.get()));
                 assert_eq!(Some(&words), self.pieces.get(&(reader.topic, sequence.get())));
@@ -223,7 +223,7 @@ impl World {
 }
 
 #[test]
-fn whatever_the_network_does_what_is_heard_was_announced() {
+fn whatever_the_network_does_only_announced_values_are_accepted() {
     let mut seen = [NoticeCounts::default(); 2];
     let (mut sent, mut seeds) = (NoticeSenderCounts::default(), 0);
     each_seed(200, |seed| {
@@ -231,7 +231,7 @@ fn whatever_the_network_does_what_is_heard_was_announced() {
         (0..STEPS).for_each(|_| world.step());
         seeds += 1;
 
-        // What was lost is found by the next heartbeat that is not.
+        // The next heartbeat that arrives makes up for losses.
         *world.pair.wire.room.lock() = None;
         world.carry();
         world.pair.sender.heartbeat(world.heartbeat(0)).unwrap();

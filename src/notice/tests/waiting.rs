@@ -1,4 +1,4 @@
-//! Subscriptions that wait for news which another thread takes from the channel.
+//! Subscriptions that wait for news while another thread receives from the channel.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn is_readable(handle: BorrowedFd<'_>, within_ms: u64) -> bool {
 }
 
 #[test]
-fn who_waits_is_woken_by_whoever_takes_the_datagram() {
+fn waiting_subscription_is_woken_by_the_receiving_thread() {
     let (pair, mailbox) = Pair::with_topic();
     let other = pair.receiver.subscribe(TopicId::new(8), Epoch::FIRST, KEY);
     for sequence in 1..=3 {
@@ -25,7 +25,7 @@ fn who_waits_is_woken_by_whoever_takes_the_datagram() {
         assert!(is_readable(handle, 60_000) && !is_readable(others, 2));
         mailbox.end_wait();
     }
-    // Nobody waits: nothing is left behind for the next wait.
+    // Without a waiting thread nothing is left behind for the next wait.
     pair.announce(4);
     pair.deliver(1);
     assert!(!is_readable(mailbox.begin_wait().unwrap(), 2) && mailbox.has_news(Sequence::new(3)));

@@ -1,4 +1,4 @@
-//! A place in a value, and what the schema has there.
+//! A place in a value, with its part of the schema.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -12,27 +12,27 @@ use super::super::plan::Plan;
 use super::super::step::{ShapePlan, Step, TypePlan};
 use crate::limits;
 
-/// One value on its way into its bytes.
+/// A value being encoded.
 #[derive(Debug)]
 pub(in super::super) struct Check<'p> {
     plan: &'p Plan,
     /// Elements of sequences and maps so far.
     elements: Cell<usize>,
     flaw: RefCell<Option<EncodeError>>,
-    /// A part has failed: what was written of it may stand in the bytes, even if the type ignores the error.
+    /// A part has failed: the bytes may hold a piece of it, even if the type ignores the error.
     is_failed: Cell<bool>,
 }
 
-/// A place in a value, and what the schema has there.
+/// A place in a value, with its part of the schema.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<'p> {
     check: &'p Check<'p>,
     step: &'p Step,
-    /// Levels that may still open below this one.
+    /// Levels that may still open below.
     depth_left: usize,
 }
 
-/// What the elements of bytes are, where a type writes them one by one.
+/// The elements of bytes, for a type that writes them one by one.
 const BYTE: &Step = &Step::Leaf(Leaf::U8);
 
 impl<'p> Check<'p> {
@@ -46,20 +46,20 @@ impl<'p> Check<'p> {
         Place { check: self, step: &self.plan.root, depth_left: limits::SCHEMA_DEPTH_MAX }
     }
 
-    /// What ended the encoding, if it was a check.
+    /// The check that ended the encoding, if one did.
     #[cold]
     pub(in super::super) fn flaw(&self) -> Option<EncodeError> {
         self.flaw.borrow_mut().take()
     }
 
-    /// Checks that no part has failed, and that a decoder would take as many elements from this many bytes.
+    /// Checks that no part has failed, and that a decoder would accept this many elements in this many bytes.
     #[inline]
     pub(in super::super) fn finish(&self, len: usize) -> Result<(), EncodeError> {
         if self.is_failed.get() {
             return Err(self.flaw().unwrap_or_else(|| EncodeError::Refused { reason: IGNORED.into() }));
         }
         let elements = self.elements.get();
-        // One comparison for all but payloads of many elements.
+        // One comparison, except for payloads of many elements.
         if elements <= limits::EMPTY_ELEMENTS_MAX {
             return Ok(());
         }
@@ -84,7 +84,7 @@ impl<'p> Check<'p> {
 const IGNORED: &str = "its Serialize ignores the error of one of its parts: return it instead";
 
 impl<'p> Place<'p> {
-    /// Notes whether a part was written.
+    /// Records whether a part was written.
     #[inline(always)]
     pub(super) fn written<E>(self, part: Result<(), E>) -> Result<(), E> {
         if part.is_err() {
@@ -123,7 +123,7 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// The place inside, if the schema has a newtype here; otherwise this value is not what it has.
+    /// The place inside, if the schema has a newtype here; otherwise the value differs.
     #[cold]
     fn inside_for<E: Error>(self, written: &str) -> Result<Self, E> {
         self.inside()?.ok_or_else(|| self.differs(format_args!("{written}")))
@@ -137,7 +137,7 @@ impl<'p> Place<'p> {
         }
     }
 
-    // Those called `..._inside` are the ways through a newtype: calls, because what is always inlined cannot call itself.
+    // Those called `..._inside` go through a newtype: calls, because an always inlined function cannot call itself.
 
     #[cold]
     fn leaf_inside<E: Error>(self, leaf: Leaf) -> Result<(), E> {
@@ -155,7 +155,7 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// A byte string, which has the bytes of a sequence of bytes.
+    /// A byte string, encoded like a sequence of bytes.
     #[inline(always)]
     pub(super) fn bytes<E: Error>(self, len: usize) -> Result<(), E> {
         match self.step {
@@ -174,7 +174,7 @@ impl<'p> Place<'p> {
         self.bytes(len)
     }
 
-    /// The place of what an option holds, on the level of the option.
+    /// The place of an option's content, on the level of the option.
     #[inline(always)]
     pub(super) fn option<E: Error>(self) -> Result<Self, E> {
         match self.step {
@@ -223,7 +223,7 @@ impl<'p> Place<'p> {
         self.pairs(len)
     }
 
-    /// The parts of a tuple or struct that says it has so many.
+    /// The parts of a tuple or struct with so many.
     #[inline(always)]
     pub(super) fn parts<E: Error>(self, len: usize) -> Result<Parts<'p>, E> {
         let left = match (self.step, self.type_plan()) {
@@ -249,7 +249,7 @@ impl<'p> Place<'p> {
         Ok(Parts { left, place: self })
     }
 
-    /// What the schema has for a variant, one level down.
+    /// The schema of a variant, one level down.
     #[inline(always)]
     pub(super) fn variant<E: Error>(self, index: u32, name: &str) -> Result<(&'p ShapePlan, Self), E> {
         let Some(TypePlan::Enum(variants)) = self.type_plan() else {
@@ -282,7 +282,7 @@ impl<'p> Place<'p> {
 
     #[cold]
     pub(super) fn other_count<E: Error>(self) -> E {
-        self.check.differs(format_args!("it does not write as many elements as it announces"))
+        self.check.differs(format_args!("its sequence has another number of elements than announced"))
     }
 
     /// Adds to the elements that a decoder would count.
@@ -309,7 +309,7 @@ impl<'p> Place<'p> {
     }
 }
 
-/// The parts that are still to be written.
+/// The parts still to be written.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Left<'p> {
     Fields(&'p [(Box<str>, Step)]),
@@ -383,7 +383,7 @@ impl<'p> Parts<'p> {
 
     #[cold]
     pub(super) fn skipped<E: Error>(&self, name: &str) -> E {
-        let reason = format_args!("it leaves out field {name}, which is read all the same");
+        let reason = format_args!("it omits field {name}, which is read all the same");
         self.place.check.differs(reason)
     }
 
@@ -391,7 +391,7 @@ impl<'p> Parts<'p> {
     pub(super) fn end<E: Error>(&self) -> Result<(), E> {
         match self.left.len() {
             0 => Ok(()),
-            left => Err(self.place.check.differs(format_args!("it leaves out its last {left} parts"))),
+            left => Err(self.place.check.differs(format_args!("it omits its last {left} parts"))),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A schema as hashes of what a `Serialize` that fits it calls.
+//! A schema as hashes of the calls that a matching `Serialize` makes.
 
 use std::fmt::{self, Display};
 
@@ -8,10 +8,10 @@ use super::super::format::Leaf;
 use super::super::step::{ShapePlan, Step, TypePlan};
 use crate::limits;
 
-/// Elements from which on those of an array are checked one by one, not all in one hash.
+/// From this length on the elements of an array are checked one by one, not all in one hash.
 pub(super) const ARRAY_LEN_MIN: usize = 33;
 
-/// The value is not what the schema has, or does not fit, or its `Serialize` gave up.
+/// The value departs from the schema, does not fit, or failed to serialize.
 #[derive(Debug)]
 pub(in super::super) struct Stopped;
 
@@ -30,10 +30,10 @@ impl Error for Stopped {
     }
 }
 
-/// The bodies of a schema. A body is a row of runs, each of which ends at an [`Op`]: all calls of a run are in one hash.
+/// The bodies of a schema. A body is a row of runs, each of which ends at an [`Op`]; one hash covers all calls of a run.
 ///
-/// There are none for a type whose values may be nested deeper than a subscriber would decode, or have elements without bytes,
-/// because then there is more to count than these do; nor for tuples of 33 parts and more that are not all alike.
+/// There are none for a type with values that may be nested too deeply to decode, or that have elements without bytes, because
+/// these are not counted here; nor for tuples of 33 and more parts that are not all alike.
 #[derive(Debug)]
 pub(in super::super) struct Runs {
     runs: Box<[Run]>,
@@ -47,7 +47,7 @@ struct Run {
     end: Op,
 }
 
-/// What comes after a run. What is inside it has a body of its own; the next run begins anew behind it.
+/// What follows a run. It has a body of its own inside; the next run begins after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
     /// The body ends.
@@ -99,7 +99,7 @@ impl VariantKind {
     }
 }
 
-/// Where a serializer is: in which run, and the hash of the calls in it so far.
+/// The position of a serializer: its run, and the hash of the calls in it so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RunState {
     hash: u64,
@@ -121,7 +121,7 @@ fn name_hash(name: &str) -> u64 {
 }
 
 impl RunState {
-    /// Where no schema has anything: it has fewer runs.
+    /// Outside every schema, which has fewer runs.
     pub(super) const NOWHERE: Self = Self { hash: BEGIN, run: u32::MAX };
 
     /// At the beginning of a body with so many parts.
@@ -173,7 +173,7 @@ impl Runs {
         })
     }
 
-    /// What comes after the run that ends in this state.
+    /// What follows the run that ends in this state.
     #[inline(always)]
     pub(super) fn op(&self, state: RunState) -> Result<Op, Stopped> {
         match self.runs.get(state.run as usize) {
@@ -188,7 +188,7 @@ impl Runs {
         Ok(())
     }
 
-    /// The states of a body of one part: that is a leaf in its only run, or behind its first.
+    /// The states of a body of one part: a leaf in its only run, or after its first.
     #[inline(always)]
     pub(super) fn each(&self, body: u32) -> Result<Each, Stopped> {
         let run = self.runs.get(body as usize).ok_or(Stopped)?;
@@ -210,7 +210,7 @@ impl Runs {
     }
 }
 
-/// What a place becomes, and the levels that open in it.
+/// The translation of a place, and the levels it opens.
 #[derive(Clone, Copy)]
 struct Piece {
     call: Call,
@@ -225,7 +225,7 @@ enum Call {
 
 enum Progress {
     Unseen,
-    /// If it is met in this state, it is recursive.
+    /// Meeting it in this state shows a recursive type.
     Begun,
     Done(Piece),
 }
@@ -240,7 +240,7 @@ struct Maker<'p> {
 }
 
 impl Maker<'_> {
-    /// What a place becomes; nothing if there is more to count in it, or the levels above it are too many already.
+    /// Translates a place; nothing if its elements must be counted, or it is too deep.
     fn piece(&mut self, step: &Step, above: usize) -> Option<Piece> {
         let above = above.checked_add(1).filter(|above| *above <= limits::SCHEMA_DEPTH_MAX + 1)?;
         let (op, depth) = match step {
@@ -270,7 +270,7 @@ impl Maker<'_> {
         Some(Piece { call: Call::Op(op), depth: depth + 1 })
     }
 
-    /// Elements of which many fit into few bytes are counted elsewhere.
+    /// Elements of which many fit into few bytes must be counted elsewhere.
     fn has_bytes(&self, len_min: usize) -> Option<()> {
         (len_min > 0).then_some(())
     }

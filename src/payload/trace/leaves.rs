@@ -1,21 +1,21 @@
-//! The sample values that a pass hands out for values without parts.
+//! The sample values of a pass, for leaves.
 //!
-//! A type may refuse some: a decimal takes no text that is not a number, an identifier none without its check digit. So each
-//! leaf has several, and when a pass is refused, the leaf that was asked for last gets its next one; when it has no more, it
-//! begins again and the leaf before it moves on. What a leaf has settled on it keeps for the passes that follow.
+//! A type may reject some: a decimal accepts only numbers as text, an identifier only a correct check digit. So each leaf has
+//! several samples. When a pass is rejected, the leaf that was read last gets its next one; when it has no more, it starts over
+//! and the leaf before it moves on. A leaf keeps an accepted sample for later passes.
 //!
-//! Once the whole type is known, leaves vary: the same passes are made with other values, with empty sequences and without
-//! what is optional, so that a type that treats some values otherwise is found when it is opened.
+//! Once the whole type is known, leaves vary: the same passes run with other values, with empty sequences and without optional
+//! parts, so that opening detects a type that treats some values differently.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Passes that may be refused.
+/// Passes that may be rejected.
 const REFUSALS_MAX: usize = 4096;
 
-/// Places that a pass varies before it takes the shortest way out: types that hold each other have no end of them.
+/// Places that a pass varies before it takes the shortest way out: mutually recursive types have no end of them.
 const VISITS_PER_PASS_MAX: usize = 4096;
 
-/// Places that all passes vary together.
+/// Places that all passes vary in total.
 const VISITS_MAX: usize = 16 * VISITS_PER_PASS_MAX;
 
 const TEXTS: [&str; 20] = [
@@ -48,32 +48,32 @@ const FLOATS: [f64; 7] = [1.0, 0.0, 0.5, 2.0, 100.0, -1.0, 1e9];
 
 const CHARS: [char; 6] = ['a', 'A', '1', '0', ' ', '-'];
 
-/// Numbers of elements that a sequence or map is tried with until its type takes them: some want two or more.
+/// Numbers of elements tried for a sequence or map until its type accepts one: some need two or more.
 const COUNTS: [usize; 6] = [1, 2, 3, 4, 8, 16];
 
-/// What a place is called for the number of its elements.
+/// The place name of each element.
 const ANY_COUNT: &str = "[..]";
 
 /// Lengths of byte strings: those of identifiers, keys and digests.
 const LENGTHS: [usize; 11] = [1, 0, 16, 4, 8, 12, 20, 24, 32, 48, 64];
 
-/// Which sample each leaf is given.
+/// The sample of each leaf.
 #[derive(Debug)]
 pub(super) struct Leaves {
-    /// What the user named, before all others.
+    /// The user's samples, tried first.
     named: Vec<String>,
     settled: BTreeMap<String, Settled>,
-    /// What this pass gave, in order.
+    /// What this pass handed out, in order.
     offered: Vec<Offer>,
     refusals: usize,
-    /// Other numbers of elements are tried, too: what is in them alone did not do.
+    /// Other numbers of elements are tried, too: varying the elements was not enough.
     counts_vary: bool,
-    /// Of the pass that came through most places, their number, the last of them, and why it was refused.
+    /// For the pass that visited most places: their number, the last of them, and why it was rejected.
     refusal: Option<(usize, String, String)>,
     variation: Option<Variation>,
 }
 
-/// How many elements or pairs a sequence or map has.
+/// The number of elements or pairs of a sequence or map.
 #[derive(Debug)]
 pub(super) struct Len {
     count: usize,
@@ -81,7 +81,7 @@ pub(super) struct Len {
 }
 
 impl Len {
-    /// Of what is empty, whatever the type says.
+    /// Empty in any case.
     pub(super) fn none() -> Self {
         Self { count: 0, offer: None }
     }
@@ -94,7 +94,7 @@ impl Len {
 #[derive(Debug, Default)]
 struct Settled {
     index: usize,
-    /// Its own type has taken a sample before.
+    /// Its own type has accepted a sample before.
     taken: bool,
 }
 
@@ -106,14 +106,14 @@ struct Offer {
     refused: bool,
 }
 
-/// What was tried beside the samples that leaves have settled on.
+/// The variations besides the accepted samples.
 #[derive(Debug, Default)]
 struct Variation {
     visits: BTreeMap<String, usize>,
-    /// Places that were varied, in all passes and in those before this one.
+    /// Places varied, in all passes and in those before this one.
     visited: usize,
     visited_before: usize,
-    /// Alternatives that a type refused.
+    /// Alternatives that a type rejected.
     banned: BTreeMap<String, BTreeSet<usize>>,
 }
 
@@ -145,7 +145,7 @@ impl Leaves {
         self.variation.is_some()
     }
 
-    /// Whether this pass has been through so much that it should end.
+    /// Whether this pass has visited so much that it should end.
     pub(super) fn is_spent(&self) -> bool {
         let visited = |it: &Variation| it.visited - it.visited_before;
         self.variation.as_ref().is_some_and(|it| visited(it) > VISITS_PER_PASS_MAX)
@@ -156,12 +156,12 @@ impl Leaves {
         self.variation.as_ref().is_some_and(|it| it.visited > VISITS_MAX)
     }
 
-    /// Whether what may be missing in this place is to be so now.
+    /// Whether the optional part in this place is missing in this pass.
     pub(super) fn is_absent(&mut self, place: &str) -> bool {
         self.is_spent() || self.turn(place, 2) == 1
     }
 
-    /// How many elements or pairs there are in this place; they are visited before it goes to [`Self::ended`].
+    /// The number of elements or pairs in this place; they are visited before [`Self::ended`].
     pub(super) fn len(&mut self, place: &str) -> Len {
         if self.is_spent() {
             return Len::none();
@@ -174,17 +174,17 @@ impl Leaves {
         Len { count, offer: Some(Offer { place, count: COUNTS.len(), alternative, refused: false }) }
     }
 
-    /// Notes that all elements were taken.
+    /// Records that all elements were accepted.
     pub(super) fn ended(&mut self, len: Len) {
         self.offered.extend(len.offer);
     }
 
-    /// The number below `count` whose turn it is in this place; 0 as long as nothing varies.
+    /// The number below `count` for this place in this pass; 0 while nothing varies.
     pub(super) fn turn(&mut self, place: &str, count: usize) -> usize {
         self.variation.as_mut().map_or(0, |variation| variation.turn(place, count))
     }
 
-    /// Notes how the leaf's type took the last sample.
+    /// Records whether the leaf's type accepted the last sample.
     pub(super) fn answered(&mut self, is_taken: bool) {
         if let Some(offer) = self.offered.last_mut() {
             offer.refused = !is_taken;
@@ -194,7 +194,7 @@ impl Leaves {
         }
     }
 
-    /// Moves on to other samples, because the type refused those of this pass. Fails when there are no more.
+    /// Moves on to other samples, because the type rejected those of this pass. Fails when none are left.
     pub(super) fn advance(&mut self, reason: String) -> Result<(), String> {
         let places = self.offered.iter().map(|offer| &offer.place).collect::<BTreeSet<_>>().len();
         if self.refusal.as_ref().is_none_or(|(most, ..)| *most < places) {
@@ -215,8 +215,8 @@ impl Leaves {
         Ok(())
     }
 
-    /// Moves the last leaf of this pass on that has another sample, and has those behind it begin again. Returns whether there
-    /// was one.
+    /// Moves on the last leaf of this pass that has another sample, and starts over those after it. Returns whether there was
+    /// one.
     fn next(&mut self) -> bool {
         let mut seen = BTreeSet::new();
         while let Some(Offer { place, count, refused, .. }) = self.offered.pop() {
@@ -239,10 +239,10 @@ impl Leaves {
         false
     }
 
-    /// Says that a type takes no sample.
+    /// The error when a type accepts no sample.
     fn exhausted(&self) -> String {
         let (place, reason) = self.refusal.as_ref().map_or(("", ""), |(_, place, reason)| (place, reason));
-        // Behind all elements of a sequence: what was refused may stand anywhere.
+        // After all elements of a sequence: the rejected one may be anywhere.
         let is_known = !place.is_empty() && !place.ends_with(ANY_COUNT);
         let at = if is_known { format!(" at {place}") } else { String::new() };
         format!(
@@ -251,7 +251,7 @@ impl Leaves {
         )
     }
 
-    /// Takes away the last alternative of a pass that was refused. Returns whether there was one.
+    /// Bans the last alternative of a rejected pass. Returns whether there was one.
     pub(super) fn ban(&mut self) -> bool {
         let last = self.offered.iter().rfind(|offer| offer.alternative > 0);
         let (Some(offer), Some(variation)) = (last, &mut self.variation) else { return false };
@@ -275,7 +275,7 @@ impl Leaves {
     }
 
     pub(super) fn single_float(&mut self, place: &str) -> f32 {
-        // Other digits than a single has would not come back as they were given.
+        // A single would not return other digits.
         #[expect(clippy::cast_possible_truncation, reason = "all samples but the user's own are exact")]
         let single = self.float(place) as f32;
         single
@@ -313,7 +313,7 @@ impl Leaves {
         }
     }
 
-    /// One of these samples, or of the others whose turn it is.
+    /// One of these samples, or of `others` in this pass.
     fn choose<T: Copy>(&mut self, place: &str, samples: &[T], others: &[T]) -> Option<T> {
         let named = std::mem::take(&mut self.named);
         let pick = match self.pick(place, samples.len(), others.len()) {
@@ -342,11 +342,11 @@ impl Leaves {
 /// A sample.
 #[derive(Debug)]
 enum Pick<'l> {
-    /// That the user named.
+    /// The user's.
     Named(&'l String),
-    /// One of those that are tried for every type.
+    /// One that every type is tried with.
     Known(usize),
-    /// One beside those.
+    /// One besides those.
     Other(usize),
 }
 
@@ -365,8 +365,8 @@ impl Variation {
     }
 }
 
-/// Of so many turns the one at this visit to a place. Every other round has each turn once and begins anywhere; the rounds
-/// between are random, but the same on every host. So neither places beside each other go in step, nor visits that come in twos.
+/// The turn, of `count`, at this visit to a place. Every other round has each turn once and begins anywhere; the rounds between
+/// are random, but the same on every host. So neither neighbouring places nor paired visits vary in step.
 fn nth_turn(place: &str, visit: usize, count: usize) -> usize {
     let hash = |number: usize| {
         let seed = [place.as_bytes(), &(number as u64).to_le_bytes()].concat();
@@ -377,7 +377,7 @@ fn nth_turn(place: &str, visit: usize, count: usize) -> usize {
     at.checked_rem(count).unwrap_or_default()
 }
 
-/// A number that hardly any other place has, of 3 to 115: the same on every host.
+/// A number from 3 to 115, mostly different for each place: the same on every host.
 fn own_number(place: &str) -> u8 {
     let hash = crate::checksum::crc32(place.as_bytes());
     u8::try_from(hash % 113).unwrap_or_default() + 3

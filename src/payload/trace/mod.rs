@@ -1,10 +1,9 @@
-//! Makes a schema out of a Rust type, by letting the type's own `Deserialize` say what it reads.
+//! Makes a schema from a Rust type, by observing what its `Deserialize` reads.
 //!
-//! A pass hands the type a deserializer (`probe`) that gives sample values (`leaves`) and notes what it was asked for.
-//! One pass shows one variant of each enum that it meets, so there are as many as it takes: each pass steers
-//! into variants that no pass has been through. A type inside itself is noted by its name and not gone into
-//! again; where a value of it is needed all the same, options and sequences are empty and an enum takes the
-//! variant of its shortest value so far.
+//! A pass gives the type a deserializer (`probe`) that hands out sample values (`leaves`) and records the requests. One pass
+//! shows one variant of each enum that it meets, so passes repeat until each variant has been seen: each goes into variants that
+//! no earlier one has. A type inside itself is recorded by name and not entered again; where a value of it is needed all the
+//! same, options and sequences are empty and an enum takes the variant of its shortest value so far.
 
 mod leaves;
 mod probe;
@@ -16,15 +15,15 @@ use self::probe::{Probe, TraceError};
 use self::tracer::{STUCK, Tracer};
 pub(super) use self::tracer::{Traced, short_name};
 
-/// Passes that a type may take; more than it can have variants within the length of a schema.
+/// Passes for one type; more than the variants that a schema's length allows.
 const PASSES_MAX: usize = 16 * 1024;
 
-/// Passes that are made for each variant to vary values, and for what is in no enum.
+/// Passes for each variant, to vary values, and for what is in no enum.
 const VARIATIONS: usize = 8;
 const VARIATIONS_MIN: usize = 32;
 const VARIATIONS_MAX: usize = 1024;
 
-/// Traces the type with sample values, of which these are tried first. The error is the reason, as a sentence part.
+/// Traces the type with sample values, these first. The error is the reason, as a sentence part.
 pub(super) fn trace<T: DeserializeOwned>(named: &[String]) -> Result<Traced<T>, String> {
     Tracer::new(named).run::<T>()
 }
@@ -61,7 +60,7 @@ impl Tracer {
         Err(STUCK.into())
     }
 
-    /// Makes more samples, of a type that is known whole. Values that the type refuses are left out.
+    /// Makes more samples of a fully known type. Skips values that the type rejects.
     fn vary<T: DeserializeOwned>(&mut self, samples: &mut Vec<T>) {
         self.leaves.begin_variation();
         let variants: usize = self.types.values().map(|state| state.variants.len()).sum();
@@ -70,7 +69,7 @@ impl Tracer {
         while left > 0 && !self.leaves.is_done() {
             self.begin_pass();
             let outcome = T::deserialize(Probe::new(self, &mut None));
-            // A pass that takes an alternative away is made again: there are only so many.
+            // A pass that bans an alternative is repeated: there are only so many.
             left -= usize::from(outcome.is_ok() || !self.leaves.ban());
             samples.extend(outcome.ok());
         }

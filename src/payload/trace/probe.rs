@@ -1,4 +1,4 @@
-//! The deserializer of a tracing pass: it gives sample values and notes what it was asked for.
+//! The deserializer of a tracing pass: hands out sample values and records the requests.
 
 use std::fmt;
 
@@ -11,26 +11,26 @@ use super::super::format::{Field, Format, Shape};
 use super::leaves::{Leaves, Len};
 use super::tracer::Tracer;
 
-/// How deep a pass may go. A type has to be nested this deep, not a value: a pass goes into each once, and once more to end it.
+/// How deep a pass may go. Only a type this deep reaches it: a pass enters each type once, and once more to end it.
 const DEPTH_MAX: usize = 256;
 
-/// One place in a type: what is deserialized from it is noted in `format`, or not if it was cut short.
+/// One place in a type. Records what is deserialized from it in `format`, unless it was cut short.
 #[derive(Debug)]
 pub(super) struct Probe<'t> {
     tracer: &'t mut Tracer,
     format: &'t mut Option<Format>,
     closing: bool,
     depth_left: usize,
-    /// Where it is: from the innermost named type on, so that it is the same wherever that type stands.
+    /// Its name, from the innermost named type on, so that it is the same wherever that type occurs.
     place: String,
 }
 
-/// Why a pass did not come to an end.
+/// Why a pass did not finish.
 #[derive(Debug)]
 pub(super) enum TraceError {
-    /// The type refused what it was given; it may take something else.
+    /// The type rejected its samples; it may accept others.
     Refused(String),
-    /// The type cannot be traced, whatever it is given.
+    /// The type cannot be traced with any sample.
     Untraceable(String),
 }
 
@@ -50,7 +50,7 @@ impl Error for TraceError {
     }
 }
 
-/// What a type asks for that only self-describing bytes can answer.
+/// A request that only self-describing bytes can answer.
 fn self_describing() -> TraceError {
     TraceError::Untraceable(
         "its Deserialize needs a self-describing format, which this is not; remove serde's untagged, tag, content and \
@@ -106,12 +106,12 @@ impl<'t> Probe<'t> {
     }
 }
 
-/// The message is never read: the tracer knows that it gave up.
+/// The message is never read: the tracer knows that the pass gave up.
 fn blocked() -> TraceError {
     TraceError::Untraceable("no value yet".into())
 }
 
-/// Methods for values without parts.
+/// Methods for leaves.
 macro_rules! leaves {
     ($($method:ident $format:ident $visit:ident($sample:expr);)*) => {$(
         fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
@@ -297,7 +297,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
     }
 }
 
-/// The formats of a struct's fields with their names.
+/// The formats of a struct's fields, with their names.
 fn named_fields(names: &[&'static str], formats: Vec<Format>) -> Result<Shape, TraceError> {
     if names.len() != formats.len() {
         return Err(TraceError::Untraceable(super::STUCK.into()));
@@ -310,7 +310,7 @@ fn one(mut formats: Vec<Format>) -> Result<Format, TraceError> {
     formats.pop().ok_or_else(|| TraceError::Untraceable(super::STUCK.into()))
 }
 
-/// What the places inside one place are called.
+/// The names of the places inside a place.
 #[derive(Clone, Copy, Debug)]
 enum Labels {
     Names(&'static [&'static str]),
@@ -333,18 +333,18 @@ impl Labels {
     }
 }
 
-/// The places directly inside one place, in order.
+/// The places directly inside a place, in order.
 #[derive(Debug)]
 struct Parts<'t> {
     tracer: &'t mut Tracer,
-    /// What was noted in each place that was visited.
+    /// The format of each visited place.
     formats: Vec<Option<Format>>,
     left: usize,
     closing: bool,
     depth_left: usize,
     place: String,
     labels: Labels,
-    /// One of them was.
+    /// One of them was rejected.
     is_refused: bool,
 }
 
@@ -371,7 +371,7 @@ impl Parts<'_> {
         }
     }
 
-    /// The format of one of these places, which are all alike, if any was visited and not cut short.
+    /// The format of one of these places, which are all alike, if any was recorded.
     fn only(&mut self) -> Option<Format> {
         std::mem::take(&mut self.formats).into_iter().flatten().next()
     }
@@ -419,7 +419,7 @@ impl<'de> MapAccess<'de> for Parts<'_> {
     }
 }
 
-/// The variant of an enum: its index, then what it holds.
+/// The variant of an enum: its index, then its content.
 #[derive(Debug)]
 struct VariantProbe<'t> {
     place: Probe<'t>,
@@ -436,7 +436,7 @@ impl<'de> EnumAccess<'de> for VariantProbe<'_> {
         let variant = seed.deserialize(U32Deserializer::<TraceError>::new(index));
         let refused = |error| {
             TraceError::Untraceable(format!(
-                "its Deserialize refuses a variant that it announces ({error}); serde's alias of a variant does that: remove it"
+                "its Deserialize rejects a variant that it announces ({error}); serde's alias of a variant does that: remove it"
             ))
         };
         Ok((variant.map_err(refused)?, self))

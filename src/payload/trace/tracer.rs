@@ -6,17 +6,16 @@ use super::super::format::{Format, Named, Shape, Variant};
 use super::leaves::Leaves;
 use crate::limits;
 
-/// What is known of a type after all passes.
+/// The result of all passes over a type.
 #[derive(Debug)]
 pub(in super::super) struct Traced<T> {
     pub(in super::super) format: Format,
     pub(in super::super) types: BTreeMap<String, Named>,
-    /// A value of each pass that came to an end: between them they have every variant, and values that types may treat
-    /// otherwise than others: nothing, zero, empty.
+    /// A value of each finished pass. Together they show every variant, and special values: none, zero, empty.
     pub(in super::super) samples: Vec<T>,
 }
 
-/// The name of a type as the compiler gives it, without modules, cut to fit a schema.
+/// The compiler's name of a type, without modules, cut to the limit of a schema.
 pub(in super::super) fn short_name(path: &str) -> String {
     let mut name = String::new();
     let mut segment = 0;
@@ -33,7 +32,7 @@ pub(in super::super) fn short_name(path: &str) -> String {
         }
         rest = rest.get(letter.len_utf8()..).unwrap_or_default();
     }
-    // Leaves room for a number that tells types of the same name apart.
+    // Leaves space for a number that distinguishes types of one name.
     while name.len() > limits::TYPE_NAME_LEN_MAX - 8 {
         name.pop();
     }
@@ -47,28 +46,28 @@ pub(super) struct Tracer {
     pub(super) types: BTreeMap<String, TypeState>,
     /// The name in the schema of a type.
     names: BTreeMap<TypeKey, String>,
-    /// Grows whenever something becomes known.
+    /// Grows with every discovery.
     pub(super) progress: usize,
-    /// Places that all passes have been to.
+    /// Places that all passes have visited.
     pub(super) places: usize,
-    /// This pass was given up: a value was needed of a type that has none yet.
+    /// This pass gave up: it needed a value of a type that has none yet.
     pub(super) blocked: bool,
-    /// Variants that are being shown right now, outermost first.
+    /// The variants being shown, outermost first.
     showing: Vec<(String, usize)>,
 }
 
-/// What tells types apart: the full name, the name that serde calls it, and those of fields or variants, because two versions
-/// of a crate have types of one full name.
+/// Distinguishes types: the full name, serde's name, and the names of fields or variants, because two versions of a crate have
+/// types of one full name.
 type TypeKey = (&'static str, &'static str, &'static [&'static str]);
 
 #[derive(Debug, Default)]
 pub(super) struct TypeState {
-    /// How many times this type is being deserialized right now, one inside the other.
+    /// How many values of this type are being deserialized, one inside another.
     busy: usize,
-    /// Whether it is an enum; one that is not has one nameless variant.
+    /// Whether it is an enum; any other type has one nameless variant.
     is_enum: bool,
     pub(super) variants: Vec<VariantState>,
-    /// The variant of the shortest value so far. All that it holds is shorter, and came to an end before.
+    /// The variant of the shortest value so far. Its content is shorter, and finished before.
     closing: Option<Shortest>,
 }
 
@@ -83,18 +82,18 @@ struct Shortest {
 pub(super) struct VariantState {
     name: &'static str,
     shape: Option<Shape>,
-    /// How often since the last progress it could not be shown, for lack of a value of some type inside: once
-    /// as a whole, twice even with everything inside cut short.
+    /// How often since the last progress it could not be shown, for lack of a value of some type inside: first in full, then with
+    /// everything inside cut short.
     blocked: u8,
 }
 
-/// What an enum is to become in this place.
+/// The variant of an enum chosen in this place.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Choice {
     pub(super) index: usize,
-    /// Everything inside is to be as short as can be.
+    /// Everything inside is to be as short as possible.
     pub(super) closing: bool,
-    /// Places that all passes had been to when it began.
+    /// Places that all passes had visited when it began.
     places_before: usize,
 }
 
@@ -118,7 +117,7 @@ impl Tracer {
         self.types.values_mut().for_each(|state| state.busy = 0);
     }
 
-    /// Notes that the variant shown last cannot be shown yet. Fails if there is none to put off.
+    /// Puts off the variant shown last. Fails if there is none to put off.
     pub(super) fn give_up_variant(&mut self, progress_before: usize) -> Result<(), String> {
         if self.progress > progress_before {
             self.unblock();
@@ -156,7 +155,7 @@ impl Tracer {
         Ok(Traced { format, types, samples })
     }
 
-    /// Enters a type: gives its name in the schema, and the state of a type seen for the first time.
+    /// Enters a type: returns its name in the schema, and its initial state.
     pub(super) fn enter<T: ?Sized>(
         &mut self,
         serde_name: &'static str,
@@ -168,8 +167,8 @@ impl Tracer {
         if let Some(name) = self.names.get(&key) {
             return name.clone();
         }
-        // The compiler's name has the generic arguments, but is another's if the type was renamed or is read
-        // by way of another (a range is read as a tuple).
+        // The compiler's name has the generic arguments, but differs if the type was renamed or is read by way of another (a
+        // range is read as a tuple).
         let short = short_name(path);
         let is_same = short.split('<').next() == Some(serde_name);
         let base = if is_same { short } else { short_name(serde_name) };
@@ -194,7 +193,7 @@ impl Tracer {
         self.types.entry(name.to_owned()).or_default()
     }
 
-    /// Begins a value of this type. `None` if there can be none yet: the pass has to be given up.
+    /// Begins a value of this type. `None` if there can be none yet: the pass has to give up.
     pub(super) fn begin(&mut self, name: &str, closing: bool) -> Option<Choice> {
         let choice =
             if self.leaves.is_varying() { self.alternate(name, closing) } else { self.choose(name, closing) };
@@ -208,7 +207,7 @@ impl Tracer {
         Some(choice)
     }
 
-    /// Ends a value of this type, whose shape is `None` if parts of it were cut short.
+    /// Ends a value of this type; `shape` is `None` if parts of it were cut short.
     pub(super) fn end(&mut self, name: &str, choice: Choice, shape: Option<Shape>) {
         let Choice { index, places_before, .. } = choice;
         let places = self.places - places_before;
@@ -235,7 +234,7 @@ impl Tracer {
         self.types.get(name)?.variants.get(index)?.shape.as_ref()
     }
 
-    /// The variant whose turn it is, when all are known.
+    /// The variant for this pass, once all are known.
     fn alternate(&mut self, name: &str, closing: bool) -> Option<Choice> {
         let state = self.types.get(name)?;
         let closing = closing || state.busy > 0 || self.leaves.is_spent();
@@ -275,7 +274,7 @@ impl Tracer {
         short.map(|index| self.choice(index, true))
     }
 
-    /// Whether something in this shape, which belongs to the named type, is still to be shown.
+    /// Whether this shape of the named type has something left to show.
     fn shape_leads_on(&self, name: &str, shape: &Shape) -> bool {
         self.any_leads_on(shape.parts(), Some(name))
     }
@@ -284,8 +283,8 @@ impl Tracer {
         self.any_leads_on(vec![format], None)
     }
 
-    /// Whether a type that is not known whole can be reached from here, on a way through no type that is being
-    /// deserialized already, and not through `except`.
+    /// Whether a type that is not fully known can be reached from here, without passing through a type being deserialized, or
+    /// through `except`.
     fn any_leads_on<'f>(&'f self, mut formats: Vec<&'f Format>, except: Option<&'f str>) -> bool {
         let mut seen: BTreeSet<&str> = except.into_iter().collect();
         while let Some(format) = formats.pop() {
@@ -306,8 +305,7 @@ impl Tracer {
     }
 }
 
-const ENDLESS: &str =
-    "a value of it would have no end; put an option, a sequence or an enum where it holds itself";
+const ENDLESS: &str = "its values are infinite; put an option, a sequence or an enum where it holds itself";
 
-pub(super) const STUCK: &str = "its Deserialize does not read all that it announces (serde's alias does that); remove \
+pub(super) const STUCK: &str = "its Deserialize does not read all that it announces (serde's alias does that): remove \
      the attribute";

@@ -1,5 +1,5 @@
-//! What is written to a landing region of a log, and what its reader makes of that: every record is received or told as lost, in
-//! order and once, whatever the order of publishing, placing, acknowledging and reading.
+//! The writes to a landing region of a log, and its reader: every record is received or reported lost, in order and once,
+//! whatever the order of publishing, placing, acknowledging and reading.
 
 mod meanwhile;
 mod slow;
@@ -15,7 +15,7 @@ use crate::layout::log::{HOT_END, RING_OFFSET};
 use crate::repository::log::{LogReader, LogStart, head};
 use crate::testkit::random::{Random, amount, each_seed};
 
-/// Orders of events that are tried.
+/// Orders of events tried.
 const SEEDS: u64 = 60;
 
 #[test]
@@ -58,9 +58,9 @@ fn any_order_of_events_accounts_for_every_record() {
     });
 }
 
-/// A look at the head may be old when it is used: the publisher may have gone round its ring since.
+/// The head may be outdated: the publisher may have gone round its ring since it was read.
 #[test]
-fn an_old_head_takes_nobody_back() {
+fn outdated_head_never_goes_back() {
     for medium in [Medium::Memory, Medium::Wire, Medium::Lossy(u64::MAX)] {
         let mut world = World::new(1 << 13, 64);
         world.publish(50);
@@ -90,12 +90,12 @@ fn an_old_head_takes_nobody_back() {
     }
 }
 
-/// Where a write was lost the reader does not know where the next frame begins, unless the index says it.
+/// After a lost write the reader finds the next frame only by the index.
 #[test]
-fn what_is_lost_on_the_way_costs_no_more_than_a_part_of_the_ring() {
+fn lost_write_costs_at_most_one_segment() {
     const EACH: u64 = 30;
     let mut world = World::new(1 << 16, 64);
-    // Nothing is lost but what is taken away below.
+    // Only what is removed below is lost.
     world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
     let mut ends = vec![0];
     for _ in 0..20 {
@@ -115,7 +115,7 @@ fn what_is_lost_on_the_way_costs_no_more_than_a_part_of_the_ring() {
     assert!((EACH..=EACH + segment).contains(&subscriber.damaged), "{} are lost", subscriber.damaged);
 }
 
-/// Has a subscriber lose the first frames of a segment of its landing region, and read: it goes on with the next segment.
+/// Loses the first frames of a segment of a subscriber's landing region, and reads: it continues with the next segment.
 fn lose_frames_of(segment: u64, world: &mut World) {
     let (geometry, len_max) = (world.topic.geometry().log().unwrap(), world.len_max);
     let repository = Arc::clone(world.topic.registration().region());
@@ -129,15 +129,15 @@ fn lose_frames_of(segment: u64, world: &mut World) {
         .for_each(|offset| subscriber.target.store(offset, 0));
     while subscriber.read(100, len_max) > 0 {}
     assert_eq!((subscriber.told(), subscriber.lapped), (world.appended, 0));
-    assert_eq!(subscriber.damaged, to.sequence.get() - from.sequence.get(), "no more than that part");
+    assert_eq!(subscriber.damaged, to.sequence.get() - from.sequence.get(), "only that segment");
 }
 
-/// The index may be lost as well as the frames: it comes again with the next records.
+/// The index may be lost like the frames: the next records repeat it.
 #[test]
-fn an_index_that_is_lost_comes_again_with_the_next_batch() {
+fn lost_index_is_repeated_with_the_next_batch() {
     let mut world = World::new(1 << 20, 64);
     world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
-    // The publisher takes it over.
+    // The publisher takes it.
     world.tend();
     let geometry = world.topic.geometry().log().unwrap();
     let segment_of_end = |world: &World| geometry.segment(head(world.topic.registration().region()).end);
@@ -155,17 +155,17 @@ fn an_index_that_is_lost_comes_again_with_the_next_batch() {
         world.publish(5);
         world.subscribers[0].way.complete();
     }
-    assert_eq!(segment_of_end(&world), 3, "nothing but that says where it begins");
+    assert_eq!(segment_of_end(&world), 3, "only the index says where it begins");
     lose_frames_of(2, &mut world);
 }
 
-/// The node tells it again when nothing follows.
+/// The node repeats it if nothing follows.
 #[test]
-fn an_index_that_is_lost_is_told_again_by_the_node() {
+fn lost_index_is_repeated_by_the_node() {
     let mut world = World::new(1 << 20, 64);
     world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
     let geometry = world.topic.geometry().log().unwrap();
-    // The node has it yet.
+    // The node still has it.
     while head(world.topic.registration().region()).end < 5 * geometry.segment_len() as u64 / 2 {
         world.publish(5);
     }
@@ -182,9 +182,9 @@ fn an_index_that_is_lost_is_told_again_by_the_node() {
     lose_frames_of(1, &mut world);
 }
 
-/// Between the ring of the repository and that of the landing region nothing is lost.
+/// Nothing is lost between the two rings.
 #[test]
-fn what_a_subscriber_has_not_taken_is_not_overwritten() {
+fn unconsumed_records_are_not_overwritten() {
     for medium in [Medium::Memory, Medium::Wire] {
         let mut world = World::new(64 << 10, 100);
         world.subscribe(medium, 1, 1);
@@ -202,7 +202,7 @@ fn what_a_subscriber_has_not_taken_is_not_overwritten() {
 }
 
 #[test]
-fn a_subscriber_that_stood_still_gets_what_its_region_holds_then_one_gap_and_what_follows() {
+fn stalled_subscriber_gets_its_region_then_one_gap_and_what_follows() {
     for medium in [Medium::Memory, Medium::Wire] {
         let mut world = World::new(64 << 10, 100);
         world.subscribe(medium, 1, 1);
@@ -222,9 +222,9 @@ fn a_subscriber_that_stood_still_gets_what_its_region_holds_then_one_gap_and_wha
     }
 }
 
-/// A subscriber that says what cannot be true hurts nobody but itself.
+/// A subscriber with an impossible consumed position harms only itself.
 #[test]
-fn a_progress_that_cannot_be_true_moves_nothing_beyond_what_was_written() {
+fn impossible_consumed_position_is_capped_at_what_was_written() {
     each_seed(8, |seed| {
         let mut random = Random::new(seed);
         let mut world = World::new(16 << 10, 100);
@@ -249,7 +249,7 @@ fn a_progress_that_cannot_be_true_moves_nothing_beyond_what_was_written() {
 }
 
 #[test]
-fn records_as_large_as_they_can_be_go_round_the_ring() {
+fn largest_records_wrap_around_the_ring() {
     for medium in [Medium::Memory, Medium::Wire] {
         let len_max = 1000;
         let mut world = World::new(0, len_max);
@@ -267,9 +267,9 @@ fn records_as_large_as_they_can_be_go_round_the_ring() {
     }
 }
 
-/// The publisher does not look at those that are behind: their subscribers are the node's business.
+/// The publisher leaves slow subscribers to the node.
 #[test]
-fn a_subscriber_that_stands_still_is_left_to_the_node_and_taken_over_when_it_goes_on() {
+fn stalled_subscriber_is_left_to_the_node_and_taken_back_when_it_resumes() {
     let mut world = World::new(16 << 10, 100);
     world.subscribe(Medium::Memory, 1, 1);
     for _ in 0..100 {
@@ -282,15 +282,15 @@ fn a_subscriber_that_stands_still_is_left_to_the_node_and_taken_over_when_it_goe
     }
     let told = world.subscribers[0].told();
     assert_eq!(told, world.appended);
-    // Nobody but the publisher looks now.
+    // Only the publisher writes now.
     world.publish(5);
     world.subscribers[0].read(usize::MAX, 100);
     assert_eq!(world.subscribers[0].told(), told + 5);
 }
 
-/// On a wire that breaks the connection again and again, what has arrived before counts.
+/// On a path that breaks again and again, earlier arrivals count.
 #[test]
-fn a_subscriber_that_begins_far_behind_gets_short_batches_first_and_longer_ones_as_they_arrive() {
+fn batches_to_a_subscriber_far_behind_grow_as_they_arrive() {
     let mut world = World::new(8 << 20, 100);
     world.publish(70_000);
     world.subscribe(Medium::Wire, 1, 1);
@@ -298,7 +298,7 @@ fn a_subscriber_that_begins_far_behind_gets_short_batches_first_and_longer_ones_
     let (min, max) = (limits::LOG_BATCH_LEN_MIN, limits::LOG_BATCH_LEN_MAX);
     let batches = || way.0.lock().batches.clone();
     let in_first_turn = batches();
-    assert_eq!(in_first_turn.len(), limits::LOG_BATCHES_MAX, "as many as may be under way");
+    assert_eq!(in_first_turn.len(), limits::LOG_BATCHES_MAX, "as many as may be in flight");
     let mut turns = 0;
     while world.subscribers[0].told() < 70_000 {
         world.tend();
@@ -315,13 +315,13 @@ fn a_subscriber_that_begins_far_behind_gets_short_batches_first_and_longer_ones_
             (len_max, under_way) = ((2 * len_max).min(max), 0);
         }
     }
-    assert!(batches().iter().any(|len| *len > max - 200), "they become as long as they can be");
+    assert!(batches().iter().any(|len| *len > max - 200), "they reach full length");
     let Subscriber { received, lapped, damaged, .. } = world.subscribers[0];
     assert_eq!((received, lapped, damaged), (70_000, 0, 0));
 }
 
 #[test]
-fn batches_grow_while_they_are_as_long_as_they_can_be() {
+fn batches_grow_while_they_have_full_length() {
     let geometry = LogGeometry::new(32 << 20, 100).unwrap();
     let mut pace = Pace::new(&geometry, false, false);
     let (min, max) = (limits::LOG_BATCH_LEN_MIN as u64, limits::LOG_BATCH_LEN_MAX as u64);
@@ -333,24 +333,23 @@ fn batches_grow_while_they_are_as_long_as_they_can_be() {
     }
     for _ in 0..10 {
         let before = pace.len;
-        // Those that were begun with it count no more.
+        // Batches begun before count no more.
         (0..limits::LOG_BATCHES_MAX).for_each(|_| arrived(&mut pace, before));
         assert_eq!(pace.len, (2 * before).min(max));
     }
-    // The longest record goes with one batch.
+    // The longest record fits one batch.
     let pace = Pace::new(&LogGeometry::new(32 << 20, 4 << 20).unwrap(), false, false);
     assert_eq!((pace.len, pace.len_max), ((4 << 20) + 24, (4 << 20) + 24));
-    // Nobody says that a batch has arrived.
+    // No completion says that a batch has arrived.
     for len_max in [100, 64 << 10, 4 << 20] {
         let pace = Pace::new(&LogGeometry::new(32 << 20, len_max).unwrap(), false, true);
         assert_eq!((pace.len, pace.len_max), (min, min), "records of up to {len_max} bytes");
     }
 }
 
-/// Each WRITE is one packet there, as long as there are not too many: what a topic declares does not make batches of them longer,
-/// only a record that is so long.
+/// There each WRITE is one packet, up to a number: only a long record makes a longer batch, not the declared maximum.
 #[test]
-fn where_writes_may_be_lost_only_a_record_that_is_longer_makes_a_longer_batch() {
+fn where_writes_may_be_lost_only_a_long_record_makes_a_long_batch() {
     let short = limits::LOG_BATCH_LEN_MIN;
     for (declared, len_max) in [(64 << 10, 300), (64 << 10, 64 << 10), (1 << 20, 100), (256 << 10, 256 << 10)]
     {
@@ -371,15 +370,15 @@ fn where_writes_may_be_lost_only_a_record_that_is_longer_makes_a_longer_batch() 
         let Subscriber { way, received, lapped, damaged, .. } = &world.subscribers[0];
         assert_eq!((*received, *lapped, *damaged), (world.appended, 0, 0), "up to {len_max} of {declared}");
         let long = way.0.lock().batches.iter().copied().filter(|len| *len > short).collect::<Vec<_>>();
-        // Alone, or behind the rest of the ring that was left out because it did not fit there.
+        // By itself, or after the unused rest of the ring.
         assert!(long.iter().all(|len| *len <= frame_len(len_max)), "up to {len_max} of {declared}: {long:?}");
         assert_eq!(!long.is_empty(), len_max > short, "up to {len_max} of {declared}");
     }
 }
 
-/// More than is copied at a time: no batch is longer, all together get no more in one turn, and everybody gets on.
+/// More than one copy: batches and turns are bounded, and every subscriber advances.
 #[test]
-fn a_long_ring_is_copied_in_parts_to_everybody_in_turn() {
+fn long_ring_is_copied_in_parts_to_all_subscribers_in_turn() {
     let len_max = limits::LOG_COPY_LEN_MAX;
     for record_len in [200, 256 << 10] {
         let mut world = World::new(5 * len_max, record_len);
@@ -402,7 +401,7 @@ fn a_long_ring_is_copied_in_parts_to_everybody_in_turn() {
             let in_turn = now.iter().sum::<usize>() - before.iter().sum::<usize>();
             assert!(in_turn > 0 && in_turn <= len_max + len_max / 2, "{in_turn} bytes");
             let apart = now.iter().max().unwrap() - now.iter().min().unwrap();
-            assert!(apart <= len_max + len_max / 2, "somebody waits for the others: {now:?}");
+            assert!(apart <= len_max + len_max / 2, "a subscriber falls behind: {now:?}");
             (before, turns) = (now, turns + 1);
         }
         assert!(turns >= 6, "{turns} turns");

@@ -1,4 +1,4 @@
-//! What is written to a landing region, and what its reader makes of that.
+//! The writes to a landing region of a state, and its reader.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,23 +20,23 @@ use crate::testkit::clock::VirtualClock;
 use crate::testkit::fabric::{Network, Reach};
 use crate::testkit::random::{Random, each_seed};
 
-/// A wire to a landing region, on which nothing moves unless it is told to.
+/// A wire to a landing region, on which nothing moves by itself.
 #[derive(Clone, Debug)]
 struct Wire(Arc<Mutex<Moving>>);
 
 #[derive(Debug)]
 struct Moving {
     has_word_order: bool,
-    /// How often a write is lost, if any may be.
+    /// How often a write is lost, if it may be.
     loss_once_in: Option<u64>,
     random: Random,
     target: Arc<Region>,
-    /// What was posted, in words: one for each write of a batch.
+    /// The posted batches, one word for each write.
     posted: Vec<String>,
-    /// What has not been placed yet.
+    /// What is not placed yet.
     pieces: VecDeque<Piece>,
     in_flight: usize,
-    /// Batches that are placed, which the publisher does not know yet.
+    /// Placed batches that the publisher has not noticed.
     placed: usize,
 }
 
@@ -61,7 +61,7 @@ impl Wire {
         })))
     }
 
-    /// Places the next words. Says how many batches that completed.
+    /// Places the next words. Returns how many batches that completed.
     fn place(&self, count: usize) -> usize {
         let mut moving = self.0.lock();
         let before = moving.placed;
@@ -76,7 +76,7 @@ impl Wire {
         moving.placed - before
     }
 
-    /// Tells the publisher what is placed.
+    /// Notifies the publisher of what is placed.
     fn acknowledge(&self) {
         let mut moving = self.0.lock();
         moving.in_flight -= std::mem::take(&mut moving.placed);
@@ -92,14 +92,14 @@ impl Wire {
         self.acknowledge();
     }
 
-    /// What was posted since this was last asked for.
+    /// What was posted since the last call.
     fn posted(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().posted)
     }
 }
 
 impl Moving {
-    /// The pieces of one write: forwards, backwards, or in an order of chance.
+    /// The pieces of one write: forwards, backwards, or in random order.
     fn begin(&mut self, mut pieces: Vec<Piece>) {
         if self.loss_once_in.is_some_and(|count| self.random.once_in(count)) {
             return;
@@ -167,7 +167,7 @@ impl RemoteWrite for Wire {
     }
 }
 
-/// A publisher, the wire to one landing region, and the reader of that.
+/// A publisher, the wire to one landing region, and its reader.
 struct World {
     publisher: StatePublisher<Raw>,
     topic: Arc<PublishedTopic>,
@@ -175,7 +175,7 @@ struct World {
     wire: Wire,
     target: Arc<Region>,
     reader: StateReader,
-    /// What the reader should have counted.
+    /// The counts that the reader should have.
     expected: SubscriberStats,
     last: u64,
 }
@@ -218,7 +218,7 @@ impl World {
         Self::over(slot_count, seed, |len| Wire::new(has_word_order, len, seed))
     }
 
-    /// A world with a wire that may lose writes, and loses none until it is told to.
+    /// A world whose wire may lose writes, and loses none until told to.
     fn losing(slot_count: u32, seed: u64) -> Self {
         Self::over(slot_count, seed, |len| {
             let wire = Wire::new(false, len, seed);
@@ -239,7 +239,7 @@ impl World {
         Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
     }
 
-    /// A world where 64 values have been written in good time.
+    /// A world in which 64 values were written in time.
     fn at_ease(slot_count: u32) -> Self {
         let mut world = Self::new(slot_count, false, 1);
         (0..64).for_each(|_| drop(world.publish_and_complete(LEN_MAX)));
@@ -251,14 +251,14 @@ impl World {
         self.publisher.publish(&payload(sequence, len)).unwrap();
     }
 
-    /// Publishes a value of this length and writes all of it; says what was posted.
+    /// Publishes a value of this length and completes its writes. Returns what was posted.
     fn publish_and_complete(&mut self, len: usize) -> Vec<String> {
         self.publish(len);
         self.wire.complete();
         self.wire.posted()
     }
 
-    /// Receives once and checks what comes. Says whether something came.
+    /// Receives once and checks the value. Returns whether there was one.
     fn receive(&mut self, len: impl Fn(u64) -> usize) -> bool {
         match self.reader.follow(&self.target, WriteOrder::Writes, || 0) {
             Ok(Some(accepted)) => {
@@ -292,9 +292,9 @@ impl World {
     }
 }
 
-/// Each subscriber is told of the end when it has the last value, whatever the others have.
+/// Each subscriber gets the end after its last value, independently of the others.
 #[test]
-fn a_slow_subscriber_keeps_nobody_else_waiting_for_the_end() {
+fn slow_subscriber_delays_the_end_for_no_others() {
     let World { mut publisher, topic, closed, wire, .. } = World::new(8, false, 1);
     let (slow, slow_closed) = (Wire::new(false, topic.geometry().region_len(), 2), Arc::default());
     assert!(topic.lend(Box::new(slow.clone()), &slow_closed, KindOptions::default(), &CopyBudget::new()));
@@ -307,7 +307,7 @@ fn a_slow_subscriber_keeps_nobody_else_waiting_for_the_end() {
     assert!(!topic.landings().owe(&slow_closed));
 }
 
-/// However many join at once, the thread of the node copies to a few of them before everything else has its turn.
+/// However many join at once, the node's thread copies to a few of them before other work.
 #[test]
 fn long_values_are_copied_to_a_few_subscribers_a_turn() {
     const LONG: usize = 1 << 20;
@@ -327,14 +327,14 @@ fn long_values_are_copied_to_a_few_subscribers_a_turn() {
     for turn in 2..=8 / a_turn {
         budget.refill();
         assert!(topic.landings().tend(&budget).again_ns.is_some(), "turn {turn}");
-        // Those of the turn before are revealed, and as many begun.
+        // Those of the last turn are revealed, and as many begun.
         assert!(begun(&wires) <= 2 * a_turn, "turn {turn}");
         wires.iter().for_each(Wire::complete);
     }
     budget.refill();
     topic.landings().tend(&budget);
     wires.iter().for_each(Wire::complete);
-    // What is under way to those that are slow takes no room.
+    // Writes in flight to slow subscribers take no budget.
     publisher.publish(&payload(2, LONG)).unwrap();
     wires.iter().for_each(|wire| drop(wire.posted()));
     publisher.publish(&payload(3, LONG)).unwrap();
@@ -352,13 +352,13 @@ fn long_values_are_copied_to_a_few_subscribers_a_turn() {
 }
 
 #[test]
-fn a_value_is_one_write_and_the_hot_line_comes_now_and_then() {
+fn value_is_one_write_and_the_hot_line_follows_periodically() {
     for slot_count in [2, 8, 128] {
         let mut world = World::new(slot_count, false, 1);
         assert_eq!(world.publish_and_complete(LEN_MAX), ["tail slot hot"]);
         for sequence in 2..1000 {
             let posted = world.publish_and_complete(LEN_MAX);
-            // What a slot that was never written holds is not looked at.
+            // The contents of a fresh slot do not matter.
             let first_lap = if sequence <= u64::from(slot_count) { "tail " } else { "" };
             let hot = if sequence.is_multiple_of(LANDING_HOT_LINE_EVERY) { " hot" } else { "" };
             assert_eq!(posted, [format!("{first_lap}slot{hot}")], "value {sequence}");
@@ -369,7 +369,7 @@ fn a_value_is_one_write_and_the_hot_line_comes_now_and_then() {
 }
 
 #[test]
-fn a_tail_stamp_that_stands_elsewhere_is_retired_first() {
+fn tail_stamp_at_another_place_is_retired_first() {
     let mut world = World::new(2, false, 1);
     (0..4).for_each(|_| drop(world.publish_and_complete(17)));
     for (len, posted) in [(24, "slot"), (17, "slot"), (25, "tail slot"), (17, "slot"), (16, "tail slot")] {
@@ -392,7 +392,7 @@ fn in_word_order_each_value_is_its_slot_and_the_hot_line() {
 }
 
 #[test]
-fn batches_are_in_flight_up_to_the_limit_and_what_is_passed_over_is_told_with_the_next_one() {
+fn batches_in_flight_are_limited_and_the_next_one_marks_skipped_values() {
     for (slot_count, max) in [(2, 1), (4, 3), (8, LANDING_BATCHES_MAX), (64, LANDING_BATCHES_MAX)] {
         let mut world = World::at_ease(slot_count);
         for count in 1..=max + 1 {
@@ -411,9 +411,9 @@ fn batches_are_in_flight_up_to_the_limit_and_what_is_passed_over_is_told_with_th
     }
 }
 
-/// What waits on a busy wire is overwritten in the repository: then less waits, until that is no longer so.
+/// On a busy path queued values are overwritten in the repository: the window shrinks until that stops.
 #[test]
-fn less_is_in_flight_when_the_publisher_overtakes_what_is() {
+fn window_shrinks_when_the_publisher_overtakes_it() {
     let mut world = World::at_ease(8);
     let in_flight = |world: &World| world.wire.0.lock().in_flight;
     (0..12).for_each(|_| world.publish(LEN_MAX));
@@ -437,16 +437,16 @@ fn less_is_in_flight_when_the_publisher_overtakes_what_is() {
     world.settle(|_| LEN_MAX);
 }
 
-/// The newest value that was written stays whole until a newer one is, unless nothing else can be written any more.
+/// The newest written value stays whole until a newer one is, unless nothing else can be written.
 #[test]
-fn after_values_were_passed_over_the_newest_one_is_not_overwritten() {
+fn newest_value_is_not_overwritten_after_skipped_ones() {
     let mut world = World::at_ease(4);
     (0..3).for_each(|_| world.publish(LEN_MAX));
     world.wire.place(usize::MAX);
     (0..3).for_each(|_| world.publish(LEN_MAX));
     assert_eq!(world.wire.posted(), ["slot"; 3]);
     world.wire.acknowledge();
-    // Values 65 to 67 are there. 71 stands where 67 does.
+    // Values 65 to 67 are there. 71 has the slot of 67.
     world.publish(LEN_MAX);
     assert_eq!(world.wire.posted(), [""; 0]);
     assert!(world.receive(|_| LEN_MAX));
@@ -457,7 +457,7 @@ fn after_values_were_passed_over_the_newest_one_is_not_overwritten() {
 }
 
 #[test]
-fn the_node_brings_what_the_publisher_passed_over() {
+fn node_writes_what_the_publisher_skipped() {
     let mut world = World::at_ease(4);
     (0..3).for_each(|_| world.publish(LEN_MAX));
     world.wire.place(usize::MAX);
@@ -478,7 +478,7 @@ fn the_node_brings_what_the_publisher_passed_over() {
     assert_eq!(world.last, 71);
 }
 
-/// Everything in an order of chance: publishes, words on the wire, acknowledgements, the node, the reader.
+/// Everything in random order: publishes, words on the wire, acknowledgements, the node, the reader.
 #[test]
 fn every_order_of_events_gives_whole_values_and_exact_counts() {
     let mut passed_over = 0;
@@ -512,10 +512,9 @@ fn every_order_of_events_gives_whole_values_and_exact_counts() {
     assert!(passed_over > 300, "{passed_over}");
 }
 
-/// A wire that is always busy, and a publisher that is faster than it by any factor: the reader gets about as many
-/// values as arrive.
+/// A busy wire, and a publisher faster than it by any factor: the reader gets about as many values as arrive.
 #[test]
-fn a_reader_behind_a_busy_wire_gets_what_arrives() {
+fn reader_behind_a_busy_wire_gets_what_arrives() {
     each_seed(2, |seed| {
         for slot_count in [2, 4, 8, 16] {
             for words_a_tick in [1, 2, 3, 5, 7, 14, 15, 20] {
@@ -543,9 +542,9 @@ fn a_reader_behind_a_busy_wire_gets_what_arrives() {
     });
 }
 
-/// Where writes may be lost each value says that it is the newest: who misses one goes on with the next.
+/// Where writes may be lost each value marks itself as the newest: a reader that misses one continues with the next.
 #[test]
-fn a_lost_value_hides_none_behind_it() {
+fn lost_value_hides_no_later_one() {
     for slot_count in [2, 8, 128] {
         let mut world = World::losing(slot_count, 1);
         assert_eq!(world.publish_and_complete(LEN_MAX), ["tail slot hot"]);
@@ -563,7 +562,7 @@ fn a_lost_value_hides_none_behind_it() {
 }
 
 #[test]
-fn whatever_is_lost_only_whole_values_are_received_and_the_next_that_arrives_is() {
+fn whatever_is_lost_only_whole_values_are_received() {
     each_seed(60, |seed| {
         let mut random = Random::new(seed);
         let slot_count = 2 << random.below(4);

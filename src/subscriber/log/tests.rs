@@ -17,7 +17,7 @@ use crate::subscriber::{
 };
 use crate::testkit::clock::VirtualClock;
 
-/// A session in which nothing happens, or the topic has ended with this record.
+/// An idle session, or one whose topic has ended with this record.
 #[derive(Debug)]
 struct Quiet {
     published: Option<Sequence>,
@@ -102,9 +102,9 @@ fn open(delivery: Delivery, start: LogStart) -> LogSubscriber<Raw> {
     subscribe(&writer, (delivery, start), Sequence::new(5), Quiet { published: None }).subscriber
 }
 
-/// Whoever dialled it may have published before it opens its eyes.
+/// The dialling publisher may have published before the subscriber is open.
 #[test]
-fn the_next_record_is_the_one_behind_the_grant() {
+fn next_record_is_the_one_after_the_grant() {
     let begins = |delivery, start, first: u64| {
         let mut subscriber = open(delivery, start);
         assert_eq!(subscriber.next_sequence().get(), first);
@@ -123,11 +123,11 @@ fn the_next_record_is_the_one_behind_the_grant() {
     }
 }
 
-/// Where the index has to be followed far to find the first record, that is no reason to think that there is none.
+/// A long search of the index for the first record does not mean that there is none.
 #[test]
-fn all_records_of_a_long_ring_are_received_when_the_topic_has_ended() {
+fn all_records_of_a_long_ring_are_received_after_the_end() {
     let len = limits::LOG_FETCH_LEN;
-    // A part of the ring has two megabytes, and most of the first one is full.
+    // A segment of the ring has two megabytes, and most of the first one is full.
     let mut writer = writer(128 << 20, len);
     for number in 1..=28 {
         writer.append(&vec![0; len], number).unwrap();
@@ -151,10 +151,10 @@ fn all_records_of_a_long_ring_are_received_when_the_topic_has_ended() {
     }
 }
 
-/// What is wrong in a landing region is waited for where it may be put right; not where it may have been lost, and not when
-/// the topic has ended.
+/// A wrong frame in a landing region is waited for where it may still be corrected; not where it may have been lost, and not
+/// after the end of the topic.
 #[test]
-fn a_wrong_frame_is_waited_for_where_it_may_be_put_right() {
+fn wrong_frame_is_waited_for_where_it_may_be_corrected() {
     for (may_lose, has_ended) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut writer = writer(1 << 14, 8);
         append(&mut writer, 3);

@@ -1,4 +1,4 @@
-//! What a subscriber fetches over a wire, and how it waits for that.
+//! How a subscriber reads over a wire, and waits for reads.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 const LEN_MAX: usize = 100_000;
 
-/// A repository at the other end of a wire, and what was asked of it.
+/// A remote repository, and the requests to it.
 #[derive(Debug)]
 struct Remote {
     writer: StateWriter,
@@ -35,21 +35,21 @@ struct Remote {
     posted: Vec<Vec<ByteRange>>,
     /// How often it was asked for a handle.
     handles: u32,
-    /// Values to be published while the next batches are under way.
+    /// Values published during the next batches.
     meanwhile: u32,
-    /// No batch is complete.
+    /// No batch completes.
     stalled: bool,
-    /// How each batch fails from now on.
+    /// The error of each batch from now on.
     failing: Option<fn() -> FabricError>,
 }
 
-/// Reads that are complete when they are polled, or not before they were waited for.
+/// Reads that complete when polled, or only after a wait.
 #[derive(Debug)]
 struct Wire {
     remote: Arc<Mutex<Remote>>,
     mirror: Arc<Region>,
     under_way: Vec<ByteRange>,
-    /// Readable when the batch is complete. `None` where nothing can be waited for.
+    /// Readable when the batch is complete. `None` if it has no handle.
     arrived: Option<Waker>,
 }
 
@@ -86,7 +86,7 @@ impl RemoteRead for Wire {
             for offset in (offset..offset + len).step_by(WORD) {
                 self.mirror.store(offset, remote.writer.region().load(offset));
             }
-            // What comes after this range sees another value.
+            // Later ranges see another value.
             if remote.meanwhile > 0 {
                 remote.meanwhile -= 1;
                 remote.publish(LEN_MAX);
@@ -111,7 +111,7 @@ impl Remote {
     }
 }
 
-/// A clock that goes on whenever it is looked at, and counts pauses.
+/// A clock that advances whenever it is read, and counts pauses.
 #[derive(Debug, Default)]
 struct BusyClock {
     now_ns: AtomicU64,
@@ -159,13 +159,13 @@ struct Setup {
     subscriber: StateSubscriber<Raw>,
 }
 
-/// The publisher's clock may be years ahead or behind: what counts is whether its heart beats.
+/// The publisher's clock may be years ahead or behind: only its heartbeats count.
 #[test]
-fn a_heart_on_another_host_is_judged_by_its_beats() {
+fn heart_on_another_host_is_judged_by_its_beats() {
     let Setup { clock, mut subscriber, .. } = setup(false);
     let stale = Duration::from_nanos(limits::HEARTBEAT_STALE_NS);
     for heartbeat_ns in [1, u64::MAX / 2] {
-        assert_eq!(subscriber.core.subscription.heart_stands_ns(heartbeat_ns), 0, "the first look");
+        assert_eq!(subscriber.core.subscription.heart_stands_ns(heartbeat_ns), 0, "the first check");
         clock.pause(stale);
         assert!(subscriber.core.subscription.heart_stands_ns(heartbeat_ns) >= limits::HEARTBEAT_STALE_NS);
         assert_eq!(subscriber.core.subscription.heart_stands_ns(heartbeat_ns + 1), 0, "it beats again");
@@ -210,7 +210,7 @@ fn setup_at(newest: Sequence, can_wait: bool) -> Setup {
 }
 
 impl Setup {
-    /// Receives until a look is over; returns the sequence, and how many bytes each batch asked for beside the hot line.
+    /// Receives until a read is complete. Returns the sequence, and how many bytes each batch read besides the hot line.
     fn look(&mut self) -> (Option<u64>, Vec<usize>) {
         self.remote.lock().posted.clear();
         let received = loop {
@@ -233,7 +233,7 @@ impl Setup {
         self.remote.lock().publish(len);
     }
 
-    /// What is told when nothing is received any more: the values that are cut off, if any, and the end.
+    /// The errors once nothing more is received: the values cut off, if any, and the end.
     fn end(&mut self) -> (Option<(u64, u64)>, u64) {
         let mut cut_off = None;
         loop {
@@ -249,7 +249,7 @@ impl Setup {
 }
 
 #[test]
-fn a_short_value_is_fetched_with_the_stamp_behind_it_and_a_long_one_when_it_is_known() {
+fn short_value_is_read_with_the_next_stamp_and_a_long_one_once_announced() {
     let longest = limits::PREDICTED_LEN_MAX - 48;
     let guessed = |len: usize| len + 48 + WORD;
     let guesses = [0, 64, longest].map(|len| (len, guessed(len)));
@@ -269,7 +269,7 @@ fn a_short_value_is_fetched_with_the_stamp_behind_it_and_a_long_one_when_it_is_k
 }
 
 #[test]
-fn a_value_longer_than_the_one_before_takes_one_more_fetch() {
+fn value_longer_than_the_last_takes_one_more_read() {
     let mut setup = setup(false);
     setup.publish(64);
     assert_eq!(setup.look(), (Some(1), vec![0, 112]));
@@ -280,9 +280,9 @@ fn a_value_longer_than_the_one_before_takes_one_more_fetch() {
     }
 }
 
-/// Each fetch is overtaken by the next values, and the value is taken all the same.
+/// The next values overtake each read, and the value is received all the same.
 #[test]
-fn a_value_is_taken_when_newer_ones_came_while_it_was_fetched() {
+fn value_is_received_though_newer_ones_came_during_the_read() {
     let mut setup = setup(false);
     setup.publish(LEN_MAX);
     let mut last = 0;
@@ -299,13 +299,13 @@ fn a_value_is_taken_when_newer_ones_came_while_it_was_fetched() {
 }
 
 #[test]
-fn a_blocking_receive_waits_for_what_is_being_fetched() {
+fn blocking_receive_waits_for_the_read() {
     let mut setup = setup(true);
     setup.publish(LEN_MAX);
     let sample = setup.subscriber.receive_timeout(Duration::from_secs(1)).unwrap().unwrap();
     assert_eq!((sample.value.len(), sample.meta.sequence.get()), (LEN_MAX, 1));
     assert_eq!(setup.clock.pauses.load(Ordering::Relaxed), 0);
-    // Between two looks that found nothing new it pauses.
+    // It pauses between two reads that found nothing new.
     assert!(setup.subscriber.receive_timeout(Duration::from_millis(10)).unwrap().is_none());
     let (pauses, looks) =
         (setup.clock.pauses.load(Ordering::Relaxed), setup.remote.lock().posted.len() as u64);
@@ -313,7 +313,7 @@ fn a_blocking_receive_waits_for_what_is_being_fetched() {
 }
 
 #[test]
-fn a_blocking_receive_pauses_where_nothing_can_be_waited_for() {
+fn blocking_receive_pauses_where_it_cannot_wait() {
     let mut setup = setup(false);
     setup.publish(64);
     let sample = setup.subscriber.receive_timeout(Duration::from_secs(1)).unwrap().unwrap();
@@ -323,9 +323,9 @@ fn a_blocking_receive_pauses_where_nothing_can_be_waited_for() {
     assert!((50..=100).contains(&pauses), "{pauses} pauses");
 }
 
-/// A hot line that promises what never comes is believed once, and not again until it promises more.
+/// A hot line that announces a missing value is trusted once, and not again until it announces more.
 #[test]
-fn who_sleeps_at_a_wake_word_pauses_between_looks_for_a_promise_that_is_not_kept() {
+fn sleeper_pauses_between_reads_of_a_value_that_never_comes() {
     let Setup { clock, mut subscriber, .. } = setup(false);
     let allocate = |len| Arc::new(Region::allocate(len, Protection::PeersWrite).unwrap());
     let memory = allocate(4096);
@@ -339,9 +339,9 @@ fn who_sleeps_at_a_wake_word_pauses_between_looks_for_a_promise_that_is_not_kept
     }
 }
 
-/// Once nothing can be fetched any more the session has a while to tell why, and then the publisher is gone, for good.
+/// Once the connection is lost the session has a while to report why, and then the publisher is gone for good.
 #[test]
-fn a_connection_that_is_over_is_a_publisher_that_is_gone_before_long() {
+fn publisher_is_gone_soon_after_its_connection() {
     for under_way in [false, true] {
         let mut setup = setup(false);
         if under_way {
@@ -360,12 +360,12 @@ fn a_connection_that_is_over_is_a_publisher_that_is_gone_before_long() {
         *setup.attached.0.lock() = Some(TopicEnd::Ended { published: Sequence::new(1) });
         setup.publish(64);
         let error = setup.subscriber.try_receive().unwrap_err();
-        assert!(gone(&error), "from then on always: {error}");
+        assert!(gone(&error), "on every later call: {error}");
     }
 }
 
 #[test]
-fn what_the_session_tells_of_the_end_is_told_where_nothing_can_be_fetched_any_more() {
+fn end_reported_by_the_session_is_returned_after_the_connection_is_lost() {
     let mut setup = setup(false);
     setup.remote.lock().failing = Some(|| FabricError::Closed);
     assert!(setup.subscriber.try_receive().unwrap().is_none());
@@ -373,9 +373,9 @@ fn what_the_session_tells_of_the_end_is_told_where_nothing_can_be_fetched_any_mo
     assert_eq!(setup.end(), (Some((1, 7)), 7));
 }
 
-/// What is in a landing region when the topic has ended is all that will ever come.
+/// After the end of the topic a landing region gets no more values.
 #[test]
-fn a_last_value_that_was_not_pushed_any_more_is_reported_before_the_end() {
+fn unpushed_last_value_is_reported_before_the_end() {
     for received in [false, true] {
         let mut setup = setup(false);
         if received {
@@ -392,7 +392,7 @@ fn a_last_value_that_was_not_pushed_any_more_is_reported_before_the_end() {
 
 /// It has missed no value from before it subscribed.
 #[test]
-fn a_subscriber_that_receives_nothing_is_cut_off_from_the_value_that_was_there_and_those_since() {
+fn subscriber_that_received_nothing_is_cut_off_from_its_newest_value_on() {
     for (granted, published, cut_off) in
         [(1000, 1000, (1000, 1)), (1000, 1002, (1000, 3)), (0, 2, (1, 2)), (0, u64::MAX, (1, u64::MAX))]
     {
@@ -405,7 +405,7 @@ fn a_subscriber_that_receives_nothing_is_cut_off_from_the_value_that_was_there_a
 }
 
 #[test]
-fn a_failure_that_passes_is_told_and_asked_again() {
+fn passing_failure_is_reported_and_the_read_repeated() {
     let mut setup = setup(false);
     setup.publish(64);
     setup.remote.lock().failing =
@@ -418,9 +418,9 @@ fn a_failure_that_passes_is_told_and_asked_again() {
     assert_eq!(setup.look().0, Some(1));
 }
 
-/// A value that arrives after the end was told is nobody's.
+/// A value that arrives after the reported end is dropped.
 #[test]
-fn the_end_that_was_told_is_told_from_then_on() {
+fn reported_end_repeats() {
     let mut setup = setup(false);
     *setup.attached.0.lock() = Some(TopicEnd::Ended { published: Sequence::new(0) });
     let mut ended = || loop {
@@ -435,9 +435,9 @@ fn the_end_that_was_told_is_told_from_then_on() {
     assert!(matches!(ended(), ReceiveError::Ended { .. }));
 }
 
-/// The headers and the values share the way to the publisher, which takes one batch at a time.
+/// Headers and values share the connection, which takes one batch at a time.
 #[test]
-fn headers_that_do_not_come_in_time_are_waited_for_before_the_next_value_is_fetched() {
+fn late_headers_are_waited_for_before_the_next_read() {
     for under_way in [false, true] {
         let mut setup = setup(false);
         setup.publish(64);

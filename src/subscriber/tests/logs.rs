@@ -7,7 +7,7 @@ use crate::repository::log::{Appended, LogWriter};
 /// Bytes of the ring: a few hundred records.
 const CAPACITY: usize = 1 << 15;
 
-/// A publisher, and a subscriber that hears its notices.
+/// A publisher, and a subscriber with notices.
 struct World {
     writer: LogWriter,
     net: Net,
@@ -15,7 +15,7 @@ struct World {
     subscriber: LogSubscriber<Raw>,
     /// The next record.
     next: u64,
-    /// The first record that was received forged, and not contradicted since.
+    /// The first forged record received, unless contradicted since.
     forged: Option<u64>,
     lapped: u64,
     contradictions: u64,
@@ -25,21 +25,21 @@ fn payload(number: u64) -> Vec<u8> {
     vec![number.to_le_bytes()[0] & 0x7f; usize::try_from(number * 7 % LEN_MAX as u64).unwrap() + 1]
 }
 
-/// What is wrong with a forged frame.
+/// A flaw of a forged frame.
 #[derive(Clone, Copy, Debug)]
 enum Flaw {
     /// Its sequence.
     Sequence(u64),
     /// Its checksum.
     Checksum,
-    /// Its length: the frame ends behind the datagram.
+    /// Its length: the frame extends beyond the datagram.
     Len,
 }
 
 const FLAWS: [Flaw; 5] =
     [Flaw::Sequence(1), Flaw::Sequence(1 << 63), Flaw::Sequence(u64::MAX), Flaw::Checksum, Flaw::Len];
 
-/// Frames of so many records that were never published, in memory of their own. The last one may have a flaw.
+/// So many forged frames, in separate memory. The last one may have a flaw.
 fn forged_frames(first: u64, count: u64, len: usize, flaw: Option<Flaw>) -> (Region, ByteRange) {
     let check = FrameCheck::new(topic_id(), EPOCH);
     let mut words = Vec::new();
@@ -86,7 +86,7 @@ impl World {
         self.publish_so(count, true);
     }
 
-    /// Publishes so many records, which come inline or have to be fetched.
+    /// Publishes so many records, inline or not.
     fn publish_so(&mut self, count: u64, is_inline: bool) {
         let first = self.newest() + 1;
         for number in first..first + count {
@@ -111,7 +111,7 @@ impl World {
         self.forge_at(0, count, len, flaw);
     }
 
-    /// The same so many bytes behind the place of the next record, or before it.
+    /// The same at so many bytes after or before the next record's place.
     fn forge_at(&mut self, shift: i64, count: u64, len: usize, flaw: Option<Flaw>) {
         let (newest, end) = (self.newest(), self.writer.committed_end());
         let (memory, range) = forged_frames(newest + 1, count, len, flaw);
@@ -126,7 +126,7 @@ impl World {
             Ok(Some(record)) => {
                 assert_eq!(record.meta.sequence.get(), self.next);
                 if record.value.first() == Some(&FORGED) {
-                    assert_eq!(self.contradictions, 0, "{} after it was switched off", self.next);
+                    assert_eq!(self.contradictions, 0, "{} after inline values were refused", self.next);
                     self.forged.get_or_insert(self.next);
                 } else {
                     assert_eq!(record.value, payload(self.next));
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    /// Goes on for as long as the subscriber may take to find what there is.
+    /// Proceeds until the subscriber must have found everything.
     fn settle(&mut self) {
         let until_ns = self.net.now_ns() + TIMER_NS;
         while self.net.now_ns() < until_ns {
@@ -180,7 +180,7 @@ impl World {
 }
 
 #[test]
-fn no_honest_network_makes_the_log_contradict_its_notices() {
+fn honest_network_never_makes_the_log_contradict_its_notices() {
     let (mut lapped, mut inline) = (0, 0);
     each_seed(1500, |seed| {
         let mut world = World::new(seed);
@@ -197,10 +197,9 @@ fn no_honest_network_makes_the_log_contradict_its_notices() {
     assert!(std::env::var("FABRICAST_SEED").is_ok() || (lapped > 0 && inline > 0));
 }
 
-/// Whatever somebody who has the topic's key sends, every record is received as it was published, and those that were not are
-/// told.
+/// Whatever a forger with the topic's key sends, every record is received as published, and forged ones are reported.
 #[test]
-fn forged_records_are_found_and_the_real_ones_are_received() {
+fn forged_records_are_detected_and_the_real_ones_received() {
     let mut contradictions = 0;
     each_seed(300, |seed| {
         let mut world = World::new(seed);
@@ -244,9 +243,9 @@ fn forged_records_are_found_and_the_real_ones_are_received() {
     assert!(contradictions > 0 || std::env::var("FABRICAST_SEED").is_ok());
 }
 
-/// A forged record may be as long as the real one, shorter, or longer, and come before it or where none is.
+/// A forged record may be as long as the real one, shorter or longer, and come before it or where there is none.
 #[test]
-fn a_forged_record_does_not_stand_in_for_the_real_one() {
+fn forged_record_does_not_replace_the_real_one() {
     for (len, published) in [(7, 0), (7, 1), (29, 1), (64, 1), (64, 3), (1, 9)] {
         let mut world = World::new(0);
         (world.net.lose_permille, world.net.delay_ns_max) = (0, 0);
@@ -256,7 +255,7 @@ fn a_forged_record_does_not_stand_in_for_the_real_one() {
         }
         world.forge(1, len, None);
         (0..9).for_each(|_| world.receive());
-        assert_eq!(world.forged, Some(5), "it is the next one, for a subscriber");
+        assert_eq!(world.forged, Some(5), "the subscriber takes it for the next one");
         (0..published).for_each(|_| world.publish(1));
         world.settle();
         let expected = (5 + published, 1, None);
@@ -268,9 +267,9 @@ fn a_forged_record_does_not_stand_in_for_the_real_one() {
     }
 }
 
-/// What came inline and is not a record was not received: the real record in its place is not compared with it.
+/// An inline frame that is not a record was not received, so the real record is not compared with it.
 #[test]
-fn a_forged_frame_that_is_not_a_record_costs_no_real_record() {
+fn forged_frame_that_is_not_a_record_costs_no_real_record() {
     for (flaw, before) in FLAWS.into_iter().flat_map(|flaw| [(flaw, 0), (flaw, 2)]) {
         let mut world = World::new(0);
         (world.net.lose_permille, world.net.delay_ns_max) = (0, 0);
@@ -280,7 +279,7 @@ fn a_forged_frame_that_is_not_a_record_costs_no_real_record() {
         }
         world.forge(before + 1, 16, Some(flaw));
         (0..9).for_each(|_| world.receive());
-        // Those before it are forged, too, and are records.
+        // Those before it are forged, too, but are records.
         let contradictions = u64::from(before > 0);
         assert_eq!((world.next, world.contradictions), (5, contradictions), "{flaw:?} after {before}");
         world.publish_so(3, false);
@@ -290,9 +289,9 @@ fn a_forged_frame_that_is_not_a_record_costs_no_real_record() {
     }
 }
 
-/// They are received by nobody, so that nothing is to be withdrawn.
+/// They are not received, so there is nothing to withdraw.
 #[test]
-fn forged_records_before_the_first_one_asked_for_are_not_contradicted() {
+fn forged_records_before_the_start_are_not_contradicted() {
     for count in [1, 3] {
         let mut world = World::starting(0, LogStart::At(Sequence::new(8)));
         (world.net.lose_permille, world.net.delay_ns_max) = (0, 0);

@@ -6,7 +6,7 @@ use crate::repository::state::{Committed, StateWriter};
 
 const SLOTS: u32 = 8;
 
-/// A publisher, and a subscriber that hears its notices.
+/// A publisher, and a subscriber with notices.
 struct World {
     writer: StateWriter,
     net: Net,
@@ -22,7 +22,7 @@ fn payload(number: u64) -> Vec<u8> {
     vec![number.to_le_bytes()[0] & 0x7f; usize::try_from(number * 7 % LEN_MAX as u64).unwrap() + 1]
 }
 
-/// The slot of a value that was never published, in memory of its own.
+/// The slot of a forged value, in separate memory.
 fn forged_slot(sequence: u64) -> (Region, ByteRange) {
     let payload = [FORGED; 16];
     let len = u32::try_from(payload.len()).unwrap();
@@ -68,7 +68,7 @@ impl World {
         self.net.pass(ns, [newest, 0]);
     }
 
-    /// Receives once; whether there was something.
+    /// Receives once. Returns whether there was a value.
     fn receive(&mut self) -> bool {
         match self.subscriber.try_receive() {
             Ok(None) => return false,
@@ -85,14 +85,17 @@ impl World {
                 assert!(sequence > self.last.0, "{sequence} after {:?}", self.last);
                 let is_forged = sample.value.first() == Some(&FORGED);
                 assert!(is_forged || sample.value == payload(sequence), "{sequence}: {:?}", sample.value);
-                assert!(!is_forged || self.contradictions == 0, "{sequence} after it was switched off");
+                assert!(
+                    !is_forged || self.contradictions == 0,
+                    "{sequence} after inline values were refused"
+                );
                 self.last = (sequence, is_forged);
             }
         }
         true
     }
 
-    /// Something happens.
+    /// One random event.
     fn step(&mut self) {
         match self.net.random.below(6) {
             0 | 1 => self.publish(),
@@ -105,7 +108,7 @@ impl World {
         }
     }
 
-    /// Goes on for as long as the subscriber may take to find what there is.
+    /// Proceeds until the subscriber must have found everything.
     fn settle(&mut self) {
         let until_ns = self.net.now_ns() + TIMER_NS;
         while self.net.now_ns() < until_ns {
@@ -117,7 +120,7 @@ impl World {
 }
 
 #[test]
-fn no_honest_network_makes_the_repository_contradict_its_notices() {
+fn honest_network_never_makes_the_repository_contradict_its_notices() {
     each_seed(1500, |seed| {
         let mut world = World::new(seed);
         (0..120).for_each(|_| world.step());
@@ -130,8 +133,7 @@ fn no_honest_network_makes_the_repository_contradict_its_notices() {
     });
 }
 
-/// Whatever somebody who has the topic's key sends, the newest value is received within the time in which one is found that no
-/// notice tells of.
+/// Whatever a forger with the topic's key sends, the newest value is received as soon as an unannounced one.
 #[test]
 fn forged_values_do_not_keep_a_subscriber_from_the_newest_one() {
     let mut contradictions = 0;
@@ -162,7 +164,7 @@ fn forged_values_do_not_keep_a_subscriber_from_the_newest_one() {
     assert!(contradictions > 0 || std::env::var("FABRICAST_SEED").is_ok());
 }
 
-/// A world in which nothing is lost, and a subscriber that has five values, of which the last came inline.
+/// A world without losses, and a subscriber that has five values, the last of them inline.
 fn quiet_world() -> World {
     let mut world = World::new(0);
     (world.net.lose_permille, world.net.delay_ns_max) = (0, 0);
@@ -174,7 +176,7 @@ fn quiet_world() -> World {
 }
 
 #[test]
-fn a_forged_value_far_ahead_silences_nobody() {
+fn forged_value_far_ahead_silences_no_subscriber() {
     let mut world = quiet_world();
     let (memory, range) = forged_slot(1 << 63);
     world.net.forge([1 << 63, 0], Some(Inline { memory: &memory, range, records: 1 }));
@@ -185,13 +187,13 @@ fn a_forged_value_far_ahead_silences_nobody() {
 }
 
 #[test]
-fn a_forged_value_a_little_ahead_is_found_and_the_real_ones_are_received() {
+fn forged_value_slightly_ahead_is_detected_and_the_real_ones_received() {
     for (ahead, published) in [(1, 0), (1000, 0), (1, 1), (3, 2), (1000, 3)] {
         let mut world = quiet_world();
         let (memory, range) = forged_slot(4 + ahead);
         world.net.forge([4 + ahead, 0], Some(Inline { memory: &memory, range, records: 1 }));
         (0..5).for_each(|_| _ = world.receive());
-        assert_eq!(world.last, (4 + ahead, true), "it is the next one, for a subscriber");
+        assert_eq!(world.last, (4 + ahead, true), "the subscriber takes it for the next one");
         (0..published).for_each(|_| world.publish());
         let before_ns = world.net.now_ns();
         world.settle();
@@ -205,9 +207,9 @@ fn a_forged_value_a_little_ahead_is_found_and_the_real_ones_are_received() {
     }
 }
 
-/// The last value, too, is compared before the end is told.
+/// The last value, too, is compared before the end is reported.
 #[test]
-fn the_end_of_a_topic_does_not_hide_a_forged_value() {
+fn end_of_a_topic_does_not_hide_a_forged_value() {
     let mut world = quiet_world();
     let (memory, range) = forged_slot(9);
     world.net.forge([9, 0], Some(Inline { memory: &memory, range, records: 1 }));
@@ -217,13 +219,13 @@ fn the_end_of_a_topic_does_not_hide_a_forged_value() {
     while told.len() < 2 {
         told.extend(world.subscriber.try_receive().err().map(|error| error.to_string()));
     }
-    assert!(told[0].starts_with("values 5 to 9 came with notices"), "{told:?}");
-    assert_eq!(told[1], "the topic has ended after 4 values");
+    assert!(told[0].starts_with("values 5 to 9 "), "{told:?}");
+    assert!(told[1].contains("after 4 values"), "{told:?}");
 }
 
-/// One look in vain for a hint that is not true, whatever its number, and then those count again that are.
+/// A forged hint causes one read in vain, whatever its sequence; later genuine ones still count.
 #[test]
-fn a_forged_hint_costs_one_read_and_hides_no_later_one() {
+fn forged_hint_costs_one_read_and_hides_no_later_one() {
     for hint in [6, 1 << 40, 1 << 63, u64::MAX] {
         let mut world = quiet_world();
         world.net.forge([hint, 0], None);

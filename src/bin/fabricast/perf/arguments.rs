@@ -10,23 +10,24 @@ Examples:
   fabricast perf pull                                         round trips of 64-byte values, read by the subscriber
   fabricast perf push --size 64,1024,65536 --floor --json     three sizes, each beside the floor, for a script
   fabricast perf pull --size 1048576 --slots 32 --for 5       five seconds of 1 MiB values
-  fabricast perf notify --fabric verbs                        as pull, but told by notices when to read
-  fabricast perf push --subscribers 4                         three more processes read along
+  fabricast perf notify --fabric verbs                        like pull, but notices announce values
+  fabricast perf push --subscribers 4                         three more subscribing processes
   fabricast perf stream --size 64,65536 --floor               a log at full speed, beside rings and memcpy
-  fabricast perf stream --lossy --subscribers 2 --batch 1     what two get of records that nobody waits for
+  fabricast perf stream --lossy --subscribers 2 --batch 1     what two subscribers get from a publisher that never waits
   fabricast perf push --serve --node lab                      answers in one terminal ...
-  fabricast perf push --connect shm:lab                       ... what is measured from another
+  fabricast perf push --connect shm:lab                       ... and measures from another
   fabricast perf pull --fabric verbs --size 64,65536          over the RDMA device of this host
   fabricast perf pull --serve --rdma rdma://10.0.0.2          answers on one host ...
-  fabricast perf pull --connect rdma://10.0.0.2               ... what is measured from another
-  fabricast perf stream --serve --rdma rdma://10.0.0.2        takes and compares records on one host ...
-  fabricast perf stream --connect rdma://10.0.0.2             ... that come from another
+  fabricast perf pull --connect rdma://10.0.0.2               ... and measures from another
+  fabricast perf stream --serve --rdma rdma://10.0.0.2        receives and checks records on one host ...
+  fabricast perf stream --connect rdma://10.0.0.2             ... that another publishes
 
-The floor is the same bytes between the same two processes through a bare seqlock in shared memory, a bare ring for
-stream, without any check. The line `checked` of a stream is that ring with records that are written, compared, and checked by
-CRC-32, as those of the log are. Compare ratios of one run, never times of two: the placement tells whether the processors share a cache.";
+The floor sends the same bytes between the same two processes through a bare seqlock in shared memory, or a bare
+ring for stream, without any check. The line `checked` of a stream is that ring with records that are written,
+compared, and checked by CRC-32 like those of the log. Compare ratios within one run, never times of two runs: the
+placement says whether the processors share a cache.";
 
-/// Where a process listens over RDMA that was started here: everywhere on this host, at a port that is free.
+/// Where a process started here listens over RDMA: everywhere on this host, at a free port.
 const RDMA_ANYWHERE: &str = "rdma://0.0.0.0:0";
 /// Measures deliveries between two processes.
 #[derive(Debug, Args)]
@@ -35,14 +36,14 @@ pub(crate) struct Arguments {
     /// What to measure
     #[arg(value_enum)]
     pub(super) mode: Mode,
-    /// What moves the bytes between processes that are started here; otherwise the address of --connect says it
+    /// Transport between the processes started here; otherwise the address of --connect determines it
     #[arg(long, value_enum, default_value_t = FabricName::Shm, conflicts_with = "connect")]
     pub(super) fabric: FabricName,
     /// Payload sizes, separated by commas: bytes, or with a unit, as in 64k
     #[arg(long, value_delimiter = ',', default_value = "64", value_parser = size_in::<u32>(8..=1 << 30))]
     pub(super) size: Vec<u32>,
-    /// Processes that subscribe to what is measured. One of them answers; the others take what they can catch, on
-    /// any processor, and what is replaced before they have read it counts as lost
+    /// Processes that subscribe. One of them answers; the others receive what they can, on any processor, and values replaced
+    /// before they read them count as lost
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub(super) subscribers: u32,
     /// Round trips, or records, to measure for each size [default: as many as --for allows]
@@ -51,7 +52,7 @@ pub(crate) struct Arguments {
     /// Time to measure for each size: seconds, or with a unit, as in 5s
     #[arg(long = "for", value_name = "TIME", default_value_t = 1.0, value_parser = seconds)]
     pub(super) seconds: f64,
-    /// The processors of the measuring and of the answering process; `auto` for the first two, `any` to let them wander
+    /// The processors of the measuring and of the answering process; `auto` for the first two, `any` for any
     #[arg(long, value_name = "A,B", default_value = "auto")]
     pub(super) cpus: Choice,
     /// Slots of each repository
@@ -59,31 +60,31 @@ pub(crate) struct Arguments {
     pub(super) slots: u32,
     #[command(flatten)]
     pub(super) stream: StreamOptions,
-    /// Measure the floor too, in turns with the delivery
+    /// Also measure the floor, alternating with the delivery
     #[arg(long)]
     pub(super) floor: bool,
-    /// Print a JSON object a line
+    /// Print one JSON object per line
     #[arg(long)]
     pub(super) json: bool,
-    /// Answer the round trips, or take the records, that another process measures with --connect, until interrupted
+    /// Answer round trips, or receive records, for a process with --connect, until interrupted
     #[arg(long, conflicts_with_all = ["connect", "floor", "json", "subscribers"])]
     pub(super) serve: bool,
-    /// The name to answer under with --serve
+    /// The node name for --serve
     #[arg(long, default_value = "perf")]
     pub(super) node: String,
-    /// Where to answer over RDMA, too, with --serve
+    /// An RDMA address for --serve to listen at as well
     #[arg(long, value_name = "ADDRESS", requires = "serve")]
     pub(super) rdma: Option<Address>,
-    /// Measure against the process that answers at this address
+    /// Measure against the process with --serve at this address
     #[arg(long, value_name = "ADDRESS", conflicts_with = "floor")]
     pub(super) connect: Option<Address>,
     /// Time to wait for the other process
     #[arg(long, value_name = "TIME", default_value_t = 10.0, value_parser = seconds)]
     pub(super) wait: f64,
-    /// Given by a measuring process to the one it starts
+    /// Passed by a measuring process to the process it starts
     #[arg(long, hide = true, requires = "serve")]
     pub(super) floor_len: Option<u32>,
-    /// Given by a measuring process to those that read along
+    /// Passed by a measuring process to additional subscribers
     #[arg(long, hide = true, conflicts_with_all = ["serve", "connect"])]
     pub(super) follow: Option<Address>,
 }
@@ -95,19 +96,19 @@ pub(super) struct StreamOptions {
     /// How records travel [default: pull]
     #[arg(long, value_enum)]
     pub(super) delivery: Option<Way>,
-    /// Records that are published with one commit [default: as many as fit into 16 KiB, over verbs into 64 KiB, from 1 to 64]
+    /// Records published with one commit [default: as many as fit into 16 KiB, over verbs into 64 KiB, from 1 to 64]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub(super) batch: Option<u32>,
-    /// Bytes of the ring, of the floor and of the log [default: 262144, over verbs 1048576, or room for 8 records]
+    /// Bytes of the ring, of the floor and of the log [default: 262144, over verbs 1048576, or 8 records if that is more]
     #[arg(long, value_name = "BYTES", value_parser = size_in::<u64>(1..=1 << 33))]
     pub(super) capacity: Option<u64>,
-    /// Publish without waiting for subscribers: what they do not keep up with is lost, and counted
+    /// Publish without waiting for subscribers: what they miss is lost and counted
     #[arg(long)]
     pub(super) lossy: bool,
-    /// Given by a measuring process to those that receive
+    /// Passed by a measuring process to those that receive
     #[arg(long, hide = true)]
     pub(super) drain: Option<Address>,
-    /// Given by a measuring process to those that receive: which of them it is
+    /// Passed by a measuring process to those that receive: the number of each
     #[arg(long, hide = true, default_value_t = 0)]
     pub(super) reader: usize,
 }
@@ -124,17 +125,17 @@ pub(super) enum Way {
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
-    /// Round trips of a state topic that subscribers read
+    /// Round trips over a state topic that subscribers read
     Pull,
-    /// Round trips of a state topic that is written to subscribers
+    /// Round trips over a state topic that is written to subscribers
     Push,
-    /// Round trips of a state topic of which notices tell, with small values in them: by multicast over RDMA
+    /// Round trips over a state topic whose notices carry small values: multicast over RDMA
     Notify,
     /// Records of a log at full speed, one way
     Stream,
 }
 
-/// What moves the bytes.
+/// The transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum FabricName {
     /// Shared memory of one host
@@ -174,12 +175,12 @@ impl FabricName {
         }
     }
 
-    /// Where a node listens so that it can be reached.
+    /// Where a node listens over RDMA, if it does.
     pub(super) fn rdma(self) -> Option<Address> {
         if self == Self::Verbs { RDMA_ANYWHERE.parse().ok() } else { None }
     }
 
-    /// Where a node is reached.
+    /// The address of a node on this fabric.
     pub(super) fn address(self, node: &Node) -> Result<Address, Trouble> {
         let found = node.addresses().iter().find(|address| Self::of(address) == self);
         found.cloned().ok_or_else(|| format!("the node does not listen over {}", self.name()).into())
@@ -187,7 +188,7 @@ impl FabricName {
 }
 
 impl StreamOptions {
-    /// Whether any of them was given.
+    /// Whether any option was given.
     pub(super) fn is_given(&self) -> bool {
         self.delivery.is_some() || self.batch.is_some() || self.capacity.is_some() || self.lossy
     }
@@ -203,6 +204,6 @@ impl StreamOptions {
 fn seconds(text: &str) -> Result<f64, String> {
     match duration(text)?.as_secs_f64() {
         seconds if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("write a time from 10ms to 1d".to_owned()),
+        _ => Err("use a time from 10ms to 1d".to_owned()),
     }
 }

@@ -3,10 +3,10 @@ use std::str::FromStr;
 
 use rustix::thread::CpuSet;
 
-/// Where the two processes shall run, as it is asked for.
+/// The requested processors of the two processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Choice {
-    /// On the first two processors that this process may use; anywhere if there is only one.
+    /// The first two processors available to this process; anywhere if there is only one.
     Auto,
     /// Anywhere.
     Any,
@@ -14,12 +14,12 @@ pub(super) enum Choice {
     Two(usize, usize),
 }
 
-/// Where the two processes run.
+/// The processors of the two processes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cpus {
-    /// The processors of the measuring and of the answering one, if they are kept on theirs.
+    /// Those of the measuring and the answering process, if pinned.
     two: Option<(usize, usize)>,
-    /// Where this process may run when it is not kept.
+    /// Those available to this process when unpinned.
     usable: CpuSet,
 }
 
@@ -34,7 +34,7 @@ impl FromStr for Choice {
         }
         let number = |text: &str| text.parse::<usize>().ok();
         let pair = text.split_once(',').and_then(|(one, other)| Some((number(one)?, number(other)?)));
-        let (one, other) = pair.ok_or("write two processors, as in 0,1, or `auto`, or `any`")?;
+        let (one, other) = pair.ok_or("use two processors, as in 0,1, or `auto`, or `any`")?;
         if one.max(other) >= CpuSet::MAX_CPU {
             return Err(format!("processors are numbered from 0 to {}", CpuSet::MAX_CPU - 1));
         }
@@ -52,7 +52,7 @@ impl fmt::Display for Cpus {
 }
 
 impl Choice {
-    /// The choice with numbers: to be made before either process is kept on its processor.
+    /// Resolves the choice to numbers, before either process is pinned.
     pub(super) fn settled(self) -> Result<Cpus, String> {
         let usable = rustix::thread::sched_getaffinity(None)
             .map_err(|errno| format!("cannot tell which processors this process may use: {errno}"))?;
@@ -67,20 +67,20 @@ impl Choice {
 }
 
 impl Cpus {
-    /// Keeps this thread, and what it starts from now on, on the processor of the measuring process.
+    /// Pins this thread, and those it starts from now on, to the measuring processor.
     pub(super) fn pin_measuring(&self) -> Result<(), String> {
         self.two.map_or(Ok(()), |(cpu, _)| pin(cpu))
     }
 
-    /// Keeps this thread, and what it starts from now on, on the processor of the answering process.
+    /// Pins this thread, and those it starts from now on, to the answering processor.
     pub(super) fn pin_answering(&self) -> Result<(), String> {
         self.two.map_or(Ok(()), |(_, cpu)| pin(cpu))
     }
 
-    /// Lets this thread, and what it starts from now on, run where it could before it was kept anywhere.
+    /// Lets this thread, and those it starts from now on, run wherever it could before.
     pub(super) fn unpin(&self) -> Result<(), String> {
         rustix::thread::sched_setaffinity(None, &self.usable)
-            .map_err(|errno| format!("cannot run where this process could before: {errno}"))
+            .map_err(|errno| format!("cannot return to the processors this process had: {errno}"))
     }
 }
 

@@ -15,12 +15,12 @@ use super::records::{StreamSizes, TOPIC};
 use super::trouble::Trouble;
 use super::{pattern, probe};
 
-/// Empty looks between two looks at what is to be done.
+/// Empty polls between two checks of the phase.
 const LOOKS: u32 = 4096;
-/// How long a process rests that has nothing to do.
+/// The sleep of an idle process.
 const REST: Duration = Duration::from_millis(1);
 
-/// A process that receives a stream: one of several, of which the first one is probed and measured with the floor.
+/// A process that receives a stream. The first of them is also probed, and measures the floor.
 struct Drain {
     ring: Ring,
     reader: usize,
@@ -29,7 +29,7 @@ struct Drain {
     seen: Seen,
 }
 
-/// Receives and checks what the process at this address streams, which has started this one, until told to stop.
+/// Receives and checks the stream of the process at this address, which started this one, until told to stop.
 pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) -> Result<Exit, Trouble> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     arguments.cpus.settled()?.pin_answering()?;
@@ -39,7 +39,7 @@ pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) ->
     let node = setting.node(None)?;
     let builder = node.log_subscriber::<Raw>(&format!("{from}/{TOPIC}"));
     let builder = builder.delivery(arguments.stream.delivery()).region_len_max(usize::MAX);
-    // From the first one on: what is lost of those counts as well.
+    // From the first record on, so that its losses count as well.
     let subscriber = builder.at(Sequence::NONE.next()).open().map_err(Failure::from)?;
     let mut drain = Drain { ring, reader, shape, subscriber, seen: Seen::default() };
     drain.obey()?;
@@ -48,7 +48,7 @@ pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) ->
 }
 
 impl Drain {
-    /// Does what it is told until it is told to stop.
+    /// Follows the phases until the last.
     fn obey(&mut self) -> Result<(), Trouble> {
         loop {
             match Phase::of(self.ring.control().phase()) {
@@ -60,13 +60,13 @@ impl Drain {
                     }
                 }
                 Phase::Stop => return Ok(()),
-                // The process that is probed and measured has a processor for itself.
+                // The probed process has a processor of its own.
                 _ => std::thread::park_timeout(REST),
             }
         }
     }
 
-    /// Takes values from the ring until told otherwise. Those that are checked are compared, too.
+    /// Receives values from the ring until the phase changes; checked ones are also compared.
     fn receive_floor(&mut self, phase: Phase) {
         let Self { ring, shape, seen, .. } = self;
         let mut value = vec![0; pattern::words(shape.len)];
@@ -98,7 +98,7 @@ impl Drain {
         }
     }
 
-    /// Takes and compares records until told otherwise (false), or the topic ends (true).
+    /// Receives and compares records until the phase changes (false) or the topic ends (true).
     fn receive(&mut self) -> Result<bool, Trouble> {
         let Self { ring, reader, shape, subscriber, seen } = self;
         let show_every = shape.show_every();

@@ -18,30 +18,30 @@ use super::trouble::Trouble;
 
 /// The topic of the answers.
 pub(super) const PONG: &str = "pong";
-/// Empty looks between two looks at what is to be done.
+/// Empty polls between two checks of the phase.
 const LOOKS: u32 = 4096;
-/// How long who waits for a value waits at a time.
+/// The longest single wait for a value.
 const WAIT: Duration = Duration::from_millis(20);
-/// How long a process waits for one that measures, before it looks for another one.
+/// How long to wait on one listener before the next.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// How values are received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
-    /// Looked for without pause, and left where they were checked.
+    /// Polled without pause, and left undecoded.
     Looking,
-    /// Waited for, as by an application that is told of them and has something else to do.
+    /// Waited for, as an application does that has notices and other work.
     Waiting,
 }
 
 impl Manner {
-    /// How values of this mode are received.
+    /// How this mode receives values.
     pub(super) fn of(mode: Mode) -> Self {
         if mode == Mode::Notify { Self::Waiting } else { Self::Looking }
     }
 
-    /// The next value: its sequence, and the number that it is marked with, if it is as it was published. `None` when there is
-    /// none yet; who waits has waited for a while then.
+    /// Receives the next value: its sequence, and its number if it is intact. `None` without a value, after a wait in that
+    /// manner.
     #[inline]
     pub(super) fn receive(
         self,
@@ -55,14 +55,14 @@ impl Manner {
         })
     }
 
-    /// Whether it is time to look at what is to be done, after so many receives without a value.
+    /// Whether to check the phase, after so many receives without a value.
     #[inline]
     pub(super) fn looks_up(self, looks: u32) -> bool {
         self == Self::Waiting || looks.is_multiple_of(LOOKS)
     }
 }
 
-/// The end that answers.
+/// The answering end.
 struct Echo {
     manner: Manner,
     value: Vec<u64>,
@@ -72,10 +72,10 @@ struct Echo {
     seen: Seen,
 }
 
-/// Answers: what a measuring process asks that started this one, or whoever measures, one after the other.
+/// Answers the process that started this one, or else each measuring process in turn.
 pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     if arguments.floor_len.is_some() {
-        // The process that started this one may be killed; nobody would tell this one to stop then.
+        // If the starting process is killed, it cannot stop this one.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     }
     arguments.cpus.settled()?.pin_answering()?;
@@ -103,7 +103,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     Ok(Exit::Done)
 }
 
-/// Tells how this process can be measured.
+/// Prints how to measure against this process.
 pub(super) fn tell_addresses(node: &Node, mode: Mode) -> Result<(), Trouble> {
     let mode = mode.name();
     for address in node.addresses() {
@@ -113,7 +113,7 @@ pub(super) fn tell_addresses(node: &Node, mode: Mode) -> Result<(), Trouble> {
     Ok(std::io::stdout().flush()?)
 }
 
-/// What waits for a process that measures: it dials, with values of one of the modes.
+/// The listeners for measuring processes, one for each mode.
 struct Listeners([(Mode, Listener<StateSubscriber<Raw>>); 3]);
 
 impl Listeners {
@@ -126,11 +126,11 @@ impl Listeners {
         Ok(Self([open(Mode::Pull)?, open(Mode::Push)?, open(Mode::Notify)?]))
     }
 
-    /// A subscription to the values of whoever dials next. `None` when the process was asked to end.
+    /// A subscription to the next process that dials. `None` when interrupted.
     fn accept(&self, interrupt: &Interrupt) -> Result<Option<(Mode, StateSubscriber<Raw>)>, Trouble> {
         loop {
             for (mode, listener) in &self.0 {
-                // One that fails does not keep others from dialling.
+                // A failed one must not keep others from dialling.
                 if let Ok(Some(subscriber)) = listener.accept_timeout(LOOK_AGAIN) {
                     return Ok(Some((*mode, subscriber)));
                 }
@@ -143,7 +143,7 @@ impl Listeners {
 }
 
 impl Echo {
-    /// Waits for a process that measures, and publishes for it. `None` when the process was asked to end.
+    /// Waits for a measuring process, and publishes for it. `None` when interrupted.
     fn accept(
         node: &Node,
         listeners: &Listeners,
@@ -159,12 +159,12 @@ impl Echo {
         Ok(Some(Self { manner, value, len, publisher, subscriber, seen: Seen::default() }))
     }
 
-    /// Does what it is told until it is told to stop.
+    /// Follows the phases until the last.
     fn obey(&mut self, floor: &Floor) -> Result<(), Trouble> {
         let mut stamp = 0;
         loop {
             match Phase::of(floor.control().phase()) {
-                // Only values of a stream are checked like that.
+                // Only streams have checked values.
                 Phase::Wait | Phase::Checked => std::hint::spin_loop(),
                 Phase::Probe => probe::answer(floor.control()),
                 Phase::Floor => self.answer_floor(floor, &mut stamp),
@@ -193,7 +193,7 @@ impl Echo {
         }
     }
 
-    /// Answers values until told otherwise (false), or the topic ends (true).
+    /// Answers values until `stopped` (false) or the topic ends (true).
     fn deliver(&mut self, stopped: impl Fn() -> bool) -> Result<bool, Trouble> {
         let mut looks = 0;
         loop {

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
-use super::super::setting::{ATTACH_PATIENCE, Setting};
+use super::super::setting::{ATTACH_TIMEOUT, Setting};
 use super::arguments::{Arguments, Mode};
 use super::echo::Manner;
 use super::line::Seen;
@@ -16,13 +16,13 @@ use super::measurement::Measurement;
 use super::process::{Phase, Process};
 use super::trouble::Trouble;
 
-/// The processes that subscribe besides the one that answers. Ended when dropped.
+/// The subscribing processes besides the answering one. Ended when dropped.
 pub(super) struct Followers {
     processes: Vec<Process>,
     control: Control,
 }
 
-/// Subscribes to what the process at this address publishes, which has started this one, until told to stop.
+/// Subscribes to the process at this address, which started this one, until told to stop.
 pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Address) -> Result<Exit, Trouble> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let interrupt = Interrupt::install()?;
@@ -31,7 +31,7 @@ pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Addre
     let (target, node) = (format!("{measuring}/{}", mode.name()), setting.node(None)?);
     let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
     let builder = if mode == Mode::Notify { builder.notices() } else { builder };
-    let mut subscriber = builder.timeout(ATTACH_PATIENCE).open().map_err(Failure::from)?;
+    let mut subscriber = builder.timeout(ATTACH_TIMEOUT).open().map_err(Failure::from)?;
     let len = arguments.size.first().map_or(0, |size| *size as usize);
     let stopped = || Phase::of(control.phase()) == Phase::Stop || interrupt.came();
     let seen = watch(&mut subscriber, Manner::of(mode), len, stopped)?;
@@ -39,7 +39,7 @@ pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Addre
     Ok(Exit::Done)
 }
 
-/// Takes and compares each value that can be caught, up to the newest one when told to stop.
+/// Receives and compares the values that it catches, up to the newest when told to stop.
 fn watch(
     subscriber: &mut StateSubscriber<Raw>,
     manner: Manner,
@@ -52,7 +52,7 @@ fn watch(
         looks = looks.wrapping_add(1);
         stopping |= manner.looks_up(looks) && stopped();
         match manner.receive(subscriber, len) {
-            // The values of a measurement are numbered as their topic numbers them.
+            // A measurement numbers its values like their topic.
             Ok(Some((sequence, marked))) if marked == Some(sequence) => seen.verified += 1,
             Ok(Some(_)) => seen.rejected += 1,
             Ok(None) if stopping => break,
@@ -65,7 +65,7 @@ fn watch(
 }
 
 impl Followers {
-    /// Starts as many as the arguments say, to subscribe to the node that measures at this address.
+    /// Starts as many as the arguments say, to subscribe to the node at this address.
     pub(super) fn start(
         measurement: &Measurement<'_>,
         size: u32,
@@ -91,7 +91,7 @@ impl Followers {
         Ok(Self { processes, control })
     }
 
-    /// Waits until all have subscribed, as the one that answers has.
+    /// Waits until all have subscribed, including the answering one.
     pub(super) fn join(
         &mut self,
         publisher: &StatePublisher<Raw>,
@@ -103,7 +103,7 @@ impl Followers {
         measurement.await_subscribers(all, subscribers, "subscribing", check)
     }
 
-    /// Ends them, and takes what they have seen.
+    /// Ends them, and returns what they received.
     pub(super) fn end(self, interrupt: &Interrupt) -> Result<Seen, Trouble> {
         self.control.set_phase(Phase::Stop.number());
         let seen = self.processes.into_iter().map(|process| process.end(interrupt));

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::output::count;
 
-/// What the answering process saw.
+/// What the answering process received.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Seen {
     pub(super) verified: u64,
@@ -14,7 +14,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// The same with what the subscriber has counted.
+    /// The same, with the counts of the subscriber.
     pub(super) fn with(self, stats: SubscriberStats) -> Self {
         let SubscriberStats { torn_retries, conflated, lapped, cut_off, rejected, .. } = stats;
         Self { torn_retries, lost: conflated + lapped + cut_off, rejected: self.rejected + rejected, ..self }
@@ -40,7 +40,7 @@ impl std::iter::Sum for Seen {
     }
 }
 
-/// One line of the outcome.
+/// One line of the result.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Line {
     pub(super) mode: &'static str,
@@ -72,7 +72,7 @@ pub(super) struct Durations {
 
 impl Durations {
     pub(super) fn new() -> Self {
-        // One minute, three digits: the bounds are right by construction.
+        // One minute, three digits: these bounds are valid.
         let histogram = Histogram::new_with_bounds(1, 60_000_000_000, 3).unwrap_or_else(|_| unreachable!());
         Self { histogram, total_ns: 0 }
     }
@@ -83,12 +83,12 @@ impl Durations {
         self.total_ns = self.total_ns.saturating_add(duration_ns);
     }
 
-    /// The duration in the middle.
+    /// The median duration.
     pub(super) fn median_ns(&self) -> u64 {
         self.histogram.value_at_quantile(0.5)
     }
 
-    /// The line of these durations, without the figures that only a delivery has.
+    /// The line of these durations, without the figures of a delivery.
     pub(super) fn line(&self, mode: &'static str, size: u32) -> Line {
         let at = |quantile| self.histogram.value_at_quantile(quantile);
         let iterations = self.histogram.len();
@@ -104,7 +104,7 @@ impl Durations {
 }
 
 impl Line {
-    /// The line of so many values at this rate, without the figures that only some modes have.
+    /// The line of a rate, without the figures of some modes.
     pub(super) fn of_rate(mode: &'static str, size: u32, iterations: u64, msgs_per_s: f64) -> Self {
         Self {
             mode,
@@ -128,7 +128,7 @@ impl Line {
         }
     }
 
-    /// The heading of the lines as people read them.
+    /// The heading for people.
     pub(super) fn heading(counted: &str) -> String {
         format!(
             "{:<7} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11} {:>7} {:>5} {:>5}  {}",
@@ -147,7 +147,7 @@ impl Line {
         )
     }
 
-    /// The line as people read it.
+    /// The line for people.
     pub(super) fn text(&self) -> String {
         let figure = |figure: Option<u64>| figure.map_or_else(|| "-".to_owned(), |figure| figure.to_string());
         format!(

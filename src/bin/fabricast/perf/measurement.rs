@@ -10,10 +10,10 @@ use super::cpus::Cpus;
 use super::line::{Line, Seen};
 use super::trouble::{Trouble, wait};
 
-/// The pause between two looks whether all have subscribed.
+/// The pause between two checks whether all have subscribed.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// What all sizes have in common.
+/// What all sizes share.
 pub(super) struct Measurement<'a> {
     pub(super) arguments: &'a Arguments,
     pub(super) setting: &'a Setting,
@@ -22,19 +22,19 @@ pub(super) struct Measurement<'a> {
 }
 
 impl<'a> Measurement<'a> {
-    /// Takes the processor on which this process measures.
+    /// Pins this process to the measuring processor.
     pub(super) fn begin(arguments: &'a Arguments, setting: &'a Setting) -> Result<Self, Trouble> {
         let cpus = arguments.cpus.settled()?;
         if arguments.connect.is_none() {
-            // To see whether the other process will be able to.
+            // To see whether the other process can.
             cpus.pin_answering()?;
         }
         cpus.pin_measuring()?;
         Ok(Self { arguments, setting, cpus, interrupt: Interrupt::install()? })
     }
 
-    /// Measures each size under a name of its own and prints its lines. Says by the exit code whether all of them `are_right`; else
-    /// they are `wrong`.
+    /// Measures each size under a name of its own and prints its lines. Returns success if all of them `are_right`; otherwise
+    /// reports `wrong`.
     pub(super) fn print<S>(
         &self,
         counted: &str,
@@ -61,12 +61,12 @@ impl<'a> Measurement<'a> {
         if right { Ok(Exit::Done) } else { Err(Failure::new(Exit::No, wrong).into()) }
     }
 
-    /// Until when other processes are waited for.
+    /// The deadline for other processes.
     pub(super) fn deadline(&self) -> Deadline {
         Deadline::after(Duration::from_secs_f64(self.arguments.wait))
     }
 
-    /// Waits until `all` have subscribed. `check` fails when one of them cannot any more.
+    /// Waits until `all` have subscribed. `check` fails once one of them cannot.
     pub(super) fn await_subscribers(
         &self,
         all: u64,
@@ -77,7 +77,8 @@ impl<'a> Measurement<'a> {
         let deadline = self.deadline();
         while subscribers() < all {
             if deadline.is_over() {
-                let sentence = format!("not all {who} processes subscribe: give them more time with --wait");
+                let sentence =
+                    format!("not all {who} processes have subscribed: allow more time with --wait");
                 return Err(sentence.into());
             }
             check()?;
@@ -86,7 +87,7 @@ impl<'a> Measurement<'a> {
         Ok(())
     }
 
-    /// The line of a delivery with what all ends have counted.
+    /// Completes the line of a delivery with the counts of all ends.
     pub(super) fn complete(&self, line: Line, fabric: FabricName, seen: Seen) -> Line {
         Line {
             fabric: fabric.name(),

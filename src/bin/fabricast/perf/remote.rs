@@ -1,4 +1,4 @@
-//! A stream between two processes of which neither has started the other: one receives, the other one measures.
+//! A stream between two running processes: one receives, the other measures.
 
 use std::time::Duration;
 
@@ -19,28 +19,28 @@ use super::probe::AnswerWait;
 use super::records::{Receivers, TOPIC};
 use super::trouble::{Trouble, wait};
 
-/// The topic by which the process that receives tells how far it is.
+/// The topic with the receiver's progress.
 const RECEIVED: &str = "received";
-/// Empty looks between two looks whether the process was asked to end.
+/// Empty polls between two checks for an interrupt.
 const LOOKS: u32 = 4096;
-/// Records between two of which it is told how far it is, while there are more.
+/// Records between two reports of progress, while there are more.
 const SHOW_EVERY: u32 = 64;
-/// How long a process waits for one that measures, before it looks for another one.
+/// How long to wait on one listener before the next.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
-/// How long each attempt to dial or to subscribe may take.
+/// The timeout of an attempt to dial or subscribe.
 const ATTEMPT: Duration = Duration::from_secs(1);
 
-/// How far a process is that receives: the newest record, and how many were right, lost and wrong.
+/// The progress of a receiver: the newest record, and the number of right, lost and wrong ones.
 type Progress = (u64, u64, u64, u64);
 
-/// The end that receives.
+/// The receiving end.
 struct Receiver {
     subscriber: LogSubscriber<Raw>,
     publisher: StatePublisher<Progress>,
     seen: Seen,
 }
 
-/// What the process that measures knows of the one that receives.
+/// The receiver, as the measuring process knows it.
 pub(super) struct Remote<'a> {
     interrupt: &'a Interrupt,
     subscriber: StateSubscriber<Progress>,
@@ -48,7 +48,7 @@ pub(super) struct Remote<'a> {
     seen: Seen,
 }
 
-/// The topic of records that travel so.
+/// The topic of records with this delivery.
 pub(super) fn topic(delivery: Delivery) -> &'static str {
     match delivery {
         Delivery::Push => "stream/push",
@@ -56,10 +56,10 @@ pub(super) fn topic(delivery: Delivery) -> &'static str {
     }
 }
 
-/// Receives from whoever measures, one after the other.
+/// Receives for each measuring process in turn.
 pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     if arguments.stream.is_given() {
-        let sentence = "--delivery, --batch, --capacity and --lossy are for the process that measures: leave them out with --serve";
+        let sentence = "--delivery, --batch, --capacity and --lossy belong to the measuring process: omit them with --serve";
         return Err(Failure::usage(sentence).into());
     }
     arguments.cpus.settled()?.pin_answering()?;
@@ -68,7 +68,7 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     let node = setting.named_node(&arguments.node, rdma.as_ref())?;
     let open = |delivery| {
         let listener = node.log_listener::<Raw>(topic(delivery)).delivery(delivery);
-        // From the first one on: what is lost of those counts as well.
+        // From the first record on, so that its losses count as well.
         listener.at(Sequence::NONE.next()).region_len_max(usize::MAX).open()
     };
     let listeners = [open(Delivery::Pull)?, open(Delivery::Push)?];
@@ -83,14 +83,14 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
     Ok(Exit::Done)
 }
 
-/// A subscription to the records of whoever dials next. `None` when the process was asked to end.
+/// A subscription to the records of the next process that dials. `None` when interrupted.
 fn accept(
     listeners: &[Listener<LogSubscriber<Raw>>],
     interrupt: &Interrupt,
 ) -> Result<Option<LogSubscriber<Raw>>, Trouble> {
     while !interrupt.came() {
         for listener in listeners {
-            // One that fails does not keep others from dialling.
+            // A failed one must not keep others from dialling.
             if let Ok(Some(subscriber)) = listener.accept_timeout(LOOK_AGAIN) {
                 return Ok(Some(subscriber));
             }
@@ -100,7 +100,7 @@ fn accept(
 }
 
 impl Receiver {
-    /// Takes and compares records until the topic ends (true), or the process was asked to end (false).
+    /// Receives and compares records until the topic ends (true) or an interrupt (false).
     fn receive(&mut self, interrupt: &Interrupt) -> Result<bool, Trouble> {
         let len = self.subscriber.payload_len_max();
         let (mut looks, mut unshown) = (0_u32, 0);
@@ -141,7 +141,7 @@ impl Receiver {
         }
     }
 
-    /// Tells how far it is.
+    /// Reports the progress.
     fn show(&mut self) -> Result<(), Trouble> {
         let stats = self.subscriber.stats();
         let newest = self.subscriber.next_sequence().get() - 1;
@@ -152,7 +152,7 @@ impl Receiver {
 }
 
 impl<'a> Remote<'a> {
-    /// Has the process at this address receive what this node publishes, and asks it to tell how far it is.
+    /// Has the process at this address receive from this node and report its progress.
     pub(super) fn dial(
         (node, publisher): (&Node, &LogPublisher<Raw>),
         (address, delivery): (&Address, Delivery),
@@ -164,7 +164,7 @@ impl<'a> Remote<'a> {
         };
         let target = format!("{address}/{RECEIVED}");
         loop {
-            // The node that was dialled may have given up on what it was granted, and waits to be dialled again.
+            // The dialled node may have given up its grant, and wait to be dialled again.
             if publisher.pull_subscribers() + publisher.push_subscribers() == 0
                 && let Err(error) = node.dial_subscriber(topic(delivery), address, ATTEMPT)
             {
@@ -180,7 +180,7 @@ impl<'a> Remote<'a> {
         }
     }
 
-    /// What the process had seen when it told of this last.
+    /// The counts of the last report.
     pub(super) fn seen(&self) -> Seen {
         self.seen
     }

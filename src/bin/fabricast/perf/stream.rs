@@ -21,19 +21,19 @@ use super::remote::Remote;
 use super::trouble::Trouble;
 use super::{drain, pattern, remote};
 
-/// Turns in which floor and delivery are measured, one after the other.
+/// Alternations of floor and delivery.
 const TURNS: u64 = 10;
 /// How long memcpy is measured.
 const MEMCPY: Duration = Duration::from_millis(100);
-/// Bytes that are copied between two looks at the time.
+/// Bytes copied between two checks of the time.
 const MEMCPY_LEN: usize = 1 << 20;
-/// Addresses that are equal up to this look equal to a processor at first.
+/// A processor at first compares addresses only up to this size.
 const PAGE: usize = 4096;
 
 /// Streams of all sizes.
 struct Streams<'a>(Measurement<'a>);
 
-/// A stream of one size, and the processes that receive it.
+/// A stream of one size, and its receiving processes.
 struct Stream<'a> {
     measurement: &'a Measurement<'a>,
     records: Records<'a>,
@@ -41,7 +41,7 @@ struct Stream<'a> {
     started: Started<'a>,
 }
 
-/// The records of a stream, and who publishes them.
+/// The records of a stream, and their publisher.
 struct Records<'a> {
     interrupt: &'a Interrupt,
     shape: StreamSizes,
@@ -50,27 +50,27 @@ struct Records<'a> {
     /// The records of a batch.
     batch: Vec<u64>,
     number: u64,
-    /// How far all who receive are, as far as was looked.
+    /// The last known progress of all receivers.
     received: u64,
 }
 
-/// The processes that were started to receive. They are ended when this is dropped.
+/// The receiving processes started here. Ended when dropped.
 struct Started<'a> {
     interrupt: &'a Interrupt,
     ring: Ring,
-    /// The process that is probed, and measured with the floor, and those that receive besides.
+    /// The process that is probed and measures the floor, and the others.
     first: Process,
     others: Vec<Process>,
 }
 
-/// How many values went through in how much time.
+/// How many values took how much time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rate {
     number: u64,
     time: Duration,
 }
 
-/// How fast records went through, and values through the rings that they are compared with.
+/// The rates of records, and of values through the rings for comparison.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rates {
     bare: Rate,
@@ -78,7 +78,7 @@ struct Rates {
     delivered: Rate,
 }
 
-/// Measures, or receives for a process that measures.
+/// Measures, or receives for a measuring process.
 pub(super) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     match &arguments.stream.drain {
         Some(from) => drain::drain(arguments, setting, from),
@@ -87,7 +87,7 @@ pub(super) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trou
     }
 }
 
-/// Whether all that was published came as it was published, or was told as lost where that may be.
+/// Whether every record arrived as published, or was reported lost where allowed.
 fn is_right(line: &Line, is_lossy: bool) -> bool {
     let Some(verified) = line.verified else { return true };
     let (lost, rejected) = (line.lost.unwrap_or(0), line.rejected.unwrap_or(0));
@@ -95,12 +95,12 @@ fn is_right(line: &Line, is_lossy: bool) -> bool {
     is_all && rejected == 0 && (lost == 0 || is_lossy)
 }
 
-/// Measures, prints the lines of each size, and says by the exit code whether every record was right.
+/// Measures and prints the lines of each size. The exit code says whether every record was right.
 fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
     let shapes = arguments.size.iter().map(|size| StreamSizes::of(arguments, *size));
     let shapes = shapes.collect::<Result<Vec<_>, _>>()?;
     if arguments.connect.is_some() && arguments.subscribers > 1 {
-        let sentence = "perf stream --connect measures one subscriber: leave --subscribers out";
+        let sentence = "perf stream --connect measures one subscriber: omit --subscribers";
         return Err(Failure::usage(sentence).into());
     }
     let streams = Streams(Measurement::begin(arguments, setting)?);
@@ -109,14 +109,14 @@ fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
         None => streams.started(shape, name),
     };
     let is_right = |line: &Line| is_right(line, arguments.stream.lossy);
-    let wrong = "some records were not what was published: see `rejected`, `lost` and `verified`";
+    let wrong = "some records differ from those published: see `rejected`, `lost` and `verified`";
     streams.0.print("records", shapes, lines, (is_right, wrong))
 }
 
 impl Streams<'_> {
-    /// Measures one size against a process that somebody else has started.
+    /// Measures one size against a running process.
     fn connected(&self, shape: StreamSizes, address: &Address) -> Result<Line, Trouble> {
-        // So that its name can be told, and is another one for each process that receives.
+        // A distinct name for each receiving process, so that messages can use it.
         let name = match address.node() {
             Some(name) => format!("{name}.stream"),
             None => format!("perf-{}.stream", std::process::id()),
@@ -132,12 +132,12 @@ impl Streams<'_> {
         Ok(Line { connect: Some(address.to_string()), ..self.0.complete(line, fabric, remote.seen()) })
     }
 
-    /// Measures one size between processes that it starts: its lines, that of the delivery last.
+    /// Measures one size with processes started here. Returns the lines, the delivery's last.
     fn started(&self, shape: StreamSizes, name: &str) -> Result<Vec<Line>, Trouble> {
         let fabric = self.0.arguments.fabric;
         let node = self.0.setting.named_node(name, fabric.rdma().as_ref())?;
         let mut stream = self.start(shape, &node, &fabric.address(&node)?)?;
-        let (rates, placement) = match stream.taken_in_turns() {
+        let (rates, placement) = match stream.alternate() {
             Ok(turns) => turns,
             Err(trouble) => return Err(stream.explain(trouble)),
         };
@@ -152,7 +152,7 @@ impl Streams<'_> {
         Ok(lines)
     }
 
-    /// Publishes a topic for a stream, and starts the processes that receive it.
+    /// Publishes a topic for a stream, and starts its receivers.
     fn start(&self, shape: StreamSizes, node: &Node, address: &Address) -> Result<Stream<'_>, Trouble> {
         let ring = Ring::create(shape.len, shape.capacity)?;
         let records = self.publish(shape, node, TOPIC)?;
@@ -208,8 +208,8 @@ impl Stream<'_> {
         })
     }
 
-    /// Measures floors and delivery in turns: how fast each was, and where the processors were.
-    fn taken_in_turns(&mut self) -> Result<(Rates, &'static str), Trouble> {
+    /// Alternates floors and delivery. Returns the rates and the placement.
+    fn alternate(&mut self) -> Result<(Rates, &'static str), Trouble> {
         let Measurement { arguments, interrupt, .. } = self.measurement;
         let mut rates = Rates::default();
         let Self { records, probe, started, .. } = self;
@@ -217,7 +217,7 @@ impl Stream<'_> {
         let turns =
             arguments.iterations.map_or(TURNS, |all| all.div_ceil(records.shape.batch as u64).min(TURNS));
         for turn in 0..turns {
-            // As many in all as were asked for.
+            // As many in total as requested.
             let share = arguments.iterations.map(|all| all * (turn + 1) / turns - all * turn / turns);
             let extent = (share, Duration::from_secs_f64(arguments.seconds / count(turns)));
             if arguments.floor {
@@ -231,13 +231,13 @@ impl Stream<'_> {
         Ok((rates, placement))
     }
 
-    /// The reason of what was noticed: the failure of a process, if that is what it comes from.
+    /// The failure of a process, if it explains `noticed`; otherwise `noticed`.
     fn explain(&mut self, noticed: Trouble) -> Trouble {
         let noticed = self.started.first.explain(noticed);
         self.started.others.iter_mut().fold(noticed, |noticed, process| process.explain(noticed))
     }
 
-    /// Ends the processes, and takes what they have seen.
+    /// Ends the processes, and returns their counts.
     fn end(self) -> Result<Seen, Trouble> {
         let Started { interrupt, ring, first, others } = self.started;
         ring.control().set_phase(Phase::Stop.number());
@@ -246,8 +246,8 @@ impl Stream<'_> {
 }
 
 impl Started<'_> {
-    /// Sends values through the ring, as many as asked for or as the time allows, until all are received: bare ones, or such
-    /// as are written whole and checked.
+    /// Sends values through the ring, as many as requested or as the time allows, until all are received; bare ones, or fully
+    /// written and checked ones.
     fn floor(
         &mut self,
         shape: StreamSizes,
@@ -302,7 +302,7 @@ impl Receivers for Started<'_> {
 }
 
 impl Records<'_> {
-    /// Publishes records, as many as asked for or as the time allows, until all are received.
+    /// Publishes records, as many as requested or as the time allows, until all are received.
     fn deliver(
         &mut self,
         (share, time): (Option<u64>, Duration),
@@ -327,7 +327,7 @@ impl Records<'_> {
         Ok(Rate { number: self.number - first, time: began.elapsed() })
     }
 
-    /// Waits until so many records can be published without overwriting one that was not received.
+    /// Waits until so many records can be published without overwriting an unreceived one.
     #[inline]
     fn make_room(&mut self, records: u64, receivers: &mut impl Receivers) -> Result<(), Trouble> {
         let window = self.shape.window() as u64;
@@ -337,13 +337,13 @@ impl Records<'_> {
         self.await_receipt(self.number + records - window, receivers)
     }
 
-    /// Waits until all have received everything up to this record, or were told that it is lost.
+    /// Waits until all have received this record or reported it lost.
     fn await_receipt(&mut self, number: u64, receivers: &mut impl Receivers) -> Result<(), Trouble> {
         let mut wait = AnswerWait::default();
         loop {
             let received = receivers.progress()?;
             if received != self.received {
-                // As long as it goes on it may take as long as it takes.
+                // The timeout restarts with every progress.
                 (self.received, wait) = (received, AnswerWait::default());
             }
             if received >= number {
@@ -367,9 +367,9 @@ impl Rate {
     }
 }
 
-/// How fast this processor copies so many bytes from one place to another, over and over.
+/// How fast this processor copies so many bytes, over and over.
 fn memcpy(len: usize) -> Rate {
-    // Apart by half a page more than whole ones: a processor takes a load for one of what was stored a page before.
+    // Half a page off: a processor takes a load for one of data stored a whole page before.
     let apart = len.next_multiple_of(PAGE) + PAGE / 2;
     let mut memory = vec![0x55_u8; apart + len];
     let (source, target) = memory.split_at_mut(apart);

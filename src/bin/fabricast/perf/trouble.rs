@@ -5,15 +5,15 @@ use std::time::Duration;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 
-/// What goes wrong inside a measurement.
+/// A failure inside a measurement.
 pub(super) type Trouble = Box<dyn Error>;
 
-/// An end without a word: nothing is wrong, or another process has told it.
+/// An end without a message: nothing is wrong, or another process has reported it.
 #[derive(Debug, thiserror::Error)]
 #[error("ended with exit code {}", self.0.code())]
 pub(super) struct Quiet(pub(super) Exit);
 
-/// How the program tells it.
+/// How the program reports it.
 pub(super) fn told(trouble: Trouble) -> Result<Exit, Failure> {
     let trouble = match trouble.downcast::<Quiet>() {
         Ok(quiet) => return Ok(quiet.0),
@@ -29,7 +29,7 @@ pub(super) fn told(trouble: Trouble) -> Result<Exit, Failure> {
     })
 }
 
-/// Waits for so long; ends the measurement when the process was asked to end.
+/// Waits for `duration`; fails when interrupted.
 pub(super) fn wait(interrupt: &Interrupt, duration: Duration) -> Result<(), Trouble> {
     if interrupt.pause(duration) { Err(Quiet(Exit::Done).into()) } else { Ok(()) }
 }

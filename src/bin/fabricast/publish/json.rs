@@ -1,17 +1,17 @@
-//! JSON values, parsed so that nothing in them is replaced: each key once, each integer as it is written.
+//! Parsing JSON without loss: each key once, each integer exact.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-/// A value each of whose objects has each of its keys once.
+/// A value without duplicate keys.
 struct Unique(Value);
 
-/// Makes a [`Unique`] of what a parser finds.
+/// Builds a [`Unique`].
 struct UniqueVisitor;
 
-/// Parses a value, or returns why it is refused.
+/// Parses a value, or returns why it is rejected.
 pub(super) fn parse(text: &str) -> Result<Value, String> {
     let refused = |error: serde_json::Error| match error.is_data() {
         true => error.to_string(),
@@ -24,7 +24,7 @@ pub(super) fn parse(text: &str) -> Result<Value, String> {
     }
 }
 
-/// The numbers without point and exponent outside strings. The parser makes floats of those that are too large, and rounds them.
+/// The integers outside strings. The parser would round large ones to floats.
 fn integers(json: &str) -> impl Iterator<Item = &str> {
     let (mut is_string, mut is_escaped) = (false, false);
     let tokens = json.split(move |char: char| {
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_that_would_be_rounded_are_refused() {
+    fn integers_that_would_be_rounded_are_rejected() {
         for text in
             ["18446744073709551616", r#"{"a": [1, -9223372036854775809]}"#, r#"["\\",18446744073709551617]"#]
         {

@@ -1,4 +1,4 @@
-//! Lines of the input, and what they become.
+//! Lines of the input, and their values.
 
 use std::io::{BufRead, BufReader, Read};
 
@@ -9,13 +9,13 @@ use super::super::failure::{Exit, Failure};
 use super::super::shape::{JsonShape, encode_text, is_received_as};
 use super::json;
 
-/// The most lines that are handed over, and published, at once.
+/// The most lines handed over, and published, at once.
 const LINES_AT_ONCE: usize = 64;
-/// Bytes that the encoding of a text adds to it: its length.
+/// Bytes that encoding adds to a text: its length.
 const TEXT_OVERHEAD: usize = 8;
-/// Bytes that a line of JSON may have for each byte of the longest value: names, digits and escapes take more than values.
+/// Bytes of a line of JSON for each byte of the longest value: names, digits and escapes take more.
 const JSON_LEN_PARTS: usize = 16;
-/// Bytes that a line of JSON may have in any case.
+/// Bytes that a line of JSON may always have.
 const JSON_LEN_MIN: usize = 64 * 1024;
 
 /// A line of the input, without its end.
@@ -26,39 +26,39 @@ pub(super) struct Line {
     content: Content,
 }
 
-/// What a line holds.
+/// The content of a line.
 #[derive(Debug)]
 enum Content {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// More than so many bytes, which were thrown away.
+    /// More than so many bytes, which were discarded.
     TooLong(usize),
-    /// Nothing: there will be no more lines.
+    /// The input failed: no more lines follow.
     Unreadable(Failure),
 }
 
 /// Why a line is not published.
 #[derive(Debug)]
 pub(super) enum Rejected {
-    /// It cannot be a value.
+    /// The line cannot be a value.
     Line(String),
-    /// It could not be read.
+    /// The line could not be read.
     Input(Failure),
 }
 
-/// What lines are.
+/// The form of the lines.
 #[derive(Debug)]
 pub(super) enum Form {
     /// Texts.
     Text,
     /// Bytes.
     Raw,
-    /// JSON values that look like this.
+    /// JSON values of this type.
     Json(JsonShape, Schema),
 }
 
 impl Form {
-    /// The form of JSON values that look like these.
+    /// The form of JSON values like these.
     pub(super) fn of_examples(examples: &[impl AsRef<str>]) -> Result<Self, String> {
         let shown = examples.iter().try_fold(JsonShape::Unknown, |shape, example| {
             let value = json::parse(example.as_ref())?;
@@ -68,7 +68,7 @@ impl Form {
         Ok(Self::Json(shown, schema))
     }
 
-    /// The form of JSON values that look like this line, which is handed back.
+    /// The form of JSON values like this line, which is returned.
     pub(super) fn of_line(line: Line) -> Result<(Self, Line), Rejected> {
         let form = match line.content {
             Content::Bytes(ref bytes) => Self::of_examples(&[String::from_utf8_lossy(bytes)]),
@@ -79,7 +79,7 @@ impl Form {
         Ok((form.map_err(rejected)?, line))
     }
 
-    /// The most bytes that a line may have where a value may have so many; of JSON where its form is not known yet.
+    /// The most bytes of a line for a value of so many; for JSON also before its form is known.
     pub(super) fn line_len_max(form: Option<&Self>, payload_len_max: usize) -> usize {
         match form {
             Some(Self::Text) => payload_len_max.saturating_sub(TEXT_OVERHEAD),
@@ -88,7 +88,7 @@ impl Form {
         }
     }
 
-    /// The bytes of the value that a line becomes, which may have so many.
+    /// The encoded value of a line, of at most so many bytes.
     pub(super) fn encode(&self, line: Line, payload_len_max: usize) -> Result<Vec<u8>, Rejected> {
         let rejected = |why: &str| Rejected::Line(format!("line {} was not published: {why}", line.number));
         let bytes = match line.content {
@@ -111,7 +111,7 @@ impl Form {
                 let value = json::parse(text).map_err(|why| rejected(&why))?;
                 let mut encoded = Vec::new();
                 shape.encode(&value, &mut encoded).map_err(|why| rejected(&why))?;
-                // What a subscriber could not decode, or would take for another value, is not published.
+                // Rejects what a subscriber could not decode, or would decode to another value.
                 match schema.decode(&encoded).map_err(|error| rejected(&error.to_string()))? {
                     Decoded::Value(received) if is_received_as(&value, &received) => {}
                     _ => return Err(rejected("subscribers would decode another value")),
@@ -127,8 +127,7 @@ fn too_long(len_max: usize) -> String {
     format!("longer than {len_max} bytes: raise --payload-len-max")
 }
 
-/// Reads lines until there are no more, or nobody takes them. Those that can be had without waiting are handed over
-/// together.
+/// Reads lines until the input ends or the receiver is dropped. Hands over together those available without waiting.
 pub(super) fn read(input: &mut BufReader<impl Read>, len_max: usize, batches: &Sender<Vec<Line>>) {
     let mut batch = Vec::new();
     for number in 1_u64.. {
@@ -148,10 +147,10 @@ pub(super) fn read(input: &mut BufReader<impl Read>, len_max: usize, batches: &S
     }
 }
 
-/// The next line without its end. Never takes more memory than a line may have.
+/// The next line without its end. Never takes more memory than the longest line.
 fn read_line(input: &mut impl BufRead, len_max: usize) -> std::io::Result<Option<Content>> {
     let mut line = Vec::new();
-    // The longest line, and its end.
+    // The longest line and its end.
     let room = (len_max as u64).saturating_add(2);
     if input.by_ref().take(room).read_until(b'\n', &mut line)? == 0 {
         return Ok(None);
@@ -169,7 +168,7 @@ fn read_line(input: &mut impl BufRead, len_max: usize) -> std::io::Result<Option
     Ok(Some(Content::TooLong(len_max)))
 }
 
-/// Reads what is left of a line, and keeps nothing of it.
+/// Discards the rest of a line.
 fn skip_line(input: &mut impl BufRead) -> std::io::Result<()> {
     loop {
         let available = input.fill_buf()?;
@@ -194,7 +193,7 @@ mod tests {
         batches.iter().collect()
     }
 
-    /// The lines, or the lengths that they may have where they are longer.
+    /// The lines, or for longer ones the limit.
     fn lines(input: &[u8], len_max: usize) -> Vec<Result<String, usize>> {
         let content = |line: Line| match line.content {
             Content::Bytes(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -214,16 +213,16 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_are_there_at_once_come_together() {
+    fn lines_available_at_once_are_handed_over_together() {
         let lens = |text: &str| batches(text.as_bytes(), 10).iter().map(Vec::len).collect::<Vec<_>>();
         assert_eq!(lens("one\ntwo\nthree\n"), [3]);
-        // What has no end yet might be waited for.
+        // An unfinished line would have to be waited for.
         assert_eq!(lens("one\ntwo\nthr"), [2, 1]);
         assert_eq!(lens(&"x\n".repeat(150)), [64, 64, 22]);
     }
 
     #[test]
-    fn lines_lose_their_ends_only() {
+    fn lines_lose_only_their_ends() {
         let read = lines(b"one\r\n\n two \nlast", 10);
         assert_eq!(read, ["one", "", " two ", "last"].map(|line| Ok(line.to_owned())));
         assert_eq!(lines(b"", 10), []);
@@ -232,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_is_left_out_as_a_whole() {
+    fn overlong_line_is_skipped_whole() {
         let kept = |text: &str| Ok(text.to_owned());
         assert_eq!(lines(b"ok\nabcd\nnext\nx\n", 3), [kept("ok"), Err(3), Err(3), kept("x")]);
         assert_eq!(lines(b"abcdefghijklmnop\nx\n", 3), [Err(3), kept("x")]);
@@ -243,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_not_a_value_is_rejected_by_its_number() {
+    fn invalid_line_is_rejected_by_its_number() {
         let not_text = "line 2 was not published: not valid UTF-8: use --raw to publish bytes";
         let text = encode(&Form::Text, b"a\n\xff\n");
         assert_eq!(text, [Ok(b"\x01\0\0\0\0\0\0\0a".to_vec()), Err(not_text.to_owned())]);

@@ -1,5 +1,5 @@
-//! What a turn looks at: never who is idle. Over shared memory, with descriptors that are waited for; the turns are those of the
-//! test.
+//! The sessions and topics that a turn processes: never idle ones. Over shared memory, with real descriptors; the test runs the
+//! turns.
 
 use super::*;
 use crate::clock::saturate;
@@ -19,7 +19,7 @@ struct Resting {
 }
 
 impl Resting {
-    /// So many topics, each with so many subscribers, and nothing to do.
+    /// So many topics, each with so many subscribers, all idle.
     fn new(topics: usize, subscribers: usize) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let fabric = Arc::new(ShmFabric::new(RuntimeDirectory::open(dir.path()).unwrap()));
@@ -31,7 +31,7 @@ impl Resting {
         let mut resting = Self { driver, node, dir, publishers, subscribers: Vec::new() };
         let opened = resting.driven(|dir| {
             let targets = (0..topics * subscribers).map(|index| format!("shm:resting/t{}", index % topics));
-            let open = |target: String| peer(dir).state_subscriber(&target).timeout(PATIENCE).open().unwrap();
+            let open = |target: String| peer(dir).state_subscriber(&target).timeout(TIMEOUT).open().unwrap();
             targets.map(open).collect()
         });
         resting.subscribers = opened;
@@ -39,7 +39,7 @@ impl Resting {
         resting
     }
 
-    /// What is done while another thread makes turns.
+    /// Runs `act` while another thread runs turns.
     fn driven<R>(&mut self, act: impl FnOnce(&std::path::Path) -> R) -> R {
         let (stop, queue) = (AtomicBool::new(false), Arc::clone(self.node.core().queue()));
         std::thread::scope(|scope| {
@@ -56,7 +56,7 @@ impl Resting {
         })
     }
 
-    /// Makes turns until there has been nothing to do for longer than peers take to answer.
+    /// Runs turns until the node has been idle for longer than peers take to answer.
     fn settle(&mut self) {
         let (mut quiet_ns, mut seen) = (SystemClock.monotonic_ns(), self.driver.visited.len());
         while SystemClock.monotonic_ns() - quiet_ns < 300_000_000 {
@@ -68,7 +68,7 @@ impl Resting {
         }
     }
 
-    /// The sessions that are looked at in turns for so long, each as often as it was.
+    /// The sessions processed in this time, each as often as it was.
     fn visited(&mut self, duration: Duration) -> Vec<u64> {
         self.driver.visited.clear();
         let end_ns = SystemClock.monotonic_ns() + saturate(duration);
@@ -80,19 +80,19 @@ impl Resting {
     }
 }
 
-/// A node of a peer.
+/// A peer's node.
 fn peer(dir: &std::path::Path) -> Node {
     Node::builder().runtime_dir(dir).open().unwrap()
 }
 
 #[test]
-fn idle_sessions_and_topics_are_not_looked_at() {
+fn idle_sessions_and_topics_are_not_processed() {
     let mut resting = Resting::new(10, 4);
     assert_eq!(resting.driver.served.len(), 40);
     let looked_after = resting.driver.tending.looked_after;
     assert!(resting.visited(Duration::from_millis(500)).is_empty());
     assert_eq!(resting.driver.tending.looked_after, looked_after);
-    // Nor when something is published, to whom it reads.
+    // Nor does a publish, for pull subscribers.
     for publisher in &mut resting.publishers {
         publisher.publish(&7).unwrap();
     }
@@ -101,7 +101,7 @@ fn idle_sessions_and_topics_are_not_looked_at() {
 }
 
 #[test]
-fn the_end_of_a_topic_is_the_business_of_its_sessions_alone() {
+fn end_of_a_topic_concerns_only_its_sessions() {
     let mut resting = Resting::new(5, 6);
     let topic = resting.node.core().topic(resting.publishers[2].topic()).unwrap();
     let sessions: BTreeSet<u64> = topic.attached().iter().map(|(session, _)| *session).collect();
@@ -113,14 +113,14 @@ fn the_end_of_a_topic_is_the_business_of_its_sessions_alone() {
 }
 
 #[test]
-fn what_one_peer_asks_for_is_no_business_of_the_others() {
+fn request_of_one_peer_concerns_no_others() {
     let mut resting = Resting::new(3, 5);
     resting.driver.visited.clear();
     let known: BTreeSet<u64> = resting.driver.served.keys().copied().collect();
     let subscriber: StateSubscriber<u64> = resting.driven(|dir| {
         let node = peer(dir);
         let builder = node.state_subscriber("shm:resting/t1").push().notices();
-        builder.timeout(PATIENCE).open().unwrap()
+        builder.timeout(TIMEOUT).open().unwrap()
     });
     resting.settle();
     drop(subscriber);
@@ -131,13 +131,13 @@ fn what_one_peer_asks_for_is_no_business_of_the_others() {
 }
 
 #[test]
-fn a_stopped_subscriber_by_push_has_nothing_else_looked_at() {
+fn stopped_push_subscriber_keeps_other_topics_idle() {
     let mut resting = Resting::new(8, 3);
     let log = resting.node.log_publisher::<Raw>("log").capacity(1 << 14).payload_len_max(100);
     let mut log = log.open().unwrap();
     let _stopped = resting.driven(|dir| {
         let node = peer(dir);
-        node.log_subscriber::<Raw>("shm:resting/log").push().timeout(PATIENCE).open().unwrap()
+        node.log_subscriber::<Raw>("shm:resting/log").push().timeout(TIMEOUT).open().unwrap()
     });
     (0..1000).for_each(|_| _ = log.publish(&[0; 100]).unwrap());
     resting.settle();

@@ -3,7 +3,7 @@
 use super::*;
 use crate::fabric::{Address, Connection, Exposure, Fabric, Intent, NodeEntry, Registration, WakeQueue};
 
-/// A fabric in whose turn the last handle of a node is dropped.
+/// A fabric in whose turn a node's last handle is dropped.
 #[derive(Debug)]
 struct Dropping {
     stop: Arc<AtomicBool>,
@@ -36,7 +36,7 @@ impl Fabric for Dropping {
 }
 
 #[test]
-fn a_node_that_is_dropped_during_a_turn_stops_at_once() {
+fn node_dropped_during_a_turn_stops_at_once() {
     let (stop, queue) = (Arc::<AtomicBool>::default(), Mutex::default());
     let fabric = Arc::new(Dropping { stop: Arc::clone(&stop), queue });
     let clock = Arc::new(SystemClock);
@@ -45,5 +45,5 @@ fn a_node_that_is_dropped_during_a_turn_stops_at_once() {
     *fabric.queue.lock() = Some(Arc::clone(shared.core.queue()));
     let began_ns = SystemClock.monotonic_ns();
     driver.run(&stop);
-    assert!(SystemClock.monotonic_ns() - began_ns < IDLE_NS / 2, "it waited for the next thing that is due");
+    assert!(SystemClock.monotonic_ns() - began_ns < IDLE_NS / 2, "it waited for the next deadline");
 }

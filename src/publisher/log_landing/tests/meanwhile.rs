@@ -1,4 +1,4 @@
-//! What is published while the node has the landing region.
+//! Records published while the node has the landing region.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::fabric::{FabricError, Placement, RemoteWrite, Revocation};
 use crate::publisher::CopyBudget;
 use crate::repository::log::{LogReader, LogStart};
 
-/// A way in memory, on which something happens whenever a batch has gone, until that says that it is over.
+/// Writes in memory that call `event` after each batch, until it returns that it is finished.
 struct Watched {
     way: Way,
     meanwhile: Box<dyn FnMut() -> bool + Send>,
@@ -50,8 +50,8 @@ impl RemoteWrite for Watched {
     }
 }
 
-/// Publishes this many records, one whenever a batch has gone to a subscriber that has just joined and that only the node looks
-/// after, and says how many of them the subscriber has when the node has had so many turns.
+/// Publishes this many records, one after each batch to a subscriber that has just joined and that only the node writes. Returns
+/// how many of them the subscriber has after so many turns.
 fn received_of(records: u64, turns: u64) -> u64 {
     let World { mut publisher, topic, .. } = World::new(1 << 16, 64);
     let geometry = topic.geometry().log().unwrap();
@@ -74,7 +74,7 @@ fn received_of(records: u64, turns: u64) -> u64 {
     assert!(topic.lend(Box::new(watched), &closed, start.options(), &CopyBudget::new()));
     for _ in 0..turns {
         let soon = topic.landings().tend(&CopyBudget::new()).again_ns.is_some();
-        assert!(soon || published.lock().1 > records, "it is looked after again soon");
+        assert!(soon || published.lock().1 > records, "it is tended again soon");
     }
     let reader = LogReader::new(geometry, topic.epoch(), topic.topic_id(), start);
     let (received, lapped, damaged) = (0, 0, 0);
@@ -84,17 +84,17 @@ fn received_of(records: u64, turns: u64) -> u64 {
     subscriber.received
 }
 
-/// The publisher finds nobody to write to, and does not come back for it.
+/// The publisher finds no landing region, and does not return for it.
 #[test]
-fn what_is_published_while_the_node_has_the_landing_region_comes_in_the_same_turn() {
-    // The first one when it joins, with a new start, frames and an end; what is published meanwhile in the first turn.
+fn records_published_while_the_node_has_the_landing_region_come_in_the_same_turn() {
+    // The first batch when it joins, with a new start, frames and an end; the later records in the first turn.
     assert_eq!(received_of(1, 1), 2);
     assert_eq!(received_of(5, 1), 6);
 }
 
-/// The node has more to do than to run after one publisher.
+/// The node must not follow one publisher without end.
 #[test]
-fn a_turn_of_the_node_ends_although_the_publisher_goes_on() {
+fn turn_of_the_node_ends_although_the_publisher_goes_on() {
     let received = received_of(400, 1);
     assert!((6..100).contains(&received), "{received}");
     assert_eq!(received_of(400, 400), 401);

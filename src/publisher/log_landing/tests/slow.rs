@@ -1,4 +1,4 @@
-//! What it costs a subscriber that it is asked less often how far it has come.
+//! The cost of asking a subscriber for its consumed position less often.
 
 use super::world::{Medium, World};
 use crate::limits;
@@ -7,15 +7,15 @@ use crate::publisher::CopyBudget;
 const MS_NS: u64 = 1_000_000;
 const LEN_MAX: usize = 100;
 
-/// A subscriber that reads so many records each time.
+/// A subscriber that reads so many records at a time.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     every_ms: u64,
     records: u64,
 }
 
-/// How many records it receives in four seconds from a publisher that is faster, and how many turns that took the node. The
-/// node's thread looks after it when it says, or every 5 ms if it is `restless`.
+/// How many records it receives in four seconds from a faster publisher, and how many turns that takes the node. The node's
+/// thread tends it when due, or every 5 ms if `restless`.
 fn received(reading: Reading, medium: Medium, restless: bool) -> (u64, u64) {
     let mut world = World::new(64 << 10, LEN_MAX);
     world.subscribe(medium, 1, 1);
@@ -44,7 +44,7 @@ fn received(reading: Reading, medium: Medium, restless: bool) -> (u64, u64) {
 }
 
 #[test]
-fn a_slow_subscriber_receives_as_much_as_if_it_were_asked_every_five_milliseconds() {
+fn slow_subscriber_receives_as_much_as_if_asked_every_five_milliseconds() {
     for medium in [Medium::Memory, Medium::Wire] {
         for (every_ms, records) in [(1, 10), (50, 2000), (150, 2000), (400, 2000)] {
             let reading = Reading { every_ms, records };

@@ -1,4 +1,4 @@
-//! A publisher of a log, and subscribers by push to whom nothing comes unless it is told to.
+//! A publisher of a log, and push subscribers whose writes are placed on demand.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use crate::testkit::random::Random;
 pub(super) enum Medium {
     /// At once.
     Memory,
-    /// Piece by piece, those of each write in any order.
+    /// Piece by piece, the pieces of a write in any order.
     Wire,
-    /// The same, and one write in this many is lost.
+    /// The same, with one write in this many lost.
     Lossy(u64),
 }
 
-/// The way to a landing region, on which nothing moves unless it is told to.
+/// Writes to a landing region, where nothing moves by itself.
 #[derive(Clone, Debug)]
 pub(super) struct Way(pub(super) Arc<Mutex<Moving>>);
 
@@ -40,15 +40,15 @@ pub(super) struct Moving {
     pub(super) medium: Medium,
     random: Random,
     pub(super) target: Arc<Region>,
-    /// What has not been placed yet.
+    /// What is not placed yet.
     pieces: VecDeque<Piece>,
     in_flight: usize,
-    /// Batches that are placed, which the publisher does not know yet.
+    /// Placed batches that the publisher has not noticed.
     placed: usize,
-    /// The word that was asked for, and what it was.
+    /// A word is being read; its value.
     fetching: bool,
     fetched: Option<u64>,
-    /// So many writes of the index are lost, the next ones.
+    /// How many of the next index writes are lost.
     pub(super) indexes_to_lose: u64,
     /// Bytes of frames in each batch.
     pub(super) batches: Vec<usize>,
@@ -87,7 +87,7 @@ impl Way {
         }
     }
 
-    /// Tells the publisher what is placed.
+    /// Notifies the publisher of what is placed.
     pub(super) fn acknowledge(&self) {
         let mut moving = self.0.lock();
         moving.in_flight -= std::mem::take(&mut moving.placed);
@@ -109,7 +109,7 @@ impl Moving {
         }
     }
 
-    /// The pieces of one write: forwards, backwards, or in an order of chance.
+    /// The pieces of one write: forwards, backwards, or in random order.
     fn begin(&mut self, mut pieces: Vec<Piece>) {
         if matches!(self.medium, Medium::Lossy(count) if self.random.once_in(count)) {
             return;
@@ -204,7 +204,7 @@ impl RemoteWrite for Way {
     }
 }
 
-/// A subscriber by push, and what it has counted.
+/// A push subscriber, and what it has counted.
 pub(super) struct Subscriber {
     pub(super) way: Way,
     pub(super) closed: Arc<AtomicBool>,
@@ -223,7 +223,7 @@ impl Subscriber {
         self.before + self.received + self.lapped + self.damaged
     }
 
-    /// Takes up to this many records.
+    /// Receives up to this many records.
     pub(super) fn read(&mut self, count: usize, len_max: usize) -> usize {
         self.now_ns += limits::ARRIVAL_SETTLED_NS / 100;
         for number in 0..count {
@@ -232,7 +232,7 @@ impl Subscriber {
             let now_ns = self.now_ns;
             let order = match self.way.0.lock().medium {
                 Medium::Memory => WriteOrder::Words,
-                // What is wrong there is waited for.
+                // A wrong frame is waited for there.
                 Medium::Wire => WriteOrder::Writes,
                 Medium::Lossy(_) => WriteOrder::FinalWrites,
             };
@@ -294,14 +294,14 @@ impl World {
         Self { publisher, topic, subscribers: Vec::new(), len_max, appended: 0, queue }
     }
 
-    /// Whether the publisher has woken the node's thread since this was last asked.
+    /// Whether the publisher has woken the node's thread since the last call.
     pub(super) fn is_woken(&self) -> bool {
         let mut keys = std::collections::BTreeSet::new();
         self.queue.take(&mut keys);
         !keys.is_empty()
     }
 
-    /// One more subscriber, that begins with this record. It has the beginning when this returns.
+    /// Adds a subscriber that begins with this record, and has the beginning on return.
     pub(super) fn subscribe(&mut self, medium: Medium, first: u64, seed: u64) {
         let geometry = self.topic.geometry().log().unwrap();
         let way = Way::new(medium, geometry.region_len(), seed);
@@ -328,7 +328,7 @@ impl World {
 
     pub(super) fn append(&mut self, count: u64) {
         for _ in 0..count {
-            // What was appended is ahead of what is committed.
+            // Appended records are ahead of committed ones.
             let next = self.appended + 1;
             self.publisher.append(&payload(next, self.len_max)).unwrap();
             self.appended = next;
@@ -340,7 +340,7 @@ impl World {
         self.publisher.commit();
     }
 
-    /// A turn of the node's thread.
+    /// One turn of the node's thread.
     pub(super) fn tend(&self) -> bool {
         self.topic.landings().tend(&CopyBudget::new()).again_ns.is_some()
     }

@@ -32,7 +32,7 @@ pub(crate) struct ClientSession {
     nonce: NonZeroU64,
     /// Who has to answer the hello, if the peer dialled.
     inviter: Option<Identity>,
-    patience_ns: u64,
+    timeout_ns: u64,
     state: ClientState,
     listing: Option<Listing>,
     attachments: BTreeMap<AttachmentId, ClientAttachment>,
@@ -130,15 +130,15 @@ struct Listing {
 
 impl ClientSession {
     /// A session with a peer that was just dialled; the first message is ready. `nonce` is a random number,
-    /// `patience_ns` how long the peer may take to begin and to end the session. How long a request may take is its
+    /// `timeout_ns` how long the peer may take to begin and to end the session. How long a request may take is its
     /// owner's business: what was granted does not suffer from an answer that does not come.
-    pub(crate) fn connect(now_ns: u64, identity: Identity, nonce: NonZeroU64, patience_ns: u64) -> Self {
+    pub(crate) fn connect(now_ns: u64, identity: Identity, nonce: NonZeroU64, timeout_ns: u64) -> Self {
         let hello = Message::Hello(Hello { nonce, answers: None, identity });
         Self {
             nonce,
             inviter: None,
-            patience_ns,
-            state: ClientState::AwaitHello { deadline_ns: now_ns.saturating_add(patience_ns) },
+            timeout_ns,
+            state: ClientState::AwaitHello { deadline_ns: now_ns.saturating_add(timeout_ns) },
             listing: None,
             attachments: BTreeMap::new(),
             attachment_next: AttachmentId::new(0),
@@ -542,7 +542,7 @@ impl ClientSession {
     }
 
     fn due_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_add(self.patience_ns)
+        now_ns.saturating_add(self.timeout_ns)
     }
 
     /// The attachment that this side's owner names.

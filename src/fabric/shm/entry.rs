@@ -25,7 +25,7 @@ const CHECK_OFFSET: usize = 0x78;
 
 const _: () = assert!(NAME_OFFSET + limits::NODE_NAME_LEN_MAX <= CHECK_OFFSET);
 
-/// What a node says of itself.
+/// A node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     /// Its name.
@@ -37,7 +37,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// The entry as bytes.
+    /// Encodes the entry.
     pub(super) fn emit(&self) -> [u8; ENTRY_LEN] {
         let name = self.node.as_str().as_bytes();
         let len = name.len() as u64;
@@ -57,7 +57,7 @@ impl Entry {
         bytes
     }
 
-    /// Reads an entry back; `None` when the bytes are not exactly one.
+    /// Decodes an entry; `None` unless the bytes are exactly one.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (checked, check) = bytes.split_at_checked(CHECK_OFFSET)?;
         let mut expected = [0; ENTRY_LEN - CHECK_OFFSET];

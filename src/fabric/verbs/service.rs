@@ -109,8 +109,8 @@ impl Inner {
                 .chain(devices.iter().map(|device| device.context.async_handle()))
                 .chain(eventful.flat_map(|entry| entry.session.event_handles()))
                 .collect();
-            let patience_ns = due_ns.saturating_sub(SystemClock.monotonic_ns()).min(IDLE_NS);
-            if let Err(error) = wait(&handles, &[], Duration::from_nanos(patience_ns)) {
+            let wait_ns = due_ns.saturating_sub(SystemClock.monotonic_ns()).min(IDLE_NS);
+            if let Err(error) = wait(&handles, &[], Duration::from_nanos(wait_ns)) {
                 tracing::warn!(target: "fabricast", %error, "the thread of RDMA verbs cannot wait");
                 SystemClock.pause(TROUBLE_PAUSE);
             }

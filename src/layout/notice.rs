@@ -1,18 +1,18 @@
-//! Notices: datagrams that tell that topics have reached a sequence.
+//! Notices: datagrams that report that topics have reached a sequence.
 //!
-//! A notice is a hint. It may be lost, doubled or late, and it may come from anybody; whoever believes it looks into a
-//! repository in vain, and whoever misses it looks there later. It may carry inline what it tells of: for a state topic
-//! the newest slot as it stands in the repository, for a log topic the newest frames as they stand in the ring. Those have
-//! checksums of their own, and are checked as if they had been fetched.
+//! A notice is a hint. It may be lost, duplicated, late or forged; a subscriber that believes a forged one reads the
+//! repository in vain, and one that misses a notice reads it later. A notice may carry what it reports inline: for a state topic
+//! the newest slot as in the repository, for a log topic the newest frames as in the ring. These have
+//! their own checksums, and are checked like fetched ones.
 //!
 //! ```text
 //! datagram
 //! 00  u32  magic "FBN1"
 //! 04  u16  version: 1
 //! 06  u8   entries: at least 1
-//! 07  u8   flags: 1 beacon, 2 alone
-//! 08  u64  channel: random, not zero, another one for every incarnation of the sender
-//! 10  u64  number: 1 for the first datagram of the channel, one more for each further one
+//! 07  u8   flags: 1 beacon, 2 unicast
+//! 08  u64  channel: random, not zero, a new one for each incarnation of the sender
+//! 10  u64  number: 1 for the first datagram of the channel, then counting up
 //! 18  entries, without gaps
 //!
 //! entry
@@ -28,13 +28,13 @@
 //! 40  inline bytes
 //! ```
 //!
-//! A beacon asks the receivers to acknowledge on their sessions that they have heard it. A datagram that was sent alone
-//! went to one receiver, beside the one with the same number that went to all.
+//! A beacon asks the receivers to acknowledge it on their sessions. A unicast datagram
+//! went to one receiver, in addition to the multicast one with the same number.
 //!
-//! The inline frames of a log stand in its ring from `position - inline length` to `position`, in one run, and end with the
-//! record that the notice tells of.
+//! The inline frames of a log are in its ring from `position - inline length` to `position`, in one run, and end with the
+//! reported record.
 //!
-//! The key of the MAC belongs to a topic, and comes with its grant: who may not read a topic cannot make notices of it.
+//! The key of the MAC belongs to a topic, and comes with its grant: a peer without access to a topic cannot forge its notices.
 
 use std::fmt;
 use std::hash::Hasher;

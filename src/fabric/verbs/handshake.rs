@@ -1,6 +1,6 @@
-//! How a connection comes to stand, and ends, by an exchange over TCP.
+//! Establishment and shutdown of a connection by an exchange over TCP.
 //!
-//! The TCP connection stays as long as the session: its end is the session's, whichever process ends it or dies. Control
+//! The TCP connection stays open as long as the session: when a process closes it or dies, the session ends. Control
 //! messages of reliable connections travel over the queue pair as always; those of unreliable ones over TCP.
 
 use std::io::{self, ErrorKind};
@@ -25,21 +25,21 @@ use super::sys::{LinkLayer, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsP
 use crate::fabric::{Address, FabricError};
 use crate::limits;
 
-/// One end of a connection, as the exchange sees it.
+/// One end of a connection made by an exchange.
 #[derive(Debug)]
 pub(super) struct ExchangedLink {
     stream: FrameStream,
-    /// Readable when something has come by the stream, or it is connected.
+    /// Readable when data has arrived, or the stream is connected.
     events: OwnedFd,
     phase: Phase,
     kind: QueuePairKind,
-    /// The end that dials is to write regions that the other one lends it.
+    /// The dialling end is to write regions that the other one exposes.
     writes: bool,
-    /// What is not connected yet, at the end that dialled.
+    /// The unconnected endpoint, at the dialling end.
     near: Option<Near>,
-    /// What was dialled, at the end that did.
+    /// The dialled address, at the dialling end.
     dialled: Option<Dialled>,
-    /// When the connection has to stand.
+    /// The deadline of the establishment.
     deadline_ns: u64,
 }
 
@@ -47,38 +47,38 @@ pub(super) struct ExchangedLink {
 enum Phase {
     /// Waiting for the TCP connection.
     Connecting,
-    /// Waiting for the peer's end, which was asked for.
+    /// Waiting for the answer of the dialled peer.
     Asking,
-    /// Waiting for the end of a peer that dialled.
+    /// Waiting for the request of a peer that dialled.
     Asked,
     /// Waiting for the peer to be ready.
     Accepting,
-    /// It stands, and the peer has yet to say that it is ready.
+    /// Established, but the peer has not confirmed it yet.
     Heard,
-    /// It stands.
+    /// Established.
     Standing,
-    /// The peer was told that it is over.
+    /// Shutdown was sent to the peer.
     Leaving,
-    /// It is over.
+    /// Closed.
     Over,
 }
 
-/// This end of a connection, and what it tells the peer.
+/// The local end of a connection, and what it sends the peer.
 #[derive(Debug)]
 pub(super) struct Near {
-    /// The queue pair, and all that belongs to it.
+    /// The queue pair and everything that belongs to it.
     pub(super) endpoint: Arc<Endpoint>,
-    /// What the peer is told.
+    /// What the peer receives.
     pub(super) end: End,
     port: u8,
-    /// The place of its address in the table of its port, if packets carry addresses.
+    /// The index of its address in the port's table, if packets carry addresses.
     gid_index: Option<u8>,
-    /// Reads that it has under way at a time.
+    /// Reads in flight at a time.
     reads_max: u8,
 }
 
 impl ExchangedLink {
-    /// Begins to connect to a node.
+    /// Starts connecting to a node.
     pub(super) fn dial(
         address: &Address,
         (kind, writes): (QueuePairKind, bool),
@@ -93,7 +93,7 @@ impl ExchangedLink {
         Ok(Self { writes, ..link })
     }
 
-    /// Takes a connection that a peer asks for.
+    /// Takes a connection that a peer dialled.
     pub(super) fn accept(socket: TcpStream, now_ns: u64) -> Result<Self, FabricError> {
         Self::new(socket, Phase::Asked, QueuePairKind::Rc, None, now_ns)
     }
@@ -148,11 +148,11 @@ impl ExchangedLink {
         }
     }
 
-    /// Looks whether the TCP connection stands: then this host's device is known, and the endpoint can be made.
+    /// Checks whether the TCP connection is established: then the local device is known, and the endpoint can be made.
     fn on_socket(&mut self, devices: &Devices) -> Result<Option<Change>, FabricError> {
         let socket = self.stream.socket();
         match (socket.take_error().unwrap_or_else(Some), &self.dialled) {
-            // It stood, and its listener has left.
+            // It was established, and its listener has closed it.
             (Some(error), _) if error.kind() == ErrorKind::ConnectionReset => return Ok(Some(self.end())),
             (Some(error), Some(dialled)) => return Err(not_connected(dialled, error)),
             _ => {}
@@ -172,7 +172,7 @@ impl ExchangedLink {
         Ok(Some(Change::Endpoint(endpoint)))
     }
 
-    /// A peer that was dialled has answered.
+    /// Handles the answer of a dialled peer.
     fn on_answer(&mut self, frame: &[u8]) -> Result<Change, FabricError> {
         if let Some(why) = Rejection::parse(frame) {
             return Err(VerbsError::Refused { why }.into());
@@ -187,7 +187,7 @@ impl ExchangedLink {
         Ok(Change::Established)
     }
 
-    /// A peer that has dialled has told its end.
+    /// Handles the request of a peer that dialled.
     fn on_question(&mut self, frame: &[u8], devices: &Devices) -> Result<Change, FabricError> {
         let far = match End::parse(frame) {
             Ok(far) => far,
@@ -207,7 +207,7 @@ impl ExchangedLink {
         Ok(Change::Endpoint(near.endpoint))
     }
 
-    /// Ends a connection with a peer that says what no node says.
+    /// Ends a connection with a peer that is not a node.
     fn refuse(&mut self, rejection: Rejection) -> Result<Change, FabricError> {
         if self.dialled.is_some() {
             return Err(VerbsError::NotANode.into());
@@ -220,10 +220,10 @@ impl ExchangedLink {
         Ok(self.end())
     }
 
-    /// Sends what is so short that a new connection takes it. One that is broken tells so when it is read from.
+    /// Sends a frame short enough for a new connection's buffer. A broken stream is reported by reading from it.
     fn say(&mut self, frame: &[u8]) {
         if let Err(error) = self.stream.send(frame) {
-            tracing::trace!(target: "fabricast", %error, "nobody to be told");
+            tracing::trace!(target: "fabricast", %error, "the peer cannot be notified");
         }
     }
 
@@ -234,8 +234,8 @@ impl ExchangedLink {
 
     fn shut(&self, how: Shutdown) {
         if let Err(error) = self.stream.socket().shutdown(how) {
-            // There is no connection yet, or the peer was quicker.
-            tracing::trace!(target: "fabricast", %error, "nothing to be disconnected");
+            // There is no connection yet, or the peer disconnected first.
+            tracing::trace!(target: "fabricast", %error, "nothing to disconnect");
         }
     }
 }
@@ -303,7 +303,7 @@ impl Link for ExchangedLink {
 }
 
 impl Near {
-    /// An end on the device that has this address. `is_lent_to` when the peer may be lent regions to be written.
+    /// Creates an end on the device with this address. `is_lent_to` if the peer may be granted write access.
     pub(super) fn create(
         local: IpAddr,
         kind: QueuePairKind,
@@ -314,7 +314,7 @@ impl Near {
         let opened = devices.open(&device.context)?;
         let domain = opened.domain_for(is_lent_to)?;
         let endpoint = Endpoint::create(&opened, &domain, kind, |plan| QueuePair::create(&domain, plan))?;
-        // The peer may probe this end as soon as its own stands.
+        // The peer may probe this end as soon as its own is established.
         let allowed = RemoteFlags { read: false, write: endpoint.is_reliable() };
         endpoint.queue_pair().to_init(device.port, allowed)?;
         if endpoint.is_reliable() {
@@ -338,12 +338,12 @@ impl Near {
         Ok(Self { endpoint, end, port: device.port, gid_index, reads_max: opened.reads_max })
     }
 
-    /// Connects the queue pair to that of the peer, which is reached over TCP by this address. Where addresses are those of
-    /// IP its device must have the same one: nobody aims this device at a third host, nor has the kernel look for one.
+    /// Connects the queue pair to the peer's, which is reached over TCP by this address. Where addresses are IP
+    /// addresses, its device must have the same one, so that a peer cannot direct this device or the kernel at a third host.
     pub(super) fn connect(&self, far: &End, peer: IpAddr) -> Result<(), FabricError> {
-        let (told, address) = (ip_of(far.gid), peer.to_canonical());
-        if self.gid_index.is_some() && told != address {
-            return Err(VerbsError::OtherAddress { told, address }.into());
+        let (claimed, address) = (ip_of(far.gid), peer.to_canonical());
+        if self.gid_index.is_some() && claimed != address {
+            return Err(VerbsError::OtherAddress { claimed, address }.into());
         }
         let (queue_pair, mtu) = (self.endpoint.queue_pair(), self.end.mtu.min(far.mtu));
         self.endpoint.set_packet_len(mtu);
@@ -368,14 +368,14 @@ impl Near {
     }
 }
 
-/// What diallers come to that connect by an exchange.
+/// The listener for peers that connect by an exchange.
 #[derive(Debug)]
 pub(super) struct Counter {
     listener: TcpListener,
 }
 
 impl Counter {
-    /// Listens at a local address. `None` when the port is taken.
+    /// Listens at a local address. `None` if the port is in use.
     pub(super) fn open(at: &SocketAddr) -> Result<Option<Self>, FabricError> {
         let listener = match TcpListener::bind(at) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
@@ -385,13 +385,13 @@ impl Counter {
         Ok(Some(Self { listener }))
     }
 
-    /// The next one that dials.
+    /// Accepts the next connection.
     pub(super) fn next(&self) -> Result<Option<TcpStream>, FabricError> {
         loop {
             match self.listener.accept() {
                 Ok((socket, _)) => return Ok(Some(socket)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-                // It has left already.
+                // The peer has already left.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                 Err(source) => return Err(FabricError::System { what: "accept a peer", source }),
@@ -399,13 +399,13 @@ impl Counter {
         }
     }
 
-    /// Readable when somebody dials.
+    /// Readable when a connection is waiting.
     pub(super) fn wait_handle(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 }
 
-/// Begins to connect a socket, from this local address if it is of the same kind.
+/// Starts connecting a socket, from this local address if it is of the same family.
 fn connect(source: Option<&SocketAddr>, target: &SocketAddr) -> io::Result<TcpStream> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -419,7 +419,7 @@ fn connect(source: Option<&SocketAddr>, target: &SocketAddr) -> io::Result<TcpSt
     }
 }
 
-/// Why a node was not reached, in the words of the seam where it has some.
+/// Why a node was not reached, as the fabric's error where there is one.
 fn not_connected(dialled: &Dialled, source: io::Error) -> FabricError {
     if source.kind() == ErrorKind::ConnectionRefused {
         return FabricError::NoSuchNode { address: dialled.address.clone() };
@@ -438,7 +438,7 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, SystemClock};
 
-    /// What becomes of a link.
+    /// The result of a link.
     fn outcome(link: &mut ExchangedLink, now_ns: u64) -> Result<Change, FabricError> {
         let (devices, began_ns) = (Devices::new(Wish::default()), SystemClock.monotonic_ns());
         loop {
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_another_protocol_is_told_and_left() {
+    fn peer_of_another_protocol_is_refused_and_dropped() {
         let requests: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", b"\0\x04FBCR", b"\0\0", b"\xff\xff"];
         for request in requests {
             let (mut far, mut link) = accepted();
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_or_says_nothing_is_left() {
+    fn silent_or_leaving_peer_is_dropped() {
         let (far, mut link) = accepted();
         assert!(
             link.next(&Devices::new(Wish::default()), limits::verbs::CONNECT_DEADLINE_NS - 1)
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_taken_once() {
+    fn port_is_listened_at_once() {
         let counter = Counter::open(&"127.0.0.1:0".parse().unwrap()).unwrap().unwrap();
         let at = counter.listener.local_addr().unwrap();
         assert!(Counter::open(&at).unwrap().is_none());
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_at_an_address_is_told_as_such() {
+    fn address_without_a_listener_is_reported() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let address = Address::rdma(free);
         let dialled =

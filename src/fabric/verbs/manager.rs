@@ -1,4 +1,4 @@
-//! How a connection comes to stand, and ends, by the connection manager (librdmacm).
+//! Establishment and shutdown of a connection by the connection manager (librdmacm).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -19,60 +19,60 @@ use crate::limits;
 
 /// The provider's name.
 const NAME: &str = "verbs";
-/// How long an acknowledgement may take: 67 ms. With [`RETRY_COUNT`] a host that is gone is noticed in half a second.
+/// The acknowledgement timeout: 67 ms. With [`RETRY_COUNT`] a dead host is noticed in half a second.
 pub(super) const ACK_TIMEOUT: u8 = 14;
-/// How often a packet is sent again. Not 7: some devices would never give up.
+/// Retransmissions of a packet. Not 7: some devices would never give up.
 pub(super) const RETRY_COUNT: u8 = 6;
-/// How often a frame is sent again for which the peer had no receive.
+/// Retransmissions of a frame for which the peer had no receive.
 pub(super) const RNR_RETRY_COUNT: u8 = 6;
-/// The reason of a rejection: nobody listens.
+/// The reason of a rejection: no node listens.
 const REJECTED_NO_LISTENER: i32 = 8;
-/// The reason of a rejection: the peer wanted it, or has ended.
+/// The reason of a rejection: the peer chose it, or has exited.
 const REJECTED_BY_PEER: i32 = 28;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// What a link has dialled.
+/// The destination of a link.
 #[derive(Clone, Debug)]
 pub(super) struct Dialled {
-    /// As it was asked for.
+    /// The address as requested.
     pub(super) address: Address,
-    /// What that was found to be, once: names are not looked up again.
+    /// The resolved address: names are resolved once.
     pub(super) target: SocketAddr,
 }
 
-/// One end of a connection, as the connection manager sees it.
+/// One end of a connection made by the connection manager.
 #[derive(Debug)]
 pub(super) struct ManagedLink {
     id: CmId,
     channel: Arc<EventChannel>,
     phase: Phase,
-    /// What was dialled, at the end that did.
+    /// The destination, at the dialling end.
     dialled: Option<Dialled>,
     greeting: Greeting,
-    /// When the connection has to stand.
+    /// The deadline of the establishment.
     deadline_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Looking for the device that reaches the peer.
+    /// Resolving the address to a device.
     Resolving,
-    /// Looking for the way.
+    /// Resolving the route.
     Routing,
     /// Waiting for the peer to accept.
     Connecting,
-    /// Waiting for the peer to hear that it was accepted.
+    /// Waiting for the peer's confirmation.
     Accepting,
-    /// It stands.
+    /// Established.
     Standing,
-    /// The peer was told that it is over.
+    /// Shutdown was sent to the peer.
     Leaving,
-    /// It is over.
+    /// Closed.
     Over,
 }
 
 impl ManagedLink {
-    /// Begins to connect to a node.
+    /// Starts connecting to a node.
     pub(super) fn dial(
         address: &Address,
         writes: bool,
@@ -93,7 +93,7 @@ impl ManagedLink {
         Ok(Self { id, channel, phase: Phase::Resolving, dialled, greeting, deadline_ns })
     }
 
-    /// Accepts a connection that a peer asks for. `None` when it was rejected, because it is none between nodes.
+    /// Accepts a peer's connection request. `None` if it was rejected, because the peer is not a node.
     pub(super) fn accept(
         request: CmEvent,
         devices: &Devices,
@@ -104,7 +104,7 @@ impl ManagedLink {
             Ok(greeting) => greeting,
             Err(rejection) => {
                 tracing::debug!(target: "fabricast", ?rejection, peer = ?id.peer_address(), "a connection was rejected");
-                // It fails when the peer is gone meanwhile: then there is nobody to be told.
+                // It fails if the peer is gone already.
                 let _ = id.reject(&rejection.emit());
                 return Ok(None);
             }
@@ -112,7 +112,7 @@ impl ManagedLink {
         let (reads_served, reads) = (request.responder_resources, request.initiator_depth);
         let accepted = Self::accept_with(&id, devices, greeting, (reads_served, reads));
         let (channel, endpoint) = accepted.inspect_err(|_| {
-            // It fails when the peer is gone meanwhile: then there is nobody to be told.
+            // It fails if the peer is gone already.
             let _ = id.reject(&Rejection::NoRoom.emit());
         })?;
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
@@ -195,7 +195,7 @@ impl ManagedLink {
         }
     }
 
-    /// The device is known: the endpoint can be made.
+    /// Handles the resolved address: the device is known, so the endpoint can be made.
     fn on_address(&mut self, devices: &Devices) -> Result<Change, FabricError> {
         let device = device_of(&self.id, devices)?;
         let domain = device.domain_for(true)?;
@@ -270,7 +270,7 @@ impl Link for ManagedLink {
         }
         self.phase = Phase::Standing;
         if let Err(error) = self.id.establish() {
-            // The connection manager has heard of it meanwhile.
+            // The event has confirmed it already.
             tracing::trace!(target: "fabricast", %error, "nothing to be established");
         }
     }
@@ -287,8 +287,8 @@ impl Link for ManagedLink {
 
     fn disconnect(&self) {
         if let Err(error) = self.id.disconnect() {
-            // There is no connection yet, or the peer was quicker.
-            tracing::trace!(target: "fabricast", %error, "nothing to be disconnected");
+            // There is no connection yet, or the peer disconnected first.
+            tracing::trace!(target: "fabricast", %error, "nothing to disconnect");
         }
     }
 
@@ -301,7 +301,7 @@ impl Link for ManagedLink {
     }
 }
 
-/// What connections come to.
+/// The listener for peers that connect by the connection manager.
 #[derive(Debug)]
 pub(super) struct Reception {
     id: CmId,
@@ -324,13 +324,13 @@ impl Reception {
         id.listen(limits::verbs::BACKLOG).map_err(in_use)?;
         match id.context()? {
             Some(context) => drop(devices.open(&context)?),
-            // One that stands for all addresses has no device, until somebody calls.
+            // The wildcard address has no device until a connection request arrives.
             None => devices.open_all()?,
         }
         Ok(Self { id, channel })
     }
 
-    /// The next event, if it is a request to connect.
+    /// Returns the next connection request.
     pub(super) fn next(&self) -> Result<Option<CmEvent>, FabricError> {
         while let Some(event) = self.channel.next()? {
             if event.kind == CmEventKind::ConnectRequest {
@@ -340,18 +340,18 @@ impl Reception {
         Ok(None)
     }
 
-    /// Its events.
+    /// Returns its event channel.
     pub(super) fn channel(&self) -> &Arc<EventChannel> {
         &self.channel
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.id.local_address()
     }
 }
 
-/// The address of a host: an IPv4 one if there is one, since every RDMA interface has those.
+/// Resolves a host, preferring IPv4, which every RDMA interface has.
 pub(super) fn resolve(address: &Address) -> Result<SocketAddr, FabricError> {
     let Some(host) = address.host().filter(|_| address.part(&SCHEME).is_some()) else {
         return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
@@ -368,7 +368,7 @@ fn device_of(id: &CmId, devices: &Devices) -> Result<Arc<OpenDevice>, FabricErro
     devices.open(&context)
 }
 
-/// Why an address cannot be reached, in the words of the seam where it has some.
+/// Why an address cannot be reached, as the fabric's error where there is one.
 pub(super) fn not_reached(dialled: &Dialled, error: VerbsError) -> FabricError {
     use rustix::io::Errno;
     let address = &dialled.address;

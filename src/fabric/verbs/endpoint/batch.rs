@@ -10,18 +10,18 @@ use crate::fabric::verbs::work::BatchId;
 use crate::limits::verbs::SENDS_RESERVED;
 use crate::sync::atomic::Ordering;
 
-/// Whether a batch could be posted.
+/// The result of posting a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum Posted {
-    /// It was.
+    /// Posted.
     Yes,
-    /// There is no room for it at the moment.
+    /// The send queue is full at the moment.
     NoRoom,
 }
 
 /// One-sided operations.
 impl Endpoint {
-    /// Posts a batch of operations, which use this local memory, in order.
+    /// Posts a batch of operations, in order, which use this local memory.
     pub(in crate::fabric::verbs) fn post<'a>(
         &self,
         flight: &Arc<Flight>,
@@ -80,7 +80,7 @@ impl Endpoint {
         Ok(Posted::Yes)
     }
 
-    /// Batches of a flight that are not complete.
+    /// Returns the number of incomplete batches of a flight.
     pub(in crate::fabric::verbs) fn under_way(&self, flight: &Flight) -> Result<usize, FabricError> {
         let mut state = self.state.lock();
         flight.end_wait();
@@ -92,7 +92,7 @@ impl Endpoint {
         }
     }
 
-    /// Lets no further batch of a flight begin, and says whether none is under way any more.
+    /// Refuses new batches of a flight, and returns whether none is in flight.
     pub(in crate::fabric::verbs) fn revoke(&self, flight: &Flight) -> bool {
         let mut state = self.state.lock();
         flight.revoked.store(true, Ordering::Relaxed);
@@ -100,8 +100,8 @@ impl Endpoint {
         flight.batches.load(Ordering::Relaxed) == 0
     }
 
-    /// A handle that becomes readable when a batch of this flight is complete, or another one may be. `None` when there is
-    /// nothing to wait for, or nothing that wakes.
+    /// Returns a handle that becomes readable when a batch of this flight may be complete, or another one can be posted. `None`
+    /// if there is nothing to wait for, or no wake-up is possible.
     pub(in crate::fabric::verbs) fn wait_for<'a>(
         &self,
         flight: &'a Flight,
@@ -110,7 +110,7 @@ impl Endpoint {
         let waiter = flight.waiter(channel)?;
         let mut state = self.state.lock();
         flight.waits.store(true, Ordering::Relaxed);
-        // An event that is taken away here may be meant for somebody else: what it tells of is in the queue.
+        // The event taken here may be another owner's: its completions are polled right after.
         channel.drain()?;
         self.send_queue.arm()?;
         self.poll_sends(&mut state);
@@ -122,17 +122,17 @@ impl Endpoint {
     }
 }
 
-/// Devices in emulation are as quick as their queues are filled.
+/// Emulated devices complete work as fast as their queues are filled.
 #[cfg(test)]
 impl Endpoint {
-    /// Takes all room in the queue.
+    /// Occupies the whole queue.
     pub(in crate::fabric::verbs) fn occupy(&self) -> BatchId {
         let mut state = self.state.lock();
         let room = state.work.room();
         state.work.begin(room, Work::Frame { buffer: None }).expect("it has room")
     }
 
-    /// Gives it back.
+    /// Frees it.
     pub(in crate::fabric::verbs) fn vacate(&self, id: BatchId) {
         let cancelled = self.state.lock().work.cancel(id);
         assert!(cancelled.is_some(), "it is occupied");

@@ -9,7 +9,7 @@ use crate::fabric::verbs::sys::{
 };
 use crate::memory::WORD;
 
-/// A frame that came, in its buffer.
+/// A received frame, in its buffer.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fabric::verbs) struct Arrival {
     buffer: u16,
@@ -18,12 +18,12 @@ pub(in crate::fabric::verbs) struct Arrival {
 
 /// Frames of control messages.
 impl Endpoint {
-    /// Readable when [`Self::take_arrivals`] may have something.
+    /// Readable when [`Self::take_arrivals`] may have a frame.
     pub(in crate::fabric::verbs) fn wait_handle(&self) -> BorrowedFd<'_> {
         self.receive_channel.as_fd()
     }
 
-    /// Takes the frames that came, in order, and sees to it that the next one makes the handle readable.
+    /// Takes the received frames, in order, and requests a notification for the next one.
     pub(in crate::fabric::verbs) fn take_arrivals(
         &self,
         into: &mut VecDeque<Arrival>,
@@ -49,7 +49,7 @@ impl Endpoint {
                     let len = (completion.byte_len as usize).min(FRAME_LEN);
                     into.push_back(Arrival { buffer, len });
                 } else {
-                    // What made the queue pair fail is told by the sends, if by anything.
+                    // The send completions report why the queue pair failed.
                     self.poll_sends(&mut state);
                     self.fail_locked(&mut state, Failure::of(completion));
                 }
@@ -72,7 +72,7 @@ impl Endpoint {
         frame
     }
 
-    /// Gives the buffer of a frame back to be filled again.
+    /// Posts the buffer of a frame again.
     pub(in crate::fabric::verbs) fn release(&self, arrival: Arrival) -> Result<(), FabricError> {
         Ok(self.post_receive(arrival.buffer)?)
     }
@@ -94,14 +94,14 @@ impl Endpoint {
         state.failure.is_none() && !state.send_buffers.is_empty() && state.work.room() > 0
     }
 
-    /// Whether frames are under way that the peer's device has not acknowledged.
+    /// Whether frames are in flight that the peer's device has not acknowledged.
     pub(in crate::fabric::verbs) fn has_frames_under_way(&self) -> bool {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
         state.frames_under_way > 0
     }
 
-    /// Sends a frame; only after [`Self::takes_frame`] said that this can be done.
+    /// Sends a frame; call only after [`Self::takes_frame`] returned true.
     pub(in crate::fabric::verbs) fn send(&self, frame: &[u8]) -> Result<(), FabricError> {
         let mut state = self.state.lock();
         if let Some(failure) = state.failure {
@@ -120,7 +120,7 @@ impl Endpoint {
         };
         let id = state.work.begin(1, Work::Frame { buffer }).ok_or(VerbsError::PartlyPosted)?;
         state.frames_under_way += 1;
-        // When this fails the endpoint does: the frame has left its queue, and cannot be put back.
+        // On failure the endpoint fails too: the frame has left its queue and cannot be put back.
         self.post_one(&mut state, id, operation)
     }
 }

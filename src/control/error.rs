@@ -103,7 +103,7 @@ pub enum ControlError {
         detail: &'static str,
     },
     /// The peer did not answer in time.
-    #[error("timed out: the peer sent no {awaited}")]
+    #[error("the peer sent no {awaited} in time")]
     Deadline {
         /// The expected message.
         awaited: &'static str,

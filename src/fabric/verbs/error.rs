@@ -152,8 +152,8 @@ pub enum VerbsError {
     /// A peer claims the address of another host, or of another interface.
     #[error(
         "the peer's RDMA device has the address (GID) {claimed}, but its TCP connection comes from {address}: on a host with \
-         several addresses both have to be the same, that of the RDMA interface; dial that one, and leave \
-         FABRICAST_RDMA_GID_INDEX alone there"
+         several addresses both must be the same, that of the RDMA interface; dial that one, and unset \
+         FABRICAST_RDMA_GID_INDEX there"
     )]
     OtherAddress {
         /// The claimed address.
@@ -218,7 +218,7 @@ pub enum VerbsError {
     /// The host could not join a multicast group.
     #[error(
         "the multicast group {group} could not be joined (status {status}): check that the interface is up and that its \
-         network carries multicast; datagrams to this host alone still arrive"
+         network carries multicast; unicast datagrams to this host still arrive"
     )]
     NotJoined {
         /// The group.
@@ -229,7 +229,7 @@ pub enum VerbsError {
     /// The device could not attach another queue pair to a multicast group.
     #[error(
         "the RDMA device accepts no more members of the multicast group {group}; soft-RoCE allows 56 per host: subscribe \
-         in fewer processes, or with one node in each; datagrams to this one alone still arrive"
+         in fewer processes, or with one node in each; unicast datagrams to this one still arrive"
     )]
     GroupFull {
         /// The group.

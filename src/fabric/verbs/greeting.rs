@@ -88,8 +88,8 @@ impl Rejection {
             2 => "it has a different version",
             3 => "it is out of resources for another connection",
             4 => {
-                "the TCP connection comes from another address than that of the RDMA device (GID); set \
-                 FABRICAST_RDMA_DEVICE to the device that has the way there, and leave FABRICAST_RDMA_GID_INDEX alone"
+                "the TCP connection does not come from the RDMA device's address (GID); set \
+                 FABRICAST_RDMA_DEVICE to the device that has the route there, and unset FABRICAST_RDMA_GID_INDEX"
             }
             _ => "for a reason unknown to this version",
         };
@@ -136,7 +136,7 @@ mod tests {
             (Rejection::NotANode, "node"),
             (Rejection::Version, "version"),
             (Rejection::NoRoom, "resources"),
-            (Rejection::OtherAddress, "another address"),
+            (Rejection::OtherAddress, "(GID)"),
         ] {
             let padded = [rejection.emit().as_slice(), &[0; 142]].concat();
             assert!(Rejection::parse(&padded).unwrap().contains(word));

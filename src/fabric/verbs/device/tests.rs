@@ -98,7 +98,7 @@ fn without_an_ipv4_address_a_global_one_then_any_is_taken() {
     assert_eq!(chosen(&of(3), &Wish::default()).2, 2);
     assert_eq!(chosen(&of(2), &Wish::default()).2, 1);
     assert_eq!(chosen(&of(1), &Wish::default()).2, 0);
-    assert!(refusal(&of(0), &Wish::default()).contains("no address (GID)"));
+    assert!(refusal(&of(0), &Wish::default()).contains("no usable address (GID)"));
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn an_address_of_the_other_end_s_kind_is_taken() {
     let devices = three_devices();
     assert_eq!(chosen(&devices, &of("mlx5_1:1", true)), ("mlx5_1".to_owned(), 1, 5));
     assert_eq!(chosen(&devices, &of("mlx5_1:1", false)), ("mlx5_1".to_owned(), 1, 2));
-    assert!(refusal(&devices, &of("rxe0", false)).contains("no address (GID)"));
+    assert!(refusal(&devices, &of("rxe0", false)).contains("no usable address (GID)"));
 }
 
 #[test]

@@ -17,18 +17,18 @@ const CAPACITY: usize = limits::TOPICS_MAX + 2 * limits::SESSIONS_MAX;
 #[derive(Debug)]
 pub(crate) struct WakeQueue {
     waker: Waker,
-    woken: Mutex<Vec<Arc<Entry>>>,
+    woken: Mutex<Vec<Arc<WakeEntry>>>,
 }
 
 /// Wakes a thread for one of its sources.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyedWaker {
     queue: Arc<WakeQueue>,
-    entry: Arc<Entry>,
+    entry: Arc<WakeEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct WakeEntry {
     key: u64,
     is_queued: AtomicBool,
 }
@@ -41,7 +41,7 @@ impl WakeQueue {
 
     /// Returns a waker for the source with this key.
     pub(crate) fn keyed(self: &Arc<Self>, key: u64) -> KeyedWaker {
-        let entry = Arc::new(Entry { key, is_queued: AtomicBool::new(false) });
+        let entry = Arc::new(WakeEntry { key, is_queued: AtomicBool::new(false) });
         KeyedWaker { queue: Arc::clone(self), entry }
     }
 

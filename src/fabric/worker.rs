@@ -20,13 +20,13 @@ pub(crate) struct Worker(Arc<Pool>);
 /// Threads that share one queue.
 #[derive(Debug, Default)]
 struct Pool {
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     /// Signalled when work is queued.
     added: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     waiting: VecDeque<Box<dyn FnOnce() + Send>>,
     threads: usize,
     idle: usize,
@@ -65,7 +65,7 @@ impl Worker {
     }
 
     /// Starts a thread.
-    fn start(&self, mut state: MutexGuard<'_, State>) {
+    fn start(&self, mut state: MutexGuard<'_, PoolState>) {
         state.threads += 1;
         drop(state);
         let pool = Arc::clone(&self.0);
@@ -107,10 +107,10 @@ impl Pool {
     }
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for PoolState {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { waiting, threads, idle, is_short } = self;
-        let mut out = out.debug_struct("State");
+        let mut out = out.debug_struct("PoolState");
         out.field("waiting", &waiting.len()).field("threads", threads).field("idle", idle);
         out.field("is_short", is_short).finish()
     }

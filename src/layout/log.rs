@@ -222,7 +222,7 @@ pub(crate) struct LogHead {
 
 /// The beginning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LogPlace {
     /// Its position.
     pub(crate) position: u64,
     /// Its sequence.
@@ -231,9 +231,9 @@ pub(crate) struct Place {
 
 /// The hot line as words: after this commit, with the frames before this place given up.
 #[inline]
-pub(crate) fn hot_line(head: &LogHead, start: &Place, epoch: Epoch) -> [u64; LINE / WORD] {
+pub(crate) fn hot_line(head: &LogHead, start: &LogPlace, epoch: Epoch) -> [u64; LINE / WORD] {
     let LogHead { newest, end, published_ns } = *head;
-    let Place { position, sequence } = *start;
+    let LogPlace { position, sequence } = *start;
     [newest.get(), end, published_ns, epoch.get(), published_ns, position, sequence.get(), 0]
 }
 
@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn hot_line_fields_are_at_their_constants() {
         let head = LogHead { newest: Sequence::new(1), end: 2, published_ns: 4 };
-        let start = Place { position: 5, sequence: Sequence::new(6) };
+        let start = LogPlace { position: 5, sequence: Sequence::new(6) };
         let line = hot_line(&head, &start, Epoch::new(3).unwrap());
         let at = |offset: usize| line[(offset - HOT_OFFSET) / WORD];
         let words = [HOT_SEQUENCE, HOT_END, HOT_EPOCH, HOT_PUBLISHED, HOT_START, HOT_START_SEQUENCE].map(at);

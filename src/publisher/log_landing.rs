@@ -3,7 +3,9 @@ use super::handover::{Landing, LendError, Lent, Repository};
 use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
-use crate::layout::log::{HOT_START, INDEX, LANDING_TAKEN, LogGeometry, LogHead, Place, frame_len, hot_line};
+use crate::layout::log::{
+    HOT_START, INDEX, LANDING_TAKEN, LogGeometry, LogHead, LogPlace, frame_len, hot_line,
+};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::log::{LogStart, end_between, head, next_end, place_behind, place_between, place_of};
@@ -36,7 +38,7 @@ pub(crate) struct LogLanding {
     /// The end that was told last.
     told: u64,
     /// Frames before this are given up.
-    start: Place,
+    start: LogPlace,
     /// That has yet to be told.
     has_new_start: bool,
     /// The subscriber says that it needs nothing before this.
@@ -193,7 +195,7 @@ impl Landing for LogLanding {
 
 impl LogLanding {
     /// A landing region to which records are written from this place on.
-    fn new(flight: Flight<Batch>, geometry: LogGeometry, epoch: Epoch, start: Place) -> Self {
+    fn new(flight: Flight<Batch>, geometry: LogGeometry, epoch: Epoch, start: LogPlace) -> Self {
         let (may_lose, position) = (flight.may_lose, start.position);
         let pace = Pace::new(&geometry, flight.has_word_order, may_lose);
         let mut landing = Self {

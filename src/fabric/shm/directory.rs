@@ -22,7 +22,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::entry::{ENTRY_LEN, Entry};
+use super::entry::{ENTRY_LEN, NameEntry};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{Address, FabricError, NodeEntry};
 use crate::id::NodeName;
@@ -236,8 +236,8 @@ impl RuntimeDirectory {
         read.map_err(io("read the node's entry"))?;
         // The lock is free if the process is dead; closing the file releases it again.
         let alive = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err();
-        let entry = Entry::parse(&bytes).filter(|entry| entry.node == *node);
-        Ok(entry.map(|Entry { node, process, started_ns }| NodeEntry { node, process, started_ns, alive }))
+        let entry = NameEntry::parse(&bytes).filter(|entry| entry.node == *node);
+        Ok(entry.map(|it| NodeEntry { node: it.node, process: it.process, started_ns: it.started_ns, alive }))
     }
 }
 
@@ -284,7 +284,7 @@ fn is_named(directory: &OwnedFd, file: &File, name: &str) -> bool {
 /// Writes the entry of a node, and removes a stale socket of that name.
 fn announce(directory: &OwnedFd, node: &NodeName, entry: &mut File) -> Result<(), FabricError> {
     let process = std::process::id();
-    let content = Entry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
+    let content = NameEntry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
     entry.set_len(0).and_then(|()| entry.write_all(&content.emit())).map_err(io("write the node's entry"))?;
     match rustix::fs::unlinkat(directory, format!("{node}{SOCKET_SUFFIX}"), AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn what_a_dead_node_left_is_seen_as_gone_and_removed_by_the_next() {
         let (holder, directory) = directory();
-        let dead = Entry { node: node("dead"), process: 1, started_ns: 1 };
+        let dead = NameEntry { node: node("dead"), process: 1, started_ns: 1 };
         std::fs::write(holder.path().join("run/dead.node"), dead.emit()).unwrap();
         std::fs::write(holder.path().join("run/dead.sock"), b"").unwrap();
         let entries = directory.entries().unwrap();
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn a_name_can_be_taken_after_a_slow_process_has_listed_its_entry() {
         let (holder, directory) = directory();
-        let dead = Entry { node: node("x"), process: 1, started_ns: 1 };
+        let dead = NameEntry { node: node("x"), process: 1, started_ns: 1 };
         std::fs::write(holder.path().join("run/x.node"), dead.emit()).unwrap();
         let lister = File::open(holder.path().join("run/x.node")).unwrap();
         rustix::fs::flock(&lister, FlockOperation::NonBlockingLockShared).unwrap();

@@ -27,7 +27,7 @@ const _: () = assert!(NAME_OFFSET + limits::NODE_NAME_LEN_MAX <= CHECK_OFFSET);
 
 /// A node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct NameEntry {
     /// Its name.
     pub(super) node: NodeName,
     /// Its process.
@@ -36,7 +36,7 @@ pub(super) struct Entry {
     pub(super) started_ns: u64,
 }
 
-impl Entry {
+impl NameEntry {
     /// Encodes the entry.
     pub(super) fn emit(&self) -> [u8; ENTRY_LEN] {
         let name = self.node.as_str().as_bytes();
@@ -88,8 +88,8 @@ impl Entry {
 mod tests {
     use super::*;
 
-    fn entry() -> Entry {
-        Entry { node: "market-data".parse().unwrap(), process: 0x0102_0304, started_ns: 99 }
+    fn entry() -> NameEntry {
+        NameEntry { node: "market-data".parse().unwrap(), process: 0x0102_0304, started_ns: 99 }
     }
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(&bytes[..16], b"FBCNODE1\x01\0\0\0\x04\x03\x02\x01");
         assert_eq!(bytes[16..32], [99, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[32..43], b"market-data");
-        assert_eq!(Entry::parse(&bytes), Some(entry()));
+        assert_eq!(NameEntry::parse(&bytes), Some(entry()));
     }
 
     #[test]
@@ -107,11 +107,11 @@ mod tests {
         for bit in 0..ENTRY_LEN * 8 {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Entry::parse(&damaged), None, "bit {bit}");
+            assert_eq!(NameEntry::parse(&damaged), None, "bit {bit}");
         }
         for cut in 0..ENTRY_LEN {
-            assert_eq!(Entry::parse(&bytes[..cut]), None, "cut at {cut}");
+            assert_eq!(NameEntry::parse(&bytes[..cut]), None, "cut at {cut}");
         }
-        assert_eq!(Entry::parse(&[bytes.as_slice(), &[0]].concat()), None);
+        assert_eq!(NameEntry::parse(&[bytes.as_slice(), &[0]].concat()), None);
     }
 }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::channel::Channels;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
-use super::handshake::{Counter, ExchangedLink};
-use super::link::Link;
-use super::manager::{ManagedLink, Reception};
+use super::handshake::{ExchangedLink, TcpAcceptor};
+use super::link::QpLink;
+use super::manager::{CmListener, ManagedLink};
 use super::opened::{Devices, ip_addresses};
 use super::service::Service;
 use super::session::Session;
@@ -104,8 +104,8 @@ impl Drop for VerbsConnection {
 /// connect by an exchange.
 #[derive(Debug)]
 pub(super) struct VerbsListener {
-    reception: Reception,
-    counter: Counter,
+    reception: CmListener,
+    counter: TcpAcceptor,
     /// Readable when either listener is.
     readable: OwnedFd,
     /// Whether the TCP listener is polled first the next time, so that neither starves the other.
@@ -148,7 +148,7 @@ impl VerbsListener {
 
     fn connection(
         &self,
-        link: Box<dyn Link>,
+        link: Box<dyn QpLink>,
         endpoint: Option<Arc<Endpoint>>,
     ) -> Result<Box<dyn Connection>, FabricError> {
         let session = Session::new(&self.devices, link, endpoint)?;
@@ -157,11 +157,11 @@ impl VerbsListener {
 }
 
 /// Listens for both methods on one port; if it is 0, on a port that is free for both.
-fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(Reception, Counter), FabricError> {
+fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(CmListener, TcpAcceptor), FabricError> {
     for _ in 0..PORTS_TRIED_MAX {
-        let reception = Reception::open(at, devices)?;
+        let reception = CmListener::open(at, devices)?;
         let port = reception.address().unwrap_or(*at).port();
-        if let Some(counter) = Counter::open(&SocketAddr::new(at.ip(), port))? {
+        if let Some(counter) = TcpAcceptor::open(&SocketAddr::new(at.ip(), port))? {
             return Ok((reception, counter));
         }
         if at.port() != 0 {

@@ -180,7 +180,7 @@ fn choose<'a>(
     devices: &'a [DeviceReport],
     wish: &Wish,
 ) -> Result<(&'a str, &'a PortReport, Gid), VerbsError> {
-    let found = || Found(devices).to_string();
+    let found = || DeviceList(devices).to_string();
     let all = devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port)));
     let mut ports: Vec<_> = all.filter(|(device, port)| wish.takes(&device.name, port.number)).collect();
     if let (Some(device), true) = (&wish.device, ports.is_empty()) {
@@ -234,9 +234,9 @@ pub(super) fn ip_of(gid: [u8; 16]) -> IpAddr {
 }
 
 /// Devices as listed by errors.
-struct Found<'a>(&'a [DeviceReport]);
+struct DeviceList<'a>(&'a [DeviceReport]);
 
-impl fmt::Display for Found<'_> {
+impl fmt::Display for DeviceList<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for device in self.0 {

@@ -4,8 +4,8 @@
 //! all of them; receive completions wake the thread that waits for messages.
 
 mod batch;
-mod flight;
 mod frame;
+mod tracker;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub(super) use self::batch::Posted;
-pub(super) use self::flight::Flight;
-pub(super) use self::frame::Arrival;
+pub(super) use self::frame::BufferedFrame;
+pub(super) use self::tracker::BatchTracker;
 use super::device;
 use super::error::{Failure, VerbsError};
 use super::opened::OpenDevice;
@@ -83,7 +83,7 @@ struct EndpointState {
     /// Whether a probe of the peer's host is in flight.
     is_probing: bool,
     /// Regions exposed to the peer.
-    lent: Lent,
+    exposed: ExposedRegions,
     frames_under_way: u32,
     /// Completed work requests: they show that the peer's host is alive.
     completed: u64,
@@ -93,7 +93,7 @@ struct EndpointState {
 
 /// How many regions the peer may access.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lent {
+struct ExposedRegions {
     to_read: u32,
     to_write: u32,
 }
@@ -102,7 +102,7 @@ struct Lent {
 #[derive(Debug)]
 enum Work {
     /// One-sided operations, and the local memory that they use.
-    OneSided { flight: Arc<Flight>, _region: Arc<MemoryRegion> },
+    OneSided { tracker: Arc<BatchTracker>, _region: Arc<MemoryRegion> },
     /// A frame, in this buffer, or inline if it was small.
     Frame { buffer: Option<u16> },
     /// A probe of the peer's host.
@@ -144,7 +144,7 @@ impl Endpoint {
             is_open: false,
             is_closed: false,
             is_probing: false,
-            lent: Lent::default(),
+            exposed: ExposedRegions::default(),
             frames_under_way: 0,
             completed: 0,
             send_buffers: (RECEIVES..RECEIVES + SEND_BUFFERS).rev().collect(),
@@ -178,7 +178,8 @@ impl Endpoint {
         state.is_open = true;
         // An unreliable queue pair does not retransmit.
         let set = if self.is_reliable() { self.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER) } else { Ok(()) };
-        set.and_then(|()| self.queue_pair.set_access(state.lent.flags(self.is_reliable()))).or_else(|error| {
+        let access = state.exposed.flags(self.is_reliable());
+        set.and_then(|()| self.queue_pair.set_access(access)).or_else(|error| {
             // A queue pair that failed meanwhile accepts no settings and needs none.
             if state.failure.is_some() { Ok(()) } else { Err(error.into()) }
         })
@@ -275,7 +276,7 @@ impl Endpoint {
     pub(super) fn probe(&self) -> Result<(), FabricError> {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
-        if state.failure.is_some() || state.is_probing || state.work.room() == 0 {
+        if state.failure.is_some() || state.is_probing || state.work.free_len() == 0 {
             return Ok(());
         }
         let id = state.work.begin(1, Work::Probe).ok_or(VerbsError::PartlyPosted)?;
@@ -317,17 +318,17 @@ impl Endpoint {
     }
 
     /// Grants the peer access to one more region.
-    pub(super) fn lend(&self, exposure: Exposure) -> Result<(), FabricError> {
+    pub(super) fn expose(&self, exposure: Exposure) -> Result<(), FabricError> {
         let mut state = self.state.lock();
-        *state.lent.of(exposure) += 1;
-        let is_first = *state.lent.of(exposure) == 1;
+        *state.exposed.of(exposure) += 1;
+        let is_first = *state.exposed.of(exposure) == 1;
         Ok(self.set_access(&state, is_first)?)
     }
 
     /// Revokes one region.
     pub(super) fn withdraw(&self, exposure: Exposure) {
         let mut state = self.state.lock();
-        let count = state.lent.of(exposure);
+        let count = state.exposed.of(exposure);
         *count = count.saturating_sub(1);
         let is_last = *count == 0;
         if let Err(error) = self.set_access(&state, is_last) {
@@ -339,7 +340,7 @@ impl Endpoint {
         if !is_change || !state.is_open || state.failure.is_some() {
             return Ok(());
         }
-        self.queue_pair.set_access(state.lent.flags(self.is_reliable()))
+        self.queue_pair.set_access(state.exposed.flags(self.is_reliable()))
     }
 
     /// Polls the send completions and processes them.
@@ -370,9 +371,9 @@ impl EndpointState {
     /// Processes the completion of a work request.
     fn complete(&mut self, completion: &WorkCompletion) {
         if completion.status != Status::Success
-            && let Some(Work::OneSided { flight, .. }) = self.work.of(completion.wr_id)
+            && let Some(Work::OneSided { tracker, .. }) = self.work.of(completion.wr_id)
         {
-            flight.failed.store(true, Ordering::Relaxed);
+            tracker.failed.store(true, Ordering::Relaxed);
         }
         self.completed += u64::from(completion.status == Status::Success);
         let work = self.work.complete(completion.wr_id);
@@ -387,7 +388,7 @@ impl EndpointState {
 
     fn give_back(&mut self, work: Option<Work>) {
         match work {
-            Some(Work::OneSided { flight, .. }) => flight.land(),
+            Some(Work::OneSided { tracker, .. }) => tracker.land(),
             Some(Work::Frame { buffer }) => {
                 self.frames_under_way -= 1;
                 self.send_buffers.extend(buffer);
@@ -398,7 +399,7 @@ impl EndpointState {
     }
 }
 
-impl Lent {
+impl ExposedRegions {
     fn of(&mut self, exposure: Exposure) -> &mut u32 {
         match exposure {
             Exposure::Read => &mut self.to_read,

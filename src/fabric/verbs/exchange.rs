@@ -44,7 +44,7 @@ const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
 /// One end of a connection, as its peer needs it to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct QpInfo {
     /// The kind of its queue pair.
     pub(super) kind: QueuePairKind,
     /// LID of its port, 0 on Ethernet.
@@ -63,7 +63,7 @@ pub(super) struct End {
     pub(super) writes: bool,
 }
 
-impl End {
+impl QpInfo {
     /// Decodes a peer's frame.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Rejection> {
         let bytes: &[u8; EXCHANGE_LEN] = bytes.try_into().map_err(|_| Rejection::NotANode)?;
@@ -134,7 +134,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Rejection> {
 mod tests {
     use super::*;
 
-    const END: End = End {
+    const END: QpInfo = QpInfo {
         kind: QueuePairKind::Uc,
         lid: 0x0102,
         queue_pair: 0x0003_0405,
@@ -150,20 +150,20 @@ mod tests {
         let expected =
             b"FBCX\x01\x02\x01\x02\x00\x03\x04\x05\x00\x06\x07\x080123456789abcdef\x00\x00\x10\x00\x10\x01\0\0";
         assert_eq!(&END.emit(), expected);
-        assert_eq!(End::parse(expected), Ok(END));
+        assert_eq!(QpInfo::parse(expected), Ok(END));
     }
 
     #[test]
     fn cuts_and_flips_are_refused_or_mean_something_else() {
         let bytes = END.emit();
         for len in 0..bytes.len() {
-            assert!(End::parse(bytes.split_at(len).0).is_err());
+            assert!(QpInfo::parse(bytes.split_at(len).0).is_err());
         }
-        assert!(End::parse(&[bytes.as_slice(), &[0]].concat()).is_err());
+        assert!(QpInfo::parse(&[bytes.as_slice(), &[0]].concat()).is_err());
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(End::parse(&flipped), Ok(END), "bit {bit}");
+            assert_ne!(QpInfo::parse(&flipped), Ok(END), "bit {bit}");
         }
     }
 

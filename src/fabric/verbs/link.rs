@@ -12,7 +12,7 @@ use crate::fabric::FabricError;
 
 /// An event of a link.
 #[derive(Debug)]
-pub(super) enum Change {
+pub(super) enum LinkEvent {
     /// Its endpoint was made.
     Endpoint(Arc<Endpoint>),
     /// It is established.
@@ -24,7 +24,7 @@ pub(super) enum Change {
 }
 
 /// One end of a connection, as its session establishes and ends it.
-pub(super) trait Link: Debug + Send {
+pub(super) trait QpLink: Debug + Send {
     /// Readable when [`Self::next`] may have an event.
     fn wait_handle(&self) -> BorrowedFd<'_>;
 
@@ -32,13 +32,13 @@ pub(super) trait Link: Debug + Send {
     fn deadline_ns(&self) -> Option<u64>;
 
     /// Returns the next event. An error ends the link.
-    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError>;
+    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError>;
 
     /// Marks the link established because the peer has sent a frame: the event that confirms it may be lost or
     /// late.
     fn heard(&mut self);
 
-    /// Shuts the connection down. The peer's answer is a [`Change::Over`].
+    /// Shuts the connection down. The peer's answer is a [`LinkEvent::Over`].
     fn leave(&mut self);
 
     /// Whether the shutdown was sent, and the peer has not answered.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::greeting::{Greeting, Rejection};
-use super::link::{Change, Link};
+use super::link::{LinkEvent, QpLink};
 use super::opened::{Devices, OpenDevice};
 use super::sys::{
     CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace, QueuePairKind, QueuePairPlan,
@@ -33,7 +33,7 @@ const NS_PER_MS: u64 = 1_000_000;
 
 /// The destination of a link.
 #[derive(Clone, Debug)]
-pub(super) struct Dialled {
+pub(super) struct Destination {
     /// The address as requested.
     pub(super) address: Address,
     /// The resolved address: names are resolved once.
@@ -45,16 +45,16 @@ pub(super) struct Dialled {
 pub(super) struct ManagedLink {
     id: CmId,
     channel: Arc<EventChannel>,
-    phase: Phase,
+    phase: CmPhase,
     /// The destination, at the dialling end.
-    dialled: Option<Dialled>,
+    dialled: Option<Destination>,
     greeting: Greeting,
     /// The deadline of the establishment.
     deadline_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum CmPhase {
     /// Resolving the address to a device.
     Resolving,
     /// Resolving the route.
@@ -86,11 +86,11 @@ impl ManagedLink {
         let greeting = Greeting::new(writes)?;
         let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         let begun = id.resolve_address(source.as_ref(), &target, timeout_ms).map_err(VerbsError::from);
-        let dialled = Dialled { address: address.clone(), target };
+        let dialled = Destination { address: address.clone(), target };
         begun.map_err(|error| not_reached(&dialled, error))?;
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
         let dialled = Some(dialled);
-        Ok(Self { id, channel, phase: Phase::Resolving, dialled, greeting, deadline_ns })
+        Ok(Self { id, channel, phase: CmPhase::Resolving, dialled, greeting, deadline_ns })
     }
 
     /// Accepts a peer's connection request. `None` if it was rejected, because the peer is not a node.
@@ -116,7 +116,7 @@ impl ManagedLink {
             let _ = id.reject(&Rejection::NoRoom.emit());
         })?;
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
-        let link = Self { id, channel, phase: Phase::Accepting, dialled: None, greeting, deadline_ns };
+        let link = Self { id, channel, phase: CmPhase::Accepting, dialled: None, greeting, deadline_ns };
         Ok(Some((link, endpoint)))
     }
 
@@ -145,7 +145,7 @@ impl ManagedLink {
         Ok((channel, endpoint))
     }
 
-    fn take_events(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
+    fn take_events(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
         while let Some(event) = self.channel.next()? {
             if let Some(change) = self.take(&event, devices)? {
                 return Ok(Some(change));
@@ -159,22 +159,22 @@ impl ManagedLink {
         }
     }
 
-    fn take(&mut self, event: &CmEvent, devices: &Devices) -> Result<Option<Change>, FabricError> {
+    fn take(&mut self, event: &CmEvent, devices: &Devices) -> Result<Option<LinkEvent>, FabricError> {
         match (event.kind, self.phase) {
-            (CmEventKind::AddressResolved, Phase::Resolving) => self.on_address(devices).map(Some),
-            (CmEventKind::RouteResolved, Phase::Routing) => self.on_route(devices).map(|()| None),
-            (CmEventKind::Established, Phase::Connecting) => {
+            (CmEventKind::AddressResolved, CmPhase::Resolving) => self.on_address(devices).map(Some),
+            (CmEventKind::RouteResolved, CmPhase::Routing) => self.on_route(devices).map(|()| None),
+            (CmEventKind::Established, CmPhase::Connecting) => {
                 if Greeting::parse(&event.private_data) != Ok(self.greeting) {
                     return Err(VerbsError::NotANode.into());
                 }
-                self.phase = Phase::Standing;
-                Ok(Some(Change::Established))
+                self.phase = CmPhase::Standing;
+                Ok(Some(LinkEvent::Established))
             }
-            (CmEventKind::Established, Phase::Accepting) => {
-                self.phase = Phase::Standing;
-                Ok(Some(Change::Established))
+            (CmEventKind::Established, CmPhase::Accepting) => {
+                self.phase = CmPhase::Standing;
+                Ok(Some(LinkEvent::Established))
             }
-            (CmEventKind::Rejected, Phase::Connecting) => self.on_rejection(event).map(Some),
+            (CmEventKind::Rejected, CmPhase::Connecting) => self.on_rejection(event).map(Some),
             (CmEventKind::Disconnected | CmEventKind::Rejected, _) => Ok(Some(self.end())),
             (CmEventKind::DeviceRemoval, _) => Err(VerbsError::DeviceGone.into()),
             (
@@ -196,7 +196,7 @@ impl ManagedLink {
     }
 
     /// Handles the resolved address: the device is known, so the endpoint can be made.
-    fn on_address(&mut self, devices: &Devices) -> Result<Change, FabricError> {
+    fn on_address(&mut self, devices: &Devices) -> Result<LinkEvent, FabricError> {
         let device = device_of(&self.id, devices)?;
         let domain = device.domain_for(true)?;
         let make = |plan: &QueuePairPlan<'_>| self.id.create_queue_pair(&domain, plan);
@@ -205,8 +205,8 @@ impl ManagedLink {
         self.id.set_ack_timeout(ACK_TIMEOUT)?;
         let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         self.id.resolve_route(timeout_ms)?;
-        self.phase = Phase::Routing;
-        Ok(Change::Endpoint(endpoint))
+        self.phase = CmPhase::Routing;
+        Ok(LinkEvent::Endpoint(endpoint))
     }
 
     fn on_route(&mut self, devices: &Devices) -> Result<(), FabricError> {
@@ -218,11 +218,11 @@ impl ManagedLink {
             retry_count: RETRY_COUNT,
             rnr_retry_count: RNR_RETRY_COUNT,
         })?;
-        self.phase = Phase::Connecting;
+        self.phase = CmPhase::Connecting;
         Ok(())
     }
 
-    fn on_rejection(&mut self, event: &CmEvent) -> Result<Change, FabricError> {
+    fn on_rejection(&mut self, event: &CmEvent) -> Result<LinkEvent, FabricError> {
         match (event.status, Rejection::parse(&event.private_data), &self.dialled) {
             (REJECTED_NO_LISTENER, _, Some(dialled)) => {
                 Err(FabricError::NoSuchNode { address: dialled.address.clone() })
@@ -236,39 +236,41 @@ impl ManagedLink {
         }
     }
 
-    fn end(&mut self) -> Change {
-        self.phase = Phase::Over;
-        Change::Over
+    fn end(&mut self) -> LinkEvent {
+        self.phase = CmPhase::Over;
+        LinkEvent::Over
     }
 }
 
-impl Link for ManagedLink {
+impl QpLink for ManagedLink {
     fn wait_handle(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        let begins =
-            matches!(self.phase, Phase::Resolving | Phase::Routing | Phase::Connecting | Phase::Accepting);
+        let begins = matches!(
+            self.phase,
+            CmPhase::Resolving | CmPhase::Routing | CmPhase::Connecting | CmPhase::Accepting
+        );
         begins.then_some(self.deadline_ns)
     }
 
-    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
-        if self.phase == Phase::Over {
+    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
+        if self.phase == CmPhase::Over {
             return Ok(None);
         }
         let change = self.take_events(devices, now_ns);
         if change.is_err() {
-            self.phase = Phase::Over;
+            self.phase = CmPhase::Over;
         }
         change
     }
 
     fn heard(&mut self) {
-        if self.phase != Phase::Accepting {
+        if self.phase != CmPhase::Accepting {
             return;
         }
-        self.phase = Phase::Standing;
+        self.phase = CmPhase::Standing;
         if let Err(error) = self.id.establish() {
             // The event has confirmed it already.
             tracing::trace!(target: "fabricast", %error, "nothing to be established");
@@ -276,13 +278,13 @@ impl Link for ManagedLink {
     }
 
     fn leave(&mut self) {
-        let stands = matches!(self.phase, Phase::Standing | Phase::Accepting);
+        let stands = matches!(self.phase, CmPhase::Standing | CmPhase::Accepting);
         self.disconnect();
-        self.phase = if stands { Phase::Leaving } else { Phase::Over };
+        self.phase = if stands { CmPhase::Leaving } else { CmPhase::Over };
     }
 
     fn is_leaving(&self) -> bool {
-        self.phase == Phase::Leaving
+        self.phase == CmPhase::Leaving
     }
 
     fn disconnect(&self) {
@@ -303,12 +305,12 @@ impl Link for ManagedLink {
 
 /// The listener for peers that connect by the connection manager.
 #[derive(Debug)]
-pub(super) struct Reception {
+pub(super) struct CmListener {
     id: CmId,
     channel: Arc<EventChannel>,
 }
 
-impl Reception {
+impl CmListener {
     /// Listens at a local address.
     pub(super) fn open(at: &SocketAddr, devices: &Devices) -> Result<Self, FabricError> {
         let in_use = |error: SysError| {
@@ -369,7 +371,7 @@ fn device_of(id: &CmId, devices: &Devices) -> Result<Arc<OpenDevice>, FabricErro
 }
 
 /// Why an address cannot be reached, as the fabric's error where there is one.
-pub(super) fn not_reached(dialled: &Dialled, error: VerbsError) -> FabricError {
+pub(super) fn not_reached(dialled: &Destination, error: VerbsError) -> FabricError {
     use rustix::io::Errno;
     let address = &dialled.address;
     let number = match &error {

@@ -41,7 +41,7 @@ use self::connection::{VerbsConnection, VerbsListener};
 use self::device::Wish;
 use self::error::Failure;
 use self::handshake::ExchangedLink;
-use self::link::Link;
+use self::link::QpLink;
 use self::manager::ManagedLink;
 use self::opened::Devices;
 use self::region::VerbsRegistered;
@@ -107,7 +107,7 @@ impl Fabric for VerbsFabric {
     ) -> Result<Box<dyn Connection>, FabricError> {
         let (writes, devices, now_ns) = (intent == Intent::Write, &self.devices, SystemClock.monotonic_ns());
         let exchanged = |kind| ExchangedLink::dial(address, (kind, writes), devices, now_ns);
-        let link: Box<dyn Link> = match self.connect {
+        let link: Box<dyn QpLink> = match self.connect {
             RdmaConnect::Manager => Box::new(ManagedLink::dial(address, writes, devices, now_ns)?),
             RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
             RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),

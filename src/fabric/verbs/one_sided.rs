@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
 use super::device;
-use super::endpoint::{Endpoint, Flight, INLINE_LEN_MAX, Posted};
+use super::endpoint::{BatchTracker, Endpoint, INLINE_LEN_MAX, Posted};
 use super::error::VerbsError;
 use super::message::Descriptor;
 use super::region::VerbsRegistered;
@@ -53,17 +53,17 @@ impl Offer for VerbsOffer {
         let Self { endpoint, remote } = *self;
         let mirror = Arc::new(Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
         let target = device::register(endpoint.domain(), &mirror, RemoteAccess::None, true)?;
-        let (target, flight) = (Arc::new(target), Arc::default());
-        Ok(Box::new(VerbsRead { endpoint, remote, target, flight, is_waiting: false, waiting: Vec::new() }))
+        let (target, tracker) = (Arc::new(target), Arc::default());
+        Ok(Box::new(VerbsRead { endpoint, remote, target, tracker, is_waiting: false, waiting: Vec::new() }))
     }
 
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
         self.check(Exposure::Write, "the peer exposed it read-only", len_min)?;
         let Self { endpoint, remote } = *self;
-        let (flight, source, waiting) = (Arc::default(), Weak::new(), VecDeque::new());
+        let (tracker, source, waiting) = (Arc::default(), Weak::new(), VecDeque::new());
         let (placement, endpoint) = (endpoint.placement(), Arc::downgrade(&endpoint));
         let (len, fetching) = (len_min, Fetching::default());
-        Ok(Box::new(VerbsWrite { endpoint, placement, remote, len, flight, source, waiting, fetching }))
+        Ok(Box::new(VerbsWrite { endpoint, placement, remote, len, tracker, source, waiting, fetching }))
     }
 }
 
@@ -74,7 +74,7 @@ struct VerbsRead {
     remote: Descriptor,
     /// The local mirror.
     target: Arc<MemoryRegion>,
-    flight: Arc<Flight>,
+    tracker: Arc<BatchTracker>,
     /// The batch waits for the send queue.
     is_waiting: bool,
     /// The batch that waits.
@@ -89,7 +89,7 @@ impl VerbsRead {
             remote: at(&self.remote, offset),
         };
         let operations = ranges.iter().flat_map(|range| pieces(*range, max)).map(operation);
-        self.endpoint.post(&self.flight, &self.target, operations)
+        self.endpoint.post(&self.tracker, &self.target, operations)
     }
 }
 
@@ -117,7 +117,7 @@ impl RemoteRead for VerbsRead {
     }
 
     fn poll(&mut self) -> Result<Completion, FabricError> {
-        let under_way = self.endpoint.under_way(&self.flight)?;
+        let under_way = self.endpoint.under_way(&self.tracker)?;
         if self.is_waiting {
             self.is_waiting = self.try_post(&self.waiting)? == Posted::NoRoom;
             return Ok(Completion::Pending);
@@ -126,7 +126,7 @@ impl RemoteRead for VerbsRead {
     }
 
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
-        self.endpoint.wait_for(&self.flight)
+        self.endpoint.wait_for(&self.tracker)
     }
 }
 
@@ -140,7 +140,7 @@ struct VerbsWrite {
     remote: Descriptor,
     /// The agreed length in bytes.
     len: usize,
-    flight: Arc<Flight>,
+    tracker: Arc<BatchTracker>,
     /// The source of the last batch. It ends with the session.
     source: Weak<MemoryRegion>,
     /// Batches that wait for the send queue, with their sources.
@@ -151,7 +151,7 @@ struct VerbsWrite {
 /// A word being fetched from a writable region.
 #[derive(Debug, Default)]
 struct Fetching {
-    flight: Arc<Flight>,
+    tracker: Arc<BatchTracker>,
     /// Its destination, created on first use: the first word.
     target: Option<Arc<MemoryRegion>>,
     is_under_way: bool,
@@ -189,7 +189,7 @@ impl VerbsWrite {
         // An empty batch is complete only after all batches before it, so an empty write is queued behind them.
         let is_empty = operations.clone().next().is_none();
         let nothing = Operation::WriteInline { bytes: &[], remote: at(remote, 0) };
-        endpoint.post(&self.flight, source, operations.chain(is_empty.then_some(nothing)))
+        endpoint.post(&self.tracker, source, operations.chain(is_empty.then_some(nothing)))
     }
 
     /// A source as registered with this device; mostly that of the last batch.
@@ -228,16 +228,16 @@ impl VerbsWrite {
     }
 
     fn in_flight_of(&mut self, endpoint: &Endpoint) -> Result<usize, FabricError> {
-        let under_way = endpoint.under_way(&self.flight)?;
+        let under_way = endpoint.under_way(&self.tracker)?;
         if self.waiting.is_empty() {
             return Ok(under_way);
         }
         self.catch_up(endpoint)?;
-        Ok(endpoint.under_way(&self.flight)? + self.waiting.len())
+        Ok(endpoint.under_way(&self.tracker)? + self.waiting.len())
     }
 
     fn fetch_from(&mut self, endpoint: &Endpoint, offset: usize) -> Result<Option<u64>, FabricError> {
-        let Fetching { flight, target, is_under_way } = &mut self.fetching;
+        let Fetching { tracker, target, is_under_way } = &mut self.fetching;
         let target = match target {
             Some(target) => target,
             None => {
@@ -247,14 +247,14 @@ impl VerbsWrite {
             }
         };
         if *is_under_way {
-            let is_done = endpoint.under_way(flight)? == 0;
+            let is_done = endpoint.under_way(tracker)? == 0;
             *is_under_way = !is_done;
             return Ok(is_done.then(|| target.region().load_acquire(0)));
         }
         let len = u32::try_from(WORD).unwrap_or(u32::MAX);
         let local = Slice { region: target, offset: 0, len };
         let operation = Operation::Read { local, remote: at(&self.remote, offset) };
-        *is_under_way = endpoint.post(flight, target, std::iter::once(operation))? == Posted::Yes;
+        *is_under_way = endpoint.post(tracker, target, std::iter::once(operation))? == Posted::Yes;
         Ok(None)
     }
 
@@ -305,8 +305,8 @@ impl RemoteWrite for VerbsWrite {
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
-        let flights = [Arc::clone(&self.flight), Arc::clone(&self.fetching.flight)];
-        Arc::new(VerbsRevocation { endpoint: Weak::clone(&self.endpoint), flights })
+        let trackers = [Arc::clone(&self.tracker), Arc::clone(&self.fetching.tracker)];
+        Arc::new(VerbsRevocation { endpoint: Weak::clone(&self.endpoint), trackers })
     }
 }
 
@@ -314,14 +314,14 @@ impl RemoteWrite for VerbsWrite {
 #[derive(Debug)]
 struct VerbsRevocation {
     endpoint: Weak<Endpoint>,
-    flights: [Arc<Flight>; 2],
+    trackers: [Arc<BatchTracker>; 2],
 }
 
 impl Revocation for VerbsRevocation {
     fn revoke(&self) -> Completion {
         // Without an endpoint no queue pair can write.
         let revoke = |endpoint: Arc<Endpoint>| {
-            self.flights.each_ref().map(|flight| endpoint.revoke(flight)) == [true; 2]
+            self.trackers.each_ref().map(|tracker| endpoint.revoke(tracker)) == [true; 2]
         };
         let is_done = self.endpoint.upgrade().is_none_or(revoke);
         if is_done { Completion::Done } else { Completion::Pending }

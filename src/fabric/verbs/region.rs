@@ -16,18 +16,18 @@ use crate::memory::Region;
 pub(super) struct VerbsRegistered {
     region: Arc<Region>,
     exposure: Exposure,
-    held: Mutex<Held>,
+    held: Mutex<RegionRegistrations>,
 }
 
 /// The registrations of a region with devices, and the endpoints it is exposed to.
 #[derive(Debug, Default)]
-struct Held {
+struct RegionRegistrations {
     /// In protection domains that connections share.
     shared: Vec<Shared>,
     /// In private protection domains of endpoints.
     owned: Vec<Owned>,
     /// The endpoints it was sent over.
-    lent: Vec<Weak<Endpoint>>,
+    exposed_to: Vec<Weak<Endpoint>>,
 }
 
 /// A registration in a shared protection domain.
@@ -110,23 +110,23 @@ impl VerbsRegistered {
     }
 
     /// Grants the peer of this endpoint access.
-    pub(super) fn lend(&self, endpoint: &Arc<Endpoint>) -> Result<(), FabricError> {
+    pub(super) fn expose(&self, endpoint: &Arc<Endpoint>) -> Result<(), FabricError> {
         let mut held = self.held.lock();
-        held.lent.retain(|lent| lent.strong_count() > 0);
-        if held.lent.iter().any(|lent| lent.as_ptr() == Arc::as_ptr(endpoint)) {
+        held.exposed_to.retain(|peer| peer.strong_count() > 0);
+        if held.exposed_to.iter().any(|peer| peer.as_ptr() == Arc::as_ptr(endpoint)) {
             return Ok(());
         }
-        endpoint.lend(self.exposure)?;
-        held.lent.push(Arc::downgrade(endpoint));
+        endpoint.expose(self.exposure)?;
+        held.exposed_to.push(Arc::downgrade(endpoint));
         Ok(())
     }
 
     /// Revokes the access of this endpoint's peer.
     pub(super) fn withdraw(&self, endpoint: &Arc<Endpoint>) {
         let mut held = self.held.lock();
-        let known = held.lent.len();
-        held.lent.retain(|lent| lent.as_ptr() != Arc::as_ptr(endpoint));
-        if held.lent.len() < known {
+        let known = held.exposed_to.len();
+        held.exposed_to.retain(|peer| peer.as_ptr() != Arc::as_ptr(endpoint));
+        if held.exposed_to.len() < known {
             endpoint.withdraw(self.exposure);
         }
     }
@@ -140,7 +140,7 @@ impl VerbsRegistered {
     }
 }
 
-impl Held {
+impl RegionRegistrations {
     /// The registration for this endpoint, if any.
     fn known(&self, endpoint: &Arc<Endpoint>) -> Option<Arc<MemoryRegion>> {
         if endpoint.owns_domain() {
@@ -164,7 +164,7 @@ impl Drop for VerbsRegistered {
                 endpoint.give_up(&region);
             }
         }
-        for endpoint in held.lent.drain(..).filter_map(|lent| lent.upgrade()) {
+        for endpoint in held.exposed_to.drain(..).filter_map(|peer| peer.upgrade()) {
             endpoint.withdraw(self.exposure);
         }
     }

@@ -11,9 +11,9 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rustix::event::epoll;
 
-use super::endpoint::{Arrival, Endpoint};
+use super::endpoint::{BufferedFrame, Endpoint};
 use super::error::{Failure, VerbsError};
-use super::link::{Change, Link};
+use super::link::{LinkEvent, QpLink};
 use super::message::{Descriptor, Frame, Inbound, Malformed, Message, Outbound};
 use super::one_sided::VerbsOffer;
 use super::opened::Devices;
@@ -47,16 +47,16 @@ pub(super) struct Session {
 
 #[derive(Debug)]
 struct SessionState {
-    link: Box<dyn Link>,
+    link: Box<dyn QpLink>,
     /// Whether frames may be sent.
     stands: bool,
     outbound: Outbound,
     inbound: Inbound,
     /// Frames that hold a fragment that was not taken yet.
-    arrivals: VecDeque<Held>,
+    arrivals: VecDeque<HeldFrame>,
     /// Scratch for a frame to send.
     frame: Vec<u8>,
-    end: Option<End>,
+    end: Option<SessionEnd>,
     /// Set once the owner is gone: what it sent is delivered until then.
     lingers_until_ns: Option<u64>,
     attention: Attention,
@@ -94,16 +94,16 @@ pub(super) enum Next {
 
 /// A received frame.
 #[derive(Debug)]
-enum Held {
+enum HeldFrame {
     /// In the endpoint's buffer that received it.
-    Buffer(Arrival),
+    Buffer(BufferedFrame),
     /// Its bytes: it arrived over the link.
     Bytes(Vec<u8>),
 }
 
 /// How a session ended.
 #[derive(Debug)]
-enum End {
+enum SessionEnd {
     /// It was closed.
     Closed,
     /// It failed; the error is reported to the owner once.
@@ -114,7 +114,7 @@ impl Session {
     /// Creates a session over this link, whose endpoint may exist already.
     pub(super) fn new(
         devices: &Arc<Devices>,
-        link: Box<dyn Link>,
+        link: Box<dyn QpLink>,
         endpoint: Option<Arc<Endpoint>>,
     ) -> Result<Arc<Self>, FabricError> {
         let waker = Waker::new()?;
@@ -198,7 +198,7 @@ impl Session {
             (Some(registration), Some(endpoint)) => {
                 let entry = registered(registration)?;
                 let descriptor = entry.descriptor(endpoint)?;
-                entry.lend(endpoint)?;
+                entry.expose(endpoint)?;
                 Some(descriptor)
             }
         };
@@ -321,7 +321,7 @@ impl Session {
             && state.look_ns > 0
             && let Err(error) = endpoint.probe()
         {
-            return self.end(state, End::Failed(Some(error)));
+            return self.end(state, SessionEnd::Failed(Some(error)));
         }
         state.completed = completed;
         // Idle sessions are checked together, so that many of them wake the thread no more often than a few.
@@ -340,7 +340,7 @@ impl Session {
             if !delivered {
                 tracing::debug!(target: "fabricast", "the session ended before the peer received everything");
             }
-            self.end(state, End::Closed);
+            self.end(state, SessionEnd::Closed);
         } else if delivered && !state.link.is_leaving() {
             state.link.leave();
         }
@@ -351,15 +351,15 @@ impl Session {
         if state.end.is_none()
             && let Err(error) = self.follow_link(state, now_ns)
         {
-            self.end(state, End::Failed(Some(error)));
+            self.end(state, SessionEnd::Failed(Some(error)));
         }
         if let Some(endpoint) = self.endpoint.get() {
             if let Err(error) = self.take_arrivals(state, endpoint) {
-                self.end(state, End::Failed(Some(error)));
+                self.end(state, SessionEnd::Failed(Some(error)));
             }
             if let (None, Some(failure)) = (&state.end, endpoint.failure()) {
-                let failed = failure.error().map(|error| End::Failed(Some(error.into())));
-                self.end(state, failed.unwrap_or(End::Closed));
+                let failed = failure.error().map(|error| SessionEnd::Failed(Some(error.into())));
+                self.end(state, failed.unwrap_or(SessionEnd::Closed));
             }
         }
         self.flush(state);
@@ -370,11 +370,11 @@ impl Session {
     fn follow_link(&self, state: &mut SessionState, now_ns: u64) -> Result<(), FabricError> {
         while let Some(change) = state.link.next(&self.devices, now_ns)? {
             match change {
-                Change::Endpoint(endpoint) => self.adopt(endpoint)?,
-                Change::Established => self.establish(state)?,
-                Change::Frame(bytes) => state.take_frame(bytes)?,
-                Change::Over => {
-                    self.end(state, End::Closed);
+                LinkEvent::Endpoint(endpoint) => self.adopt(endpoint)?,
+                LinkEvent::Established => self.establish(state)?,
+                LinkEvent::Frame(bytes) => state.take_frame(bytes)?,
+                LinkEvent::Over => {
+                    self.end(state, SessionEnd::Closed);
                     break;
                 }
             }
@@ -414,7 +414,7 @@ impl Session {
                 // Before the credits are used: the peer's next credit frame may answer them.
                 endpoint.release(arrival)?;
             } else {
-                state.arrivals.push_back(Held::Buffer(arrival));
+                state.arrivals.push_back(HeldFrame::Buffer(arrival));
             }
             state.outbound.credit(frame.credits).map_err(malformed)?;
         }
@@ -427,7 +427,7 @@ impl Session {
             let message = match self.take_fragment(state, endpoint, arrival) {
                 Ok(message) => message,
                 Err(error) => {
-                    self.end(state, End::Failed(Some(error)));
+                    self.end(state, SessionEnd::Failed(Some(error)));
                     state.arrivals.clear();
                     break;
                 }
@@ -448,19 +448,19 @@ impl Session {
         &self,
         state: &mut SessionState,
         endpoint: &Endpoint,
-        held: Held,
+        held: HeldFrame,
     ) -> Result<Option<Message>, FabricError> {
         let mut words = [0; FRAME_WORDS];
         let bytes = match &held {
-            Held::Buffer(arrival) => endpoint.read(*arrival, &mut words),
-            Held::Bytes(bytes) => bytes,
+            HeldFrame::Buffer(arrival) => endpoint.read(*arrival, &mut words),
+            HeldFrame::Bytes(bytes) => bytes,
         };
         let frame = Frame::parse(bytes).map_err(malformed)?;
         let message = match &frame.fragment {
             Some(fragment) => state.inbound.take(fragment).map_err(malformed)?,
             None => None,
         };
-        if let Held::Buffer(arrival) = held {
+        if let HeldFrame::Buffer(arrival) = held {
             endpoint.release(arrival)?;
         }
         state.outbound.owe();
@@ -479,19 +479,19 @@ impl Session {
                 None => endpoint.send(&state.frame),
             };
             if let Err(error) = sent {
-                return self.end(state, End::Failed(Some(error)));
+                return self.end(state, SessionEnd::Failed(Some(error)));
             }
         }
     }
 
     /// Ends the session and notifies the peer. The first end is kept.
-    fn end(&self, state: &mut SessionState, end: End) {
+    fn end(&self, state: &mut SessionState, end: SessionEnd) {
         if state.end.is_some() {
             return;
         }
         if let Some(endpoint) = self.endpoint.get() {
             let failure = match &end {
-                End::Failed(Some(FabricError::Verbs(VerbsError::Malformed { why }))) => {
+                SessionEnd::Failed(Some(FabricError::Verbs(VerbsError::Malformed { why }))) => {
                     Failure::Malformed(why)
                 }
                 _ => Failure::Closed,
@@ -551,7 +551,7 @@ impl SessionState {
             if self.arrivals.len() >= usize::from(limits::verbs::RECEIVES) {
                 return Err(malformed(Malformed("it exceeds its credits")));
             }
-            self.arrivals.push_back(Held::Bytes(bytes));
+            self.arrivals.push_back(HeldFrame::Bytes(bytes));
         }
         Ok(())
     }
@@ -560,8 +560,8 @@ impl SessionState {
     fn ended(&mut self) -> Result<Received, FabricError> {
         match &mut self.end {
             None => Ok(Received::Nothing),
-            Some(End::Closed) => Ok(Received::Closed),
-            Some(End::Failed(error)) => error.take().map_or(Ok(Received::Closed), Err),
+            Some(SessionEnd::Closed) => Ok(Received::Closed),
+            Some(SessionEnd::Failed(error)) => error.take().map_or(Ok(Received::Closed), Err),
         }
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct FrameStream {
 
 /// The result of receiving from a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum StreamEvent {
     /// A frame.
     Frame(Vec<u8>),
     /// No complete frame yet.
@@ -102,37 +102,37 @@ impl FrameStream {
     }
 
     /// Returns the next frame, if complete.
-    pub(super) fn receive(&mut self) -> Arrival {
+    pub(super) fn receive(&mut self) -> StreamEvent {
         loop {
             match self.take() {
-                Arrival::Nothing => {}
+                StreamEvent::Nothing => {}
                 arrival => return arrival,
             }
             let mut buffer = [0; limits::verbs::FRAME_LEN_MAX];
             match self.socket.read(&mut buffer) {
-                Ok(0) => return Arrival::Closed,
+                Ok(0) => return StreamEvent::Closed,
                 Ok(len) => self.arrived.extend(buffer.iter().take(len)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if is_not_yet(&error) => return Arrival::Nothing,
-                Err(error) if error.kind() == ErrorKind::TimedOut => return Arrival::Lost,
-                Err(_) => return Arrival::Closed,
+                Err(error) if is_not_yet(&error) => return StreamEvent::Nothing,
+                Err(error) if error.kind() == ErrorKind::TimedOut => return StreamEvent::Lost,
+                Err(_) => return StreamEvent::Closed,
             }
         }
     }
 
     /// Takes a frame from the received bytes.
-    fn take(&mut self) -> Arrival {
+    fn take(&mut self) -> StreamEvent {
         let Some((prefix, rest)) = self.arrived.split_first_chunk::<PREFIX_LEN>() else {
-            return Arrival::Nothing;
+            return StreamEvent::Nothing;
         };
         let len = usize::from(u16::from_be_bytes(*prefix));
         if len == 0 || len > limits::verbs::FRAME_LEN_MAX {
-            return Arrival::Malformed;
+            return StreamEvent::Malformed;
         }
-        let Some((frame, _)) = rest.split_at_checked(len) else { return Arrival::Nothing };
+        let Some((frame, _)) = rest.split_at_checked(len) else { return StreamEvent::Nothing };
         let frame = frame.to_vec();
         self.arrived.drain(..PREFIX_LEN + len);
-        Arrival::Frame(frame)
+        StreamEvent::Frame(frame)
     }
 }
 
@@ -154,11 +154,11 @@ mod tests {
         (FrameStream::new(near).unwrap(), listener.accept().unwrap().0)
     }
 
-    fn until(mut arrival: impl FnMut() -> Arrival) -> Arrival {
+    fn until(mut arrival: impl FnMut() -> StreamEvent) -> StreamEvent {
         let began_ns = SystemClock.monotonic_ns();
         loop {
             match arrival() {
-                Arrival::Nothing => assert!(SystemClock.monotonic_ns() - began_ns < 10_000_000_000),
+                StreamEvent::Nothing => assert!(SystemClock.monotonic_ns() - began_ns < 10_000_000_000),
                 arrival => return arrival,
             }
         }
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn frames_arrive_whole_in_pieces_of_any_length() {
         let (mut near, mut far) = pair();
-        assert_eq!(near.receive(), Arrival::Nothing);
+        assert_eq!(near.receive(), StreamEvent::Nothing);
         let mut bytes = Vec::new();
         let frames: Vec<Vec<u8>> = [1, 2, 100, limits::verbs::FRAME_LEN_MAX].map(|len| vec![7; len]).into();
         for frame in &frames {
@@ -178,10 +178,10 @@ mod tests {
             far.write_all(piece).unwrap();
         }
         for frame in frames {
-            assert_eq!(until(|| near.receive()), Arrival::Frame(frame));
+            assert_eq!(until(|| near.receive()), StreamEvent::Frame(frame));
         }
         drop(far);
-        assert_eq!(until(|| near.receive()), Arrival::Closed);
+        assert_eq!(until(|| near.receive()), StreamEvent::Closed);
     }
 
     #[test]
@@ -193,11 +193,11 @@ mod tests {
             sent += 1;
         }
         for number in 0..sent {
-            assert_eq!(until(|| far.receive()), Arrival::Frame(number.to_be_bytes().repeat(500)));
+            assert_eq!(until(|| far.receive()), StreamEvent::Frame(number.to_be_bytes().repeat(500)));
             near.flush().unwrap();
         }
         assert!(near.send(b"again").unwrap());
-        assert_eq!(until(|| far.receive()), Arrival::Frame(b"again".to_vec()));
+        assert_eq!(until(|| far.receive()), StreamEvent::Frame(b"again".to_vec()));
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         for prefix in [[0, 0], [0xff, 0xff]] {
             let (mut near, mut far) = pair();
             far.write_all(&prefix).unwrap();
-            assert_eq!(until(|| near.receive()), Arrival::Malformed);
+            assert_eq!(until(|| near.receive()), StreamEvent::Malformed);
         }
     }
 }

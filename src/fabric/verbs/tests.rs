@@ -12,7 +12,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use super::endpoint::Endpoint;
-use super::link::Change;
+use super::link::LinkEvent;
 use super::message::{Descriptor, Frame};
 use super::one_sided::VerbsOffer;
 use super::*;
@@ -89,9 +89,9 @@ impl World {
         let (mut endpoint, mut stands, mut far) = (None, false, None);
         until("a connection", || {
             match link.next(&self.near.devices, SystemClock.monotonic_ns()).unwrap() {
-                Some(Change::Endpoint(made)) => endpoint = Some(made),
-                Some(Change::Established) => stands = true,
-                Some(Change::Over | Change::Frame(_)) => panic!("rejected"),
+                Some(LinkEvent::Endpoint(made)) => endpoint = Some(made),
+                Some(LinkEvent::Established) => stands = true,
+                Some(LinkEvent::Over | LinkEvent::Frame(_)) => panic!("rejected"),
                 None => {}
             }
             far = far.take().or_else(|| self.listener.accept().unwrap());

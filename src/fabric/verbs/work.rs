@@ -14,18 +14,18 @@ pub(super) struct WorkTable<W> {
     /// Slots without a batch.
     free: Vec<u32>,
     /// Free entries of the queue.
-    room: u32,
+    free_len: u32,
 }
 
 #[derive(Debug)]
 struct Slot<W> {
     /// Counts the batches of the slot, so that a stale number matches none.
     generation: u32,
-    batch: Option<Batch<W>>,
+    batch: Option<PendingBatch<W>>,
 }
 
 #[derive(Debug)]
-struct Batch<W> {
+struct PendingBatch<W> {
     requests: u32,
     work: W,
 }
@@ -44,15 +44,15 @@ impl BatchId {
 
 impl<W> WorkTable<W> {
     /// Creates the table of a queue with this many entries.
-    pub(super) fn new(room: u32) -> Self {
-        let slots = (0..room).map(|_| Slot { generation: 0, batch: None }).collect();
-        Self { slots, free: (0..room).rev().collect(), room }
+    pub(super) fn new(free_len: u32) -> Self {
+        let slots = (0..free_len).map(|_| Slot { generation: 0, batch: None }).collect();
+        Self { slots, free: (0..free_len).rev().collect(), free_len }
     }
 
     /// Free entries.
     #[inline]
-    pub(super) fn room(&self) -> u32 {
-        self.room
+    pub(super) fn free_len(&self) -> u32 {
+        self.free_len
     }
 
     /// Batches in flight.
@@ -63,14 +63,14 @@ impl<W> WorkTable<W> {
     /// Adds a batch of at least one work request before it is posted. `None` if the queue is full.
     #[inline]
     pub(super) fn begin(&mut self, requests: u32, work: W) -> Option<BatchId> {
-        if requests == 0 || requests > self.room {
+        if requests == 0 || requests > self.free_len {
             return None;
         }
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(index as usize)?;
         slot.generation = slot.generation.wrapping_add(1);
-        slot.batch = Some(Batch { requests, work });
-        self.room -= requests;
+        slot.batch = Some(PendingBatch { requests, work });
+        self.free_len -= requests;
         Some(BatchId(u64::from(slot.generation) << 32 | u64::from(index)))
     }
 
@@ -96,7 +96,7 @@ impl<W> WorkTable<W> {
         let (index, generation) = split(id);
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
         let batch = slot.batch.take()?;
-        self.room += batch.requests;
+        self.free_len += batch.requests;
         self.free.push(u32::try_from(index).ok()?);
         Some(batch.work)
     }
@@ -118,7 +118,7 @@ mod tests {
     fn a_batch_ends_with_its_last_work_request() {
         let mut table = WorkTable::new(4);
         let first = table.begin(3, "first").unwrap();
-        assert_eq!((table.room(), table.len()), (1, 1));
+        assert_eq!((table.free_len(), table.len()), (1, 1));
         assert_eq!(table.begin(2, "too long"), None);
         assert_eq!(table.begin(0, "empty"), None);
         let second = table.begin(1, "second").unwrap();
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(table.of(first.request(false)), Some(&"first"));
         assert_eq!(table.complete(first.request(true)), Some("first"));
         assert_eq!(table.cancel(second), Some("second"));
-        assert_eq!((table.room(), table.len()), (4, 0));
+        assert_eq!((table.free_len(), table.len()), (4, 0));
     }
 
     #[test]

@@ -6,13 +6,16 @@ use crate::layout::WORD;
 use crate::layout::header::{HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::layout::log::{
     FILLER, FrameHeader, HEADER_LEN, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
-    LogHead, Place, SEGMENT_COUNT, frame_len,
+    LogHead, LogPlace, SEGMENT_COUNT, frame_len,
 };
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, fence};
 
 /// The indexed frames that are not given up.
-pub(super) fn entries<'a>(geometry: &'a LogGeometry, memory: &'a Region) -> impl Iterator<Item = Place> + 'a {
+pub(super) fn entries<'a>(
+    geometry: &'a LogGeometry,
+    memory: &'a Region,
+) -> impl Iterator<Item = LogPlace> + 'a {
     let (start, end) = (memory.load(HOT_START), memory.load_acquire(HOT_END));
     (0..SEGMENT_COUNT as u64).filter_map(move |segment| {
         let offset = geometry.entry_offset(segment);
@@ -23,7 +26,7 @@ pub(super) fn entries<'a>(geometry: &'a LogGeometry, memory: &'a Region) -> impl
         let is_whole = memory.load(offset) == position && sequence != Sequence::NONE;
         // Untrusted: frames begin at whole words.
         let is_possible = is_whole && position.is_multiple_of(WORD as u64);
-        (is_possible && (start..=end).contains(&position)).then_some(Place { position, sequence })
+        (is_possible && (start..=end).contains(&position)).then_some(LogPlace { position, sequence })
     })
 }
 
@@ -39,28 +42,28 @@ pub(crate) fn head(memory: &Region) -> LogHead {
 }
 
 /// Where to begin to read from this record on: at that record, or shortly before it.
-pub(crate) fn place_of(geometry: &LogGeometry, memory: &Region, start: LogStart) -> Place {
+pub(crate) fn place_of(geometry: &LogGeometry, memory: &Region, start: LogStart) -> LogPlace {
     let head = head(memory);
     let wanted = start.record(head.newest);
     if wanted > head.newest {
         return next_place(&head);
     }
     let places = entries(geometry, memory).filter(|place| place.sequence <= wanted);
-    places.max_by_key(|place| place.position).unwrap_or_else(|| Place {
+    places.max_by_key(|place| place.position).unwrap_or_else(|| LogPlace {
         position: memory.load(HOT_START),
         sequence: Sequence::new(memory.load(HOT_START_SEQUENCE)),
     })
 }
 
 /// The first indexed frame at or after this position; otherwise the next frame.
-pub(crate) fn place_behind(geometry: &LogGeometry, memory: &Region, position: u64) -> Place {
+pub(crate) fn place_behind(geometry: &LogGeometry, memory: &Region, position: u64) -> LogPlace {
     let head = head(memory);
     let places = entries(geometry, memory).filter(|place| place.position >= position);
     places.min_by_key(|place| place.position).unwrap_or_else(|| next_place(&head))
 }
 
 /// The last indexed frame between these two positions, excluding the first.
-pub(crate) fn place_between(geometry: &LogGeometry, memory: &Region, from: u64, to: u64) -> Option<Place> {
+pub(crate) fn place_between(geometry: &LogGeometry, memory: &Region, from: u64, to: u64) -> Option<LogPlace> {
     let places = entries(geometry, memory).filter(|place| place.position > from && place.position <= to);
     places.max_by_key(|place| place.position)
 }
@@ -94,6 +97,6 @@ pub(crate) fn next_end(geometry: &LogGeometry, memory: &Region, position: u64) -
 }
 
 /// The place of the next record.
-fn next_place(head: &LogHead) -> Place {
-    Place { position: head.end, sequence: head.newest.next() }
+fn next_place(head: &LogHead) -> LogPlace {
+    LogPlace { position: head.end, sequence: head.newest.next() }
 }

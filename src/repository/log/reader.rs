@@ -8,7 +8,7 @@ use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
-    Place, frame_len,
+    LogPlace, frame_len,
 };
 use crate::layout::{Geometry, WORD};
 use crate::limits;
@@ -146,7 +146,7 @@ enum Parsed {
 }
 
 /// What the buffer holds at the next frame's position.
-enum Found {
+enum NextFrame {
     /// A record: its header, and the number of words of its frame.
     Frame(FrameHeader, usize),
     /// None, or only a part.
@@ -242,8 +242,8 @@ impl LogReader {
     fn parse(&mut self, whole_until: u64) -> Parsed {
         loop {
             match self.find() {
-                Found::Frame(header, _) if header.sequence > self.bound => return Parsed::Later,
-                Found::Frame(header, words) => {
+                NextFrame::Frame(header, _) if header.sequence > self.bound => return Parsed::Later,
+                NextFrame::Frame(header, words) => {
                     if header.sequence > self.next
                         && let Some(lost) = self.miss(header.sequence)
                     {
@@ -254,42 +254,42 @@ impl LogReader {
                     }
                     self.pass(words, Some(header.sequence.next()));
                 }
-                Found::Filler if self.position >= whole_until => return Parsed::Wrong,
-                Found::Filler => {
+                NextFrame::Filler if self.position >= whole_until => return Parsed::Wrong,
+                NextFrame::Filler => {
                     let rest = self.geometry.rest(self.position) as u64;
                     self.move_to(self.position.wrapping_add(rest), self.at);
                 }
-                Found::Part => return Parsed::Part,
-                Found::Damaged(words) => return Parsed::Damaged(words),
-                Found::Wrong => return Parsed::Wrong,
+                NextFrame::Part => return Parsed::Part,
+                NextFrame::Damaged(words) => return Parsed::Damaged(words),
+                NextFrame::Wrong => return Parsed::Wrong,
             }
         }
     }
 
     /// Parses what is at the next frame's position.
-    fn find(&mut self) -> Found {
+    fn find(&mut self) -> NextFrame {
         let words = self.buffer.get(self.from..self.until).unwrap_or_default();
         if words.first() == Some(&FILLER) {
             // Any frame fits at the start of the ring. Otherwise it would be skipped round after round, up to an untrusted end.
             let is_whole_ring = self.geometry.rest(self.position) == self.geometry.capacity();
-            return if is_whole_ring { Found::Wrong } else { Found::Filler };
+            return if is_whole_ring { NextFrame::Wrong } else { NextFrame::Filler };
         }
-        let Some((head, body)) = words.split_first_chunk::<HEADER_WORDS>() else { return Found::Part };
+        let Some((head, body)) = words.split_first_chunk::<HEADER_WORDS>() else { return NextFrame::Part };
         let header = FrameHeader::parse(*head);
         let len = header.payload_len as usize;
         if len > self.geometry.payload_len_max() || self.at.is_some_and(|at| at != header.sequence) {
-            return Found::Wrong;
+            return NextFrame::Wrong;
         }
         let frame_words = frame_len(len) / WORD;
         if len > size_of_val(body) {
             // The buffer ends before the ring does.
             let ends_behind = frame_words > self.geometry.rest(self.position) / WORD;
-            return if ends_behind { Found::Wrong } else { Found::Part };
+            return if ends_behind { NextFrame::Wrong } else { NextFrame::Part };
         }
         let run = self.buffer.get_mut(self.from - HELD_FROM..self.until).unwrap_or_default();
         match self.check.is_right(run, &header) {
-            true => Found::Frame(header, frame_words),
-            false => Found::Damaged(frame_words),
+            true => NextFrame::Frame(header, frame_words),
+            false => NextFrame::Damaged(frame_words),
         }
     }
 
@@ -414,7 +414,7 @@ impl LogReader {
         };
         // Acquire: pairs with the Release store of the end in `LogWriter`.
         let end = memory.load_acquire(HOT_END);
-        let positions = entries(&self.geometry, memory).map(|Place { position, .. }| position);
+        let positions = entries(&self.geometry, memory).map(|LogPlace { position, .. }| position);
         let named = positions.filter(|position| (behind..=end).contains(position)).min();
         let position = match reason {
             LossReason::Lapped => named.unwrap_or(start),

@@ -29,13 +29,13 @@ pub(super) struct Member {
     events: Arc<EventChannel>,
     group: Ipv4Addr,
     membership: Membership,
-    phase: Phase,
+    phase: JoinPhase,
     /// Why it is not a member, until reported.
     failure: Option<VerbsError>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum JoinPhase {
     /// The network has not answered yet.
     Joining,
     /// Joined.
@@ -48,7 +48,7 @@ impl Member {
     /// Starts joining. [`Self::take_failure`] reports failures.
     pub(super) fn begin(site: &Site, group: Ipv4Addr, membership: Membership) -> Self {
         let (id, events) = (site.id.clone(), Arc::clone(&site.events));
-        let mut this = Self { id, events, group, membership, phase: Phase::Joining, failure: None };
+        let mut this = Self { id, events, group, membership, phase: JoinPhase::Joining, failure: None };
         let begun = this.id.join(group, membership);
         if let Err(error) = begun {
             this.fall_back(error.into());
@@ -63,12 +63,12 @@ impl Member {
 
     /// Whether the network has not answered yet, or a failure is unreported.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.phase == Phase::Joining || self.has_failure()
+        self.phase == JoinPhase::Joining || self.has_failure()
     }
 
     /// Whether it is not a member and never will be.
     pub(super) fn is_out(&self) -> bool {
-        self.phase == Phase::Out
+        self.phase == JoinPhase::Out
     }
 
     /// Whether a failure is unreported.
@@ -95,8 +95,8 @@ impl Member {
     fn take(&mut self, event: CmEvent) -> Option<JoinedGroup> {
         let group = self.group;
         match event.kind {
-            CmEventKind::MulticastJoin if self.phase == Phase::Joining => {
-                self.phase = Phase::Joined;
+            CmEventKind::MulticastJoin if self.phase == JoinPhase::Joining => {
+                self.phase = JoinPhase::Joined;
                 tracing::debug!(target: "fabricast", %group, membership = ?self.membership, "a group was joined");
                 return event.joined;
             }
@@ -112,7 +112,7 @@ impl Member {
 
     /// Falls back to full membership: some devices do not support send-only members.
     fn fall_back(&mut self, error: VerbsError) {
-        if self.phase != Phase::Joining || self.membership == Membership::Full {
+        if self.phase != JoinPhase::Joining || self.membership == Membership::Full {
             return self.fail(error);
         }
         tracing::debug!(target: "fabricast", group = %self.group, %error, "joined as a full member, only to send");
@@ -126,12 +126,12 @@ impl Member {
     /// Ends the membership. The caller reports why.
     pub(super) fn give_up(&mut self, error: &SysError) {
         tracing::warn!(target: "fabricast", group = %self.group, %error, "a multicast group cannot be sent to");
-        self.phase = Phase::Out;
+        self.phase = JoinPhase::Out;
     }
 
     fn fail(&mut self, error: VerbsError) {
         tracing::warn!(target: "fabricast", group = %self.group, %error, "a multicast group is not joined");
-        self.phase = Phase::Out;
+        self.phase = JoinPhase::Out;
         self.failure = Some(error);
     }
 

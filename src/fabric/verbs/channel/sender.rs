@@ -32,7 +32,7 @@ struct ChannelSenderState {
     member: Member,
     queue_pair: QueuePair,
     /// The group's address, once joined.
-    group: Option<Target>,
+    group: Option<DatagramTarget>,
     /// Datagrams in flight, in order.
     under_way: VecDeque<UnderWay>,
     /// Free buffers.
@@ -49,13 +49,13 @@ struct ChannelSenderState {
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct VerbsUnicastSender {
     // Before the channel, whose protection domain holds its address handle.
-    target: Target,
+    target: DatagramTarget,
     channel: Arc<VerbsChannelSender>,
 }
 
 /// The destination of datagrams.
 #[derive(Clone, Debug)]
-struct Target {
+struct DatagramTarget {
     handle: Arc<AddressHandle>,
     queue_pair: u32,
 }
@@ -128,13 +128,13 @@ impl VerbsChannelSender {
         }
         let path = Path::new(self.site.port, self.site.gid_index, gid(address));
         let handle = Arc::new(AddressHandle::create(&self.site.domain, &path)?);
-        Ok(VerbsUnicastSender { target: Target { handle, queue_pair }, channel: self })
+        Ok(VerbsUnicastSender { target: DatagramTarget { handle, queue_pair }, channel: self })
     }
 
     fn post(
         &self,
         state: &mut ChannelSenderState,
-        to: &Target,
+        to: &DatagramTarget,
         datagram: &[u8],
     ) -> Result<Sent, FabricError> {
         // On every send, so that a failure is reported promptly even if little is sent.
@@ -185,7 +185,7 @@ impl VerbsChannelSender {
             // Without an address handle the group is unusable.
             let handle = AddressHandle::create(&self.site.domain, &group.path)
                 .inspect_err(|error| state.member.give_up(error))?;
-            state.group = Some(Target { handle: Arc::new(handle), queue_pair: group.queue_pair });
+            state.group = Some(DatagramTarget { handle: Arc::new(handle), queue_pair: group.queue_pair });
         }
         Ok(())
     }

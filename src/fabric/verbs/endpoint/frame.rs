@@ -11,7 +11,7 @@ use crate::memory::WORD;
 
 /// A received frame, in its buffer.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::fabric::verbs) struct Arrival {
+pub(in crate::fabric::verbs) struct BufferedFrame {
     buffer: u16,
     len: usize,
 }
@@ -26,7 +26,7 @@ impl Endpoint {
     /// Takes the received frames, in order, and requests a notification for the next one.
     pub(in crate::fabric::verbs) fn take_arrivals(
         &self,
-        into: &mut VecDeque<Arrival>,
+        into: &mut VecDeque<BufferedFrame>,
     ) -> Result<(), FabricError> {
         loop {
             self.poll_receives(into)?;
@@ -37,7 +37,7 @@ impl Endpoint {
         }
     }
 
-    fn poll_receives(&self, into: &mut VecDeque<Arrival>) -> Result<(), SysError> {
+    fn poll_receives(&self, into: &mut VecDeque<BufferedFrame>) -> Result<(), SysError> {
         let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
         loop {
             let len = self.receive_queue.poll(&mut completions)?;
@@ -47,7 +47,7 @@ impl Endpoint {
                     state.completed += 1;
                     let buffer = u16::try_from(completion.wr_id).unwrap_or(u16::MAX);
                     let len = (completion.byte_len as usize).min(FRAME_LEN);
-                    into.push_back(Arrival { buffer, len });
+                    into.push_back(BufferedFrame { buffer, len });
                 } else {
                     // The send completions report why the queue pair failed.
                     self.poll_sends(&mut state);
@@ -63,7 +63,7 @@ impl Endpoint {
     /// Copies a frame out of its buffer.
     pub(in crate::fabric::verbs) fn read<'a>(
         &self,
-        arrival: Arrival,
+        arrival: BufferedFrame,
         into: &'a mut [u64; FRAME_LEN / WORD],
     ) -> &'a [u8] {
         let (words, _) = into.split_at_mut(arrival.len.div_ceil(WORD));
@@ -73,7 +73,7 @@ impl Endpoint {
     }
 
     /// Posts the buffer of a frame again.
-    pub(in crate::fabric::verbs) fn release(&self, arrival: Arrival) -> Result<(), FabricError> {
+    pub(in crate::fabric::verbs) fn release(&self, arrival: BufferedFrame) -> Result<(), FabricError> {
         Ok(self.post_receive(arrival.buffer)?)
     }
 
@@ -91,7 +91,7 @@ impl Endpoint {
     pub(in crate::fabric::verbs) fn takes_frame(&self) -> bool {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
-        state.failure.is_none() && !state.send_buffers.is_empty() && state.work.room() > 0
+        state.failure.is_none() && !state.send_buffers.is_empty() && state.work.free_len() > 0
     }
 
     /// Whether frames are in flight that the peer's device has not acknowledged.

@@ -100,7 +100,7 @@ fn a_key_reaches_no_other_region_that_was_given_too() {
 #[ignore = "needs an RDMA device"]
 fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
     let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
-    let reception = manager::Reception::open(&at, &devices).unwrap();
+    let reception = manager::CmListener::open(&at, &devices).unwrap();
     let at = Address::rdma(at);
     let publisher = || {
         let mut connection = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();
@@ -109,7 +109,7 @@ fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
         let (mut link, endpoint) = accepted.unwrap();
         until("a connection", || {
             let change = link.next(&devices, SystemClock.monotonic_ns()).unwrap();
-            matches!(change, Some(Change::Established)).then_some(())
+            matches!(change, Some(LinkEvent::Established)).then_some(())
         });
         let landing = registered(&near, 4096, Exposure::Write);
         send(&mut *connection, b"landing", Some(&landing));
@@ -117,16 +117,16 @@ fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
         let real = rogue.region();
         (connection, landing, rogue, real)
     };
-    let (_honest, landing, honest, lent) = publisher();
+    let (_honest, landing, honest, exposed) = publisher();
     for change in CHANGES {
         let (_connection, _landing, rogue, real) = publisher();
         forge(&rogue, real, |_| {}).unwrap();
         assert_refused(forge(&rogue, real, change));
         let (_connection, _landing, rogue, _) = publisher();
-        assert_refused(forge(&rogue, lent, |_| {}));
+        assert_refused(forge(&rogue, exposed, |_| {}));
     }
     assert!((0..4096).step_by(8).all(|offset| landing.region().load(offset) == 0));
-    forge(&honest, lent, |_| {}).unwrap();
+    forge(&honest, exposed, |_| {}).unwrap();
 }
 
 /// Publishers that have dialled a node share its device only.
@@ -147,20 +147,20 @@ fn a_writer_that_dialled_reaches_what_it_was_lent_and_nothing_that_another_was()
         let real = rogue.region();
         (rogue, far, landing, Some(real))
     };
-    let (honest, _honest_far, landing, lent) = publisher(true);
-    let lent = lent.unwrap();
+    let (honest, _honest_far, landing, exposed) = publisher(true);
+    let exposed = exposed.unwrap();
     for change in CHANGES {
         let (rogue, _far, _landing, real) = publisher(true);
         forge(&rogue, real.unwrap(), |_| {}).unwrap();
         assert_refused(forge(&rogue, real.unwrap(), change));
         let (rogue, _far, _landing, _) = publisher(true);
-        assert_refused(forge(&rogue, lent, |_| {}));
+        assert_refused(forge(&rogue, exposed, |_| {}));
     }
     // A peer that claims to read only shares a domain with others, and gets no write access.
     let (liar, _far, _landing, _) = publisher(false);
-    assert_refused(forge(&liar, lent, |_| {}));
+    assert_refused(forge(&liar, exposed, |_| {}));
     assert!((0..4096).step_by(8).all(|offset| landing.region().load(offset) == 0));
-    forge(&honest, lent, |_| {}).unwrap();
+    forge(&honest, exposed, |_| {}).unwrap();
 }
 
 /// A publisher can read the landing region exposed to it, and no other.
@@ -172,18 +172,18 @@ fn a_writer_reads_only_what_it_was_lent() {
         let (rogue, mut far) = world.rogue(true);
         let landing = registered(&world.far, 4096, Exposure::Write);
         send(&mut *far, b"landing", Some(&landing));
-        let lent = rogue.region();
-        (rogue, far, landing, lent)
+        let exposed = rogue.region();
+        (rogue, far, landing, exposed)
     };
     let read = |region: &mut Descriptor| region.exposure = Exposure::Read;
     let (_other, _other_far, _kept, lent_to_other) = publisher();
-    let (rogue, _far, _landing, lent) = publisher();
-    forge(&rogue, lent, |_| {}).unwrap();
-    forge(&rogue, lent, read).unwrap();
+    let (rogue, _far, _landing, exposed) = publisher();
+    forge(&rogue, exposed, |_| {}).unwrap();
+    forge(&rogue, exposed, read).unwrap();
     assert_refused(forge(&rogue, lent_to_other, read));
-    let (rogue, mut far, landing, lent) = publisher();
+    let (rogue, mut far, landing, exposed) = publisher();
     far.withdraw(&landing);
-    assert_refused(forge(&rogue, lent, read));
+    assert_refused(forge(&rogue, exposed, read));
 }
 
 #[test]
@@ -283,7 +283,7 @@ fn who_is_no_node_is_rejected_with_the_reason() {
 #[ignore = "needs an RDMA device"]
 fn what_answers_and_is_no_node_is_not_taken_for_one() {
     let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
-    let reception = manager::Reception::open(&at, &devices).unwrap();
+    let reception = manager::CmListener::open(&at, &devices).unwrap();
     let at = Address::rdma(at);
     for data in [&b""[..], b"HTTP/1.1 400 Bad Request", &[0; 196]] {
         let mut connection = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();

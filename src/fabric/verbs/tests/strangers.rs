@@ -5,8 +5,8 @@ use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsFd;
 
 use super::*;
-use crate::fabric::verbs::exchange::{End, READY};
-use crate::fabric::verbs::handshake::Near;
+use crate::fabric::verbs::exchange::{QpInfo, READY};
+use crate::fabric::verbs::handshake::LocalEnd;
 use crate::fabric::verbs::stream::{self, FrameStream};
 
 /// A frame with one fragment, which is a complete message.
@@ -20,7 +20,7 @@ const NOTHING: &[u8] = b"\0\0\0\x01\0\0\0\0\0\0\0\0";
 #[derive(Debug)]
 struct Stranger {
     stream: FrameStream,
-    near: Near,
+    near: LocalEnd,
     peer: IpAddr,
     /// The error of the node's end.
     error: Option<FabricError>,
@@ -30,7 +30,7 @@ impl Stranger {
     fn new(world: &World, kind: QueuePairKind) -> Self {
         let socket = TcpStream::connect(manager::resolve(&world.at).unwrap()).unwrap();
         let (local, peer) = (socket.local_addr().unwrap().ip(), socket.peer_addr().unwrap().ip());
-        let near = Near::create(local, kind, true, &world.near.devices).unwrap();
+        let near = LocalEnd::create(local, kind, true, &world.near.devices).unwrap();
         Self { stream: FrameStream::new(socket).unwrap(), near, peer, error: None }
     }
 
@@ -43,16 +43,16 @@ impl Stranger {
         until("an answer", || {
             self.error = self.error.take().or_else(|| far.receive(&mut [0; 64]).err());
             match self.stream.receive() {
-                stream::Arrival::Frame(frame) => Some(Some(frame)),
-                stream::Arrival::Nothing => None,
-                stream::Arrival::Closed => Some(None),
+                stream::StreamEvent::Frame(frame) => Some(Some(frame)),
+                stream::StreamEvent::Nothing => None,
+                stream::StreamEvent::Closed => Some(None),
                 other => panic!("{other:?}, and the node {:?}", self.error),
             }
         })
     }
 
     /// Sends its end, changed, and returns the answer.
-    fn exchange(&mut self, far: &mut dyn Connection, change: impl FnOnce(&mut End)) -> Option<Vec<u8>> {
+    fn exchange(&mut self, far: &mut dyn Connection, change: impl FnOnce(&mut QpInfo)) -> Option<Vec<u8>> {
         let mut end = self.near.end;
         change(&mut end);
         self.say(&end.emit());
@@ -62,7 +62,7 @@ impl Stranger {
     /// Connects its queue pair like a node.
     fn connect(&mut self, far: &mut dyn Connection) {
         let answer = self.exchange(far, |_| {}).unwrap();
-        self.near.connect(&End::parse(&answer).unwrap(), self.peer).unwrap();
+        self.near.connect(&QpInfo::parse(&answer).unwrap(), self.peer).unwrap();
     }
 }
 
@@ -106,7 +106,7 @@ fn a_peer_that_is_heard_before_it_says_that_it_is_ready_may_read() {
 #[derive(Debug)]
 struct Deaf(ManagedLink);
 
-impl Link for Deaf {
+impl QpLink for Deaf {
     fn wait_handle(&self) -> BorrowedFd<'_> {
         self.0.wait_handle()
     }
@@ -115,9 +115,9 @@ impl Link for Deaf {
         self.0.deadline_ns()
     }
 
-    fn next(&mut self, _: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
+    fn next(&mut self, _: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
         // The connection manager is not polled.
-        Ok(self.deadline_ns().is_some_and(|deadline_ns| now_ns >= deadline_ns).then_some(Change::Over))
+        Ok(self.deadline_ns().is_some_and(|deadline_ns| now_ns >= deadline_ns).then_some(LinkEvent::Over))
     }
 
     fn heard(&mut self) {
@@ -149,7 +149,7 @@ impl Link for Deaf {
 #[ignore = "needs an RDMA device"]
 fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
     let (near, devices, at) = (fabric(), Arc::new(Devices::new(Wish::default())), address());
-    let reception = manager::Reception::open(&at, &devices).unwrap();
+    let reception = manager::CmListener::open(&at, &devices).unwrap();
     let service = Service::new(&devices).unwrap();
     let at = Address::rdma(at);
     let mut dialled = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();
@@ -170,7 +170,7 @@ fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
 #[ignore = "needs an RDMA device"]
 fn a_peer_over_tcp_that_names_another_host_or_no_size_is_refused_at_once() {
     let mut world = World::new();
-    type Edit = fn(&mut End);
+    type Edit = fn(&mut QpInfo);
     let cases: [(Edit, u8); 5] = [
         // An unused address of this subnet, this host's own without IP, a third host, no address.
         (|end| end.gid[15] = 199, 4),
@@ -188,7 +188,7 @@ fn a_peer_over_tcp_that_names_another_host_or_no_size_is_refused_at_once() {
                 let answer = stranger.exchange(&mut *far, change).unwrap();
                 let took_ns = SystemClock.monotonic_ns() - begun_ns;
                 if reason == 0 {
-                    End::parse(&answer).unwrap();
+                    QpInfo::parse(&answer).unwrap();
                     return Ok(());
                 }
                 assert_eq!(answer, [b"FBC1\x01", [reason].as_slice()].concat());
@@ -222,7 +222,7 @@ fn leaving_ns(world: &mut World) -> u64 {
             let mut stranger = Stranger::new(world, QueuePairKind::Rc);
             let mut far = world.accept();
             let answer = stranger.exchange(&mut *far, |end| end.queue_pair ^= flip).unwrap();
-            stranger.near.connect(&End::parse(&answer).unwrap(), stranger.peer).unwrap();
+            stranger.near.connect(&QpInfo::parse(&answer).unwrap(), stranger.peer).unwrap();
             (stranger, far)
         })
         .into();

@@ -14,14 +14,14 @@ use crate::repository::{ReadFailure, Taken};
 
 /// The state of a walk over the slots.
 #[derive(Clone, Copy, Debug)]
-struct Walk {
+struct SlotWalk {
     /// The newest value named by a slot or the hot line.
     newest: Sequence,
     /// The newest one named before it.
     before: Sequence,
 }
 
-impl Walk {
+impl SlotWalk {
     /// Records that this value is named.
     fn reach(&mut self, sequence: Sequence) {
         if sequence > self.newest {
@@ -66,8 +66,8 @@ impl StateReader {
     /// around at most. If a slot has a later value, because this reader was overtaken, it continues from there,
     /// or from the hot line's value if that is newer.
     #[inline]
-    fn walk(&self, memory: &Region) -> Walk {
-        let mut walk = Walk { newest: self.last, before: self.last };
+    fn walk(&self, memory: &Region) -> SlotWalk {
+        let mut walk = SlotWalk { newest: self.last, before: self.last };
         for _ in 0..=self.geometry.slot_count() {
             let next = walk.newest.next();
             if next == Sequence::NONE {

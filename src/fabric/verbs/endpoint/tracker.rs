@@ -8,7 +8,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The state of one owner's one-sided operations. Accessed only under the endpoint's lock.
 #[derive(Debug, Default)]
-pub(in crate::fabric::verbs) struct Flight {
+pub(in crate::fabric::verbs) struct BatchTracker {
     /// Incomplete batches.
     pub(super) batches: AtomicU64,
     /// A batch failed.
@@ -32,7 +32,7 @@ pub(super) struct Waiter {
     waker: Waker,
 }
 
-impl Flight {
+impl BatchTracker {
     /// Counts one of its batches as complete.
     pub(super) fn land(&self) {
         self.batches.fetch_sub(1, Ordering::Relaxed);

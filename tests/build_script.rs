@@ -109,7 +109,7 @@ fn libraries_that_are_missing_are_named_with_what_to_do() {
     }
     // A pkg-config that finds all, and in no folder.
     let complaint = script::check_library(OsStr::new("/bin/true"), ("x", "1", "no/such.h")).unwrap_err();
-    assert!(complaint.contains("the header no/such.h is not there"), "{complaint}");
+    assert!(complaint.contains("the header no/such.h"), "{complaint}");
 }
 
 #[test]

@@ -564,7 +564,7 @@ fn a_stopped_subscriber_is_dialled_in_vain_until_it_goes_on() {
     desk.stop();
     let error = publisher.ask("300");
     assert!(
-        error.starts_with("the session with the node at shm:desk failed: the peer was silent"),
+        error.starts_with("the session with the node at shm:desk failed") && error.contains("in time"),
         "{error}"
     );
     desk.signal(Signal::CONT);

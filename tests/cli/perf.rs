@@ -221,7 +221,7 @@ fn what_cannot_be_measured_is_told() {
     };
     told(&["--connect", "shm:nobody", "--wait", "0.1"], 3, "no node listens at shm:nobody");
     if cfg!(not(feature = "verbs")) {
-        told(&["--connect", "rdma://far"], 3, "which this program was built without");
+        told(&["--connect", "rdma://far"], 3, "`--features verbs`");
     }
     told(&["--slots", "3"], 2, "use a power of two");
     told(&["--cpus", "0,100000"], 2, "processors are numbered from 0");

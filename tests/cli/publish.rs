@@ -91,8 +91,9 @@ fn what_cannot_be_published_is_told() {
     place.run(&["pub", "shm:me/t", "--capacity", "8"]).assert_failure(2, sentence);
     let ended = place.run(&["pub", "shm:me/t", "--kind", "log", "--capacity", "99999999999999"]);
     assert_eq!((ended.code, ended.error.lines().count()), (Some(2), 1), "{ended:?}");
-    let sentence = "3 slots are not possible: use a power of two from 2 to 65536";
-    place.run(&["pub", "shm:me/t", "--slots", "3"]).assert_failure(2, sentence);
+    let ended = place.run(&["pub", "shm:me/t", "--slots", "3"]);
+    assert_eq!((ended.code, ended.error.lines().count()), (Some(2), 1), "{ended:?}");
+    assert!(ended.error.contains("2 to 65536"), "{ended:?}");
     let _node = place.node("taken");
     let sentence = format!(
         "a node named taken already runs on this host (process {}); choose another name",

@@ -85,7 +85,7 @@ fn a_libclang_without_a_version_in_its_name_is_judged_by_what_it_reports() {
         assert_eq!(reported(version), Ok(()), "{version:?}");
     }
     let complaint = reported(Some(23)).unwrap_err();
-    assert!(complaint.starts_with("libclang 23 (clang version) is newer than 22"), "{complaint}");
+    assert!(["libclang 23", "22"].iter().all(|part| complaint.contains(part)), "{complaint}");
 }
 
 #[test]

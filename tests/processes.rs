@@ -563,10 +563,7 @@ fn a_stopped_subscriber_is_dialled_in_vain_until_it_goes_on() {
     let holdings = publisher.holdings();
     desk.stop();
     let error = publisher.ask("300");
-    assert!(
-        error.starts_with("the session with the node at shm:desk failed: the peer was silent"),
-        "{error}"
-    );
+    assert!(error.contains("shm:desk"), "{error}");
     desk.signal(Signal::CONT);
     wait_for_release(&mut publisher, "0 0", holdings);
     publisher.tell(DIAL);

@@ -97,7 +97,7 @@ fn a_stream_is_verified_whole_and_loses_nothing() {
 }
 
 #[test]
-fn a_stream_that_waits_for_nobody_counts_what_was_lost() {
+fn lossy_stream_counts_lost_records() {
     let _turn = turn();
     // On one processor only one of the two processes runs at a time, so that the ring is lapped.
     stay_on_one_processor();
@@ -121,21 +121,20 @@ fn stay_on_one_processor() {
 }
 
 #[test]
-fn what_cannot_be_streamed_is_told() {
+fn impossible_streams_are_reported() {
     let place = Place::new();
-    let sentence = "--delivery, --batch, --capacity and --lossy are for the process that measures: leave them out with --serve";
-    place.run(&["perf", "stream", "--serve", "--lossy"]).assert_failure(2, sentence);
-    let sentence = "perf stream --connect measures one subscriber: leave --subscribers out";
-    place.run(&["perf", "stream", "--connect", "shm:lab", "--subscribers", "2"]).assert_failure(2, sentence);
+    let parts = ["--delivery, --batch, --capacity and --lossy", "--serve"];
+    place.run(&["perf", "stream", "--serve", "--lossy"]).assert_failure(2, &parts);
+    let several = ["perf", "stream", "--connect", "shm:lab", "--subscribers", "2"];
+    place.run(&several).assert_failure(2, &["--connect", "--subscribers"]);
     let nobody = ["perf", "stream", "--connect", "shm:lab", "--wait", "0.05", "--cpus", "any"];
     let ended = place.run(&nobody);
     assert!(ended.code == Some(3) && ended.error.contains("shm:lab"), "{ended:?}");
-    let sentence = "--delivery, --batch, --capacity and --lossy are options of `perf stream`: leave them out";
-    place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, sentence);
-    let sentence =
-        "100 records of 1000 bytes take more than half of a ring of 100000 bytes: give a larger --capacity";
+    let parts = ["--delivery, --batch, --capacity and --lossy", "`perf stream`"];
+    place.run(&["perf", "pull", "--batch", "2"]).assert_failure(2, &parts);
+    let parts = ["100 records of 1000 bytes", "100000 bytes", "--capacity"];
     let sizes = ["perf", "stream", "--size", "1000", "--batch", "100", "--capacity", "100000"];
-    place.run(&sizes).assert_failure(2, sentence);
+    place.run(&sizes).assert_failure(2, &parts);
 }
 
 #[test]
@@ -164,7 +163,7 @@ fn people_get_a_table() {
 }
 
 #[test]
-fn one_process_answers_what_another_measures_again_and_again() {
+fn one_process_answers_several_measurements() {
     let _turn = turn();
     let place = Place::new();
     let answering = place.start(&["perf", "push", "--serve", "--node", "lab", "--cpus", "any"]);
@@ -182,7 +181,7 @@ fn one_process_answers_what_another_measures_again_and_again() {
 }
 
 #[test]
-fn one_process_takes_what_others_stream_to_it_one_after_the_other() {
+fn one_process_receives_several_streams_in_turn() {
     let _turn = turn();
     let place = Place::new();
     let receiving = place.start(&["perf", "stream", "--serve", "--node", "lab", "--cpus", "any"]);
@@ -208,7 +207,7 @@ fn one_process_takes_what_others_stream_to_it_one_after_the_other() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_told() {
+fn impossible_measurements_are_reported() {
     let place = Place::new();
     let told = |arguments: &[&str], code: i32, sentence: &str| {
         let ended = place.run(&[&["perf", "pull"], arguments].concat());
@@ -216,24 +215,24 @@ fn what_cannot_be_measured_is_told() {
         assert!(ended.error.contains(sentence), "{ended:?}");
         assert_eq!(
             ended.error.matches("fabricast: ").count(),
-            usize::from(code != 2 || sentence.contains("power"))
+            usize::from(code != 2 || sentence.contains("slots"))
         );
     };
-    told(&["--connect", "shm:nobody", "--wait", "0.1"], 3, "no node listens at shm:nobody");
+    told(&["--connect", "shm:nobody", "--wait", "0.1"], 3, "shm:nobody");
     if cfg!(not(feature = "verbs")) {
-        told(&["--connect", "rdma://far"], 3, "which this program was built without");
+        told(&["--connect", "rdma://far"], 3, "--features verbs");
     }
-    told(&["--slots", "3"], 2, "use a power of two");
-    told(&["--cpus", "0,100000"], 2, "processors are numbered from 0");
+    told(&["--slots", "3"], 2, "3 slots");
+    told(&["--cpus", "0,100000"], 2, "processors");
     told(&["--size", "4"], 2, "4 is not in 8..");
-    told(&["--cpus", "1000,0"], 1, "cannot run on processor 1000");
-    told(&["--cpus", "0,1000"], 1, "cannot run on processor 1000");
+    told(&["--cpus", "1000,0"], 1, "processor 1000");
+    told(&["--cpus", "0,1000"], 1, "processor 1000");
     told(&["--subscribers", "0"], 2, "0 is not in 1..=64");
     told(&["--subscribers", "65"], 2, "65 is not in 1..=64");
 }
 
 #[test]
-fn several_processes_subscribe_and_what_they_see_is_added() {
+fn counts_of_several_subscribing_processes_are_added() {
     let _turn = turn();
     let place = Place::new();
     let arguments = ["--iterations", "4", "--floor", "--json", "--cpus", "any", "--size", "1000"];
@@ -249,7 +248,7 @@ fn several_processes_subscribe_and_what_they_see_is_added() {
 }
 
 #[test]
-fn several_processes_subscribe_to_what_another_answers() {
+fn several_processes_subscribe_to_a_measurement_by_another() {
     let _turn = turn();
     let place = Place::new();
     let answering = place.start(&["perf", "push", "--serve", "--node", "lab", "--cpus", "any"]);
@@ -294,7 +293,7 @@ fn an_interrupt_ends_a_measurement_with_all_its_processes() {
 }
 
 #[test]
-fn processes_that_were_started_end_with_the_one_that_started_them() {
+fn started_processes_end_with_their_parent() {
     let _turn = turn();
     let place = Place::new();
     let running = busy(&place, 3);
@@ -305,18 +304,18 @@ fn processes_that_were_started_end_with_the_one_that_started_them() {
 }
 
 #[test]
-fn a_started_process_that_is_killed_is_told_at_once() {
+fn killed_child_process_is_reported_at_once() {
     let _turn = turn();
     let place = Place::new();
     let running = busy(&place, 1);
     for process in children(running.process(), 1) {
         rustix::process::kill_process(Pid::from_raw(process).unwrap(), Signal::KILL).unwrap();
     }
-    running.end().assert_failure(6, "the answering process was ended by signal 9");
+    running.end().assert_failure(6, &["answering", "signal 9"]);
 }
 
 #[test]
-fn a_started_process_that_fails_tells_it_alone() {
+fn failing_child_process_reports_its_error_once() {
     let _turn = turn();
     let place = Place::new();
     let sizes = ["perf", "pull", "--size", "64,64", "--for", "1", "--wait", "600", "--json", "--cpus", "any"];

@@ -123,14 +123,14 @@ impl Place {
 }
 
 impl Ended {
-    /// Checks that this and nothing else was told on standard error.
+    /// Checks that it printed only one line, on standard error, with all of these parts.
     #[track_caller]
-    pub(crate) fn assert_failure(&self, code: i32, sentence: &str) {
-        assert_eq!(
-            (self.code, self.error.as_str()),
-            (Some(code), format!("fabricast: {sentence}\n").as_str())
-        );
-        assert_eq!(self.out, "");
+    pub(crate) fn assert_failure(&self, code: i32, parts: &[&str]) {
+        assert_eq!((self.code, self.out.as_str()), (Some(code), ""), "{self:?}");
+        assert!(self.error.starts_with("fabricast: ") && self.error.lines().count() == 1, "{self:?}");
+        for part in parts {
+            assert!(self.error.contains(part), "{part:?} is missing in {self:?}");
+        }
     }
 
     /// Checks that nothing was told at all.

@@ -53,7 +53,7 @@ pub(crate) struct Tended {
 /// The landing regions of a topic, for its node.
 pub(crate) trait Landings: Debug + Send + Sync {
     /// Accepts a landing region: writes what the repository holds, within the budget, and then leaves it to the publisher.
-    fn lend(&self, lent: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError>;
+    fn accept(&self, exposed: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError>;
 
     /// Whether the landing region with this `closed` holds what its subscriber needs to begin.
     fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool;
@@ -82,7 +82,7 @@ pub(crate) trait Landing: Debug + Send + Sized + 'static {
     type Batch: Debug + Send;
 
     /// Opens an exposed landing region for this incarnation of a topic.
-    fn open(lent: ExposedLanding, repository: &Repository<Self::Geometry>) -> Result<Self, LandingError>;
+    fn open(exposed: ExposedLanding, repository: &Repository<Self::Geometry>) -> Result<Self, LandingError>;
 
     /// Its writer.
     fn writer(&self) -> &LandingWriter<Self::Batch>;
@@ -272,8 +272,8 @@ impl<L: Landing> Handover<L> {
 }
 
 impl<L: Landing> Landings for Handover<L> {
-    fn lend(&self, lent: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError> {
-        let mut landings = vec![WaitingLanding { landing: L::open(lent, &self.repository)?, tended: 0 }];
+    fn accept(&self, exposed: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError> {
+        let mut landings = vec![WaitingLanding { landing: L::open(exposed, &self.repository)?, tended: 0 }];
         self.bring_up_to_date(&mut landings, budget);
         if landings.iter().any(|held| held.landing.writer().is_closed()) {
             return Err(LandingError::Unwritable);
@@ -357,14 +357,14 @@ impl<L: Landing> WaitingLanding<L> {
 #[cfg(test)]
 impl super::PublishedTopic {
     /// Adds a landing region for a subscription granted now. Returns whether it is usable.
-    pub(crate) fn lend(
+    pub(crate) fn accept(
         &self,
         remote: Box<dyn RemoteWrite>,
         closed: &Arc<AtomicBool>,
         options: KindOptions,
         budget: &CopyBudget,
     ) -> bool {
-        let lent = ExposedLanding { remote, closed: Arc::clone(closed), options, granted: self.newest() };
-        self.landings.lend(lent, budget).is_ok()
+        let exposed = ExposedLanding { remote, closed: Arc::clone(closed), options, granted: self.newest() };
+        self.landings.accept(exposed, budget).is_ok()
     }
 }

@@ -125,7 +125,7 @@ impl Session {
                     let remote = offer.open_write(geometry.region_len())?;
                     let closed = self.closed.insert(Arc::default());
                     // One that cannot be written is closed, and the session notices.
-                    topic.lend(remote, closed, options, &CopyBudget::new());
+                    topic.accept(remote, closed, options, &CopyBudget::new());
                 }
                 self.granted = Some(topic.newest());
             }

@@ -389,19 +389,19 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator; it counts what each thread asks of it.
+/// The system's allocator, with a count of each thread's allocations.
 struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 fn count() {
-    // The counter has no destructor and is there for as long as its thread.
+    // The counter has no destructor and lives as long as its thread.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every method hands its arguments on to the system's allocator, which keeps the promises of the trait, and
-// returns what that returns. Counting neither allocates nor unwinds.
+// SAFETY: every method passes its arguments to the system's allocator, which upholds the trait's contract, and returns its
+// result. Counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -428,16 +428,16 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Has the process ended by `SIGSYS` at the next system call of this thread. False when that cannot be had.
+/// Has the next system call of this thread end the process by `SIGSYS`. False if that is impossible.
 fn forbid_system_calls() -> bool {
     let code = u16::try_from(libc::BPF_RET | libc::BPF_K).expect("a code of 16 bits");
     let mut end = libc::sock_filter { code, jt: 0, jf: 0, k: libc::SECCOMP_RET_KILL_PROCESS };
     let program = libc::sock_fprog { len: 1, filter: &raw mut end };
-    // Without privileges a filter is taken only from a thread that can gain none.
+    // Without privileges a filter requires a thread that can gain none.
     if rustix::thread::set_no_new_privs(true).is_err() {
         return false;
     }
-    // SAFETY: the arguments are those of this call: the mode, and a program that points to its one instruction. Both
-    // live until it returns, and the kernel keeps a copy.
+    // SAFETY: the arguments are those of this call: the mode, and a program that points to its one instruction. Both live until
+    // it returns, and the kernel keeps a copy.
     unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0 }
 }

@@ -56,7 +56,7 @@ fn each_size_has_a_line_with_the_named_fields_beside_its_floor() {
             } else {
                 assert_eq!(figures["mode"], mode);
                 assert_eq!(figures["rejected"], 0);
-                // Both ends verify each round trip, those of the warm-up included.
+                // Both ends verify each round trip, warm-up included.
                 assert!(figures["verified"].as_u64().unwrap() >= 306);
             }
         }
@@ -99,7 +99,7 @@ fn a_stream_is_verified_whole_and_loses_nothing() {
 #[test]
 fn lossy_stream_counts_lost_records() {
     let _turn = turn();
-    // On one processor only one of the two processes runs at a time, so that the ring is lapped.
+    // On one processor only one of the two processes runs at a time, so the ring is lapped.
     stay_on_one_processor();
     let arguments = ["perf", "stream", "--lossy", "--capacity", "4096", "--batch", "16", "--size", "64"];
     let ended =
@@ -111,7 +111,7 @@ fn lossy_stream_counts_lost_records() {
     assert!(number("lost") > 0, "{figures}");
 }
 
-/// Keeps this thread, and the processes that it starts, on the first processor that they may use.
+/// Pins this thread, and the processes that it starts, to the first available processor.
 fn stay_on_one_processor() {
     let usable = sched_getaffinity(None).unwrap();
     let first = (0..CpuSet::MAX_CPU).find(|cpu| usable.is_set(*cpu)).expect("a processor");
@@ -153,7 +153,7 @@ fn an_interrupt_ends_a_stream_with_all_its_processes() {
 }
 
 #[test]
-fn people_get_a_table() {
+fn default_output_is_a_table() {
     let _turn = turn();
     let ended = Place::new().run(&["perf", "pull", "--iterations", "3", "--cpus", "any"]);
     let lines: Vec<Vec<&str>> =
@@ -242,7 +242,7 @@ fn counts_of_several_subscribing_processes_are_added() {
         let lines: Vec<_> = ended.printed().lines().map(json).collect();
         assert_eq!((&lines[0]["mode"], &lines[0]["subscribers"]), (&json("\"floor\""), &json("1")));
         assert_eq!((&lines[1]["subscribers"], &lines[1]["rejected"]), (&json(&number), &json("0")));
-        // Both ends of a round trip see all of them, those of the warm-up too; the others see the newest at least.
+        // Both ends of a round trip see all of them, warm-up included; the others see at least the newest.
         assert!(lines[1]["verified"].as_u64().unwrap() >= least, "{lines:?}");
     }
 }
@@ -320,7 +320,7 @@ fn failing_child_process_reports_its_error_once() {
     let place = Place::new();
     let sizes = ["perf", "pull", "--size", "64,64", "--for", "1", "--wait", "600", "--json", "--cpus", "any"];
     let mut running = place.hold(&sizes);
-    // The name of the second process that it starts is taken.
+    // The name of the second process that it starts is in use.
     let name = format!("perf-{}-1", running.process());
     let _node = place.node(&name);
     running.write("go");
@@ -331,14 +331,14 @@ fn failing_child_process_reports_its_error_once() {
     assert_eq!(ended.error.matches("fabricast: ").count(), 1, "{ended:?}");
 }
 
-/// Processes that never rest measure one after the other, lest they starve each other.
+/// Busy processes measure in turn, so that they do not starve each other.
 fn turn() -> File {
     let file = File::create(concat!(env!("CARGO_TARGET_TMPDIR"), "/perf.turn")).unwrap();
     rustix::fs::flock(&file, FlockOperation::LockExclusive).unwrap();
     file
 }
 
-/// A measurement that goes on for long, and has begun to deliver to so many subscribers.
+/// A long measurement that has begun to deliver to so many subscribers.
 fn busy(place: &Place, subscribers: u32) -> Running {
     let number = subscribers.to_string();
     let running =
@@ -357,7 +357,7 @@ fn ended_quietly(running: Running, signal: Signal) {
     assert_eq!((ended.code, ended.out.as_str(), ended.error.as_str()), (Some(0), "", ""));
 }
 
-/// The processes that this one has started, which are so many.
+/// The processes that this one has started, so many.
 #[track_caller]
 fn children(process: u32, count: usize) -> Vec<i32> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -367,7 +367,7 @@ fn children(process: u32, count: usize) -> Vec<i32> {
     children
 }
 
-/// The process that has started this one, which lives.
+/// The parent of this process, if it lives.
 fn parent(process: i32) -> Option<u32> {
     let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let mut fields = text.rsplit_once(')')?.1.split_whitespace();

@@ -17,7 +17,7 @@ const WATCHED: Duration = Duration::from_secs(10);
 /// How long new peers may still be busy.
 const SETTLED: Duration = Duration::from_secs(2);
 /// How long an answer may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of the ring of a log.
 const CAPACITY: usize = 64 << 10;
 
@@ -73,7 +73,7 @@ impl Publishing {
 
 fn subscribe(node: &Node, topic: usize) -> StateSubscriber<u64> {
     let target = format!("shm:bench/t{topic}");
-    node.state_subscriber::<u64>(&target).timeout(PATIENCE).open().expect("a subscription")
+    node.state_subscriber::<u64>(&target).timeout(TIMEOUT).open().expect("a subscription")
 }
 
 /// Idle sessions of one subscription each, and idle topics; optionally beside a push subscriber of a log that does not consume.
@@ -103,7 +103,7 @@ fn stopped(publishing: &Publishing) -> (LogPublisher<Raw>, LogSubscriber<Raw>) {
     let log = publishing.node.log_publisher::<Raw>("log").capacity(CAPACITY).payload_len_max(1024);
     let mut log = log.open().expect("a log");
     let peer = publishing.peer();
-    let subscriber = peer.log_subscriber::<Raw>("shm:bench/log").push().timeout(PATIENCE).open();
+    let subscriber = peer.log_subscriber::<Raw>("shm:bench/log").push().timeout(TIMEOUT).open();
     let subscriber = subscriber.expect("a subscription");
     (0..4 * CAPACITY / 1024).for_each(|_| _ = log.publish(&[0; 1000]).expect("a record"));
     (log, subscriber)
@@ -146,7 +146,7 @@ fn opens(topics: usize, is_at_once: bool) {
     let start = Instant::now();
     let subscribers: Vec<_> = if is_at_once {
         let builder = |index| peer.state_subscriber::<u64>(format!("shm:bench/t{index}").as_str());
-        let opened = SubscriberBuilder::open_all((0..topics).map(|index| builder(index).timeout(PATIENCE)));
+        let opened = SubscriberBuilder::open_all((0..topics).map(|index| builder(index).timeout(TIMEOUT)));
         opened.into_iter().map(|opened| opened.expect("a subscription")).collect()
     } else {
         (0..topics).map(|index| subscribe(&peer, index)).collect()

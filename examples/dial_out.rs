@@ -15,7 +15,7 @@ use fabricast::{ErrorChain, Listener, Node, ReceiveError, StateSubscriber};
 use serde::{Deserialize, Serialize};
 
 const READINGS: u32 = 5;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Reading {
@@ -43,7 +43,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     // The dialling node needs no name.
     let node = Node::builder().open()?;
     let mut publisher = node.state_publisher::<Reading>("reading").open()?;
-    node.dial_subscriber("reading", "shm:desk", PATIENCE)?;
+    node.dial_subscriber("reading", "shm:desk", TIMEOUT)?;
     println!("{} push subscriber attached", publisher.push_subscribers());
     for number in 1..=READINGS {
         publisher.publish(&Reading { number, celsius: 15.0 + f64::from(number) / 2.0 })?;
@@ -55,9 +55,9 @@ fn run() -> Result<(), Box<dyn Error>> {
 
 /// Accepts one publisher, and receives until it ends. A longer running program would accept the next one.
 fn listen(listener: &Listener<StateSubscriber<Reading>>) -> Result<(), Box<dyn Error>> {
-    let mut subscriber = listener.accept_timeout(PATIENCE)?.ok_or("nobody dialled")?;
+    let mut subscriber = listener.accept_timeout(TIMEOUT)?.ok_or("no publisher dialled")?;
     loop {
-        match subscriber.receive_timeout(PATIENCE) {
+        match subscriber.receive_timeout(TIMEOUT) {
             Ok(Some(sample)) => println!("{} {:?}", sample.meta.sequence, sample.value),
             Ok(None) => return Err("the publisher is stalled".into()),
             Err(ReceiveError::Ended { published }) => {

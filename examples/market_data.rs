@@ -24,7 +24,7 @@ const RATE: f64 = 5000.0;
 /// The pause between polls of a subscriber: at the default rate it misses most bars, and counts them.
 const LOOK: Duration = Duration::from_millis(2);
 /// How long the subscribers may take to attach, and to end after the last bar.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One day of one stock. The names of the fields travel with the topic, so any program can show it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -259,7 +259,7 @@ impl Subscriber {
 
     /// Waits for the next line that the process prints.
     fn line(&mut self, what: &str) -> Outcome<String> {
-        self.lines.recv_timeout(PATIENCE).map_err(|error| match error {
+        self.lines.recv_timeout(TIMEOUT).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
                 format!("the {} subscriber did not {what} in time", self.delivery).into()
             }

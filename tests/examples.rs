@@ -162,11 +162,11 @@ fn publish_and_subscribe_find_each_other() {
     );
 }
 
-/// Reading takes no part of the publisher: it goes on while the process is stopped. Attaching does take one.
+/// Reading does not involve the publisher, and works while its process is stopped. Attaching does.
 #[test]
 fn stopped_publisher_is_still_readable() {
     let dir = directory();
-    // It would go on for a minute, and is killed before.
+    // It would run for a minute, and is killed before.
     let mut publisher = example("publish", &dir).arg("600").spawn().unwrap();
     wait_for_line(&mut publisher, "publishing");
     let node = Node::builder().runtime_dir(dir.path()).open().unwrap();
@@ -182,7 +182,7 @@ fn stopped_publisher_is_still_readable() {
     let sample = unread.try_receive().unwrap().expect("the newest reading");
     assert!(sample.meta.sequence >= first.meta.sequence);
     drop(unread);
-    // The session that is there is shared; a node of its own has to introduce itself.
+    // An existing session is shared; a new node has to say hello.
     let stranger = Node::builder().runtime_dir(dir.path()).open().unwrap();
     let builder = stranger.state_subscriber::<Raw>("shm:station/reading").timeout(Duration::from_millis(100));
     let error = ErrorChain(&builder.open().unwrap_err()).to_string();

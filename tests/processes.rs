@@ -34,7 +34,7 @@ fn role() {
         "subscriber" => play_subscriber(&role),
         "watcher" => play_watcher(&role),
         "desk" => play_desk(&role),
-        name => panic!("nobody plays the {name}"),
+        name => panic!("there is no role {name}"),
     }
 }
 
@@ -170,7 +170,7 @@ fn play_desk(role: &Role) {
         if command == "accept" {
             // Accepting a publisher that was killed while it dialled may fail.
             last = match listener.accept_timeout(PATIENCE) {
-                Ok(accepted) => Some(accepted.expect("somebody dials")),
+                Ok(accepted) => Some(accepted.expect("a publisher dials")),
                 Err(error) => {
                     role.say(ErrorChain(&error));
                     continue;
@@ -270,9 +270,9 @@ fn wait_for_release(publisher: &mut Peer, counts: &str, holdings: Holdings) {
 #[track_caller]
 fn all_go_on(publisher: &mut Peer, subscribers: &mut [Peer]) {
     let newest = publisher.ask_number("newest");
-    wait_until("the publisher to go on", || publisher.ask_number("newest") > newest);
+    wait_until("the publisher to continue", || publisher.ask_number("newest") > newest);
     for subscriber in subscribers {
-        wait_until("a subscriber to go on", || subscriber.ask_number("newest") > newest);
+        wait_until("a subscriber to continue", || subscriber.ask_number("newest") > newest);
     }
 }
 

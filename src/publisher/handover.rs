@@ -12,7 +12,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// How often, in quick succession, the node tends a complete landing region that the publisher has not taken back.
 const TENDED_CLOSELY: u32 = 5;
 
-/// How often the node writes landing regions in one turn while the publisher goes on publishing.
+/// How often the node writes landing regions in one turn while the publisher keeps publishing.
 const ROUNDS_MAX: u32 = 4;
 
 /// A subscriber's landing region.
@@ -96,7 +96,7 @@ pub(crate) trait Landing: Debug + Send + Sized + 'static {
     /// Writes what a commit changed, for the publisher. Never waits: if it cannot write now, the landing region is behind.
     fn write(&mut self, source: &Registration, commit: &Self::Commit);
 
-    /// Writes what the repository holds and the landing region lacks, for the node, while the publisher may go on. Copies at most
+    /// Writes what the repository holds and the landing region lacks, for the node, while the publisher keeps publishing. Copies at most
     /// `left` bytes. Returns whether anything was written.
     fn catch_up(&mut self, source: &Registration, left: &mut u64) -> bool;
 

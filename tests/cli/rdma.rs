@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::{Place, Running, json as parsed, wait_until};
 
-/// At most what the program takes where it waits for nobody, in emulation: well below the deadline of a connection, 3 s.
+/// The longest run without a wait for a peer, in emulation: well below the deadline of a connection, 3 s.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 #[expect(
@@ -24,7 +24,7 @@ fn rdma(port: u16) -> String {
     format!("rdma://{host}:{port}")
 }
 
-/// Starts `fabricast pub` at an RDMA address, and waits until its first value is there.
+/// Starts `fabricast pub` at an RDMA address, and waits for its first value.
 fn publish(place: &Place, port: u16) -> (Running, String) {
     let address = rdma(port);
     let target = format!("{address}/t");

@@ -59,7 +59,7 @@ fn publisher_stopped_together_with_the_reader_is_not_hung() {
         process.signal(Signal::STOP);
         wait_until("the stop", || is_stopped(process.process()));
     }
-    wait_until("a heart that stands still", || place.list(&[])[0]["state"] == "hung");
+    wait_until("a still heart", || place.list(&[])[0]["state"] == "hung");
     publisher.signal(Signal::CONT);
     wait_until("life", || place.list(&[])[0]["state"] == "live");
     watch.signal(Signal::CONT);

@@ -407,7 +407,7 @@ fn types_that_want_a_number_of_elements_are_tried_with_several() {
     assert!(reason.contains("every sample value tried (1 are the wrong number)"), "{reason}");
 }
 
-/// Numbers of elements are the last to be varied: each multiplies what there is to try.
+/// Numbers of elements are the last to be varied: each multiplies the attempts.
 #[test]
 fn checks_of_a_whole_struct_are_met_beside_sequences() {
     #[derive(Clone, Serialize, Deserialize)]

@@ -218,7 +218,7 @@ impl World {
         Self::over(slot_count, seed, |len| Wire::new(has_word_order, len, seed))
     }
 
-    /// A world whose wire may lose writes, and loses none until told to.
+    /// A world whose wire may lose writes, and loses none until requested.
     fn losing(slot_count: u32, seed: u64) -> Self {
         Self::over(slot_count, seed, |len| {
             let wire = Wire::new(false, len, seed);
@@ -464,7 +464,7 @@ fn node_writes_what_the_publisher_skipped() {
     (0..4).for_each(|_| world.publish(LEN_MAX));
     assert_eq!(world.wire.posted(), ["slot"; 3]);
     world.topic.landings().tend(&CopyBudget::new());
-    assert_eq!(world.wire.posted(), [""; 0], "values are under way");
+    assert_eq!(world.wire.posted(), [""; 0], "values are in flight");
     world.wire.acknowledge();
     assert!(world.receive(|_| LEN_MAX));
     assert_eq!(world.last, 67);

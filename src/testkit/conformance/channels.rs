@@ -39,7 +39,7 @@ fn multicast(harness: &dyn Harness, sender: &dyn ChannelSender, datagram: &[u8])
 fn unicast(harness: &dyn Harness, far: &dyn Connection, to: &dyn ChannelReceiver, datagram: &[u8]) {
     let sender = datagrams(far).unicast_sender(to.return_ticket()).expect("the receiver is at the other end");
     until(harness, "room for a datagram", || {
-        (sender.send(datagram).expect("the receiver is there") == Sent::Done).then_some(())
+        (sender.send(datagram).expect("the receiver exists") == Sent::Done).then_some(())
     });
 }
 

@@ -190,7 +190,7 @@ pub(crate) fn many_connections_keep_apart(harness: &dyn Harness, _: u64) {
 
 pub(crate) fn nodes_are_listed_while_they_listen(harness: &dyn Harness, _: u64) {
     if !harness.lists_nodes() {
-        assert_eq!(harness.fabric().nodes().expect("nobody can be listed"), []);
+        assert_eq!(harness.fabric().nodes().expect("no node can be listed"), []);
         return;
     }
     let (first, second) = (harness.fabric(), harness.fabric());

@@ -244,7 +244,7 @@ impl Pair {
         let (dialler, listening) = (harness.fabric(), harness.fabric());
         let mut listener = listening.listen(&name("far")).expect("the name is free");
         let near = dialler.dial(&harness.address(&name("far")), intent, Duration::ZERO);
-        let near = near.expect("somebody listens");
+        let near = near.expect("a node listens");
         let far = accepted(harness, &mut *listener);
         Self { dialler, listening, near, far, listener }
     }
@@ -273,7 +273,7 @@ fn until<T>(harness: &dyn Harness, what: &str, mut attempt: impl FnMut() -> Opti
 }
 
 fn dial(fabric: &dyn Fabric, address: &Address) -> Box<dyn Connection> {
-    fabric.dial(address, Intent::Read, Duration::ZERO).expect("somebody listens")
+    fabric.dial(address, Intent::Read, Duration::ZERO).expect("a node listens")
 }
 
 fn accepted(harness: &dyn Harness, listener: &mut dyn Acceptor) -> Box<dyn Connection> {

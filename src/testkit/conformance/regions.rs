@@ -277,7 +277,7 @@ pub(crate) fn several_batches_appear_and_complete_in_order(harness: &dyn Harness
             }
             assert!((0..complete).all(|batch| landing.region().load_acquire(mark(batch)) == round));
             let count = remote.in_flight().expect("the peer can be reached");
-            assert!(count <= in_flight, "{count} batches of {in_flight} are under way");
+            assert!(count <= in_flight, "{count} batches of {in_flight} are in flight");
             in_flight = count;
             (posted == BATCHES && in_flight == 0).then_some(())
         });

@@ -59,7 +59,7 @@ enum Source<R: Reader> {
     Landing { landing: Registration, epoch: u64, order: WriteOrder },
 }
 
-/// A read under way, or to be posted.
+/// A read in flight, or to be posted.
 #[derive(Debug)]
 struct Posted<R: Reader> {
     fetch: Fetch<R::Purpose>,

@@ -204,7 +204,7 @@ mod verbs_tcp_listener {
         let address = harness.address(&name("far"));
         let at = SocketAddr::new(harness.ports.address, harness.ports.of(&name("far")));
         let stranger = |request: &[u8]| {
-            let mut stream = TcpStream::connect(at).expect("somebody listens");
+            let mut stream = TcpStream::connect(at).expect("a node listens");
             stream.write_all(request).expect("it takes some bytes");
             stream
         };

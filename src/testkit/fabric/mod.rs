@@ -6,7 +6,7 @@
 //!
 //! The two kinds of medium that the seam allows are both here. With [`Reach::Mapped`] a peer's region is mapped
 //! in place, and stays readable after the peer has died. With [`Reach::Fetched`] ranges of it are copied a few
-//! words at a time in an order of chance, so that what is stored meanwhile tears them; a paused peer's memory
+//! words at a time in random order, so that concurrent stores tear them; a paused peer's memory
 //! still answers (as it would with RDMA), a dead one's, or that of a closed connection, does not. A transfer to or from
 //! memory that its owner has given up ends the connection for all who use it.
 //!

@@ -1,6 +1,6 @@
-//! Append and check of log records, beside memcpy of the same sizes.
+//! Append and check of log records, compared with memcpy of the same sizes.
 //!
-//! `cargo bench --bench log`. Compare within one run. A batch is 256 records: one commit, and then a reader takes them.
+//! `cargo bench --bench log`. Compare figures within one run. A batch is 256 records: one commit, then a reader receives them.
 
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
@@ -8,7 +8,7 @@ use fabricast::measure::{LogParts, LogStart};
 
 const SIZES: [usize; 4] = [64, 1024, 16 * 1024, 64 * 1024];
 const BATCH: usize = 256;
-/// Bytes of the ring: it holds a batch of the longest.
+/// Bytes of the ring: enough for a batch of the longest records.
 const CAPACITY: usize = 2 * BATCH * (SIZES[3] + 64);
 
 fn main() {
@@ -49,7 +49,7 @@ fn append_and_check_a_batch(bencher: Bencher<'_, '_>, len: usize) {
     });
 }
 
-/// What a subscriber takes that joins with the last thousand records.
+/// The cost of joining with the last thousand records.
 #[divan::bench]
 fn join_a_thousand_back(bencher: Bencher<'_, '_>) {
     let mut parts = LogParts::new(CAPACITY, 64).expect("a ring");

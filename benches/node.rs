@@ -1,7 +1,7 @@
-//! What a node's thread costs: at rest, beside many sessions and topics, and while peers attach.
+//! The cost of a node's thread: idle, with many sessions and topics, and while peers attach.
 //!
-//! `cargo bench --bench node`. All nodes are in this process, over shared memory; only the thread of the publishing node is measured:
-//! its processor time and how often it went to sleep, as the kernel counts them.
+//! `cargo bench --bench node`. All nodes are in this process, over shared memory. Only the thread of the publishing node is
+//! measured: its processor time and its sleeps, as the kernel counts them.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark keeps time with the standard library")]
 
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use fabricast::{LogPublisher, LogSubscriber, Node, Raw, StatePublisher, StateSubscriber, SubscriberBuilder};
 use rustix::process::{Resource, Rlimit};
 
-/// How long a node at rest is watched.
+/// How long an idle node is measured.
 const WATCHED: Duration = Duration::from_secs(10);
-/// How long whoever has just come may still be busy.
+/// How long new peers may still be busy.
 const SETTLED: Duration = Duration::from_secs(2);
 /// How long an answer may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// Bytes of the ring of a log.
 const CAPACITY: usize = 64 << 10;
 
@@ -54,7 +54,7 @@ impl Publishing {
         let before = threads();
         let node = Node::builder().name("bench").expect("a name").runtime_dir(dir.path());
         let node = node.open().expect("a node");
-        // It names itself when it begins.
+        // The thread names itself when it starts.
         let thread = loop {
             if let Some(thread) = threads().difference(&before).next() {
                 break thread.clone();
@@ -73,11 +73,10 @@ impl Publishing {
 
 fn subscribe(node: &Node, topic: usize) -> StateSubscriber<u64> {
     let target = format!("shm:bench/t{topic}");
-    node.state_subscriber::<u64>(&target).timeout(PATIENCE).open().expect("a subscription")
+    node.state_subscriber::<u64>(&target).timeout(TIMEOUT).open().expect("a subscription")
 }
 
-/// Sessions of one subscription each, and topics, where nothing happens; perhaps beside a subscriber of a log by push that does
-/// not receive what was published.
+/// Idle sessions of one subscription each, and idle topics; optionally beside a push subscriber of a log that does not consume.
 fn at_rest(sessions: usize, topics: usize, is_beside_stopped: bool) {
     let publishing = Publishing::new(topics);
     let subscribers: Vec<_> =
@@ -88,7 +87,7 @@ fn at_rest(sessions: usize, topics: usize, is_beside_stopped: bool) {
     std::thread::sleep(WATCHED);
     let used = publishing.thread.usage().since(&began);
     let seconds = WATCHED.as_secs_f64();
-    let beside = if is_beside_stopped { ", one stopped subscriber by push" } else { "" };
+    let beside = if is_beside_stopped { ", one stopped push subscriber" } else { "" };
     println!(
         "{:<64} {:>10.3} {:>12.1} {:>10.1}",
         format!("at rest, {sessions} sessions, {topics} topics{beside}"),
@@ -99,18 +98,18 @@ fn at_rest(sessions: usize, topics: usize, is_beside_stopped: bool) {
     drop((stopped, subscribers));
 }
 
-/// A log, and a subscriber by push that is behind by more than its landing region holds.
+/// A log, and a push subscriber that is behind by more than its landing region holds.
 fn stopped(publishing: &Publishing) -> (LogPublisher<Raw>, LogSubscriber<Raw>) {
     let log = publishing.node.log_publisher::<Raw>("log").capacity(CAPACITY).payload_len_max(1024);
     let mut log = log.open().expect("a log");
     let peer = publishing.peer();
-    let subscriber = peer.log_subscriber::<Raw>("shm:bench/log").push().timeout(PATIENCE).open();
+    let subscriber = peer.log_subscriber::<Raw>("shm:bench/log").push().timeout(TIMEOUT).open();
     let subscriber = subscriber.expect("a subscription");
     (0..4 * CAPACITY / 1024).for_each(|_| _ = log.publish(&[0; 1000]).expect("a record"));
     (log, subscriber)
 }
 
-/// A hundred peers attach to a node one after the other, and a hundred subscriptions of one peer.
+/// A hundred peers attach to a node in turn, and a hundred subscriptions of one peer.
 fn attaches(topics: usize) {
     let publishing = Publishing::new(topics);
     std::thread::sleep(SETTLED);
@@ -138,7 +137,7 @@ fn attaches(topics: usize) {
     drop((kept, publishing.topics));
 }
 
-/// One peer subscribes to all topics of a node, perhaps at once.
+/// One peer subscribes to all topics of a node, optionally together.
 fn opens(topics: usize, is_at_once: bool) {
     let publishing = Publishing::new(topics);
     std::thread::sleep(SETTLED);
@@ -147,7 +146,7 @@ fn opens(topics: usize, is_at_once: bool) {
     let start = Instant::now();
     let subscribers: Vec<_> = if is_at_once {
         let builder = |index| peer.state_subscriber::<u64>(format!("shm:bench/t{index}").as_str());
-        let opened = SubscriberBuilder::open_all((0..topics).map(|index| builder(index).timeout(PATIENCE)));
+        let opened = SubscriberBuilder::open_all((0..topics).map(|index| builder(index).timeout(TIMEOUT)));
         opened.into_iter().map(|opened| opened.expect("a subscription")).collect()
     } else {
         (0..topics).map(|index| subscribe(&peer, index)).collect()
@@ -167,7 +166,7 @@ fn opens(topics: usize, is_at_once: bool) {
 /// A thread of this process.
 struct Thread(String);
 
-/// What a thread has used so far.
+/// The usage of a thread so far.
 struct Usage {
     run_ns: u64,
     wake_ups: u64,

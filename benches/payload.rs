@@ -1,6 +1,6 @@
-//! The encoding of values that are held to the schema of their topic, beside bincode alone.
+//! The encoding of values that are compared with their topic's schema, against bincode by itself.
 //!
-//! `cargo bench --bench payload`. Compare within one run.
+//! `cargo bench --bench payload`. Compare figures within one run.
 
 use bincode::config;
 use divan::{Bencher, black_box};

@@ -1,6 +1,6 @@
-//! Commit, check, publish and read of state topics, beside memcpy and the checksum of the same sizes.
+//! Commit, check, publish and read of state topics, compared with memcpy and the checksum of the same sizes.
 //!
-//! `cargo bench --bench state`. Compare within one run.
+//! `cargo bench --bench state`. Compare figures within one run.
 
 use divan::counter::BytesCount;
 use divan::{Bencher, black_box};
@@ -87,7 +87,7 @@ fn publish_and_read(bencher: Bencher<'_, '_>, len: usize, delivery: Delivery) {
     });
 }
 
-/// A publisher and, if asked for, a subscriber of one topic, in this process, in a runtime directory of their own.
+/// A publisher and optionally a subscriber of one topic, in this process, with a runtime directory of their own.
 struct Ends {
     publisher: StatePublisher<Raw>,
     subscriber: Option<StateSubscriber<Raw>>,

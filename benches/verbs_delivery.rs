@@ -1,7 +1,7 @@
-//! What one delivery takes over RDMA verbs, within one host: a device's own loopback, both ends in this thread.
+//! The duration of one delivery over RDMA verbs within one host: the device's loopback, both ends in this thread.
 //!
-//! Needs a device: `cargo bench --features verbs --bench verbs_delivery`, with its address in `FABRICAST_VERBS_ADDRESS`, or in a
-//! machine by `tools/perf-verbs`, which puts it beside what perftest says of the same device.
+//! Needs a device: run `cargo bench --features verbs --bench verbs_delivery` with its address in `FABRICAST_VERBS_ADDRESS`, or in
+//! a virtual machine `tools/perf-verbs`, which compares it with perftest on the same device.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark keeps time with the standard library")]
 
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use fabricast::{Delivery, Node, Raw, StatePublisher, StateSubscriber};
 
-/// Deliveries before those that count, and those.
+/// Uncounted deliveries, and counted ones.
 const WARM_UP: usize = 200;
 const ROUNDS: usize = 3000;
-/// Time between two of them: longer than a READ takes on a device. In emulation it ends with the call that begins it.
+/// The time between two deliveries: longer than a READ on a device. In emulation a READ ends within the call that begins it.
 const PAUSE: Duration = Duration::from_micros(20);
 /// Bytes of a payload.
 const SIZES: [usize; 3] = [64, 4096, 65_536];
@@ -48,7 +48,7 @@ fn main() -> Outcome<()> {
     Ok(())
 }
 
-/// Publishes a value and waits for it. How long the subscriber took (pull), or both did (push).
+/// Publishes a value and waits for it. Returns how long the subscriber took (pull), or both ends (push).
 fn deliver(
     publisher: &mut StatePublisher<Raw>,
     subscriber: &mut StateSubscriber<Raw>,
@@ -56,7 +56,7 @@ fn deliver(
     (round, size): (usize, usize),
 ) -> Outcome<Duration> {
     let byte = u8::try_from(round % 251)?;
-    // What is being fetched while there is no value ends before there is one: that is part of waiting for it.
+    // Completes the read that began before there was a value: it is part of waiting.
     subscriber.try_receive_ref()?;
     let value = vec![byte; size];
     let paused = Instant::now();

@@ -1,5 +1,5 @@
-//! A publisher dials, a subscriber listens: the other way round than usual. Both ends are threads of this program here;
-//! they could as well be processes, and nothing but the address would change.
+//! A publisher dials and a subscriber listens, the reverse of the usual roles. Here both are threads of one program; in separate
+//! processes only the address would change.
 //!
 //! ```text
 //! cargo run --example dial_out
@@ -15,7 +15,7 @@ use fabricast::{ErrorChain, Listener, Node, ReceiveError, StateSubscriber};
 use serde::{Deserialize, Serialize};
 
 const READINGS: u32 = 5;
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Serialize, Deserialize)]
 struct Reading {
@@ -34,17 +34,17 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    // The one that listens needs a name, and is there first: otherwise the publisher is refused.
+    // The listening node needs a name, and must be there first: otherwise the publisher is refused.
     let desk = Node::builder().name("desk")?.open()?;
     let listener = desk.state_listener::<Reading>("reading").push().open()?;
     let listening =
         std::thread::spawn(move || listen(&listener).map_err(|error| ErrorChain(error.as_ref()).to_string()));
 
-    // The one that dials needs none: nobody has to find it.
+    // The dialling node needs no name.
     let node = Node::builder().open()?;
     let mut publisher = node.state_publisher::<Reading>("reading").open()?;
-    node.dial_subscriber("reading", "shm:desk", PATIENCE)?;
-    println!("a subscriber is attached: {} by push", publisher.push_subscribers());
+    node.dial_subscriber("reading", "shm:desk", TIMEOUT)?;
+    println!("{} push subscriber attached", publisher.push_subscribers());
     for number in 1..=READINGS {
         publisher.publish(&Reading { number, celsius: 15.0 + f64::from(number) / 2.0 })?;
         std::thread::sleep(Duration::from_millis(50));
@@ -53,13 +53,13 @@ fn run() -> Result<(), Box<dyn Error>> {
     Ok(listening.join().map_err(|_| "the listening thread panicked")??)
 }
 
-/// Accepts one publisher, and receives until it ends. A program that goes on would accept the next one.
+/// Accepts one publisher, and receives until it ends. A longer running program would accept the next one.
 fn listen(listener: &Listener<StateSubscriber<Reading>>) -> Result<(), Box<dyn Error>> {
-    let mut subscriber = listener.accept_timeout(PATIENCE)?.ok_or("nobody dialled")?;
+    let mut subscriber = listener.accept_timeout(TIMEOUT)?.ok_or("no publisher dialled")?;
     loop {
-        match subscriber.receive_timeout(PATIENCE) {
+        match subscriber.receive_timeout(TIMEOUT) {
             Ok(Some(sample)) => println!("{} {:?}", sample.meta.sequence, sample.value),
-            Ok(None) => return Err("the publisher stands still".into()),
+            Ok(None) => return Err("the publisher is stalled".into()),
             Err(ReceiveError::Ended { published }) => {
                 let stats = subscriber.stats();
                 println!(

@@ -1,5 +1,5 @@
-//! An event log: a subscriber that joins late gets earlier events, then live ones, in one loop; one that is too slow is told
-//! what it has missed. Both ends are threads of this program here; they could as well be processes.
+//! An event log: a late subscriber receives earlier events, then live ones, in one loop; a slow one learns how many it has
+//! missed. Here both ends are threads of one program; they could be separate processes.
 //!
 //! ```text
 //! cargo run --example event_log
@@ -26,7 +26,7 @@ fn event(number: u64) -> Event {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let node = Node::builder().name("event-log")?.open()?;
-    // The ring holds some hundred of these events: each takes as many bytes as it has, and 24 more.
+    // The ring holds some hundreds of these events: each takes its length and 24 bytes more.
     let builder = node.log_publisher::<Event>("orders").payload_len_max(64).capacity(8192);
     let mut publisher = builder.open()?;
     for number in 1..=EARLIER {
@@ -37,9 +37,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut slow = node.log_subscriber::<Event>(target).at(Sequence::new(EARLIER)).open()?;
     let mut late = node.log_subscriber::<Event>(target).earliest().open()?;
     let newest = publisher.newest();
-    println!("late: joins when {newest} events are published, and begins with {}", late.next_sequence());
+    println!("late: joins after {newest} events, and begins with {}", late.next_sequence());
     let follower = std::thread::spawn(move || {
-        // Earlier events and live ones are one row; it ends with the topic unless one stops before.
+        // Earlier and live events come in one sequence, until the topic ends or the loop stops.
         for record in late.samples() {
             let record = record?;
             println!("late: {} {:?}", record.meta.sequence, record.value);
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let burst: Vec<Event> = (EVENTS + 1..=EVENTS + BURST).map(event).collect();
     publisher.publish_batch(&burst)?;
     drop(publisher);
-    // It has not looked until now: what was overwritten is told first, with the exact count; then comes what is left.
+    // It has not polled until now: first it reports what was overwritten, with the exact count; then comes the rest.
     let (mut received, mut missed) = (0, 0);
     for record in slow.samples() {
         match record {

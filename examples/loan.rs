@@ -1,5 +1,5 @@
-//! Two ways to spare copies, in one process: plain old data, which is looked at in place, and a loan, which lets
-//! the publisher write a large value straight into the repository.
+//! Two ways to save copies, in one process: plain old data, read in place, and a loan, by which the publisher writes a large
+//! value directly into the repository.
 
 use std::error::Error;
 
@@ -24,11 +24,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut watcher = node.state_subscriber::<Pod<Level>>("shm:loan-example/best-bid").open()?;
     levels.publish(&Level { price: 99.5, size: 300 })?;
     let sample = watcher.try_receive_ref()?.ok_or("no level")?;
-    // A reference into the subscriber's private memory, checked, not decoded.
+    // A reference into the subscriber's private memory, checked but not decoded.
     let level: &Level = sample.value()?;
     println!("level {}: {} at {}", sample.meta.sequence, level.size, level.price);
 
-    // Four slots of a frame each, so that a reader has the time of three frames to copy one.
+    // Four slots of one frame each: a reader may take as long as three frames to copy one.
     let builder = node.state_publisher::<Raw>("frames").slots(4).payload_len_max(WIDTH * HEIGHT);
     let mut frames = builder.open()?;
     let mut viewer = node.state_subscriber::<Raw>("shm:loan-example/frames").push().open()?;
@@ -45,5 +45,5 @@ fn main() -> Result<(), Box<dyn Error>> {
     let frame = viewer.try_receive_ref()?.ok_or("no frame")?;
     let whole = frame.bytes.len() == WIDTH * HEIGHT && frame.bytes.iter().all(|shade| *shade == 3);
     println!("frame {}: {} bytes, whole: {whole}", frame.meta.sequence, frame.bytes.len());
-    if whole { Ok(()) } else { Err("the frame is not as it was published".into()) }
+    if whole { Ok(()) } else { Err("the frame differs from the published one".into()) }
 }

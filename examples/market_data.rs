@@ -1,6 +1,5 @@
-//! Replays 12,154 real daily bars of five stocks, one state topic a ticker, to two processes that it starts: one
-//! pulls the bars, the other has them pushed. It ends by itself, compares what each of the two saw last with the
-//! file, and exits with 1 if anything differs.
+//! Replays 12,154 real daily bars of five stocks, one state topic per ticker, to two processes that it starts: a pull and a push
+//! subscriber. It ends by itself, compares what each received last with the file, and exits with 1 on any difference.
 
 #![expect(clippy::disallowed_methods, reason = "an example keeps time with the standard library")]
 
@@ -20,14 +19,14 @@ const USAGE: &str =
     "usage: market_data [--rate BARS_PER_SECOND] [--data FILE.csv or FILE.csv.gz] [--fabric shm or verbs]";
 const STOCKS: &[u8] = include_bytes!("data/stocks.csv.gz");
 const NODE: &str = "market-data";
-/// Bars a second, unless the caller says otherwise: all of them take two to three seconds.
+/// Default bars per second: the whole file takes two to three seconds.
 const RATE: f64 = 5000.0;
-/// A subscriber looks this often: at the default rate it misses most bars, and counts them.
+/// The pause between polls of a subscriber: at the default rate it misses most bars, and counts them.
 const LOOK: Duration = Duration::from_millis(2);
-/// How long the subscribers may take to attach, and to come to their end after the last bar.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the subscribers may take to attach, and to end after the last bar.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// One day of one stock. The names of the fields travel with the topic, so that any program can show it.
+/// One day of one stock. The names of the fields travel with the topic, so any program can show it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Bar {
     date: String,
@@ -39,14 +38,14 @@ struct Bar {
     adj_close: f64,
 }
 
-/// What is replayed, how fast, and whether over RDMA verbs.
+/// The bars, their rate, and the fabric.
 struct Settings {
     rate: f64,
     verbs: bool,
     rows: Vec<(String, Bar)>,
 }
 
-/// What a subscriber tells of one ticker.
+/// A subscriber's report on one ticker.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Seen {
     /// The sequence of the first bar received; 0 for none.
@@ -55,7 +54,7 @@ struct Seen {
     conflated: u64,
     torn_retries: u64,
     rejected: u64,
-    /// The last bar, as text, which is the same for the same numbers only.
+    /// The last bar, as text, so that equal texts mean equal numbers.
     last: String,
     #[serde(skip)]
     ended: bool,
@@ -63,7 +62,7 @@ struct Seen {
 
 type Report = BTreeMap<String, Seen>;
 
-/// A process that subscribes. It is killed when this is dropped, if it still runs.
+/// A subscribing process. Dropping it kills the process if it still runs.
 struct Subscriber {
     delivery: Delivery,
     process: Child,
@@ -86,17 +85,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// The publishing process: replays, and compares in the end.
+/// The publishing process: replays, and compares at the end.
 fn publish(arguments: &[String]) -> Outcome<()> {
     let Settings { rate, verbs, mut rows } = read(arguments)?;
-    // The last row of each ticker replaces those before it.
+    // The last row of each ticker wins.
     let expected: BTreeMap<String, Bar> = rows.iter().cloned().collect();
-    // As the bars came into the world: day by day, all stocks of a day together.
+    // In order of date, all stocks of a day together.
     rows.sort_by(|(_, one), (_, other)| one.date.cmp(&other.date));
 
     let builder = Node::builder().name(NODE)?;
     let node = if verbs { builder.rdma("rdma://0.0.0.0")?.open()? } else { builder.open()? };
-    // Over RDMA it listens on its own host too.
+    // Over RDMA it also listens on this host.
     let is_meant = |at: &&Address| at.is_local() != verbs;
     let at = node
         .addresses()
@@ -110,7 +109,7 @@ fn publish(arguments: &[String]) -> Outcome<()> {
         publishers.insert(ticker.as_str(), publisher);
     }
     let (bars, seconds) = (rows.len(), rows.len() as f64 / rate);
-    println!("{bars} bars of {} stocks, {rate} a second: about {seconds:.1} s", expected.len());
+    println!("{bars} bars of {} stocks, {rate} per second: about {seconds:.1} s", expected.len());
     println!("see them from another terminal (`--rate 50` gives more time):");
     println!("  fabricast list\n  fabricast watch {at}/AAPL");
     let mut pull = Subscriber::start(Delivery::Pull, &at, expected.keys())?;
@@ -130,13 +129,13 @@ fn publish(arguments: &[String]) -> Outcome<()> {
     let published = |publisher: &StatePublisher<Bar>| publisher.newest().get();
     let counts: BTreeMap<&str, u64> =
         publishers.iter().map(|(ticker, it)| (*ticker, published(it))).collect();
-    // The end of the topics; what was published last can still be received.
+    // Ends the topics; the last values can still be received.
     drop(publishers);
     let reports = [("pull", pull.report()?), ("push", push.report()?)];
     compare(&expected, &counts, &reports)
 }
 
-/// What the arguments say, and the rows of the file in its order.
+/// The settings from the arguments, with the rows of the file in order.
 fn read(arguments: &[String]) -> Outcome<Settings> {
     let (mut rate, mut data, mut verbs) = (RATE, None, false);
     for pair in arguments.chunks(2) {
@@ -151,7 +150,7 @@ fn read(arguments: &[String]) -> Outcome<Settings> {
         }
     }
     if !(0.001..=1e9).contains(&rate) {
-        return Err(format!("{rate} bars a second are not possible: use 0.001 to 1e9").into());
+        return Err(format!("{rate} bars per second are not possible: use 0.001 to 1e9").into());
     }
     let file: Box<dyn Read> = match data {
         None => Box::new(STOCKS),
@@ -166,7 +165,7 @@ fn read(arguments: &[String]) -> Outcome<Settings> {
     Ok(Settings { rate, verbs, rows })
 }
 
-/// Prints what was published and seen. An error says what is not as it should be.
+/// Prints what was published and received. An error names the differences.
 fn compare(
     expected: &BTreeMap<String, Bar>,
     counts: &BTreeMap<&str, u64>,
@@ -183,11 +182,11 @@ fn compare(
                 differences +=
                     &format!("\n{ticker} ended by {name} with {}, in the file with {bar:?}", seen.last);
             }
-            // Every bar was received, or replaced before the subscriber looked: the ones before the first too.
+            // Every bar was received, or replaced before a poll, even before the first one received.
             let known = seen.first.saturating_sub(1) + seen.received + seen.conflated;
             if known != count || seen.rejected > 0 {
                 differences +=
-                    &format!("\n{ticker} by {name}: {count} bars were published, not what it saw: {seen:?}");
+                    &format!("\n{ticker} by {name}: {count} bars were published, but it saw {seen:?}");
             }
             received += &format!("  {:>12}", seen.received);
             torn += seen.torn_retries;
@@ -204,9 +203,9 @@ fn compare(
     Ok(())
 }
 
-/// A subscribing process: looks at all tickers now and then until they end, and tells what it saw.
+/// A subscribing process: polls all tickers until they end, and reports what it received.
 fn subscribe(delivery: Delivery, at: &str, tickers: &[String]) -> Outcome<()> {
-    let failed = |error: &dyn Error| format!("the subscriber by {delivery}: {}", ErrorChain(error));
+    let failed = |error: &dyn Error| format!("the {delivery} subscriber: {}", ErrorChain(error));
     let node = Node::builder().open().map_err(|error| failed(&error))?;
     let mut open = Vec::new();
     for ticker in tickers {
@@ -229,7 +228,7 @@ fn subscribe(delivery: Delivery, at: &str, tickers: &[String]) -> Outcome<()> {
 impl Seen {
     fn look(&mut self, subscriber: &mut StateSubscriber<Bar>) -> Result<(), ReceiveError> {
         match subscriber.try_receive() {
-            // A value that changes faster than it can be read is tried again at the next look.
+            // A value that changes faster than it can be read is tried again at the next poll.
             Ok(None) | Err(ReceiveError::Contended { .. }) => {}
             Ok(Some(sample)) => {
                 self.first = if self.first == 0 { sample.meta.sequence.get() } else { self.first };
@@ -258,17 +257,17 @@ impl Subscriber {
         Ok(Self { delivery, process, lines })
     }
 
-    /// The next line that the process prints.
+    /// Waits for the next line that the process prints.
     fn line(&mut self, what: &str) -> Outcome<String> {
-        self.lines.recv_timeout(PATIENCE).map_err(|error| match error {
+        self.lines.recv_timeout(TIMEOUT).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
-                format!("the subscriber by {} did not {what} in time", self.delivery).into()
+                format!("the {} subscriber did not {what} in time", self.delivery).into()
             }
             RecvTimeoutError::Disconnected => self.gone(),
         })
     }
 
-    /// Notices when the process has ended before its time.
+    /// Fails if the process has ended too early.
     fn check(&self) -> Outcome<()> {
         match self.lines.try_recv() {
             Err(TryRecvError::Disconnected) => Err(self.gone()),
@@ -277,7 +276,7 @@ impl Subscriber {
     }
 
     fn gone(&self) -> Box<dyn Error> {
-        format!("the subscriber by {} ended too early", self.delivery).into()
+        format!("the {} subscriber ended too early", self.delivery).into()
     }
 
     fn report(&mut self) -> Outcome<Report> {
@@ -287,7 +286,7 @@ impl Subscriber {
 
 impl Drop for Subscriber {
     fn drop(&mut self) {
-        // Fails when the process has ended by itself, as it should.
+        // Fails if the process has ended by itself, as usual.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

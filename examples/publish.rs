@@ -1,5 +1,5 @@
-//! Publishes a reading ten times a second. See it in another terminal, by the example `subscribe`, or by any
-//! program that knows nothing of its type: `fabricast watch shm:station/reading`.
+//! Publishes a reading ten times a second. The example `subscribe` receives it in another terminal, as does a program that does
+//! not know the type: `fabricast watch shm:station/reading`.
 //!
 //! ```text
 //! cargo run --example publish [COUNT]
@@ -50,6 +50,6 @@ fn run() -> Result<(), Box<dyn Error>> {
         publisher.publish(&Reading { celsius: 15.0 + 5.0 * hours.sin(), sky })?;
         std::thread::sleep(Duration::from_millis(100));
     }
-    // Dropping the publisher ends the topic: subscribers receive the last value, and then learn that it was.
+    // Dropping the publisher ends the topic: subscribers receive the last value, and then the end.
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Receives the readings of the example `publish`, which must run already, until it ends.
+//! Receives the readings of the example `publish`, which must be running, until it ends.
 //!
 //! ```text
 //! cargo run --example subscribe [pull|push]
@@ -11,7 +11,7 @@ use std::time::Duration;
 use fabricast::{ErrorChain, Node, ReceiveError};
 use serde::{Deserialize, Serialize};
 
-/// The same name and fields as at the publisher: that is checked when the subscriber attaches.
+/// The publisher's type has the same name and fields: attaching checks that.
 #[derive(Debug, Serialize, Deserialize)]
 struct Reading {
     celsius: f64,
@@ -40,7 +40,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     let mut subscriber = match std::env::args().nth(1).as_deref() {
         None | Some("pull") => builder.pull().open()?,
         Some("push") => builder.push().open()?,
-        Some(other) => return Err(format!("no delivery is called {other}: use pull or push").into()),
+        Some(other) => return Err(format!("{other} is not a delivery: use pull or push").into()),
     };
     loop {
         match subscriber.receive_timeout(Duration::from_secs(1)) {

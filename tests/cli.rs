@@ -79,34 +79,34 @@ fn wrong_arguments_exit_with_2() {
 }
 
 #[test]
-fn malformed_addresses_are_told_in_one_sentence() {
+fn malformed_addresses_are_reported_in_one_line() {
     let place = Place::new();
-    let sentence = "\"quotes\" is not an address: write shm:NODE or rdma://HOST[:PORT]";
-    place.run(&["get", "quotes"]).assert_failure(2, sentence);
-    place.run(&["list", "quotes"]).assert_failure(2, sentence);
+    let parts = ["\"quotes\"", "shm:NODE", "rdma://HOST[:PORT]"];
+    place.run(&["get", "quotes"]).assert_failure(2, &parts);
+    place.run(&["list", "quotes"]).assert_failure(2, &parts);
     for verb in ["info", "get", "watch", "tail", "hz", "pub"] {
-        let sentence = "\"shm:quotes\" names no topic: write shm:quotes/TOPIC";
-        place.run(&[verb, "shm:quotes"]).assert_failure(2, sentence);
+        place.run(&[verb, "shm:quotes"]).assert_failure(2, &["\"shm:quotes\"", "shm:quotes/TOPIC"]);
     }
 }
 
 #[test]
-fn topics_of_kind_state_or_log_have_no_keys() {
+fn state_and_log_topics_have_no_keys() {
     let place = Place::new();
-    let sentence = "shm:a/b has no keys, as no topic of kind state or log has: leave";
-    place.run(&["get", "shm:a/b", "key"]).assert_failure(2, &format!("{sentence} KEY out"));
-    place.run(&["watch", "shm:a/b", "--key", "*"]).assert_failure(2, &format!("{sentence} --key out"));
+    place.run(&["get", "shm:a/b", "key"]).assert_failure(2, &["shm:a/b has no keys", "KEY"]);
+    place.run(&["watch", "shm:a/b", "--key", "*"]).assert_failure(2, &["shm:a/b has no keys", "--key"]);
 }
 
 #[test]
 #[cfg(not(feature = "verbs"))]
-fn addresses_of_fabrics_that_are_not_built_in_are_not_reachable() {
+fn addresses_of_missing_fabrics_are_unreachable() {
     let place = Place::new();
     let told = |arguments: &[&str]| {
         let ended = place.run(arguments);
         assert_eq!((ended.code, ended.out.as_str()), (Some(3), ""), "{ended:?}");
-        let names = |part| ended.error.contains(part);
-        assert!(names("rdma://host:7471") && names("`--features verbs`"), "{ended:?}");
+        assert!(
+            ended.error.contains("rdma://host:7471") && ended.error.contains("--features verbs"),
+            "{ended:?}"
+        );
     };
     told(&["list", "rdma://host"]);
     for verb in ["info", "get", "watch", "tail", "hz", "pub"] {
@@ -115,18 +115,18 @@ fn addresses_of_fabrics_that_are_not_built_in_are_not_reachable() {
 }
 
 #[test]
-fn the_runtime_directory_is_an_argument_or_of_the_environment() {
+fn runtime_directory_is_an_argument_or_from_the_environment() {
     let (place, other) = (Place::new(), Place::new());
     let _node = other.node("elsewhere");
     assert!(place.list(&[]).is_empty());
     assert_eq!(place.list(&["--runtime-dir", other.path().to_str().unwrap()])[0]["node"], "elsewhere");
     let ended = place.run(&["pub", "n/t", "--runtime-dir", "/nowhere/at/all"]);
     assert_eq!(ended.code, Some(7));
-    assert!(ended.error.starts_with("fabricast: the runtime directory /nowhere/at/all cannot be used: "));
+    assert!(ended.error.contains("/nowhere/at/all"));
 }
 
 #[test]
-fn the_log_goes_to_standard_error_if_it_is_asked_for() {
+fn log_goes_to_standard_error_on_request() {
     let place = Place::new();
     let mut publisher = place.start(&["-vv", "pub", "shm:me/t", "--quiet"]);
     support::wait_until("the node", || place.run(&["list", "shm:me"]).code == Some(0));

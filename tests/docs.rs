@@ -1,4 +1,4 @@
-//! The pages of this repository against what they speak of: modules, links, numbers.
+//! The pages of this repository against their subjects: modules, links, numbers.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -67,14 +67,14 @@ fn sections(page: &str) -> impl Iterator<Item = String> {
     headings.map(|line| line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-"))
 }
 
-/// What a page says stands at which place.
+/// The rows of a page's table: offset and content.
 fn rows_of_page(page: &str) -> Vec<[&str; 2]> {
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let rows = rows.filter_map(|row| row.split_once("` | "));
     rows.filter_map(|(offset, rest)| Some([offset, rest.split(" |").next()?])).collect()
 }
 
-/// What the words of a source say.
+/// The rows in the comments of a source.
 fn rows_of_source(source: &str) -> Vec<[&str; 2]> {
     let fields = source.lines().filter_map(|line| line.strip_prefix("//! ")).filter_map(|line| {
         let mut words = line.split_whitespace();
@@ -85,29 +85,29 @@ fn rows_of_source(source: &str) -> Vec<[&str; 2]> {
     fields.collect()
 }
 
-/// What stands at which place of the tickets of channels.
+/// The fields of channel tickets on the page and in the source.
 #[test]
-fn the_rdma_page_describes_tickets_as_their_source_does() {
+fn rdma_page_describes_tickets_like_their_source() {
     let (_, page) = RDMA.split_once("### Tickets of channels").expect("the section");
     let fields = rows_of_source(TICKET);
     assert_eq!((fields.len(), rows_of_page(page)), (12, fields));
 }
 
-/// What stands at which place of the exchange over TCP, in the words of its source.
+/// The fields of the exchange over TCP on the page and in the source.
 #[test]
-fn the_rdma_page_describes_the_exchange_as_its_source_does() {
+fn rdma_page_describes_the_exchange_like_its_source() {
     let (_, page) = RDMA.split_once("### Connections over TCP").expect("the section");
     let (page, _) = page.split_once("### Messages").expect("the next one");
     let (rows, fields) = (rows_of_page(page), rows_of_source(EXCHANGE));
     assert!(fields.len() > 8, "{fields:?}");
-    // The magic is a number there, and text here.
+    // The magic is a number here, and text there.
     assert_eq!(rows.get(1..), fields.get(1..));
     assert!(page.contains("`FBCX`") && EXCHANGE.contains("magic \"FBCX\""));
 }
 
-/// Where the fields of notices stand, in the words of their source.
+/// The fields of notices on the page and in the source.
 #[test]
-fn the_layouts_page_describes_notices_as_their_source_does() {
+fn layouts_page_describes_notices_like_their_source() {
     let row = |line: &'static str| {
         let mut words = line.split_whitespace();
         let offset = u32::from_str_radix(words.next()?.trim_start_matches("0x"), 16).ok()?;
@@ -147,7 +147,7 @@ fn the_protocol_page_knows_the_reasons_of_refusals() {
     }
 }
 
-/// Layouts are checked against memory by another test; here it is only that all pages say the same.
+/// Another test checks layouts against memory; this one only compares the pages.
 #[test]
 fn the_changelog_names_the_formats_that_the_pages_describe() {
     let format = CHANGELOG.lines().find(|line| line.starts_with("Format:"));

@@ -1,5 +1,5 @@
-//! docs/layouts.md against the memory of a running publisher and the file of a running node: where each field
-//! stands is taken from the tables of that page, and from nowhere else.
+//! docs/layouts.md against the memory of a running publisher and the entry of a running node: the offset of each field comes only
+//! from the tables of that page.
 
 #![expect(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ const TRAILER_LEN: u64 = 16;
 
 type Value = (u64, String);
 
-/// The rows of a table: what a field is called up to the first colon or comma, and where it stands.
+/// The rows of a table: the name of a field up to the first colon or comma, and its offset.
 struct Table {
     title: &'static str,
     fields: BTreeMap<&'static str, (u64, u64)>,
@@ -57,7 +57,7 @@ impl Table {
         *self.fields.get(name).unwrap_or_else(|| panic!("{} has no field {name}", self.title))
     }
 
-    /// Checks that fields neither overlap nor are left out, so that only `zero` bytes at the end are without a row.
+    /// Checks that the fields neither overlap nor leave gaps, except for `zero` bytes at the end.
     fn assert_covers(&self, len: u64, names: &[&str]) {
         let mut places: Vec<(u64, u64)> = self.fields.values().copied().collect();
         places.sort_unstable();
@@ -105,7 +105,7 @@ impl Part<'_> {
         read(self.file, self.offset + from, to - from)
     }
 
-    /// Checks all fields that are numbers.
+    /// Checks all numeric fields.
     fn assert_numbers(&self, len: u64, expected: &[(&str, u64)]) {
         for (name, value) in expected {
             assert_eq!(self.number(name), *value, "{}: {name}", self.table.title);
@@ -121,7 +121,7 @@ fn read(file: &File, offset: u64, len: u64) -> Vec<u8> {
     bytes
 }
 
-/// The memory file of this process that is the repository of this topic: other tests may have theirs in the same process.
+/// The memory file of this topic's repository: other tests may have theirs in the same process.
 fn repository(topic: &str) -> File {
     let topic = TopicId::of(&topic.parse().unwrap()).get();
     let place = Table::of("Region").place("static header").0 + Table::of("Static header").place("topic").0;
@@ -130,7 +130,7 @@ fn repository(topic: &str) -> File {
         std::fs::read_link(entry.path())
             .is_ok_and(|target| target.to_string_lossy().contains("memfd:fabricast"))
     });
-    // One of another test may be closed meanwhile.
+    // Another test may close its own meanwhile.
     let mut opened = named.filter_map(|entry| File::open(entry.path()).ok());
     let is_sought = |file: &File| {
         let mut found = [[0; 8]; 2];

@@ -1,5 +1,5 @@
-//! Peers that reach for what a process is short of: memory, file descriptors, places in a backlog, threads that wait. A node
-//! pays for none of it with its own memory or time.
+//! Peers that exhaust a resource: memory, file descriptors, places in a backlog, waiting threads. None costs a node its own
+//! memory or time.
 
 use std::io::Write as _;
 use std::net::{TcpListener, TcpStream};
@@ -34,7 +34,7 @@ const CAPACITY: usize = 8 << 20;
 /// Where a grant has the length of the region.
 const GRANTED_LEN_AT: usize = 28;
 const LANDING_UNFIT: u16 = 5;
-/// What a landing region has to be sealed against before it is sent.
+/// The seals that a landing region needs before it is sent.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// Longer than any test.
 const LINGER: Duration = Duration::from_secs(3600);
@@ -88,7 +88,7 @@ impl EventSink for Unavailable {
     }
 }
 
-/// A process with few descriptors that subscribes, and says what became of it.
+/// A subscriber with few descriptors, which reports the outcome.
 fn subscriber(role: &Role) {
     let files = role.number(0) as u64;
     let few = Rlimit { current: Some(files), maximum: Some(files) };
@@ -107,7 +107,7 @@ fn subscriber(role: &Role) {
     role.command();
 }
 
-/// A process with few descriptors that publishes as many topics as it can, and says what kept it from more.
+/// A process with few descriptors that publishes as many topics as it can, and reports why no more.
 fn publisher(role: &Role) {
     let node = Node::builder().name("few").expect("a name").runtime_dir(&role.dir).open().expect("a node");
     let few = Rlimit { current: Some(64), maximum: Some(64) };
@@ -128,7 +128,7 @@ fn subscribe(dir: &Path, delivery: Delivery) -> Result<StateSubscriber<Raw>, Sub
     node.state_subscriber::<Raw>("shm:victim/t").delivery(delivery).timeout(PATIENCE).open()
 }
 
-/// Whether it serves others as ever; how long they took.
+/// Checks that it still serves others. Returns how long they took.
 fn serves(victim: &mut Peer, dir: &Path) -> Duration {
     let began = now();
     for delivery in [Delivery::Pull, Delivery::Push] {
@@ -142,7 +142,7 @@ fn serves(victim: &mut Peer, dir: &Path) -> Duration {
     began.elapsed()
 }
 
-/// A peer that waits to send a landing region for the topic, and how long that has to be.
+/// A peer about to send a landing region for the topic, and the required length.
 fn attached(dir: &Path, attachments: u32, topic: &str) -> (RawPeer, u64) {
     let peer = RawPeer::greeted(dir, "victim");
     let mut len = 0;
@@ -179,9 +179,9 @@ fn sparse_landing_regions_are_refused_and_cost_the_publisher_no_memory() {
     assert_eq!(charged, 0, "blocks were allocated for the peer");
 }
 
-/// A hole that is made later would be filled by the publisher's writes, and its pages charged to the publisher.
+/// The publisher's writes would fill a later hole, and the pages be charged to the publisher.
 #[test]
-fn pages_of_a_landing_region_cannot_be_given_up() {
+fn pages_of_a_landing_region_cannot_be_released() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut victim = Peer::ready("victim", dir.path(), "free");
     for topic in ["t", "log"] {
@@ -207,7 +207,7 @@ fn landing_regions_with_holes_or_of_other_lengths_are_refused() {
     let punched = raw::full_file(len, FIXED);
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     rustix::fs::fallocate(&punched, hole, len / 2 / 4096 * 4096, 4096).expect("a hole");
-    // As many pages as it needs, though not where it needs them.
+    // Enough pages, but not where they are needed.
     let elsewhere = raw::memory_file(len, SealFlags::empty());
     rustix::fs::fallocate(&elsewhere, FallocateFlags::KEEP_SIZE, len, len).expect("pages behind the end");
     rustix::fs::fcntl_add_seals(&elsewhere, FIXED).expect("seals");
@@ -231,7 +231,7 @@ fn landing_regions_with_holes_or_of_other_lengths_are_refused() {
     serves(&mut victim, dir.path());
 }
 
-/// A socket that blocks whoever closes it last, and the end that keeps it from being closed.
+/// A socket whose last close blocks, and its other end.
 fn lingering() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mut near = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
@@ -242,13 +242,13 @@ fn lingering() -> (OwnedFd, TcpStream) {
     (near.into(), far)
 }
 
-/// Sends a message with so many descriptors that block whoever closes them. This process has closed its own when the other one
-/// takes them, so that the last close is left to that.
+/// Sends a message with descriptors whose close blocks. This process closes its own before the other one receives them, so that
+/// the last close is left to that.
 fn send_lingering(taker: &Peer, peer: &RawPeer, message: &[u8], count: usize) -> Vec<TcpStream> {
     let (files, ends): (Vec<OwnedFd>, Vec<TcpStream>) = (0..count).map(|_| lingering()).unzip();
     taker.stop();
     let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-    // The session may be over already: then nobody takes them, and nobody minds.
+    // The session may be over already, and nothing be received.
     let sent = peer.try_send(message, &borrowed);
     for file in files.iter().filter(|_| sent.is_err()) {
         rustix::net::sockopt::set_socket_linger(file, None).expect("it can be set");
@@ -258,9 +258,9 @@ fn send_lingering(taker: &Peer, peer: &RawPeer, message: &[u8], count: usize) ->
     ends
 }
 
-/// The descriptors linger for longer than anybody waits here: if the node closed them itself, it would answer nobody.
+/// The descriptors block for longer than the test waits: if the node closed them itself, it would not answer.
 #[test]
-fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
+fn descriptors_whose_close_blocks_delay_no_peer() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut victim = Peer::ready("victim", dir.path(), "free");
     let (mut ends, undisturbed) = (Vec::new(), serves(&mut victim, dir.path()));
@@ -282,7 +282,7 @@ fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
         ends.extend(send_lingering(&victim, &peer, &raw::list_topics(), count));
         peer.wait_closed();
         slowest = slowest.max(serves(&mut victim, dir.path()));
-        // Never read: the node ends the session before.
+        // Not received: the node ends the session before.
         let peer = RawPeer::dial(dir.path(), "victim");
         victim.stop();
         peer.send(&[7; 40]);
@@ -296,9 +296,9 @@ fn descriptors_that_block_when_they_are_closed_hold_nobody_up() {
     println!("others were served within {slowest:?}, and undisturbed within {undisturbed:?}");
 }
 
-/// Neither the thread of the program nor the one of its node waits for what a publisher's node sent.
+/// Neither the program's thread nor the node's waits for what a publisher's node sent.
 #[test]
-fn descriptors_that_block_when_they_are_closed_do_not_hold_a_subscriber_up() {
+fn descriptors_whose_close_blocks_do_not_delay_a_subscriber() {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "victim");
     let mut subscriber = Peer::start("subscriber", dir.path(), "1000");
@@ -310,7 +310,7 @@ fn descriptors_that_block_when_they_are_closed_do_not_hold_a_subscriber_up() {
 }
 
 #[test]
-fn a_fifo_in_place_of_an_entry_hangs_nobody() {
+fn fifo_in_place_of_an_entry_delays_no_node() {
     let dir = tempfile::tempdir().expect("a directory");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     let fifo = dir.path().join("x.node");
@@ -333,7 +333,7 @@ fn a_fifo_in_place_of_an_entry_hangs_nobody() {
 }
 
 #[test]
-fn a_node_that_only_reads_makes_no_directory() {
+fn reading_node_creates_no_directory() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("missing");
     let node = Node::builder().runtime_dir(&path).open().expect("a node");
@@ -341,7 +341,7 @@ fn a_node_that_only_reads_makes_no_directory() {
     let error = node.state_subscriber::<Raw>("shm:victim/t").open().expect_err("no node");
     assert!(matches!(error, SubscriberError::Unreachable { .. }), "{error}");
     assert!(!path.exists(), "the directory was made");
-    // It finds what begins later.
+    // It finds a node that starts later.
     let mut victim = Peer::ready("victim", &path, "free");
     let mut subscriber =
         node.state_subscriber::<Raw>("shm:victim/t").timeout(PATIENCE).open().expect("it is there");
@@ -350,7 +350,7 @@ fn a_node_that_only_reads_makes_no_directory() {
 }
 
 #[test]
-fn a_subscriber_out_of_descriptors_says_so_and_what_to_do() {
+fn subscriber_out_of_descriptors_names_the_limit() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut victim = Peer::ready("victim", dir.path(), "free");
     victim.ask("publish");
@@ -369,7 +369,7 @@ fn a_subscriber_out_of_descriptors_says_so_and_what_to_do() {
 }
 
 #[test]
-fn a_publisher_out_of_descriptors_says_so_and_what_to_do() {
+fn publisher_out_of_descriptors_names_the_limit() {
     let dir = tempfile::tempdir().expect("a directory");
     let error = Peer::start("publisher", dir.path(), "").hear();
     assert!(error.contains("at most 64 open files") && error.contains("ulimit -n"), "{error}");
@@ -377,7 +377,7 @@ fn a_publisher_out_of_descriptors_says_so_and_what_to_do() {
 }
 
 #[test]
-fn a_subscriber_knows_that_a_publisher_out_of_descriptors_has_no_notices_for_it() {
+fn subscriber_of_a_publisher_out_of_descriptors_reports_missing_notices() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut victim = Peer::ready("victim", dir.path(), "free");
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
@@ -406,9 +406,9 @@ fn a_subscriber_knows_that_a_publisher_out_of_descriptors_has_no_notices_for_it(
     assert_eq!(open().open().expect("a subscription").notice_path(), NoticePath::WakeWord);
 }
 
-/// As many as a node must take at once; where net.core.somaxconn is 128 (kernels before 5.4), more than the backlog holds.
+/// As many as a node must accept at once; where net.core.somaxconn is 128 (kernels before 5.4), more than the backlog holds.
 #[test]
-fn many_subscribers_that_connect_at_the_same_moment_all_attach() {
+fn many_subscribers_that_connect_together_all_attach() {
     const SUBSCRIBERS: usize = 900;
     let dir = tempfile::tempdir().expect("a directory");
     // The victim inherits the limit.
@@ -443,15 +443,15 @@ fn many_subscribers_that_connect_at_the_same_moment_all_attach() {
     println!("{SUBSCRIBERS} subscribers attached within {slowest:?}");
 }
 
-/// A node that accepts nothing, with so many connections before its door that no other one finds a place.
+/// A node that accepts nothing, with a full backlog.
 fn crowded(dir: &Path) -> (RawListener, Vec<RawPeer>) {
     let listener = RawListener::bind(dir, "victim");
-    // The kernel takes one more than the backlog.
+    // The kernel accepts one more than the backlog.
     (listener, (0..17).map(|_| RawPeer::dial(dir, "victim")).collect())
 }
 
 #[test]
-fn a_subscriber_waits_for_a_place_in_the_backlog() {
+fn subscriber_waits_for_a_place_in_the_backlog() {
     let dir = tempfile::tempdir().expect("a directory");
     let (listener, crowd) = crowded(dir.path());
     let path = dir.path().to_owned();
@@ -461,7 +461,7 @@ fn a_subscriber_waits_for_a_place_in_the_backlog() {
         subscribe(&path, Delivery::Pull).map(drop)
     });
     let thread = thread.recv().expect("it runs").as_raw_nonzero();
-    // Asleep in connect(2): it waits for a place. Otherwise one would be free before it asks for it.
+    // Asleep in connect(2), so that it asks for a place before one is free.
     let connect = format!("{} ", libc::SYS_connect);
     wait_until("the subscriber to wait", || {
         let call = std::fs::read_to_string(format!("/proc/self/task/{thread}/syscall")).unwrap_or_default();

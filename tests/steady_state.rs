@@ -1,10 +1,10 @@
-//! After start, publishing and receiving allocate nothing and call the operating system for nothing.
+//! After start-up, publishing and receiving allocate nothing and make no system calls.
 //!
-//! Allocations are counted by the allocator of this program, for each thread. System calls are forbidden to the
-//! thread that publishes and receives, by a filter that ends the process at the first one; the node's own thread
-//! goes on as it likes. Both are tried on something that does allocate, or call, too.
+//! The allocator of this program counts allocations for each thread. A filter forbids system calls to the thread that publishes
+//! and receives, and ends the process at the first one; the node's own thread is not restricted. Both checks are also tried on
+//! code that does allocate, or make a call.
 //!
-//! Another allocator and a filter cannot be had without `unsafe`.
+//! An allocator and a filter need `unsafe`.
 
 #![expect(unsafe_code, reason = "an allocator and a system call filter have no safe interface")]
 
@@ -32,7 +32,7 @@ const ROUNDS_BEFORE: u64 = 100;
 /// Values published and received while it counts.
 const ROUNDS: u64 = 2000;
 
-/// Every way of publishing and receiving that is promised to be free of both, with the length of the values.
+/// All ways of publishing and receiving that promise both, with the length of the values.
 const FREE: &[(&str, usize)] = &[
     ("raw", 64),
     ("raw", 1024),
@@ -106,7 +106,7 @@ fn role() {
     std::thread::spawn(move || {
         exercise(&dir, &what, delivery, len, &mut |rounds| {
             let tell = |word| {
-                // From here on this thread must not do anything that calls the operating system.
+                // From here on this thread must not make a system call.
                 let _ = told.set(word);
                 loop {
                     std::hint::spin_loop();
@@ -124,14 +124,14 @@ fn role() {
     std::process::exit(0);
 }
 
-/// How it went without system calls.
+/// The outcome without system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Filtered {
     /// It made none.
     Clean,
     /// It made one.
     Called,
-    /// They cannot be forbidden here.
+    /// This machine cannot forbid them.
     Refused,
 }
 
@@ -146,7 +146,8 @@ fn filtered(what: &str, delivery: Delivery, len: usize) -> Filtered {
     }
 }
 
-/// Whether this machine can forbid system calls, and tells the time without one. Fails where it cannot, unless that is allowed.
+/// Whether this machine can forbid system calls and read its clocks without one. Fails where it cannot, unless skipping is
+/// allowed.
 fn calls_can_be_noticed() -> bool {
     let reason = match filtered("clock", Delivery::Pull, 64) {
         Filtered::Clean => return true,
@@ -184,7 +185,7 @@ enum Venue {
     Continuous,
 }
 
-/// Does something again and again: first as often as it takes to start, then as `around` likes.
+/// Repeats an action: first as often as start-up takes, then as `around` decides.
 type Around<'a> = &'a mut dyn FnMut(&mut dyn FnMut());
 
 fn exercise(dir: &Path, what: &str, delivery: Delivery, len: usize, around: Around<'_>) {
@@ -251,18 +252,18 @@ fn quote(number: u64) -> Quote {
     Quote { number, bid: 99.5, ask: 100.5, sizes: [1, 2, 3, 4], levels: [(1.5, 6); 4], venue }
 }
 
-/// Two nodes of one process, and what goes between them.
+/// Two nodes of one process, and their topics.
 #[derive(Clone, Copy, Debug)]
 struct Place<'a> {
     dir: &'a Path,
     delivery: Delivery,
     len: usize,
-    /// The subscriber has asked for notices. It is awake.
+    /// The subscriber has notices. It is awake.
     is_told: bool,
 }
 
 impl Place<'_> {
-    /// Values that are received decoded.
+    /// Values received decoded.
     fn values<T, V>(self, make: impl Fn(u64) -> V, around: Around<'_>)
     where
         T: Payload<Borrowed = V, Owned = V>,
@@ -275,7 +276,7 @@ impl Place<'_> {
         self.made_values(make, receive, around);
     }
 
-    /// Values that are received where they lie.
+    /// Values received in place.
     fn values_in_place<V>(self, make: impl Fn(u64) -> V, around: Around<'_>)
     where
         Pod<V>: Payload<Borrowed = V, Owned = V>,
@@ -288,7 +289,7 @@ impl Place<'_> {
         self.made_values(make, receive, around);
     }
 
-    /// Values that are published by reference.
+    /// Values published by reference.
     fn made_values<T, V>(
         self,
         make: impl Fn(u64) -> V,
@@ -306,7 +307,7 @@ impl Place<'_> {
         );
     }
 
-    /// Records of a log, which goes round its ring meanwhile: so many by one commit, received one by one.
+    /// Records of a log that goes round its ring: so many per commit, received one by one.
     fn logs(self, batch: u64, around: Around<'_>) {
         let Self { dir, delivery, len, is_told } = self;
         let publishing = Node::builder().name("p").expect("a name").runtime_dir(dir).open().expect("a node");
@@ -319,7 +320,7 @@ impl Place<'_> {
         assert_eq!(subscriber.notice_path() == NoticePath::WakeWord, is_told);
         let mut pattern = Pattern::new(len);
         let mut number = 0;
-        // Says whether nothing had to be waited for.
+        // Returns whether it did not have to wait.
         let mut round = |may_wait: bool| {
             for ahead in 1..=batch {
                 publisher.append(pattern.value(number + ahead)).expect("it fits");
@@ -344,8 +345,8 @@ impl Place<'_> {
             assert!(subscriber.try_receive_ref().expect("a receive").is_none());
             is_at_once
         };
-        // A commit at which the node is looking after a new subscriber by push leaves the records to it. The first one at which it
-        // is not takes the subscriber over for good.
+        // While the node tends a new push subscriber, it writes the records of a commit. The first commit after that takes the
+        // subscriber over for good.
         let mut at_once = 0;
         wait_until("rounds without waiting", || {
             at_once = if round(true) { at_once + 1 } else { 0 };
@@ -388,19 +389,19 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator; it counts what each thread asks of it.
+/// The system's allocator, with a count of each thread's allocations.
 struct Counting;
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
 fn count() {
-    // The counter has no destructor and is there for as long as its thread.
+    // The counter has no destructor and lives as long as its thread.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every method hands its arguments on to the system's allocator, which keeps the promises of the trait, and
-// returns what that returns. Counting neither allocates nor unwinds.
+// SAFETY: every method passes its arguments to the system's allocator, which upholds the trait's contract, and returns its
+// result. Counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
@@ -427,16 +428,16 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Has the process ended by `SIGSYS` at the next system call of this thread. False when that cannot be had.
+/// Has the next system call of this thread end the process by `SIGSYS`. False if that is impossible.
 fn forbid_system_calls() -> bool {
     let code = u16::try_from(libc::BPF_RET | libc::BPF_K).expect("a code of 16 bits");
     let mut end = libc::sock_filter { code, jt: 0, jf: 0, k: libc::SECCOMP_RET_KILL_PROCESS };
     let program = libc::sock_fprog { len: 1, filter: &raw mut end };
-    // Without privileges a filter is taken only from a thread that can gain none.
+    // Without privileges a filter requires a thread that can gain none.
     if rustix::thread::set_no_new_privs(true).is_err() {
         return false;
     }
-    // SAFETY: the arguments are those of this call: the mode, and a program that points to its one instruction. Both
-    // live until it returns, and the kernel keeps a copy.
+    // SAFETY: the arguments are those of this call: the mode, and a program that points to its one instruction. Both live until
+    // it returns, and the kernel keeps a copy.
     unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0 }
 }

@@ -1,7 +1,7 @@
-//! Holds the tree to its own rules: imports go down, `unsafe` stays where it is argued for, files and functions
-//! stay small, nothing unfinished stays behind. Each rule is one test; a failure names file, line and rule.
+//! Checks the repository against its own rules: imports go down, `unsafe` stays in its places with an argument, files and
+//! functions stay small, nothing is left unfinished. Each rule is one test; a failure names file, line and rule.
 //!
-//! The rules are explained in ARCHITECTURE.md. The tests in `scanner` show that each of them can fail.
+//! ARCHITECTURE.md explains the rules. The tests in `scanner` show that each can fail.
 
 use std::fs;
 use std::path::Path;
@@ -44,7 +44,7 @@ const LAYERS: &[(&str, u32)] = &[
 /// The imports inside layer 0.
 const GROUND_IMPORTS: &[(&str, &str)] = &[("id", "limits"), ("event", "id")];
 
-/// Imports that the layers would allow, or that tests could be tempted to, and that must never be.
+/// Imports that the layers would allow, or that may tempt tests, but that are forbidden.
 const FORBIDDEN_IMPORTS: &[(&str, &str, &str)] = &[
     ("fabric", "layout", "a fabric moves bytes and never looks at them"),
     ("fabric", "payload", "a fabric moves bytes and never looks at them"),
@@ -53,13 +53,13 @@ const FORBIDDEN_IMPORTS: &[(&str, &str, &str)] = &[
     ("layout", "fabric", "layout knows bytes and no transport"),
 ];
 
-/// Modules whose files still import each other in a cycle. Whoever unties one takes it out.
+/// Modules whose files still import each other in a cycle. Remove an entry when its cycle is gone.
 const CYCLES_EXCUSED: &[&str] = &["node"];
 
-/// What `testkit` stands on, besides layer 0. Its conformance suites may use everything.
+/// The modules that `testkit` may use besides layer 0. Its conformance suites may use everything.
 const TESTKIT_IMPORTS: &[&str] = &["memory", "fabric"];
 
-/// Where `unsafe` may be.
+/// Where `unsafe` is allowed.
 const UNSAFE_PLACES: &[&str] = &["src/memory", "src/fabric/verbs/sys"];
 /// Where the binding to the C libraries may be named.
 const RDMA_SYS_PLACE: &str = "src/fabric/verbs/sys";
@@ -75,12 +75,12 @@ const LINE_LEN_MAX: usize = 140;
 
 const CODEC_FILES: &[&str] = &["src/control/codec.rs", "src/payload/bincode.rs"];
 
-/// Who may name a kind of topic, and who may decide by it.
+/// The modules that may name a kind of topic, and those that may decide by it.
 const KIND_NAMERS: &[&str] =
     &["id", "layout", "repository", "control", "publisher", "subscriber", "bin", "testkit"];
 const KIND_MATCHERS: &[&str] = &["src/id", "src/layout", "src/repository", "src/control/message"];
 
-/// Text that must not be in the repository, in halves so that this file does not hold it.
+/// Text forbidden in the repository, in halves so that this file does not contain it.
 const FOREIGN_TEXT: &[(&str, &str)] =
     &[("../sha", "red"), ("/wo", "rk/"), ("/ho", "me/"), ("/ro", "ot/"), ("arti", "factory")];
 
@@ -208,7 +208,7 @@ fn imports(sources: &[Source]) -> Vec<String> {
     failures
 }
 
-/// Why the import must not be, or `None` for a good one.
+/// Why the import is forbidden; `None` if it is allowed.
 fn forbidden(source: &Source, from: &str, path: &NamedPath, to: &str) -> Option<String> {
     if from == to {
         return None;
@@ -246,7 +246,7 @@ fn forbidden(source: &Source, from: &str, path: &NamedPath, to: &str) -> Option<
     if allowed { None } else { Some(reason) }
 }
 
-/// The program uses what every user can use; and it is compiled apart from the library.
+/// The program uses only what users can use, and is compiled apart from the library.
 fn root_imports(source: &Source, module: &str) -> Vec<String> {
     if module != "bin" {
         return Vec::new();
@@ -485,8 +485,8 @@ fn kind_names(sources: &[Source]) -> Vec<String> {
     failures
 }
 
-/// Whether the `match` here is about something called `kind`. What other types call so is not meant: `io::Error` has
-/// a method, and patterns of another enum show themselves; those of `Kind` are found wherever they stand.
+/// Whether the `match` here is on something called `kind`. Other types may use the name: `io::Error` has a method, and patterns
+/// of another enum identify themselves; those of `Kind` are found anywhere.
 fn decides_by_kind(source: &Source, at: usize) -> bool {
     let mut words = source.words_from(at).skip(1);
     let scrutinee: Vec<&str> = words.by_ref().take_while(|word| *word != "{").collect();
@@ -560,7 +560,7 @@ fn is_within(path: &str, place: &str) -> bool {
     path.strip_prefix(place).is_some_and(|rest| rest.starts_with('/') || rest == ".rs")
 }
 
-/// Whether the file holds tests and nothing else; `testkit` is code like any other, but for its users.
+/// Whether the file holds only tests; `testkit` is ordinary code, except for its users.
 fn is_test_file(source: &Source) -> bool {
     source.only_for_tests && top_module(source) != "testkit"
 }

@@ -1,15 +1,15 @@
-//! A writer in one process that never pauses, a reader in another: no value may be accepted that mixes two.
+//! A writer in one process that never pauses, a reader in another: no accepted value may mix two.
 //!
-//! Every value shows by itself whether it is whole (see `support::pattern`), so that a torn value is noticed even if
-//! the library's own checks let it pass. How long it goes on is chosen by the environment:
+//! Every value shows whether it is whole (see `support::pattern`), so that a torn value is noticed even if the library's own
+//! checks accept it. The environment sets how long a run takes:
 //!
 //! ```text
 //! FABRICAST_TORN_READS=100000000 FABRICAST_TORN_SIZES=64,1024 FABRICAST_TORN_SLOTS=8 \
 //!     cargo test --release --test torn_reads -- --nocapture
 //! ```
 //!
-//! Built with `RUSTFLAGS="--cfg fabricast_skip_check"` the library accepts whatever it reads, and this program
-//! shows that it then finds torn values: that there are some, and that they would be seen.
+//! Built with `RUSTFLAGS="--cfg fabricast_skip_check"` the library accepts whatever it reads; this program then finds torn
+//! values, which shows that they occur and are detected.
 
 use std::path::Path;
 use std::time::Duration;
@@ -26,9 +26,9 @@ use self::support::time::{PATIENCE, now};
 #[cfg(test)]
 mod support;
 
-/// Values published between two looks for a command.
+/// Values published between two polls for a command.
 const PUBLISHES_AT_A_TIME: u32 = 1024;
-/// Reads between two looks at the clock.
+/// Reads between two checks of the time.
 const READS_AT_A_TIME: u64 = 1024;
 
 /// Fewer accepted values than this prove nothing.
@@ -96,14 +96,14 @@ fn write(publisher: &mut StatePublisher<Raw>, pattern: &mut Pattern, loans: bool
 mod checked {
     use super::*;
 
-    /// When a run ends that was not asked for a number of reads: with fewer processors than processes, writer and reader
-    /// take turns, and few values are new.
+    /// When a run without a number of reads ends: with fewer processors than processes, writer and reader alternate, and few
+    /// values are new.
     const RUN_LEN_MAX: Duration = Duration::from_secs(2);
 
-    /// How many times as much there is of a run where `FABRICAST_TEST_LONG` is 1.
+    /// The factor for runs where `FABRICAST_TEST_LONG` is 1.
     const LONG: u32 = 5;
 
-    /// What is not optimised takes as many times as long, and shows less: few values are written while one is read.
+    /// The factor for unoptimised code, which also shows less: few values are written during a read.
     const LESS_WITHOUT_OPTIMISATION: u64 = if cfg!(debug_assertions) { 30 } else { 1 };
 
     #[test]
@@ -153,17 +153,17 @@ mod unchecked {
     use super::*;
 
     #[test]
-    fn unchecked_reads_by_pull_give_torn_values() {
+    fn unchecked_pull_reads_yield_torn_values() {
         finds_torn_values(Delivery::Pull, "publish");
     }
 
     #[test]
-    fn unchecked_reads_by_pull_from_loans_give_torn_values() {
+    fn unchecked_pull_reads_from_loans_yield_torn_values() {
         finds_torn_values(Delivery::Pull, "loan");
     }
 
     #[test]
-    fn unchecked_reads_by_push_give_torn_values() {
+    fn unchecked_push_reads_yield_torn_values() {
         finds_torn_values(Delivery::Push, "publish");
     }
 
@@ -177,7 +177,7 @@ mod unchecked {
     }
 }
 
-/// Reads while the writer writes, and tells what came of it.
+/// Reads while the writer writes, and reports the outcome.
 fn read(run: Run) -> Outcome {
     let _turn = TURN.lock();
     let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! Values through publishers and subscribers: each is received as its `Serialize` wrote it, or somebody is told that it cannot be.
+//! Values through publishers and subscribers: each is received as its `Serialize` wrote it, or refused with an error.
 
 use chrono::{DateTime, NaiveDate, NaiveDateTime, Utc};
 use fabricast::{LogPublisher, Node, Payload, RefuseReason, StateSubscriber, SubscriberError};
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-/// A node that publishes to itself, and the directory that it is found in.
+/// A node that publishes to itself, and its runtime directory.
 fn node() -> (TempDir, Node) {
     let dir = tempfile::tempdir().expect("a directory");
     let node = Node::builder().name("p").expect("a name").runtime_dir(dir.path()).open().expect("a node");
@@ -23,7 +23,7 @@ fn received<T: Payload<Borrowed = T, Owned = T>>(value: &T) -> T {
     subscriber.try_receive().expect("received").expect("there is one").value
 }
 
-/// What the CLI makes of a value: the program decodes by the schema alone.
+/// The value as the command decodes it, by the schema alone.
 fn decoded<T: Payload<Borrowed = T>>(value: &T) -> String {
     let (dir, node) = node();
     let mut publisher = node.state_publisher::<T>("t").open().expect("a publisher");
@@ -51,7 +51,7 @@ struct Level {
 }
 
 #[test]
-fn type_that_leaves_out_fields_is_refused() {
+fn type_that_omits_fields_is_refused() {
     let (_dir, node) = node();
     let value = Level { venue: None, size: Some(0), side: 0 };
     let outcome = node.state_publisher::<Level>("t").open().map(|mut publisher| {
@@ -63,7 +63,7 @@ fn type_that_leaves_out_fields_is_refused() {
     assert!(error.contains("skip_serializing_if"), "{error}");
 }
 
-/// Says at open what it does not keep to afterwards.
+/// Serializes differently after opening.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 struct Rarely {
     size: u32,
@@ -103,7 +103,7 @@ struct Chain {
 }
 
 #[test]
-fn values_that_nobody_could_read_are_not_published() {
+fn undecodable_values_are_not_published() {
     let (_dir, node) = node();
     let mut chains = node.state_publisher::<Chain>("chains").open().expect("a publisher");
     let chain =
@@ -191,7 +191,7 @@ impl From<Isin> for String {
     }
 }
 
-/// An account of the firm: no sample that anybody could guess.
+/// An account with a private format: no built-in sample fits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 struct Account(String);

@@ -82,7 +82,7 @@ impl NodeCore {
         &self.clock
     }
 
-    /// Who it is.
+    /// Its identity.
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }

@@ -130,8 +130,8 @@ impl Driver {
 
     /// The number of receivers served by unicast.
     #[cfg(test)]
-    pub(super) fn lone_receivers(&self) -> usize {
-        self.serving.senders.lone_receivers()
+    pub(super) fn unicast_receivers(&self) -> usize {
+        self.serving.senders.unicast_receivers()
     }
 
     /// Waits until there is work, or the next deadline.

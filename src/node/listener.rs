@@ -43,7 +43,7 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 ///     Ok(())
 /// });
 ///
-/// let mut subscriber = listener.accept_timeout(Duration::from_secs(5))?.ok_or("nobody dialled")?;
+/// let mut subscriber = listener.accept_timeout(Duration::from_secs(5))?.ok_or("no publisher dialled")?;
 /// let sample = subscriber.receive_timeout(Duration::from_secs(5))?.ok_or("nothing published")?;
 /// assert_eq!((sample.value, sample.meta.sequence.get()), ((1.0841, 1.0843), 1));
 /// # publishing.join().expect("the publisher does not panic")?;

@@ -135,7 +135,7 @@ impl Node {
     /// publisher.publish(&"sunny".to_owned())?;
     ///
     /// let accepted = accepting.join().expect("accepting does not panic")?;
-    /// let mut subscriber = accepted.ok_or("nobody dialled")?;
+    /// let mut subscriber = accepted.ok_or("no publisher dialled")?;
     /// assert_eq!(subscriber.try_receive()?.map(|sample| sample.value).as_deref(), Some("sunny"));
     /// # Ok(())
     /// # }

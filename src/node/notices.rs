@@ -39,8 +39,12 @@ impl NoticeSenders {
 
     /// The number of receivers served by unicast.
     #[cfg(test)]
-    pub(super) fn lone_receivers(&self) -> usize {
-        self.senders.iter().filter_map(|it| it.sender.upgrade()).map(|sender| sender.lone_receivers()).sum()
+    pub(super) fn unicast_receivers(&self) -> usize {
+        self.senders
+            .iter()
+            .filter_map(|it| it.sender.upgrade())
+            .map(|sender| sender.unicast_receivers())
+            .sum()
     }
 
     /// Sends what is queued, and on a beat what each channel's topics have reached. Whether anything is still queued. The next

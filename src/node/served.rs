@@ -318,7 +318,7 @@ impl Served {
                 }
                 ServerAction::QueryTopics { after } => self.answer_topics(&serving.core, after.as_ref()),
                 ServerAction::Attach(attach) => self.attach(&serving.core, attach),
-                ServerAction::Lend { attachment } => self.lend(serving, attachment, offer.take()),
+                ServerAction::Lend { attachment } => self.accept_landing(serving, attachment, offer.take()),
                 ServerAction::Listen { attachment } => {
                     let listening = self.attachments.get_mut(&attachment);
                     let peer = self.peer.clone().unwrap_or_else(|| serving.core.identity().node.clone());
@@ -327,7 +327,7 @@ impl Served {
                     self.session.notices(attachment, by.unwrap_or(NoticesBy::Nothing))
                 }
                 ServerAction::Heard(heard) => {
-                    self.audience.hear(heard, serving.core.clock().monotonic_ns());
+                    self.audience.record(heard, serving.core.clock().monotonic_ns());
                     Ok(())
                 }
                 ServerAction::Detach { attachment, counts } => {

@@ -206,7 +206,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         granted: Result<(Granted, Place), AttachError>,
     ) -> Result<Subscription, AttachError> {
         let core = node.core();
-        let lent = |(granted, place)| match place {
+        let accepted = |(granted, place)| match place {
             Place::Repository(source) => Ok((granted, source)),
             Place::Landing(region) => match attachment.answer()? {
                 Answer::Lent => Ok((granted, attachment.landing(region))),
@@ -214,7 +214,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
                 Answer::Granted { .. } | Answer::Notices { .. } => Err(GrantError::NoRegion.into()),
             },
         };
-        match granted.and_then(lent) {
+        match granted.and_then(accepted) {
             Ok((granted, source)) => {
                 let is_mapped = matches!(source, Source::Mapped(_));
                 let listening =
@@ -263,8 +263,8 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
             }
             Delivery::Push => {
                 let region = Arc::new(Region::allocate(len, Protection::PeerSeals)?);
-                let lent = attachment.lend(core.fabric().register(&region, Exposure::Write)?);
-                lent.map_err(|error| if has_ended(attachment) { topic_ended() } else { error.into() })?;
+                let exposed = attachment.expose(core.fabric().register(&region, Exposure::Write)?);
+                exposed.map_err(|error| if has_ended(attachment) { topic_ended() } else { error.into() })?;
                 Ok((granted, Place::Landing(region)))
             }
         }

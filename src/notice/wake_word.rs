@@ -118,7 +118,7 @@ impl WakeWord {
     }
 }
 
-/// The futex bit of sleepers that have read this count. It tells 32 consecutive counts apart.
+/// The futex bit of sleepers that have read this count. It distinguishes 32 consecutive counts.
 fn mark(seen: u32) -> NonZeroU32 {
     NonZeroU32::new(1_u32.rotate_left(seen % u32::BITS)).unwrap_or(NonZeroU32::MIN)
 }

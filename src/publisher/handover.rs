@@ -12,7 +12,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// How often, in quick succession, the node tends a complete landing region that the publisher has not taken back.
 const TENDED_CLOSELY: u32 = 5;
 
-/// How often the node writes landing regions in one turn while the publisher goes on publishing.
+/// How often the node writes landing regions in one turn while the publisher keeps publishing.
 const ROUNDS_MAX: u32 = 4;
 
 /// A subscriber's landing region.
@@ -53,7 +53,7 @@ pub(crate) struct Tended {
 /// The landing regions of a topic, for its node.
 pub(crate) trait Landings: Debug + Send + Sync {
     /// Accepts a landing region: writes what the repository holds, within the budget, and then leaves it to the publisher.
-    fn lend(&self, lent: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError>;
+    fn accept(&self, exposed: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError>;
 
     /// Whether the landing region with this `closed` holds what its subscriber needs to begin.
     fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool;
@@ -82,7 +82,7 @@ pub(crate) trait Landing: Debug + Send + Sized + 'static {
     type Batch: Debug + Send;
 
     /// Opens an exposed landing region for this incarnation of a topic.
-    fn open(lent: ExposedLanding, repository: &Repository<Self::Geometry>) -> Result<Self, LandingError>;
+    fn open(exposed: ExposedLanding, repository: &Repository<Self::Geometry>) -> Result<Self, LandingError>;
 
     /// Its writer.
     fn writer(&self) -> &LandingWriter<Self::Batch>;
@@ -96,7 +96,7 @@ pub(crate) trait Landing: Debug + Send + Sized + 'static {
     /// Writes what a commit changed, for the publisher. Never waits: if it cannot write now, the landing region is behind.
     fn write(&mut self, source: &Registration, commit: &Self::Commit);
 
-    /// Writes what the repository holds and the landing region lacks, for the node, while the publisher may go on. Copies at most
+    /// Writes what the repository holds and the landing region lacks, for the node, while the publisher keeps publishing. Copies at most
     /// `left` bytes. Returns whether anything was written.
     fn catch_up(&mut self, source: &Registration, left: &mut u64) -> bool;
 
@@ -272,8 +272,8 @@ impl<L: Landing> Handover<L> {
 }
 
 impl<L: Landing> Landings for Handover<L> {
-    fn lend(&self, lent: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError> {
-        let mut landings = vec![WaitingLanding { landing: L::open(lent, &self.repository)?, tended: 0 }];
+    fn accept(&self, exposed: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError> {
+        let mut landings = vec![WaitingLanding { landing: L::open(exposed, &self.repository)?, tended: 0 }];
         self.bring_up_to_date(&mut landings, budget);
         if landings.iter().any(|held| held.landing.writer().is_closed()) {
             return Err(LandingError::Unwritable);
@@ -357,14 +357,14 @@ impl<L: Landing> WaitingLanding<L> {
 #[cfg(test)]
 impl super::PublishedTopic {
     /// Adds a landing region for a subscription granted now. Returns whether it is usable.
-    pub(crate) fn lend(
+    pub(crate) fn accept(
         &self,
         remote: Box<dyn RemoteWrite>,
         closed: &Arc<AtomicBool>,
         options: KindOptions,
         budget: &CopyBudget,
     ) -> bool {
-        let lent = ExposedLanding { remote, closed: Arc::clone(closed), options, granted: self.newest() };
-        self.landings.lend(lent, budget).is_ok()
+        let exposed = ExposedLanding { remote, closed: Arc::clone(closed), options, granted: self.newest() };
+        self.landings.accept(exposed, budget).is_ok()
     }
 }

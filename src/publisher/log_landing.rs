@@ -36,7 +36,7 @@ pub(crate) struct LogLanding {
     /// All frames before this position were written or given up.
     written: u64,
     /// The end last written to the hot line.
-    told: u64,
+    announced: u64,
     /// Frames before this are given up.
     start: LogPlace,
     /// The new start is still to be written.
@@ -112,10 +112,10 @@ impl Landing for LogLanding {
     type Batch = FrameSpan;
 
     /// Writes records from the subscription's start on; the hot line carries that start.
-    fn open(lent: ExposedLanding, repository: &Repository<LogGeometry>) -> Result<Self, LandingError> {
-        let start = LogStart::of(lent.options).ok_or(LandingError::Options)?.settled(lent.granted);
+    fn open(exposed: ExposedLanding, repository: &Repository<LogGeometry>) -> Result<Self, LandingError> {
+        let start = LogStart::of(exposed.options).ok_or(LandingError::Options)?.settled(exposed.granted);
         let place = place_of(&repository.geometry, repository.registration.region(), start);
-        let writer = LandingWriter::new(lent.remote, lent.closed, limits::LOG_BATCHES_MAX);
+        let writer = LandingWriter::new(exposed.remote, exposed.closed, limits::LOG_BATCHES_MAX);
         Ok(Self::new(writer, repository.geometry, repository.epoch, place))
     }
 
@@ -167,7 +167,7 @@ impl Landing for LogLanding {
     fn remind(&mut self, source: &Registration) {
         let head = head(source.region());
         if self.writer.may_lose && !self.is_behind(head.end) && self.has_flight_left(source) {
-            let hot = self.hot(&LogHead { end: self.told, ..head });
+            let hot = self.hot(&LogHead { end: self.announced, ..head });
             let nothing = FrameSpan { from: self.written, to: self.written };
             self.post(source, [Some(Write::Range(INDEX)), Some(hot), None, None, None], nothing);
         }
@@ -201,7 +201,7 @@ impl LogLanding {
             geometry,
             epoch,
             written: position,
-            told: position,
+            announced: position,
             start,
             has_new_start: true,
             consumed: position,
@@ -215,7 +215,7 @@ impl LogLanding {
         };
         // The first read takes the longest on some media.
         if !may_lose {
-            landing.fetch_taken();
+            landing.fetch_consumed();
         }
         landing
     }
@@ -246,7 +246,7 @@ impl LogLanding {
             return false;
         }
         let from = self.written;
-        let start = self.has_new_start.then(|| self.hot(&LogHead { end: self.told, ..*head }));
+        let start = self.has_new_start.then(|| self.hot(&LogHead { end: self.announced, ..*head }));
         let frames =
             self.geometry.ranges(from, to).map(|range| (range.len > 0).then_some(Write::Range(range)));
         let [first, second] = frames;
@@ -276,7 +276,7 @@ impl LogLanding {
                 return false;
             }
         }
-        (self.written, self.told) = (to, if to > from { to } else { self.told });
+        (self.written, self.announced) = (to, if to > from { to } else { self.announced });
         true
     }
 
@@ -288,9 +288,9 @@ impl LogLanding {
         if self.written >= oldest && !self.is_overrun {
             return true;
         }
-        if !self.is_overrun && !self.writer.may_lose && self.needed() < self.told {
-            self.fetch_taken();
-            if self.needed() < self.told {
+        if !self.is_overrun && !self.writer.may_lose && self.needed() < self.announced {
+            self.fetch_consumed();
+            if self.needed() < self.announced {
                 return false;
             }
         }
@@ -348,14 +348,14 @@ impl LogLanding {
         let has_written = wanted.saturating_sub(self.asked_at) >= capacity / limits::LOG_TAKEN_PARTS;
         if held > capacity || (is_low && has_written) {
             self.asked_at = wanted;
-            self.fetch_taken();
+            self.fetch_consumed();
         }
     }
 
     /// Starts to read the consumed position, or accepts the result if it is plausible.
-    fn fetch_taken(&mut self) {
+    fn fetch_consumed(&mut self) {
         if let Some(word) = self.writer.fetch_word(LANDING_TAKEN) {
-            self.consumed = word.clamp(self.consumed, self.told.max(self.consumed));
+            self.consumed = word.clamp(self.consumed, self.announced.max(self.consumed));
         }
     }
 

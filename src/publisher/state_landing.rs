@@ -46,10 +46,10 @@ impl Landing for StateLanding {
     type Commit = Committed;
     type Batch = Sequence;
 
-    fn open(lent: ExposedLanding, repository: &Repository<StateGeometry>) -> Result<Self, LandingError> {
+    fn open(exposed: ExposedLanding, repository: &Repository<StateGeometry>) -> Result<Self, LandingError> {
         let Repository { geometry, epoch, .. } = *repository;
         Ok(Self {
-            writer: LandingWriter::new(lent.remote, lent.closed, limits::LANDING_BATCHES_MAX),
+            writer: LandingWriter::new(exposed.remote, exposed.closed, limits::LANDING_BATCHES_MAX),
             geometry,
             epoch,
             written: Sequence::NONE,

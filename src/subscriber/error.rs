@@ -195,7 +195,7 @@ pub enum SubscriberError {
         text: String,
     },
     /// The publisher's grant is unusable.
-    #[error("the grant of {target}'s publisher is unusable")]
+    #[error("the publisher of {target} sent an unusable grant")]
     Unfit {
         /// The topic.
         target: Target,

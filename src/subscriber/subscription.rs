@@ -357,7 +357,7 @@ impl Subscription {
         }
     }
 
-    /// How long the publisher's heart has stood still, given the last heartbeat in its headers. Clocks of two hosts cannot be
+    /// How long the publisher's heart has been still, given the last heartbeat in its headers. Clocks of two hosts cannot be
     /// compared: what counts is whether the heartbeat changes between two calls.
     pub(crate) fn heart_stands_ns(&mut self, heartbeat_ns: u64) -> u64 {
         if !matches!(self.source, Source::Remote(_)) {

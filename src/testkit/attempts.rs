@@ -1,21 +1,21 @@
-//! Bounds in time, which a machine that does something else as well may miss now and then.
+//! Time bounds, which a busy machine may miss now and then.
 
 use std::fmt::Debug;
 
-/// Attempts, of which one has to succeed.
+/// Attempts, one of which has to succeed.
 const ATTEMPTS: usize = 3;
 
-/// Tries until one of three attempts succeeds: a busy machine has bad moments, and what is too slow is so each time.
+/// Tries up to three times: a busy machine is slow at times, but code that is too slow is so each time.
 #[track_caller]
 pub(crate) fn one_of_three(mut attempt: impl FnMut() -> Result<(), String>) {
     let mut failures = Vec::new();
     while let Err(failure) = attempt() {
         failures.push(failure);
-        assert!(failures.len() < ATTEMPTS, "at each attempt: {failures:?}");
+        assert!(failures.len() < ATTEMPTS, "every attempt failed: {failures:?}");
     }
 }
 
-/// Whether what was measured is below its bound.
+/// Checks that a measured value is below its bound.
 pub(crate) fn below<T: PartialOrd + Debug>(what: &str, measured: T, bound: T) -> Result<(), String> {
     if measured < bound { Ok(()) } else { Err(format!("{what}: {measured:?}, not below {bound:?}")) }
 }

@@ -1,4 +1,4 @@
-//! Time that goes on only when it is told to.
+//! Virtual time.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use crate::clock::{Clock, saturate};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What a virtual clock shows as the real time when it starts: 14 November 2023.
+/// The initial real time of a virtual clock: 14 November 2023.
 const REALTIME_BASE_NS: u64 = 1_700_000_000_000_000_000;
 
-/// A clock that stands still unless it is advanced. Shared by `Arc` among all that live in one simulation.
+/// A clock that advances only on demand. Shared by `Arc` within one simulation.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualClock {
     now_ns: AtomicU64,
@@ -21,7 +21,7 @@ impl VirtualClock {
         self.now_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// Lets time pass until this moment, if it has not come yet.
+    /// Advances to this moment, if it is in the future.
     pub(crate) fn advance_to(&self, moment_ns: u64) {
         self.now_ns.fetch_max(moment_ns, Ordering::Relaxed);
     }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_passes_only_when_told_to() {
+    fn time_passes_only_on_demand() {
         let clock = VirtualClock::default();
         let base = clock.realtime_ns();
         assert_eq!(clock.monotonic_ns(), 0);

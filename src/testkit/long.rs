@@ -1,6 +1,6 @@
 //! Tests that may take minutes.
 
-/// The environment variable that makes tests do all that they can, which takes minutes.
+/// The environment variable that makes tests run in full, which takes minutes.
 const LONG: &str = "FABRICAST_TEST_LONG";
 
 /// Returns whether `FABRICAST_TEST_LONG` is 1.

@@ -1,8 +1,8 @@
-//! Support for tests: a virtual clock, a fabric in memory whose every order and delay follows from a seed, faults
-//! by script, suites that say once what every fabric must do, and attempts at bounds in time.
+//! Support for tests: a virtual clock, a fabric in memory with every order and delay from a seed, scripted faults, conformance
+//! suites for every fabric, and repeated attempts at time bounds.
 //!
-//! Nothing here starts a thread or looks at the host's clock. A failing test prints its seed, and
-//! `FABRICAST_SEED=n cargo test NAME` runs that one seed again.
+//! Nothing here starts a thread or reads the host's clock. A failing test prints its seed, and `FABRICAST_SEED=n cargo test NAME`
+//! repeats it.
 
 #[cfg(feature = "verbs")]
 pub(crate) mod attempts;

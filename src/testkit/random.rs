@@ -1,15 +1,15 @@
-//! Numbers that follow from a seed, and the seeds of tests.
+//! Seeded random numbers, and the seeds of tests.
 
 use std::fmt::Debug;
 use std::ops::Range;
 
 use super::long::is_long;
 
-/// The environment variable that makes seeded tests run only some seeds.
+/// The environment variable that limits seeded tests to some seeds.
 const SEED_VARIABLE: &str = "FABRICAST_SEED";
 
-/// A stream of numbers that follows from its seed (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom
-/// number generators", OOPSLA 2014).
+/// A stream of numbers from a seed (SplitMix64: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA
+/// 2014).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -33,7 +33,7 @@ impl Random {
         self.next().checked_rem(end).unwrap_or(0)
     }
 
-    /// An index of something that has `len` elements.
+    /// An index below `len`.
     pub(crate) fn index(&mut self, len: usize) -> usize {
         usize::try_from(self.below(len as u64)).expect("an index below a usize is a usize")
     }
@@ -43,7 +43,7 @@ impl Random {
         self.below(times) == 0
     }
 
-    /// Puts elements into an order of chance (Fisher and Yates).
+    /// Shuffles elements (Fisher and Yates).
     pub(crate) fn shuffle<T>(&mut self, elements: &mut [T]) {
         for end in (1..elements.len()).rev() {
             elements.swap(end, self.index(end + 1));
@@ -51,13 +51,13 @@ impl Random {
     }
 }
 
-/// How many seeds, rounds or records a test has that takes long: `usual`, or `long` where `FABRICAST_TEST_LONG` is 1.
+/// The number of seeds, rounds or records of a slow test: `usual`, or `long` if `FABRICAST_TEST_LONG` is 1.
 pub(crate) fn amount(usual: u64, long: u64) -> u64 {
     if is_long() { long } else { usual }
 }
 
-/// Runs a test with seeds 0 to `count - 1`, or only with those that `FABRICAST_SEED` names: one, as `7`, or a range, as
-/// `1000..2000`. The seed of a failing run is printed.
+/// Runs a test with seeds 0 to `count - 1`, or only with those in `FABRICAST_SEED`: one, as `7`, or a range, as `1000..2000`.
+/// Prints the seed of a failing run.
 pub(crate) fn each_seed(count: u64, mut test: impl FnMut(u64)) {
     let named = std::env::var(SEED_VARIABLE).ok();
     for seed in named.map_or(0..count, |text| seeds(&text).expect("FABRICAST_SEED is a number, or a range")) {
@@ -74,7 +74,7 @@ fn seeds(text: &str) -> Option<Range<u64>> {
     }
 }
 
-/// Prints what a test ran with, if the test fails while this stands.
+/// Prints its value if the test fails while this exists.
 #[derive(Debug)]
 pub(crate) struct Printed(String);
 

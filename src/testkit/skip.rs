@@ -2,16 +2,16 @@
 
 use std::io::Write;
 
-/// Names of what may be left out, separated by commas.
+/// Checks that may be skipped, separated by commas.
 const ALLOW_SKIP: &str = "FABRICAST_TEST_ALLOW_SKIP";
-/// The file that `tools/test` reads what was left out from: the harness hides what a test that passes prints.
+/// The file from which `tools/test` reads the skipped checks: the harness hides the output of passing tests.
 const SKIPPED: &str = "FABRICAST_TEST_SKIPPED";
 
-/// Leaves a check out that cannot run on this machine.
+/// Skips a check that cannot run on this machine.
 ///
 /// # Panics
 ///
-/// Unless `FABRICAST_TEST_ALLOW_SKIP` names the check: nothing passes unnoticed without having been done.
+/// Unless `FABRICAST_TEST_ALLOW_SKIP` names the check: nothing is skipped silently.
 #[track_caller]
 pub(crate) fn skip(name: &str, why: &str) {
     let allowed = std::env::var(ALLOW_SKIP).unwrap_or_default();

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::support::{Place, Running, json as parsed, wait_until};
 
-/// At most what the program takes where it waits for nobody, in emulation: well below the deadline of a connection, 3 s.
+/// The longest run without a wait for a peer, in emulation: well below the deadline of a connection, 3 s.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 #[expect(
@@ -24,7 +24,7 @@ fn rdma(port: u16) -> String {
     format!("rdma://{host}:{port}")
 }
 
-/// Starts `fabricast pub` at an RDMA address, and waits until its first value is there.
+/// Starts `fabricast pub` at an RDMA address, and waits for its first value.
 fn publish(place: &Place, port: u16) -> (Running, String) {
     let address = rdma(port);
     let target = format!("{address}/t");
@@ -73,23 +73,20 @@ fn what_is_published_over_rdma_is_listed_shown_and_received() {
     assert_eq!(publisher.end().printed(), "");
     let ended = place.run(&["get", "rdma://127.0.0.1:7501/t"]);
     assert_eq!(ended.code, Some(3), "{ended:?}");
-    assert!(ended.error.contains("; 127.0.0.1 is rarely the address of an RDMA device: "), "{ended:?}");
-    // An attempt that finds nobody is told at once, by whichever way: no deadline is waited for.
+    assert!(ended.error.contains("127.0.0.1 is rarely"), "{ended:?}");
+    // An attempt without a listener fails at once with either method, not at a deadline.
     let address = rdma(7501);
-    let sentence = format!(
-        "cannot subscribe to {target}: no node listens at {address}; check host and port, and that its program \
-         serves RDMA there"
-    );
+    let parts = [target.as_str(), address.as_str()];
     for connect in ["manager", "tcp"] {
-        // An emulated machine has bad moments; one that waits does so each time.
-        let is_told_at_once = || {
+        // An emulated machine is slow at times; a deadline would be waited for each time.
+        let fails_at_once = || {
             let began = now();
-            place.run(&["get", &target, "--rdma-connect", connect]).assert_failure(3, &sentence);
+            place.run(&["get", &target, "--rdma-connect", connect]).assert_failure(3, &parts);
             began.elapsed() < AT_ONCE
         };
         let mut outcomes = [0; 2];
         while outcomes.iter().all(|count| *count < 2) {
-            outcomes[usize::from(is_told_at_once())] += 1;
+            outcomes[usize::from(fails_at_once())] += 1;
         }
         assert_eq!(outcomes[1], 2, "{connect}: most attempts wait");
     }
@@ -97,7 +94,7 @@ fn what_is_published_over_rdma_is_listed_shown_and_received() {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn queue_pairs_are_connected_as_it_is_told() {
+fn queue_pairs_are_connected_by_the_chosen_method() {
     let place = Place::new();
     let (_publisher, target) = publish(&place, 7502);
     for connect in ["manager", "tcp", "tcp-unreliable"] {
@@ -106,7 +103,7 @@ fn queue_pairs_are_connected_as_it_is_told() {
             let ended = place.run(&[&watch[..], &["--rdma-connect", connect]].concat());
             if (connect, delivery) == ("tcp-unreliable", "pull") {
                 assert_eq!((ended.code, ended.out.as_str()), (Some(2), ""), "{ended:?}");
-                assert!(ended.error.contains("an unreliable connection supports push only"), "{ended:?}");
+                assert!(ended.error.contains("--rdma-connect"), "{ended:?}");
             } else {
                 assert_eq!(parsed(ended.printed())["value"], "one", "{connect} {delivery}");
             }
@@ -116,7 +113,7 @@ fn queue_pairs_are_connected_as_it_is_told() {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn a_publisher_that_hangs_or_dies_is_told_over_rdma() {
+fn hung_or_dead_publisher_is_reported_over_rdma() {
     let place = Place::new();
     let (mut publisher, target) = publish(&place, 7503);
     let pull = place.start(&["watch", &target]);
@@ -125,9 +122,8 @@ fn a_publisher_that_hangs_or_dies_is_told_over_rdma() {
         assert!(watch.line().ends_with("\"one\""));
     }
     publisher.signal(Signal::STOP);
-    let sentence =
-        format!("fabricast: the publisher of {target} is hung: its heart has stopped; watching goes on");
-    assert_eq!(pull.error_line(), sentence);
+    let line = pull.error_line();
+    assert!(line.contains(&format!("{target} is hung")), "{line}");
     publisher.signal(Signal::CONT);
     publisher.write("two");
     for watch in [&pull, &push] {

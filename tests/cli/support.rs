@@ -9,11 +9,11 @@ use fabricast::Node;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-/// How long a test waits for what must come: it only ends a hang.
+/// How long a test waits for what must come; only ends a hang.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long the program may run where a test waits for its end: longer than what it waits for itself.
+/// How long the program may run in a test that waits for its end: longer than its own timeouts.
 const RUN_MAX: Duration = Duration::from_secs(120);
-/// How often it looks.
+/// The pause between checks.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A runtime directory.
@@ -21,7 +21,7 @@ pub(crate) struct Place {
     directory: tempfile::TempDir,
 }
 
-/// How a run of the program ended.
+/// The result of a run of the program.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) code: Option<i32>,
@@ -78,7 +78,7 @@ impl Place {
         Self::spawn(self.command(arguments))
     }
 
-    /// The process of the program, which begins when a line is written to it.
+    /// A process that becomes the program when a line is written to it.
     pub(crate) fn hold(&self, arguments: &[&str]) -> Running {
         let mut command = Command::new("sh");
         command.env("FABRICAST_RUNTIME_DIR", self.path()).env_remove("RUST_LOG");
@@ -87,7 +87,7 @@ impl Place {
         Self::spawn(command)
     }
 
-    /// Starts the program with an output that nobody reads.
+    /// Starts the program with an output without a reader.
     pub(crate) fn start_unread(&self, arguments: &[&str]) -> Running {
         let mut child = self.command(arguments).spawn().unwrap();
         drop(child.stdout.take());
@@ -102,7 +102,7 @@ impl Place {
         Running { input: child.stdin.take(), child, out, error }
     }
 
-    /// Starts `fabricast pub` in a process of its own, and waits until its topic is there.
+    /// Starts `fabricast pub` in a process of its own, and waits for its topic.
     pub(crate) fn publish(&self, target: &str) -> Running {
         self.publish_as("state", target)
     }
@@ -123,23 +123,23 @@ impl Place {
 }
 
 impl Ended {
-    /// Checks that this and nothing else was told on standard error.
+    /// Checks that it printed only one line, on standard error, with all of these parts.
     #[track_caller]
-    pub(crate) fn assert_failure(&self, code: i32, sentence: &str) {
-        assert_eq!(
-            (self.code, self.error.as_str()),
-            (Some(code), format!("fabricast: {sentence}\n").as_str())
-        );
-        assert_eq!(self.out, "");
+    pub(crate) fn assert_failure(&self, code: i32, parts: &[&str]) {
+        assert_eq!((self.code, self.out.as_str()), (Some(code), ""), "{self:?}");
+        assert!(self.error.starts_with("fabricast: ") && self.error.lines().count() == 1, "{self:?}");
+        for part in parts {
+            assert!(self.error.contains(part), "{part:?} is missing in {self:?}");
+        }
     }
 
-    /// Checks that nothing was told at all.
+    /// Checks that it printed nothing.
     #[track_caller]
     pub(crate) fn assert_nothing(&self, code: i32) {
         assert_eq!((self.code, self.out.as_str(), self.error.as_str()), (Some(code), "", ""));
     }
 
-    /// Checks that all went well, and returns what was printed.
+    /// Checks that it succeeded, and returns its output.
     #[track_caller]
     pub(crate) fn printed(&self) -> &str {
         assert_eq!((self.code, self.error.as_str()), (Some(0), ""), "{self:?}");
@@ -209,7 +209,7 @@ pub(crate) fn catches(process: u32, signal: Signal) -> bool {
     u64::from_str_radix(caught.trim(), 16).unwrap() & (1 << (signal.as_raw() - 1)) != 0
 }
 
-/// Looks until it is done.
+/// Checks repeatedly until `done`.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..TIMEOUT.as_millis() / LOOK.as_millis() {

@@ -22,7 +22,7 @@ fn sequences(printed: &str) -> Vec<u64> {
 }
 
 #[test]
-fn earlier_records_are_shown_from_where_one_asks_to_begin() {
+fn earlier_records_are_shown_from_the_start_on() {
     let place = Place::new();
     let node = place.node("n");
     let publisher = log(&node, 30);
@@ -40,8 +40,8 @@ fn earlier_records_are_shown_from_where_one_asks_to_begin() {
     assert_eq!(tail(&["--last", "1000"]), (1..=30).collect::<Vec<_>>());
     assert_eq!(tail(&["--from", "12", "--count", "3"]), [12, 13, 14]);
     for from in ["31", "1000"] {
-        let sentence = format!("shm:n/t has no record {from} yet (newest: 30): use --follow to wait for it");
-        place.run(&["tail", "shm:n/t", "--from", from]).assert_failure(1, &sentence);
+        let parts = ["shm:n/t", &format!("record {from}"), "newest: 30", "--follow"];
+        place.run(&["tail", "shm:n/t", "--from", from]).assert_failure(1, &parts);
     }
     let line = place.run(&["tail", "shm:n/t", "--json", "--last", "1"]);
     let names = ["topic", "key", "sequence", "epoch", "published_ns", "age_ns", "value"];
@@ -56,7 +56,7 @@ fn earlier_records_are_shown_from_where_one_asks_to_begin() {
 }
 
 #[test]
-fn a_record_of_an_empty_log_is_asked_for_in_vain() {
+fn record_of_an_empty_log_is_an_error() {
     let place = Place::new();
     let node = place.node("n");
     let _publisher = node.log_publisher::<u64>("t").open().unwrap();
@@ -67,17 +67,16 @@ fn a_record_of_an_empty_log_is_asked_for_in_vain() {
 }
 
 #[test]
-fn an_empty_log_is_no_failure_unless_something_was_waited_for() {
+fn empty_log_is_a_failure_only_after_a_wait() {
     let place = Place::new();
     let node = place.node("n");
     let _publisher = log(&node, 0);
     assert_eq!(place.run(&["tail", "shm:n/t"]).printed(), "");
-    let sentence = "nothing arrived from shm:n/t: the 50.0ms of --for are over";
-    place.run(&["tail", "shm:n/t", "--follow", "--for", "0.05"]).assert_failure(1, sentence);
+    place.run(&["tail", "shm:n/t", "--follow", "--for", "0.05"]).assert_failure(1, &["shm:n/t", "50.0ms"]);
 }
 
 #[test]
-fn what_follows_is_shown_without_a_seam() {
+fn later_records_follow_without_a_gap() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = log(&node, 5);
@@ -96,9 +95,9 @@ fn what_follows_is_shown_without_a_seam() {
     assert_eq!(shown(beyond), [7]);
 }
 
-/// The same records, whichever side moves them.
+/// The same records with either delivery.
 #[test]
-fn what_is_written_to_it_is_shown_as_what_it_reads() {
+fn pushed_records_are_shown_like_pulled_ones() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = log(&node, 30);
@@ -125,7 +124,7 @@ fn what_is_written_to_it_is_shown_as_what_it_reads() {
 }
 
 #[test]
-fn bytes_are_given_in_every_form() {
+fn bytes_are_printed_in_every_form() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = node.log_publisher::<Raw>("t").open().unwrap();
@@ -141,7 +140,7 @@ fn bytes_are_given_in_every_form() {
 }
 
 #[test]
-fn records_that_are_gone_already_are_a_line_of_their_own() {
+fn overwritten_records_are_a_line_of_their_own() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = node.log_publisher::<u64>("t").capacity(4096).open().unwrap();
@@ -161,7 +160,7 @@ fn records_that_are_gone_already_are_a_line_of_their_own() {
 }
 
 #[test]
-fn who_is_too_slow_is_told_what_it_missed_and_goes_on() {
+fn slow_reader_reports_what_it_missed_and_continues() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = node.log_publisher::<u64>("t").capacity(4096).open().unwrap();
@@ -181,12 +180,12 @@ fn who_is_too_slow_is_told_what_it_missed_and_goes_on() {
 }
 
 #[test]
-fn a_topic_that_is_no_log_is_told() {
+fn topic_that_is_not_a_log_is_reported() {
     let place = Place::new();
     let node = place.node("n");
     let _state = node.state_publisher::<u64>("t").open().unwrap();
-    let sentence = "shm:n/t is a state topic, which holds no records: `fabricast get` and `fabricast watch` show its values";
-    place.run(&["tail", "shm:n/t"]).assert_failure(2, sentence);
+    let parts = ["shm:n/t", "state", "`fabricast get`", "`fabricast watch`"];
+    place.run(&["tail", "shm:n/t"]).assert_failure(2, &parts);
 }
 
 #[test]
@@ -200,7 +199,7 @@ fn tail_ends_with_the_topic() {
         drop(publisher);
         let ended = tail.end();
         if newest == 0 {
-            ended.assert_failure(1, "nothing arrived from shm:n/t: it has ended");
+            ended.assert_failure(1, &["shm:n/t", "ended"]);
         } else {
             assert_eq!(sequences(ended.printed()), [1, 2]);
         }
@@ -208,7 +207,7 @@ fn tail_ends_with_the_topic() {
 }
 
 #[test]
-fn a_publisher_that_is_killed_ends_tail_with_6() {
+fn killed_publisher_ends_tail_with_6() {
     let place = Place::new();
     let mut publisher = place.publish_as("log", "shm:p/t");
     publisher.write("last");
@@ -218,19 +217,19 @@ fn a_publisher_that_is_killed_ends_tail_with_6() {
     publisher.end();
     let ended = tail.end();
     assert_eq!(ended.code, Some(6), "{ended:?}");
-    assert!(ended.error.starts_with("fabricast: shm:p/t: the publisher is gone: "), "{ended:?}");
+    assert!(ended.error.contains("shm:p/t: the publisher is gone"), "{ended:?}");
 }
 
 #[test]
-fn a_publisher_that_hangs_is_told_and_followed_on() {
+fn hung_publisher_is_reported_and_following_continues() {
     let place = Place::new();
     let mut publisher = place.publish_as("log", "shm:p/t");
     publisher.write("one");
     let tail = place.start(&["tail", "shm:p/t", "--follow", "--count", "2"]);
     tail.line();
     publisher.signal(Signal::STOP);
-    let sentence = "fabricast: the publisher of shm:p/t is hung: its heart has stopped; following goes on";
-    assert_eq!(tail.error_line(), sentence);
+    let line = tail.error_line();
+    assert!(line.contains("shm:p/t is hung"), "{line}");
     publisher.signal(Signal::CONT);
     publisher.write("two");
     assert!(tail.line().ends_with("\"two\""));

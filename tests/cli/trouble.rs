@@ -8,20 +8,17 @@ use crate::support::{Ended, Place, catches, wait_until};
 use crate::watch::is_stopped;
 
 #[test]
-fn a_topic_or_node_that_is_not_there_is_told() {
+fn missing_topic_or_node_is_reported() {
     let place = Place::new();
     let _node = place.node("n");
     for verb in ["info", "get", "watch", "tail", "hz"] {
-        let sentence = "cannot subscribe to shm:nobody/t: no node listens at shm:nobody; `fabricast list` shows \
-                        the nodes of this host";
-        place.run(&[verb, "shm:nobody/t"]).assert_failure(3, sentence);
-        let sentence = "cannot subscribe to shm:n/nothing: it has no such topic; `fabricast list shm:n` shows its topics";
-        place.run(&[verb, "shm:n/nothing"]).assert_failure(3, sentence);
+        place.run(&[verb, "shm:nobody/t"]).assert_failure(3, &["shm:nobody/t", "`fabricast list`"]);
+        place.run(&[verb, "shm:n/nothing"]).assert_failure(3, &["shm:n/nothing", "`fabricast list shm:n`"]);
     }
 }
 
 #[test]
-fn a_stopped_publisher_is_hung() {
+fn stopped_publisher_is_hung() {
     let place = Place::new();
     let living = place.node("living");
     let _topic = living.state_publisher::<u32>("t").open().unwrap();
@@ -40,23 +37,19 @@ fn a_stopped_publisher_is_hung() {
     let ended = place.run(&["list", "shm:hung-1"]);
     assert_eq!(ended.code, Some(5), "{ended:?}");
     assert!(ended.out.ends_with("hung-1  -      -     -     -         -    hung\n"), "{ended:?}");
-    let sentence = "fabricast: the node at shm:hung-1 does not answer: ";
-    assert!(ended.error.starts_with(sentence), "{ended:?}");
+    assert!(ended.error.contains("shm:hung-1"), "{ended:?}");
     let ended = place.run(&["get", "shm:hung-1/t"]);
     assert_eq!((ended.code, ended.error.lines().count()), (Some(5), 1), "{ended:?}");
-    assert!(
-        ended.error.ends_with("; its process hangs or is stopped: resume it (kill -CONT), or restart it\n"),
-        "{ended:?}"
-    );
+    assert!(ended.error.contains("kill -CONT"), "{ended:?}");
 
     stopped.iter().for_each(|publisher| publisher.signal(Signal::CONT));
     wait_until("life", || place.list(&[]).iter().all(|row| row["state"] == "live"));
 }
 
-/// What was seen of its heart before both stood still says nothing afterwards. (The first to go on may be this one: what looks at
-/// the heart then prove is a test of the program's own, by a clock of its own; so is that `list` asks twice.)
+/// Heartbeats read before both were stopped prove nothing afterwards. (The reader may resume first: unit tests of the program
+/// cover that, and that `list` asks twice.)
 #[test]
-fn a_publisher_that_stood_still_with_everything_else_is_not_hung() {
+fn publisher_stopped_together_with_the_reader_is_not_hung() {
     let place = Place::new();
     let mut publisher = place.publish("shm:p/t");
     publisher.write("one");
@@ -66,7 +59,7 @@ fn a_publisher_that_stood_still_with_everything_else_is_not_hung() {
         process.signal(Signal::STOP);
         wait_until("the stop", || is_stopped(process.process()));
     }
-    wait_until("a heart that stands still", || place.list(&[])[0]["state"] == "hung");
+    wait_until("a still heart", || place.list(&[])[0]["state"] == "hung");
     publisher.signal(Signal::CONT);
     wait_until("life", || place.list(&[])[0]["state"] == "live");
     watch.signal(Signal::CONT);
@@ -76,7 +69,7 @@ fn a_publisher_that_stood_still_with_everything_else_is_not_hung() {
 }
 
 #[test]
-fn a_killed_publisher_is_gone() {
+fn killed_publisher_is_gone() {
     let place = Place::new();
     let publisher = place.publish("shm:p/t");
     publisher.signal(Signal::KILL);
@@ -85,12 +78,11 @@ fn a_killed_publisher_is_gone() {
     assert_eq!((rows.len(), rows[0]["state"].as_str()), (1, Some("gone")));
     let ended = place.run(&["list", "shm:p"]);
     assert_eq!((ended.code, ended.out.lines().count()), (Some(6), 2), "{ended:?}");
-    let sentence = "cannot subscribe to shm:p/t: the node at shm:p is gone: its process has ended";
-    place.run(&["get", "shm:p/t"]).assert_failure(6, sentence);
+    place.run(&["get", "shm:p/t"]).assert_failure(6, &["shm:p/t", "gone"]);
 }
 
 #[test]
-fn a_publisher_that_refuses_is_told() {
+fn refusal_of_a_publisher_is_reported() {
     let place = Place::new();
     let node = place.node("p");
     let _publisher = node.state_publisher::<u8>("t").slots(2).open().unwrap();
@@ -98,15 +90,13 @@ fn a_publisher_that_refuses_is_told() {
         .map(|_| node.state_subscriber::<u8>("shm:p/t").push().open().unwrap())
         .collect::<Vec<_>>();
     let ended = place.run(&["watch", "shm:p/t", "--delivery", "push"]);
-    assert_eq!(ended.code, Some(4), "{ended:?}");
-    assert!(ended.error.starts_with("fabricast: cannot subscribe to shm:p/t: "), "{ended:?}");
-    assert!(ended.error.contains("256 push subscribers"), "{ended:?}");
+    ended.assert_failure(4, &["shm:p/t", "256 push subscribers"]);
     drop(subscribers);
 }
 
-/// Whatever listens at a node's socket, the others are listed, and nothing that it sends is believed.
+/// A foreign listener at a node's socket does not disturb the listing, and its bytes are not trusted.
 #[test]
-fn a_node_that_talks_nonsense_is_told_beside_the_listing() {
+fn node_that_sends_nonsense_is_reported_beside_the_listing() {
     let place = Place::new();
     let (_odd, _good) = (place.node("odd"), place.node("good"));
     let path = place.path().join("odd.sock");
@@ -118,20 +108,19 @@ fn a_node_that_talks_nonsense_is_told_beside_the_listing() {
         // Closing a connection could overtake what was sent on it.
         let mut open = Vec::new();
         while let Ok(connection) = rustix::net::accept(&socket) {
-            // A peer that has gone already is told nothing.
+            // The peer may be gone.
             let _ = rustix::net::send(&connection, &[0x5a; 64], SendFlags::NOSIGNAL);
             open.push(connection);
         }
     });
-    let sentence = "fabricast: the node at shm:odd does not answer: a message begins with 0x5a5a5a5a: the peer does \
-                    not speak this protocol\n";
+    let parts = ["shm:odd", "0x5a5a5a5a"];
     let ended = place.run(&["list", "--json"]);
-    assert_eq!((ended.code, ended.error.as_str()), (Some(0), sentence));
+    assert_eq!((ended.code, ended.error.lines().count()), (Some(0), 1), "{ended:?}");
+    assert!(parts.iter().all(|part| ended.error.contains(part)), "{ended:?}");
     let row = |node| format!(r#"{{"node":"{node}","topic":null,"kind":null,"type":null,"sequence":null,"#);
     let rest = "\"age_ns\":null,\"state\":\"live\"}\n";
     assert_eq!(ended.out, format!("{}{rest}{}{rest}", row("good"), row("odd")));
-    let ended = place.run(&["list", "shm:odd"]);
-    assert_eq!((ended.code, ended.out.as_str(), ended.error.as_str()), (Some(3), "", sentence));
+    place.run(&["list", "shm:odd"]).assert_failure(3, &parts);
     assert_eq!(place.run(&["get", "shm:odd/t"]).code, Some(3));
 }
 
@@ -146,38 +135,40 @@ fn run_after(place: &Place, first: &str, arguments: &str) -> Ended {
 }
 
 #[test]
-fn a_listing_that_is_short_of_descriptors_says_so_once() {
+fn listing_short_of_descriptors_reports_it_once() {
     let place = Place::new();
     let nodes: Vec<_> = (0..30).map(|number| place.node(&format!("node-{number:02}"))).collect();
     let ended = run_after(&place, "ulimit -n 8", "list");
     assert_eq!((ended.code, ended.error.lines().count()), (Some(7), 1), "{ended:?}");
-    let told = "; this process may have at most 8 open files: close some, or raise the limit (ulimit -n)\n";
-    assert!(ended.error.ends_with(told), "{ended:?}");
+    assert!(ended.error.contains("8 open files") && ended.error.contains("ulimit -n"), "{ended:?}");
     assert!(ended.error.matches("shm:node-").count() >= 1 || ended.out.is_empty(), "{ended:?}");
     drop(nodes);
 }
 
 #[test]
-fn what_this_host_is_short_of_exits_with_7() {
+fn shortage_of_this_host_exits_with_7() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = node.state_publisher::<u8>("t").open().unwrap();
     publisher.publish(&1).unwrap();
     for arguments in ["list", "info n/t", "get n/t", "watch n/t --count 1", "--help", "--version"] {
         let ended = run_after(&place, "exec >/dev/full", arguments);
-        let sentence = "fabricast: cannot write to standard output: No space left on device (os error 28)\n";
-        assert_eq!((ended.code, ended.error.as_str()), (Some(7), sentence), "{arguments}");
+        assert_eq!((ended.code, ended.error.lines().count()), (Some(7), 1), "{arguments}: {ended:?}");
+        assert!(
+            ended.error.contains("standard output") && ended.error.contains("(os error 28)"),
+            "{ended:?}"
+        );
     }
     let ended = run_after(&place, "ulimit -n 4", "get n/t");
     assert_eq!((ended.code, ended.error.lines().count()), (Some(7), 1), "{ended:?}");
-    assert!(ended.error.contains("this process may have at most 4 open files"), "{ended:?}");
+    assert!(ended.error.contains("4 open files"), "{ended:?}");
     let ended = place.run(&["pub", "me/t", "--runtime-dir", "/proc/no/such"]);
     assert_eq!(ended.code, Some(7), "{ended:?}");
-    assert!(ended.error.starts_with("fabricast: the runtime directory /proc/no/such cannot be used: "));
+    assert!(ended.error.contains("/proc/no/such"));
 }
 
 #[test]
-fn a_wait_that_ctrl_c_ended_is_no_answer() {
+fn wait_ended_by_ctrl_c_is_not_an_answer() {
     let place = Place::new();
     let node = place.node("n");
     let publisher = node.state_publisher::<u8>("t").open().unwrap();
@@ -188,7 +179,7 @@ fn a_wait_that_ctrl_c_ended_is_no_answer() {
 }
 
 #[test]
-fn a_closed_pipe_is_noticed_while_nothing_comes() {
+fn closed_pipe_is_noticed_without_values() {
     let place = Place::new();
     let node = place.node("n");
     let _state = node.state_publisher::<u8>("s").open().unwrap();
@@ -205,12 +196,11 @@ fn a_closed_pipe_is_noticed_while_nothing_comes() {
 }
 
 #[test]
-fn the_advice_fits_what_was_asked() {
+fn advice_fits_the_command() {
     let place = Place::new();
-    let sentence = "an unreliable connection supports push only: omit --rdma-connect, or use \
-                    `fabricast watch --delivery push` or `fabricast tail --push`";
+    let parts = ["--rdma-connect", "`fabricast watch --delivery push`", "`fabricast tail --push`"];
     for verb in ["info", "get", "watch", "tail", "hz"] {
         let arguments = [verb, "rdma://127.0.0.1/t", "--rdma-connect", "tcp-unreliable"];
-        place.run(&arguments).assert_failure(2, sentence);
+        place.run(&arguments).assert_failure(2, &parts);
     }
 }

@@ -29,7 +29,7 @@ fn watch_prints_each_value_in_both_deliveries() {
 }
 
 #[test]
-fn watch_is_a_line_a_value_for_people() {
+fn watch_prints_a_line_per_value_for_people() {
     let place = Place::new();
     let mut publisher = place.publish("shm:p/t");
     publisher.write("say \"hi\"");
@@ -39,7 +39,7 @@ fn watch_is_a_line_a_value_for_people() {
 }
 
 #[test]
-fn values_that_were_replaced_are_a_line_of_their_own() {
+fn replaced_values_are_a_line_of_their_own() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
@@ -80,8 +80,7 @@ fn watch_ends_after_its_time() {
     let place = Place::new();
     let node = place.node("n");
     let mut publisher = node.state_publisher::<u32>("t").open().unwrap();
-    let sentence = "nothing arrived from shm:n/t: the 50.0ms of --for are over";
-    place.run(&["watch", "shm:n/t", "--for", "0.05"]).assert_failure(1, sentence);
+    place.run(&["watch", "shm:n/t", "--for", "0.05"]).assert_failure(1, &["shm:n/t", "50.0ms"]);
     publisher.publish(&1).unwrap();
     assert_eq!(place.run(&["watch", "shm:n/t", "--for", "0.05"]).printed().lines().count(), 1);
 }
@@ -105,13 +104,13 @@ fn watch_ends_with_the_topic() {
         if published {
             assert_eq!(ended.printed(), "");
         } else {
-            ended.assert_failure(1, "nothing arrived from shm:n/t: it has ended");
+            ended.assert_failure(1, &["shm:n/t", "ended"]);
         }
     }
 }
 
 #[test]
-fn a_publisher_that_ends_in_good_order_ends_watch_with_0() {
+fn publisher_that_ends_in_good_order_ends_watch_with_0() {
     let place = Place::new();
     let mut publisher = place.publish("shm:p/t");
     publisher.write("last");
@@ -123,7 +122,7 @@ fn a_publisher_that_ends_in_good_order_ends_watch_with_0() {
 }
 
 #[test]
-fn a_publisher_that_is_killed_ends_watch_with_6() {
+fn killed_publisher_ends_watch_with_6() {
     let place = Place::new();
     for delivery in ["pull", "push"] {
         let mut publisher = place.publish("shm:p/t");
@@ -134,20 +133,20 @@ fn a_publisher_that_is_killed_ends_watch_with_6() {
         publisher.end();
         let ended = watch.end();
         assert_eq!(ended.code, Some(6), "{ended:?}");
-        assert!(ended.error.starts_with("fabricast: shm:p/t: the publisher is gone: "), "{ended:?}");
+        assert!(ended.error.contains("shm:p/t: the publisher is gone"), "{ended:?}");
     }
 }
 
 #[test]
-fn a_publisher_that_hangs_is_told_once_and_watched_on() {
+fn hung_publisher_is_reported_once_and_watching_continues() {
     let place = Place::new();
     let mut publisher = place.publish("shm:p/t");
     publisher.write("one");
     let watch = place.start(&["watch", "shm:p/t", "--count", "2"]);
     watch.line();
     publisher.signal(Signal::STOP);
-    let sentence = "fabricast: the publisher of shm:p/t is hung: its heart has stopped; watching goes on";
-    assert_eq!(watch.error_line(), sentence);
+    let line = watch.error_line();
+    assert!(line.contains("shm:p/t is hung"), "{line}");
     publisher.signal(Signal::CONT);
     publisher.write("two");
     assert!(watch.line().ends_with("\"two\""));
@@ -155,7 +154,7 @@ fn a_publisher_that_hangs_is_told_once_and_watched_on() {
 }
 
 #[test]
-fn nothing_from_a_publisher_that_hangs_ends_watch_with_5() {
+fn no_value_from_a_hung_publisher_ends_watch_with_5() {
     let place = Place::new();
     let publisher = place.publish("shm:p/t");
     let watch = place.start(&["watch", "shm:p/t", "--for", "10"]);
@@ -167,9 +166,8 @@ fn nothing_from_a_publisher_that_hangs_ends_watch_with_5() {
     publisher.signal(Signal::STOP);
     let ended = watch.end();
     assert_eq!(ended.code, Some(5), "{ended:?}");
-    let last =
-        "fabricast: nothing arrived from shm:p/t: the 10.0s of --for are over, and its publisher is hung\n";
-    assert!(ended.error.ends_with(last), "{ended:?}");
+    let last = ended.error.lines().last().unwrap();
+    assert!(["shm:p/t", "10.0s", "hung"].iter().all(|part| last.contains(part)), "{ended:?}");
 }
 
 #[test]
@@ -200,7 +198,7 @@ fn a_closed_pipe_ends_watch_quietly() {
     assert_eq!(String::from_utf8_lossy(&output.stdout).lines().count(), 1);
 }
 
-/// Whether a process stands still after a signal: `T` behind the name in proc(5) `stat`.
+/// Whether a process is stopped: `T` behind the name in proc(5) `stat`.
 pub(crate) fn is_stopped(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('T'))

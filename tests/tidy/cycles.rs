@@ -12,7 +12,7 @@ use super::{NamedPath, Source, is_test_file, top_module};
 /// Files by their paths, each with a name that is imported from it.
 type Imports<'a> = BTreeMap<&'a str, String>;
 
-/// Where the names come from that files use.
+/// The sources of the names that files use.
 struct Files<'a> {
     /// The file of each module.
     modules: BTreeMap<Vec<String>, &'a Source>,
@@ -20,7 +20,7 @@ struct Files<'a> {
     names: BTreeMap<&'a str, BTreeMap<String, Vec<String>>>,
 }
 
-/// The imports that are part of a cycle, but for those of the excused modules.
+/// The imports that are part of a cycle, except those of excused modules.
 pub(crate) fn import_cycles(sources: &[Source], excused: &[&str]) -> Vec<String> {
     let files = Files::new(sources);
     let graph = files.modules.values().map(|source| (source.path.as_str(), files.imports(source)));
@@ -37,7 +37,7 @@ pub(crate) fn import_cycles(sources: &[Source], excused: &[&str]) -> Vec<String>
     failures
 }
 
-/// The shortest way along imports.
+/// The shortest path along imports.
 fn way<'a>(graph: &BTreeMap<&'a str, Imports<'a>>, from: &'a str, to: &str) -> Option<Vec<&'a str>> {
     let (mut ways, mut seen) = (vec![vec![from]], BTreeSet::from([from]));
     while !ways.is_empty() {
@@ -70,7 +70,7 @@ impl<'a> Files<'a> {
         this
     }
 
-    /// The path from the root of the crate, also of one that begins with a child of the module it stands in.
+    /// The path from the root of the crate, also for one that begins with a child of its module.
     fn resolved(&self, source: &Source, path: &NamedPath) -> Option<Vec<String>> {
         source.resolved(path).or_else(|| {
             let mut full = source.module(path.at);

@@ -1,4 +1,4 @@
-//! Shows on small sources that each rule finds what it is there to find, and nothing else.
+//! Shows on small sources that each rule finds its violations, and nothing else.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn source(path: &str, text: &str) -> Vec<Source> {
     vec![Source::new(path, text)]
 }
 
-/// Whether the rule finds exactly the lines that are named.
+/// Whether the rule finds exactly these lines.
 #[track_caller]
 fn found(failures: &[String], places: &[&str]) {
     let found: Vec<String> = failures.iter().map(|failure| failure.split(": ").take(1).collect()).collect();
@@ -43,7 +43,7 @@ fn the_ground_layer_has_its_own_list() {
     for (from, to) in GROUND_IMPORTS {
         assert!(layer(from) == Some(0) && layer(to) == Some(0), "{from} -> {to}");
     }
-    // Taking away, again and again, who imports nothing that is left must leave nothing: there is no cycle.
+    // Repeatedly removing the modules that import none of the rest must remove all: there is no cycle.
     let mut left = GROUND_IMPORTS.to_vec();
     for _ in 0..GROUND_IMPORTS.len() {
         let importers: Vec<&str> = left.iter().map(|(from, _)| *from).collect();

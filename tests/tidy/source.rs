@@ -1,5 +1,5 @@
-//! Reads Rust source as far as the rules of `tidy` need it: which bytes are code, which items are test code, which
-//! paths a file names, where its functions begin and end. It is no parser: it trusts that the compiler took the file.
+//! Reads Rust source as far as the rules of `tidy` need: which bytes are code, which items are test code, which paths a file
+//! names, where its functions begin and end. It is not a parser: it relies on the compiler having accepted the file.
 
 use std::ops::Range;
 
@@ -8,15 +8,15 @@ use std::ops::Range;
 pub(crate) struct Source {
     /// Path from the root of the repository, with `/`.
     pub(crate) path: String,
-    /// The file as it is.
+    /// The file, unchanged.
     pub(crate) text: String,
-    /// The file with comments and literals blanked; every byte stands where it stands in `text`.
+    /// The file with comments and literals blanked; every byte keeps its place.
     pub(crate) code: String,
     /// The words and signs of `code`.
     tokens: Vec<Token>,
     /// Byte ranges of the items that only tests compile.
     test_items: Vec<Range<usize>>,
-    /// Whether the whole file is test code, because the module's declaration says so.
+    /// Whether the whole file is test code, by the declaration of its module.
     pub(crate) only_for_tests: bool,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct NamedPath {
     pub(crate) is_absolute: bool,
     /// The name that a `use` gives to it in this file.
     pub(crate) name: Option<String>,
-    /// Whether that `use` hands it on to other files: `pub use`.
+    /// Whether that `use` re-exports it: `pub use`.
     pub(crate) is_handed_on: bool,
     /// Where it stands in the file.
     pub(crate) at: usize,

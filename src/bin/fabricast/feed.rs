@@ -24,7 +24,7 @@ pub(crate) struct Feed<'a> {
     pub(crate) subscriber: AnySubscriber<Raw>,
     pub(crate) interrupt: &'a Interrupt,
     target: &'a Target,
-    /// The activity, as in "watching goes on".
+    /// The activity, as in "watching continues".
     doing: &'static str,
     deadline: Option<Deadline>,
     /// The last sequence for which a value or loss was reported.
@@ -178,7 +178,7 @@ impl<'a> Feed<'a> {
         if self.heart.look(is_still, clock::now()) {
             let (target, doing) = (self.target, self.doing);
             let sentence =
-                format!("the publisher of {target} is hung: its heart has stopped; {doing} goes on");
+                format!("the publisher of {target} is hung: its heart has stopped; {doing} continues");
             Failure::new(Exit::Hung, sentence).note();
         }
     }

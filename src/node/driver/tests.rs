@@ -239,17 +239,20 @@ fn topics_with_slow_subscribers_share_the_copy_budget() {
         let topic = core.topic(publisher.topic()).unwrap();
         for _ in 0..lands {
             let remote = Box::new(Copied(Arc::clone(copied)));
-            assert!(topic.lend(remote, &closed, LogStart::Earliest.options(), &driver.serving.budget));
+            assert!(topic.accept(remote, &closed, LogStart::Earliest.options(), &driver.serving.budget));
             topic.wake();
         }
     }
     let copied = || [0, 1, 2].map(|index: usize| *counts[index].lock());
     let mut before = copied();
-    assert!(before.iter().sum::<usize>() <= len_max + len_max / 2, "all were lent in one turn: {before:?}");
+    assert!(
+        before.iter().sum::<usize>() <= len_max + len_max / 2,
+        "all were exposed in one turn: {before:?}"
+    );
     let all = lands * count * (payload.len() + 24);
     let mut turns = 0;
     while before != [all; 3] {
-        assert!(turns == 0 || driver.wait_time().is_zero(), "it goes on at once");
+        assert!(turns == 0 || driver.wait_time().is_zero(), "it continues at once");
         driver.turn();
         let now = copied();
         let in_turn = now.iter().sum::<usize>() - before.iter().sum::<usize>();
@@ -314,7 +317,7 @@ impl Stopped {
         let topic = core.topic(publisher.topic()).unwrap();
         let (consumed, closed) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
         let remote = Box::new(Standing(Arc::clone(&consumed)));
-        assert!(topic.lend(remote, &closed, KindOptions::default(), &driver.serving.budget));
+        assert!(topic.accept(remote, &closed, KindOptions::default(), &driver.serving.budget));
         topic.wake();
         let memory = || Region::allocate(WAKE_WORD_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
         let wake_word =
@@ -322,7 +325,7 @@ impl Stopped {
         let mut stopped = Self { network, driver, publisher, topic, closed, consumed, wake_word };
         (0..10).for_each(|_| _ = stopped.turns(20_000_000));
         (0..1000).for_each(|_| stopped.publish());
-        assert!(stopped.topic.landings().owe(&stopped.closed), "it stands still");
+        assert!(stopped.topic.landings().owe(&stopped.closed), "it is stalled");
         stopped
     }
 

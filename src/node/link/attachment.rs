@@ -55,7 +55,7 @@ impl LinkAttachment {
     }
 
     /// Exposes a landing region to the publisher.
-    pub(in crate::node) fn lend(&self, landing: Registration) -> Result<(), LinkError> {
+    pub(in crate::node) fn expose(&self, landing: Registration) -> Result<(), LinkError> {
         assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
         let landing = Arc::new(landing);
         loop {

@@ -12,7 +12,7 @@ pub(super) struct ChannelMembership {
     channel: u64,
     receiver: Arc<NoticeReceiver>,
     /// The peer knows that the channel is joined.
-    is_told: bool,
+    is_reported: bool,
     /// When a report may be due, ns.
     due_ns: u64,
 }
@@ -39,7 +39,7 @@ impl ChannelMembership {
         let no_datagrams = FabricError::Access { why: "this medium has no datagrams" };
         let receiver = connection.datagrams().ok_or(no_datagrams)?.join_channel(channel.ticket.as_bytes())?;
         let receiver = Arc::new(NoticeReceiver::new(receiver, channel.channel));
-        Ok(Self { channel: channel.channel, receiver, is_told: false, due_ns: 0 })
+        Ok(Self { channel: channel.channel, receiver, is_reported: false, due_ns: 0 })
     }
 
     /// The report that is due: at first that the channel is joined, then from time to time what has arrived. Also receives,
@@ -52,11 +52,11 @@ impl ChannelMembership {
             return None;
         }
         let reach = self.receiver.beacon();
-        if self.is_told && reach.is_none() {
+        if self.is_reported && reach.is_none() {
             self.due_ns = now_ns.saturating_add(limits::HEARTBEAT_INTERVAL_NS);
             return None;
         }
-        self.is_told = true;
+        self.is_reported = true;
         self.due_ns = now_ns.saturating_add(limits::NOTICE_HEARD_INTERVAL_NS);
         let is_multicast_heard = reach == Some(DatagramReach::Multicast);
         Some(Heard { return_ticket: Ticket::cut(self.receiver.return_ticket()), is_multicast_heard })

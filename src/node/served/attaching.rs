@@ -176,7 +176,7 @@ impl Served {
         Ok(grant)
     }
 
-    pub(super) fn lend(
+    pub(super) fn accept_landing(
         &mut self,
         serving: &Serving,
         id: AttachmentId,
@@ -224,8 +224,8 @@ impl Served {
         // An earlier refused one stays closed.
         attachment.closed = Arc::default();
         let ServedAttachment { options, granted, .. } = *attachment;
-        let lent = ExposedLanding { remote, closed: Arc::clone(&attachment.closed), options, granted };
-        topic.landings().lend(lent, &serving.budget).map_err(|error| unfit(&error.to_string()))?;
+        let exposed = ExposedLanding { remote, closed: Arc::clone(&attachment.closed), options, granted };
+        topic.landings().accept(exposed, &serving.budget).map_err(|error| unfit(&error.to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {
             attachment.closed.store(true, Ordering::Relaxed);
             return Err(objection);

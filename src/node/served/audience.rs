@@ -17,9 +17,9 @@ pub(super) struct Audience {
     /// The ticket for unicast to the peer.
     return_ticket: Ticket,
     /// When the peer joined, or last confirmed multicast, ns. `None` before that.
-    heard_ns: Option<u64>,
+    confirmed_ns: Option<u64>,
     /// Sends notices by unicast too.
-    alone: Option<Arc<dyn UnicastSender>>,
+    unicast: Option<Arc<dyn UnicastSender>>,
 }
 
 /// Why a peer gets no notices.
@@ -81,20 +81,20 @@ impl Audience {
         self.sender = Some(sender);
         if !self.return_ticket.as_bytes().is_empty() {
             // A peer that joined this channel before reports only when something arrives.
-            self.heard_ns.get_or_insert_with(|| serving.core.clock().monotonic_ns());
+            self.confirmed_ns.get_or_insert_with(|| serving.core.clock().monotonic_ns());
         }
         Ok(NoticesBy::Channel(NoticeChannel { channel, key, ticket }))
     }
 
     /// Records the peer's report.
-    pub(super) fn hear(&mut self, heard: Heard, now_ns: u64) {
+    pub(super) fn record(&mut self, heard: Heard, now_ns: u64) {
         if heard.return_ticket != self.return_ticket {
             self.leave_alone();
             self.return_ticket = heard.return_ticket;
-            self.heard_ns = Some(now_ns);
+            self.confirmed_ns = Some(now_ns);
         }
         if heard.is_multicast_heard {
-            self.heard_ns = Some(now_ns);
+            self.confirmed_ns = Some(now_ns);
             self.leave_alone();
         }
     }
@@ -103,16 +103,16 @@ impl Audience {
     pub(super) fn tend(&mut self, connection: &dyn Connection, is_listening: bool, now_ns: u64) {
         if !is_listening {
             self.leave_alone();
-            (self.sender, self.heard_ns) = (None, None);
+            (self.sender, self.confirmed_ns) = (None, None);
         }
-        let Some((sender, heard_ns)) = self.sender.as_ref().zip(self.heard_ns) else { return };
+        let Some((sender, confirmed_ns)) = self.sender.as_ref().zip(self.confirmed_ns) else { return };
         let Some(datagrams) = connection.datagrams() else { return };
-        if self.alone.is_some() || now_ns.saturating_sub(heard_ns) < limits::NOTICE_UNHEARD_NS {
+        if self.unicast.is_some() || now_ns.saturating_sub(confirmed_ns) < limits::NOTICE_UNHEARD_NS {
             return;
         }
-        self.heard_ns = Some(now_ns);
-        match reach_alone(datagrams, sender, self.return_ticket.as_bytes()) {
-            Ok(alone) => self.alone = Some(alone),
+        self.confirmed_ns = Some(now_ns);
+        match add_unicast(datagrams, sender, self.return_ticket.as_bytes()) {
+            Ok(unicast) => self.unicast = Some(unicast),
             // The peer reads by its timer, and unicast is tried again later.
             Err(error) => {
                 tracing::debug!(target: "fabricast", %error, "notices cannot be sent by unicast")
@@ -122,8 +122,8 @@ impl Audience {
 
     /// When unicast may have to begin.
     pub(super) fn due_ns(&self) -> Option<u64> {
-        let awaited_ns = self.heard_ns.filter(|_| self.sender.is_some() && self.alone.is_none());
-        awaited_ns.map(|heard_ns| heard_ns.saturating_add(limits::NOTICE_UNHEARD_NS))
+        let awaited_ns = self.confirmed_ns.filter(|_| self.sender.is_some() && self.unicast.is_none());
+        awaited_ns.map(|confirmed_ns| confirmed_ns.saturating_add(limits::NOTICE_UNHEARD_NS))
     }
 
     /// Whether notices of a topic are requested.
@@ -132,21 +132,21 @@ impl Audience {
     }
 
     fn leave_alone(&mut self) {
-        if let Some((sender, alone)) = self.sender.as_ref().zip(self.alone.take()) {
-            sender.remove_unicast(&alone);
+        if let Some((sender, unicast)) = self.sender.as_ref().zip(self.unicast.take()) {
+            sender.remove_unicast(&unicast);
         }
     }
 }
 
 /// Adds unicast to the receiver with this ticket.
-fn reach_alone(
+fn add_unicast(
     datagrams: &dyn Datagrams,
     sender: &NoticeSender,
     return_ticket: &[u8],
 ) -> Result<Arc<dyn UnicastSender>, NoticeError> {
-    let alone = datagrams.unicast_sender(return_ticket)?;
-    sender.add_unicast(Arc::clone(&alone))?;
-    Ok(alone)
+    let unicast = datagrams.unicast_sender(return_ticket)?;
+    sender.add_unicast(Arc::clone(&unicast))?;
+    Ok(unicast)
 }
 
 impl Drop for Audience {

@@ -46,7 +46,7 @@ impl Served {
             // The peer is stalled or gone: no thread waits for it.
             outcome @ (Ok(false) | Err(_)) => {
                 match outcome {
-                    Err(FabricError::Closed) => self.hear_out(serving),
+                    Err(FabricError::Closed) => self.receive_rest(serving),
                     Err(error) => {
                         let peer = self.peer.as_ref().map_or("a peer", NodeName::as_str);
                         serving
@@ -67,7 +67,7 @@ impl Served {
     }
 
     /// Receives what a peer sent before it was gone, possibly the end of the session.
-    fn hear_out(&mut self, serving: &mut Serving) {
+    fn receive_rest(&mut self, serving: &mut Serving) {
         for _ in 0..LAST_MESSAGES_MAX {
             if self.closing || self.over || self.is_invited() || !self.receive(serving) {
                 return;

@@ -253,7 +253,7 @@ fn unwritable_landing_region_is_refused() {
         else {
             panic!("{events:?}")
         };
-        assert!(setup.turn(None).is_empty(), "the session goes on");
+        assert!(setup.turn(None).is_empty(), "the session continues");
         assert!(!setup.served.is_over());
         assert_eq!(publisher.push_subscribers(), 0);
         let id = *attachment;

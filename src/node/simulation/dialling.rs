@@ -218,7 +218,7 @@ fn killed_subscriber_costs_the_dialling_node_an_error_at_most() {
             let (mut turns, killing) = (random.below(STRIKES_WITHIN), Arc::downgrade(&world));
             world.spawn(move || {
                 if turns == 0 {
-                    killing.upgrade().expect("the world goes on").kill("desk");
+                    killing.upgrade().expect("the world exists").kill("desk");
                 }
                 turns = turns.wrapping_sub(1);
                 turns != u64::MAX
@@ -317,7 +317,7 @@ fn stopped_process_costs_the_other_its_timeout_and_later_dials_succeed() {
             let other = world.node("other", false);
             let mut second = publisher(&other);
             if stopping.as_str() == "publishing" {
-                other.dial_subscriber("topic", desk.address(), 3 * TIMEOUT).expect("somebody listens");
+                other.dial_subscriber("topic", desk.address(), 3 * TIMEOUT).expect("a node listens");
                 publish(&mut second, 2);
             }
             world.network.resume(&stopping);
@@ -335,7 +335,7 @@ fn stopped_process_costs_the_other_its_timeout_and_later_dials_succeed() {
             assert!(outcome.is_ok() || subscribers(&first) == 0, "{outcome:?}");
 
             drop(observed);
-            dial(&publishing, &desk).expect("it goes on as before");
+            dial(&publishing, &desk).expect("it resumes");
             (0..100).for_each(|_| world.turn());
             desk.take_one().catch_up(&world, 4);
         });

@@ -351,16 +351,16 @@ fn next_incarnation_of_a_topic_has_notices_too() {
 
 /// Runs the world until so many receivers are served by unicast.
 fn await_alone(world: &Arc<World>, count: usize) {
-    let lone_receivers =
-        || world.drivers.lock().iter().map(|(_, driver)| driver.lone_receivers()).sum::<usize>();
+    let unicast_receivers =
+        || world.drivers.lock().iter().map(|(_, driver)| driver.unicast_receivers()).sum::<usize>();
     for _ in 0..TURNS {
         world.turn();
-        if lone_receivers() == count {
+        if unicast_receivers() == count {
             return;
         }
         world.network.clock().advance(10_000_000);
     }
-    panic!("{} instead of {count}", lone_receivers());
+    panic!("{} instead of {count}", unicast_receivers());
 }
 
 /// A receiver without subscriptions frees its unicast slot, whatever else its session does, and can get it again.

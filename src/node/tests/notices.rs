@@ -162,7 +162,7 @@ fn sleeper_finds_the_end_of_its_topic_after_its_sleep() {
     SystemClock.pause(Duration::from_millis(5));
     drop(publisher);
     for _ in &sleepers {
-        let end = told.recv_timeout(TIMEOUT).expect("it does not sleep for ever");
+        let end = told.recv_timeout(TIMEOUT).expect("it wakes up");
         assert!(matches!(end, Err(ReceiveError::Ended { published: Sequence::NONE })), "{end:?}");
     }
     sleepers.into_iter().for_each(|thread| thread.join().unwrap());

@@ -74,7 +74,7 @@ fn values_of_other_schemas_are_refused() {
     }
 }
 
-/// What its own `Serialize` is told to do.
+/// What its own `Serialize` does.
 enum Liar {
     Seq { announced: usize, given: usize },
     Tuple { announced: usize, given: usize },

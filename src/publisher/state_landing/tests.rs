@@ -218,7 +218,7 @@ impl World {
         Self::over(slot_count, seed, |len| Wire::new(has_word_order, len, seed))
     }
 
-    /// A world whose wire may lose writes, and loses none until told to.
+    /// A world whose wire may lose writes, and loses none until requested.
     fn losing(slot_count: u32, seed: u64) -> Self {
         Self::over(slot_count, seed, |len| {
             let wire = Wire::new(false, len, seed);
@@ -233,7 +233,7 @@ impl World {
         let wire = wire(geometry.region_len());
         let target = Arc::clone(&wire.0.lock().target);
         let closed = Arc::default();
-        assert!(topic.lend(Box::new(wire.clone()), &closed, KindOptions::default(), &CopyBudget::new()));
+        assert!(topic.accept(Box::new(wire.clone()), &closed, KindOptions::default(), &CopyBudget::new()));
         let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
         let expected = SubscriberStats::default();
         Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
@@ -297,7 +297,7 @@ impl World {
 fn slow_subscriber_delays_the_end_for_no_others() {
     let World { mut publisher, topic, closed, wire, .. } = World::new(8, false, 1);
     let (slow, slow_closed) = (Wire::new(false, topic.geometry().region_len(), 2), Arc::default());
-    assert!(topic.lend(Box::new(slow.clone()), &slow_closed, KindOptions::default(), &CopyBudget::new()));
+    assert!(topic.accept(Box::new(slow.clone()), &slow_closed, KindOptions::default(), &CopyBudget::new()));
     publisher.publish(b"last").unwrap();
     drop(publisher);
     wire.complete();
@@ -320,7 +320,7 @@ fn long_values_are_copied_to_a_few_subscribers_a_turn() {
     let wires: Vec<_> = (0..8).map(|seed| Wire::new(false, topic.geometry().region_len(), seed)).collect();
     for wire in &wires {
         let closed = Arc::default();
-        assert!(topic.lend(Box::new(wire.clone()), &closed, KindOptions::default(), &budget));
+        assert!(topic.accept(Box::new(wire.clone()), &closed, KindOptions::default(), &budget));
     }
     assert_eq!(begun(&wires), a_turn);
     wires.iter().for_each(Wire::complete);
@@ -464,7 +464,7 @@ fn node_writes_what_the_publisher_skipped() {
     (0..4).for_each(|_| world.publish(LEN_MAX));
     assert_eq!(world.wire.posted(), ["slot"; 3]);
     world.topic.landings().tend(&CopyBudget::new());
-    assert_eq!(world.wire.posted(), [""; 0], "values are under way");
+    assert_eq!(world.wire.posted(), [""; 0], "values are in flight");
     world.wire.acknowledge();
     assert!(world.receive(|_| LEN_MAX));
     assert_eq!(world.last, 67);

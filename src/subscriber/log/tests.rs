@@ -1,4 +1,4 @@
-//! Where a subscriber begins that was granted a topic while its publisher goes on.
+//! Where a subscriber begins that was granted a topic while its publisher keeps publishing.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ use crate::fabric::{
 };
 use crate::limits;
 
-/// The channel of the far end, whose near end has said something. `None` where there are no datagrams.
+/// The channel of the far end, after a message of the near end. `None` without datagrams.
 fn channel(harness: &dyn Harness, pair: &mut Pair) -> Option<Arc<dyn ChannelSender>> {
     send(harness, &mut *pair.near, b"hello", None);
     message(harness, &mut *pair.far);
@@ -28,18 +28,18 @@ fn datagrams(connection: &dyn Connection) -> &dyn Datagrams {
     connection.datagrams().expect("it has datagrams")
 }
 
-/// Sends a datagram, as soon as there is room.
+/// Sends a datagram once the queue accepts it.
 fn multicast(harness: &dyn Harness, sender: &dyn ChannelSender, datagram: &[u8]) {
     until(harness, "room for a datagram", || {
         (sender.send(datagram).expect("the channel stands") == Sent::Done).then_some(())
     });
 }
 
-/// Sends a datagram to one receiver, as soon as there is room.
+/// Sends a datagram by unicast once the queue accepts it.
 fn unicast(harness: &dyn Harness, far: &dyn Connection, to: &dyn ChannelReceiver, datagram: &[u8]) {
     let sender = datagrams(far).unicast_sender(to.return_ticket()).expect("the receiver is at the other end");
     until(harness, "room for a datagram", || {
-        (sender.send(datagram).expect("the receiver is there") == Sent::Done).then_some(())
+        (sender.send(datagram).expect("the receiver exists") == Sent::Done).then_some(())
     });
 }
 
@@ -52,7 +52,7 @@ fn receive(receiver: &mut dyn ChannelReceiver) -> Option<Came> {
     Some((buffer[..datagram.len].to_vec(), datagram.reach))
 }
 
-/// Sends a datagram to all until it has come: whoever has just joined may miss the first ones.
+/// Sends datagrams by multicast until one arrives: a receiver that has just joined may miss the first.
 fn joined(harness: &dyn Harness, sender: &dyn ChannelSender, receiver: &mut dyn ChannelReceiver) {
     until(harness, "a first datagram", || {
         sender.send(b"first").expect("the channel stands");
@@ -60,7 +60,7 @@ fn joined(harness: &dyn Harness, sender: &dyn ChannelSender, receiver: &mut dyn 
     });
 }
 
-/// The next one that is not one of the first.
+/// The next datagram that is not one of the first.
 fn next(harness: &dyn Harness, receiver: &mut dyn ChannelReceiver) -> Came {
     until(harness, "a datagram", || receive(receiver).filter(|(datagram, _)| datagram != b"first"))
 }
@@ -81,7 +81,7 @@ pub(crate) fn datagrams_come_to_all_who_have_joined(harness: &dyn Harness, _: u6
             assert_eq!(next(harness, &mut **receiver), (datagram.to_vec(), DatagramReach::Multicast));
         }
     }
-    // Who has left disturbs nobody.
+    // A receiver that left disturbs no others.
     let mut last = receivers.pop().expect("there are several");
     drop(receivers);
     multicast(harness, &*sender, b"four");
@@ -101,24 +101,24 @@ pub(crate) fn one_receiver_is_reached_alone(harness: &dyn Harness, _: u64) {
     assert_eq!(next(harness, &mut *alone), (b"alone".to_vec(), DatagramReach::Unicast));
     multicast(harness, &*sender, b"all");
     assert_eq!(next(harness, &mut *other), (b"all".to_vec(), DatagramReach::Multicast));
-    // Nobody is there any more, and nobody minds.
+    // Sending to no receiver is not an error.
     let gone = datagrams(&*pair.far)
         .unicast_sender(alone.return_ticket())
         .expect("the receiver is at the other end");
     drop(alone);
-    gone.send(b"anybody?").expect("a datagram may be lost");
+    gone.send(b"hello?").expect("a datagram may be lost");
 }
 
 pub(crate) fn nothing_is_sent_to_another_host_than_the_peers(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let Some(sender) = channel(harness, &mut pair) else { return };
     let receiver = datagrams(&*pair.near).join_channel(sender.ticket()).expect("the ticket is one");
-    // The host is what all these tickets end with.
+    // All these tickets end with the host.
     let mut elsewhere = receiver.return_ticket().to_vec();
     *elsewhere.last_mut().expect("it is not empty") ^= 0x40;
     let refused = datagrams(&*pair.far).unicast_sender(&elsewhere).expect_err("a ticket of another host");
     assert!(refused.to_string().contains("another host"), "{refused}");
-    // That the other host has a connection of its own changes nothing.
+    // A connection of the other host changes nothing.
     let other = harness.fabric();
     let mut near = dial(&*other, &harness.address(&name("far")));
     let mut far = accepted(harness, &mut *pair.listener);
@@ -157,7 +157,7 @@ pub(crate) fn what_is_no_datagram_or_no_ticket_is_refused(harness: &dyn Harness,
             datagrams(&*pair.far).unicast_sender(part).expect_err("a part of two tickets");
         }
     }
-    // What there is no room for is passed over, and the next one comes.
+    // A datagram longer than the buffer is skipped, and the next one arrives.
     joined(harness, &*sender, &mut *receiver);
     let passed_over = receiver.passed_over();
     unicast(harness, &*pair.far, &*receiver, &too_long[1..]);

@@ -6,7 +6,7 @@ use super::{Harness, Pair, accepted, dial, message, name, next, send, until};
 use crate::fabric::{Connection, FabricError, Intent, Received, Sent};
 use crate::limits;
 
-/// A message that can be told from all others.
+/// A message distinct from all others.
 fn numbered(number: usize, len: usize) -> Vec<u8> {
     let byte = |index: usize| (index.wrapping_mul(31) ^ number.wrapping_mul(0x9E37)).to_le_bytes()[0];
     (0..len).map(byte).collect()
@@ -51,7 +51,7 @@ pub(crate) fn messages_arrive_whole_and_in_order(harness: &dyn Harness, _: u64) 
     let max = limits::CONTROL_MESSAGE_LEN_MAX;
     let lens = [1, 2, 7, 8, 9, 63, 64, 100, 4095, 4096, 4097, 65_536, max - 1, max, 1, 3];
     let mut pair = Pair::new(harness);
-    // Once with a queue of several, once with each message alone.
+    // First several queued messages, then one at a time.
     for at_once in [4, 1] {
         for (start, lens) in lens.chunks(at_once).enumerate() {
             for (number, len) in lens.iter().enumerate() {
@@ -115,7 +115,7 @@ pub(crate) fn a_close_is_seen_after_everything_that_was_sent(harness: &dyn Harne
     }
 }
 
-/// Who closes may not have read everything, and who is closed to may send before it reads.
+/// The closing end may have unread messages, and the other end may send before it reads.
 pub(crate) fn what_was_sent_before_a_close_is_received_whatever_else_fails(harness: &dyn Harness, _: u64) {
     for (unread, sends_first) in [(3, false), (0, true), (3, true)] {
         let mut pair = Pair::new(harness);
@@ -143,7 +143,7 @@ pub(crate) fn a_send_to_a_peer_that_is_gone_is_an_error(harness: &dyn Harness, _
 pub(crate) fn a_connection_that_nobody_accepts_closes_with_the_listener(harness: &dyn Harness, _: u64) {
     let pair = Pair::new(harness);
     let mut waiting = dial(&*pair.dialler, &harness.address(&name("far")));
-    // One that has not arrived yet would find nobody.
+    // A message still in flight would find no receiver.
     if let Some(handle) = pair.listener.wait_handle() {
         crate::fabric::wait(&[handle], &[], Duration::from_secs(10)).expect("the handle can be waited for");
     }
@@ -177,7 +177,7 @@ pub(crate) fn many_connections_keep_apart(harness: &dyn Harness, _: u64) {
         (near, accepted(harness, &mut *listener))
     };
     let mut pairs: Vec<(Box<dyn Connection>, Box<dyn Connection>)> = (0..50).map(dial).collect();
-    // Which connection was accepted for which dial is not said; the messages tell.
+    // The order of accepting is unspecified; the messages identify the dials.
     for (_, far) in &mut pairs {
         let (bytes, _) = message(harness, &mut **far);
         assert_eq!(bytes, numbered(bytes.len() - 10, bytes.len()));
@@ -190,7 +190,7 @@ pub(crate) fn many_connections_keep_apart(harness: &dyn Harness, _: u64) {
 
 pub(crate) fn nodes_are_listed_while_they_listen(harness: &dyn Harness, _: u64) {
     if !harness.lists_nodes() {
-        assert_eq!(harness.fabric().nodes().expect("nobody can be listed"), []);
+        assert_eq!(harness.fabric().nodes().expect("no node can be listed"), []);
         return;
     }
     let (first, second) = (harness.fabric(), harness.fabric());

@@ -1,4 +1,4 @@
-//! Topics under faults, on the simulated fabric: a value is right, or there is none, and afterwards all is well again.
+//! Topics under faults, on the simulated fabric: every accepted value is right, and everything recovers afterwards.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use crate::testkit::fabric::Reach;
 use crate::testkit::fault::{Fault, FaultyFabric, Running, Script};
 use crate::testkit::random::{Printed, each_seed};
 
-/// Seeds for the scripts in which all kinds of faults are mixed.
+/// Seeds for the scripts that mix all kinds of faults.
 const MIXED_SEEDS: u64 = 200;
 const REACHES: [Reach; 2] = [Reach::Mapped, Reach::Fetched];
 const DELIVERIES: [Delivery; 2] = [Delivery::Pull, Delivery::Push];
 
-/// Runs a publisher and two subscribers, one of which has the faults, and returns what happened.
+/// Runs a publisher and two subscribers, one of them with faults, and returns the faults that happened.
 fn run<K: ConformingKind>(
     seed: u64,
     (reach, delivery): (Reach, Delivery),
@@ -27,7 +27,7 @@ fn run<K: ConformingKind>(
     let running = Arc::new(Running::new(script));
     let harness = SimHarness::new(seed, reach);
     let faulty = || -> Box<dyn Fabric> { Box::new(FaultyFabric::new(harness.fabric(), &running)) };
-    // Writes are the publisher's, everything else is the subscriber's.
+    // The publisher has faults of writes, the subscriber all others.
     let publishing = if delivery == Delivery::Push { faulty() } else { harness.fabric() };
     let mut world = World::<K>::over(&*publishing, &harness, delivery, seed);
     world.subscribe_over(faulty());

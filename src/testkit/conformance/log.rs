@@ -16,10 +16,10 @@ use crate::repository::{LossReason, ReadFailure, Verified};
 use crate::testkit::random::Random;
 
 impl ConformingKind for LogTopic {
-    /// What a publisher has given up while it was on its way may need some hundred looks until that is known.
+    /// Some hundred polls may pass before a record that was given up in flight is known to be missing.
     const LOOK_NS: u64 = limits::ARRIVAL_SETTLED_NS / 4000;
 
-    /// A ring that readers are lapped in.
+    /// A small ring, so that readers are lapped.
     fn publishing(random: &mut Random) -> usize {
         1 << (12 + random.below(4))
     }
@@ -42,7 +42,7 @@ impl ConformingKind for LogTopic {
         Some(LogStart::At(last.next()))
     }
 
-    /// What was published before the grant may be gone by the time the reader begins.
+    /// Records from before the grant may be gone when the reader begins.
     fn beginning(asked: LogStart, granted: u64) -> RangeInclusive<u64> {
         let first = asked.record(Sequence::new(granted)).get().max(1);
         if let LogStart::At(_) = asked { first..=first } else { first..=granted + 1 }
@@ -70,7 +70,7 @@ impl ConformingKind for LogTopic {
         account.advance(first, last);
     }
 
-    /// No record of another epoch is right, so that nothing tells how many are missing before the end.
+    /// Without a valid record of the epoch the number missing before the end is unknown.
     fn has_reported_all(failures: &[ReadFailure], given_up: Option<(Sequence, u64)>) -> bool {
         failures.is_empty() && given_up.is_some()
     }
@@ -93,7 +93,7 @@ pub(crate) fn a_late_reader_begins_where_it_asks_to(harness: &dyn Harness, deliv
         world.run(50, 2);
         world.settle();
         let (_, newest) = world.publisher.newest();
-        // The largest records of the suite are so short that the ring holds some.
+        // The largest records of the suite are short enough for the ring to hold some.
         let back = newest.min(5);
         let starts =
             [LogStart::Newest, LogStart::Earliest, LogStart::Back(back), LogStart::At(Sequence::new(1))];
@@ -127,7 +127,7 @@ pub(crate) fn a_lapped_reader_is_told_how_many_records_it_missed(
             counts.map(|counts| counts.lapped).collect::<Vec<_>>()
         };
         let before = lapped(&world);
-        // As much as is in the publisher's ring and in that of a landing region, and once more.
+        // As much as the publisher's ring and a landing region hold, and once more.
         let mut left = 3 * capacity(&world);
         while left > 0 {
             world.publisher.publish();

@@ -1,12 +1,13 @@
-//! What every fabric must do, said once. [`conformance_suite!`] makes one test of each behaviour:
+//! The requirements of every fabric, in one place. [`conformance_suite!`] makes one test of each behaviour:
 //!
 //! ```text
 //! conformance_suite!(mapped, SimHarness::mapped);
 //! ```
 //!
-//! The second argument is a function that makes a [`Harness`] from a seed. A number of seeds and an attribute of the tests
-//! may follow. Behaviours of topics are tested for every kind and delivery: `mapped::log::push::readers_follow_to_the_next_incarnation`.
-//! A kind has a file of its own here, which says what it is (see [`kind::ConformingKind`]), and an entry in [`for_each_kind!`].
+//! The second argument is a function that makes a [`Harness`] from a seed. A number of seeds and an attribute of the tests may
+//! follow. Behaviours of topics are tested for every kind and delivery:
+//! `mapped::log::push::readers_follow_to_the_next_incarnation`. A kind has its own file here (see [`kind::ConformingKind`]) and
+//! an entry in [`for_each_kind!`].
 
 pub(crate) mod channels;
 pub(crate) mod connections;
@@ -36,12 +37,12 @@ use crate::id::NodeName;
 use crate::limits;
 use crate::memory::{Protection, Region};
 
-/// How many steps a behaviour may take to show, unless the harness says otherwise. In real time each of them lasts 100 us.
+/// Default number of steps in which a behaviour must show. In real time each takes 100 us.
 const STEPS_MAX: u32 = 50_000;
-/// Seeds that each behaviour is tried with.
+/// Seeds for each behaviour.
 pub(crate) const SEEDS: u64 = 6;
 
-/// What a suite needs of a fabric. One harness is one world with no nodes yet.
+/// What a suite needs from a fabric. A harness is a world without nodes at first.
 pub(crate) trait Harness: Debug {
     /// The fabric of one more process.
     fn fabric(&self) -> Box<dyn Fabric>;
@@ -52,31 +53,31 @@ pub(crate) trait Harness: Debug {
     /// An address that this fabric can never reach.
     fn foreign_address(&self) -> Address;
 
-    /// Lets a little time pass: about 100 us on a real clock, one arrival or more on a virtual one.
+    /// Lets a little time pass: about 100 us on a real clock, one or more arrivals on a virtual one.
     fn step(&self);
 
-    /// Whether nodes can be found without being told their address, and are told apart by their names.
+    /// Whether nodes can be listed, and have distinct names.
     fn lists_nodes(&self) -> bool {
         true
     }
 
-    /// Whether a session may end when a peer's region is used that was withdrawn.
+    /// Whether using a withdrawn region may end the session.
     fn ends_sessions_by_refusals(&self) -> bool {
         false
     }
 
-    /// Whether each process is on a host of its own.
+    /// Whether each process has its own host.
     fn has_a_host_for_each_process(&self) -> bool {
         false
     }
 
-    /// How many steps a behaviour may take to show.
+    /// The number of steps in which a behaviour must show.
     fn steps_max(&self) -> u32 {
         STEPS_MAX
     }
 }
 
-/// Makes a module of this name with one test of every behaviour that a fabric must have.
+/// Makes a module of this name with one test of every required behaviour.
 macro_rules! conformance_suite {
     ($module:ident, $harness:expr) => {
         $crate::testkit::conformance::conformance_suite!(
@@ -145,7 +146,7 @@ macro_rules! conformance_suite {
 }
 pub(crate) use conformance_suite;
 
-/// Hands all kinds of topics to a macro: their modules, the types that stand for them, and the behaviours that only they have.
+/// Passes all kinds of topics to a macro: their modules, their types, and the behaviours of one kind only.
 macro_rules! for_each_kind {
     ([$($suite:tt)*] $($arguments:tt)*) => {
         $($suite)*! { @kinds $($arguments)*;
@@ -159,7 +160,7 @@ macro_rules! for_each_kind {
 }
 pub(crate) use for_each_kind;
 
-/// Makes a module for each kind of topic, and in it one for each of these deliveries, with one test of every behaviour.
+/// Makes a module for each kind of topic, and in it one for each delivery, with one test of every behaviour.
 macro_rules! topic_suite {
     (
         @kinds $harness:expr, $seeds:expr, $attributes:tt, $deliveries:tt;
@@ -221,20 +222,20 @@ pub(crate) use topic_suite;
 struct Pair {
     dialler: Box<dyn Fabric>,
     listening: Box<dyn Fabric>,
-    /// The end that dialled.
+    /// The dialling end.
     near: Box<dyn Connection>,
-    /// The end that accepted.
+    /// The accepting end.
     far: Box<dyn Connection>,
     listener: Box<dyn Acceptor>,
 }
 
 impl Pair {
-    /// Dialled as a subscriber does: the far end is lent regions to be written.
+    /// Dialled by a subscriber: the far end gets regions to write.
     fn new(harness: &dyn Harness) -> Self {
         Self::dialled(harness, Intent::Read)
     }
 
-    /// Dialled as a publisher does: the near end is lent regions to be written, too.
+    /// Dialled by a publisher: the near end gets regions to write, too.
     fn to_write(harness: &dyn Harness) -> Self {
         Self::dialled(harness, Intent::Write)
     }
@@ -243,7 +244,7 @@ impl Pair {
         let (dialler, listening) = (harness.fabric(), harness.fabric());
         let mut listener = listening.listen(&name("far")).expect("the name is free");
         let near = dialler.dial(&harness.address(&name("far")), intent, Duration::ZERO);
-        let near = near.expect("somebody listens");
+        let near = near.expect("a node listens");
         let far = accepted(harness, &mut *listener);
         Self { dialler, listening, near, far, listener }
     }
@@ -260,7 +261,7 @@ fn name(text: &str) -> NodeName {
     text.parse().expect("the tests use well-formed names")
 }
 
-/// Tries until there is a result, letting time pass in between.
+/// Retries until there is a result, with steps in between.
 fn until<T>(harness: &dyn Harness, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     for _ in 0..harness.steps_max() {
         if let Some(result) = attempt() {
@@ -272,14 +273,14 @@ fn until<T>(harness: &dyn Harness, what: &str, mut attempt: impl FnMut() -> Opti
 }
 
 fn dial(fabric: &dyn Fabric, address: &Address) -> Box<dyn Connection> {
-    fabric.dial(address, Intent::Read, Duration::ZERO).expect("somebody listens")
+    fabric.dial(address, Intent::Read, Duration::ZERO).expect("a node listens")
 }
 
 fn accepted(harness: &dyn Harness, listener: &mut dyn Acceptor) -> Box<dyn Connection> {
     until(harness, "a connection", || listener.accept().expect("the listener works"))
 }
 
-/// Sends a message, as soon as there is room.
+/// Sends a message once the queue accepts it.
 fn send(harness: &dyn Harness, to: &mut dyn Connection, bytes: &[u8], region: Option<&Registration>) {
     until(harness, "room for a message", || {
         (to.send(bytes, region).expect("the connection stands") == Sent::Done).then_some(())
@@ -289,7 +290,7 @@ fn send(harness: &dyn Harness, to: &mut dyn Connection, bytes: &[u8], region: Op
 /// A message and the region that came with it.
 type Message = (Vec<u8>, Option<Box<dyn Offer>>);
 
-/// The next message, or nothing when the connection is closed.
+/// The next message, or `None` when the connection is closed.
 fn next(harness: &dyn Harness, from: &mut dyn Connection) -> Option<Message> {
     let mut buffer = vec![0; limits::CONTROL_MESSAGE_LEN_MAX];
     until(harness, "a message or the end", || match from.receive(&mut buffer).expect("messages fit") {

@@ -1,4 +1,4 @@
-//! The oracle of the suite: knows which value has which payload, and counts along.
+//! The oracle of the suite: knows the payload of each value, and keeps count.
 
 use std::ops::RangeInclusive;
 
@@ -11,14 +11,14 @@ pub(super) fn published_ns(sequence: u64) -> u64 {
     sequence * 1000
 }
 
-/// The payload that the suite publishes at this position. Its length depends on the position, too.
+/// The payload at this position. Its length depends on the position, too.
 pub(super) fn payload(epoch: Epoch, sequence: u64, len_max: usize) -> Vec<u8> {
     let mix = (epoch.get() ^ sequence).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let len = (mix >> 32) % (len_max as u64 + 1);
     (0..len).map(|index| (index.wrapping_mul(31) ^ (mix >> (index % 57))).to_le_bytes()[0]).collect()
 }
 
-/// What one subscriber has seen of one epoch.
+/// What one subscriber has received of one epoch.
 #[derive(Debug)]
 pub(super) struct Observer {
     epoch: Epoch,
@@ -26,7 +26,7 @@ pub(super) struct Observer {
     /// The position of the last value that was accepted.
     accepted: u64,
     account: Account,
-    /// Looks that its reader has taken at fetched memory.
+    /// Polls of fetched memory by its reader.
     looks: u64,
     /// Reports other than values.
     failures: Vec<ReadFailure>,
@@ -44,7 +44,7 @@ impl Observer {
         Self { epoch, len_max, accepted: 0, account, looks: 0, failures: Vec::new() }
     }
 
-    /// The time of the next look, ns: some look often at what is wrong before it counts as damaged.
+    /// The time of the next poll, ns: wrong bytes count as damaged only after some polls.
     pub(super) fn tick<K: ConformingKind>(&mut self) -> u64 {
         self.looks += 1;
         self.looks * K::LOOK_NS
@@ -71,7 +71,7 @@ impl Observer {
         &self.failures
     }
 
-    /// Checks a value that a reader accepted. `floor` was published before it began to look for it.
+    /// Checks a value that a reader accepted. `floor` was published before it polled.
     pub(super) fn value<K: ConformingKind>(&mut self, value: &Verified<'_>, floor: u64) {
         let (sequence, last) = (value.meta.sequence.get(), self.account.last);
         assert!(sequence > last, "{sequence} after {last}");
@@ -84,13 +84,13 @@ impl Observer {
         self.accepted = sequence;
     }
 
-    /// Takes note of what a reader reported instead of a value; `last` is what it stands at afterwards.
+    /// Records a report of a reader in place of a value; the reader is at `last` afterwards.
     pub(super) fn failure<K: ConformingKind>(&mut self, failure: ReadFailure, last: u64) {
         K::report(&mut self.account, &failure, last);
         self.failures.push(failure);
     }
 
-    /// Checks the counts that the reader has kept.
+    /// Checks the reader's counts.
     pub(super) fn check(&self, counts: SubscriberStats) {
         let own = SubscriberStats { torn_retries: counts.torn_retries, ..self.counts() };
         assert_eq!(counts, own);

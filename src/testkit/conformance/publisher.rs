@@ -1,5 +1,4 @@
-//! A publisher as a node has it: one topic, sessions that pull it or are pushed to. What the sessions say is as little as can
-//! be.
+//! A publisher as a node has it: one topic, and sessions that pull or push. Their messages are minimal.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -16,9 +15,9 @@ use crate::payload::Raw;
 use crate::publisher::{self, CopyBudget, PublishedTopic, TopicParts};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What a subscriber sends to pull.
+/// A subscriber's request to pull.
 pub(super) const PULL: &[u8] = b"pull";
-/// What a subscriber sends first, with a landing region, to be pushed to. What it asks of the topic's kind follows.
+/// A subscriber's first message to get pushes, with a landing region. The options of the kind follow.
 pub(super) const PUSH: &[u8] = b"push";
 
 /// The topic of the suite.
@@ -26,14 +25,14 @@ pub(super) fn topic() -> TopicName {
     "topic".parse().expect("the tests use well-formed names")
 }
 
-/// What a topic is opened with.
+/// The options of a topic.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TopicSetup<K: ConformingKind> {
     pub(super) options: K::Options,
     pub(super) payload_len_max: usize,
 }
 
-/// The process that publishes. Its fields are dropped in this order.
+/// The publishing process. Its fields drop in this order.
 #[derive(Debug)]
 pub(super) struct Publisher<K: ConformingKind> {
     sessions: Vec<Session>,
@@ -43,21 +42,21 @@ pub(super) struct Publisher<K: ConformingKind> {
     clock: Arc<PublishingClock>,
 }
 
-/// A clock that shows when the next value is published.
+/// A clock whose time identifies the next value.
 #[derive(Debug, Default)]
 struct PublishingClock(AtomicU64);
 
 #[derive(Debug)]
 struct Session {
     connection: Box<dyn Connection>,
-    /// What was the newest value when it asked, if the answer is still to be sent.
+    /// The newest value at the time of the request, if the answer is still to be sent.
     granted: Option<Sequence>,
     /// Ends the use of its landing region, if it has one.
     closed: Option<Arc<AtomicBool>>,
 }
 
 impl<K: ConformingKind> Publisher<K> {
-    /// Where the publisher is found.
+    /// The publisher's address.
     pub(super) fn address(harness: &dyn Harness) -> Address {
         harness.address(&name("publisher"))
     }
@@ -100,7 +99,7 @@ impl<K: ConformingKind> Publisher<K> {
         assert_eq!(published.get(), sequence);
     }
 
-    /// Serves whoever is there, as a node's thread does.
+    /// Serves all sessions, as a node's thread does.
     pub(super) fn turn(&mut self) {
         while let Some(connection) = self.listener.accept().expect("the listener works") {
             self.sessions.push(Session { connection, granted: None, closed: None });
@@ -125,8 +124,8 @@ impl Session {
                     let options = KindOptions(words_of(words));
                     let remote = offer.open_write(geometry.region_len())?;
                     let closed = self.closed.insert(Arc::default());
-                    // One that cannot be written is closed: the session notices that.
-                    topic.lend(remote, closed, options, &CopyBudget::new());
+                    // One that cannot be written is closed, and the session notices.
+                    topic.accept(remote, closed, options, &CopyBudget::new());
                 }
                 self.granted = Some(topic.newest());
             }
@@ -171,7 +170,7 @@ impl Clock for PublishingClock {
     }
 
     fn pause(&self, _: Duration) {
-        unreachable!("a publisher waits for nothing")
+        unreachable!("a publisher never waits")
     }
 
     fn pause_until(&self, _: BorrowedFd<'_>, duration: Duration) {

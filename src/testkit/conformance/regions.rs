@@ -6,7 +6,7 @@ use crate::layout::WORD;
 use crate::memory::{MemoryError, Region};
 use crate::testkit::random::Random;
 
-/// Fills a region with words of chance.
+/// Fills a region with random words.
 fn fill(region: &Region, random: &mut Random) {
     (0..region.len()).step_by(WORD).for_each(|offset| region.store(offset, random.next()));
 }
@@ -26,7 +26,7 @@ fn write(harness: &dyn Harness, remote: &mut dyn RemoteWrite, source: &Registrat
     });
 }
 
-/// A landing region of the near process, lent to the far one.
+/// A landing region of the near process, exposed to the far one.
 fn landing(harness: &dyn Harness, pair: &mut Pair, len: usize) -> (Registration, Box<dyn RemoteWrite>) {
     let registration = registered(&*pair.dialler, len, Exposure::Write);
     send(harness, &mut *pair.near, b"landing", Some(&registration));
@@ -123,7 +123,7 @@ pub(crate) fn an_offer_that_is_given_up_harms_nothing(harness: &dyn Harness, _: 
     let registration = registered(&*pair.listening, 4096, Exposure::Read);
     registration.region().store(0, 5);
     (0..100).for_each(|_| drop(pair.offer(harness, &registration)));
-    // This one is not even received.
+    // This one is never received.
     let unread = registered(&*pair.dialler, 4096, Exposure::Read);
     send(harness, &mut *pair.near, b"unread", Some(&unread));
     let mut read = pair.offer(harness, &registration).open_read(8).expect("it is as long as was agreed");
@@ -153,7 +153,7 @@ pub(crate) fn one_region_serves_several_peers(harness: &dyn Harness, _: u64) {
                 .expect("the peer can be reached");
             assert_eq!(read.mirror().load(64), word);
         }
-        // Who leaves is not missed by the others.
+        // A process that leaves disturbs no others.
         peers.pop();
     }
 }
@@ -188,7 +188,7 @@ pub(crate) fn writes_appear_at_the_same_offsets_and_nowhere_else(harness: &dyn H
     }
 }
 
-/// Who writes a region can ask for a word that its owner has stored there; a revocation ends that, too.
+/// The writer of a region can read a word that its owner has stored; a revocation ends that, too.
 pub(crate) fn words_of_a_region_that_is_written_are_fetched(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let source = registered(&*pair.listening, 4096, Exposure::Read);
@@ -200,17 +200,17 @@ pub(crate) fn words_of_a_region_that_is_written_are_fetched(harness: &dyn Harnes
         let offset = usize::try_from(word).expect("it is small") * WORD;
         landing.region().store_release(offset, word);
         assert_eq!(fetched(&mut remote, offset), word);
-        // Writes go on beside it.
+        // Writes proceed meanwhile.
         write(harness, &mut *remote, &source, &[Write::Word { offset, word: word + 100 }]);
         assert_eq!(fetched(&mut remote, offset), word + 100);
     }
-    // Under way, where that takes a while.
+    // In flight, where that takes time.
     let _ = remote.fetch_word(0).expect("the peer can be reached");
     let revocation = remote.revocation();
     until(harness, "the end of all", || (revocation.revoke() == Completion::Done).then_some(()));
 }
 
-/// Whoever sees a write of a batch sees all that come before it.
+/// A reader that sees a write of a batch sees all earlier ones.
 pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed: u64) {
     const WORDS: usize = 50;
     let mut random = Random::new(seed);
@@ -244,8 +244,8 @@ pub(crate) fn the_writes_of_a_batch_appear_in_order(harness: &dyn Harness, seed:
     }
 }
 
-/// Batches may be posted while others are under way. What is complete is there, and what is there is all that was posted
-/// before.
+/// Batches may be posted while others are in flight. A complete batch has arrived, and so have all batches before one that has
+/// arrived.
 pub(crate) fn several_batches_appear_and_complete_in_order(harness: &dyn Harness, seed: u64) {
     const BATCHES: usize = 4;
     const BODY_LEN: usize = 256;
@@ -265,7 +265,7 @@ pub(crate) fn several_batches_appear_and_complete_in_order(harness: &dyn Harness
                 in_flight = if done == Completion::Done { 0 } else { in_flight + 1 };
                 posted += 1;
             }
-            // From the last one on: each one that is there has all before it there.
+            // From the last one on: if one has arrived, all before it have.
             let appeared =
                 (0..BATCHES).rev().find(|batch| landing.region().load_acquire(mark(*batch)) == round);
             let complete = posted - in_flight;
@@ -277,7 +277,7 @@ pub(crate) fn several_batches_appear_and_complete_in_order(harness: &dyn Harness
             }
             assert!((0..complete).all(|batch| landing.region().load_acquire(mark(batch)) == round));
             let count = remote.in_flight().expect("the peer can be reached");
-            assert!(count <= in_flight, "{count} batches of {in_flight} are under way");
+            assert!(count <= in_flight, "{count} batches of {in_flight} are in flight");
             in_flight = count;
             (posted == BATCHES && in_flight == 0).then_some(())
         });

@@ -32,10 +32,10 @@ impl SimHarness {
         Self::new(seed, Reach::Fetched)
     }
 
-    /// With faults that a user of the seam must not notice: everything may take longer.
+    /// With faults that users of the seam must not notice: everything may take longer.
     fn slow(self) -> Self {
-        // Of seven looks, five find nothing: a number of sessions looked at in turn is no multiple of seven, so
-        // that each has its turn.
+        // Of seven receives five find nothing: the number of sessions served in turn is not a multiple of seven, so that each has
+        // its turn.
         let message = Script::repeated(Fault::DelayMessage { looks: 5 }, 3, u64::MAX);
         let read = Script::repeated(Fault::DelayRead { polls: 5 }, 2, u64::MAX);
         let write = Script::repeated(Fault::DelayWrite { polls: 3 }, 2, u64::MAX);
@@ -75,10 +75,10 @@ impl Harness for SimHarness {
     }
 }
 
-/// A publisher that came to rest skipped its last record where a batch was overwritten on its way, although that record was not,
-/// and a subscriber at rest was not told before the next one.
+/// An idle publisher once skipped an intact last record after another record of its batch was overwritten in flight, and an idle
+/// subscriber did not learn of it before the next one.
 #[test]
-fn a_publisher_at_rest_brings_its_last_record_to_every_subscriber() {
+fn idle_publisher_delivers_its_last_record_to_every_subscriber() {
     let seed = 58;
     several_readers_keep_their_own_pace::<LogTopic>(&SimHarness::fetched(seed), Delivery::Push, seed);
 }

@@ -46,7 +46,7 @@ impl ConformingKind for StateTopic {
 
     fn report(account: &mut Account, failure: &ReadFailure, last: u64) {
         if last != account.last {
-            assert!(!matches!(failure, ReadFailure::Contended { .. }), "a value passed over without a word");
+            assert!(!matches!(failure, ReadFailure::Contended { .. }), "a value was skipped silently");
             let skipped = account.missing_before(last);
             account.untold += skipped;
             account.counts.conflated += skipped;

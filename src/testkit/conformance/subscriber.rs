@@ -1,4 +1,4 @@
-//! A subscriber as small as it can be. It dials again whenever something fails.
+//! A minimal subscriber. It dials again whenever something fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::layout::header::HOT_EPOCH;
 use crate::memory::Region;
 use crate::repository::{Fetch, Finding, ReadFailure, Reader, Taken, WriteOrder};
 
-/// Values that a subscriber takes in one turn, at the most.
+/// The most values that a subscriber receives in one turn.
 const VALUES_MAX: u32 = 4;
 
 /// A process that subscribes.
@@ -29,9 +29,9 @@ pub(super) struct Subscriber<K: ConformingKind> {
     address: Address,
     geometry: Geometry,
     delivery: Delivery,
-    /// What it asks for at first.
+    /// Its initial options.
     asked: <K::Reader as Reader>::Options,
-    /// The epoch to look for, whatever the publisher says.
+    /// The epoch to expect, whatever the publisher says.
     pub(super) believed_epoch: Option<Epoch>,
     /// Whether faults may hide the newest value.
     pub(super) has_faults: bool,
@@ -40,7 +40,7 @@ pub(super) struct Subscriber<K: ConformingKind> {
 #[derive(Debug)]
 struct Session<R: Reader> {
     connection: Box<dyn Connection>,
-    /// What it asks for.
+    /// Its options.
     options: R::Options,
     has_asked: bool,
     landing: Option<Registration>,
@@ -48,32 +48,32 @@ struct Session<R: Reader> {
     epoch: Option<Epoch>,
 }
 
-/// Where values are read.
+/// The source of values.
 #[derive(Debug)]
 enum Source<R: Reader> {
     /// In place, at the publisher.
     Mapped(Arc<Region>),
     /// At the publisher, by transfers.
     Fetched { remote: Box<dyn RemoteRead>, next: Option<Posted<R>>, posted: Option<Posted<R>> },
-    /// In memory of its own that the publisher writes, as long as it is registered.
+    /// In its own memory, which the publisher writes while it is registered.
     Landing { landing: Registration, epoch: u64, order: WriteOrder },
 }
 
-/// A read under way, or to be posted.
+/// A read in flight, or to be posted.
 #[derive(Debug)]
 struct Posted<R: Reader> {
     fetch: Fetch<R::Purpose>,
-    /// The newest position when the look that it belongs to began.
+    /// The newest position when its poll began.
     floor: u64,
 }
 
-/// What came of a look.
+/// The outcome of a poll.
 enum Look {
-    /// A value, or a report instead; and what was published before the look began.
+    /// A value or a report, and what was published before the poll began.
     Outcome(Result<Taken, ReadFailure>, u64),
-    /// Nothing; and what was published before the look began.
+    /// Nothing, and what was published before the poll began.
     Nothing(u64),
-    /// Something that is yet to be taken.
+    /// A value that is yet to be taken.
     Something,
 }
 
@@ -98,7 +98,7 @@ impl<K: ConformingKind> Subscriber<K> {
         }
     }
 
-    /// What it has seen of the present epoch.
+    /// What it has received of the present epoch.
     pub(super) fn observer(&self) -> Option<&Observer> {
         self.reader.as_ref().map(|(_, observer)| observer)
     }
@@ -110,18 +110,18 @@ impl<K: ConformingKind> Subscriber<K> {
         session_epoch == Some(epoch) && reader.map(|(reader, _)| reader.last().get()) == Some(sequence)
     }
 
-    /// Checks what it has counted.
+    /// Checks its counts.
     pub(super) fn check(&self) {
         let (reader, observer) = self.reader.as_ref().expect("it was answered");
         observer.check(reader.counts());
     }
 
-    /// Has its reader give up the values up to this one, the last one of the topic.
+    /// Gives up the values up to this one, the last one of the topic.
     pub(super) fn give_up(&mut self, last: u64) -> Option<(Sequence, u64)> {
         self.reader.as_mut().and_then(|(reader, _)| reader.give_up(Sequence::new(last)))
     }
 
-    /// Does what there is to be done, the publisher standing at `newest`.
+    /// One turn; the publisher is at `newest`.
     pub(super) fn turn(&mut self, newest: (Epoch, u64)) {
         if self.try_turn(newest).is_err() {
             self.session = None;
@@ -149,13 +149,13 @@ impl<K: ConformingKind> Subscriber<K> {
         Ok(())
     }
 
-    /// What to ask for to go on behind what has come, unless its reader goes on.
+    /// The options to continue after what was received, unless its reader continues.
     fn resumption(&self) -> Option<<K::Reader as Reader>::Options> {
         let begun = self.reader.as_ref().filter(|(_, observer)| observer.first().is_some());
         begun.and_then(|(reader, _)| K::resumption(reader.last()))
     }
 
-    /// Begins to read what was granted while this value was the newest one.
+    /// Begins to read a topic granted when this value was the newest.
     fn begin(&mut self, session: &Session<K::Reader>, granted: Sequence) -> Result<(), FabricError> {
         let epoch = self.believed_epoch.or(session.epoch).expect("it was just told");
         if let Some((reader, observer)) = &self.reader {
@@ -163,7 +163,7 @@ impl<K: ConformingKind> Subscriber<K> {
             match (goes_on, is_same) {
                 (true, true) => return Ok(()),
                 (false, true) => observer.check(reader.counts()),
-                // Where it was in the last incarnation says nothing of this one: it asks anew.
+                // Its position in the last incarnation does not apply: it starts again.
                 (false, false) if observer.first().is_some() => {
                     self.reader = None;
                     return Err(FabricError::Closed);
@@ -188,7 +188,7 @@ impl<R: Reader> Session<R> {
         Self { connection, options, has_asked: false, landing: None, source: None, epoch: None }
     }
 
-    /// Says what it wants, once.
+    /// Sends its request once.
     fn ask(&mut self, fabric: &dyn Fabric, delivery: Delivery, len: usize) -> Result<(), FabricError> {
         if self.has_asked {
             return Ok(());
@@ -205,7 +205,7 @@ impl<R: Reader> Session<R> {
         Ok(())
     }
 
-    /// Takes the publisher's answer, if it has come just now: the newest value when it was asked.
+    /// Receives the publisher's answer: the newest value at the time of the request.
     fn hear(&mut self, len: usize) -> Result<Option<Sequence>, FabricError> {
         let mut buffer = [0; 16];
         let offer = match self.connection.receive(&mut buffer)? {
@@ -239,7 +239,7 @@ impl<R: Reader> Session<R> {
 }
 
 impl<R: Reader> Source<R> {
-    /// Reads what there is, as far as that can be done at once.
+    /// Reads everything that can be read without waiting.
     fn read<K: ConformingKind<Reader = R>>(
         &mut self,
         reader: &mut R,
@@ -287,7 +287,7 @@ impl<R: Reader> Source<R> {
             Self::Landing { landing, order, .. } => {
                 reader.settle(landing.region());
                 let now_ns = observer.tick::<K>();
-                // The newest value may be on its way.
+                // The newest value may be in flight.
                 Ok(outcome(reader.follow(landing.region(), *order, || now_ns), 0))
             }
             Self::Fetched { remote, next, posted } => {
@@ -308,7 +308,7 @@ impl<R: Reader> Source<R> {
                 match reader.check(remote.mirror(), &fetch, observer.tick::<K>()) {
                     Ok(Finding::Taken(taken)) => return Ok(Look::Outcome(Ok(taken), begun_at)),
                     Ok(Finding::More(fetch)) => *next = Some(Posted { fetch, floor: begun_at }),
-                    // More comes while what is held is taken.
+                    // Fetches more while held values are taken.
                     Ok(Finding::Something) if reader.is_behind() => {
                         let begun = posted.insert(Posted { fetch: reader.plan(), floor });
                         remote.post(begun.fetch.ranges())?;

@@ -52,7 +52,7 @@ impl<'a, K: ConformingKind> World<'a, K> {
         self.add(fabric, asked);
     }
 
-    /// One more subscriber, that asks for this.
+    /// Adds a subscriber with these options.
     pub(super) fn subscribe_to(&mut self, asked: <K::Reader as Reader>::Options) {
         self.add(self.harness.fabric(), asked);
     }
@@ -62,8 +62,7 @@ impl<'a, K: ConformingKind> World<'a, K> {
         self.subscribers.push(Subscriber::new((fabric, address), geometry, self.delivery, asked));
     }
 
-    /// Lets everybody do something, `count` times, and values be published between any two things, once in
-    /// `quiet` of those moments.
+    /// Runs all turns `count` times, and publishes between any two steps, once in `quiet` of those moments.
     pub(super) fn run(&mut self, count: u32, quiet: u64) {
         for _ in 0..count {
             self.publish_perhaps(quiet);
@@ -71,7 +70,7 @@ impl<'a, K: ConformingKind> World<'a, K> {
             for index in 0..self.subscribers.len() {
                 self.publish_perhaps(quiet);
                 let newest = self.publisher.newest();
-                // Not everybody is as quick.
+                // Subscribers differ in speed.
                 if !self.random.once_in(2 + index as u64) {
                     self.subscribers[index].turn(newest);
                 }
@@ -83,7 +82,7 @@ impl<'a, K: ConformingKind> World<'a, K> {
         }
     }
 
-    /// Publishes no more and waits until everybody has the newest value.
+    /// Publishes no more, and waits until every subscriber has the newest value.
     pub(super) fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
             let newest = self.publisher.newest();
@@ -97,7 +96,7 @@ impl<'a, K: ConformingKind> World<'a, K> {
         panic!("not all subscribers caught up: {self:?}");
     }
 
-    /// Publishes one more value with nothing in its way: everybody accepts it.
+    /// Publishes one more value without faults: every subscriber accepts it.
     pub(super) fn settle_with_one_more(&mut self) {
         self.settle();
         self.publisher.publish();
@@ -118,7 +117,7 @@ impl<'a, K: ConformingKind> World<'a, K> {
     }
 }
 
-/// Shows where everybody stands, not the memory.
+/// Shows the positions, not the memory.
 impl<K: ConformingKind> fmt::Debug for World<'_, K> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let observers: Vec<_> = self.subscribers.iter().map(Subscriber::observer).collect();
@@ -183,8 +182,7 @@ pub(crate) fn readers_follow_to_the_next_incarnation<K: ConformingKind>(
     world.settle();
 }
 
-/// A publisher comes around to memory that is being read, or written to a landing region. What arrives may be torn, but is not
-/// accepted.
+/// A publisher overwrites memory that is being read, or copied to a landing region. Torn bytes may arrive, but are not accepted.
 pub(crate) fn a_publisher_that_does_not_wait_gets_nothing_wrong_accepted<K: ConformingKind>(
     harness: &dyn Harness,
     delivery: Delivery,
@@ -205,7 +203,7 @@ pub(crate) fn a_reader_of_another_epoch_accepts_nothing<K: ConformingKind>(
     world.subscribe();
     world.subscribers[0].believed_epoch = Some(epoch(99));
     world.run(200, 5);
-    // While values keep coming a reader cannot tell one that is wrong from one that is being overwritten.
+    // While values keep coming, a reader cannot distinguish a wrong value from one being overwritten.
     world.run(800, u64::MAX);
     let (_, newest) = world.publisher.newest();
     let given_up = world.subscribers[0].give_up(newest);

@@ -1,6 +1,6 @@
-//! The suite on RDMA verbs: several processes' worth of fabrics in this one, over the address of one device.
+//! The suite on RDMA verbs: the fabrics of several processes in this one, over the address of one device.
 //!
-//! `FABRICAST_VERBS_ADDRESS` says which address, unless it is the one of a machine of `tools/soft-roce`.
+//! `FABRICAST_VERBS_ADDRESS` sets the address; the default is that of a virtual machine of `tools/soft-roce`.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write as _};
@@ -26,16 +26,16 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// The environment variable that names the address.
 const ADDRESS_VARIABLE: &str = "FABRICAST_VERBS_ADDRESS";
-/// The address of a machine of `tools/soft-roce`.
+/// The address of a virtual machine of `tools/soft-roce`.
 const ADDRESS_DEFAULT: &str = "10.77.0.1";
-/// The first port, below those that the kernel gives to who dials.
+/// The first port, below the kernel's ephemeral ports.
 const PORT_FIRST: u64 = 20_000;
-/// Ports that names are spread over.
+/// The ports used for names.
 const PORTS: u64 = 10_000;
-/// A machine in emulation is slow.
+/// An emulated machine is slow.
 const STEPS_MAX: u32 = 300_000;
 
-/// Nodes that have a port for a name.
+/// Nodes with a port for each name.
 #[derive(Debug)]
 pub(super) struct VerbsHarness {
     connect: RdmaConnect,
@@ -51,7 +51,7 @@ struct Ports {
 
 impl Ports {
     fn of(&self, node: &NodeName) -> u16 {
-        // No port twice in a process: somebody else may still be about to leave it.
+        // No port twice in a process: the last user may still be closing it.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let next = || PORT_FIRST + NEXT.fetch_add(1, Ordering::Relaxed) % PORTS;
         let next = || u16::try_from(next()).expect("a port below 65536");
@@ -60,7 +60,7 @@ impl Ports {
 }
 
 impl VerbsHarness {
-    /// Nodes that connect by the connection manager.
+    /// Nodes that connect with the connection manager.
     pub(super) fn new(_seed: u64) -> Self {
         Self::connecting(RdmaConnect::Manager)
     }
@@ -148,7 +148,7 @@ impl Fabric for Named {
 conformance_suite!(verbs, VerbsHarness::new, 1, #[ignore = "needs an RDMA device"]);
 conformance_suite!(verbs_tcp, VerbsHarness::over_tcp, 1, #[ignore = "needs an RDMA device"]);
 
-/// What holds without acknowledgements: whatever is written arrives later than its completion.
+/// What holds without acknowledgements: a write arrives later than its completion.
 mod verbs_tcp_unreliable {
     use super::*;
 
@@ -191,7 +191,7 @@ mod verbs_tcp_unreliable {
     }
 }
 
-/// A listener answers to all ways at once, and to strangers not for long.
+/// A listener accepts all methods at once, and does not serve strangers for long.
 mod verbs_tcp_listener {
     use super::*;
 
@@ -204,7 +204,7 @@ mod verbs_tcp_listener {
         let address = harness.address(&name("far"));
         let at = SocketAddr::new(harness.ports.address, harness.ports.of(&name("far")));
         let stranger = |request: &[u8]| {
-            let mut stream = TcpStream::connect(at).expect("somebody listens");
+            let mut stream = TcpStream::connect(at).expect("a node listens");
             stream.write_all(request).expect("it takes some bytes");
             stream
         };
@@ -237,7 +237,7 @@ mod verbs_tcp_listener {
             });
         }
         assert_eq!(fars.len(), ways.len() + strangers.len());
-        // Those who say nothing, or too little, are left when the time for that is over.
+        // Strangers that send too little are disconnected after a timeout.
         let answers: [&[u8]; 3] = [b"", b"\0\x06FBC1\x01\x01", b""];
         for (stranger, expected) in strangers.iter_mut().zip(answers) {
             let mut answer = Vec::new();

@@ -1,4 +1,4 @@
-//! Channels of a simulated network, and what happens to datagrams on their way.
+//! Channels of a simulated network, and the faults of their datagrams.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -11,40 +11,40 @@ use crate::fabric::{
 };
 use crate::limits;
 
-/// Longest datagram, bytes: what RoCE carries over Ethernet of the usual frame length.
+/// Longest datagram, bytes: as for RoCE over Ethernet with the usual MTU.
 const DATAGRAM_LEN_MAX: usize = 1024;
-/// How many times the time of a message a datagram takes that is overtaken.
+/// The delay of an overtaken datagram, in message times.
 const OVERTAKEN_LATENCIES: u64 = 8;
-/// What the ticket of a channel begins with.
+/// The prefix of a channel's ticket.
 const CHANNEL_MARK: [u8; 8] = *b"sim-chan";
-/// What the ticket of a receiver begins with.
+/// The prefix of a receiver's ticket.
 const RETURN_MARK: [u8; 8] = *b"sim-back";
 
-/// What is said of a ticket that is none.
-const NO_TICKET: FabricError = FabricError::Access { why: "the ticket is none of a channel" };
+/// The error for an invalid ticket.
+const NO_TICKET: FabricError = FabricError::Access { why: "this is not a ticket of a channel" };
 
-/// What happens to datagrams on their way, each to each of its receivers by itself.
+/// The faults of datagrams, for each receiver independently.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DatagramFaults {
-    /// How many of a thousand are lost.
+    /// Losses per thousand.
     pub(crate) lose_permille: u64,
-    /// How many of a thousand come twice.
+    /// Duplicates per thousand.
     pub(crate) double_permille: u64,
-    /// How many of a thousand are overtaken by later ones.
+    /// Overtaken ones per thousand.
     pub(crate) reorder_permille: u64,
-    /// How much longer than a message any of them may take, ns.
+    /// The longest extra delay, ns.
     pub(crate) delay_ns_max: u64,
 }
 
-/// What a simulated network knows of its channels.
+/// The channels of a simulated network.
 #[derive(Debug, Default)]
 pub(super) struct Channels {
     faults: DatagramFaults,
     multicast_is_cut: bool,
     unicast_is_cut: bool,
-    /// The channel of each process, while it is used.
+    /// The channel of each process, while used.
     senders: BTreeMap<u32, Weak<SimChannelSender>>,
-    /// When each channel stands.
+    /// When each channel is ready.
     standing_ns: BTreeMap<u64, u64>,
     inboxes: BTreeMap<u64, Inbox>,
 }
@@ -54,16 +54,16 @@ pub(super) struct Channels {
 struct Inbox {
     process: u32,
     channel: u64,
-    /// When it begins to be sent what all are sent.
+    /// When multicast begins to arrive.
     joined_ns: u64,
-    /// When the last of those arrives that keep their order.
+    /// When the last datagram arrives that keeps its order.
     arrival_ns: u64,
-    /// By the time of their arrival.
+    /// By time of arrival.
     waiting: VecDeque<Waiting>,
     passed_over: u64,
 }
 
-/// A datagram under way.
+/// A datagram in flight.
 #[derive(Clone, Debug)]
 struct Waiting {
     due_ns: u64,
@@ -74,7 +74,7 @@ struct Waiting {
 }
 
 impl Inbox {
-    /// Puts a datagram where it belongs by its time. One more than there is room for pushes the oldest out.
+    /// Inserts a datagram by its time. When full, drops the oldest.
     fn push(&mut self, datagram: Waiting) {
         let place = self.waiting.partition_point(|other| other.due_ns <= datagram.due_ns);
         self.waiting.insert(place, datagram);
@@ -85,17 +85,17 @@ impl Inbox {
 }
 
 impl Network {
-    /// What happens to the datagrams that are sent from now on.
+    /// Sets the faults of datagrams sent from now on.
     pub(crate) fn set_datagram_faults(&self, faults: DatagramFaults) {
         self.state.lock().channels.faults = faults;
     }
 
-    /// Loses all that is sent from now on to all who have joined a channel; or no longer.
+    /// Loses all multicast sent from now on; or no longer.
     pub(crate) fn cut_multicast(&self, is_cut: bool) {
         self.state.lock().channels.multicast_is_cut = is_cut;
     }
 
-    /// Loses all datagrams that are sent from now on to one receiver alone; or no longer.
+    /// Loses all unicast sent from now on; or no longer.
     pub(crate) fn cut_unicast(&self, is_cut: bool) {
         self.state.lock().channels.unicast_is_cut = is_cut;
     }
@@ -118,7 +118,7 @@ impl Network {
         Ok(sender)
     }
 
-    /// Joins a channel, there may be one or not.
+    /// Joins a channel, whether it exists or not.
     pub(super) fn join_channel(
         self: &Arc<Self>,
         process: u32,
@@ -135,7 +135,7 @@ impl Network {
         Ok(SimChannelReceiver { network: Arc::clone(self), serial, ticket })
     }
 
-    /// The way from the channel of a process to a receiver of this peer's. Each process is a host of its own.
+    /// Unicast from the channel of a process to a receiver of this peer. Each process is a host of its own.
     pub(super) fn unicast_sender(
         self: &Arc<Self>,
         process: u32,
@@ -195,7 +195,7 @@ impl ChannelSender for SimChannelSender {
     }
 }
 
-/// The way to one receiver.
+/// Unicast to one receiver.
 #[derive(Debug)]
 pub(super) struct SimUnicastSender {
     channel: Arc<SimChannelSender>,
@@ -242,7 +242,7 @@ impl Drop for SimChannelReceiver {
 }
 
 impl SimState {
-    /// Sends a datagram to all who have joined its channel, or to one receiver.
+    /// Sends a datagram by multicast, or to one receiver.
     fn send_datagram(&mut self, datagram: &Waiting, to: Option<u64>) {
         let now = datagram.due_ns;
         let channels = &self.channels;
@@ -282,7 +282,7 @@ impl SimState {
         inbox.push(Waiting { due_ns, ..datagram.clone() });
     }
 
-    /// True so many times of a thousand.
+    /// True this often in a thousand.
     fn happens(&mut self, permille: u64) -> bool {
         self.random.below(1000) < permille
     }
@@ -314,7 +314,7 @@ impl SimState {
         Ok(self.channels.inboxes.get_mut(&serial).and_then(|inbox| inbox.waiting.pop_front()))
     }
 
-    /// When the next datagram arrives, or the next channel stands or is joined.
+    /// When the next datagram arrives, or the next channel is ready or joined.
     pub(super) fn datagrams_due(&self) -> impl Iterator<Item = u64> {
         let channels = &self.channels;
         let running = channels.inboxes.values().filter(|inbox| self.runs(inbox.process));
@@ -326,7 +326,7 @@ impl SimState {
     }
 }
 
-/// What a peer has to know of the channel, or the receiver, of this number.
+/// The ticket of the channel or receiver with this number.
 fn ticket(mark: [u8; 8], serial: u64) -> [u8; 16] {
     let mut ticket = [0; 16];
     let (first, second) = ticket.split_at_mut(mark.len());
@@ -335,7 +335,7 @@ fn ticket(mark: [u8; 8], serial: u64) -> [u8; 16] {
     ticket
 }
 
-/// What a sender has to know of this receiver in that process.
+/// The ticket of this receiver in that process.
 fn return_ticket(process: u32, serial: u64) -> [u8; 20] {
     let mut bytes = [0; 20];
     let (first, second) = bytes.split_at_mut(16);
@@ -363,7 +363,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// A process that has a channel, the connections of others to it, and its ends of those.
+    /// A process with a channel, the connections of others to it, and their receivers.
     struct Setup {
         network: Arc<Network>,
         near: Vec<Box<dyn Connection>>,
@@ -408,7 +408,7 @@ mod tests {
         while network.step() {}
     }
 
-    /// The first words of all datagrams that have come.
+    /// The first words of all datagrams received.
     fn take(receiver: &mut dyn ChannelReceiver) -> Vec<u64> {
         let mut buffer = [0; DATAGRAM_LEN_MAX];
         let mut taken = Vec::new();
@@ -419,7 +419,7 @@ mod tests {
         taken
     }
 
-    /// Sends a datagram to one receiver at the other end.
+    /// Sends a datagram by unicast to a receiver at the other end.
     fn send_to(far: &dyn Connection, receiver: &dyn ChannelReceiver, datagram: &[u8]) -> Sent {
         far.datagrams().unwrap().unicast_sender(receiver.return_ticket()).unwrap().send(datagram).unwrap()
     }
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_comes_to_all_who_have_joined_and_nobody_else() {
+    fn datagram_reaches_all_joined_receivers_only() {
         let setup = setup(1, 3);
         let sender = setup.sender();
         assert!(Arc::ptr_eq(&sender, &setup.far[1].datagrams().unwrap().channel_sender().unwrap().unwrap()));
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_stands_after_a_while() {
+    fn channel_is_ready_after_a_while() {
         let setup = setup(2, 1);
         let sender = setup.far[0].datagrams().unwrap().channel_sender().unwrap().unwrap();
         assert_eq!(sender.send(b"too soon").unwrap(), Sent::Full);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn one_receiver_is_reached_alone() {
+    fn unicast_reaches_one_receiver() {
         let setup = setup(3, 3);
         let sender = setup.sender();
         let [mut first, mut second] = [setup.join(0, &sender), setup.join(1, &sender)];
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_no_ticket_is_refused() {
+    fn overlong_datagrams_and_invalid_tickets_are_refused() {
         let setup = setup(4, 1);
         let sender = setup.sender();
         let mut receiver = setup.join(0, &sender);
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_that_does_not_look_loses_the_oldest() {
+    fn receiver_that_never_polls_loses_the_oldest() {
         let setup = setup(5, 1);
         let sender = setup.sender();
         let mut receiver = setup.join(0, &sender);
@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_are_cut_by_themselves() {
+    fn multicast_and_unicast_fail_independently() {
         let setup = setup(6, 1);
         let sender = setup.sender();
         let mut receiver = setup.join(0, &sender);
@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_process_gets_and_gives_nothing_and_a_dead_one_never_again() {
+    fn paused_process_sends_and_receives_nothing_and_a_dead_one_never_again() {
         let setup = setup(7, 1);
         let sender = setup.sender();
         let mut receiver = setup.join(0, &sender);

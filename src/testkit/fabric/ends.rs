@@ -13,7 +13,7 @@ use crate::fabric::{
 use crate::id::NodeName;
 use crate::limits;
 
-/// A name that is listened on.
+/// A name with a listener.
 #[derive(Debug)]
 pub(super) struct SimListener {
     pub(super) network: Arc<Network>,

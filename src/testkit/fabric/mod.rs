@@ -1,17 +1,17 @@
-//! A fabric in memory: many nodes in one process, all of whose delays and orders follow from a seed.
+//! A fabric in memory: many nodes in one process, with all delays and orders from a seed.
 //!
-//! A [`Network`] is the whole world of one simulation. Each [`SimFabric`] of it is the fabric of one process: it
-//! can be killed, and paused and resumed, from outside. Messages take a while of virtual time, one-sided transfers
-//! a number of steps. A step is [`Network::step`] or a poll of the transfer.
+//! A [`Network`] is the world of one simulation. Each [`SimFabric`] is the fabric of one process, which can be killed, paused and
+//! resumed from outside. Messages take virtual time, one-sided transfers a number of steps. A step is [`Network::step`] or a poll
+//! of the transfer.
 //!
 //! The two kinds of medium that the seam allows are both here. With [`Reach::Mapped`] a peer's region is mapped
 //! in place, and stays readable after the peer has died. With [`Reach::Fetched`] ranges of it are copied a few
-//! words at a time in an order of chance, so that what is stored meanwhile tears them; a paused peer's memory
+//! words at a time in random order, so that concurrent stores tear them; a paused peer's memory
 //! still answers (as it would with RDMA), a dead one's, or that of a closed connection, does not. A transfer to or from
 //! memory that its owner has given up ends the connection for all who use it.
 //!
-//! Every process has a channel of datagrams, whose [`DatagramFaults`] follow from the seed, too. Those that a receiver does
-//! not take are lost, the oldest ones first.
+//! Every process has a channel of datagrams, whose [`DatagramFaults`] also follow from the seed. A receiver that does not poll
+//! loses the oldest datagrams first.
 
 mod channel;
 mod ends;
@@ -41,7 +41,7 @@ use crate::testkit::clock::VirtualClock;
 
 /// The provider's name.
 const NAME: &str = "sim";
-/// How much time a step lets pass when nothing is under way, ns.
+/// The time that a step takes when nothing is in flight, ns.
 const IDLE_NS: u64 = 1_000;
 
 /// How a peer's region is reached.
@@ -61,7 +61,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// An empty world, whose every delay and order follows from the seed.
+    /// An empty world with all delays and orders from this seed.
     pub(crate) fn new(seed: u64, reach: Reach) -> Arc<Self> {
         Arc::new(Self { clock: Arc::default(), reach, state: Mutex::new(SimState::new(seed)) })
     }
@@ -71,13 +71,13 @@ impl Network {
         &self.clock
     }
 
-    /// The fabric of one more process. The name is what [`Self::kill`] and the like know it by.
+    /// The fabric of one more process, with this name for [`Self::kill`] and the like.
     pub(crate) fn fabric(self: &Arc<Self>, node: &NodeName) -> SimFabric {
         let process = self.state.lock().begin_process(node);
         SimFabric { network: Arc::clone(self), process }
     }
 
-    /// Brings every transfer a little further, and time to the next arrival. Says whether anything was under way.
+    /// Advances every transfer a little, and time to the next arrival. Returns whether anything was in flight.
     pub(crate) fn step(&self) -> bool {
         let mut state = self.state.lock();
         let moved = state.progress_all();
@@ -89,22 +89,22 @@ impl Network {
         moved || due.is_some()
     }
 
-    /// Ends the process at once: peers read what it had sent, then that it is gone. Its entry stays, dead.
+    /// Kills the process: peers receive what it has sent, then its end. Its entry stays, dead.
     pub(crate) fn kill(&self, node: &NodeName) {
         self.state.lock().kill(node, self.now());
     }
 
-    /// Stops the process: no message reaches it or leaves it. Its memory still answers.
+    /// Stops the process: no message reaches or leaves it. Its memory still answers.
     pub(crate) fn pause(&self, node: &NodeName) {
         self.state.lock().set_paused(node, true);
     }
 
-    /// Lets the process go on.
+    /// Resumes the process.
     pub(crate) fn resume(&self, node: &NodeName) {
         self.state.lock().set_paused(node, false);
     }
 
-    /// Has the next so many batches of reads fail after a part of them, and their connections go on.
+    /// Makes the next so many batches of reads fail halfway, with their connections intact.
     pub(crate) fn fail_reads(&self, count: u32) {
         self.state.lock().doomed_reads = count;
     }

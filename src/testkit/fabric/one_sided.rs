@@ -17,7 +17,7 @@ use crate::memory::WORD;
 use crate::memory::{Access, MemoryError, Protection, Region};
 use crate::sync::atomic::{Ordering, fence};
 
-/// A region that a peer sent.
+/// A region sent by a peer.
 #[derive(Debug)]
 pub(super) struct SimOffer {
     pub(super) network: Arc<Network>,
@@ -30,12 +30,12 @@ impl SimOffer {
         if self.capability.exposure == exposure { Ok(()) } else { Err(FabricError::Access { why }) }
     }
 
-    /// Maps the region as another process would, with no more rights than it would have.
+    /// Maps the region as another process would, with the same access rights.
     fn map(region: &Region, len_min: usize, access: Access) -> Result<Arc<Region>, FabricError> {
         Ok(Arc::new(Region::import(region.file(), len_min, access)?))
     }
 
-    /// The way to a region that has to be fetched from, or sent to.
+    /// The transfer route to a region.
     fn route(&self, remote: &Weak<Region>, len_min: usize) -> Result<Route, FabricError> {
         let Some(region) = remote.upgrade() else {
             return Err(FabricError::Access { why: "the peer has withdrawn it" });
@@ -80,7 +80,7 @@ impl Offer for SimOffer {
     }
 }
 
-/// A region that is read in place.
+/// A region read in place.
 #[derive(Debug)]
 struct MappedRead {
     mirror: Arc<Region>,
@@ -109,7 +109,7 @@ impl RemoteRead for MappedRead {
     }
 }
 
-/// A region that is written in place.
+/// A region written in place.
 #[derive(Debug)]
 struct MappedWrite {
     target: Arc<Region>,
@@ -119,8 +119,7 @@ impl RemoteWrite for MappedWrite {
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
         check_writes(self.target.len(), source, writes)?;
         for write in writes {
-            // Release: whoever sees a word of this write has seen the one before it. Pairs with the Acquire loads
-            // of readers.
+            // Release: a reader of a word of this write has seen the previous word. Pairs with the Acquire loads of readers.
             fence(Ordering::Release);
             match *write {
                 Write::Range(ByteRange { offset, len }) => {
@@ -151,7 +150,7 @@ impl RemoteWrite for MappedWrite {
     }
 }
 
-/// A region that is read by transfers.
+/// A region read by transfers.
 #[derive(Debug)]
 struct FetchedRead {
     network: Arc<Network>,
@@ -200,29 +199,29 @@ impl Drop for FetchedRead {
     }
 }
 
-/// A region that is written by transfers.
+/// A region written by transfers.
 #[derive(Debug)]
 struct SentWrite {
     network: Arc<Network>,
     route: Route,
-    /// Bytes that were agreed.
+    /// The agreed length, bytes.
     len: usize,
-    /// Where words appear that are fetched from it.
+    /// Receives the words that are read back.
     mirror: Arc<Region>,
     sending: Arc<Mutex<Sending>>,
 }
 
-/// Transfers under way, oldest first.
+/// Transfers in flight, oldest first.
 #[derive(Debug, Default)]
 struct Sending {
     transfers: VecDeque<u64>,
-    /// The one that brings a word.
+    /// The transfer that reads a word back.
     fetching: Option<u64>,
     revoked: bool,
 }
 
 impl Sending {
-    /// Whether a word is on its way. One that has come after a revocation is nobody's.
+    /// Whether a word is in flight. One that arrives after a revocation is dropped.
     fn is_fetching(&mut self, network: &Network) -> bool {
         let Some(fetching) = self.fetching else { return false };
         let is_pending = matches!(network.state.lock().poll_transfer(fetching), Ok(Completion::Pending));
@@ -230,7 +229,7 @@ impl Sending {
         is_pending
     }
 
-    /// How many are not complete yet.
+    /// How many are incomplete.
     fn in_flight(&mut self, network: &Network) -> Result<usize, FabricError> {
         let mut state = network.state.lock();
         while let Some(first) = self.transfers.front() {
@@ -313,7 +312,7 @@ impl Revocation for SentRevocation {
     fn revoke(&self) -> Completion {
         let mut sending = self.sending.lock();
         sending.revoked = true;
-        // A transfer that failed is over, too.
+        // A failed transfer is over, too.
         let is_fetching = sending.is_fetching(&self.network);
         match sending.in_flight(&self.network) {
             Ok(0) | Err(_) if !is_fetching => Completion::Done,

@@ -1,4 +1,4 @@
-//! What a simulated network knows: processes, names, links, registered regions.
+//! The state of a simulated network: processes, names, links, registered regions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -11,18 +11,18 @@ use crate::limits;
 use crate::memory::{Access, Region};
 use crate::testkit::random::Random;
 
-/// The shortest time that a message takes, ns.
+/// The shortest delay of a message, ns.
 const LATENCY_NS_MIN: u64 = 1_000;
-/// How much longer a message may take, ns.
+/// The longest extra delay, ns.
 const LATENCY_NS_SPREAD: u64 = 9_000;
 
-/// Everything that changes in a simulated network.
+/// The mutable state of a simulated network.
 #[derive(Debug)]
 pub(super) struct SimState {
     pub(super) random: Random,
     pub(super) transfers: BTreeMap<u64, Transfer>,
     pub(super) channels: Channels,
-    /// So many batches of reads fail when a part of them has come.
+    /// So many batches of reads will fail halfway.
     pub(super) doomed_reads: u32,
     processes: Vec<Process>,
     entries: BTreeMap<NodeName, Entry>,
@@ -38,14 +38,14 @@ struct Process {
     paused: bool,
 }
 
-/// A name that is, or was, listened on.
+/// A name that has or had a listener.
 #[derive(Debug)]
 struct Entry {
     process: u32,
     serial: u64,
     started_ns: u64,
     alive: bool,
-    /// When each dialled link arrives, and which it is.
+    /// When each dialled link arrives, and which one.
     waiting: VecDeque<(u64, u64)>,
 }
 
@@ -53,7 +53,7 @@ struct Entry {
 #[derive(Debug)]
 struct SimLink {
     ends: [SimEnd; 2],
-    /// A transfer over it has found no memory: it carries nothing any more.
+    /// A transfer has used revoked memory: the link carries nothing any more.
     broken: bool,
 }
 
@@ -61,7 +61,7 @@ struct SimLink {
 struct SimEnd {
     process: u32,
     open: bool,
-    /// What was sent to this end.
+    /// The messages to this end.
     inbox: VecDeque<Parcel>,
     /// When the last of it arrives.
     arrival_ns: u64,
@@ -69,7 +69,7 @@ struct SimEnd {
     closed_ns: Option<u64>,
 }
 
-/// A message under way.
+/// A message in flight.
 #[derive(Debug)]
 pub(super) struct Parcel {
     due_ns: u64,
@@ -77,7 +77,7 @@ pub(super) struct Parcel {
     pub(super) capability: Option<Capability>,
 }
 
-/// What an end has for its owner.
+/// What an end receives.
 #[derive(Debug)]
 pub(super) enum Arrival {
     Parcel(Parcel),
@@ -112,7 +112,7 @@ struct Registered {
     region: Weak<Region>,
 }
 
-/// What stands for a region of a simulated network.
+/// A registration with a simulated network.
 #[derive(Debug)]
 pub(super) struct SimRegistered {
     pub(super) remote: RemoteKey,
@@ -135,7 +135,7 @@ impl SimState {
         }
     }
 
-    /// A number that was not used before.
+    /// A new number.
     pub(super) fn serial(&mut self) -> u64 {
         self.serial += 1;
         self.serial
@@ -162,7 +162,7 @@ impl SimState {
         Ok(serial)
     }
 
-    /// Ends listening. The trace that a killed process left stays.
+    /// Ends listening. The trace of a killed process stays.
     pub(super) fn unlisten(&mut self, node: &NodeName, serial: u64, now: u64) {
         let own = |entry: &&Entry| entry.serial == serial && entry.alive;
         if self.entries.get(node).filter(own).is_some() {
@@ -271,7 +271,7 @@ impl SimState {
         }
     }
 
-    /// Closes one end: the other one learns of it after all that was sent before.
+    /// Closes one end: the other receives everything sent before.
     pub(super) fn close(&mut self, link: u64, side: usize, now: u64) {
         let latency = self.latency();
         let Some(SimLink { ends, .. }) = self.links.get_mut(&link) else { return };
@@ -301,7 +301,7 @@ impl SimState {
         Ok(Registration::new(Arc::clone(region), exposure, entry))
     }
 
-    /// The capability to be sent over this link.
+    /// The capability to send over this link.
     pub(super) fn capability(
         &self,
         process: u32,
@@ -332,7 +332,7 @@ impl SimState {
         self.processes[owner as usize - 1].alive && self.links.get(&link).is_some_and(open)
     }
 
-    /// Ends a link, as a device does that is asked for memory which it does not have: both ends learn of it.
+    /// Breaks a link, as a device does that is asked for revoked memory: both ends notice.
     pub(super) fn break_off(&mut self, link: u64) {
         let Some(link) = self.links.get_mut(&link) else { return };
         link.broken = true;
@@ -367,7 +367,7 @@ impl SimState {
         alive.for_each(|process| process.paused = paused);
     }
 
-    /// When the next thing arrives somewhere after now.
+    /// When the next arrival after `now` is due.
     pub(super) fn next_due(&self, now: u64) -> Option<u64> {
         let entries = self.entries.values().filter(|entry| self.runs(entry.process));
         let dialled = entries.flat_map(|entry| entry.waiting.front()).map(|(due, _)| *due);

@@ -1,5 +1,4 @@
-//! What the simulated network promises beyond the seam: it follows from its seed, and processes of it can be
-//! stopped and killed.
+//! What the simulated network guarantees beyond the seam: it follows from its seed, and its processes can be stopped and killed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +27,7 @@ struct Setup {
     far: Box<dyn Connection>,
     read: Box<dyn RemoteRead>,
     registration: Registration,
-    // Last, as it is what the others were made with.
+    // Last, because the others were made with them.
     _fabrics: [Box<dyn Fabric>; 2],
     _listener: Box<dyn crate::fabric::Acceptor>,
 }
@@ -68,7 +67,7 @@ fn torn_read(setup: &mut Setup) -> Vec<u64> {
 }
 
 #[test]
-fn a_seed_gives_the_same_tears_again() {
+fn seed_repeats_the_same_tears() {
     let read = |seed| torn_read(&mut setup(seed, Reach::Fetched));
     let mut torn = 0;
     for seed in 0..20 {
@@ -79,7 +78,7 @@ fn a_seed_gives_the_same_tears_again() {
     assert!(torn > 10, "{torn} of 20 reads were torn");
 }
 
-/// The seam leaves it open what happens; here it is an error, so that no test goes beyond what was agreed.
+/// The seam leaves the outcome open; here it is an error, so that no test relies on it.
 #[test]
 fn ranges_outside_of_a_region_are_refused() {
     for reach in [Reach::Mapped, Reach::Fetched] {
@@ -122,7 +121,7 @@ fn a_read_goes_on_by_steps_alone() {
 }
 
 #[test]
-fn a_killed_node_is_seen_gone_and_leaves_an_entry() {
+fn killed_node_is_gone_and_leaves_an_entry() {
     for reach in [Reach::Mapped, Reach::Fetched] {
         let mut setup = setup(5, reach);
         setup.registration.region().store(8, 9);
@@ -147,7 +146,7 @@ fn a_killed_node_is_seen_gone_and_leaves_an_entry() {
         assert!(matches!(error, FabricError::NodeGone { .. }), "{error}");
         let listener = fabric.listen(&name("far")).unwrap();
         assert_eq!(alive(), [true]);
-        // What the dead process leaves behind does not touch the name's new owner.
+        // The remains of the dead process do not affect the name's new owner.
         drop(setup._listener);
         assert_eq!(alive(), [true]);
         drop(listener);
@@ -156,7 +155,7 @@ fn a_killed_node_is_seen_gone_and_leaves_an_entry() {
 }
 
 #[test]
-fn a_read_under_way_ends_with_its_owner() {
+fn read_in_flight_ends_with_its_owner() {
     each_seed(20, |seed| {
         let mut setup = setup(seed, Reach::Fetched);
         assert_eq!(setup.read.post(&WHOLE).unwrap(), Completion::Pending);

@@ -8,30 +8,30 @@ use crate::fabric::{ByteRange, Completion, FabricError, Write};
 use crate::memory::Region;
 use crate::memory::{LINE, WORD};
 
-/// The largest number of steps that a transfer is meant to take, more or less.
+/// The approximate limit of a transfer's steps.
 const STEPS_MAX: usize = 16;
 
-/// A batch of reads or writes under way.
+/// A batch of reads or writes in flight.
 #[derive(Debug)]
 pub(super) struct Transfer {
     route: Route,
     local: Arc<Region>,
     way: Way,
-    /// What is left to do, in this order.
+    /// The rest, in this order.
     pieces: VecDeque<Piece>,
-    /// The most pieces that one step does.
+    /// The most pieces of one step.
     pace: usize,
-    /// The transfer that must be complete before this one begins.
+    /// The transfer that must complete before this one begins.
     after: Option<u64>,
     failure: Option<Failure>,
-    /// It fails when nothing is left to do.
+    /// It fails at its end.
     is_doomed: bool,
 }
 
-/// Between which memories a transfer runs.
+/// The memories between which a transfer runs.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
-    /// The process that asked for it.
+    /// The process that posted it.
     pub(super) initiator: u32,
     /// The process whose memory it reads or writes.
     pub(super) owner: u32,
@@ -55,7 +55,7 @@ enum Piece {
     Word { offset: usize, word: u64 },
 }
 
-/// Why a transfer ended early.
+/// Why a transfer failed.
 #[derive(Clone, Copy, Debug)]
 enum Failure {
     Closed,
@@ -72,7 +72,7 @@ impl Transfer {
         self.pieces.is_empty() || self.failure.is_some()
     }
 
-    /// Does this many pieces.
+    /// Performs this many pieces.
     fn advance(&mut self, count: usize, reachable: bool) {
         if !reachable {
             self.failure = Some(Failure::Closed);
@@ -99,7 +99,7 @@ impl Transfer {
 }
 
 impl SimState {
-    /// Begins to read these ranges, all of their pieces in one order of chance.
+    /// Begins to read these ranges, their pieces in random order.
     pub(super) fn begin_read(&mut self, route: Route, mirror: &Arc<Region>, ranges: &[ByteRange]) -> u64 {
         let mut pieces = self.pieces(ranges);
         let is_doomed = self.doomed_reads > 0;
@@ -111,7 +111,7 @@ impl SimState {
         self.begin(Transfer { route, local, way, pieces, pace: 1, after: None, failure: None, is_doomed })
     }
 
-    /// Begins these writes one after the other, the pieces of each in an order of chance.
+    /// Begins these writes one after another, the pieces of each in random order.
     pub(super) fn begin_write(
         &mut self,
         route: Route,
@@ -144,7 +144,7 @@ impl SimState {
         serial
     }
 
-    /// Brings one transfer a step further, and says how it stands. Once it is done or has failed, it is forgotten.
+    /// Advances one transfer, and returns its state. A complete or failed one is removed.
     pub(super) fn poll_transfer(&mut self, serial: u64) -> Result<Completion, FabricError> {
         self.progress(serial);
         let Some(transfer) = self.transfers.get(&serial) else { return Err(FabricError::Closed) };
@@ -161,7 +161,7 @@ impl SimState {
         }
     }
 
-    /// Brings all transfers a step further. Says whether there was one.
+    /// Advances all transfers. Returns whether there was one.
     pub(super) fn progress_all(&mut self) -> bool {
         let unfinished = self.transfers.iter().filter(|(_, transfer)| !transfer.is_finished());
         let serials: Vec<u64> = unfinished.map(|(serial, _)| *serial).collect();
@@ -182,7 +182,7 @@ impl SimState {
         self.transfers.insert(serial, transfer);
     }
 
-    /// The words or lines of these ranges, forwards, backwards or in an order of chance.
+    /// The words or lines of these ranges: forwards, backwards or in random order.
     fn pieces(&mut self, ranges: &[ByteRange]) -> VecDeque<Piece> {
         let unit = if self.random.once_in(2) { WORD } else { LINE };
         let mut pieces: Vec<Piece> = ranges

@@ -1,4 +1,4 @@
-//! Listeners, connections and offers to which faults happen.
+//! Listeners, connections and offers with faults.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::fabric::{
 use crate::memory::Region;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// What a connection and the regions that came over it share: a fault of one ends them all.
+/// The state shared by a connection and the regions that came over it: a fault of one ends them all.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) script: Arc<Running>,
@@ -58,7 +58,7 @@ impl Acceptor for FaultyListener {
 /// A connection that has faults.
 #[derive(Debug)]
 pub(super) struct FaultyConnection {
-    /// Nothing, once the connection was lost.
+    /// `None` once the connection was lost.
     inner: Option<Box<dyn Connection>>,
     session: Session,
 }
@@ -68,7 +68,7 @@ impl FaultyConnection {
         Self { inner: Some(inner), session }
     }
 
-    /// The connection, unless it was lost.
+    /// The connection, unless lost.
     fn inner(&mut self) -> Option<&mut Box<dyn Connection>> {
         if self.session.has_ended() {
             self.inner = None;
@@ -148,7 +148,7 @@ impl Connection for FaultyConnection {
     }
 }
 
-/// An offer of a region, the access to which has faults.
+/// An offer of a region with faulty access.
 #[derive(Debug)]
 struct FaultyOffer {
     inner: Box<dyn Offer>,

@@ -1,8 +1,8 @@
-//! Faults by script, put between a fabric and whoever uses it.
+//! Scripted faults between a fabric and its user.
 //!
-//! [`FaultyFabric`] passes everything on to the fabric that it wraps, and counts the operations of each kind. Where
-//! the [`Script`] names an operation by kind and number, the fault happens to that one. A fabric's connections are
-//! reliable and ordered, so that no message is duplicated or overtaken: what is lost takes its connection along.
+//! [`FaultyFabric`] forwards everything to the fabric that it wraps, and counts the operations of each kind. A fault happens
+//! where the [`Script`] names an operation by kind and number. Connections are reliable and ordered, so no message is duplicated
+//! or overtaken: a lost one takes its connection along.
 
 mod connection;
 mod one_sided;
@@ -24,7 +24,7 @@ use crate::fabric::{
 use crate::id::NodeName;
 use crate::memory::Region;
 
-/// A fabric to which a script of faults happens.
+/// A fabric with scripted faults.
 #[derive(Debug)]
 pub(crate) struct FaultyFabric {
     inner: Box<dyn Fabric>,
@@ -32,7 +32,7 @@ pub(crate) struct FaultyFabric {
 }
 
 impl FaultyFabric {
-    /// Has the script happen to this fabric.
+    /// Applies the script to this fabric.
     pub(crate) fn new(inner: Box<dyn Fabric>, script: &Arc<Running>) -> Self {
         Self { inner, script: Arc::clone(script) }
     }
@@ -66,7 +66,7 @@ impl Fabric for FaultyFabric {
     }
 }
 
-/// The error of an operation that the script makes fail.
+/// The error of an operation that fails by script.
 fn failed(what: &'static str) -> FabricError {
     FabricError::System { what, source: std::io::Error::other("the script of faults says so") }
 }

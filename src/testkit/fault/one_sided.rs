@@ -1,4 +1,4 @@
-//! One-sided access to which faults happen.
+//! One-sided access with faults.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crate::fabric::{
 use crate::memory::Region;
 use crate::memory::WORD;
 
-/// Reads to which faults happen. What changes the bytes that were read (a flipped bit, a tear, old bytes) happens
-/// only where they stand in a mirror of their own, not in a peer's memory.
+/// Reads with faults. Changes to the bytes read (a flipped bit, a tear, old bytes) happen only in a mirror of their own, not in a
+/// peer's memory.
 #[derive(Debug)]
 pub(super) struct FaultyRead {
     inner: Box<dyn RemoteRead>,
@@ -21,11 +21,11 @@ pub(super) struct FaultyRead {
     batch: Option<FaultyBatch>,
 }
 
-/// A batch of reads under way.
+/// A batch of reads in flight.
 #[derive(Debug)]
 struct FaultyBatch {
     fault: Option<Fault>,
-    /// The offsets of all its words, and what stood there before.
+    /// The offsets of all its words, and their previous contents.
     before: Vec<(usize, u64)>,
     polls_left: u32,
     complete: bool,
@@ -34,14 +34,14 @@ struct FaultyBatch {
 impl FaultyBatch {
     fn new(fault: Option<Fault>, mirror: &Region, ranges: &[ByteRange]) -> Self {
         let offsets = ranges.iter().flat_map(|range| (range.offset..range.offset + range.len).step_by(WORD));
-        // Ranges that do not fit are left for the fabric to refuse.
+        // The fabric refuses ranges that do not fit.
         let inside = offsets.take_while(|offset| *offset < mirror.len());
         let before = inside.map(|offset| (offset, mirror.load(offset))).collect();
         let polls_left = if let Some(Fault::DelayRead { polls }) = fault { polls } else { 0 };
         Self { fault, before, polls_left, complete: false }
     }
 
-    /// Does to the mirror what the fault does to the bytes.
+    /// Applies the fault to the bytes of the mirror.
     fn spoil(&self, mirror: &Region) {
         match self.fault {
             Some(Fault::FlipBit { word, bit }) => {
@@ -55,7 +55,7 @@ impl FaultyBatch {
         }
     }
 
-    /// Puts the old bytes back from this byte of the batch on.
+    /// Restores the old bytes from this byte of the batch on.
     fn restore(&self, mirror: &Region, at: usize) {
         for (index, (offset, old)) in self.before.iter().enumerate() {
             let kept = at.saturating_sub(index * WORD).min(WORD);
@@ -71,7 +71,7 @@ impl FaultyRead {
         Self { inner, session, batch: None }
     }
 
-    /// What a completion of the batch means, now that it has come.
+    /// The result of the batch, now complete.
     fn complete(&mut self) -> Result<Completion, FabricError> {
         let Some(batch) = &mut self.batch else { return Ok(Completion::Done) };
         if batch.polls_left > 0 {
@@ -135,7 +135,7 @@ impl RemoteRead for FaultyRead {
     }
 }
 
-/// Writes to which faults happen.
+/// Writes with faults.
 #[derive(Debug)]
 pub(super) struct FaultyWrite {
     inner: Box<dyn RemoteWrite>,
@@ -149,7 +149,7 @@ impl FaultyWrite {
         Self { inner, session, polls_left: 0, fails: false }
     }
 
-    /// What a completion of all batches means, now that it has come.
+    /// The result of all batches, now complete.
     fn complete(&mut self) -> Result<Completion, FabricError> {
         if self.fails {
             self.session.end();
@@ -184,7 +184,7 @@ impl RemoteWrite for FaultyWrite {
             return Err(FabricError::Closed);
         }
         match self.inner.in_flight()? {
-            // What is complete and delayed is the last one.
+            // The delayed one is the last.
             0 => self.complete().map(|completion| usize::from(completion == Completion::Pending)),
             count => Ok(count),
         }

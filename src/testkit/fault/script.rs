@@ -1,4 +1,4 @@
-//! Which faults happen when.
+//! When which faults happen.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use parking_lot::Mutex;
 
 use crate::testkit::random::Random;
 
-/// What is counted. Each kind has its own numbers, from 0, over all connections of the fabric.
+/// A kind of operation. Each kind has its own numbers, from 0, over all connections of the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operation {
     /// A dial.
     Dial,
-    /// A message handed over for sending.
+    /// A message is sent.
     Send,
-    /// A look for a message.
+    /// A receive.
     Receive,
     /// A batch of one-sided reads.
     Read,
@@ -21,20 +21,20 @@ pub(crate) enum Operation {
     Write,
 }
 
-/// What happens to an operation.
+/// A fault of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A dial fails.
     RefuseDial,
-    /// A message is lost. Connections are reliable, so that the connection is lost with it.
+    /// A message is lost, and with it its reliable connection.
     DropMessage,
-    /// This many sends, from this one on, find the queue full. They are counted as one; there is at least one.
+    /// This many sends, at least one, find the queue full. They count as one.
     FullQueue { sends: u32 },
-    /// This many looks for a message, from this one on, find none. They are counted as one; there is at least one.
+    /// This many receives, at least one, find no message. They count as one.
     DelayMessage { looks: u32 },
-    /// The connection is gone when a message is looked for.
+    /// The connection is gone at a receive.
     Disconnect,
-    /// A batch of reads is complete that many polls later.
+    /// A batch of reads completes this many polls later.
     DelayRead { polls: u32 },
     /// The connection is gone when a batch of reads is posted.
     DisconnectRead,
@@ -42,18 +42,18 @@ pub(crate) enum Fault {
     FailRead,
     /// One bit of a fetched batch is wrong. The word counts over all words of the batch and wraps around.
     FlipBit { word: usize, bit: u32 },
-    /// The bytes of a fetched batch from this one on are those that stood in the mirror before.
+    /// The bytes of a fetched batch from this one on are those of the mirror before.
     TearRead { at: usize },
-    /// All bytes of a fetched batch are those that stood in the mirror before.
+    /// All bytes of a fetched batch are those of the mirror before.
     ReplayOld,
-    /// A batch of writes is complete that many polls later.
+    /// A batch of writes completes this many polls later.
     DelayWrite { polls: u32 },
     /// A batch of writes completes with an error, which ends the connection.
     FailWrite,
 }
 
 impl Fault {
-    /// One of each, to be tried alone.
+    /// One of each, to be tried by itself.
     pub(crate) const EACH: [Self; 13] = [
         Self::RefuseDial,
         Self::DropMessage,
@@ -70,7 +70,7 @@ impl Fault {
         Self::FailWrite,
     ];
 
-    /// What it happens to.
+    /// The operation that it affects.
     pub(crate) fn operation(self) -> Operation {
         match self {
             Self::RefuseDial => Operation::Dial,
@@ -82,7 +82,7 @@ impl Fault {
         }
     }
 
-    /// The same kind of fault with numbers of chance.
+    /// The same kind of fault with random numbers.
     fn varied(self, random: &mut Random) -> Self {
         let few = u32::try_from(1 + random.below(12)).unwrap_or(1);
         match self {
@@ -97,27 +97,27 @@ impl Fault {
     }
 }
 
-/// A fault, and the numbers of the operations that it happens to.
+/// A fault, and the numbers of the operations that it affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Planned {
     /// What happens.
     pub(crate) fault: Fault,
-    /// The first operation that it happens to.
+    /// The first operation affected.
     pub(crate) at: u64,
-    /// From one operation that it happens to to the next.
+    /// The distance between affected operations.
     pub(crate) every: u64,
-    /// It happens to none from this one on.
+    /// No operation from this one on is affected.
     pub(crate) end: u64,
 }
 
 impl Planned {
-    /// Whether it happens to the operation of this number.
+    /// Whether it affects the operation of this number.
     fn is_due(&self, number: u64) -> bool {
         (self.at..self.end).contains(&number) && (number - self.at).is_multiple_of(self.every)
     }
 }
 
-/// A list of faults. Prints as what a test needs to be given to see them again.
+/// A list of faults. Prints as the code that repeats it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Script(pub(crate) Vec<Planned>);
 
@@ -133,12 +133,12 @@ impl Script {
         self
     }
 
-    /// As many faults of all kinds, at operations below `end`.
+    /// `count` faults of all kinds, at operations below `end`.
     pub(crate) fn mixed(seed: u64, count: usize, end: u64) -> Self {
         let mut random = Random::new(seed);
         let mut planned = || {
             let fault = Fault::EACH[random.index(Fault::EACH.len())].varied(&mut random);
-            // There are far fewer dials and sends than reads and looks for messages.
+            // Dials and sends are much rarer than reads and receives.
             let rare = matches!(fault.operation(), Operation::Dial | Operation::Send);
             let at = random.below(if rare { end.min(8) } else { end });
             Planned { fault, at, every: 1, end: at + 1 }
@@ -147,7 +147,7 @@ impl Script {
     }
 }
 
-/// A script that is under way.
+/// A running script.
 #[derive(Debug)]
 pub(crate) struct Running(Mutex<Progress>);
 
@@ -167,24 +167,24 @@ impl Running {
         Self(Mutex::new(Progress { left: script.0.clone(), ..Progress::default() }))
     }
 
-    /// Whether anything of it has yet to happen.
+    /// Whether no fault is left.
     pub(crate) fn is_over(&self) -> bool {
         self.0.lock().left.is_empty()
     }
 
-    /// Nothing more of it happens.
+    /// Drops the remaining faults.
     pub(crate) fn end(&self) {
         let mut progress = self.0.lock();
         progress.left.clear();
         (progress.full_sends, progress.silent_looks) = (0, 0);
     }
 
-    /// What has happened so far.
+    /// The faults so far.
     pub(crate) fn happened(&self) -> Vec<(Fault, u64)> {
         self.0.lock().happened.clone()
     }
 
-    /// Counts an operation, and says what happens to it. Of several faults at one operation the first one does.
+    /// Counts an operation, and returns its fault, the first of several.
     pub(super) fn next(&self, operation: Operation) -> Option<Fault> {
         let mut progress = self.0.lock();
         let count = progress.counts.entry(operation).or_default();
@@ -197,7 +197,7 @@ impl Running {
         Some(fault)
     }
 
-    /// Has this many sends more find the queue full.
+    /// Makes the next `sends` sends find the queue full.
     pub(super) fn fill(&self, sends: u32) {
         self.0.lock().full_sends += sends;
     }
@@ -207,12 +207,12 @@ impl Running {
         take_one(&mut self.0.lock().full_sends)
     }
 
-    /// Has this many looks more find no message.
+    /// Makes the next `looks` receives find no message.
     pub(super) fn silence(&self, looks: u32) {
         self.0.lock().silent_looks += looks;
     }
 
-    /// Whether this look finds no message.
+    /// Whether this receive finds no message.
     pub(super) fn is_silent(&self) -> bool {
         take_one(&mut self.0.lock().silent_looks)
     }

@@ -1,4 +1,4 @@
-//! What faults do to what passes through them.
+//! The effects of faults.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -81,7 +81,7 @@ impl Process {
         noticed
     }
 
-    /// Returns its counts, once it was told to end.
+    /// Waits for its end, and returns its counts.
     pub(super) fn end(mut self, interrupt: &Interrupt) -> Result<Seen, Trouble> {
         let deadline = Deadline::after(ANSWER_TIMEOUT);
         // Its output fits into the pipe.

@@ -170,7 +170,7 @@ fn subscribers_killed_in_their_sleep_do_no_harm() {
 }
 
 /// Answers the hello like a node, grants attachment number 0 for push, and takes its landing region.
-fn lent(peer: &RawPeer) -> OwnedFd {
+fn exposed(peer: &RawPeer) -> OwnedFd {
     let nonce = peer.receive().expect("a hello").long(0);
     peer.send(&raw::hello(Some(nonce)));
     assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
@@ -179,11 +179,11 @@ fn lent(peer: &RawPeer) -> OwnedFd {
     let body = body.word(64).long(REGION_LEN).long(SLOT_COUNT.into()).long(SLOT_STRIDE).long(0).long(0);
     let schema = Raw::schema().expect("bytes can be described").to_json();
     peer.send(&body.bytes(&schema).long(1).long(0).long(0).message(raw::GRANTED));
-    let mut lend = peer.receive().expect("a landing region");
-    assert_eq!(lend.kind, raw::LEND);
-    peer.send(&Body::default().word(0).message(raw::LENT));
+    let mut expose = peer.receive().expect("a landing region");
+    assert_eq!(expose.kind, raw::EXPOSE);
+    peer.send(&Body::default().word(0).message(raw::EXPOSED));
     assert_eq!(peer.receive().expect("a request").kind, raw::LISTEN);
-    lend.files.remove(0)
+    expose.files.remove(0)
 }
 
 /// Subscribes to a fake node that answers its request for notices like this; returns its landing region and session, too.
@@ -200,7 +200,7 @@ fn told_within(
     let listener = RawListener::bind(dir.path(), "p");
     let server = std::thread::spawn(move || {
         let peer = listener.accept();
-        let landing = lent(&peer);
+        let landing = exposed(&peer);
         answer(&peer);
         (landing, peer)
     });

@@ -426,7 +426,7 @@ fn a_fake_subscriber_costs_a_dialler_its_timeout_at_most() {
                 greet(peer);
                 peer.send(&raw::attach(1, "t", true));
                 assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
-                peer.send_with(&raw::lend(1), &[raw::memory_file(4096, SealFlags::empty()).as_fd()]);
+                peer.send_with(&raw::expose(1), &[raw::memory_file(4096, SealFlags::empty()).as_fd()]);
             },
             |error| matches!(error, DialError::Unfit { reason: RefuseReason::LandingUnfit, .. }),
         ),

@@ -106,7 +106,7 @@ impl Driver {
         }
         self.take_dialled(&mut keys);
         self.tend_topics(now_ns, &mut keys);
-        // What was brought up to date has not used it up for what is lent now.
+        // What was brought up to date has not used it up for what is exposed now.
         self.serving.room.begin(now_ns, false);
         for key in &keys {
             self.visit_served(*key, now_ns);

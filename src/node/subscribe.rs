@@ -207,15 +207,15 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         granted: Result<(Granted, Place), AttachError>,
     ) -> Result<Subscription, AttachError> {
         let core = node.core();
-        let lent = |(granted, place)| match place {
+        let exposed = |(granted, place)| match place {
             Place::Repository(source) => Ok((granted, source)),
             Place::Landing(region) => match attachment.answer()? {
-                Answer::Lent => Ok((granted, attachment.landing(region))),
+                Answer::Exposed => Ok((granted, attachment.landing(region))),
                 Answer::Refused { reason, text } => Err(AttachError::Refused { reason, text }),
                 Answer::Granted { .. } | Answer::Notices { .. } => Err(GrantError::NoRegion.into()),
             },
         };
-        match granted.and_then(lent) {
+        match granted.and_then(exposed) {
             Ok((granted, source)) => {
                 let is_mapped = matches!(source, Source::Mapped(_));
                 let listening =
@@ -250,7 +250,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         let (grant, offer) = match attachment.answer()? {
             Answer::Granted { grant, offer } => (grant, offer),
             Answer::Refused { reason, text } => return Err(AttachError::Refused { reason, text }),
-            Answer::Lent | Answer::Notices { .. } => return Err(GrantError::NoRegion.into()),
+            Answer::Exposed | Answer::Notices { .. } => return Err(GrantError::NoRegion.into()),
         };
         let granted = self.check(topic, &grant)?;
         let (len, max) = (granted.geometry.region_len(), self.region_len_max);
@@ -264,8 +264,8 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
             }
             Delivery::Push => {
                 let region = Arc::new(Region::allocate(len, Protection::PeerSeals)?);
-                let lent = attachment.lend(core.fabric().register(&region, Exposure::Write)?);
-                lent.map_err(|error| if has_ended(attachment) { topic_ended() } else { error.into() })?;
+                let exposed = attachment.expose(core.fabric().register(&region, Exposure::Write)?);
+                exposed.map_err(|error| if has_ended(attachment) { topic_ended() } else { error.into() })?;
                 Ok((granted, Place::Landing(region)))
             }
         }

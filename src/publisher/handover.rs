@@ -18,7 +18,7 @@ const ROUNDS_MAX: u32 = 4;
 
 /// A subscriber's landing region.
 #[derive(Debug)]
-pub(crate) struct Lent {
+pub(crate) struct ExposedLanding {
     /// What writes it.
     pub(crate) remote: Box<dyn RemoteWrite>,
     /// Whoever sets this ends its use.
@@ -31,7 +31,7 @@ pub(crate) struct Lent {
 
 /// Why a landing region is of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum LendError {
+pub(crate) enum ExposeError {
     /// Writing it failed.
     #[error("it cannot be written")]
     Unwritable,
@@ -55,7 +55,7 @@ pub(crate) struct Tended {
 pub(crate) trait Landings: Debug + Send + Sync {
     /// Takes a landing region, and has the publisher write it from now on: what the repository holds is brought to it first, as
     /// far as there is room for copies.
-    fn lend(&self, lent: Lent, room: &CopyRoom) -> Result<(), LendError>;
+    fn expose(&self, exposed: ExposedLanding, room: &CopyRoom) -> Result<(), ExposeError>;
 
     /// Whether what has to be in the landing region that `closed` closes has arrived there, so that its subscriber can begin.
     fn is_begun(&self, closed: &Arc<AtomicBool>) -> bool;
@@ -83,8 +83,8 @@ pub(crate) trait Landing: Debug + Send + Sized + 'static {
     /// A batch of writes that is under way.
     type Batch: Debug + Send;
 
-    /// What was lent, for this incarnation of a topic.
-    fn open(lent: Lent, repository: &Repository<Self::Geometry>) -> Result<Self, LendError>;
+    /// What was exposed, for this incarnation of a topic.
+    fn open(exposed: ExposedLanding, repository: &Repository<Self::Geometry>) -> Result<Self, ExposeError>;
 
     /// The writes to it.
     fn flight(&self) -> &Flight<Self::Batch>;
@@ -274,11 +274,11 @@ impl<L: Landing> Handover<L> {
 }
 
 impl<L: Landing> Landings for Handover<L> {
-    fn lend(&self, lent: Lent, room: &CopyRoom) -> Result<(), LendError> {
-        let mut landings = vec![Held { landing: L::open(lent, &self.repository)?, tended: 0 }];
+    fn expose(&self, exposed: ExposedLanding, room: &CopyRoom) -> Result<(), ExposeError> {
+        let mut landings = vec![Held { landing: L::open(exposed, &self.repository)?, tended: 0 }];
         self.bring_up_to_date(&mut landings, room);
         if landings.iter().any(|held| held.landing.flight().is_closed()) {
-            return Err(LendError::Unwritable);
+            return Err(ExposeError::Unwritable);
         }
         self.hold(landings);
         Ok(())
@@ -359,14 +359,14 @@ impl<L: Landing> Held<L> {
 #[cfg(test)]
 impl super::PublishedTopic {
     /// Lends it a landing region for a subscription that is granted at this moment. Whether it is of use.
-    pub(crate) fn lend(
+    pub(crate) fn expose(
         &self,
         remote: Box<dyn RemoteWrite>,
         closed: &Arc<AtomicBool>,
         options: KindOptions,
         room: &CopyRoom,
     ) -> bool {
-        let lent = Lent { remote, closed: Arc::clone(closed), options, granted: self.newest() };
-        self.landings.lend(lent, room).is_ok()
+        let exposed = ExposedLanding { remote, closed: Arc::clone(closed), options, granted: self.newest() };
+        self.landings.expose(exposed, room).is_ok()
     }
 }

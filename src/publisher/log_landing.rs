@@ -1,5 +1,5 @@
 use super::flight::Flight;
-use super::handover::{Landing, LendError, Lent, Repository};
+use super::handover::{ExposeError, ExposedLanding, Landing, Repository};
 use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
@@ -114,10 +114,10 @@ impl Landing for LogLanding {
     type Batch = Batch;
 
     /// Records are written to it from where the subscription asks for on, which is told with the head.
-    fn open(lent: Lent, repository: &Repository<LogGeometry>) -> Result<Self, LendError> {
-        let start = LogStart::of(lent.options).ok_or(LendError::Options)?.settled(lent.granted);
+    fn open(exposed: ExposedLanding, repository: &Repository<LogGeometry>) -> Result<Self, ExposeError> {
+        let start = LogStart::of(exposed.options).ok_or(ExposeError::Options)?.settled(exposed.granted);
         let place = place_of(&repository.geometry, repository.registration.region(), start);
-        let flight = Flight::new(lent.remote, lent.closed, limits::LOG_BATCHES_MAX);
+        let flight = Flight::new(exposed.remote, exposed.closed, limits::LOG_BATCHES_MAX);
         Ok(Self::new(flight, repository.geometry, repository.epoch, place))
     }
 

@@ -20,7 +20,7 @@ pub use claim::Claim;
 pub(crate) use copy_room::CopyRoom;
 pub use error::{PublishError, PublisherError};
 pub use handle::{PublishedKind, Publisher};
-pub(crate) use handover::{Lent, Tended};
+pub(crate) use handover::{ExposedLanding, Tended};
 pub use loan::Loan;
 pub use log::LogPublisher;
 pub(crate) use notices::NoticeListener;

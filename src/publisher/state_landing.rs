@@ -1,5 +1,5 @@
 use super::flight::Flight;
-use super::handover::{Landing, LendError, Lent, Repository};
+use super::handover::{ExposeError, ExposedLanding, Landing, Repository};
 use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::{Epoch, Sequence};
 use crate::layout::WORD;
@@ -46,10 +46,10 @@ impl Landing for StateLanding {
     type Commit = Committed;
     type Batch = Sequence;
 
-    fn open(lent: Lent, repository: &Repository<StateGeometry>) -> Result<Self, LendError> {
+    fn open(exposed: ExposedLanding, repository: &Repository<StateGeometry>) -> Result<Self, ExposeError> {
         let Repository { geometry, epoch, .. } = *repository;
         Ok(Self {
-            flight: Flight::new(lent.remote, lent.closed, limits::LANDING_BATCHES_MAX),
+            flight: Flight::new(exposed.remote, exposed.closed, limits::LANDING_BATCHES_MAX),
             geometry,
             epoch,
             written: Sequence::NONE,

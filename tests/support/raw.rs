@@ -26,8 +26,8 @@ pub(crate) const TOPICS: u16 = 4;
 pub(crate) const ATTACH: u16 = 5;
 pub(crate) const GRANTED: u16 = 6;
 pub(crate) const REFUSED: u16 = 7;
-pub(crate) const LEND: u16 = 8;
-pub(crate) const LENT: u16 = 9;
+pub(crate) const EXPOSE: u16 = 8;
+pub(crate) const EXPOSED: u16 = 9;
 pub(crate) const DETACH: u16 = 10;
 pub(crate) const END: u16 = 13;
 pub(crate) const INVITE: u16 = 14;
@@ -133,8 +133,8 @@ pub(crate) fn other_version_text() -> String {
 }
 
 /// Exposes the landing region that it carries.
-pub(crate) fn lend(attachment: u32) -> Vec<u8> {
-    Body::default().word(attachment).message(LEND)
+pub(crate) fn expose(attachment: u32) -> Vec<u8> {
+    Body::default().word(attachment).message(EXPOSE)
 }
 
 /// Requests notices.

@@ -96,7 +96,7 @@ fn listening_out_of_turn_is_refused() {
     // Before the landing region is accepted.
     let mut pair = Pair::ready();
     let attachment = pair.attach("push", Delivery::Push);
-    pair.client.lend(attachment).unwrap();
+    pair.client.expose(attachment).unwrap();
     assert!(matches!(pair.client.listen(attachment), Err(ControlError::NotPossible { .. })));
     pair.server.on_message(&pair.client.next_message().unwrap().bytes, 1);
     pair.server.next_action();

@@ -89,12 +89,12 @@ pub(crate) fn every_message() -> Vec<Message> {
             reason: RefuseReason::LandingUnfit,
             text: Text::cut("small"),
         }),
-        Message::Lend(Lend { attachment }),
-        Message::Lent(Lent { attachment }),
+        Message::Expose(Expose { attachment }),
+        Message::Exposed(Exposed { attachment }),
         Message::Detach(Detach { attachment, counts: counts(1) }),
         Message::Detached(Detached { attachment, published: 7 }),
         Message::TopicEnded(TopicEnded { attachment, published: 7 }),
-        Message::End(End { farewell: Farewell { reason: EndReason::Done, counts: counts(1) } }),
+        Message::End(End { summary: EndSummary { reason: EndReason::Done, counts: counts(1) } }),
         Message::Invite(Invite { identity: identity("node-1"), topic }),
         Message::Listen(Listen { attachment }),
         Message::Notices(Notices { attachment, by: NoticesBy::Channel(channel()) }),
@@ -138,8 +138,8 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         (any_attachment(), any::<u16>(), text).prop_map(|(attachment, reason, text)| {
             Message::Refused(Refused { attachment, reason: reason.into(), text: Text::cut(&text) })
         }),
-        any_attachment().prop_map(|attachment| Message::Lend(Lend { attachment })),
-        any_attachment().prop_map(|attachment| Message::Lent(Lent { attachment })),
+        any_attachment().prop_map(|attachment| Message::Expose(Expose { attachment })),
+        any_attachment().prop_map(|attachment| Message::Exposed(Exposed { attachment })),
         (any_attachment(), 0..9_u64)
             .prop_map(|(attachment, first)| Message::Detach(Detach { attachment, counts: counts(first) })),
         (any_attachment(), any::<u64>())
@@ -147,8 +147,8 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         (any_attachment(), any::<u64>())
             .prop_map(|(attachment, published)| Message::TopicEnded(TopicEnded { attachment, published })),
         (any::<u16>(), 0..9_u64).prop_map(|(reason, first)| {
-            let farewell = Farewell { reason: reason.into(), counts: counts(first) };
-            Message::End(End { farewell })
+            let summary = EndSummary { reason: reason.into(), counts: counts(first) };
+            Message::End(End { summary })
         }),
         any_invite(),
         any_attachment().prop_map(|attachment| Message::Listen(Listen { attachment })),

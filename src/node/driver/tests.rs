@@ -112,8 +112,8 @@ impl Connection for Peer {
                     .attach("t".parse().unwrap(), Delivery::Push, None, KindOptions::default())
                     .unwrap();
             }
-            Ok(Some(ClientEvent::Granted { grant, .. })) => self.client.lend(grant.attachment).unwrap(),
-            Ok(Some(ClientEvent::Lent { attachment })) => {
+            Ok(Some(ClientEvent::Granted { grant, .. })) => self.client.expose(grant.attachment).unwrap(),
+            Ok(Some(ClientEvent::Exposed { attachment })) => {
                 self.client.detach(attachment, SubscriberCounts::default()).unwrap();
             }
             Ok(Some(ClientEvent::EndAsked { reason })) => {
@@ -239,13 +239,16 @@ fn topics_whose_subscribers_are_behind_share_what_is_copied_in_a_turn() {
         let topic = core.topic(publisher.topic()).unwrap();
         for _ in 0..lands {
             let remote = Box::new(Copied(Arc::clone(copied)));
-            assert!(topic.lend(remote, &closed, LogStart::Earliest.options(), &driver.serving.room));
+            assert!(topic.expose(remote, &closed, LogStart::Earliest.options(), &driver.serving.room));
             topic.wake();
         }
     }
     let copied = || [0, 1, 2].map(|index: usize| *counts[index].lock());
     let mut before = copied();
-    assert!(before.iter().sum::<usize>() <= len_max + len_max / 2, "all were lent in one turn: {before:?}");
+    assert!(
+        before.iter().sum::<usize>() <= len_max + len_max / 2,
+        "all were exposed in one turn: {before:?}"
+    );
     let all = lands * count * (payload.len() + 24);
     let mut turns = 0;
     while before != [all; 3] {
@@ -314,7 +317,7 @@ impl Stopped {
         let topic = core.topic(publisher.topic()).unwrap();
         let (taken, closed) = <(Arc<AtomicU64>, Arc<AtomicBool>)>::default();
         let remote = Box::new(Standing(Arc::clone(&taken)));
-        assert!(topic.lend(remote, &closed, KindOptions::default(), &driver.serving.room));
+        assert!(topic.expose(remote, &closed, KindOptions::default(), &driver.serving.room));
         topic.wake();
         let memory = || Region::allocate(BELL_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
         let bell = topic.notices().bell(|| core.fabric().register(&memory(), Exposure::Write)).unwrap();

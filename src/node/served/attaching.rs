@@ -12,7 +12,7 @@ use crate::limits;
 use crate::node::core::NodeCore;
 use crate::node::invitation::Pending;
 use crate::node::serving::Serving;
-use crate::publisher::{Lent, PublishedTopic};
+use crate::publisher::{ExposedLanding, PublishedTopic};
 use crate::sync::atomic::Ordering;
 
 /// What a peer is told that was dialled and asks for anything but its one subscription.
@@ -176,7 +176,7 @@ impl Served {
         Ok(grant)
     }
 
-    pub(super) fn lend(
+    pub(super) fn expose(
         &mut self,
         serving: &Serving,
         id: AttachmentId,
@@ -195,7 +195,7 @@ impl Served {
         }
     }
 
-    /// Hands the landing region that was lent over to the publisher, or says why that cannot be.
+    /// Hands the landing region that was exposed over to the publisher, or says why that cannot be.
     fn take_landing(
         &mut self,
         serving: &Serving,
@@ -224,8 +224,8 @@ impl Served {
         // One that was refused before is closed, and stays so.
         attachment.closed = Arc::default();
         let ServedAttachment { options, granted, .. } = *attachment;
-        let lent = Lent { remote, closed: Arc::clone(&attachment.closed), options, granted };
-        topic.landings().lend(lent, &serving.room).map_err(|error| unfit(&error.to_string()))?;
+        let exposed = ExposedLanding { remote, closed: Arc::clone(&attachment.closed), options, granted };
+        topic.landings().expose(exposed, &serving.room).map_err(|error| unfit(&error.to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {
             attachment.closed.store(true, Ordering::Relaxed);
             return Err(objection);
@@ -252,7 +252,7 @@ impl Served {
             let is_begun = attachment.topic.landings().is_begun(&attachment.closed);
             if is_begun {
                 // It fails when the session, or the topic, has ended meanwhile: then the peer was told that.
-                let _ = session.lent(*id);
+                let _ = session.exposed(*id);
             }
             !is_begun
         });

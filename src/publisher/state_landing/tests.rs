@@ -233,7 +233,7 @@ impl World {
         let wire = wire(geometry.region_len());
         let target = Arc::clone(&wire.0.lock().target);
         let closed = Arc::default();
-        assert!(topic.lend(Box::new(wire.clone()), &closed, KindOptions::default(), &CopyRoom::new()));
+        assert!(topic.expose(Box::new(wire.clone()), &closed, KindOptions::default(), &CopyRoom::new()));
         let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
         let expected = SubscriberStats::default();
         Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
@@ -297,7 +297,7 @@ impl World {
 fn a_slow_subscriber_keeps_nobody_else_waiting_for_the_end() {
     let World { mut publisher, topic, closed, wire, .. } = World::new(8, false, 1);
     let (slow, slow_closed) = (Wire::new(false, topic.geometry().region_len(), 2), Arc::default());
-    assert!(topic.lend(Box::new(slow.clone()), &slow_closed, KindOptions::default(), &CopyRoom::new()));
+    assert!(topic.expose(Box::new(slow.clone()), &slow_closed, KindOptions::default(), &CopyRoom::new()));
     publisher.publish(b"last").unwrap();
     drop(publisher);
     wire.complete();
@@ -320,7 +320,7 @@ fn long_values_are_copied_to_a_few_subscribers_a_turn() {
     let wires: Vec<_> = (0..8).map(|seed| Wire::new(false, topic.geometry().region_len(), seed)).collect();
     for wire in &wires {
         let closed = Arc::default();
-        assert!(topic.lend(Box::new(wire.clone()), &closed, KindOptions::default(), &room));
+        assert!(topic.expose(Box::new(wire.clone()), &closed, KindOptions::default(), &room));
     }
     assert_eq!(begun(&wires), a_turn);
     wires.iter().for_each(Wire::complete);

@@ -229,12 +229,12 @@ struct Pair {
 }
 
 impl Pair {
-    /// Dialled as a subscriber does: the far end is lent regions to be written.
+    /// Dialled as a subscriber does: regions are exposed to the far end for writing.
     fn new(harness: &dyn Harness) -> Self {
         Self::dialled(harness, Intent::Read)
     }
 
-    /// Dialled as a publisher does: the near end is lent regions to be written, too.
+    /// Dialled as a publisher does: regions are exposed to the near end for writing, too.
     fn to_write(harness: &dyn Harness) -> Self {
         Self::dialled(harness, Intent::Write)
     }

@@ -126,7 +126,7 @@ impl Session {
                     let remote = offer.open_write(geometry.region_len())?;
                     let closed = self.closed.insert(Arc::default());
                     // One that cannot be written is closed: the session notices that.
-                    topic.lend(remote, closed, options, &CopyRoom::new());
+                    topic.expose(remote, closed, options, &CopyRoom::new());
                 }
                 self.granted = Some(topic.newest());
             }

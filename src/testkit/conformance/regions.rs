@@ -26,7 +26,7 @@ fn write(harness: &dyn Harness, remote: &mut dyn RemoteWrite, source: &Registrat
     });
 }
 
-/// A landing region of the near process, lent to the far one.
+/// A landing region of the near process, exposed to the far one.
 fn landing(harness: &dyn Harness, pair: &mut Pair, len: usize) -> (Registration, Box<dyn RemoteWrite>) {
     let registration = registered(&*pair.dialler, len, Exposure::Write);
     send(harness, &mut *pair.near, b"landing", Some(&registration));

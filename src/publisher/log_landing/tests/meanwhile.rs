@@ -71,7 +71,7 @@ fn received_of(records: u64, turns: u64) -> u64 {
         is_over: false,
     };
     let start = LogStart::Earliest;
-    assert!(topic.lend(Box::new(watched), &closed, start.options(), &CopyRoom::new()));
+    assert!(topic.expose(Box::new(watched), &closed, start.options(), &CopyRoom::new()));
     for _ in 0..turns {
         let soon = topic.landings().tend(&CopyRoom::new()).again_ns.is_some();
         assert!(soon || published.lock().1 > records, "it is looked after again soon");

@@ -307,7 +307,7 @@ impl World {
         let way = Way::new(medium, geometry.region_len(), seed);
         let (target, closed) = (Arc::clone(&way.0.lock().target), Arc::default());
         let start = LogStart::At(Sequence::new(first));
-        assert!(self.topic.lend(Box::new(way.clone()), &closed, start.options(), &CopyRoom::new()));
+        assert!(self.topic.expose(Box::new(way.clone()), &closed, start.options(), &CopyRoom::new()));
         assert_eq!(self.topic.landings().is_begun(&closed), medium == Medium::Memory);
         way.complete();
         assert!(self.topic.landings().is_begun(&closed));

@@ -34,7 +34,7 @@ const BELL: u32 = 1;
 const CHANNEL: u32 = 2;
 
 /// How long a subscriber waits for an answer that never comes; long enough for real answers on a busy machine.
-const SHORT_PATIENCE: Duration = Duration::from_secs(3);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The seals of memory that two processes write.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -193,7 +193,7 @@ fn told(answer: impl FnOnce(&RawPeer) + Send + 'static) -> (StateSubscriber<Raw>
 
 /// Like [`told`], with this timeout of the subscriber.
 fn told_within(
-    patience: Duration,
+    timeout: Duration,
     answer: impl FnOnce(&RawPeer) + Send + 'static,
 ) -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
     let dir = tempfile::tempdir().expect("a directory");
@@ -206,7 +206,7 @@ fn told_within(
     });
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
     let builder = node.state_subscriber::<Raw>("shm:p/t").delivery(Delivery::Push).notices();
-    let subscriber = builder.timeout(patience).open().expect("a subscription, told or not");
+    let subscriber = builder.timeout(timeout).open().expect("a subscription, told or not");
     let (landing, peer) = server.join().expect("the deceit went as planned");
     (subscriber, landing, peer)
 }
@@ -238,7 +238,7 @@ fn invalid_bells_and_channels_cost_only_the_notices() {
         assert!(subscriber.receive_timeout(Duration::from_millis(5)).expect("a receive").is_none());
     }
     // A missing answer costs the timeout, not the subscription.
-    let (mut subscriber, _landing, peer) = told_within(SHORT_PATIENCE, |_| {});
+    let (mut subscriber, _landing, peer) = told_within(SHORT_TIMEOUT, |_| {});
     assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     assert!(subscriber.try_receive().expect("a receive").is_none());
     peer.send(&notices(NOTHING).message(raw::NOTICES));

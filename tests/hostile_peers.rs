@@ -429,8 +429,8 @@ fn a_fake_node_costs_a_subscriber_its_timeout_at_most() {
     ];
     for (what, deceit) in deceits {
         let is_silent = what.contains("silence");
-        let patience = if is_silent { Duration::from_secs(2) } else { PATIENCE };
-        let error = deceived(Delivery::Pull, patience, deceit);
+        let timeout = if is_silent { Duration::from_secs(2) } else { PATIENCE };
+        let error = deceived(Delivery::Pull, timeout, deceit);
         assert!(matches!(error, SubscriberError::Session { .. }), "{what}: {error}");
         let is_deadline =
             matches!(error, SubscriberError::Session { source: ControlError::Deadline { .. }, .. });
@@ -597,7 +597,7 @@ fn the_highest_sequences_do_no_harm() {
 /// Subscribes to a fake node with this timeout, and returns the error.
 fn deceived(
     delivery: Delivery,
-    patience: Duration,
+    timeout: Duration,
     deceit: impl FnOnce(&RawPeer) + Send + 'static,
 ) -> SubscriberError {
     let dir = tempfile::tempdir().expect("a directory");
@@ -608,7 +608,7 @@ fn deceived(
         // Stays until the subscriber hangs up.
         peer.wait_closed();
     });
-    let error = subscribe(dir.path(), delivery, patience).expect_err("nobody is a node there");
+    let error = subscribe(dir.path(), delivery, timeout).expect_err("nobody is a node there");
     wait_within(PATIENCE, "the subscriber to hang up", || server.is_finished());
     server.join().expect("the deceit went as planned");
     error
@@ -617,10 +617,10 @@ fn deceived(
 fn subscribe(
     dir: &Path,
     delivery: Delivery,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<StateSubscriber<Raw>, SubscriberError> {
     let node = Node::builder().runtime_dir(dir).open().expect("a node");
-    node.state_subscriber::<Raw>("shm:fake/t").delivery(delivery).timeout(patience).open()
+    node.state_subscriber::<Raw>("shm:fake/t").delivery(delivery).timeout(timeout).open()
 }
 
 /// Sends a hello like a node.

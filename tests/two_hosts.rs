@@ -150,10 +150,10 @@ impl Watch {
         node: &Node,
         size: usize,
         delivery: Delivery,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<StateSubscriber<Raw>, SubscriberError> {
         let target = format!("{}/{TOPIC}-{size}", host("PEER"));
-        node.state_subscriber::<Raw>(&target).delivery(delivery).timeout(patience).open()
+        node.state_subscriber::<Raw>(&target).delivery(delivery).timeout(timeout).open()
     }
 
     fn of(subscriber: StateSubscriber<Raw>, size: usize) -> Self {

@@ -16,7 +16,7 @@ use crate::id::{Delivery, KindOptions, TopicName};
 use crate::limits;
 use sample::{counts, entry, grant_of, identity, nonce};
 
-const PATIENCE_NS: u64 = 1_000;
+const TIMEOUT_NS: u64 = 1_000;
 
 /// A publisher's node with a directory, a subscriber, and the connection between them.
 struct Pair {
@@ -36,7 +36,7 @@ struct Pair {
 impl Pair {
     fn dialled() -> Self {
         Self {
-            client: ClientSession::connect(0, identity("reader"), nonce(1), PATIENCE_NS),
+            client: ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS),
             server: ServerSession::new(0, identity("writer"), nonce(2)),
             topics: ["pull", "push", "small"].map(|name| (topic(name), entry(name))).into(),
             events: Vec::new(),
@@ -495,13 +495,13 @@ fn a_silent_peer_costs_a_deadline() {
     let result = Err(ControlError::Deadline { awaited: "hello" });
     assert_eq!(server.next_action(), Some(ServerAction::Close { result }));
 
-    let mut client = ClientSession::connect(10, identity("reader"), nonce(1), PATIENCE_NS);
-    assert_eq!(client.deadline_ns(), Some(10 + PATIENCE_NS));
+    let mut client = ClientSession::connect(10, identity("reader"), nonce(1), TIMEOUT_NS);
+    assert_eq!(client.deadline_ns(), Some(10 + TIMEOUT_NS));
     client.expect_hello_until(20);
     assert_eq!(client.deadline_ns(), Some(20));
-    client.expect_hello_until(10 + PATIENCE_NS);
-    assert_eq!(client.on_time(9 + PATIENCE_NS), Ok(()));
-    assert_eq!(client.on_time(10 + PATIENCE_NS), Err(ControlError::Deadline { awaited: "hello" }));
+    client.expect_hello_until(10 + TIMEOUT_NS);
+    assert_eq!(client.on_time(9 + TIMEOUT_NS), Ok(()));
+    assert_eq!(client.on_time(10 + TIMEOUT_NS), Err(ControlError::Deadline { awaited: "hello" }));
     assert_eq!(client.deadline_ns(), None);
 }
 
@@ -514,8 +514,8 @@ fn a_session_that_waits_for_an_answer_has_no_deadline_and_one_that_ends_has() {
     assert_eq!(pair.client.deadline_ns(), None);
     assert_eq!(pair.client.on_time(u64::MAX), Ok(()));
     pair.client.end(10, EndReason::Done, counts(0)).unwrap();
-    assert_eq!(pair.client.deadline_ns(), Some(10 + PATIENCE_NS));
-    let error = pair.client.on_time(10 + PATIENCE_NS).unwrap_err();
+    assert_eq!(pair.client.deadline_ns(), Some(10 + TIMEOUT_NS));
+    let error = pair.client.on_time(10 + TIMEOUT_NS).unwrap_err();
     assert_eq!(error, ControlError::Deadline { awaited: "end of the session" });
 
     let mut pair = Pair::ready();
@@ -554,7 +554,7 @@ fn a_server_refuses_another_version_by_name() {
 
 #[test]
 fn a_client_refuses_another_version_by_name() {
-    let mut client = ClientSession::connect(0, identity("reader"), nonce(1), PATIENCE_NS);
+    let mut client = ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS);
     client.next_message();
     let error = client.on_message(&of_version_1(hello(Some(1))), 0).unwrap_err();
     assert_eq!(error, ControlError::Version { theirs: 1, ours: 2 });
@@ -568,7 +568,7 @@ fn a_client_that_is_refused_for_its_version_names_both() {
     let refuse = Refuse::new(RefuseReason::VersionUnsupported, "too old");
     let body = super::frame::refuse_body(&refuse);
     let bytes = super::frame::Frame { version: 1, kind: MessageKind::Refuse.number(), body: &body }.emit();
-    let mut client = ClientSession::connect(0, identity("reader"), nonce(1), PATIENCE_NS);
+    let mut client = ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS);
     client.next_message();
     assert_eq!(client.on_message(&bytes, 0), Err(ControlError::Version { theirs: 1, ours: 2 }));
     assert_eq!(client.next_message(), None, "a refusal is not answered");
@@ -625,7 +625,7 @@ fn a_hello_that_answers_another_is_refused() {
     server.on_message(&hello(Some(7)), 0);
     assert!(matches!(sent(server.next_action()), Message::Refuse(_)));
     for answers in [None, Some(7)] {
-        let mut client = ClientSession::connect(0, identity("reader"), nonce(1), PATIENCE_NS);
+        let mut client = ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS);
         let error = client.on_message(&hello(answers), 0).unwrap_err();
         assert!(matches!(error, ControlError::WrongAnswer { message: "Hello", .. }));
     }

@@ -301,8 +301,8 @@ impl RawListener {
     /// Waits for a dialling peer, and leaves the connection in the queue.
     pub(crate) fn wait_dialled(&self) {
         let mut sockets = [PollFd::new(&self.socket, PollFlags::IN)];
-        let patience = Timespec::try_from(PATIENCE).expect("seconds");
-        assert_eq!(rustix::event::poll(&mut sockets, Some(&patience)), Ok(1), "nobody dials");
+        let timeout = Timespec::try_from(PATIENCE).expect("seconds");
+        assert_eq!(rustix::event::poll(&mut sockets, Some(&timeout)), Ok(1), "nobody dials");
     }
 
     /// Accepts a connection.

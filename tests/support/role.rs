@@ -73,8 +73,8 @@ impl Role {
     }
 
     /// Returns the next command, if one arrives within this time.
-    pub(crate) fn command_within(&self, patience: Duration) -> Option<String> {
-        match self.commands.recv_timeout(patience) {
+    pub(crate) fn command_within(&self, timeout: Duration) -> Option<String> {
+        match self.commands.recv_timeout(timeout) {
             Ok(command) => Some(command),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => std::process::exit(0),

@@ -23,7 +23,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::testkit::attempts::{below, one_of_three};
 
 /// How long anything may take in emulation.
-const PATIENCE_NS: u64 = 30_000_000_000;
+const TIMEOUT_NS: u64 = 30_000_000_000;
 
 fn address() -> SocketAddr {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -44,7 +44,7 @@ fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(result) = attempt() {
             return result;
         }
-        assert!(SystemClock.monotonic_ns() - begun_ns < PATIENCE_NS, "waited in vain for {what}");
+        assert!(SystemClock.monotonic_ns() - begun_ns < TIMEOUT_NS, "waited in vain for {what}");
         SystemClock.pause(Duration::from_micros(100));
     }
 }
@@ -190,8 +190,8 @@ fn finish_writes(write: &mut dyn RemoteWrite) -> Result<(), FabricError> {
 /// Whether a handle becomes readable.
 fn wakes(handle: BorrowedFd<'_>) -> bool {
     let begun_ns = SystemClock.monotonic_ns();
-    wait(&[handle], &[], Duration::from_nanos(PATIENCE_NS)).unwrap();
-    SystemClock.monotonic_ns() - begun_ns < PATIENCE_NS
+    wait(&[handle], &[], Duration::from_nanos(TIMEOUT_NS)).unwrap();
+    SystemClock.monotonic_ns() - begun_ns < TIMEOUT_NS
 }
 
 const WORD_0: ByteRange = ByteRange { offset: 0, len: 8 };
@@ -215,7 +215,7 @@ fn leaves_nothing(mut run: impl FnMut()) {
     run();
     let begun_ns = SystemClock.monotonic_ns();
     let mut after = resources();
-    while after != before && SystemClock.monotonic_ns() - begun_ns < PATIENCE_NS {
+    while after != before && SystemClock.monotonic_ns() - begun_ns < TIMEOUT_NS {
         SystemClock.pause(Duration::from_millis(20));
         after = resources();
     }

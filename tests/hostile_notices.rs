@@ -118,7 +118,7 @@ fn subscribers_that_talk_nonsense_about_notices_are_sent_away() {
     publisher.publish(b"still here").expect("it fits");
     assert!(neighbour.receive_timeout(PATIENCE).expect("a receive").is_some());
     drop((peer, neighbour));
-    wait_until("nobody to be attached", || publisher.pull_subscribers() == 0);
+    wait_until("the subscriber to detach", || publisher.pull_subscribers() == 0);
 }
 
 /// A bell is memory that all subscribers write. Whatever one of them writes, the others get every value, at the latest at
@@ -187,12 +187,12 @@ fn exposed(peer: &RawPeer) -> OwnedFd {
 }
 
 /// Subscribes to a fake node that answers its request for notices like this; returns its landing region and session, too.
-fn told(answer: impl FnOnce(&RawPeer) + Send + 'static) -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
-    told_within(PATIENCE, answer)
+fn notified(answer: impl FnOnce(&RawPeer) + Send + 'static) -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
+    notified_within(PATIENCE, answer)
 }
 
-/// Like [`told`], with this timeout of the subscriber.
-fn told_within(
+/// Like [`notified`], with this timeout of the subscriber.
+fn notified_within(
     timeout: Duration,
     answer: impl FnOnce(&RawPeer) + Send + 'static,
 ) -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
@@ -206,7 +206,7 @@ fn told_within(
     });
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
     let builder = node.state_subscriber::<Raw>("shm:p/t").delivery(Delivery::Push).notices();
-    let subscriber = builder.timeout(timeout).open().expect("a subscription, told or not");
+    let subscriber = builder.timeout(timeout).open().expect("a subscription, with or without notices");
     let (landing, peer) = server.join().expect("the deceit went as planned");
     (subscriber, landing, peer)
 }
@@ -223,22 +223,22 @@ fn invalid_bells_and_channels_cost_only_the_notices() {
         raw::memory_file(4096, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE),
         raw::memory_file(64, SEALS),
         raw::memory_file(0, SEALS),
-        std::fs::File::open("/dev/zero").expect("it is there").into(),
+        std::fs::File::open("/dev/zero").expect("the file exists").into(),
         std::io::pipe().expect("a pipe").0.into(),
     ];
     for file in unfit {
         let (subscriber, ..) =
-            told(move |peer| peer.send_with(&notices(BELL).message(raw::NOTICES), &[file.as_fd()]));
+            notified(move |peer| peer.send_with(&notices(BELL).message(raw::NOTICES), &[file.as_fd()]));
         assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     }
     for ticket in [&b""[..], b"garbage", &[0xFF; 64]] {
         let channel = notices(CHANNEL).long(7).long(1).long(2).bytes(ticket).message(raw::NOTICES);
-        let (mut subscriber, _landing, _peer) = told(move |peer| peer.send(&channel));
+        let (mut subscriber, _landing, _peer) = notified(move |peer| peer.send(&channel));
         assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
         assert!(subscriber.receive_timeout(Duration::from_millis(5)).expect("a receive").is_none());
     }
     // A missing answer costs the timeout, not the subscription.
-    let (mut subscriber, _landing, peer) = told_within(SHORT_TIMEOUT, |_| {});
+    let (mut subscriber, _landing, peer) = notified_within(SHORT_TIMEOUT, |_| {});
     assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     assert!(subscriber.try_receive().expect("a receive").is_none());
     peer.send(&notices(NOTHING).message(raw::NOTICES));
@@ -259,7 +259,7 @@ fn answers_about_notices_that_break_the_rules_end_the_session() {
         Box::new(|peer| (0..2).for_each(|_| peer.send(&notices(NOTHING).message(raw::NOTICES)))),
     ];
     for answer in broken {
-        let (mut subscriber, ..) = told(answer);
+        let (mut subscriber, ..) = notified(answer);
         assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
         wait_until("the end", || subscriber.try_receive().is_err());
     }
@@ -268,7 +268,7 @@ fn answers_about_notices_that_break_the_rules_end_the_session() {
 /// A publisher whose hot line announces a value that never comes. The wait's own tests check that it does not spin.
 #[test]
 fn an_announced_value_that_never_comes_is_not_received() {
-    let (mut subscriber, landing, _peer) = told(|peer| {
+    let (mut subscriber, landing, _peer) = notified(|peer| {
         let bell = raw::memory_file(4096, SEALS);
         peer.send_with(&notices(BELL).message(raw::NOTICES), &[bell.as_fd()]);
     });

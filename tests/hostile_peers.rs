@@ -67,7 +67,7 @@ fn role() {
             }
             "counts" => role.say(publisher.pull_subscribers() + publisher.push_subscribers()),
             "troubles" => role.say(*troubles.0.lock()),
-            command => panic!("what is {command}?"),
+            command => panic!("unknown value: {command}"),
         }
     }
 }
@@ -290,7 +290,7 @@ fn sessions_beyond_the_limit_are_refused_and_the_others_continue() {
     assert_eq!((peers.len(), refused), (limits::SESSIONS_MAX - 1, wanted + 1 - limits::SESSIONS_MAX));
     victim.publishes_to(&mut neighbour);
     drop((peers, neighbour));
-    wait_until("room", || {
+    wait_until("a free session", || {
         let peer = victim.dial();
         let _ = peer.try_send(&raw::hello(None), &[]);
         peer.receive().is_some_and(|reply| reply.kind == raw::HELLO)
@@ -494,7 +494,7 @@ fn grants_that_do_not_fit_are_refused() {
         raw::memory_file(PAGE, SealFlags::SHRINK),
         raw::memory_file(0, sealed),
         raw::full_file(PAGE - 8, sealed),
-        std::fs::File::open("/dev/zero").expect("it is there").into(),
+        std::fs::File::open("/dev/zero").expect("the file exists").into(),
         std::io::pipe().expect("a pipe").0.into(),
     ];
     for file in unfit {

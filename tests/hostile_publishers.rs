@@ -86,7 +86,7 @@ fn role() {
                 assert!(matches!(error, SubscriberError::Dialled { .. }), "{error:?}");
                 role.say(ErrorChain(&error));
             }
-            command => panic!("what is {command}?"),
+            command => panic!("unknown value: {command}"),
         }
     }
 }

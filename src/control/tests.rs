@@ -242,7 +242,7 @@ fn a_failed_invitation_reports_why() {
 }
 
 #[test]
-fn an_invitation_that_nobody_answers_costs_its_deadline() {
+fn an_unanswered_invitation_costs_its_deadline() {
     let mut inviting = ServerSession::inviting(100, identity("writer"), nonce(2), topic("pull"));
     sent(inviting.next_action());
     inviting.on_time(99);

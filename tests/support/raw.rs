@@ -302,12 +302,12 @@ impl RawListener {
     pub(crate) fn wait_dialled(&self) {
         let mut sockets = [PollFd::new(&self.socket, PollFlags::IN)];
         let timeout = Timespec::try_from(PATIENCE).expect("seconds");
-        assert_eq!(rustix::event::poll(&mut sockets, Some(&timeout)), Ok(1), "nobody dials");
+        assert_eq!(rustix::event::poll(&mut sockets, Some(&timeout)), Ok(1), "no peer dials");
     }
 
     /// Accepts a connection.
     pub(crate) fn accept(&self) -> RawPeer {
-        RawPeer { socket: rustix::net::accept(&self.socket).expect("somebody dials") }
+        RawPeer { socket: rustix::net::accept(&self.socket).expect("a connection") }
     }
 }
 
@@ -335,7 +335,7 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 #[test]
-fn the_checksum_and_the_frame_are_those_of_the_protocol() {
+fn checksum_and_frame_match_the_protocol() {
     assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
     let golden = [0x46, 0x42, 0x43, 0x54, 0, 2, 0, 3, 0, 0, 0, 3, 0xF2, 0x95, 0xE3, 0xC2, b'a', b'b', b'c'];
     assert_eq!(Body(b"abc".to_vec()).message(3), golden);

@@ -405,7 +405,7 @@ impl Honest {
                 self.server.notices(attachment, by)
             }
             ServerAction::Detach { attachment, .. } => self.server.detached(attachment, 1),
-            other => panic!("{other:?} is no question"),
+            other => panic!("{other:?} is not a question"),
         };
     }
 

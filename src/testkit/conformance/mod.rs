@@ -105,7 +105,7 @@ macro_rules! conformance_suite {
                     nodes_are_listed_while_they_listen;
                 channels:
                     datagrams_come_to_all_who_have_joined,
-                    one_receiver_is_reached_alone,
+                    one_receiver_is_reached_by_unicast,
                     nothing_is_sent_to_another_host_than_the_peers,
                     what_is_no_datagram_or_no_ticket_is_refused,
                     connections_of_one_network_share_a_channel;

@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn one_receiver_is_reached_alone() {
+    fn one_receiver_is_reached_by_unicast() {
         let setup = setup(3, 3);
         let sender = setup.sender();
         let [mut first, mut second] = [setup.join(0, &sender), setup.join(1, &sender)];

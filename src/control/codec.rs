@@ -294,7 +294,7 @@ mod tests {
         };
         for len in [0, limits::CHANNEL_TICKET_LEN_MAX] {
             let ticket = Ticket::cut(&vec![7; len]);
-            let expected = Heard { return_ticket: ticket, is_multicast_heard: false };
+            let expected = Heard { return_ticket: ticket, is_multicast_received: false };
             assert_eq!(heard(len), Ok(Message::Heard(expected)));
         }
         let error = heard(limits::CHANNEL_TICKET_LEN_MAX + 1).unwrap_err();

@@ -51,7 +51,7 @@ pub(crate) struct Heard {
     /// The fabric's ticket to reach it by unicast.
     pub(crate) return_ticket: Ticket,
     /// Whether multicast arrives.
-    pub(crate) is_multicast_heard: bool,
+    pub(crate) is_multicast_received: bool,
 }
 
 /// A fabric's opaque description of one end of a channel, never longer than this.

@@ -4,7 +4,7 @@ use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{
-    HOT_START, INDEX, LANDING_TAKEN, LogGeometry, LogHead, LogPlace, frame_len, hot_line,
+    HOT_START, INDEX, LANDING_CONSUMED, LogGeometry, LogHead, LogPlace, frame_len, hot_line,
 };
 use crate::limits;
 use crate::memory::Region;
@@ -356,7 +356,7 @@ impl LogLanding {
 
     /// Asks the subscriber how far it has come, or takes its answer. What it says counts as far as it can be true.
     fn fetch_taken(&mut self) {
-        if let Some(word) = self.flight.fetch_word(LANDING_TAKEN) {
+        if let Some(word) = self.flight.fetch_word(LANDING_CONSUMED) {
             self.taken = word.clamp(self.taken, self.told.max(self.taken));
         }
     }

@@ -143,8 +143,8 @@ pub(crate) fn listen(attachment: u32) -> Vec<u8> {
 }
 
 /// Reports what is received of notices, and a unicast ticket.
-pub(crate) fn heard(ticket: &[u8], is_multicast_heard: bool) -> Vec<u8> {
-    Body::default().bytes(ticket).byte(is_multicast_heard.into()).message(HEARD)
+pub(crate) fn heard(ticket: &[u8], is_multicast_received: bool) -> Vec<u8> {
+    Body::default().bytes(ticket).byte(is_multicast_received.into()).message(HEARD)
 }
 
 /// Requests the first page of the directory.

@@ -107,8 +107,8 @@ pub(crate) fn channel() -> NoticeChannel {
     NoticeChannel { channel: 0xC4, key, ticket: Ticket::cut(&[0xAA, 0xBB, 0xCC]) }
 }
 
-pub(crate) fn heard(is_multicast_heard: bool) -> Heard {
-    Heard { return_ticket: Ticket::cut(&[0xAA, 0xBB, 0xCC]), is_multicast_heard }
+pub(crate) fn heard(is_multicast_received: bool) -> Heard {
+    Heard { return_ticket: Ticket::cut(&[0xAA, 0xBB, 0xCC]), is_multicast_received }
 }
 
 /// Any message. Attachments have few numbers, so that messages meet the attachments of others.
@@ -154,8 +154,8 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         any_attachment().prop_map(|attachment| Message::Listen(Listen { attachment })),
         (any_attachment(), any_way())
             .prop_map(|(attachment, by)| Message::Notices(Notices { attachment, by })),
-        (any_ticket(), any::<bool>()).prop_map(|(return_ticket, is_multicast_heard)| {
-            Message::Heard(Heard { return_ticket, is_multicast_heard })
+        (any_ticket(), any::<bool>()).prop_map(|(return_ticket, is_multicast_received)| {
+            Message::Heard(Heard { return_ticket, is_multicast_received })
         }),
     ]
 }

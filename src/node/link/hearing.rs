@@ -58,8 +58,8 @@ impl Hearing {
         }
         self.is_told = true;
         self.due_ns = now_ns.saturating_add(limits::NOTICE_HEARD_INTERVAL_NS);
-        let is_multicast_heard = reach == Some(DatagramReach::Multicast);
-        Some(Heard { return_ticket: Ticket::cut(self.receiver.return_ticket()), is_multicast_heard })
+        let is_multicast_received = reach == Some(DatagramReach::Multicast);
+        Some(Heard { return_ticket: Ticket::cut(self.receiver.return_ticket()), is_multicast_received })
     }
 
     /// When there may be something to tell.

@@ -94,7 +94,7 @@ impl Audience {
             self.return_ticket = heard.return_ticket;
             self.heard_ns = Some(now_ns);
         }
-        if heard.is_multicast_heard {
+        if heard.is_multicast_received {
             self.heard_ns = Some(now_ns);
             self.leave_alone();
         }

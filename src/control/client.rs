@@ -19,7 +19,7 @@ use self::attachment::{AttachStep, ClientAttachment, NoticesRequest};
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
-    Attach, AttachmentId, Detach, Detached, End, EndReason, EndSummary, Expose, Exposed, Grant, Hello,
+    Attach, AttachmentId, Detach, Detached, EndReason, EndSession, EndSummary, Expose, Exposed, Grant, Hello,
     Identity, ListTopics, Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
 use super::notices::{Heard, Listen, Notices, NoticesBy};
@@ -341,7 +341,7 @@ impl ClientSession {
                 return Err(self.closed());
             }
         }
-        self.send(&Message::End(End { summary: EndSummary { reason, counts } }));
+        self.send(&Message::End(EndSession { summary: EndSummary { reason, counts } }));
         Ok(())
     }
 
@@ -360,11 +360,11 @@ impl ClientSession {
             (ClientState::Ready, Message::Notices(notices)) => self.take_notices(notices),
             (ClientState::Ready, Message::Detached(detached)) => self.take_detached(detached).map(Some),
             (ClientState::Ready, Message::TopicEnded(ended)) => self.take_topic_ended(ended),
-            (ClientState::Ready, Message::End(End { summary })) => {
+            (ClientState::Ready, Message::End(EndSession { summary })) => {
                 self.become_last(ClientState::Leaving);
                 Ok(Some(ClientEvent::EndAsked { reason: summary.reason }))
             }
-            (ClientState::Ending { .. }, Message::End(End { summary })) => {
+            (ClientState::Ending { .. }, Message::End(EndSession { summary })) => {
                 self.become_last(ClientState::Ended);
                 Ok(Some(ClientEvent::Ended { summary }))
             }

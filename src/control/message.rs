@@ -36,7 +36,7 @@ macro_rules! each_message {
             Detach(Detach) = 10,
             Detached(Detached) = 11,
             TopicEnded(TopicEnded) = 12,
-            End(End) = 13,
+            End(EndSession) = 13,
             Invite(Invite) = 14,
             Listen(Listen) = 15,
             Notices(Notices) = 16,
@@ -393,7 +393,7 @@ pub(crate) struct TopicEnded {
 
 /// Ends the session: each side sends it once, as its last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct End {
+pub(crate) struct EndSession {
     /// The reason and the counts.
     pub(crate) summary: EndSummary,
 }

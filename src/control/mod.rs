@@ -60,7 +60,7 @@ pub(crate) use message::{
     Attach, AttachmentId, EndReason, EndSummary, Grant, Identity, Invite, SchemaJson, SubscriberCounts,
     TopicEntry,
 };
-pub(crate) use notices::{Heard, NoticeChannel, NoticesBy, Ticket};
+pub(crate) use notices::{Heard, NoticeChannel, NoticesBy, TicketBytes};
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
 

@@ -23,7 +23,7 @@ use self::step::Step;
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
-    Attach, AttachmentId, Detach, Detached, End, EndReason, EndSummary, Expose, Exposed, Grant, Hello,
+    Attach, AttachmentId, Detach, Detached, EndReason, EndSession, EndSummary, Expose, Exposed, Grant, Hello,
     Identity, Invite, ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry,
     Topics,
 };
@@ -364,12 +364,12 @@ impl ServerSession {
                 Ok(())
             }
             (ServerState::Ready, Message::Detach(detach)) => self.take_detach(detach),
-            (ServerState::Ready, Message::End(End { summary })) => {
+            (ServerState::Ready, Message::End(EndSession { summary })) => {
                 self.send_end(summary);
                 self.close(Ok(summary));
                 Ok(())
             }
-            (ServerState::Ending { .. }, Message::End(End { summary })) => {
+            (ServerState::Ending { .. }, Message::End(EndSession { summary })) => {
                 self.close(Ok(summary));
                 Ok(())
             }
@@ -495,7 +495,7 @@ impl ServerSession {
     }
 
     fn send_end(&mut self, summary: EndSummary) {
-        self.send(&Message::End(End { summary }));
+        self.send(&Message::End(EndSession { summary }));
     }
 
     fn fail(&mut self, error: ControlError) {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::control::error::RefuseReason;
 use crate::control::message::*;
-use crate::control::notices::{Heard, Listen, NoticeChannel, Notices, NoticesBy, Ticket};
+use crate::control::notices::{Heard, Listen, NoticeChannel, Notices, NoticesBy, TicketBytes};
 use crate::control::text::Text;
 use crate::id::{Delivery, Epoch, Kind, KindOptions, Sequence, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
@@ -94,7 +94,7 @@ pub(crate) fn every_message() -> Vec<Message> {
         Message::Detach(Detach { attachment, counts: counts(1) }),
         Message::Detached(Detached { attachment, published: 7 }),
         Message::TopicEnded(TopicEnded { attachment, published: 7 }),
-        Message::End(End { summary: EndSummary { reason: EndReason::Done, counts: counts(1) } }),
+        Message::End(EndSession { summary: EndSummary { reason: EndReason::Done, counts: counts(1) } }),
         Message::Invite(Invite { identity: identity("node-1"), topic }),
         Message::Listen(Listen { attachment }),
         Message::Notices(Notices { attachment, by: NoticesBy::Channel(channel()) }),
@@ -104,11 +104,11 @@ pub(crate) fn every_message() -> Vec<Message> {
 
 pub(crate) fn channel() -> NoticeChannel {
     let key = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
-    NoticeChannel { channel: 0xC4, key, ticket: Ticket::cut(&[0xAA, 0xBB, 0xCC]) }
+    NoticeChannel { channel: 0xC4, key, ticket: TicketBytes::cut(&[0xAA, 0xBB, 0xCC]) }
 }
 
 pub(crate) fn heard(is_multicast_received: bool) -> Heard {
-    Heard { return_ticket: Ticket::cut(&[0xAA, 0xBB, 0xCC]), is_multicast_received }
+    Heard { return_ticket: TicketBytes::cut(&[0xAA, 0xBB, 0xCC]), is_multicast_received }
 }
 
 /// Any message. Attachments have few numbers, so that messages meet the attachments of others.
@@ -148,7 +148,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
             .prop_map(|(attachment, published)| Message::TopicEnded(TopicEnded { attachment, published })),
         (any::<u16>(), 0..9_u64).prop_map(|(reason, first)| {
             let summary = EndSummary { reason: reason.into(), counts: counts(first) };
-            Message::End(End { summary })
+            Message::End(EndSession { summary })
         }),
         any_invite(),
         any_attachment().prop_map(|attachment| Message::Listen(Listen { attachment })),
@@ -170,9 +170,9 @@ pub(crate) fn any_way() -> impl Strategy<Value = NoticesBy> {
     ]
 }
 
-fn any_ticket() -> impl Strategy<Value = Ticket> {
+fn any_ticket() -> impl Strategy<Value = TicketBytes> {
     proptest::collection::vec(any::<u8>(), 0..=limits::CHANNEL_TICKET_LEN_MAX)
-        .prop_map(|bytes| Ticket::cut(&bytes))
+        .prop_map(|bytes| TicketBytes::cut(&bytes))
 }
 
 /// A hello of a dialling peer, or the tests' server's answer.

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::control::{Heard, NoticeChannel, NoticesBy, Ticket};
+use crate::control::{Heard, NoticeChannel, NoticesBy, TicketBytes};
 use crate::event::Event;
 use crate::fabric::{Connection, Datagrams, Exposure, FabricError, UnicastSender};
 use crate::id::{Delivery, NodeName};
@@ -15,7 +15,7 @@ use crate::notice::{BELL_LEN, NoticeSender, RegisterError};
 pub(super) struct Audience {
     sender: Option<Arc<NoticeSender>>,
     /// Where the peer can be reached alone.
-    return_ticket: Ticket,
+    return_ticket: TicketBytes,
     /// When the peer joined, or last told that what is sent to all arrives, ns. `None` before that.
     heard_ns: Option<u64>,
     /// Where notices are sent to it alone, too.
@@ -77,7 +77,7 @@ impl Audience {
         let sender = serving.senders.of(channel, &attachment.topic)?;
         let listener = notices.listen(&sender)?;
         let (channel, key) = (sender.identity(), notices.key().bytes());
-        let ticket = Ticket::cut(sender.ticket());
+        let ticket = TicketBytes::cut(sender.ticket());
         attachment.listener = Some(listener);
         self.sender = Some(sender);
         if !self.return_ticket.as_bytes().is_empty() {

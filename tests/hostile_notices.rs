@@ -34,7 +34,7 @@ const WAKE_WORD: u32 = 1;
 const CHANNEL: u32 = 2;
 
 /// How long a subscriber waits for an answer that never comes; long enough for real answers on a busy machine.
-const SHORT_PATIENCE: Duration = Duration::from_secs(3);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The seals of memory that two processes write.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
@@ -118,13 +118,13 @@ fn subscribers_that_talk_nonsense_about_notices_are_sent_away() {
     publisher.publish(b"still here").expect("it fits");
     assert!(neighbour.receive_timeout(PATIENCE).expect("a receive").is_some());
     drop((peer, neighbour));
-    wait_until("nobody to be attached", || publisher.pull_subscribers() == 0);
+    wait_until("the subscriber to detach", || publisher.pull_subscribers() == 0);
 }
 
 /// A wake word is memory that all subscribers write. Whatever one of them writes, the others get every value, at the latest at
 /// their own timeout.
 #[test]
-fn a_corrupted_bell_costs_only_time() {
+fn a_corrupted_wake_word_costs_only_time() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(dir.path());
     let mut publisher: LogPublisher<Raw> = node.log_publisher("t").open().expect("a topic");
@@ -172,7 +172,7 @@ fn subscribers_killed_in_their_sleep_do_no_harm() {
 }
 
 /// Answers the hello like a node, grants attachment number 0 for push, and takes its landing region.
-fn lent(peer: &RawPeer) -> OwnedFd {
+fn exposed(peer: &RawPeer) -> OwnedFd {
     let nonce = peer.receive().expect("a hello").long(0);
     peer.send(&raw::hello(Some(nonce)));
     assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
@@ -181,34 +181,34 @@ fn lent(peer: &RawPeer) -> OwnedFd {
     let body = body.word(64).long(REGION_LEN).long(SLOT_COUNT.into()).long(SLOT_STRIDE).long(0).long(0);
     let schema = Raw::schema().expect("bytes can be described").to_json();
     peer.send(&body.bytes(&schema).long(1).long(0).long(0).message(raw::GRANTED));
-    let mut lend = peer.receive().expect("a landing region");
-    assert_eq!(lend.kind, raw::LEND);
-    peer.send(&Body::default().word(0).message(raw::LENT));
+    let mut expose = peer.receive().expect("a landing region");
+    assert_eq!(expose.kind, raw::EXPOSE);
+    peer.send(&Body::default().word(0).message(raw::EXPOSED));
     assert_eq!(peer.receive().expect("a request").kind, raw::LISTEN);
-    lend.files.remove(0)
+    expose.files.remove(0)
 }
 
 /// Subscribes to a fake node that answers its request for notices like this; returns its landing region and session, too.
-fn told(answer: impl FnOnce(&RawPeer) + Send + 'static) -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
-    told_within(PATIENCE, answer)
+fn notified(answer: impl FnOnce(&RawPeer) + Send + 'static) -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
+    notified_within(PATIENCE, answer)
 }
 
-/// Like [`told`], with this timeout of the subscriber.
-fn told_within(
-    patience: Duration,
+/// Like [`notified`], with this timeout of the subscriber.
+fn notified_within(
+    timeout: Duration,
     answer: impl FnOnce(&RawPeer) + Send + 'static,
 ) -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "p");
     let server = std::thread::spawn(move || {
         let peer = listener.accept();
-        let landing = lent(&peer);
+        let landing = exposed(&peer);
         answer(&peer);
         (landing, peer)
     });
     let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
     let builder = node.state_subscriber::<Raw>("shm:p/t").delivery(Delivery::Push).notices();
-    let subscriber = builder.timeout(patience).open().expect("a subscription, told or not");
+    let subscriber = builder.timeout(timeout).open().expect("a subscription, with or without notices");
     let (landing, peer) = server.join().expect("the deceit went as planned");
     (subscriber, landing, peer)
 }
@@ -219,28 +219,28 @@ fn notices(by: u32) -> Body {
 }
 
 #[test]
-fn invalid_bells_and_channels_cost_only_the_notices() {
+fn invalid_wake_words_and_channels_cost_only_the_notices() {
     let unfit: Vec<OwnedFd> = vec![
         raw::memory_file(4096, SealFlags::empty()),
         raw::memory_file(4096, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE),
         raw::memory_file(64, SEALS),
         raw::memory_file(0, SEALS),
-        std::fs::File::open("/dev/zero").expect("it is there").into(),
+        std::fs::File::open("/dev/zero").expect("the file exists").into(),
         std::io::pipe().expect("a pipe").0.into(),
     ];
     for file in unfit {
         let (subscriber, ..) =
-            told(move |peer| peer.send_with(&notices(WAKE_WORD).message(raw::NOTICES), &[file.as_fd()]));
+            notified(move |peer| peer.send_with(&notices(WAKE_WORD).message(raw::NOTICES), &[file.as_fd()]));
         assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     }
     for ticket in [&b""[..], b"garbage", &[0xFF; 64]] {
         let channel = notices(CHANNEL).long(7).long(1).long(2).bytes(ticket).message(raw::NOTICES);
-        let (mut subscriber, _landing, _peer) = told(move |peer| peer.send(&channel));
+        let (mut subscriber, _landing, _peer) = notified(move |peer| peer.send(&channel));
         assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
         assert!(subscriber.receive_timeout(Duration::from_millis(5)).expect("a receive").is_none());
     }
     // A missing answer costs the timeout, not the subscription.
-    let (mut subscriber, _landing, peer) = told_within(SHORT_PATIENCE, |_| {});
+    let (mut subscriber, _landing, peer) = notified_within(SHORT_TIMEOUT, |_| {});
     assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     assert!(subscriber.try_receive().expect("a receive").is_none());
     peer.send(&notices(NOTHING).message(raw::NOTICES));
@@ -261,7 +261,7 @@ fn answers_about_notices_that_break_the_rules_end_the_session() {
         Box::new(|peer| (0..2).for_each(|_| peer.send(&notices(NOTHING).message(raw::NOTICES)))),
     ];
     for answer in broken {
-        let (mut subscriber, ..) = told(answer);
+        let (mut subscriber, ..) = notified(answer);
         assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
         wait_until("the end", || subscriber.try_receive().is_err());
     }
@@ -270,7 +270,7 @@ fn answers_about_notices_that_break_the_rules_end_the_session() {
 /// A publisher whose hot line announces a value that never comes. The wait's own tests check that it does not spin.
 #[test]
 fn an_announced_value_that_never_comes_is_not_received() {
-    let (mut subscriber, landing, _peer) = told(|peer| {
+    let (mut subscriber, landing, _peer) = notified(|peer| {
         let wake_word = raw::memory_file(4096, SEALS);
         peer.send_with(&notices(WAKE_WORD).message(raw::NOTICES), &[wake_word.as_fd()]);
     });

@@ -67,7 +67,7 @@ fn role() {
             }
             "counts" => role.say(publisher.pull_subscribers() + publisher.push_subscribers()),
             "troubles" => role.say(*troubles.0.lock()),
-            command => panic!("what is {command}?"),
+            command => panic!("unknown value: {command}"),
         }
     }
 }
@@ -228,11 +228,11 @@ fn messages_out_of_turn_end_the_session() {
     let twice = [raw::attach(1, "t", false), raw::attach(1, "t", false)];
     let conversations: [&[Vec<u8>]; 6] = [
         &[raw::hello(None)],
-        &[raw::lend(1)],
+        &[raw::expose(1)],
         &twice,
         &[Body::default().word(1).long(0).long(0).long(0).long(0).long(0).message(raw::DETACH)],
-        &[Body::default().word(1).message(raw::LENT)],
-        &[raw::attach(1, "t", true), raw::lend(1)],
+        &[Body::default().word(1).message(raw::EXPOSED)],
+        &[raw::attach(1, "t", true), raw::expose(1)],
     ];
     for conversation in conversations {
         let peer = victim.greeted();
@@ -290,7 +290,7 @@ fn sessions_beyond_the_limit_are_refused_and_the_others_continue() {
     assert_eq!((peers.len(), refused), (limits::SESSIONS_MAX - 1, wanted + 1 - limits::SESSIONS_MAX));
     victim.publishes_to(&mut neighbour);
     drop((peers, neighbour));
-    wait_until("room", || {
+    wait_until("a free session", || {
         let peer = victim.dial();
         let _ = peer.try_send(&raw::hello(None), &[]);
         peer.receive().is_some_and(|reply| reply.kind == raw::HELLO)
@@ -338,7 +338,7 @@ fn unrequested_files_are_closed() {
         peer.wait_closed();
     }
     let peer = victim.attached();
-    peer.send_with(&raw::lend(1), &[file.as_fd(), file.as_fd()]);
+    peer.send_with(&raw::expose(1), &[file.as_fd(), file.as_fd()]);
     peer.wait_closed();
     victim.serves_and_holds_nothing();
 }
@@ -369,14 +369,14 @@ fn unfit_landing_regions_are_refused_and_a_fit_one_is_accepted_after() {
     }
     let peer = victim.attached();
     for (what, file) in &unfit {
-        peer.send_with(&raw::lend(1), &[file.as_fd()]);
+        peer.send_with(&raw::expose(1), &[file.as_fd()]);
         let (reason, text) = peer.receive().expect("an answer").refused();
         assert_eq!(reason, LANDING_UNFIT, "{what}: {text}");
         assert!(!text.is_empty(), "{what}");
     }
     let fit = raw::full_file(PAGE, fixed);
-    peer.send_with(&raw::lend(1), &[fit.as_fd()]);
-    assert_eq!(peer.receive().expect("an answer").kind, raw::LENT);
+    peer.send_with(&raw::expose(1), &[fit.as_fd()]);
+    assert_eq!(peer.receive().expect("an answer").kind, raw::EXPOSED);
     let sequence = victim.peer.ask_number("publish");
     let mut newest = [0; 8];
     rustix::io::pread(&fit, &mut newest, HOT_OFFSET).expect("it can be read");
@@ -391,7 +391,7 @@ fn an_oversized_landing_region_costs_only_its_used_part() {
     let mut victim = Victim::new();
     let peer = victim.attached();
     let huge = raw::memory_file(256 << 20, SealFlags::SHRINK | SealFlags::GROW);
-    peer.send_with(&raw::lend(1), &[huge.as_fd()]);
+    peer.send_with(&raw::expose(1), &[huge.as_fd()]);
     let answer = peer.receive().expect("an answer");
     victim.peer.ask("publish");
     let used = rustix::fs::fstat(&huge).expect("its size").st_blocks * 512;
@@ -429,8 +429,8 @@ fn a_fake_node_costs_a_subscriber_its_timeout_at_most() {
     ];
     for (what, deceit) in deceits {
         let is_silent = what.contains("silence");
-        let patience = if is_silent { Duration::from_secs(2) } else { PATIENCE };
-        let error = deceived(Delivery::Pull, patience, deceit);
+        let timeout = if is_silent { Duration::from_secs(2) } else { PATIENCE };
+        let error = deceived(Delivery::Pull, timeout, deceit);
         assert!(matches!(error, SubscriberError::Session { .. }), "{what}: {error}");
         let is_deadline =
             matches!(error, SubscriberError::Session { source: ControlError::Deadline { .. }, .. });
@@ -494,7 +494,7 @@ fn grants_that_do_not_fit_are_refused() {
         raw::memory_file(PAGE, SealFlags::SHRINK),
         raw::memory_file(0, sealed),
         raw::full_file(PAGE - 8, sealed),
-        std::fs::File::open("/dev/zero").expect("it is there").into(),
+        std::fs::File::open("/dev/zero").expect("the file exists").into(),
         std::io::pipe().expect("a pipe").0.into(),
     ];
     for file in unfit {
@@ -516,7 +516,7 @@ fn garbage_in_a_landing_region_is_never_a_value() {
     let seed = 5;
     println!("SEED={seed}");
     let mut random = Random(seed);
-    let (mut subscriber, landing, _session) = lent();
+    let (mut subscriber, landing, _session) = exposed();
     let (mut rejected, mut contended) = (0, 0);
     for _ in 0..20_000 {
         let newest = subscriber.last().get() + 1 + random.below(20) as u64;
@@ -548,7 +548,7 @@ fn garbage_in_a_landing_region_is_never_a_value() {
 #[test]
 #[cfg(feature = "cli")]
 fn broken_stamps_are_a_loss_for_watch() {
-    let (mut watch, landing, _session) = lent_by(|dir| {
+    let (mut watch, landing, _session) = exposed_by(|dir| {
         let mut watch = std::process::Command::new(env!("CARGO_BIN_EXE_fabricast"));
         watch.args(["watch", "shm:fake/t", "--delivery", "push", "--json", "--count", "2", "--runtime-dir"]);
         watch.arg(dir).stdout(std::process::Stdio::piped()).spawn().expect("the program")
@@ -574,7 +574,7 @@ fn broken_stamps_are_a_loss_for_watch() {
 #[test]
 fn the_highest_sequences_do_no_harm() {
     for first in [1, u64::MAX - 3, u64::MAX] {
-        let (mut subscriber, landing, _session) = lent();
+        let (mut subscriber, landing, _session) = exposed();
         let sequences = [first, u64::MAX - 2, u64::MAX - 1, u64::MAX, 0, 1, 2];
         let mut newest = 0_u64;
         for sequence in sequences {
@@ -597,7 +597,7 @@ fn the_highest_sequences_do_no_harm() {
 /// Subscribes to a fake node with this timeout, and returns the error.
 fn deceived(
     delivery: Delivery,
-    patience: Duration,
+    timeout: Duration,
     deceit: impl FnOnce(&RawPeer) + Send + 'static,
 ) -> SubscriberError {
     let dir = tempfile::tempdir().expect("a directory");
@@ -608,7 +608,7 @@ fn deceived(
         // Stays until the subscriber hangs up.
         peer.wait_closed();
     });
-    let error = subscribe(dir.path(), delivery, patience).expect_err("nobody is a node there");
+    let error = subscribe(dir.path(), delivery, timeout).expect_err("nobody is a node there");
     wait_within(PATIENCE, "the subscriber to hang up", || server.is_finished());
     server.join().expect("the deceit went as planned");
     error
@@ -617,10 +617,10 @@ fn deceived(
 fn subscribe(
     dir: &Path,
     delivery: Delivery,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<StateSubscriber<Raw>, SubscriberError> {
     let node = Node::builder().runtime_dir(dir).open().expect("a node");
-    node.state_subscriber::<Raw>("shm:fake/t").delivery(delivery).timeout(patience).open()
+    node.state_subscriber::<Raw>("shm:fake/t").delivery(delivery).timeout(timeout).open()
 }
 
 /// Sends a hello like a node.
@@ -660,21 +660,21 @@ fn topic_id() -> u64 {
 }
 
 /// A push subscriber, the landing region that it exposed, and the session, which ends on drop.
-fn lent() -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
-    lent_by(|dir| subscribe(dir, Delivery::Push, PATIENCE).expect("a subscription"))
+fn exposed() -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
+    exposed_by(|dir| subscribe(dir, Delivery::Push, PATIENCE).expect("a subscription"))
 }
 
-/// Like [`lent`], with the subscriber started there.
-fn lent_by<S>(start: impl FnOnce(&Path) -> S) -> (S, OwnedFd, RawPeer) {
+/// Like [`exposed`], with the subscriber started there.
+fn exposed_by<S>(start: impl FnOnce(&Path) -> S) -> (S, OwnedFd, RawPeer) {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "fake");
     let server = std::thread::spawn(move || {
         let peer = listener.accept();
         granted(&peer, SLOT_STRIDE, None);
-        let mut lend = peer.receive().expect("a landing region");
-        assert_eq!((lend.kind, lend.files.len()), (raw::LEND, 1));
-        peer.send(&Body::default().word(0).message(raw::LENT));
-        (lend.files.remove(0), peer)
+        let mut expose = peer.receive().expect("a landing region");
+        assert_eq!((expose.kind, expose.files.len()), (raw::EXPOSE, 1));
+        peer.send(&Body::default().word(0).message(raw::EXPOSED));
+        (expose.files.remove(0), peer)
     });
     let subscriber = start(dir.path());
     let (landing, peer) = server.join().expect("the deceit went as planned");

@@ -31,9 +31,9 @@ const TOO_MANY_SESSIONS: u16 = 35;
 const NOBODY_WAITS: u16 = 37;
 
 /// How long to wait for an answer that never comes; long enough for real answers on a busy machine.
-const SHORT_PATIENCE: Duration = Duration::from_secs(3);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(3);
 /// A timeout that must not expire.
-const LONG_PATIENCE: Duration = Duration::from_secs(600);
+const LONG_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// What the listening node has accepted.
 #[derive(Debug, Default)]
@@ -49,8 +49,8 @@ fn role() {
     let role = Role::of_this_process();
     assert_eq!(role.name, "desk");
     let node = Node::builder().name("desk").expect("a name").runtime_dir(&role.dir).open().expect("a node");
-    let patience = Duration::from_secs(role.argument(0).parse().expect("a number of seconds"));
-    let builder = node.state_listener::<Raw>("t").push().timeout(patience).region_len_max(1 << 20);
+    let timeout = Duration::from_secs(role.argument(0).parse().expect("a number of seconds"));
+    let builder = node.state_listener::<Raw>("t").push().timeout(timeout).region_len_max(1 << 20);
     let listener = builder.open().expect("a listener");
     let accepted = Arc::new(Mutex::new(Accepted::default()));
     let shared = Arc::clone(&accepted);
@@ -86,7 +86,7 @@ fn role() {
                 assert!(matches!(error, SubscriberError::Dialled { .. }), "{error:?}");
                 role.say(ErrorChain(&error));
             }
-            command => panic!("what is {command}?"),
+            command => panic!("unknown value: {command}"),
         }
     }
 }
@@ -101,12 +101,12 @@ struct Desk {
 
 impl Desk {
     fn new() -> Self {
-        Self::with_patience(LONG_PATIENCE)
+        Self::with_timeout(LONG_TIMEOUT)
     }
 
-    fn with_patience(patience: Duration) -> Self {
+    fn with_timeout(timeout: Duration) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
-        let peer = Peer::ready("desk", dir.path(), &patience.as_secs().to_string());
+        let peer = Peer::ready("desk", dir.path(), &timeout.as_secs().to_string());
         let holdings = peer.holdings();
         let mut desk = Self { dir, peer, holdings };
         desk.serves_and_holds_nothing();
@@ -308,17 +308,17 @@ fn a_publisher_that_does_not_grant_is_an_error_and_the_listener_continues() {
 /// Peers that never send a hello delay no other; those that never grant delay the others for the listener's timeout.
 #[test]
 fn a_publisher_that_falls_silent_is_dropped() {
-    let mut desk = Desk::with_patience(SHORT_PATIENCE);
+    let mut desk = Desk::with_timeout(SHORT_TIMEOUT);
     let silent: Vec<_> = (0..20).map(|_| desk.invited().0).collect();
     desk.serves();
     for peer in &silent {
-        assert!(peer.receive_within(20 * SHORT_PATIENCE).is_none(), "it has no more to say");
+        assert!(peer.receive_within(20 * SHORT_TIMEOUT).is_none(), "it has no more to say");
     }
     assert_eq!(desk.peer.ask_number("errors"), 0);
     let peer = desk.attached();
     desk.serves();
     let error = desk.error();
-    assert!(error.contains("no answer to a request to attach came in time"), "{error}");
+    assert!(error.contains("answer to a request to attach"), "{error}");
     drop(peer);
     desk.serves_and_holds_nothing();
 }
@@ -349,7 +349,7 @@ fn a_flood_of_invitations_is_limited_and_leaves_nothing() {
 }
 
 /// Dials a fake subscriber with this timeout, and returns the error.
-fn deceived(patience: Duration, deceit: impl FnOnce(&RawPeer) + Send + 'static) -> DialError {
+fn deceived(timeout: Duration, deceit: impl FnOnce(&RawPeer) + Send + 'static) -> DialError {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "fake");
     let server = std::thread::spawn(move || {
@@ -361,7 +361,7 @@ fn deceived(patience: Duration, deceit: impl FnOnce(&RawPeer) + Send + 'static) 
         // Stays until the publisher hangs up.
         peer.wait_closed();
     });
-    let error = dial(dir.path(), patience).expect_err("nobody is a subscriber there");
+    let error = dial(dir.path(), timeout).expect_err("nobody is a subscriber there");
     wait_within(PATIENCE, "the publisher to hang up", || server.is_finished());
     server.join().expect("the deceit went as planned");
     error
@@ -426,7 +426,7 @@ fn a_fake_subscriber_costs_a_dialler_its_timeout_at_most() {
                 greet(peer);
                 peer.send(&raw::attach(1, "t", true));
                 assert_eq!(peer.receive().expect("an answer").kind, raw::GRANTED);
-                peer.send_with(&raw::lend(1), &[raw::memory_file(4096, SealFlags::empty()).as_fd()]);
+                peer.send_with(&raw::expose(1), &[raw::memory_file(4096, SealFlags::empty()).as_fd()]);
             },
             |error| matches!(error, DialError::Unfit { reason: RefuseReason::LandingUnfit, .. }),
         ),
@@ -448,8 +448,8 @@ fn a_fake_subscriber_costs_a_dialler_its_timeout_at_most() {
     // These must expire; the others are reported before.
     let patient = ["silence", "silence after the hello", "another topic"];
     for (what, deceit, expected) in deceits {
-        let patience = if patient.contains(&what) { SHORT_PATIENCE } else { LONG_PATIENCE };
-        let error = deceived(patience, deceit);
+        let timeout = if patient.contains(&what) { SHORT_TIMEOUT } else { LONG_TIMEOUT };
+        let error = deceived(timeout, deceit);
         assert!(expected(&error), "{what}: {error}");
         assert!(!error.to_string().is_empty());
     }

@@ -168,7 +168,7 @@ fn sparse_landing_regions_are_refused_and_cost_the_publisher_no_memory() {
     assert!(len > CAPACITY as u64);
     let files: Vec<OwnedFd> = (0..60).map(|_| raw::memory_file(len, FIXED)).collect();
     for (attachment, file) in (1..).zip(&files) {
-        peer.send_with(&raw::lend(attachment), &[file.as_fd()]);
+        peer.send_with(&raw::expose(attachment), &[file.as_fd()]);
         let answer = peer.receive().expect("an answer: the publisher lives");
         let (reason, text) = answer.refused();
         assert_eq!(reason, LANDING_UNFIT, "{text}");
@@ -187,9 +187,9 @@ fn pages_of_a_landing_region_cannot_be_released() {
     for topic in ["t", "log"] {
         let (peer, len) = attached(dir.path(), 1, topic);
         let file = raw::full_file(len, FIXED);
-        peer.send_with(&raw::lend(1), &[file.as_fd()]);
+        peer.send_with(&raw::expose(1), &[file.as_fd()]);
         let answer = peer.receive().expect("an answer");
-        assert_eq!(answer.kind, raw::LENT, "{answer:?}");
+        assert_eq!(answer.kind, raw::EXPOSED, "{answer:?}");
         let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let punched = rustix::fs::fallocate(&file, hole, 0, len);
         assert_eq!(punched, Err(rustix::io::Errno::PERM), "{topic}");
@@ -219,15 +219,15 @@ fn landing_regions_with_holes_or_of_other_lengths_are_refused() {
         ("cannot be sealed", raw::full_file(len, FIXED | SealFlags::SEAL)),
     ];
     for (why, file) in &unfit {
-        peer.send_with(&raw::lend(1), &[file.as_fd()]);
+        peer.send_with(&raw::expose(1), &[file.as_fd()]);
         let answer = peer.receive().expect("an answer");
         assert_eq!(answer.kind, raw::REFUSED, "{why}");
         let (reason, text) = answer.refused();
         assert_eq!(reason, LANDING_UNFIT, "{text}");
         assert!(text.contains(why), "{why}: {text}");
     }
-    peer.send_with(&raw::lend(1), &[raw::full_file(len, FIXED).as_fd()]);
-    assert_eq!(peer.receive().expect("an answer").kind, raw::LENT);
+    peer.send_with(&raw::expose(1), &[raw::full_file(len, FIXED).as_fd()]);
+    assert_eq!(peer.receive().expect("an answer").kind, raw::EXPOSED);
     serves(&mut victim, dir.path());
 }
 
@@ -275,7 +275,7 @@ fn descriptors_whose_close_blocks_delay_no_peer() {
         }
         // As a landing region, and with a message that has none.
         let (peer, _) = attached(dir.path(), 1, "t");
-        ends.extend(send_lingering(&victim, &peer, &raw::lend(1), count));
+        ends.extend(send_lingering(&victim, &peer, &raw::expose(1), count));
         let answer = peer.receive().expect("an answer");
         assert!(matches!(answer.kind, raw::REFUSED | raw::REFUSE), "{answer:?}");
         slowest = slowest.max(serves(&mut victim, dir.path()));

@@ -78,7 +78,7 @@ fn connect() -> RdmaConnect {
         Ok("tcp") => RdmaConnect::Tcp,
         Ok("tcp-unreliable") => RdmaConnect::TcpUnreliable,
         Ok("manager") | Err(_) => RdmaConnect::Manager,
-        Ok(other) => panic!("what is {other}?"),
+        Ok(other) => panic!("unknown value: {other}"),
     }
 }
 
@@ -117,7 +117,7 @@ fn publish(size: usize, publisher: &mut StatePublisher<Raw>) {
 fn publish_until(publishers: &mut Publishers, mut stop: impl FnMut(&Publishers) -> bool) {
     let began = now();
     while !stop(publishers) {
-        assert!(began.elapsed() < 8 * PATIENCE, "published in vain: what was waited for has not come");
+        assert!(began.elapsed() < 8 * PATIENCE, "timed out while publishing");
         publishers.iter_mut().for_each(|(size, publisher)| publish(*size, publisher));
         std::thread::park_timeout(Duration::from_millis(1));
     }
@@ -150,10 +150,10 @@ impl Watch {
         node: &Node,
         size: usize,
         delivery: Delivery,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<StateSubscriber<Raw>, SubscriberError> {
         let target = format!("{}/{TOPIC}-{size}", host("PEER"));
-        node.state_subscriber::<Raw>(&target).delivery(delivery).timeout(patience).open()
+        node.state_subscriber::<Raw>(&target).delivery(delivery).timeout(timeout).open()
     }
 
     fn of(subscriber: StateSubscriber<Raw>, size: usize) -> Self {

@@ -82,7 +82,7 @@ fn wire() -> Wire {
     match std::env::var("FABRICAST_TEST_NOTICES").as_deref() {
         Ok("heard") => Wire::Heard,
         Ok("dropped") => Wire::Dropped,
-        Ok(other) => panic!("what is {other}?"),
+        Ok(other) => panic!("unknown value: {other}"),
         Err(_) => Wire::Unknown,
     }
 }
@@ -93,7 +93,7 @@ fn connect() -> RdmaConnect {
         Ok("tcp") => RdmaConnect::Tcp,
         Ok("tcp-unreliable") => RdmaConnect::TcpUnreliable,
         Ok("manager") | Err(_) => RdmaConnect::Manager,
-        Ok(other) => panic!("what is {other}?"),
+        Ok(other) => panic!("unknown value: {other}"),
     }
 }
 
@@ -106,7 +106,7 @@ fn is_unreliable() -> bool {
 fn may_lose() -> bool {
     match std::env::var("FABRICAST_TEST_LOSS").as_deref() {
         Ok("none") => false,
-        Ok(other) => panic!("what is {other}?"),
+        Ok(other) => panic!("unknown value: {other}"),
         Err(_) => true,
     }
 }
@@ -117,7 +117,7 @@ fn delivery() -> Delivery {
         Ok("push") => Delivery::Push,
         Err(_) if is_unreliable() => Delivery::Push,
         Ok("pull") | Err(_) => Delivery::Pull,
-        Ok(other) => panic!("what is {other}?"),
+        Ok(other) => panic!("unknown value: {other}"),
     }
 }
 
@@ -174,7 +174,7 @@ fn publisher() {
         }
         drop(publisher);
         let ended = now();
-        return wait_until("who hears of the end late", || ended.elapsed() > ENDING);
+        return wait_until("late subscribers to learn of the end", || ended.elapsed() > ENDING);
     }
     // A subscriber that loses its connection on a bad wire reconnects. The topic stays until none has for a while.
     let mut seen = now();
@@ -317,7 +317,7 @@ impl Follower {
             }
             if seen.elapsed() > PATIENCE {
                 self.tell();
-                panic!("nothing comes any more");
+                panic!("no more records arrive");
             }
         }
         self.tell();

@@ -110,7 +110,7 @@ fn role() {
                 role.say(publisher.publish(value).expect("it fits"));
             }
             "subscribers" => role.say(publisher.pull_subscribers() + publisher.push_subscribers()),
-            command => panic!("what is {command}?"),
+            command => panic!("unknown value: {command}"),
         }
     }
 }
@@ -175,8 +175,8 @@ fn every_connection_method_serves_subscribers_that_dial_and_that_are_dialled() {
                 subscribing.state_listener::<Raw>(TOPIC).delivery(*delivery).open().expect("a listener");
             let dialled = std::thread::scope(|scope| {
                 let accepted = scope.spawn(|| listener.accept_timeout(PATIENCE).expect("a publisher"));
-                publishing.dial_subscriber(TOPIC, &desk, PATIENCE).expect("somebody listens");
-                accepted.join().expect("it accepts").expect("somebody has dialled")
+                publishing.dial_subscriber(TOPIC, &desk, PATIENCE).expect("a listener");
+                accepted.join().expect("it accepts").expect("a dialling publisher")
             });
             subscribers.push(dialled);
         }
@@ -631,18 +631,18 @@ fn limited(role: &Role) {
                 let target = format!("{}/{topic}", role.argument(0));
                 node.state_subscriber::<Raw>(&target).push().timeout(PATIENCE).open()
             };
-            let _small = open("small").expect("room for a small one");
-            role.say(ErrorChain(&open("large").expect_err("no room for a large one")));
+            let _small = open("small").expect("memory for a small one");
+            role.say(ErrorChain(&open("large").expect_err("no memory for a large one")));
             // Other topics of the same session continue.
-            let _other = open("small").expect("room for another small one");
+            let _other = open("small").expect("memory for another small one");
             role.say("goes on");
         }
         "limited listening publisher" => {
             let builder = Node::builder().name("limited").expect("a name").runtime_dir(&role.dir);
             let node = builder.rdma("rdma://0.0.0.0:7472").expect("an address").open().expect("a node");
             let [large, small] = publish_both(&node);
-            role.say(ErrorChain(&large.expect_err("no room for a large one")));
-            let _small = small.expect("room for a small one");
+            role.say(ErrorChain(&large.expect_err("no memory for a large one")));
+            let _small = small.expect("memory for a small one");
             role.command();
         }
         "limited dialling publisher" => {
@@ -657,7 +657,7 @@ fn limited(role: &Role) {
                 }
             }
         }
-        role => panic!("what is a {role}?"),
+        role => panic!("unknown value: {role}"),
     }
 }
 
@@ -705,7 +705,7 @@ fn a_dialling_publisher_over_its_locked_memory_limit_reports_it_to_both_ends() {
             return;
         }
         assert_locked_memory(&told);
-        let error = accepted.expect_err("no room for a large one");
+        let error = accepted.expect_err("no memory for a large one");
         assert_locked_memory(&ErrorChain(&error).to_string());
     }
 }

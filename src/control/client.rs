@@ -19,8 +19,8 @@ use self::attachment::{AttachStep, ClientAttachment, NoticesRequest};
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
-    Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Lend, Lent,
-    ListTopics, Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
+    Attach, AttachmentId, Detach, Detached, EndReason, EndSession, EndSummary, Expose, Exposed, Grant, Hello,
+    Identity, ListTopics, Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
 use super::notices::{Heard, Listen, Notices, NoticesBy};
 use crate::id::{Delivery, KindOptions, TopicId, TopicName};
@@ -64,7 +64,7 @@ pub(crate) enum ClientEvent {
         delivery: Delivery,
     },
     /// The publisher accepted the landing region.
-    Lent {
+    Exposed {
         /// The attachment.
         attachment: AttachmentId,
     },
@@ -108,7 +108,7 @@ pub(crate) enum ClientEvent {
     /// The session that this side ended is over.
     Ended {
         /// The peer's last message: the counts as they arrived there.
-        farewell: Farewell,
+        summary: EndSummary,
     },
 }
 
@@ -253,15 +253,15 @@ impl ClientSession {
     ///
     /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted for push and has no
     /// landing region yet.
-    pub(crate) fn lend(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
+    pub(crate) fn expose(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         self.ready()?;
         let known = self.attachment_mut(attachment)?;
         if known.step != AttachStep::Granted || known.delivery != Delivery::Push || known.topic_ended {
             return Err(known.not_possible(attachment));
         }
-        known.step = AttachStep::Lending;
-        let lend = Outgoing::of(&Message::Lend(Lend { attachment }));
-        self.outbox.push_back(Outgoing { region_of: Some(attachment), ..lend });
+        known.step = AttachStep::Exposing;
+        let expose = Outgoing::of(&Message::Expose(Expose { attachment }));
+        self.outbox.push_back(Outgoing { region_of: Some(attachment), ..expose });
         Ok(())
     }
 
@@ -275,7 +275,8 @@ impl ClientSession {
         self.ready()?;
         let known = self.attachment_mut(attachment)?;
         let has_asked = known.listening != NoticesRequest::No;
-        if has_asked || !matches!(known.step, AttachStep::Granted | AttachStep::Lent) || known.topic_ended {
+        if has_asked || !matches!(known.step, AttachStep::Granted | AttachStep::Exposed) || known.topic_ended
+        {
             return Err(known.not_possible(attachment));
         }
         known.listening = NoticesRequest::Asked;
@@ -297,7 +298,7 @@ impl ClientSession {
     /// Whether a request for this attachment, or for its landing region, is unanswered.
     pub(crate) fn awaits_answer(&self, attachment: AttachmentId) -> bool {
         let known = self.attachments.get(&attachment);
-        known.is_some_and(|known| matches!(known.step, AttachStep::Attaching | AttachStep::Lending))
+        known.is_some_and(|known| matches!(known.step, AttachStep::Attaching | AttachStep::Exposing))
     }
 
     /// Ends an attachment, with its counts.
@@ -313,7 +314,7 @@ impl ClientSession {
     ) -> Result<(), ControlError> {
         self.ready()?;
         let known = self.attachment_mut(attachment)?;
-        if !matches!(known.step, AttachStep::Granted | AttachStep::Lent) {
+        if !matches!(known.step, AttachStep::Granted | AttachStep::Exposed) {
             return Err(known.not_possible(attachment));
         }
         known.step = AttachStep::Detaching;
@@ -340,7 +341,7 @@ impl ClientSession {
                 return Err(self.closed());
             }
         }
-        self.send(&Message::End(End { farewell: Farewell { reason, counts } }));
+        self.send(&Message::End(EndSession { summary: EndSummary { reason, counts } }));
         Ok(())
     }
 
@@ -355,17 +356,17 @@ impl ClientSession {
             (ClientState::Ready, Message::Topics(topics)) => self.take_topics(topics).map(Some),
             (ClientState::Ready, Message::Granted(grant)) => self.take_granted(grant).map(Some),
             (ClientState::Ready, Message::Refused(refused)) => self.take_refused(refused).map(Some),
-            (ClientState::Ready, Message::Lent(lent)) => self.take_lent(lent).map(Some),
+            (ClientState::Ready, Message::Exposed(exposed)) => self.take_exposed(exposed).map(Some),
             (ClientState::Ready, Message::Notices(notices)) => self.take_notices(notices),
             (ClientState::Ready, Message::Detached(detached)) => self.take_detached(detached).map(Some),
             (ClientState::Ready, Message::TopicEnded(ended)) => self.take_topic_ended(ended),
-            (ClientState::Ready, Message::End(End { farewell })) => {
+            (ClientState::Ready, Message::End(EndSession { summary })) => {
                 self.become_last(ClientState::Leaving);
-                Ok(Some(ClientEvent::EndAsked { reason: farewell.reason }))
+                Ok(Some(ClientEvent::EndAsked { reason: summary.reason }))
             }
-            (ClientState::Ending { .. }, Message::End(End { farewell })) => {
+            (ClientState::Ending { .. }, Message::End(EndSession { summary })) => {
                 self.become_last(ClientState::Ended);
-                Ok(Some(ClientEvent::Ended { farewell }))
+                Ok(Some(ClientEvent::Ended { summary }))
             }
             // The peer sent this before it knew that the session ends.
             (
@@ -373,7 +374,7 @@ impl ClientSession {
                 Message::Topics(_)
                 | Message::Granted(_)
                 | Message::Refused(_)
-                | Message::Lent(_)
+                | Message::Exposed(_)
                 | Message::Notices(_)
                 | Message::Detached(_)
                 | Message::TopicEnded(_),
@@ -432,21 +433,21 @@ impl ClientSession {
             AttachStep::Attaching => {
                 self.attachments.remove(&attachment);
             }
-            AttachStep::Lending => known.step = AttachStep::Granted,
-            AttachStep::Granted | AttachStep::Lent | AttachStep::Detaching => {
+            AttachStep::Exposing => known.step = AttachStep::Granted,
+            AttachStep::Granted | AttachStep::Exposed | AttachStep::Detaching => {
                 return Err(known.wrong("Refused", attachment));
             }
         }
         Ok(ClientEvent::Refused { attachment, reason, text: text.into() })
     }
 
-    fn take_lent(&mut self, Lent { attachment }: Lent) -> Result<ClientEvent, ControlError> {
-        let known = self.asked("Lent", attachment)?;
-        if !matches!(known.step, AttachStep::Lending) || known.topic_ended {
-            return Err(known.wrong("Lent", attachment));
+    fn take_exposed(&mut self, Exposed { attachment }: Exposed) -> Result<ClientEvent, ControlError> {
+        let known = self.asked("Exposed", attachment)?;
+        if !matches!(known.step, AttachStep::Exposing) || known.topic_ended {
+            return Err(known.wrong("Exposed", attachment));
         }
-        known.step = AttachStep::Lent;
-        Ok(ClientEvent::Lent { attachment })
+        known.step = AttachStep::Exposed;
+        Ok(ClientEvent::Exposed { attachment })
     }
 
     fn take_notices(

@@ -130,7 +130,7 @@ const _: () = assert!(frame::HEADER_LEN + GRANTED_LEN_MAX <= limits::CONTROL_MES
 mod tests {
     use super::*;
     use crate::control::message::{ListTopics, Page, SchemaJson, Topics};
-    use crate::control::notices::{Heard, Notices, NoticesBy, Ticket};
+    use crate::control::notices::{Heard, Notices, NoticesBy, TicketBytes};
     use crate::control::tests::sample;
 
     /// The body of each sample, worked out by hand from the description at the top of this file: big-endian
@@ -161,8 +161,8 @@ mod tests {
              000000000000002a",
         ),
         ("Refused", "00000009 0005 0000000000000005 736d616c6c"),
-        ("Lend", "00000009"),
-        ("Lent", "00000009"),
+        ("Expose", "00000009"),
+        ("Exposed", "00000009"),
         (
             "Detach",
             "00000009 0000000000000001 0000000000000002 0000000000000003 0000000000000004 \
@@ -295,8 +295,8 @@ mod tests {
             decode(&framed(MessageKind::Heard, &parts.concat()))
         };
         for len in [0, limits::CHANNEL_TICKET_LEN_MAX] {
-            let ticket = Ticket::cut(&vec![7; len]);
-            let expected = Heard { return_ticket: ticket, is_multicast_heard: false };
+            let ticket = TicketBytes::cut(&vec![7; len]);
+            let expected = Heard { return_ticket: ticket, is_multicast_received: false };
             assert_eq!(heard(len), Ok(Message::Heard(expected)));
         }
         let error = heard(limits::CHANNEL_TICKET_LEN_MAX + 1).unwrap_err();
@@ -309,7 +309,7 @@ mod tests {
         let notices =
             [&body("00000009 00000002 00000000000000c4 00000000000000000000000000000000")[..], &long];
         assert!(decode(&framed(MessageKind::Notices, &notices.concat())).is_err());
-        let longest = Ticket::cut(&[7; limits::CHANNEL_TICKET_LEN_MAX + 1]);
+        let longest = TicketBytes::cut(&[7; limits::CHANNEL_TICKET_LEN_MAX + 1]);
         assert_eq!(longest.as_bytes().len(), limits::CHANNEL_TICKET_LEN_MAX);
     }
 

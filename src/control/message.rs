@@ -31,12 +31,12 @@ macro_rules! each_message {
             Attach(Attach) = 5,
             Granted(Grant) = 6,
             Refused(Refused) = 7,
-            Lend(Lend) = 8,
-            Lent(Lent) = 9,
+            Expose(Expose) = 8,
+            Exposed(Exposed) = 9,
             Detach(Detach) = 10,
             Detached(Detached) = 11,
             TopicEnded(TopicEnded) = 12,
-            End(End) = 13,
+            End(EndSession) = 13,
             Invite(Invite) = 14,
             Listen(Listen) = 15,
             Notices(Notices) = 16,
@@ -337,14 +337,14 @@ pub(crate) struct Refused {
 
 /// Exposes the landing region that this message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Lend {
+pub(crate) struct Expose {
     /// The attachment.
     pub(crate) attachment: AttachmentId,
 }
 
 /// Accepts the landing region; values will be written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Lent {
+pub(crate) struct Exposed {
     /// The attachment.
     pub(crate) attachment: AttachmentId,
 }
@@ -393,14 +393,14 @@ pub(crate) struct TopicEnded {
 
 /// Ends the session: each side sends it once, as its last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct End {
+pub(crate) struct EndSession {
     /// The reason and the counts.
-    pub(crate) farewell: Farewell,
+    pub(crate) summary: EndSummary,
 }
 
 /// Why a session ended properly, and its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Farewell {
+pub(crate) struct EndSummary {
     /// The reason.
     pub(crate) reason: EndReason,
     /// The subscriber's counts, summed over all attachments of the session; the publisher returns those it

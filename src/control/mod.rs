@@ -14,8 +14,8 @@
 //!         <------------------------------- Topics                   a page; ask again while there is more
 //!   Attach ------------------------------>
 //!         <------------------------------- Granted                  + 1 region for pull; or Refused
-//!   Lend + 1 region --------------------->                          push only
-//!         <------------------------------- Lent                     or Refused; may lend another region
+//!   Expose + 1 region ------------------->                          push only
+//!         <------------------------------- Exposed                  or Refused; may expose another region
 //!   Listen ------------------------------>                          to receive notices
 //!         <------------------------------- Notices                  + 1 region for a wake word
 //!   Heard ------------------------------->                          with a channel: periodically
@@ -57,10 +57,10 @@ pub use error::{ControlError, RefuseReason};
 
 pub(crate) use client::{ClientEvent, ClientSession};
 pub(crate) use message::{
-    Attach, AttachmentId, EndReason, Farewell, Grant, Identity, Invite, SchemaJson, SubscriberCounts,
+    Attach, AttachmentId, EndReason, EndSummary, Grant, Identity, Invite, SchemaJson, SubscriberCounts,
     TopicEntry,
 };
-pub(crate) use notices::{Heard, NoticeChannel, NoticesBy, Ticket};
+pub(crate) use notices::{Heard, NoticeChannel, NoticesBy, TicketBytes};
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
 

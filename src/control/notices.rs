@@ -41,7 +41,7 @@ pub(crate) struct NoticeChannel {
     /// The key of the topic's notices.
     pub(crate) key: [u8; 16],
     /// The fabric's ticket to join it.
-    pub(crate) ticket: Ticket,
+    pub(crate) ticket: TicketBytes,
 }
 
 /// Reports that the subscriber's process has joined the session's channel, and what it receives. Sent on joining and
@@ -49,10 +49,10 @@ pub(crate) struct NoticeChannel {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Heard {
     /// The fabric's ticket to reach it by unicast.
-    pub(crate) return_ticket: Ticket,
+    pub(crate) return_ticket: TicketBytes,
     /// Whether multicast arrives.
-    pub(crate) is_multicast_heard: bool,
+    pub(crate) is_multicast_received: bool,
 }
 
 /// A fabric's opaque description of one end of a channel, never longer than this.
-pub(crate) type Ticket = Bytes<{ limits::CHANNEL_TICKET_LEN_MAX }>;
+pub(crate) type TicketBytes = Bytes<{ limits::CHANNEL_TICKET_LEN_MAX }>;

@@ -23,8 +23,9 @@ use self::step::Step;
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
-    Attach, AttachmentId, Detach, Detached, End, EndReason, Farewell, Grant, Hello, Identity, Invite, Lend,
-    Lent, ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
+    Attach, AttachmentId, Detach, Detached, EndReason, EndSession, EndSummary, Expose, Exposed, Grant, Hello,
+    Identity, Invite, ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry,
+    Topics,
 };
 use super::notices::{Heard, Listen, Notices, NoticesBy};
 use super::text::Text;
@@ -65,8 +66,8 @@ pub(crate) enum ServerAction {
     /// [`refuse`](ServerSession::refuse).
     Attach(Attach),
     /// Decide whether the region with this message is a suitable landing region, and call
-    /// [`lent`](ServerSession::lent) or [`refuse`](ServerSession::refuse).
-    Lend {
+    /// [`exposed`](ServerSession::exposed) or [`refuse`](ServerSession::refuse).
+    Expose {
         /// The attachment, delivered by push.
         attachment: AttachmentId,
     },
@@ -94,7 +95,7 @@ pub(crate) enum ServerAction {
     /// Send pending messages, close the connection, and drop all attachments. Always the last.
     Close {
         /// The peer's last message, if the session ended properly.
-        result: Result<Farewell, ControlError>,
+        result: Result<EndSummary, ControlError>,
     },
 }
 
@@ -147,7 +148,7 @@ impl ServerSession {
     }
 
     /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the next action is
-    /// `Lend`.
+    /// `Expose`.
     pub(crate) fn on_message(&mut self, bytes: &[u8], regions: usize) {
         if self.room().is_err() {
             return;
@@ -238,7 +239,7 @@ impl ServerSession {
         }
     }
 
-    /// Refuses an `Attach` or `Lend`. An attachment whose landing region is refused stays granted.
+    /// Refuses an `Attach` or `Expose`. An attachment whose landing region is refused stays granted.
     pub(crate) fn refuse(
         &mut self,
         attachment: AttachmentId,
@@ -250,21 +251,21 @@ impl ServerSession {
             Step::Attaching(_) => {
                 self.attachments.remove(&attachment);
             }
-            step @ Step::Lending => step.granted(),
+            step @ Step::Exposing => step.granted(),
             step => return Err(step.not_possible(attachment)),
         }
         self.send_refused(attachment, reason, text);
         Ok(())
     }
 
-    /// Accepts a `Lend`.
-    pub(crate) fn lent(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
+    /// Accepts an `Expose`.
+    pub(crate) fn exposed(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         self.ready()?;
         match self.step_mut(attachment)? {
-            step @ Step::Lending => *step = Step::Lent,
+            step @ Step::Exposing => *step = Step::Exposed,
             step => return Err(step.not_possible(attachment)),
         }
-        self.send(&Message::Lent(Lent { attachment }));
+        self.send(&Message::Exposed(Exposed { attachment }));
         Ok(())
     }
 
@@ -303,8 +304,8 @@ impl ServerSession {
             Step::Attaching(_) => return self.refuse(attachment, RefuseReason::TopicEnded, ""),
             // The peer is leaving anyway: `detached` sends it the sequence.
             Step::Detaching => return Ok(()),
-            step @ (Step::Granted(_) | Step::Lent) => *step = Step::TopicEnded { published },
-            step @ Step::Lending => {
+            step @ (Step::Granted(_) | Step::Exposed) => *step = Step::TopicEnded { published },
+            step @ Step::Exposing => {
                 *step = Step::TopicEnded { published };
                 self.send_refused(attachment, RefuseReason::TopicEnded, "");
             }
@@ -333,7 +334,7 @@ impl ServerSession {
                 let deadline_ns = now_ns.saturating_add(limits::ANSWER_DEADLINE_NS);
                 self.state = ServerState::Ending { deadline_ns };
                 let counts = SubscriberCounts::default();
-                self.send_end(Farewell { reason: EndReason::Shutdown, counts });
+                self.send_end(EndSummary { reason: EndReason::Shutdown, counts });
             }
             ServerState::Ending { .. } | ServerState::Ended => {}
         }
@@ -356,20 +357,20 @@ impl ServerSession {
             }
             (ServerState::Ready, Message::ListTopics(list)) => self.take_list(list),
             (ServerState::Ready, Message::Attach(attach)) => self.take_attach(attach),
-            (ServerState::Ready, Message::Lend(lend)) => self.take_lend(lend),
+            (ServerState::Ready, Message::Expose(expose)) => self.take_expose(expose),
             (ServerState::Ready, Message::Listen(listen)) => self.take_listen(listen),
             (ServerState::Ready, Message::Heard(heard)) => {
                 self.actions.push_back(ServerAction::Heard(heard));
                 Ok(())
             }
             (ServerState::Ready, Message::Detach(detach)) => self.take_detach(detach),
-            (ServerState::Ready, Message::End(End { farewell })) => {
-                self.send_end(farewell);
-                self.close(Ok(farewell));
+            (ServerState::Ready, Message::End(EndSession { summary })) => {
+                self.send_end(summary);
+                self.close(Ok(summary));
                 Ok(())
             }
-            (ServerState::Ending { .. }, Message::End(End { farewell })) => {
-                self.close(Ok(farewell));
+            (ServerState::Ending { .. }, Message::End(EndSession { summary })) => {
+                self.close(Ok(summary));
                 Ok(())
             }
             // The peer sent this before it knew that the session ends.
@@ -377,7 +378,7 @@ impl ServerSession {
                 ServerState::Ending { .. },
                 Message::ListTopics(_)
                 | Message::Attach(_)
-                | Message::Lend(_)
+                | Message::Expose(_)
                 | Message::Listen(_)
                 | Message::Heard(_)
                 | Message::Detach(_),
@@ -426,29 +427,29 @@ impl ServerSession {
         Ok(())
     }
 
-    fn take_lend(&mut self, Lend { attachment }: Lend) -> Result<(), ControlError> {
+    fn take_expose(&mut self, Expose { attachment }: Expose) -> Result<(), ControlError> {
         match self.attachments.get_mut(&attachment) {
             Some(step @ Step::Granted(Delivery::Push)) => {
-                *step = Step::Lending;
-                self.actions.push_back(ServerAction::Lend { attachment });
+                *step = Step::Exposing;
+                self.actions.push_back(ServerAction::Expose { attachment });
             }
             // The two messages crossed.
             Some(Step::TopicEnded { .. }) => self.send_refused(attachment, RefuseReason::TopicEnded, ""),
-            Some(step) => return Err(step.wrong("Lend", attachment)),
-            None => return Err(unknown("Lend", attachment)),
+            Some(step) => return Err(step.wrong("Expose", attachment)),
+            None => return Err(unknown("Expose", attachment)),
         }
         Ok(())
     }
 
     fn take_listen(&mut self, Listen { attachment }: Listen) -> Result<(), ControlError> {
         match self.attachments.get(&attachment) {
-            Some(Step::Granted(_) | Step::Lent | Step::TopicEnded { .. })
+            Some(Step::Granted(_) | Step::Exposed | Step::TopicEnded { .. })
                 if !self.listening.insert(attachment) =>
             {
                 let state = "already subscribed to notices";
                 Err(ControlError::WrongAttachment { message: "Listen", attachment: attachment.get(), state })
             }
-            Some(Step::Granted(_) | Step::Lent) => {
+            Some(Step::Granted(_) | Step::Exposed) => {
                 self.actions.push_back(ServerAction::Listen { attachment });
                 Ok(())
             }
@@ -469,7 +470,7 @@ impl ServerSession {
 
     fn take_detach(&mut self, Detach { attachment, counts }: Detach) -> Result<(), ControlError> {
         match self.attachments.get_mut(&attachment) {
-            Some(step @ (Step::Granted(_) | Step::Lent)) => {
+            Some(step @ (Step::Granted(_) | Step::Exposed)) => {
                 *step = Step::Detaching;
                 self.actions.push_back(ServerAction::Detach { attachment, counts });
             }
@@ -493,8 +494,8 @@ impl ServerSession {
         self.send(&Message::Refused(Refused { attachment, reason, text: Text::cut(text) }));
     }
 
-    fn send_end(&mut self, farewell: Farewell) {
-        self.send(&Message::End(End { farewell }));
+    fn send_end(&mut self, summary: EndSummary) {
+        self.send(&Message::End(EndSession { summary }));
     }
 
     fn fail(&mut self, error: ControlError) {
@@ -504,7 +505,7 @@ impl ServerSession {
         self.close(Err(error));
     }
 
-    fn close(&mut self, result: Result<Farewell, ControlError>) {
+    fn close(&mut self, result: Result<EndSummary, ControlError>) {
         if self.state != ServerState::Ended {
             self.state = ServerState::Ended;
             self.listing = false;
@@ -556,7 +557,7 @@ fn unknown(message: &'static str, attachment: AttachmentId) -> ControlError {
 }
 
 fn check_regions(message: &Message, found: usize) -> Result<(), ControlError> {
-    let expected = if matches!(message, Message::Lend(_)) { limits::MESSAGE_REGIONS_MAX } else { 0 };
+    let expected = if matches!(message, Message::Expose(_)) { limits::MESSAGE_REGIONS_MAX } else { 0 };
     if found == expected {
         Ok(())
     } else {

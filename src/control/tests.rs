@@ -16,7 +16,7 @@ use crate::id::{Delivery, KindOptions, TopicName};
 use crate::limits;
 use sample::{counts, entry, grant_of, identity, nonce};
 
-const PATIENCE_NS: u64 = 1_000;
+const TIMEOUT_NS: u64 = 1_000;
 
 /// A publisher's node with a directory, a subscriber, and the connection between them.
 struct Pair {
@@ -29,14 +29,14 @@ struct Pair {
     asked: Vec<ServerAction>,
     /// Regions that arrived at each side.
     regions: (usize, usize),
-    closed: Option<Result<Farewell, ControlError>>,
+    closed: Option<Result<EndSummary, ControlError>>,
     failed: Option<ControlError>,
 }
 
 impl Pair {
     fn dialled() -> Self {
         Self {
-            client: ClientSession::connect(0, identity("reader"), nonce(1), PATIENCE_NS),
+            client: ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS),
             server: ServerSession::new(0, identity("writer"), nonce(2)),
             topics: ["pull", "push", "small"].map(|name| (topic(name), entry(name))).into(),
             events: Vec::new(),
@@ -118,7 +118,7 @@ impl Pair {
                     self.server.refuse(attach.attachment, RefuseReason::NoSuchTopic, "try another").unwrap()
                 }
             },
-            ServerAction::Lend { attachment } => self.server.lent(attachment).unwrap(),
+            ServerAction::Expose { attachment } => self.server.exposed(attachment).unwrap(),
             ServerAction::Detach { attachment, .. } => self.server.detached(attachment, 77).unwrap(),
             ServerAction::Listen { attachment } => {
                 self.server.notices(attachment, NoticesBy::WakeWord).unwrap();
@@ -204,13 +204,13 @@ fn an_invitation_is_followed_by_a_session_the_other_way_round() {
         pair.events.clear();
         let attachment = pair.attach("pull", delivery);
         if delivery == Delivery::Push {
-            pair.client.lend(attachment).unwrap();
+            pair.client.expose(attachment).unwrap();
             pair.pump();
-            assert_eq!(pair.events, [ClientEvent::Lent { attachment }]);
+            assert_eq!(pair.events, [ClientEvent::Exposed { attachment }]);
         }
         pair.client.end(0, EndReason::Done, counts(5)).unwrap();
         pair.pump();
-        assert_eq!(pair.closed, Some(Ok(Farewell { reason: EndReason::Done, counts: counts(5) })));
+        assert_eq!(pair.closed, Some(Ok(EndSummary { reason: EndReason::Done, counts: counts(5) })));
     }
 }
 
@@ -242,7 +242,7 @@ fn a_failed_invitation_reports_why() {
 }
 
 #[test]
-fn an_invitation_that_nobody_answers_costs_its_deadline() {
+fn an_unanswered_invitation_costs_its_deadline() {
     let mut inviting = ServerSession::inviting(100, identity("writer"), nonce(2), topic("pull"));
     sent(inviting.next_action());
     inviting.on_time(99);
@@ -322,7 +322,7 @@ fn attach_for_pull_brings_the_region() {
     assert_eq!(pair.regions, (1, 0));
     let state = "granted for pull";
     let refused = ControlError::NotPossible { attachment: attachment.get(), state };
-    assert_eq!(pair.client.lend(attachment), Err(refused));
+    assert_eq!(pair.client.expose(attachment), Err(refused));
 
     pair.client.detach(attachment, counts(3)).unwrap();
     pair.pump();
@@ -336,10 +336,10 @@ fn attach_for_push_takes_a_landing_region() {
     let mut pair = Pair::ready();
     let attachment = pair.attach("push", Delivery::Push);
     assert_eq!(pair.regions, (0, 0));
-    pair.client.lend(attachment).unwrap();
-    assert!(matches!(pair.client.lend(attachment), Err(ControlError::NotPossible { .. })));
+    pair.client.expose(attachment).unwrap();
+    assert!(matches!(pair.client.expose(attachment), Err(ControlError::NotPossible { .. })));
     pair.pump();
-    assert_eq!(pair.events, [ClientEvent::Lent { attachment }]);
+    assert_eq!(pair.events, [ClientEvent::Exposed { attachment }]);
     assert_eq!(pair.regions, (0, 1));
     pair.client.detach(attachment, counts(0)).unwrap();
     pair.pump();
@@ -363,13 +363,13 @@ fn a_refused_landing_region_may_be_followed_by_another() {
     let mut pair = Pair::ready();
     let attachment = pair.attach("push", Delivery::Push);
     for fits in [false, true] {
-        pair.client.lend(attachment).unwrap();
+        pair.client.expose(attachment).unwrap();
         let Outgoing { bytes, region_of, .. } = pair.client.next_message().unwrap();
         assert_eq!(region_of, Some(attachment));
         pair.server.on_message(&bytes, 1);
-        assert_eq!(pair.server.next_action(), Some(ServerAction::Lend { attachment }));
+        assert_eq!(pair.server.next_action(), Some(ServerAction::Expose { attachment }));
         if fits {
-            pair.server.lent(attachment).unwrap();
+            pair.server.exposed(attachment).unwrap();
         } else {
             pair.server.refuse(attachment, RefuseReason::LandingUnfit, "").unwrap();
         }
@@ -377,7 +377,7 @@ fn a_refused_landing_region_may_be_followed_by_another() {
     }
     let refused =
         ClientEvent::Refused { attachment, reason: RefuseReason::LandingUnfit, text: String::new() };
-    assert_eq!(pair.events, [refused, ClientEvent::Lent { attachment }]);
+    assert_eq!(pair.events, [refused, ClientEvent::Exposed { attachment }]);
 }
 
 #[test]
@@ -386,13 +386,13 @@ fn a_topic_that_ends_takes_its_counts_with_it() {
     let attachment = pair.attach("push", Delivery::Push);
     pair.server.topic_ended(attachment, 41).unwrap();
     // The landing region crosses the message.
-    pair.client.lend(attachment).unwrap();
+    pair.client.expose(attachment).unwrap();
     pair.pump();
     let refused = ClientEvent::Refused { attachment, reason: RefuseReason::TopicEnded, text: String::new() };
     assert_eq!(pair.events.len(), 2);
     assert!(pair.events.contains(&ClientEvent::TopicEnded { attachment, published: 41 }));
     assert!(pair.events.contains(&refused));
-    assert!(matches!(pair.client.lend(attachment), Err(ControlError::NotPossible { .. })));
+    assert!(matches!(pair.client.expose(attachment), Err(ControlError::NotPossible { .. })));
 
     pair.events.clear();
     pair.asked.clear();
@@ -433,9 +433,9 @@ fn the_subscriber_ends_the_session() {
     pair.client.end(0, EndReason::Done, counts(5)).unwrap();
     assert!(matches!(pair.client.list(None), Err(ControlError::Closed { state: "ending" })));
     pair.pump();
-    let farewell = Farewell { reason: EndReason::Done, counts: counts(5) };
-    assert_eq!(pair.events, [ClientEvent::Ended { farewell }]);
-    assert_eq!(pair.closed, Some(Ok(farewell)));
+    let summary = EndSummary { reason: EndReason::Done, counts: counts(5) };
+    assert_eq!(pair.events, [ClientEvent::Ended { summary }]);
+    assert_eq!(pair.closed, Some(Ok(summary)));
     assert_eq!(pair.client.on_disconnected(), Ok(()));
     assert_eq!((pair.client.deadline_ns(), pair.server.deadline_ns()), (None, None));
 }
@@ -455,7 +455,7 @@ fn the_publisher_ends_the_session() {
     pair.client.end(0, EndReason::Shutdown, counts(6)).unwrap();
     assert!(matches!(pair.client.end(0, EndReason::Done, counts(6)), Err(ControlError::Closed { .. })));
     pair.pump();
-    assert_eq!(pair.closed, Some(Ok(Farewell { reason: EndReason::Shutdown, counts: counts(6) })));
+    assert_eq!(pair.closed, Some(Ok(EndSummary { reason: EndReason::Shutdown, counts: counts(6) })));
     assert_eq!(pair.failed, None);
 }
 
@@ -465,9 +465,9 @@ fn both_sides_end_the_session_at_once() {
     pair.server.shutdown(0);
     pair.client.end(0, EndReason::Done, counts(6)).unwrap();
     pair.pump();
-    assert_eq!(pair.closed, Some(Ok(Farewell { reason: EndReason::Done, counts: counts(6) })));
+    assert_eq!(pair.closed, Some(Ok(EndSummary { reason: EndReason::Done, counts: counts(6) })));
     assert!(
-        matches!(pair.events[..], [ClientEvent::Ended { farewell }] if farewell.reason == EndReason::Shutdown)
+        matches!(pair.events[..], [ClientEvent::Ended { summary }] if summary.reason == EndReason::Shutdown)
     );
 }
 
@@ -495,13 +495,13 @@ fn a_silent_peer_costs_a_deadline() {
     let result = Err(ControlError::Deadline { awaited: "hello" });
     assert_eq!(server.next_action(), Some(ServerAction::Close { result }));
 
-    let mut client = ClientSession::connect(10, identity("reader"), nonce(1), PATIENCE_NS);
-    assert_eq!(client.deadline_ns(), Some(10 + PATIENCE_NS));
+    let mut client = ClientSession::connect(10, identity("reader"), nonce(1), TIMEOUT_NS);
+    assert_eq!(client.deadline_ns(), Some(10 + TIMEOUT_NS));
     client.expect_hello_until(20);
     assert_eq!(client.deadline_ns(), Some(20));
-    client.expect_hello_until(10 + PATIENCE_NS);
-    assert_eq!(client.on_time(9 + PATIENCE_NS), Ok(()));
-    assert_eq!(client.on_time(10 + PATIENCE_NS), Err(ControlError::Deadline { awaited: "hello" }));
+    client.expect_hello_until(10 + TIMEOUT_NS);
+    assert_eq!(client.on_time(9 + TIMEOUT_NS), Ok(()));
+    assert_eq!(client.on_time(10 + TIMEOUT_NS), Err(ControlError::Deadline { awaited: "hello" }));
     assert_eq!(client.deadline_ns(), None);
 }
 
@@ -514,8 +514,8 @@ fn a_session_that_waits_for_an_answer_has_no_deadline_and_one_that_ends_has() {
     assert_eq!(pair.client.deadline_ns(), None);
     assert_eq!(pair.client.on_time(u64::MAX), Ok(()));
     pair.client.end(10, EndReason::Done, counts(0)).unwrap();
-    assert_eq!(pair.client.deadline_ns(), Some(10 + PATIENCE_NS));
-    let error = pair.client.on_time(10 + PATIENCE_NS).unwrap_err();
+    assert_eq!(pair.client.deadline_ns(), Some(10 + TIMEOUT_NS));
+    let error = pair.client.on_time(10 + TIMEOUT_NS).unwrap_err();
     assert_eq!(error, ControlError::Deadline { awaited: "end of the session" });
 
     let mut pair = Pair::ready();
@@ -554,7 +554,7 @@ fn a_server_refuses_another_version_by_name() {
 
 #[test]
 fn a_client_refuses_another_version_by_name() {
-    let mut client = ClientSession::connect(0, identity("reader"), nonce(1), PATIENCE_NS);
+    let mut client = ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS);
     client.next_message();
     let error = client.on_message(&of_version_1(hello(Some(1))), 0).unwrap_err();
     assert_eq!(error, ControlError::Version { theirs: 1, ours: 2 });
@@ -568,7 +568,7 @@ fn a_client_that_is_refused_for_its_version_names_both() {
     let refuse = Refuse::new(RefuseReason::VersionUnsupported, "too old");
     let body = super::frame::refuse_body(&refuse);
     let bytes = super::frame::Frame { version: 1, kind: MessageKind::Refuse.number(), body: &body }.emit();
-    let mut client = ClientSession::connect(0, identity("reader"), nonce(1), PATIENCE_NS);
+    let mut client = ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS);
     client.next_message();
     assert_eq!(client.on_message(&bytes, 0), Err(ControlError::Version { theirs: 1, ours: 2 }));
     assert_eq!(client.next_message(), None, "a refusal is not answered");
@@ -625,7 +625,7 @@ fn a_hello_that_answers_another_is_refused() {
     server.on_message(&hello(Some(7)), 0);
     assert!(matches!(sent(server.next_action()), Message::Refuse(_)));
     for answers in [None, Some(7)] {
-        let mut client = ClientSession::connect(0, identity("reader"), nonce(1), PATIENCE_NS);
+        let mut client = ClientSession::connect(0, identity("reader"), nonce(1), TIMEOUT_NS);
         let error = client.on_message(&hello(answers), 0).unwrap_err();
         assert!(matches!(error, ControlError::WrongAnswer { message: "Hello", .. }));
     }
@@ -643,15 +643,15 @@ fn attachments_out_of_turn_are_refused() {
             options: KindOptions::default(),
         })
     };
-    let lend = Message::Lend(Lend { attachment });
+    let expose = Message::Expose(Expose { attachment });
     let detach = Message::Detach(Detach { attachment, counts: counts(0) });
     let unknown = "not an attachment of this session";
     let twice = "granted for pull";
     for (before, message, regions, name, state) in [
         (None, &detach, 0, "Detach", unknown),
-        (None, &lend, 1, "Lend", unknown),
+        (None, &expose, 1, "Expose", unknown),
         (Some(Delivery::Pull), &attach(Delivery::Pull), 0, "Attach", twice),
-        (Some(Delivery::Pull), &lend, 1, "Lend", twice),
+        (Some(Delivery::Pull), &expose, 1, "Expose", twice),
     ] {
         let mut pair = Pair::ready();
         if let Some(delivery) = before {
@@ -667,9 +667,9 @@ fn regions_travel_with_the_right_messages_only() {
     for regions in [0, 2] {
         let mut pair = Pair::ready();
         pair.attach("push", Delivery::Push);
-        let lend = Message::Lend(Lend { attachment: AttachmentId::new(0) });
-        pair.server.on_message(&codec::encode(&lend), regions);
-        pair.expect_refusal(&ControlError::WrongRegions { message: "Lend", expected: 1, found: regions });
+        let expose = Message::Expose(Expose { attachment: AttachmentId::new(0) });
+        pair.server.on_message(&codec::encode(&expose), regions);
+        pair.expect_refusal(&ControlError::WrongRegions { message: "Expose", expected: 1, found: regions });
     }
     let mut pair = Pair::ready();
     pair.server.on_message(&codec::encode(&Message::ListTopics(ListTopics { after: None })), 1);
@@ -775,7 +775,7 @@ fn the_owner_may_reject_a_session() {
 fn late_decisions_do_nothing() {
     let mut pair = Pair::ready();
     let attachment = pair.attach("pull", Delivery::Pull);
-    assert!(matches!(pair.server.lent(attachment), Err(ControlError::NotPossible { .. })));
+    assert!(matches!(pair.server.exposed(attachment), Err(ControlError::NotPossible { .. })));
     assert!(matches!(pair.server.detached(attachment, 0), Err(ControlError::NotPossible { .. })));
     assert!(matches!(pair.server.answer_topics(Vec::new(), false), Err(ControlError::WrongAnswer { .. })));
     pair.server.shutdown(0);

@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_and_what_is_parsed_is_the_same() {
+    fn constructed_and_parsed_addresses_are_equal() {
         let shm = Address::shm(&"a".parse().unwrap());
         assert_eq!(shm, "shm:a".parse().unwrap());
         assert_eq!((shm.scheme(), shm.is_local(), shm.port()), ("shm", true, None));

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_outside_of_a_region_or_no_whole_word_is_refused() {
+    fn ranges_out_of_bounds_or_not_whole_words_are_refused() {
         let check = |offset, len| check_bounds(4096, [ByteRange { offset, len }].into_iter()).is_ok();
         assert!(check(0, 4096) && check(4096, 0) && check(4088, 8));
         for (offset, len) in [(0, 4104), (4096, 8), (4104, 0), (4, 8), (8, 4), (usize::MAX - 7, 8)] {

@@ -213,7 +213,7 @@ mod tests {
         let other = network.fabric(&name("node")).listen(&name("far")).unwrap();
         let mut several = SeveralListeners::new(vec![Box::new(Exhausted), other]).unwrap();
         for _ in 0..3 {
-            assert!(several.accept().is_err(), "nobody has dialled");
+            assert!(several.accept().is_err(), "no peer has dialled");
         }
         for _ in 0..3 {
             let _near = network

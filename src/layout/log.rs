@@ -53,7 +53,7 @@ pub(crate) const HOT_START: usize = HOT_KIND_REST;
 pub(crate) const HOT_START_SEQUENCE: usize = HOT_START + WORD;
 /// The position up to which a push subscriber has consumed, in its landing region. A landing region has no static header;
 /// this is the only word that the subscriber writes, and the publisher reads it.
-pub(crate) const LANDING_TAKEN: usize = STATIC_OFFSET;
+pub(crate) const LANDING_CONSUMED: usize = STATIC_OFFSET;
 /// Segments of the ring. The ring is given up segment by segment.
 pub(crate) const SEGMENT_COUNT: usize = 64;
 /// The offset of the index.

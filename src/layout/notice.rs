@@ -67,7 +67,7 @@ const NOTICE_VERSION: u16 = 1;
 /// The flag of a beacon.
 const BEACON: u8 = 1;
 /// The flag of a unicast datagram.
-const ALONE: u8 = 2;
+const UNICAST: u8 = 2;
 
 const _: () = assert!(HEADER_LEN == 0x18 && ENTRY_LEN == 0x40);
 
@@ -174,7 +174,7 @@ pub(crate) struct DatagramHeader {
     /// Whether the receivers should acknowledge it on their sessions.
     pub(crate) is_beacon: bool,
     /// Whether it was sent by unicast.
-    pub(crate) is_alone: bool,
+    pub(crate) is_unicast: bool,
     /// The sender's random number.
     pub(crate) channel: u64,
     /// Its number within the channel.
@@ -184,7 +184,7 @@ pub(crate) struct DatagramHeader {
 impl DatagramHeader {
     /// Encodes the header.
     fn emit(&self, entries: u8) -> [u64; HEADER_WORDS] {
-        let flags = (u8::from(self.is_beacon) * BEACON) | (u8::from(self.is_alone) * ALONE);
+        let flags = (u8::from(self.is_beacon) * BEACON) | (u8::from(self.is_unicast) * UNICAST);
         let counts = u32::from(NOTICE_VERSION) | u32::from(entries) << 16 | u32::from(flags) << 24;
         [joined(MAGIC, counts), self.channel, self.number]
     }
@@ -205,11 +205,11 @@ impl DatagramHeader {
             if is_possible { Ok(()) } else { Err(DatagramError::Field { field, found }) }
         };
         possible(entries > 0, "number of entries", entries.into())?;
-        possible(flags & !(BEACON | ALONE) == 0, "set of flags", flags.into())?;
+        possible(flags & !(BEACON | UNICAST) == 0, "set of flags", flags.into())?;
         possible(channel != 0, "channel", channel)?;
         possible(number != 0, "number", number)?;
-        let (is_beacon, is_alone) = (flags & BEACON != 0, flags & ALONE != 0);
-        Ok((Self { is_beacon, is_alone, channel, number }, entries))
+        let (is_beacon, is_unicast) = (flags & BEACON != 0, flags & UNICAST != 0);
+        Ok((Self { is_beacon, is_unicast, channel, number }, entries))
     }
 }
 
@@ -392,7 +392,7 @@ mod tests {
     const KEY: NoticeKey = NoticeKey::new([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]);
     const OTHER_KEY: NoticeKey = NoticeKey::new([7; 16]);
     const HEADER: DatagramHeader =
-        DatagramHeader { is_beacon: true, is_alone: false, channel: 0x1122_3344_5566_7788, number: 9 };
+        DatagramHeader { is_beacon: true, is_unicast: false, channel: 0x1122_3344_5566_7788, number: 9 };
 
     fn notice() -> Notice {
         Notice {
@@ -505,10 +505,10 @@ mod tests {
         let mut draft = draft();
         assert!(draft.is_empty() && draft.push(&notice(), &KEY, None));
         let to_all = draft.seal(&HEADER).to_vec();
-        let alone = DatagramHeader { is_alone: true, ..HEADER };
-        let words: Vec<u64> = bytemuck::cast_slice(draft.seal(&alone)).to_vec();
+        let unicast = DatagramHeader { is_unicast: true, ..HEADER };
+        let words: Vec<u64> = bytemuck::cast_slice(draft.seal(&unicast)).to_vec();
         let (header, mut entries) = parse(&words, words.len() * WORD).unwrap();
-        assert!(header == alone && entries.next().unwrap().unwrap().is_authentic(&KEY));
+        assert!(header == unicast && entries.next().unwrap().unwrap().is_authentic(&KEY));
         assert_eq!(draft.seal(&HEADER), to_all);
     }
 

@@ -103,7 +103,7 @@ pub(super) struct Request {
 #[derive(Debug)]
 pub(super) enum Answer {
     Granted { grant: Grant, offer: Option<Box<dyn Offer>> },
-    Lent,
+    Exposed,
     Notices { by: NoticesBy, offer: Option<Box<dyn Offer>> },
     Refused { reason: RefuseReason, text: String },
 }
@@ -480,7 +480,7 @@ impl LinkState {
             ClientEvent::Granted { grant, .. } => {
                 self.answer(grant.attachment, Answer::Granted { grant, offer });
             }
-            ClientEvent::Lent { attachment } => self.answer(attachment, Answer::Lent),
+            ClientEvent::Exposed { attachment } => self.answer(attachment, Answer::Exposed),
             ClientEvent::Refused { attachment, reason, text } => {
                 self.answer(attachment, Answer::Refused { reason, text });
             }

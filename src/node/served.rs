@@ -318,7 +318,7 @@ impl Served {
                 }
                 ServerAction::QueryTopics { after } => self.answer_topics(&serving.core, after.as_ref()),
                 ServerAction::Attach(attach) => self.attach(&serving.core, attach),
-                ServerAction::Lend { attachment } => self.accept_landing(serving, attachment, offer.take()),
+                ServerAction::Expose { attachment } => self.accept_landing(serving, attachment, offer.take()),
                 ServerAction::Listen { attachment } => {
                     let listening = self.attachments.get_mut(&attachment);
                     let peer = self.peer.clone().unwrap_or_else(|| serving.core.identity().node.clone());

@@ -209,7 +209,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         let accepted = |(granted, place)| match place {
             Place::Repository(source) => Ok((granted, source)),
             Place::Landing(region) => match attachment.answer()? {
-                Answer::Lent => Ok((granted, attachment.landing(region))),
+                Answer::Exposed => Ok((granted, attachment.landing(region))),
                 Answer::Refused { reason, text } => Err(AttachError::Refused { reason, text }),
                 Answer::Granted { .. } | Answer::Notices { .. } => Err(GrantError::NoRegion.into()),
             },
@@ -249,7 +249,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
         let (grant, offer) = match attachment.answer()? {
             Answer::Granted { grant, offer } => (grant, offer),
             Answer::Refused { reason, text } => return Err(AttachError::Refused { reason, text }),
-            Answer::Lent | Answer::Notices { .. } => return Err(GrantError::NoRegion.into()),
+            Answer::Exposed | Answer::Notices { .. } => return Err(GrantError::NoRegion.into()),
         };
         let granted = self.check(topic, &grant)?;
         let (len, max) = (granted.geometry.region_len(), self.region_len_max);

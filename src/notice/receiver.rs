@@ -178,7 +178,7 @@ impl NoticeReceiver {
             };
             if let Some(header) = self.handle(&mut state, datagram.len, now_ns) {
                 // A datagram marked for one way but received the other says nothing about either.
-                match (datagram.reach, header.is_alone) {
+                match (datagram.reach, header.is_unicast) {
                     (DatagramReach::Multicast, false) => self.multicast.note(now_ns, header.is_beacon),
                     (DatagramReach::Unicast, true) => self.unicast.note(now_ns, header.is_beacon),
                     _ => {}
@@ -348,7 +348,8 @@ impl Incarnation {
         // Beacons come more often: unless all of them were lost, the newest number was forged.
         let is_deaf = now_ns.saturating_sub(self.believed_ns) >= limits::NOTICE_SILENCE_NS;
         let [multicast, unicast] = &mut self.newest;
-        let (same_way, other_way) = if header.is_alone { (unicast, multicast) } else { (multicast, unicast) };
+        let (same_way, other_way) =
+            if header.is_unicast { (unicast, multicast) } else { (multicast, unicast) };
         if header.number <= *same_way && !is_deaf {
             return Verdict::Stale;
         }

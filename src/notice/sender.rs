@@ -221,7 +221,7 @@ impl NoticeSenderState {
     /// Sends the draft by multicast and then by unicast. Failures of unicast are not reported.
     fn send(&mut self, sender: &NoticeSender, is_beacon: bool) -> Result<Sent, FabricError> {
         let (channel, number) = (sender.identity, self.number + 1);
-        let header = DatagramHeader { is_beacon, is_alone: false, channel, number };
+        let header = DatagramHeader { is_beacon, is_unicast: false, channel, number };
         let outcome = sender.channel.send(self.draft.seal(&header));
         match outcome {
             Ok(Sent::Full) => return Ok(Sent::Full),
@@ -231,7 +231,7 @@ impl NoticeSenderState {
         }
         self.number = number;
         if !self.receivers.is_empty() {
-            let datagram = self.draft.seal(&DatagramHeader { is_alone: true, ..header });
+            let datagram = self.draft.seal(&DatagramHeader { is_unicast: true, ..header });
             for receiver in &self.receivers {
                 match receiver.send(datagram) {
                     Ok(Sent::Done) => self.counts.unicast_sent += 1,

@@ -18,7 +18,7 @@ const ROUNDS_MAX: u32 = 4;
 /// A subscriber's landing region.
 #[derive(Debug)]
 pub(crate) struct ExposedLanding {
-    /// Writes it.
+    /// What writes it.
     pub(crate) remote: Box<dyn RemoteWrite>,
     /// Set to end its use.
     pub(crate) closed: Arc<AtomicBool>,

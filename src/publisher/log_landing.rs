@@ -4,7 +4,7 @@ use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{
-    HOT_START, INDEX, LANDING_TAKEN, LogGeometry, LogHead, LogPlace, frame_len, hot_line,
+    HOT_START, INDEX, LANDING_CONSUMED, LogGeometry, LogHead, LogPlace, frame_len, hot_line,
 };
 use crate::limits;
 use crate::memory::Region;
@@ -354,7 +354,7 @@ impl LogLanding {
 
     /// Starts to read the consumed position, or accepts the result if it is plausible.
     fn fetch_consumed(&mut self) {
-        if let Some(word) = self.writer.fetch_word(LANDING_TAKEN) {
+        if let Some(word) = self.writer.fetch_word(LANDING_CONSUMED) {
             self.consumed = word.clamp(self.consumed, self.announced.max(self.consumed));
         }
     }

@@ -199,7 +199,7 @@ impl Net {
         let notice = Notice { topic: topic_id(), epoch: EPOCH, sequence, position, published_ns: 1 };
         self.draft.clear();
         assert!(self.draft.push(&notice, &KEY, inline));
-        let header = DatagramHeader { is_beacon: false, is_alone: false, channel: CHANNEL, number };
+        let header = DatagramHeader { is_beacon: false, is_unicast: false, channel: CHANNEL, number };
         self.draft.seal(&header).to_vec()
     }
 

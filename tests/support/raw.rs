@@ -26,8 +26,8 @@ pub(crate) const TOPICS: u16 = 4;
 pub(crate) const ATTACH: u16 = 5;
 pub(crate) const GRANTED: u16 = 6;
 pub(crate) const REFUSED: u16 = 7;
-pub(crate) const LEND: u16 = 8;
-pub(crate) const LENT: u16 = 9;
+pub(crate) const EXPOSE: u16 = 8;
+pub(crate) const EXPOSED: u16 = 9;
 pub(crate) const DETACH: u16 = 10;
 pub(crate) const END: u16 = 13;
 pub(crate) const INVITE: u16 = 14;
@@ -133,8 +133,8 @@ pub(crate) fn other_version_text() -> String {
 }
 
 /// Exposes the landing region that it carries.
-pub(crate) fn lend(attachment: u32) -> Vec<u8> {
-    Body::default().word(attachment).message(LEND)
+pub(crate) fn expose(attachment: u32) -> Vec<u8> {
+    Body::default().word(attachment).message(EXPOSE)
 }
 
 /// Requests notices.
@@ -143,8 +143,8 @@ pub(crate) fn listen(attachment: u32) -> Vec<u8> {
 }
 
 /// Reports what is received of notices, and a unicast ticket.
-pub(crate) fn heard(ticket: &[u8], is_multicast_heard: bool) -> Vec<u8> {
-    Body::default().bytes(ticket).byte(is_multicast_heard.into()).message(HEARD)
+pub(crate) fn heard(ticket: &[u8], is_multicast_received: bool) -> Vec<u8> {
+    Body::default().bytes(ticket).byte(is_multicast_received.into()).message(HEARD)
 }
 
 /// Requests the first page of the directory.
@@ -307,7 +307,7 @@ impl RawListener {
 
     /// Accepts a connection.
     pub(crate) fn accept(&self) -> RawPeer {
-        RawPeer { socket: rustix::net::accept(&self.socket).expect("somebody dials") }
+        RawPeer { socket: rustix::net::accept(&self.socket).expect("a connection") }
     }
 }
 
@@ -335,7 +335,7 @@ fn socket() -> Result<OwnedFd, Errno> {
 }
 
 #[test]
-fn the_checksum_and_the_frame_are_those_of_the_protocol() {
+fn checksum_and_frame_match_the_protocol() {
     assert_eq!(crc32(b"123456789"), 0xCBF4_3926);
     let golden = [0x46, 0x42, 0x43, 0x54, 0, 2, 0, 3, 0, 0, 0, 3, 0xF2, 0x95, 0xE3, 0xC2, b'a', b'b', b'c'];
     assert_eq!(Body(b"abc".to_vec()).message(3), golden);

@@ -24,7 +24,7 @@ pub(crate) fn wait_until(what: &str, done: impl FnMut() -> bool) {
 pub(crate) fn wait_within(bound: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let began = now();
     while !done() {
-        assert!(began.elapsed() < bound, "waited in vain for {bound:?}: {what}");
+        assert!(began.elapsed() < bound, "timed out after {bound:?}: {what}");
         std::thread::park_timeout(Duration::from_millis(1));
     }
 }

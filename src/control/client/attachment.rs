@@ -25,8 +25,8 @@ pub(super) enum NoticesRequest {
 pub(super) enum AttachStep {
     Attaching,
     Granted,
-    Lending,
-    Lent,
+    Exposing,
+    Exposed,
     Detaching,
 }
 
@@ -35,11 +35,11 @@ impl ClientAttachment {
         match (self.step, self.delivery) {
             (AttachStep::Attaching, _) => "waiting for a grant",
             (AttachStep::Detaching, _) => "detaching",
-            (AttachStep::Lending, _) => "waiting for its landing region to be accepted",
+            (AttachStep::Exposing, _) => "waiting for its landing region to be accepted",
             _ if self.topic_ended => "left over from a topic that ended",
             (AttachStep::Granted, Delivery::Pull) => "granted for pull",
             (AttachStep::Granted, Delivery::Push) => "granted for push",
-            (AttachStep::Lent, _) => "granted, with a landing region",
+            (AttachStep::Exposed, _) => "granted, with a landing region",
         }
     }
 

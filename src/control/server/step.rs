@@ -10,9 +10,9 @@ pub(super) enum Step {
     /// Granted; for push, without a landing region yet.
     Granted(Delivery),
     /// The owner decides on the landing region.
-    Lending,
+    Exposing,
     /// Granted, with a landing region.
-    Lent,
+    Exposed,
     /// The owner drops the attachment.
     Detaching,
     /// The topic ended with this sequence; the peer has not detached yet.
@@ -24,7 +24,7 @@ impl Step {
     pub(super) fn granted(&mut self) {
         *self = match *self {
             Self::Attaching(delivery) => Self::Granted(delivery),
-            Self::Lending => Self::Granted(Delivery::Push),
+            Self::Exposing => Self::Granted(Delivery::Push),
             other => other,
         };
     }
@@ -34,8 +34,8 @@ impl Step {
             Self::Attaching(_) => "waiting for a grant",
             Self::Granted(Delivery::Pull) => "granted for pull",
             Self::Granted(Delivery::Push) => "granted for push",
-            Self::Lending => "waiting for its landing region to be accepted",
-            Self::Lent => "granted, with a landing region",
+            Self::Exposing => "waiting for its landing region to be accepted",
+            Self::Exposed => "granted, with a landing region",
             Self::Detaching => "detaching",
             Self::TopicEnded { .. } => "left over from a topic that ended",
         }

@@ -1,7 +1,7 @@
 //! Conversations about notices.
 
 use super::*;
-use crate::control::notices::{Listen, Notices, NoticesBy, Ticket};
+use crate::control::notices::{Listen, Notices, NoticesBy, TicketBytes};
 
 fn listen(attachment: AttachmentId) -> Vec<u8> {
     codec::encode(&Message::Listen(Listen { attachment }))
@@ -96,7 +96,7 @@ fn listening_out_of_turn_is_refused() {
     // Before the landing region is accepted.
     let mut pair = Pair::ready();
     let attachment = pair.attach("push", Delivery::Push);
-    pair.client.lend(attachment).unwrap();
+    pair.client.expose(attachment).unwrap();
     assert!(matches!(pair.client.listen(attachment), Err(ControlError::NotPossible { .. })));
     pair.server.on_message(&pair.client.next_message().unwrap().bytes, 1);
     pair.server.next_action();
@@ -230,7 +230,7 @@ fn a_report_is_accepted_without_a_request() {
         pair.server.on_message(&heard, 0);
         assert_eq!(pair.server.next_action(), Some(ServerAction::Heard(sample::heard(false))));
     }
-    assert_eq!(Ticket::default().as_bytes(), b"");
+    assert_eq!(TicketBytes::default().as_bytes(), b"");
     pair.attach("pull", Delivery::Pull);
     // Not before the hello.
     let mut server = ServerSession::new(0, identity("writer"), nonce(2));

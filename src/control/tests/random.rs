@@ -36,13 +36,13 @@ enum Operation {
 enum Request {
     List(Option<TopicName>),
     Attach(TopicName, Delivery),
-    Lend(AttachmentId),
+    Expose(AttachmentId),
     Detach(AttachmentId),
     End,
     AnswerTopics(bool),
     Grant(AttachmentId, TopicName),
     Refuse(AttachmentId),
-    Lent(AttachmentId),
+    Exposed(AttachmentId),
     Detached(AttachmentId),
     TopicEnded(AttachmentId),
     Listen(AttachmentId),
@@ -54,13 +54,13 @@ fn any_request() -> impl Strategy<Value = Request> {
     prop_oneof![
         proptest::option::of(any_topic()).prop_map(Request::List),
         (any_topic(), any_delivery()).prop_map(|(topic, delivery)| Request::Attach(topic, delivery)),
-        any_attachment().prop_map(Request::Lend),
+        any_attachment().prop_map(Request::Expose),
         any_attachment().prop_map(Request::Detach),
         Just(Request::End),
         any::<bool>().prop_map(Request::AnswerTopics),
         (any_attachment(), any_topic()).prop_map(|(id, topic)| Request::Grant(id, topic)),
         any_attachment().prop_map(Request::Refuse),
-        any_attachment().prop_map(Request::Lent),
+        any_attachment().prop_map(Request::Exposed),
         any_attachment().prop_map(Request::Detached),
         any_attachment().prop_map(Request::TopicEnded),
         any_attachment().prop_map(Request::Listen),
@@ -97,7 +97,7 @@ fn any_operations() -> impl Strategy<Value = Vec<Operation>> {
 
 fn regions_of(message: &Message) -> usize {
     let has_wake_word = matches!(message, Message::Notices(Notices { by: NoticesBy::WakeWord, .. }));
-    usize::from(has_wake_word || matches!(message, Message::Lend(_) | Message::Granted(_)))
+    usize::from(has_wake_word || matches!(message, Message::Expose(_) | Message::Granted(_)))
 }
 
 fn ask_server(server: &mut ServerSession, request: Request) {
@@ -106,7 +106,7 @@ fn ask_server(server: &mut ServerSession, request: Request) {
         Request::AnswerTopics(more) => server.answer_topics(vec![entry("a")], more),
         Request::Grant(id, topic) => server.grant(grant_of(id, &topic)),
         Request::Refuse(id) => server.refuse(id, RefuseReason::NotPermitted, "no"),
-        Request::Lent(id) => server.lent(id),
+        Request::Exposed(id) => server.exposed(id),
         Request::Detached(id) => server.detached(id, 3),
         Request::TopicEnded(id) => server.topic_ended(id, 3),
         Request::Notices(id, by) => server.notices(id, by),
@@ -124,7 +124,7 @@ fn ask_client(client: &mut ClientSession, request: Request) {
         Request::Attach(topic, delivery) => {
             client.attach(topic, delivery, None, KindOptions::default()).map(drop)
         }
-        Request::Lend(id) => client.lend(id),
+        Request::Expose(id) => client.expose(id),
         Request::Detach(id) => client.detach(id, counts(0)),
         Request::Listen(id) => client.listen(id),
         Request::Heard(heard) => client.heard(sample::heard(heard)),
@@ -265,7 +265,7 @@ enum Step {
     /// The client's owner requests something.
     List,
     Attach(bool),
-    Lend(u32),
+    Expose(u32),
     Detach(u32),
     Listen(u32),
     Heard,
@@ -282,7 +282,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         15 => (0..4_usize, any::<bool>()).prop_map(|(at, yes)| Step::Decide(at, yes)),
         3 => Just(Step::List),
         8 => any::<bool>().prop_map(Step::Attach),
-        10 => (0..3_u32).prop_map(Step::Lend),
+        10 => (0..3_u32).prop_map(Step::Expose),
         10 => (0..3_u32).prop_map(Step::Detach),
         10 => (0..3_u32).prop_map(Step::Listen),
         2 => Just(Step::Heard),
@@ -350,7 +350,7 @@ impl Honest {
                 let delivery = if push { Delivery::Push } else { Delivery::Pull };
                 ask_client(&mut self.client, Request::Attach("a".parse().unwrap(), delivery));
             }
-            Step::Lend(id) => ask_client(&mut self.client, Request::Lend(AttachmentId::new(id))),
+            Step::Expose(id) => ask_client(&mut self.client, Request::Expose(AttachmentId::new(id))),
             Step::Listen(id) => ask_client(&mut self.client, Request::Listen(AttachmentId::new(id))),
             Step::Heard => ask_client(&mut self.client, Request::Heard(true)),
             Step::Detach(id) => ask_client(&mut self.client, Request::Detach(AttachmentId::new(id))),
@@ -396,16 +396,16 @@ impl Honest {
             ServerAction::Attach(attach) if yes => {
                 self.server.grant(grant_of(attach.attachment, &attach.topic))
             }
-            ServerAction::Attach(Attach { attachment, .. }) | ServerAction::Lend { attachment } if !yes => {
+            ServerAction::Attach(Attach { attachment, .. }) | ServerAction::Expose { attachment } if !yes => {
                 self.server.refuse(attachment, RefuseReason::NotPermitted, "")
             }
-            ServerAction::Lend { attachment } => self.server.lent(attachment),
+            ServerAction::Expose { attachment } => self.server.exposed(attachment),
             ServerAction::Listen { attachment } => {
                 let by = if yes { NoticesBy::WakeWord } else { NoticesBy::Nothing };
                 self.server.notices(attachment, by)
             }
             ServerAction::Detach { attachment, .. } => self.server.detached(attachment, 1),
-            other => panic!("{other:?} is no question"),
+            other => panic!("{other:?} is not a question"),
         };
     }
 

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::control::error::RefuseReason;
 use crate::control::message::*;
-use crate::control::notices::{Heard, Listen, NoticeChannel, Notices, NoticesBy, Ticket};
+use crate::control::notices::{Heard, Listen, NoticeChannel, Notices, NoticesBy, TicketBytes};
 use crate::control::text::Text;
 use crate::id::{Delivery, Epoch, Kind, KindOptions, Sequence, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
@@ -89,12 +89,12 @@ pub(crate) fn every_message() -> Vec<Message> {
             reason: RefuseReason::LandingUnfit,
             text: Text::cut("small"),
         }),
-        Message::Lend(Lend { attachment }),
-        Message::Lent(Lent { attachment }),
+        Message::Expose(Expose { attachment }),
+        Message::Exposed(Exposed { attachment }),
         Message::Detach(Detach { attachment, counts: counts(1) }),
         Message::Detached(Detached { attachment, published: 7 }),
         Message::TopicEnded(TopicEnded { attachment, published: 7 }),
-        Message::End(End { farewell: Farewell { reason: EndReason::Done, counts: counts(1) } }),
+        Message::End(EndSession { summary: EndSummary { reason: EndReason::Done, counts: counts(1) } }),
         Message::Invite(Invite { identity: identity("node-1"), topic }),
         Message::Listen(Listen { attachment }),
         Message::Notices(Notices { attachment, by: NoticesBy::Channel(channel()) }),
@@ -104,11 +104,11 @@ pub(crate) fn every_message() -> Vec<Message> {
 
 pub(crate) fn channel() -> NoticeChannel {
     let key = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16];
-    NoticeChannel { channel: 0xC4, key, ticket: Ticket::cut(&[0xAA, 0xBB, 0xCC]) }
+    NoticeChannel { channel: 0xC4, key, ticket: TicketBytes::cut(&[0xAA, 0xBB, 0xCC]) }
 }
 
-pub(crate) fn heard(is_multicast_heard: bool) -> Heard {
-    Heard { return_ticket: Ticket::cut(&[0xAA, 0xBB, 0xCC]), is_multicast_heard }
+pub(crate) fn heard(is_multicast_received: bool) -> Heard {
+    Heard { return_ticket: TicketBytes::cut(&[0xAA, 0xBB, 0xCC]), is_multicast_received }
 }
 
 /// Any message. Attachments have few numbers, so that messages meet the attachments of others.
@@ -138,8 +138,8 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         (any_attachment(), any::<u16>(), text).prop_map(|(attachment, reason, text)| {
             Message::Refused(Refused { attachment, reason: reason.into(), text: Text::cut(&text) })
         }),
-        any_attachment().prop_map(|attachment| Message::Lend(Lend { attachment })),
-        any_attachment().prop_map(|attachment| Message::Lent(Lent { attachment })),
+        any_attachment().prop_map(|attachment| Message::Expose(Expose { attachment })),
+        any_attachment().prop_map(|attachment| Message::Exposed(Exposed { attachment })),
         (any_attachment(), 0..9_u64)
             .prop_map(|(attachment, first)| Message::Detach(Detach { attachment, counts: counts(first) })),
         (any_attachment(), any::<u64>())
@@ -147,15 +147,15 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         (any_attachment(), any::<u64>())
             .prop_map(|(attachment, published)| Message::TopicEnded(TopicEnded { attachment, published })),
         (any::<u16>(), 0..9_u64).prop_map(|(reason, first)| {
-            let farewell = Farewell { reason: reason.into(), counts: counts(first) };
-            Message::End(End { farewell })
+            let summary = EndSummary { reason: reason.into(), counts: counts(first) };
+            Message::End(EndSession { summary })
         }),
         any_invite(),
         any_attachment().prop_map(|attachment| Message::Listen(Listen { attachment })),
         (any_attachment(), any_way())
             .prop_map(|(attachment, by)| Message::Notices(Notices { attachment, by })),
-        (any_ticket(), any::<bool>()).prop_map(|(return_ticket, is_multicast_heard)| {
-            Message::Heard(Heard { return_ticket, is_multicast_heard })
+        (any_ticket(), any::<bool>()).prop_map(|(return_ticket, is_multicast_received)| {
+            Message::Heard(Heard { return_ticket, is_multicast_received })
         }),
     ]
 }
@@ -170,9 +170,9 @@ pub(crate) fn any_way() -> impl Strategy<Value = NoticesBy> {
     ]
 }
 
-fn any_ticket() -> impl Strategy<Value = Ticket> {
+fn any_ticket() -> impl Strategy<Value = TicketBytes> {
     proptest::collection::vec(any::<u8>(), 0..=limits::CHANNEL_TICKET_LEN_MAX)
-        .prop_map(|bytes| Ticket::cut(&bytes))
+        .prop_map(|bytes| TicketBytes::cut(&bytes))
 }
 
 /// A hello of a dialling peer, or the tests' server's answer.

@@ -369,7 +369,7 @@ mod tests {
 
     /// Peers could add messages for ever if it were not shut down.
     #[test]
-    fn connections_that_nobody_accepted_are_shut_down_before_they_are_read() {
+    fn unaccepted_connections_are_shut_down_before_they_are_read() {
         let directory = tempfile::tempdir().unwrap();
         let address = rustix::net::SocketAddrUnix::new(directory.path().join("x.sock")).unwrap();
         let socket = |flags| {

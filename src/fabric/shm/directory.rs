@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dead_node_left_is_seen_as_gone_and_removed_by_the_next() {
+    fn a_dead_node_is_listed_as_gone_and_removed_by_the_next() {
         let (holder, directory) = directory();
         let dead = NameEntry { node: node("dead"), process: 1, started_ns: 1 };
         std::fs::write(holder.path().join("run/dead.node"), dead.emit()).unwrap();
@@ -390,11 +390,11 @@ mod tests {
         let other = RuntimeDirectory::open(&path).unwrap();
         let _claim = other.claim(&node("a")).unwrap();
         assert!(directory.entry(&node("a")).unwrap().unwrap().alive, "it is found later");
-        assert!(RuntimeDirectory::open(&path.join("a.node")).is_err(), "it is no directory");
+        assert!(RuntimeDirectory::open(&path.join("a.node")).is_err(), "not a directory");
     }
 
     #[test]
-    fn what_is_no_regular_file_is_passed_over_and_in_the_way_of_a_node_of_that_name() {
+    fn irregular_files_are_ignored_but_block_a_node_of_that_name() {
         let (holder, directory) = directory();
         let path = |name: &str| holder.path().join("run").join(name);
         let mode = Mode::RUSR | Mode::WUSR;

@@ -271,7 +271,7 @@ impl QpLink for ExchangedLink {
         change
     }
 
-    fn heard(&mut self) {
+    fn confirm(&mut self) {
         if self.phase == TcpPhase::Accepting {
             self.phase = TcpPhase::Heard;
         }

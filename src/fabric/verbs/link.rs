@@ -36,7 +36,7 @@ pub(super) trait QpLink: Debug + Send {
 
     /// Marks the link established because the peer has sent a frame: the event that confirms it may be lost or
     /// late.
-    fn heard(&mut self);
+    fn confirm(&mut self);
 
     /// Shuts the connection down. The peer's answer is a [`LinkEvent::Over`].
     fn leave(&mut self);

@@ -266,7 +266,7 @@ impl QpLink for ManagedLink {
         change
     }
 
-    fn heard(&mut self) {
+    fn confirm(&mut self) {
         if self.phase != CmPhase::Accepting {
             return;
         }

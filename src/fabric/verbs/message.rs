@@ -231,13 +231,13 @@ impl Outbound {
     }
 
     /// Whether another message is accepted.
-    pub(super) fn has_room(&self) -> bool {
+    pub(super) fn accepts(&self) -> bool {
         self.queued_len < QUEUED_LEN_MAX && self.queue.len() < limits::OUTBOUND_MESSAGES_MAX
     }
 
     /// Queues a message, unless the queue is full.
     pub(super) fn push(&mut self, bytes: &[u8], region: Option<Descriptor>) -> Sent {
-        if !self.has_room() {
+        if !self.accepts() {
             return Sent::Full;
         }
         self.queued_len += bytes.len();

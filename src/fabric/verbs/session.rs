@@ -49,7 +49,7 @@ pub(super) struct Session {
 struct SessionState {
     link: Box<dyn QpLink>,
     /// Whether frames may be sent.
-    stands: bool,
+    is_established: bool,
     outbound: Outbound,
     inbound: Inbound,
     /// Frames that hold a fragment that was not taken yet.
@@ -63,11 +63,11 @@ struct SessionState {
     /// Completed work requests when the session was last found alive, or the peer was probed.
     completed: u64,
     /// When to check that again.
-    look_ns: u64,
+    check_ns: u64,
     /// The owner was woken.
     awake: bool,
     /// The owner had a message when the queue was full, and is to be woken when it drains.
-    wants_room: bool,
+    wants_to_send: bool,
 }
 
 /// When the service thread drives a session.
@@ -129,7 +129,7 @@ impl Session {
             endpoint: OnceLock::new(),
             state: Mutex::new(SessionState {
                 link,
-                stands: false,
+                is_established: false,
                 outbound: Outbound::new(),
                 inbound: Inbound::default(),
                 arrivals: VecDeque::new(),
@@ -138,9 +138,9 @@ impl Session {
                 lingers_until_ns: None,
                 attention: Attention::None,
                 completed: 0,
-                look_ns: 0,
+                check_ns: 0,
                 awake: false,
-                wants_room: false,
+                wants_to_send: false,
             }),
         };
         if let Some(endpoint) = endpoint {
@@ -173,12 +173,12 @@ impl Session {
             return Err(FabricError::MessageTooLong { len, max });
         }
         let mut state = self.state.lock();
-        self.go_on(&mut state, now_ns);
+        self.advance(&mut state, now_ns);
         let sent = self.take_to_send(&mut state, message, region);
-        state.wants_room = matches!(sent, Ok(Sent::Full));
+        state.wants_to_send = matches!(sent, Ok(Sent::Full));
         self.flush(&mut state);
         // Arrivals found meanwhile are the owner's, whatever happened to the message.
-        self.rouse(&mut state);
+        self.wake_owner(&mut state);
         sent
     }
 
@@ -192,7 +192,7 @@ impl Session {
             return Err(FabricError::Closed);
         }
         let described = match (region, self.endpoint.get()) {
-            _ if !state.outbound.has_room() => return Ok(Sent::Full),
+            _ if !state.outbound.accepts() => return Ok(Sent::Full),
             (None, _) => None,
             (Some(_), None) => return Ok(Sent::Full),
             (Some(registration), Some(endpoint)) => {
@@ -208,13 +208,13 @@ impl Session {
     /// Returns the next message.
     pub(super) fn receive(&self, into: &mut [u8], now_ns: u64) -> Result<Received, FabricError> {
         let mut state = self.state.lock();
-        self.go_on(&mut state, now_ns);
-        // The owner receives, then sends: flushing once is enough.
-        state.wants_room &= !self.has_room(&state);
+        self.advance(&mut state, now_ns);
+        // The owner sends next: one wake-up is enough.
+        state.wants_to_send &= !self.accepts(&state);
         let received = self.take_message(&mut state, into);
         // A returned credit may be all that the peer, or this end, waits for.
         self.flush(&mut state);
-        self.rouse(&mut state);
+        self.wake_owner(&mut state);
         received
     }
 
@@ -284,49 +284,49 @@ impl Session {
     /// One turn of the service thread.
     pub(super) fn attend(&self, now_ns: u64) -> Next {
         let mut state = self.state.lock();
-        self.go_on(&mut state, now_ns);
+        self.advance(&mut state, now_ns);
         if let Some(until_ns) = state.lingers_until_ns {
             self.linger(&mut state, now_ns, until_ns);
         }
-        self.look_for_life(&mut state, now_ns);
-        self.rouse(&mut state);
+        self.check_liveness(&mut state, now_ns);
+        self.wake_owner(&mut state);
         if state.end.is_some() {
             state.attention = Attention::None;
             return Next::Never;
         }
         if !state.is_unfinished() {
             state.attention = Attention::Rare;
-            return Next::At(state.look_ns);
+            return Next::At(state.check_ns);
         }
         state.attention = Attention::Close;
         let link_ns = state.link.deadline_ns().unwrap_or(u64::MAX);
         let linger_ns = state.lingers_until_ns.unwrap_or(u64::MAX);
         // Completing sends wake no thread, so a full queue, or the last send, is polled.
         let lingers = state.lingers_until_ns.is_some() && !state.link.is_leaving();
-        let looks = state.stands && (lingers || state.outbound.has_frame() || state.has_unsent());
-        let look_ns = if state.stands { state.look_ns } else { u64::MAX };
-        let again_ns = if looks { now_ns.saturating_add(POLL_INTERVAL_NS) } else { u64::MAX };
-        Next::AtEvent(link_ns.min(linger_ns).min(again_ns).min(look_ns))
+        let polls = state.is_established && (lingers || state.outbound.has_frame() || state.has_unsent());
+        let check_ns = if state.is_established { state.check_ns } else { u64::MAX };
+        let again_ns = if polls { now_ns.saturating_add(POLL_INTERVAL_NS) } else { u64::MAX };
+        Next::AtEvent(link_ns.min(linger_ns).min(again_ns).min(check_ns))
     }
 
     /// Probes the peer's host if nothing was acknowledged or received for a while. Links that carry the frames of
     /// unreliable endpoints do that themselves.
-    fn look_for_life(&self, state: &mut SessionState, now_ns: u64) {
-        let endpoint = self.endpoint.get().filter(|_| state.stands && state.end.is_none());
-        let Some(endpoint) = endpoint.filter(|_| now_ns >= state.look_ns) else { return };
+    fn check_liveness(&self, state: &mut SessionState, now_ns: u64) {
+        let endpoint = self.endpoint.get().filter(|_| state.is_established && state.end.is_none());
+        let Some(endpoint) = endpoint.filter(|_| now_ns >= state.check_ns) else { return };
         let completed = endpoint.completed();
         // Not the first time: the connection was only just established.
         if endpoint.is_reliable()
             && completed == state.completed
-            && state.look_ns > 0
+            && state.check_ns > 0
             && let Err(error) = endpoint.probe()
         {
             return self.end(state, SessionEnd::Failed(Some(error)));
         }
         state.completed = completed;
         // Idle sessions are checked together, so that many of them wake the thread no more often than a few.
-        let look_ns = now_ns.saturating_add(limits::verbs::QUIET_NS);
-        state.look_ns = look_ns.checked_next_multiple_of(limits::verbs::QUIET_NS / 4).unwrap_or(look_ns);
+        let check_ns = now_ns.saturating_add(limits::verbs::QUIET_NS);
+        state.check_ns = check_ns.checked_next_multiple_of(limits::verbs::QUIET_NS / 4).unwrap_or(check_ns);
     }
 
     /// Ends a session without an owner once the peer has everything, or its deadline has passed.
@@ -336,7 +336,7 @@ impl Session {
         }
         let under_way = || self.endpoint.get().is_some_and(|endpoint| endpoint.has_frames_under_way());
         let delivered = state.outbound.is_empty() && !state.has_unsent() && !under_way();
-        if now_ns >= until_ns || (delivered && !state.stands) {
+        if now_ns >= until_ns || (delivered && !state.is_established) {
             if !delivered {
                 tracing::debug!(target: "fabricast", "the session ended before the peer received everything");
             }
@@ -347,7 +347,7 @@ impl Session {
     }
 
     /// Does all pending work.
-    fn go_on(&self, state: &mut SessionState, now_ns: u64) {
+    fn advance(&self, state: &mut SessionState, now_ns: u64) {
         if state.end.is_none()
             && let Err(error) = self.follow_link(state, now_ns)
         {
@@ -384,13 +384,13 @@ impl Session {
 
     /// Marks the connection established: the link reports it, or the peer has used it.
     fn establish(&self, state: &mut SessionState) -> Result<(), FabricError> {
-        if state.stands {
+        if state.is_established {
             return Ok(());
         }
-        state.stands = true;
+        state.is_established = true;
         // If the owner finds this, the service thread still sleeps until the deadline of connecting.
         state.attention = Attention::None;
-        state.link.heard();
+        state.link.confirm();
         self.endpoint.get().map_or(Ok(()), |endpoint| endpoint.open())
     }
 
@@ -471,7 +471,8 @@ impl Session {
 
     /// Sends queued frames while the peer has credit.
     fn flush(&self, state: &mut SessionState) {
-        let Some(endpoint) = self.endpoint.get().filter(|_| state.stands && state.end.is_none()) else {
+        let Some(endpoint) = self.endpoint.get().filter(|_| state.is_established && state.end.is_none())
+        else {
             return;
         };
         while state.takes_frame(endpoint) && state.outbound.next(&mut state.frame) {
@@ -507,14 +508,14 @@ impl Session {
     }
 
     /// Whether another message could be queued.
-    fn has_room(&self, state: &SessionState) -> bool {
-        state.outbound.has_room() && self.endpoint.get().is_some()
+    fn accepts(&self, state: &SessionState) -> bool {
+        state.outbound.accepts() && self.endpoint.get().is_some()
     }
 
     /// Keeps the owner's handle readable exactly while there is something to receive, or the queue has drained.
-    fn rouse(&self, state: &mut SessionState) {
-        let has_room = state.wants_room && self.has_room(state);
-        let has_something = has_room || !state.arrivals.is_empty() || state.end.is_some();
+    fn wake_owner(&self, state: &mut SessionState) {
+        let accepts = state.wants_to_send && self.accepts(state);
+        let has_something = accepts || !state.arrivals.is_empty() || state.end.is_some();
         if has_something && !state.awake {
             self.waker.wake();
         } else if !has_something && state.awake {
@@ -528,7 +529,7 @@ impl SessionState {
     /// Whether work is pending that no owner waits for.
     fn is_unfinished(&mut self) -> bool {
         let has_frames = !self.outbound.is_empty() || self.outbound.has_frame() || self.has_unsent();
-        self.end.is_none() && (!self.stands || has_frames || self.lingers_until_ns.is_some())
+        self.end.is_none() && (!self.is_established || has_frames || self.lingers_until_ns.is_some())
     }
 
     /// Whether part of a frame waits for the link.

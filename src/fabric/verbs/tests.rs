@@ -23,7 +23,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::testkit::attempts::{below, one_of_three};
 
 /// How long anything may take in emulation.
-const PATIENCE_NS: u64 = 30_000_000_000;
+const TIMEOUT_NS: u64 = 30_000_000_000;
 
 fn address() -> SocketAddr {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -44,7 +44,7 @@ fn until<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
         if let Some(result) = attempt() {
             return result;
         }
-        assert!(SystemClock.monotonic_ns() - begun_ns < PATIENCE_NS, "waited in vain for {what}");
+        assert!(SystemClock.monotonic_ns() - begun_ns < TIMEOUT_NS, "timed out waiting for {what}");
         SystemClock.pause(Duration::from_micros(100));
     }
 }
@@ -123,7 +123,7 @@ impl Rogue {
 }
 
 fn send(to: &mut dyn Connection, message: &[u8], region: Option<&Registration>) {
-    until("room", || (to.send(message, region).unwrap() == Sent::Done).then_some(()));
+    until("space in the queue", || (to.send(message, region).unwrap() == Sent::Done).then_some(()));
 }
 
 fn receive(from: &mut dyn Connection) -> (Vec<u8>, Option<Box<dyn Offer>>) {
@@ -190,8 +190,8 @@ fn finish_writes(write: &mut dyn RemoteWrite) -> Result<(), FabricError> {
 /// Whether a handle becomes readable.
 fn wakes(handle: BorrowedFd<'_>) -> bool {
     let begun_ns = SystemClock.monotonic_ns();
-    wait(&[handle], &[], Duration::from_nanos(PATIENCE_NS)).unwrap();
-    SystemClock.monotonic_ns() - begun_ns < PATIENCE_NS
+    wait(&[handle], &[], Duration::from_nanos(TIMEOUT_NS)).unwrap();
+    SystemClock.monotonic_ns() - begun_ns < TIMEOUT_NS
 }
 
 const WORD_0: ByteRange = ByteRange { offset: 0, len: 8 };
@@ -215,7 +215,7 @@ fn leaves_nothing(mut run: impl FnMut()) {
     run();
     let begun_ns = SystemClock.monotonic_ns();
     let mut after = resources();
-    while after != before && SystemClock.monotonic_ns() - begun_ns < PATIENCE_NS {
+    while after != before && SystemClock.monotonic_ns() - begun_ns < TIMEOUT_NS {
         SystemClock.pause(Duration::from_millis(20));
         after = resources();
     }
@@ -439,7 +439,7 @@ fn nothing_is_written_after_a_revocation_is_done() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn nobody_waits_in_vain_for_a_read() {
+fn every_wait_for_a_read_ends() {
     let mut world = World::new();
     let (mut near, mut far) = world.connect();
     let repository = registered(&world.far, READ_LEN, Exposure::Read);
@@ -478,7 +478,7 @@ fn read_and_wait(from: &mut dyn Connection, at: &mut dyn Connection, repository:
 /// A node's topics outlive the connections that it dials, whatever still holds those.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_was_registered_for_a_dialled_connection_ends_with_it() {
+fn registrations_for_a_dialled_connection_end_with_it() {
     let mut world = World::new();
     let len = 1 << 20;
     let repository = registered(&world.near, len, Exposure::Read);
@@ -548,7 +548,7 @@ fn a_handle_wakes_for_messages_and_for_the_end() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn addresses_of_no_device_are_told_with_those_that_there_are() {
+fn an_address_of_no_device_is_reported_with_the_available_ones() {
     let at: SocketAddr = "192.0.2.9:7473".parse().unwrap();
     let error = fabric().listen_at(&at).unwrap_err().to_string();
     assert!(error.contains("no active RDMA device has the address 192.0.2.9"), "{error}");
@@ -562,7 +562,7 @@ fn a_handle_wakes_for_room() {
     const MESSAGES: usize = 300;
     let mut world = World::new();
     let (mut near, mut far) = world.connect();
-    let readable = |near: &dyn Connection| assert!(wakes(near.wait_handle().unwrap()), "nobody was woken");
+    let readable = |near: &dyn Connection| assert!(wakes(near.wait_handle().unwrap()), "no wake-up");
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0..MESSAGES {
@@ -584,7 +584,7 @@ fn a_handle_wakes_for_room() {
                 readable(&*near);
             }
         }
-        assert!(fulls > 0, "there was room all the time");
+        assert!(fulls > 0, "the queue was never full");
     });
 }
 

@@ -112,8 +112,8 @@ impl Connection for Peer {
                     .attach("t".parse().unwrap(), Delivery::Push, None, KindOptions::default())
                     .unwrap();
             }
-            Ok(Some(ClientEvent::Granted { grant, .. })) => self.client.lend(grant.attachment).unwrap(),
-            Ok(Some(ClientEvent::Lent { attachment })) => {
+            Ok(Some(ClientEvent::Granted { grant, .. })) => self.client.expose(grant.attachment).unwrap(),
+            Ok(Some(ClientEvent::Exposed { attachment })) => {
                 self.client.detach(attachment, SubscriberCounts::default()).unwrap();
             }
             Ok(Some(ClientEvent::EndAsked { reason })) => {

@@ -54,7 +54,7 @@ impl LinkAttachment {
         Ok(notices)
     }
 
-    /// Exposes a landing region to the publisher.
+    /// Lends a landing region to the publisher.
     pub(in crate::node) fn expose(&self, landing: Registration) -> Result<(), LinkError> {
         assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
         let landing = Arc::new(landing);
@@ -71,7 +71,7 @@ impl LinkAttachment {
                 Ok(Prepared::Done(_)) | Err(FabricError::Closed) => {}
                 Err(error) => return Err(LinkError::Fabric(error)),
             }
-            let asked = state.session.lend(self.id);
+            let asked = state.session.expose(self.id);
             asked.map_err(|error| state.explain(error))?;
             self.attached.inbox.lock().landing = Some(landing);
             state.flush();

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::control::{Heard, NoticeChannel, Ticket};
+use crate::control::{Heard, NoticeChannel, TicketBytes};
 use crate::fabric::{Connection, DatagramReach, FabricError};
 use crate::limits;
 use crate::notice::{NoticeKey, NoticeReceiver};
@@ -58,8 +58,8 @@ impl ChannelMembership {
         }
         self.is_reported = true;
         self.due_ns = now_ns.saturating_add(limits::NOTICE_HEARD_INTERVAL_NS);
-        let is_multicast_heard = reach == Some(DatagramReach::Multicast);
-        Some(Heard { return_ticket: Ticket::cut(self.receiver.return_ticket()), is_multicast_heard })
+        let is_multicast_received = reach == Some(DatagramReach::Multicast);
+        Some(Heard { return_ticket: TicketBytes::cut(self.receiver.return_ticket()), is_multicast_received })
     }
 
     /// When a report may be due.

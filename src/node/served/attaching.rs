@@ -195,7 +195,7 @@ impl Served {
         }
     }
 
-    /// Hands an exposed landing region to the publisher, or refuses it.
+    /// Hands the landing region that was exposed over to the publisher, or says why that cannot be.
     fn take_landing(
         &mut self,
         serving: &Serving,
@@ -252,7 +252,7 @@ impl Served {
             let is_begun = attachment.topic.landings().is_begun(&attachment.closed);
             if is_begun {
                 // Fails if the session or the topic has ended meanwhile; the peer was notified of that.
-                let _ = session.lent(*id);
+                let _ = session.exposed(*id);
             }
             !is_begun
         });

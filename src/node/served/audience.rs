@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::control::{Heard, NoticeChannel, NoticesBy, Ticket};
+use crate::control::{Heard, NoticeChannel, NoticesBy, TicketBytes};
 use crate::event::Event;
 use crate::fabric::{Connection, Datagrams, Exposure, FabricError, UnicastSender};
 use crate::id::{Delivery, NodeName};
@@ -15,7 +15,7 @@ use crate::notice::{NoticeSender, RegisterError, WAKE_WORD_LEN};
 pub(super) struct Audience {
     sender: Option<Arc<NoticeSender>>,
     /// The ticket for unicast to the peer.
-    return_ticket: Ticket,
+    return_ticket: TicketBytes,
     /// When the peer joined, or last confirmed multicast, ns. `None` before that.
     confirmed_ns: Option<u64>,
     /// Sends notices by unicast too.
@@ -76,7 +76,7 @@ impl Audience {
         let sender = serving.senders.of(channel, &attachment.topic)?;
         let listener = notices.register(&sender)?;
         let (channel, key) = (sender.identity(), notices.key().bytes());
-        let ticket = Ticket::cut(sender.ticket());
+        let ticket = TicketBytes::cut(sender.ticket());
         attachment.listener = Some(listener);
         self.sender = Some(sender);
         if !self.return_ticket.as_bytes().is_empty() {
@@ -93,7 +93,7 @@ impl Audience {
             self.return_ticket = heard.return_ticket;
             self.confirmed_ns = Some(now_ns);
         }
-        if heard.is_multicast_heard {
+        if heard.is_multicast_received {
             self.confirmed_ns = Some(now_ns);
             self.leave_alone();
         }

@@ -1,7 +1,7 @@
 //! The end of a session.
 
 use super::Served;
-use crate::control::{ControlError, Farewell};
+use crate::control::{ControlError, EndSummary};
 use crate::event::Event;
 use crate::fabric::FabricError;
 use crate::id::NodeName;
@@ -14,7 +14,7 @@ const LAST_MESSAGES_MAX: usize = limits::OUTBOUND_MESSAGES_MAX + limits::ATTACHM
 
 impl Served {
     /// Reports how the session ended.
-    pub(super) fn close(&mut self, core: &NodeCore, result: Result<Farewell, ControlError>) {
+    pub(super) fn close(&mut self, core: &NodeCore, result: Result<EndSummary, ControlError>) {
         self.attachments.clear();
         self.preparing.clear();
         self.beginning.clear();

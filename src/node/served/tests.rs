@@ -180,7 +180,7 @@ impl Setup {
     }
 
     /// A publisher, and the messages to a peer that exposes a landing region for so many writes.
-    fn lend(
+    fn expose(
         &mut self,
         values: usize,
         posts_left: u32,
@@ -193,7 +193,7 @@ impl Setup {
         let id =
             self.client.attach("t".parse().unwrap(), Delivery::Push, None, KindOptions::default()).unwrap();
         assert!(matches!(self.turn(None)[..], [Ok(ClientEvent::Granted { .. })]));
-        self.client.lend(id).unwrap();
+        self.client.expose(id).unwrap();
         let events = self.turn(Some(Box::new(Failing { posts_left })));
         (publisher, events)
     }
@@ -248,7 +248,7 @@ fn peer_that_dialled_to_write_is_not_served() {
 fn unwritable_landing_region_is_refused() {
     for posts_left in [0, 1] {
         let mut setup = Setup::new();
-        let (publisher, events) = setup.lend(3, posts_left);
+        let (publisher, events) = setup.expose(3, posts_left);
         let [Ok(ClientEvent::Refused { attachment, reason: RefuseReason::LandingUnfit, .. })] = &events[..]
         else {
             panic!("{events:?}")
@@ -257,9 +257,9 @@ fn unwritable_landing_region_is_refused() {
         assert!(!setup.served.is_over());
         assert_eq!(publisher.push_subscribers(), 0);
         let id = *attachment;
-        setup.client.lend(id).unwrap();
+        setup.client.expose(id).unwrap();
         let events = setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })));
-        assert!(matches!(events[..], [Ok(ClientEvent::Lent { .. })]), "{events:?}");
+        assert!(matches!(events[..], [Ok(ClientEvent::Exposed { .. })]), "{events:?}");
         assert_eq!(publisher.push_subscribers(), 1);
     }
 }
@@ -272,13 +272,13 @@ fn landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
     let topic: TopicName = "t".parse().unwrap();
     let len = setup.node.core().topic(&topic).unwrap().geometry().region_len();
     setup.turn(None);
-    let mut lent = Vec::new();
+    let mut exposed = Vec::new();
     let (last, text) = loop {
         let id = setup.client.attach(topic.clone(), Delivery::Push, None, KindOptions::default()).unwrap();
         assert!(matches!(setup.turn(None)[..], [Ok(ClientEvent::Granted { .. })]));
-        setup.client.lend(id).unwrap();
+        setup.client.expose(id).unwrap();
         match &setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })))[..] {
-            [Ok(ClientEvent::Lent { .. })] => lent.push(id),
+            [Ok(ClientEvent::Exposed { .. })] => exposed.push(id),
             [Ok(ClientEvent::Refused { reason: RefuseReason::LandingUnfit, text, .. })] => {
                 break (id, text.clone());
             }
@@ -286,25 +286,25 @@ fn landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
         }
     };
     let max = limits::LANDING_LEN_PER_SESSION_MAX;
-    let count = lent.len();
+    let count = exposed.len();
     assert!(count * len <= max && (count + 1) * len > max, "{count} of {len}");
     assert!(text.contains(&max.to_string()), "{text}");
     assert_eq!(publisher.push_subscribers(), count as u64);
 
     // Detaching frees capacity.
-    setup.client.detach(lent[0], SubscriberCounts::default()).unwrap();
+    setup.client.detach(exposed[0], SubscriberCounts::default()).unwrap();
     setup.turn(None);
     setup.turn(None);
-    setup.client.lend(last).unwrap();
+    setup.client.expose(last).unwrap();
     let events = setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })));
-    assert!(matches!(events[..], [Ok(ClientEvent::Lent { .. })]), "{events:?}");
+    assert!(matches!(events[..], [Ok(ClientEvent::Exposed { .. })]), "{events:?}");
 }
 
 #[test]
 fn landing_region_that_fails_later_ends_the_session() {
     let mut setup = Setup::new();
-    let (mut publisher, events) = setup.lend(0, 2);
-    assert!(matches!(events[..], [Ok(ClientEvent::Lent { .. })]), "{events:?}");
+    let (mut publisher, events) = setup.expose(0, 2);
+    assert!(matches!(events[..], [Ok(ClientEvent::Exposed { .. })]), "{events:?}");
     for _ in 0..2 {
         publisher.publish(b"value").unwrap();
         let events = setup.turn(None);
@@ -327,8 +327,8 @@ fn landing_region_that_fails_later_ends_the_session() {
 #[test]
 fn peer_that_ends_before_an_answer_ends_in_good_order() {
     let mut setup = Setup::new();
-    let (_publisher, events) = setup.lend(1, u32::MAX);
-    let [Ok(ClientEvent::Lent { attachment })] = events[..] else { panic!("{events:?}") };
+    let (_publisher, events) = setup.expose(1, u32::MAX);
+    let [Ok(ClientEvent::Exposed { attachment })] = events[..] else { panic!("{events:?}") };
     let counts = SubscriberCounts::default();
     setup.client.detach(attachment, counts).unwrap();
     let detach = setup.client.next_message().unwrap().bytes;

@@ -3,21 +3,21 @@
 use super::*;
 
 /// A datagram of this number with a notice of the topic [`T`].
-fn made_up(pair: &Pair, number: u64, sequence: u64, key: NoticeKey, is_alone: bool) -> Parcel {
+fn made_up(pair: &Pair, number: u64, sequence: u64, key: NoticeKey, is_unicast: bool) -> Parcel {
     let mut draft = DatagramDraft::new(MTU).unwrap();
     draft.push(&notice(T, sequence), &key, None);
-    let header = DatagramHeader { is_beacon: false, is_alone, channel: pair.sender.identity(), number };
-    (is_alone.then(|| TICKET.to_vec()), draft.seal(&header).to_vec())
+    let header = DatagramHeader { is_beacon: false, is_unicast, channel: pair.sender.identity(), number };
+    (is_unicast.then(|| TICKET.to_vec()), draft.seal(&header).to_vec())
 }
 
 /// Any reader of a topic has its key. A datagram that it forges has no effect.
 #[test]
 fn number_far_ahead_is_not_trusted_and_hides_no_losses() {
-    for is_alone in [false, true] {
+    for is_unicast in [false, true] {
         let (pair, mailbox) = Pair::with_topic();
         (1..=3).for_each(|sequence| assert!(!pair.announce(sequence)));
         pair.deliver(1);
-        pair.inbox.put(&made_up(&pair, u64::MAX, 3, KEY, is_alone));
+        pair.inbox.put(&made_up(&pair, u64::MAX, 3, KEY, is_unicast));
         let counts = pair.deliver(2);
         assert_eq!((counts.entries, counts.forged), (3, 1));
         assert_eq!(pair.receiver.reach(2), NoticeReach::Multicast { heard_ns: 1 }, "it does not count");
@@ -81,7 +81,7 @@ fn high_number_silences_only_its_own_topic() {
     for (topic, key) in [(T, NoticeKey::new([9; 16])), (other, other_key)] {
         let mut draft = DatagramDraft::new(MTU).unwrap();
         draft.push(&notice(topic, 77), &key, None);
-        let header = DatagramHeader { is_beacon: false, is_alone: false, channel, number: u64::MAX };
+        let header = DatagramHeader { is_beacon: false, is_unicast: false, channel, number: u64::MAX };
         pair.inbox.put(&(None, draft.seal(&header).to_vec()));
     }
     pair.announce(1);
@@ -93,18 +93,18 @@ fn high_number_silences_only_its_own_topic() {
 /// Beacons come five times in that time: when none is accepted, the accepted number was forged.
 #[test]
 fn number_slightly_too_high_does_not_silence_a_topic_for_long() {
-    for is_alone in [false, true] {
+    for is_unicast in [false, true] {
         for ahead in [1, 100, limits::CHANNEL_RECEIVES as u64 + 5, limits::NOTICE_LEAP_MAX] {
             let (pair, mailbox) = Pair::with_topic();
             (1..=3).for_each(|sequence| assert!(!pair.announce(sequence)));
             pair.deliver(1);
-            pair.inbox.put(&made_up(&pair, 3 + ahead, 3, KEY, is_alone));
+            pair.inbox.put(&made_up(&pair, 3 + ahead, 3, KEY, is_unicast));
             pair.deliver(2);
             for sequence in 4..20 {
                 pair.announce(sequence);
                 pair.deliver(2 + (sequence - 3) * limits::HEARTBEAT_INTERVAL_NS);
             }
-            assert_eq!(mailbox.hint().sequence.get(), 19, "{ahead} ahead, alone: {is_alone}");
+            assert_eq!(mailbox.hint().sequence.get(), 19, "{ahead} ahead, alone: {is_unicast}");
         }
     }
 }

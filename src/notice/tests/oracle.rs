@@ -39,7 +39,7 @@ struct World {
     delayed: Vec<Parcel>,
     /// Unicast to the receiver, and whether it is on.
     alone: Arc<dyn UnicastSender>,
-    is_alone: bool,
+    is_unicast: bool,
     /// Datagrams put into the inbox, those of the stranger among them, and the entries of the others.
     delivered: u64,
     strange: u64,
@@ -77,7 +77,7 @@ impl World {
             pieces: HashMap::new(),
             delayed: Vec::new(),
             alone,
-            is_alone: false,
+            is_unicast: false,
             delivered: 0,
             strange: 0,
             delivered_entries: 0,
@@ -100,8 +100,8 @@ impl World {
                 *self.pair.wire.room.lock() = self.random.once_in(2).then_some(room);
             }
             8 => {
-                self.is_alone = !self.is_alone;
-                if self.is_alone {
+                self.is_unicast = !self.is_unicast;
+                if self.is_unicast {
                     self.pair.sender.add_unicast(Arc::clone(&self.alone)).unwrap();
                 } else {
                     self.pair.sender.remove_unicast(&self.alone);

@@ -237,7 +237,7 @@ fn impossible_consumed_position_is_capped_at_what_was_written() {
             for subscriber in world.subscribers.split_at(2).0 {
                 subscriber.way.complete();
                 let word = random.next() >> random.below(64);
-                subscriber.target.store(LANDING_TAKEN, word);
+                subscriber.target.store(LANDING_CONSUMED, word);
             }
             world.subscribers[2].read(usize::MAX, 100);
         }

@@ -250,7 +250,7 @@ fn random_memory_ends_every_call_and_gives_no_record() {
                 if !reader.has_more() && calls > 8 {
                     break;
                 }
-                assert!(calls < 1000, "seed {seed}: {start:?} comes to no end");
+                assert!(calls < 1000, "seed {seed}: {start:?} does not terminate");
             }
         }
     });
@@ -271,7 +271,7 @@ fn a_ring_skipped_from_its_first_word_ends_every_call() {
             while calls == 0 || reader.has_more() {
                 assert!(poll(&mut reader, writer.region()).is_none());
                 calls += 1;
-                assert!(calls < 1000, "{start:?} comes to no end at {end}");
+                assert!(calls < 1000, "{start:?} does not terminate at {end}");
             }
         }
     }
@@ -355,7 +355,7 @@ fn any_order_of_publishing_and_reading_accounts_for_every_record() {
 
 /// Two threads, a writer that never pauses.
 #[test]
-fn a_hot_writer_never_gets_a_wrong_record_accepted_and_none_is_lost_silently() {
+fn a_hot_writer_causes_no_wrong_record_and_no_silent_loss() {
     let mut writer = writer(1 << 16, 200);
     let mut reader = reader(&writer, LogStart::At(Sequence::new(1)));
     let len = writer.geometry().region_len();

@@ -89,7 +89,7 @@ pub(crate) fn datagrams_come_to_all_who_have_joined(harness: &dyn Harness, _: u6
     assert_eq!(last.passed_over(), 0);
 }
 
-pub(crate) fn one_receiver_is_reached_alone(harness: &dyn Harness, _: u64) {
+pub(crate) fn one_receiver_is_reached_by_unicast(harness: &dyn Harness, _: u64) {
     let mut pair = Pair::new(harness);
     let Some(sender) = channel(harness, &mut pair) else { return };
     let join =

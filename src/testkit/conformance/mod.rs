@@ -106,7 +106,7 @@ macro_rules! conformance_suite {
                     nodes_are_listed_while_they_listen;
                 channels:
                     datagrams_come_to_all_who_have_joined,
-                    one_receiver_is_reached_alone,
+                    one_receiver_is_reached_by_unicast,
                     nothing_is_sent_to_another_host_than_the_peers,
                     what_is_no_datagram_or_no_ticket_is_refused,
                     connections_of_one_network_share_a_channel;
@@ -230,12 +230,12 @@ struct Pair {
 }
 
 impl Pair {
-    /// Dialled by a subscriber: the far end gets regions to write.
+    /// Dialled as a subscriber does: regions are exposed to the far end for writing.
     fn new(harness: &dyn Harness) -> Self {
         Self::dialled(harness, Intent::Read)
     }
 
-    /// Dialled by a publisher: the near end gets regions to write, too.
+    /// Dialled as a publisher does: regions are exposed to the near end for writing, too.
     fn to_write(harness: &dyn Harness) -> Self {
         Self::dialled(harness, Intent::Write)
     }

@@ -188,7 +188,7 @@ impl VerbsChannelReceiver {
     }
 
     /// Polls for events of the group.
-    fn look(&mut self) -> Result<(), FabricError> {
+    fn poll_events(&mut self) -> Result<(), FabricError> {
         // Only a sender needs the joined group's address handle.
         self.member.next()?;
         self.member.take_failure().map_or(Ok(()), |failure| Err(failure.into()))
@@ -218,7 +218,7 @@ impl ChannelReceiver for VerbsChannelReceiver {
 
     fn receive(&mut self, into: &mut [u8]) -> Result<Option<Datagram>, FabricError> {
         if self.member.is_unsettled() {
-            self.look()?;
+            self.poll_events()?;
         }
         // After skipping this many, let the caller do other work.
         for _ in 0..limits::CHANNEL_RECEIVES {
@@ -268,7 +268,7 @@ impl ChannelReceiver for VerbsChannelReceiver {
 impl VerbsChannelReceiver {
     /// Makes the queue pair fail.
     pub(in crate::fabric::verbs) fn break_down(&self) {
-        self.queue_pair.to_error().expect("it is there");
+        self.queue_pair.to_error().expect("a valid queue pair");
     }
 }
 

@@ -288,7 +288,7 @@ fn random_key() -> Result<u32, FabricError> {
 impl VerbsChannelSender {
     /// Makes the queue pair fail.
     pub(in crate::fabric::verbs) fn break_down(&self) {
-        self.state.lock().queue_pair.to_error().expect("it is there");
+        self.state.lock().queue_pair.to_error().expect("a valid queue pair");
     }
 
     /// Makes the queue pair fail for good.

@@ -163,7 +163,7 @@ fn variables_that_are_not_understood_are_refused() {
 }
 
 #[test]
-fn what_keeps_devices_from_being_opened_is_told_apart() {
+fn reasons_that_devices_cannot_be_opened_are_distinguished() {
     let paths = |names: &[&str]| names.iter().map(PathBuf::from).collect::<Vec<_>>();
     let both = ["/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0"];
     let view = |devices: &[&str], files: &[&str], closed: &[&str]| KernelView {

@@ -12,7 +12,7 @@ use crate::fabric::verbs::device::{self, Device, Wish};
 use crate::memory::{Protection, Region};
 
 /// How long a test waits.
-const PATIENCE_NS: u64 = 20_000_000_000;
+const TIMEOUT_NS: u64 = 20_000_000_000;
 
 /// What the tests of a device work with.
 struct Bench {
@@ -68,7 +68,7 @@ fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
         if let Some(answer) = ask() {
             return answer;
         }
-        assert!(SystemClock.monotonic_ns() - start < PATIENCE_NS, "no {what} in time");
+        assert!(SystemClock.monotonic_ns() - start < TIMEOUT_NS, "no {what} in time");
         std::thread::yield_now();
     }
 }

@@ -85,15 +85,15 @@ fn quiet(receiver: &mut dyn ChannelReceiver) {
 }
 
 fn send(sender: &dyn ChannelSender, datagram: &[u8]) {
-    until("room for a datagram", || (sender.send(datagram).unwrap() == Sent::Done).then_some(()));
+    until("space for a datagram", || (sender.send(datagram).unwrap() == Sent::Done).then_some(()));
 }
 
 fn send_to(far: &dyn Connection, receiver: &dyn ChannelReceiver, datagram: &[u8]) {
-    send_alone(&*datagrams(far).unicast_sender(receiver.return_ticket()).unwrap(), datagram);
+    send_unicast(&*datagrams(far).unicast_sender(receiver.return_ticket()).unwrap(), datagram);
 }
 
-fn send_alone(sender: &dyn UnicastSender, datagram: &[u8]) {
-    until("room for a datagram", || (sender.send(datagram).unwrap() == Sent::Done).then_some(()));
+fn send_unicast(sender: &dyn UnicastSender, datagram: &[u8]) {
+    until("space for a datagram", || (sender.send(datagram).unwrap() == Sent::Done).then_some(()));
 }
 
 fn multicast(datagram: &[u8]) -> (Vec<u8>, DatagramReach) {
@@ -106,7 +106,7 @@ fn unicast(datagram: &[u8]) -> (Vec<u8>, DatagramReach) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_datagram_comes_to_all_who_have_joined() {
+fn a_datagram_reaches_all_members() {
     let stage = Stage::new();
     let mut receivers: Vec<_> = (0..4).map(|_| stage.join()).collect();
     // Including the node of the sender.
@@ -127,7 +127,7 @@ fn a_datagram_comes_to_all_who_have_joined() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn whoever_joins_late_or_leaves_early_disturbs_nobody() {
+fn late_joins_and_early_leaves_do_not_disturb_others() {
     let stage = Stage::new();
     let mut first = stage.join();
     send(&*stage.sender, b"one");
@@ -166,7 +166,7 @@ fn a_datagram_of_every_length_up_to_the_longest_arrives() {
     }
     send(&*stage.sender, &bytes);
     let passed_over = receiver.passed_over();
-    until("a datagram without room", || {
+    until("a full send queue", || {
         assert_eq!(receiver.receive(&mut [0; 8]).unwrap(), None);
         (receiver.passed_over() > passed_over).then_some(())
     });
@@ -205,7 +205,7 @@ fn strangers_are_passed_over() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn one_receiver_is_reached_alone() {
+fn one_receiver_is_reached_by_unicast() {
     let stage = Stage::new();
     // At once: this needs no group.
     let mut receivers = [stage.begin_to_join(), stage.begin_to_join()];
@@ -273,7 +273,7 @@ fn a_handle_wakes_for_datagrams() {
                 last = datagram.try_into().ok().map(u32::from_le_bytes).or(last);
             }
             if last != Some(SENT - 1) {
-                assert!(wakes(receiver.wait_handle().unwrap().unwrap()), "nobody was woken after {last:?}");
+                assert!(wakes(receiver.wait_handle().unwrap().unwrap()), "no wake-up after {last:?}");
             }
         }
     });
@@ -310,7 +310,7 @@ fn fifty_joins_leave_nothing() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_member_too_many_is_told_and_reached_alone() {
+fn a_member_beyond_the_limit_gets_an_error_and_unicast() {
     let stage = Stage::new();
     let mut receivers: Vec<_> = (0..56).map(|_| stage.join()).collect();
     let mut one_more = stage.begin_to_join();
@@ -423,7 +423,7 @@ fn queue_pairs_that_fail_start_again() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
+fn a_lost_group_is_reported_once_and_unicast_still_works() {
     let channels = VerbsFabric::new(VerbsConfig::default()).unwrap().channels;
     let own = own_address();
     let sender = channels.sender(own).unwrap().unwrap();
@@ -437,13 +437,13 @@ fn a_group_that_is_lost_is_told_once_and_single_receivers_are_reached() {
         assert_eq!(sender.send(b"lost").unwrap(), Sent::Done);
     }
     let alone = channels.unicast(receiver.return_ticket(), (own, own)).unwrap();
-    send_alone(&alone, b"alone");
+    send_unicast(&alone, b"alone");
     assert_eq!(next(&mut receiver), unicast(b"alone"));
 }
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_sender_that_is_broken_says_so_and_has_nobody_wait_for_room() {
+fn a_broken_sender_returns_errors_instead_of_full() {
     let channels = VerbsFabric::new(VerbsConfig::default()).unwrap().channels;
     let own = own_address();
     let sender = channels.sender(own).unwrap().unwrap();

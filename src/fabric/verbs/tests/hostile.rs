@@ -43,7 +43,7 @@ fn assert_refused(outcome: Result<(), FabricError>) {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_reader_reaches_what_it_was_given_and_nothing_else() {
+fn a_reader_reaches_only_regions_exposed_to_it() {
     let mut world = World::new();
     let (mut reader, mut to_reader) = world.connect();
     let repository = registered(&world.far, 4096, Exposure::Read);
@@ -98,7 +98,7 @@ fn a_key_reaches_no_other_region_that_was_given_too() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
+fn a_writer_reaches_only_regions_exposed_to_it() {
     let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
     let reception = manager::CmListener::open(&at, &devices).unwrap();
     let at = Address::rdma(at);
@@ -132,7 +132,7 @@ fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
 /// Publishers that have dialled a node share its device only.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_writer_that_dialled_reaches_what_it_was_lent_and_nothing_that_another_was() {
+fn a_dialling_writer_reaches_only_regions_exposed_to_it() {
     let mut world = World::new();
     let mut publisher = |writes| {
         let (rogue, mut far) = world.rogue(writes);
@@ -166,7 +166,7 @@ fn a_writer_that_dialled_reaches_what_it_was_lent_and_nothing_that_another_was()
 /// A publisher can read the landing region exposed to it, and no other.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn a_writer_reads_only_what_it_was_lent() {
+fn a_writer_reads_only_regions_exposed_to_it() {
     let mut world = World::new();
     let mut publisher = || {
         let (rogue, mut far) = world.rogue(true);
@@ -262,7 +262,7 @@ fn parameters(private_data: &[u8]) -> ConnectParameters<'_> {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn who_is_no_node_is_rejected_with_the_reason() {
+fn a_peer_that_is_not_a_node_is_rejected_with_the_reason() {
     let mut world = World::new();
     let mut other_version = [0; 13];
     other_version[..5].copy_from_slice(b"FBC1\x02");
@@ -281,7 +281,7 @@ fn who_is_no_node_is_rejected_with_the_reason() {
 
 #[test]
 #[ignore = "needs an RDMA device"]
-fn what_answers_and_is_no_node_is_not_taken_for_one() {
+fn an_answer_that_is_not_a_node_s_is_an_error() {
     let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
     let reception = manager::CmListener::open(&at, &devices).unwrap();
     let at = Address::rdma(at);

@@ -67,7 +67,7 @@ impl Stranger {
 }
 
 /// Lets a session make progress for this long.
-fn go_on(far: &mut dyn Connection, time_ns: u64) {
+fn drive(far: &mut dyn Connection, time_ns: u64) {
     let begun_ns = SystemClock.monotonic_ns();
     while SystemClock.monotonic_ns() - begun_ns < time_ns {
         assert!(matches!(far.receive(&mut [0; 64]).unwrap(), Received::Nothing));
@@ -95,7 +95,7 @@ fn a_peer_that_is_heard_before_it_says_that_it_is_ready_may_read() {
     assert_eq!(read.mirror().load(0), 7);
     // The confirmation may come late, or never.
     stranger.say(READY);
-    go_on(&mut *far, limits::verbs::CONNECT_DEADLINE_NS + 200_000_000);
+    drive(&mut *far, limits::verbs::CONNECT_DEADLINE_NS + 200_000_000);
     stranger.near.endpoint.send(MESSAGE).unwrap();
     assert_eq!(receive(&mut *far).0, b"hello");
     stranger.say(READY);
@@ -120,8 +120,8 @@ impl QpLink for Deaf {
         Ok(self.deadline_ns().is_some_and(|deadline_ns| now_ns >= deadline_ns).then_some(LinkEvent::Over))
     }
 
-    fn heard(&mut self) {
-        self.0.heard();
+    fn confirm(&mut self) {
+        self.0.confirm();
     }
 
     fn leave(&mut self) {
@@ -161,7 +161,7 @@ fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
         Box::new(VerbsConnection::new(session, &service, &Channels::new(&devices, None)));
     send(&mut *dialled, b"anybody?", None);
     assert_eq!(receive(&mut *far).0, b"anybody?");
-    go_on(&mut *far, limits::verbs::CONNECT_DEADLINE_NS + 200_000_000);
+    drive(&mut *far, limits::verbs::CONNECT_DEADLINE_NS + 200_000_000);
     send(&mut *far, b"still here", None);
     assert_eq!(receive(&mut *dialled).0, b"still here");
 }
@@ -258,7 +258,7 @@ fn a_peer_over_tcp_that_floods_loses_its_session() {
         assert!(matches!(far.send(b"anybody?", None), Err(FabricError::Closed)));
         let mut rest = Vec::new();
         let (mut socket, handle) = (stranger.stream.socket(), stranger.stream.socket().as_fd());
-        wait(&[handle], &[], Duration::from_nanos(PATIENCE_NS)).unwrap();
+        wait(&[handle], &[], Duration::from_nanos(TIMEOUT_NS)).unwrap();
         // The socket is closed, with or without an error about unread data.
         let _ = socket.read_to_end(&mut rest);
     }

@@ -12,7 +12,7 @@
 use super::{LogReader, UNBOUNDED};
 use crate::id::Sequence;
 use crate::layout::header::HOT_SEQUENCE;
-use crate::layout::log::LANDING_TAKEN;
+use crate::layout::log::LANDING_CONSUMED;
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::{ReadFailure, Taken};
@@ -39,7 +39,7 @@ impl LogReader {
             self.said = self.position;
             self.say_from = self.position.saturating_add(part);
             // Release: the frames were copied before this is visible, after which the publisher may overwrite them.
-            memory.store_release(LANDING_TAKEN, self.position);
+            memory.store_release(LANDING_CONSUMED, self.position);
         }
         taken
     }

@@ -134,7 +134,7 @@ fn a_rejection_tells_why() {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn where_nobody_listens_a_connection_is_rejected() {
+fn a_connection_without_a_listener_is_rejected() {
     let (this, near) = Loop::prepare();
     drop(this.listener);
     this.dialer.connect(&parameters(&[])).unwrap();
@@ -145,7 +145,7 @@ fn where_nobody_listens_a_connection_is_rejected() {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn what_would_break_a_connection_is_refused_before() {
+fn invalid_connection_parameters_are_refused() {
     let (this, near) = Loop::prepare();
     assert!(this.dialer.connect(&parameters(&[0; 57])).is_err());
     let again = this.dialer.create_queue_pair(&this.bench.domain, &plan(QueuePairKind::Rc, &this.queues));

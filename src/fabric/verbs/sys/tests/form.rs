@@ -71,7 +71,7 @@ fn a_chain_takes_no_more_than_it_has_room_for() {
 }
 
 #[test]
-fn what_was_posted_is_what_is_before_the_refused_one() {
+fn requests_before_the_refused_one_were_posted() {
     let none =
         ibv_recv_wr { wr_id: 0, next: std::ptr::null_mut(), sg_list: std::ptr::null_mut(), num_sge: 0 };
     let requests = [none; 5];

@@ -188,7 +188,7 @@ fn ask_c(expressions: &[&str]) -> Vec<u64> {
 }
 
 #[test]
-fn bindings_and_declarations_are_those_of_the_headers() {
+fn bindings_and_declarations_match_the_headers() {
     let facts = [
         structures_of_queues(),
         structures_of_devices(),

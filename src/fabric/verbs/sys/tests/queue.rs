@@ -69,7 +69,7 @@ fn slice(region: &MemoryRegion, offset: usize, len: u32) -> Slice<'_> {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn a_device_tells_what_it_is() {
+fn a_device_reports_its_attributes() {
     let bench = Bench::open();
     let Device { context, port_attributes, gid, .. } = &bench.device;
     let attributes = context.attributes().unwrap();
@@ -221,7 +221,7 @@ fn a_full_queue_says_how_much_it_took() {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn what_is_not_allowed_is_refused_and_breaks_the_queue_pair() {
+fn forbidden_access_is_refused_and_breaks_the_queue_pair() {
     let no_write = RemoteFlags { read: true, write: false };
     let no_read = RemoteFlags { read: false, write: true };
     let (read, write, none) = (RemoteAccess::Read, RemoteAccess::Write, RemoteAccess::None);
@@ -351,7 +351,7 @@ fn handles_may_be_dropped_in_any_order() {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn a_queue_that_overruns_is_told_as_an_event() {
+fn a_queue_overrun_is_reported_as_an_event() {
     let bench = Bench::open();
     let context = &bench.device.context;
     let small = CompletionQueue::create(context, 1, None).unwrap();

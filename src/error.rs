@@ -81,12 +81,14 @@ impl fmt::Debug for Error {
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error as _;
+    use std::error::Error as StdError;
+    use std::io;
 
     use super::*;
     use crate::control::ControlError;
     use crate::fabric::{FabricError, Target};
     use crate::id::NodeName;
+    use crate::memory::MemoryError;
 
     fn named(text: &str) -> Result<NodeName, Error> {
         Ok(text.parse::<NodeName>()?)
@@ -107,13 +109,28 @@ mod tests {
 
     #[test]
     fn no_cause_is_printed_twice() {
-        let system = |what| FabricError::System { what, source: std::io::ErrorKind::NotFound.into() };
+        let system = |what| FabricError::System { what, source: io::ErrorKind::NotFound.into() };
         let target: Target = "shm:q/t".parse().unwrap();
         let error = SubscriberError::Unreachable { target, source: system("open a socket") };
         assert_eq!(
             ErrorChain(&error).to_string(),
             "cannot subscribe to shm:q/t: cannot open a socket: entity not found"
         );
+    }
+
+    /// Each error of the operating system's, with its answer for a source.
+    #[test]
+    fn no_sentence_holds_the_answer_of_the_operating_system() {
+        let source = || io::Error::other("the answer");
+        let errors: [Box<dyn StdError>; 2] = [
+            Box::new(FabricError::System { what: "do it", source: source() }),
+            Box::new(MemoryError::System { what: "make", len: 8, source: source() }),
+        ];
+        for error in errors {
+            assert!(!error.to_string().contains("the answer"), "{error}");
+            let chain = ErrorChain(&*error).to_string();
+            assert_eq!(chain.matches("the answer").count(), 1, "{chain}");
+        }
     }
 
     #[test]

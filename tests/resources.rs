@@ -119,7 +119,7 @@ fn publisher(role: &Role) {
             Err(error) => break error,
         }
     };
-    role.say(error);
+    role.say(ErrorChain(&error));
     role.command();
 }
 

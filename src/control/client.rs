@@ -19,10 +19,10 @@ use self::attachment::{AttachStep, ClientAttachment, NoticesRequest};
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
-    Attach, AttachmentId, Detach, Detached, EndReason, EndSession, EndSummary, Expose, Exposed, Grant, Hello,
-    Identity, ListTopics, Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
+    Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Hello, Identity, ListTopics,
+    Message, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
-use super::notices::{Heard, Listen, Notices, NoticesBy};
+use super::notices::{Heard, Notices, NoticesBy};
 use crate::id::{Delivery, KindOptions, TopicId, TopicName};
 use crate::limits;
 
@@ -63,11 +63,8 @@ pub(crate) enum ClientEvent {
         /// How its values travel.
         delivery: Delivery,
     },
-    /// The publisher accepted the landing region.
-    Exposed {
-        /// The attachment.
-        attachment: AttachmentId,
-    },
+    /// The publisher took the landing region.
+    Exposed(AttachmentId),
     /// The attachment, or its landing region, is refused. In the first case the attachment is gone; in the
     /// second it stays granted, and another region may be exposed.
     Refused {
@@ -78,27 +75,12 @@ pub(crate) enum ClientEvent {
         /// The reason in the peer's words; may be empty.
         text: String,
     },
-    /// How the publisher notifies of new values. With a wake word, the message carried its memory.
-    Notices {
-        /// The attachment.
-        attachment: AttachmentId,
-        /// The method.
-        by: NoticesBy,
-    },
-    /// The attachment is gone. A write to its landing region in flight may still complete.
-    Detached {
-        /// The attachment.
-        attachment: AttachmentId,
-        /// The topic's sequence at the end.
-        published: u64,
-    },
-    /// The topic's publisher was dropped. The attachment must be detached eventually.
-    TopicEnded {
-        /// The attachment.
-        attachment: AttachmentId,
-        /// The topic's sequence at the end.
-        published: u64,
-    },
+    /// How the publisher tells of what the topic publishes. With a bell, its memory came with this message.
+    Notices(Notices),
+    /// The attachment is no more. A write to its landing region that had begun may still end.
+    Detached(Detached),
+    /// The topic's publisher was dropped. The attachment has to be detached in due course.
+    TopicEnded(TopicEnded),
     /// The publisher ends the session; pending requests stay unanswered. Call
     /// [`end`](ClientSession::end) with the final counts.
     EndAsked {
@@ -260,8 +242,8 @@ impl ClientSession {
             return Err(known.not_possible(attachment));
         }
         known.step = AttachStep::Exposing;
-        let expose = Outgoing::of(&Message::Expose(Expose { attachment }));
-        self.outbox.push_back(Outgoing { region_of: Some(attachment), ..expose });
+        let lend = Outgoing::of(&Message::Expose(attachment));
+        self.outbox.push_back(Outgoing { region_of: Some(attachment), ..lend });
         Ok(())
     }
 
@@ -280,7 +262,7 @@ impl ClientSession {
             return Err(known.not_possible(attachment));
         }
         known.listening = NoticesRequest::Asked;
-        self.send(&Message::Listen(Listen { attachment }));
+        self.send(&Message::Listen(attachment));
         Ok(())
     }
 
@@ -341,7 +323,7 @@ impl ClientSession {
                 return Err(self.closed());
             }
         }
-        self.send(&Message::End(EndSession { summary: EndSummary { reason, counts } }));
+        self.send(&Message::End(EndSummary { reason, counts }));
         Ok(())
     }
 
@@ -360,11 +342,11 @@ impl ClientSession {
             (ClientState::Ready, Message::Notices(notices)) => self.take_notices(notices),
             (ClientState::Ready, Message::Detached(detached)) => self.take_detached(detached).map(Some),
             (ClientState::Ready, Message::TopicEnded(ended)) => self.take_topic_ended(ended),
-            (ClientState::Ready, Message::End(EndSession { summary })) => {
+            (ClientState::Ready, Message::End(summary)) => {
                 self.become_last(ClientState::Leaving);
                 Ok(Some(ClientEvent::EndAsked { reason: summary.reason }))
             }
-            (ClientState::Ending { .. }, Message::End(EndSession { summary })) => {
+            (ClientState::Ending { .. }, Message::End(summary)) => {
                 self.become_last(ClientState::Ended);
                 Ok(Some(ClientEvent::Ended { summary }))
             }
@@ -441,19 +423,17 @@ impl ClientSession {
         Ok(ClientEvent::Refused { attachment, reason, text: text.into() })
     }
 
-    fn take_exposed(&mut self, Exposed { attachment }: Exposed) -> Result<ClientEvent, ControlError> {
+    fn take_exposed(&mut self, attachment: AttachmentId) -> Result<ClientEvent, ControlError> {
         let known = self.asked("Exposed", attachment)?;
         if !matches!(known.step, AttachStep::Exposing) || known.topic_ended {
             return Err(known.wrong("Exposed", attachment));
         }
         known.step = AttachStep::Exposed;
-        Ok(ClientEvent::Exposed { attachment })
+        Ok(ClientEvent::Exposed(attachment))
     }
 
-    fn take_notices(
-        &mut self,
-        Notices { attachment, by }: Notices,
-    ) -> Result<Option<ClientEvent>, ControlError> {
+    fn take_notices(&mut self, notices: Notices) -> Result<Option<ClientEvent>, ControlError> {
+        let attachment = notices.attachment;
         let known = self.asked("Notices", attachment)?;
         if known.listening != NoticesRequest::Asked {
             return Err(known.wrong("Notices", attachment));
@@ -461,21 +441,21 @@ impl ClientSession {
         known.listening = NoticesRequest::Answered;
         // It crossed the message that detaches.
         let leaving = matches!(known.step, AttachStep::Detaching);
-        Ok((!leaving).then_some(ClientEvent::Notices { attachment, by }))
+        Ok((!leaving).then_some(ClientEvent::Notices(notices)))
     }
 
     fn take_detached(&mut self, detached: Detached) -> Result<ClientEvent, ControlError> {
-        let Detached { attachment, published } = detached;
+        let attachment = detached.attachment;
         let known = self.asked("Detached", attachment)?;
         if !matches!(known.step, AttachStep::Detaching) {
             return Err(known.wrong("Detached", attachment));
         }
         self.attachments.remove(&attachment);
-        Ok(ClientEvent::Detached { attachment, published })
+        Ok(ClientEvent::Detached(detached))
     }
 
     fn take_topic_ended(&mut self, ended: TopicEnded) -> Result<Option<ClientEvent>, ControlError> {
-        let TopicEnded { attachment, published } = ended;
+        let attachment = ended.attachment;
         let known = self.asked("TopicEnded", attachment)?;
         if matches!(known.step, AttachStep::Attaching) || known.topic_ended {
             return Err(known.wrong("TopicEnded", attachment));
@@ -483,7 +463,7 @@ impl ClientSession {
         known.topic_ended = true;
         // It crossed the message that detaches: `Detached` follows.
         let leaving = matches!(known.step, AttachStep::Detaching);
-        Ok((!leaving).then_some(ClientEvent::TopicEnded { attachment, published }))
+        Ok((!leaving).then_some(ClientEvent::TopicEnded(ended)))
     }
 
     fn check_regions(&self, message: &Message, found: usize) -> Result<(), ControlError> {
@@ -497,11 +477,7 @@ impl ClientSession {
             Message::Notices(notices) if notices.by == NoticesBy::WakeWord => limits::MESSAGE_REGIONS_MAX,
             _ => 0,
         };
-        if found == expected {
-            Ok(())
-        } else {
-            Err(ControlError::WrongRegions { message: message.name(), expected, found })
-        }
+        message.check_regions(expected, found)
     }
 
     /// Returns everything that is awaited, with its deadline.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub(crate) use super::attachment::AttachmentId;
 use super::bytes::Bytes;
 use super::error::{ControlError, RefuseReason};
-use super::notices::{Heard, Listen, Notices};
+use super::notices::{Heard, Notices};
 use super::text::Text;
 use crate::id::{Delivery, Epoch, Kind, KindOptions, NodeName, Sequence, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
@@ -20,7 +20,10 @@ use crate::limits;
 /// of topic and the ways of delivery.
 pub(crate) const VERSION: u16 = 2;
 
-/// Passes all messages to a macro: the kind of each, its body, and its number, which is fixed for `Refuse` in every version.
+/// Hands all messages to a macro: the kind of each, its body, and its number, which is that of `Refuse` in every version.
+///
+/// Those that say nothing but which attachment they are about: `Expose` comes with its landing region; `Exposed` says that this fits, and
+/// that values will be written to it; `Listen` asks, at most once, to be told of what the topic publishes.
 macro_rules! each_message {
     ($into:ident) => {
         $into! {
@@ -31,14 +34,14 @@ macro_rules! each_message {
             Attach(Attach) = 5,
             Granted(Grant) = 6,
             Refused(Refused) = 7,
-            Expose(Expose) = 8,
-            Exposed(Exposed) = 9,
+            Expose(AttachmentId) = 8,
+            Exposed(AttachmentId) = 9,
             Detach(Detach) = 10,
             Detached(Detached) = 11,
             TopicEnded(TopicEnded) = 12,
-            End(EndSession) = 13,
+            End(EndSummary) = 13,
             Invite(Invite) = 14,
-            Listen(Listen) = 15,
+            Listen(AttachmentId) = 15,
             Notices(Notices) = 16,
             Heard(Heard) = 17,
         }
@@ -101,6 +104,14 @@ macro_rules! messages {
 }
 
 each_message!(messages);
+
+impl Message {
+    /// Checks that as many regions came with it as belong to it.
+    pub(super) fn check_regions(&self, expected: usize, found: usize) -> Result<(), ControlError> {
+        let message = self.name();
+        if found == expected { Ok(()) } else { Err(ControlError::WrongRegions { message, expected, found }) }
+    }
+}
 
 /// Refuses the whole session, which is then over. Either side may send it at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -335,20 +346,6 @@ pub(crate) struct Refused {
     pub(crate) text: Text<{ limits::REASON_LEN_MAX }>,
 }
 
-/// Exposes the landing region that this message carries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Expose {
-    /// The attachment.
-    pub(crate) attachment: AttachmentId,
-}
-
-/// Accepts the landing region; values will be written to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Exposed {
-    /// The attachment.
-    pub(crate) attachment: AttachmentId,
-}
-
 /// A subscriber's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SubscriberCounts {
@@ -391,14 +388,7 @@ pub(crate) struct TopicEnded {
     pub(crate) published: u64,
 }
 
-/// Ends the session: each side sends it once, as its last message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct EndSession {
-    /// The reason and the counts.
-    pub(crate) summary: EndSummary,
-}
-
-/// Why a session ended properly, and its counts.
+/// Why a session ended in good order, and what was counted in it: said once by each side, and the last thing that it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EndSummary {
     /// The reason.

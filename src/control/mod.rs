@@ -57,10 +57,10 @@ pub use error::{ControlError, RefuseReason};
 
 pub(crate) use client::{ClientEvent, ClientSession};
 pub(crate) use message::{
-    Attach, AttachmentId, EndReason, EndSummary, Grant, Identity, Invite, SchemaJson, SubscriberCounts,
-    TopicEntry,
+    Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Identity, Invite, SchemaJson,
+    SubscriberCounts, TopicEnded, TopicEntry,
 };
-pub(crate) use notices::{Heard, NoticeChannel, NoticesBy, TicketBytes};
+pub(crate) use notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes};
 pub(crate) use server::{ServerAction, ServerSession};
 pub(crate) use text::Text;
 

@@ -6,14 +6,7 @@ use super::attachment::AttachmentId;
 use super::bytes::Bytes;
 use crate::limits;
 
-/// Requests notices of what the topic publishes. Sent at most once per attachment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Listen {
-    /// The attachment.
-    pub(crate) attachment: AttachmentId,
-}
-
-/// The answer. With a wake word, it carries its memory.
+/// Answers `Listen`. With a bell, its memory comes with the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Notices {
     /// The attachment.

@@ -23,11 +23,10 @@ use self::step::Step;
 use super::codec::{self, Outgoing};
 use super::error::{ControlError, RefuseReason};
 use super::message::{
-    Attach, AttachmentId, Detach, Detached, EndReason, EndSession, EndSummary, Expose, Exposed, Grant, Hello,
-    Identity, Invite, ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry,
-    Topics,
+    Attach, AttachmentId, Detach, Detached, EndReason, EndSummary, Grant, Hello, Identity, Invite,
+    ListTopics, Message, Page, Refuse, Refused, SubscriberCounts, TopicEnded, TopicEntry, Topics,
 };
-use super::notices::{Heard, Listen, Notices, NoticesBy};
+use super::notices::{Heard, Notices, NoticesBy};
 use super::text::Text;
 use crate::id::{Delivery, TopicName};
 use crate::limits;
@@ -65,33 +64,17 @@ pub(crate) enum ServerAction {
     /// Decide whether the peer may attach, and call [`grant`](ServerSession::grant) or
     /// [`refuse`](ServerSession::refuse).
     Attach(Attach),
-    /// Decide whether the region with this message is a suitable landing region, and call
+    /// Decide whether the region that came with this message is a fit landing region, and say
     /// [`exposed`](ServerSession::exposed) or [`refuse`](ServerSession::refuse).
-    Expose {
-        /// The attachment, delivered by push.
-        attachment: AttachmentId,
-    },
-    /// Decide how to notify the peer of new values, and call [`notices`](ServerSession::notices).
-    Listen {
-        /// The attachment.
-        attachment: AttachmentId,
-    },
+    Expose(AttachmentId),
+    /// Decide how the peer is told of what the topic publishes, and say [`notices`](ServerSession::notices).
+    Listen(AttachmentId),
     /// No answer needed: what the peer receives of the session's channel.
     Heard(Heard),
-    /// Drop the attachment and its landing region, and call [`detached`](ServerSession::detached).
-    Detach {
-        /// The attachment.
-        attachment: AttachmentId,
-        /// The subscriber's counts.
-        counts: SubscriberCounts,
-    },
-    /// No answer needed: the end of an attachment whose topic had ended.
-    FinalCounts {
-        /// The attachment.
-        attachment: AttachmentId,
-        /// The subscriber's counts.
-        counts: SubscriberCounts,
-    },
+    /// Forget the attachment and its landing region, and say [`detached`](ServerSession::detached).
+    Detach(Detach),
+    /// Nothing to answer: the last word of an attachment whose topic had ended.
+    FinalCounts(Detach),
     /// Send pending messages, close the connection, and drop all attachments. Always the last.
     Close {
         /// The peer's last message, if the session ended properly.
@@ -265,7 +248,7 @@ impl ServerSession {
             step @ Step::Exposing => *step = Step::Exposed,
             step => return Err(step.not_possible(attachment)),
         }
-        self.send(&Message::Exposed(Exposed { attachment }));
+        self.send(&Message::Exposed(attachment));
         Ok(())
     }
 
@@ -364,12 +347,12 @@ impl ServerSession {
                 Ok(())
             }
             (ServerState::Ready, Message::Detach(detach)) => self.take_detach(detach),
-            (ServerState::Ready, Message::End(EndSession { summary })) => {
+            (ServerState::Ready, Message::End(summary)) => {
                 self.send_end(summary);
                 self.close(Ok(summary));
                 Ok(())
             }
-            (ServerState::Ending { .. }, Message::End(EndSession { summary })) => {
+            (ServerState::Ending { .. }, Message::End(summary)) => {
                 self.close(Ok(summary));
                 Ok(())
             }
@@ -427,11 +410,11 @@ impl ServerSession {
         Ok(())
     }
 
-    fn take_expose(&mut self, Expose { attachment }: Expose) -> Result<(), ControlError> {
+    fn take_expose(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         match self.attachments.get_mut(&attachment) {
             Some(step @ Step::Granted(Delivery::Push)) => {
                 *step = Step::Exposing;
-                self.actions.push_back(ServerAction::Expose { attachment });
+                self.actions.push_back(ServerAction::Expose(attachment));
             }
             // The two messages crossed.
             Some(Step::TopicEnded { .. }) => self.send_refused(attachment, RefuseReason::TopicEnded, ""),
@@ -441,7 +424,7 @@ impl ServerSession {
         Ok(())
     }
 
-    fn take_listen(&mut self, Listen { attachment }: Listen) -> Result<(), ControlError> {
+    fn take_listen(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         match self.attachments.get(&attachment) {
             Some(Step::Granted(_) | Step::Exposed | Step::TopicEnded { .. })
                 if !self.listening.insert(attachment) =>
@@ -450,7 +433,7 @@ impl ServerSession {
                 Err(ControlError::WrongAttachment { message: "Listen", attachment: attachment.get(), state })
             }
             Some(Step::Granted(_) | Step::Exposed) => {
-                self.actions.push_back(ServerAction::Listen { attachment });
+                self.actions.push_back(ServerAction::Listen(attachment));
                 Ok(())
             }
             // The two messages crossed.
@@ -468,17 +451,18 @@ impl ServerSession {
         self.listening.remove(&attachment);
     }
 
-    fn take_detach(&mut self, Detach { attachment, counts }: Detach) -> Result<(), ControlError> {
+    fn take_detach(&mut self, detach: Detach) -> Result<(), ControlError> {
+        let attachment = detach.attachment;
         match self.attachments.get_mut(&attachment) {
             Some(step @ (Step::Granted(_) | Step::Exposed)) => {
                 *step = Step::Detaching;
-                self.actions.push_back(ServerAction::Detach { attachment, counts });
+                self.actions.push_back(ServerAction::Detach(detach));
             }
             Some(Step::TopicEnded { published }) => {
                 let published = *published;
                 self.remove(attachment);
                 self.send(&Message::Detached(Detached { attachment, published }));
-                self.actions.push_back(ServerAction::FinalCounts { attachment, counts });
+                self.actions.push_back(ServerAction::FinalCounts(detach));
             }
             Some(step) => return Err(step.wrong("Detach", attachment)),
             None => return Err(unknown("Detach", attachment)),
@@ -495,7 +479,7 @@ impl ServerSession {
     }
 
     fn send_end(&mut self, summary: EndSummary) {
-        self.send(&Message::End(EndSession { summary }));
+        self.send(&Message::End(summary));
     }
 
     fn fail(&mut self, error: ControlError) {
@@ -558,11 +542,7 @@ fn unknown(message: &'static str, attachment: AttachmentId) -> ControlError {
 
 fn check_regions(message: &Message, found: usize) -> Result<(), ControlError> {
     let expected = if matches!(message, Message::Expose(_)) { limits::MESSAGE_REGIONS_MAX } else { 0 };
-    if found == expected {
-        Ok(())
-    } else {
-        Err(ControlError::WrongRegions { message: message.name(), expected, found })
-    }
+    message.check_regions(expected, found)
 }
 
 const UNKNOWN: &str = "not an attachment of this session";

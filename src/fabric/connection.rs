@@ -36,8 +36,10 @@ pub(crate) trait Fabric: Debug + Send + Sync {
     /// Registers a region so that it can be sent to peers.
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError>;
 
-    /// Lists the nodes that can be discovered, including dead ones whose entries remain.
-    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError>;
+    /// The nodes that can be found without being told their address, the dead ones that left a trace included.
+    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+        Ok(Vec::new())
+    }
 }
 
 /// Accepts the connections that peers dial.
@@ -110,15 +112,6 @@ pub(crate) enum Prepared {
     /// again.
     #[cfg_attr(not(any(test, feature = "verbs")), expect(dead_code, reason = "only devices need it"))]
     Work(Box<dyn FnOnce() -> Result<(), FabricError> + Send>),
-}
-
-impl Debug for Prepared {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Done(remote_key) => out.debug_tuple("Done").field(remote_key).finish(),
-            Self::Work(_) => out.write_str("Work"),
-        }
-    }
 }
 
 /// The result of [`Connection::receive`].

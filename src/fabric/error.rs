@@ -2,7 +2,7 @@ use super::address::Address;
 #[cfg(feature = "verbs")]
 use super::verbs::VerbsError;
 use crate::id::NodeName;
-use crate::memory::{MemoryError, remedy};
+use crate::memory::MemoryError;
 
 /// An error of a provider.
 #[derive(Debug, thiserror::Error)]
@@ -124,8 +124,8 @@ pub enum FabricError {
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// A system call failed.
-    #[error("cannot {what}: {source}{}", remedy(source))]
+    /// The operating system refused.
+    #[error("cannot {what}")]
     System {
         /// What was attempted.
         what: &'static str,
@@ -136,6 +136,11 @@ pub enum FabricError {
 }
 
 impl FabricError {
+    /// What makes errors of the operating system's refusals to do this.
+    pub(crate) fn system<E: Into<std::io::Error>>(what: &'static str) -> impl Fn(E) -> Self {
+        move |refusal| Self::System { what, source: refusal.into() }
+    }
+
     /// The error of a failed request for random bytes.
     pub(crate) fn no_random(source: std::io::Error) -> Self {
         Self::System { what: "get random bytes", source }

@@ -50,6 +50,7 @@ pub use rdma::RdmaConnect;
 pub(crate) use registration::{Exposure, Registered, Registration, RemoteKey};
 pub use scheme::AddressError;
 pub(crate) use several::SeveralFabrics;
+pub use shm::directory::default_runtime_dir;
 pub(crate) use wait::{Waker, finish, read_now, wait};
 pub(crate) use wake_queue::{KeyedWaker, WakeQueue};
 pub(crate) use worker::Worker;

@@ -12,6 +12,8 @@ use super::FabricError;
 
 /// Handles reported by one wait; the next wait reports the others first.
 const REPORTED_MAX: usize = 256;
+/// What a refusal of the operating system keeps from being done.
+const WAIT: &str = "wait for peers";
 
 /// The handles that one thread waits on.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ impl Interest {
 impl Poller {
     /// Creates a poller without handles.
     pub(crate) fn new() -> Result<Self, FabricError> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(FabricError::system(WAIT))?;
         Ok(Self { epoll, watched: BTreeMap::new() })
     }
 
@@ -61,7 +63,7 @@ impl Poller {
             (None, Some(interest)) => epoll::add(&self.epoll, handle, data, interest.flags()),
             (Some(_), Some(interest)) => epoll::modify(&self.epoll, handle, data, interest.flags()),
         }
-        .map_err(failed)?;
+        .map_err(FabricError::system(WAIT))?;
         match interest {
             None => self.watched.remove(&key),
             Some(interest) => self.watched.insert(key, interest),
@@ -81,13 +83,9 @@ impl Poller {
                 Ok(())
             }
             Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(failed(errno)),
+            Err(errno) => Err(FabricError::system(WAIT)(errno)),
         }
     }
-}
-
-fn failed(errno: Errno) -> FabricError {
-    FabricError::System { what: "wait for peers", source: errno.into() }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@ use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use super::error::FabricError;
 use crate::memory::Region;
 
 /// A region registered with one or more providers: it can be sent to the peers of each.
@@ -23,6 +24,16 @@ pub(crate) enum Exposure {
     Read,
     /// Write it, and fetch words from it.
     Write,
+}
+
+impl Exposure {
+    /// Checks that the memory of this region was made to be used so.
+    pub(super) fn check(self, region: &Region) -> Result<(), FabricError> {
+        match Region::is_sealed_against_writing(region.file())? == (self == Self::Read) {
+            true => Ok(()),
+            false => Err(FabricError::Access { why: "its memory was not made for this exposure" }),
+        }
+    }
 }
 
 /// A region's identity at peers. It grants no access by itself.

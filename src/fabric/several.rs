@@ -11,33 +11,26 @@ use crate::memory::Region;
 /// Several providers combined: a node serves the same memory over all of them.
 #[derive(Debug)]
 pub(crate) struct SeveralFabrics {
-    members: Vec<Member>,
-}
-
-/// One of the providers.
-#[derive(Debug)]
-struct Member {
-    fabric: Arc<dyn Fabric>,
-    listens: bool,
+    /// Each with whether a node listens there, too.
+    members: Vec<(Arc<dyn Fabric>, bool)>,
 }
 
 impl SeveralFabrics {
     /// Combines providers, dialled in this order; the flag says whether a node listens there too.
     pub(crate) fn new(members: Vec<(Arc<dyn Fabric>, bool)>) -> Self {
-        let member = |(fabric, listens)| Member { fabric, listens };
-        Self { members: members.into_iter().map(member).collect() }
+        Self { members }
     }
 }
 
 impl Fabric for SeveralFabrics {
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError> {
-        let members = self.members.iter().filter(|member| member.listens);
-        let listeners = members.map(|member| member.fabric.listen(node)).collect::<Result<Vec<_>, _>>()?;
+        let listening = self.members.iter().filter(|(_, listens)| *listens);
+        let listeners = listening.map(|(fabric, _)| fabric.listen(node)).collect::<Result<Vec<_>, _>>()?;
         Ok(Box::new(SeveralListeners::new(listeners)?))
     }
 
     fn tend(&self) {
-        self.members.iter().for_each(|member| member.fabric.tend());
+        self.members.iter().for_each(|(fabric, _)| fabric.tend());
     }
 
     /// Dials with the first provider that handles the address.
@@ -47,8 +40,8 @@ impl Fabric for SeveralFabrics {
         intent: Intent,
         timeout: Duration,
     ) -> Result<Box<dyn Connection>, FabricError> {
-        for member in &self.members {
-            match member.fabric.dial(address, intent, timeout) {
+        for (fabric, _) in &self.members {
+            match fabric.dial(address, intent, timeout) {
                 Err(FabricError::Unreachable { .. }) => {}
                 outcome => return outcome,
             }
@@ -61,15 +54,15 @@ impl Fabric for SeveralFabrics {
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
-        let register = |member: &Member| member.fabric.register(region, exposure);
-        let parts = self.members.iter().map(register).collect::<Result<Vec<_>, _>>()?;
+        let parts = self.members.iter().map(|(fabric, _)| fabric.register(region, exposure));
+        let parts = parts.collect::<Result<Vec<_>, _>>()?;
         Ok(Registration::joined(Arc::clone(region), exposure, parts))
     }
 
     fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
         let mut nodes = Vec::new();
-        for member in &self.members {
-            nodes.extend(member.fabric.nodes()?);
+        for (fabric, _) in &self.members {
+            nodes.extend(fabric.nodes()?);
         }
         Ok(nodes)
     }
@@ -121,14 +114,11 @@ impl Acceptor for SeveralListeners {
 
 /// Returns a handle that is readable when any of these is.
 pub(super) fn together(handles: &[BorrowedFd<'_>]) -> Result<OwnedFd, FabricError> {
-    let system = |errno: rustix::io::Errno| FabricError::System {
-        what: "wait for several handles",
-        source: errno.into(),
-    };
-    let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+    let failed = FabricError::system("wait for several handles");
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(&failed)?;
     for handle in handles {
         let data = epoll::EventData::new_u64(0);
-        epoll::add(&set, handle, data, epoll::EventFlags::IN).map_err(system)?;
+        epoll::add(&set, handle, data, epoll::EventFlags::IN).map_err(&failed)?;
     }
     Ok(set)
 }

@@ -30,7 +30,7 @@ pub(crate) fn wait(
     let timeout = Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
     match rustix::event::poll(&mut polled, Some(&timeout)) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(FabricError::System { what: "wait for peers", source: errno.into() }),
+        Err(errno) => Err(FabricError::system("wait for peers")(errno)),
     }
 }
 
@@ -78,8 +78,7 @@ impl Waker {
     /// Creates an unused waker.
     pub(crate) fn new() -> Result<Self, FabricError> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let failed = |errno: Errno| FabricError::System { what: "make an event", source: errno.into() };
-        Ok(Self { event: event.map_err(failed)? })
+        Ok(Self { event: event.map_err(FabricError::system("make an event"))? })
     }
 
     /// Makes the handle readable until [`Self::reset`].

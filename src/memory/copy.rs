@@ -12,28 +12,6 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// Bytes moved by one register.
 const REGISTER: usize = 16;
 
-/// Copies `words` words from shared to private memory.
-///
-/// # Safety
-///
-/// `source` must be aligned to 8 and valid for reads of `words` words that are only ever accessed atomically or
-/// by other processes; `target` must be valid for writes of as many words and not overlap `source`.
-#[inline]
-pub(super) unsafe fn out(source: *const u64, target: *mut u64, words: usize) {
-    // SAFETY: the caller promises both ranges, which is what `bulk` asks for.
-    let done = unsafe { bulk(source.cast(), target.cast(), words * WORD) } / WORD;
-    for index in done..words {
-        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
-        let from = unsafe { source.add(index) };
-        // SAFETY: in range as above, aligned by the caller's promise, and only accessed atomically.
-        let word = unsafe { AtomicU64::from_ptr(from.cast_mut()) }.load(Ordering::Relaxed);
-        // SAFETY: `index < words`, so that the element lies in the range that the caller promises.
-        let to = unsafe { target.add(index) };
-        // SAFETY: `to` is valid for writes by the caller's promise, and private.
-        unsafe { to.write(word) };
-    }
-}
-
 /// Copies `words` words from private memory, which need not be aligned, to shared memory.
 ///
 /// # Safety
@@ -57,12 +35,12 @@ pub(super) unsafe fn in_(source: *const u8, target: *mut u64, words: usize) {
     }
 }
 
-/// Copies `words` words from shared memory to shared memory.
+/// Copies `words` words from shared memory to shared memory, or to private memory.
 ///
 /// # Safety
 ///
-/// `source` and `target` must be aligned to 8 and valid for reads and writes, respectively, of `words` words
-/// that are only ever accessed atomically or by other processes; the two must not overlap.
+/// `source` and `target` must be aligned to 8 and valid for reads and writes, respectively, of `words` words. They are
+/// only ever accessed atomically or by other processes, or the target by nobody else; the two must not overlap.
 #[inline]
 pub(super) unsafe fn across(source: *const u64, target: *mut u64, words: usize) {
     // SAFETY: the caller promises both ranges, which is what `bulk` asks for.

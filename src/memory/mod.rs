@@ -12,12 +12,10 @@
 
 mod copy;
 mod region;
-mod shortage;
 
 pub(crate) use copy::set_quad;
 pub use region::MemoryError;
 pub(crate) use region::{Access, Protection, Region};
-pub(crate) use shortage::remedy;
 
 /// Bytes of one word, the unit of all region access.
 pub(crate) const WORD: usize = size_of::<u64>();

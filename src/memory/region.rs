@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use rustix::fs::{MemfdFlags, SealFlags, SeekFrom};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use super::{LINE, WORD, copy, remedy};
+use super::{LINE, WORD, copy};
 use crate::limits;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -46,8 +46,8 @@ pub enum MemoryError {
         /// The maximum in bytes.
         max: usize,
     },
-    /// A system call failed.
-    #[error("cannot {what} {len} bytes of shared memory: {source}{}", remedy(source))]
+    /// The operating system refused.
+    #[error("cannot {what} {len} bytes of shared memory")]
     System {
         /// What was attempted.
         what: &'static str,
@@ -286,7 +286,7 @@ impl Region {
         let source = self.range(offset, target.len());
         // SAFETY: `range` checked bounds and alignment of the source, which is accessed only atomically; the
         // target is a private slice of the same number of words, so the two cannot overlap.
-        unsafe { copy::out(source, target.as_mut_ptr(), target.len()) };
+        unsafe { copy::across(source, target.as_mut_ptr(), target.len()) };
     }
 
     /// Copies words from private memory.

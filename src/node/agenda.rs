@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use crate::chain::ErrorChain;
 use crate::fabric::{FabricError, Interest, Poller, WakeQueue};
 
 /// What the thread of a node processes next, by key: what is ready, what was woken, and what is due.
@@ -62,7 +63,7 @@ impl Agenda {
     pub(super) fn forget(&mut self, key: u64, handle: Option<BorrowedFd<'_>>) {
         self.set_due(key, None);
         if let Err(error) = self.watch(key, handle, None) {
-            tracing::warn!(target: "fabricast", %error, "a session that is over is still waited for");
+            tracing::warn!(target: "fabricast", error = %ErrorChain(&error), "a session that is over is still waited for");
         }
     }
 

@@ -12,6 +12,7 @@ use super::link::{Link, LinkTurn};
 use super::served::Served;
 use super::serving::Serving;
 use super::shared::Shared;
+use crate::chain::ErrorChain;
 use crate::clock::saturate;
 use crate::control::ControlError;
 use crate::event::Event;
@@ -142,7 +143,7 @@ impl Driver {
 
     fn wait_for(&mut self, timeout: Duration) {
         if let Err(error) = self.agenda.wait(timeout) {
-            self.shared.core.tell(&Event::Trouble { what: error.to_string() });
+            self.shared.core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
             self.shared.core.clock().pause(TROUBLE_PAUSE);
         }
     }
@@ -196,12 +197,12 @@ impl Driver {
                             keys.insert(served.key());
                             self.served.insert(served.key(), served);
                         }
-                        Err(error) => core.tell(&Event::Trouble { what: error.to_string() }),
+                        Err(error) => core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() }),
                     }
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    core.tell(&Event::Trouble { what: error.to_string() });
+                    core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
                     failed = true;
                     break;
                 }
@@ -212,7 +213,7 @@ impl Driver {
         self.agenda.set_due(LISTENER_KEY, again_ns);
         let interest = (!failed).then_some(Interest::Read);
         if let Err(error) = self.agenda.watch(LISTENER_KEY, listener.wait_handle(), interest) {
-            core.tell(&Event::Trouble { what: error.to_string() });
+            core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
         }
     }
 
@@ -246,7 +247,7 @@ impl Driver {
             true => Ok(()),
         };
         if let Err(error) = &watched {
-            self.shared.core.tell(&Event::Trouble { what: error.to_string() });
+            self.shared.core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
         }
         if served.is_over() || watched.is_err() {
             self.agenda.forget(key, served.wait_handle());
@@ -268,7 +269,7 @@ impl Driver {
                 self.invited.insert(link.key(), Arc::clone(&backlog));
                 backlog.push(link);
             }
-            Err(error) => self.shared.core.tell(&Event::Trouble { what: error.to_string() }),
+            Err(error) => self.shared.core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() }),
         }
     }
 
@@ -284,8 +285,8 @@ impl Driver {
         };
         self.agenda.set_due(key, due_ns);
         if let Err(error) = self.agenda.watch(key, link.wait_handle(), interest) {
-            self.shared.core.tell(&Event::Trouble { what: error.to_string() });
-            let _ = link.abandon(ControlError::Broken { why: error.to_string() });
+            self.shared.core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
+            let _ = link.abandon(ControlError::Broken { why: ErrorChain(&error).to_string() });
         }
         if let Some(backlog) = self.invited.get(&key) {
             backlog.tend(&self.shared.core);

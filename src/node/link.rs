@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 use self::membership::ChannelMembership;
 use super::core::NodeCore;
 use super::outbox::Outbox;
+use crate::chain::ErrorChain;
 use crate::control::{
-    AttachmentId, ClientEvent, ClientSession, ControlError, EndReason, Grant, Identity, NoticesBy,
-    RefuseReason, SubscriberCounts, TopicEntry,
+    AttachmentId, ClientEvent, ClientSession, ControlError, Detached, EndReason, Grant, Identity, Notices,
+    NoticesBy, RefuseReason, SubscriberCounts, TopicEnded, TopicEntry,
 };
 use crate::fabric::{Address, Connection, FabricError, KeyedWaker, Offer, Received, Registration};
 use crate::id::{Delivery, KindOptions, Sequence, TopicName};
@@ -464,7 +465,7 @@ impl LinkState {
                 false
             }
             Err(error) => {
-                self.fail(ControlError::Broken { why: error.to_string() });
+                self.fail(ControlError::Broken { why: ErrorChain(&error).to_string() });
                 self.unreachable = self.peer.is_none().then_some(error);
                 false
             }
@@ -480,19 +481,21 @@ impl LinkState {
             ClientEvent::Granted { grant, .. } => {
                 self.answer(grant.attachment, Answer::Granted { grant, offer });
             }
-            ClientEvent::Exposed { attachment } => self.answer(attachment, Answer::Exposed),
+            ClientEvent::Exposed(attachment) => self.answer(attachment, Answer::Exposed),
             ClientEvent::Refused { attachment, reason, text } => {
                 self.answer(attachment, Answer::Refused { reason, text });
             }
-            ClientEvent::Notices { attachment, by } => self.answer(attachment, Answer::Notices { by, offer }),
-            ClientEvent::Detached { attachment, .. } => {
+            ClientEvent::Notices(Notices { attachment, by }) => {
+                self.answer(attachment, Answer::Notices { by, offer })
+            }
+            ClientEvent::Detached(Detached { attachment, .. }) => {
                 if let Some(detached) = self.attachments.remove(&attachment) {
                     // It is written no more, though its subscriber may live on.
                     let landing = detached.inbox.lock().landing.take();
                     drop(landing);
                 }
             }
-            ClientEvent::TopicEnded { attachment, published } => {
+            ClientEvent::TopicEnded(TopicEnded { attachment, published }) => {
                 if let Some(attached) = self.attachments.get(&attachment) {
                     attached.finish(TopicEnd::Ended { published: Sequence::new(published) });
                     if attached.delivery == Delivery::Pull && !self.connection.capabilities().shares_memory {
@@ -574,7 +577,7 @@ impl LinkState {
             Ok(_) | Err(FabricError::Closed) => {}
             // Later messages would wait for ever behind one that cannot be sent.
             Err(error) if self.failure.is_none() => {
-                self.fail(ControlError::Broken { why: error.to_string() })
+                self.fail(ControlError::Broken { why: ErrorChain(&error).to_string() })
             }
             Err(_) => {}
         }

@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
+use crate::chain::ErrorChain;
 use crate::fabric::ChannelSender;
 use crate::notice::NoticeSender;
 use crate::publisher::PublishedTopic;
@@ -60,7 +61,7 @@ impl NoticeSenders {
                 sender.flush()
             };
             waits |= told.unwrap_or_else(|error| {
-                tracing::debug!(target: "fabricast", %error, "notices cannot be sent");
+                tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "notices cannot be sent");
                 false
             });
             true

@@ -10,8 +10,10 @@ use super::directory::entry;
 use super::invitation::Pending;
 use super::outbox::Outbox;
 use super::serving::Serving;
+use crate::chain::ErrorChain;
 use crate::control::{
-    AttachmentId, ControlError, Identity, Invite, NoticesBy, RefuseReason, ServerAction, ServerSession,
+    AttachmentId, ControlError, Detach, Identity, Invite, NoticesBy, RefuseReason, ServerAction,
+    ServerSession,
 };
 use crate::event::Event;
 use crate::fabric::{Connection, FabricError, Offer, Received};
@@ -271,7 +273,7 @@ impl Served {
                 false
             }
             Err(error) => {
-                let why = error.to_string();
+                let why = ErrorChain(&error).to_string();
                 match &error {
                     FabricError::MessageTooLong { .. } | FabricError::TooManyRegions => {
                         self.session.reject(RefuseReason::Malformed, &why);
@@ -318,8 +320,8 @@ impl Served {
                 }
                 ServerAction::QueryTopics { after } => self.answer_topics(&serving.core, after.as_ref()),
                 ServerAction::Attach(attach) => self.attach(&serving.core, attach),
-                ServerAction::Expose { attachment } => self.accept_landing(serving, attachment, offer.take()),
-                ServerAction::Listen { attachment } => {
+                ServerAction::Expose(attachment) => self.accept_landing(serving, attachment, offer.take()),
+                ServerAction::Listen(attachment) => {
                     let listening = self.attachments.get_mut(&attachment);
                     let peer = self.peer.clone().unwrap_or_else(|| serving.core.identity().node.clone());
                     let peer = (&peer, self.connection.as_ref());
@@ -330,13 +332,13 @@ impl Served {
                     self.audience.record(heard, serving.core.clock().monotonic_ns());
                     Ok(())
                 }
-                ServerAction::Detach { attachment, counts } => {
+                ServerAction::Detach(Detach { attachment, counts }) => {
                     if let Some(detached) = self.detach(&serving.core, attachment, counts) {
                         self.leaving.insert(attachment, detached);
                     }
                     Ok(())
                 }
-                ServerAction::FinalCounts { attachment, counts } => {
+                ServerAction::FinalCounts(Detach { attachment, counts }) => {
                     self.detach_ended(&serving.core, attachment, counts);
                     Ok(())
                 }

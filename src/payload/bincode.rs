@@ -5,7 +5,6 @@
 //! integers and floats in their own length; a `char` as UTF-8; a length or count as u64; the index of a variant as u32; an option
 //! as 0 or 1 and the value; nothing for names, units and tuples.
 
-use std::fmt;
 use std::marker::PhantomData;
 
 use ::bincode::config::{Configuration, Fixint, LittleEndian, NoLimit};
@@ -29,12 +28,6 @@ const CONFIGURATION: Config =
 
 /// Bytes into which values are encoded one after another.
 pub(super) struct Out<'o>(EncoderImpl<SliceWriter<'o>, Config>);
-
-impl fmt::Debug for Out<'_> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Out")
-    }
-}
 
 impl<'o> Out<'o> {
     #[inline(always)]
@@ -144,6 +137,7 @@ fn value_reason(error: &ValueError) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::fmt;
 
     use serde::Deserialize;
 

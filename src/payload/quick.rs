@@ -47,8 +47,7 @@ fn encode_quick<T: Serialize + ?Sized>(value: &T, runs: &Runs, out: &mut [u8]) -
     Ok(out.written())
 }
 
-/// Writes one value.
-#[derive(Debug)]
+/// What writes one value.
 struct Quick<'a, 'o, 'p> {
     out: &'a mut Out<'o>,
     runs: &'p Runs,
@@ -258,8 +257,7 @@ impl<'a, 'o, 'p> Serializer for Quick<'a, 'o, 'p> {
 /// Parts left after a failure: more than can ever be written.
 const NEVER: usize = usize::MAX;
 
-/// Writes the parts of a tuple, a struct or a variant.
-#[derive(Debug)]
+/// What writes the parts of a tuple, a struct or a variant.
 struct Members<'a, 'o, 'p> {
     out: &'a mut Out<'o>,
     runs: &'p Runs,
@@ -368,8 +366,7 @@ macro_rules! named_members {
 
 named_members! { SerializeStruct SerializeStructVariant }
 
-/// Writes the elements of a sequence.
-#[derive(Debug)]
+/// What writes the elements of a sequence.
 struct Elements<'a, 'o, 'p> {
     out: &'a mut Out<'o>,
     runs: &'p Runs,
@@ -400,8 +397,7 @@ impl SerializeSeq for Elements<'_, '_, '_> {
     }
 }
 
-/// Writes the pairs of a map.
-#[derive(Debug)]
+/// What writes the pairs of a map.
 struct Pairs<'a, 'o, 'p> {
     out: &'a mut Out<'o>,
     runs: &'p Runs,

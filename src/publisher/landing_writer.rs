@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::chain::ErrorChain;
 use crate::fabric::{Completion, FabricError, Placement, Registration, RemoteWrite, Write};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
@@ -84,7 +85,7 @@ impl<B> LandingWriter<B> {
 
     #[cold]
     fn fail<R>(&self, error: &FabricError) -> Option<R> {
-        tracing::debug!(target: "fabricast", %error, "closing a landing region: a write failed");
+        tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "closing a landing region: a write failed");
         self.closed.store(true, Ordering::Relaxed);
         None
     }

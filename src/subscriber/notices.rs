@@ -2,6 +2,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::fabric::{FabricError, wait};
 use crate::id::Sequence;
@@ -84,7 +85,7 @@ impl NoticeSubscription {
     /// Receives for all subscriptions of this process to the channel. On failure the timer still works.
     pub(super) fn poll(&self, now_ns: u64) {
         if let Err(error) = self.receiver.turn(now_ns) {
-            tracing::debug!(target: "fabricast", %error, "notices cannot be received");
+            tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "notices cannot be received");
         }
     }
 
@@ -161,7 +162,7 @@ impl NoticeSubscription {
     /// Waits for a hint after `last`, for its timer, or for `left`. If that fails, it pauses for the timer's shortest interval.
     pub(super) fn wait(&self, clock: &dyn Clock, last: Sequence, left: Duration) {
         if let Err(error) = self.try_wait(clock, last, left) {
-            tracing::debug!(target: "fabricast", %error, "notices cannot be waited for");
+            tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "notices cannot be waited for");
             clock.pause(left.min(Duration::from_nanos(limits::NOTICE_TIMER_NS)));
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::ReceiveError;
 use super::notices::{NoticePath, NoticeSource, NoticeSubscription};
+use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::ControlError;
 use crate::fabric::{ByteRange, Completion, FabricError, RemoteRead, finish, read_now, wait};
@@ -260,7 +261,10 @@ impl Subscription {
         if now_ns.saturating_sub(since_ns) < limits::LOSS_TOLD_NS {
             return Ok(None);
         }
-        self.tell(Some(TopicEnd::Gone { error: ControlError::Broken { why: error.to_string() } }), stats)
+        self.tell(
+            Some(TopicEnd::Gone { error: ControlError::Broken { why: ErrorChain(&error).to_string() } }),
+            stats,
+        )
     }
 
     /// Makes the next poll read at once: the last one has missed something, and no notice will repeat it.

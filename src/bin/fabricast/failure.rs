@@ -1,9 +1,8 @@
 //! What the program reports, and its exit code, when it fails.
 
 use std::error::Error;
-use std::fmt::{self, Display};
+use std::fmt::Display;
 use std::io::{self, Write};
-use std::process::ExitCode;
 
 #[cfg(feature = "verbs")]
 use fabricast::VerbsError;
@@ -12,7 +11,6 @@ use fabricast::{
     MemoryError, NodeError, PublisherError, ReceiveError, RefuseReason, SubscriberError, Target,
 };
 use rustix::io::Errno;
-use rustix::process::Resource;
 
 use super::output::printable;
 
@@ -39,14 +37,17 @@ pub(crate) enum Exit {
     Interrupted,
 }
 
-/// Why the program failed.
-#[derive(Debug)]
+/// Why the program could not do what was asked.
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     /// The arguments are wrong, or ask for help.
+    #[error("{0}")]
     Arguments(clap::Error),
-    /// Standard output was closed.
+    /// Nobody reads the output any more.
+    #[error("nobody reads the output any more")]
     ClosedPipe,
     /// Anything else.
+    #[error("{sentence}")]
     Told {
         /// The exit code.
         exit: Exit,
@@ -72,28 +73,15 @@ impl Exit {
     }
 }
 
-impl Display for Failure {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Arguments(error) => error.fmt(out),
-            Self::ClosedPipe => out.write_str("standard output is closed"),
-            Self::Told { sentence, .. } => out.write_str(sentence),
-        }
-    }
-}
-
-impl Error for Failure {}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        Self::from(exit.code())
-    }
-}
-
 impl Failure {
     /// A failure with this sentence.
     pub(crate) fn new(exit: Exit, sentence: impl Display) -> Self {
         Self::Told { exit, sentence: sentence.to_string() }
+    }
+
+    /// A failure with the sentence of an error and its causes.
+    pub(crate) fn of(exit: Exit, error: &dyn Error) -> Self {
+        Self::new(exit, ErrorChain(error))
     }
 
     /// Wrong arguments.
@@ -156,75 +144,74 @@ impl From<io::Error> for Failure {
 
 impl From<SubscriberError> for Failure {
     fn from(error: SubscriberError) -> Self {
-        match &error {
-            SubscriberError::Address(_) => Self::usage(error),
-            SubscriberError::Unreachable { target, source } => {
-                of_fabric(source, &format_args!("cannot subscribe to {target}: "))
+        let exit = match &error {
+            SubscriberError::Address(_) => Exit::Usage,
+            SubscriberError::Unreachable { source, .. } | SubscriberError::Fabric(source) => {
+                of_fabric(source)
             }
-            SubscriberError::Fabric(source) => of_fabric(source, &""),
-            SubscriberError::Memory(source) => Self::new(of_memory(source), error),
+            SubscriberError::Memory(source) => of_memory(source),
             SubscriberError::Session { target, source } => {
-                let address = &target.address;
-                of_session(address, source, &ErrorChain(&error))
+                return of_session(&target.address, source, &error);
             }
-            SubscriberError::Refused { target, reason, .. } => of_refusal(target, *reason, &error),
-            _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
-        }
+            SubscriberError::Refused { target, reason, .. } => return of_refusal(target, *reason, &error),
+            _ => of_system(&error).unwrap_or(Exit::Unreachable),
+        };
+        Self::of(exit, &error)
     }
 }
 
 impl From<DirectoryError> for Failure {
     fn from(error: DirectoryError) -> Self {
-        match &error {
-            DirectoryError::Fabric(source) => of_fabric(source, &""),
-            DirectoryError::Session { address, source } => of_session(address, source, &ErrorChain(&error)),
-            _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
-        }
+        let exit = match &error {
+            DirectoryError::Fabric(source) => of_fabric(source),
+            DirectoryError::Session { address, source } => return of_session(address, source, &error),
+            _ => of_system(&error).unwrap_or(Exit::Unreachable),
+        };
+        Self::of(exit, &error)
     }
 }
 
 impl From<DialError> for Failure {
     fn from(error: DialError) -> Self {
-        match &error {
-            DialError::Unreachable { source, .. } => {
-                Self::new(of_fabric(source, &"").exit(), ErrorChain(&error))
-            }
-            DialError::Session { address, source } => of_session(address, source, &ErrorChain(&error)),
-            DialError::Refused { .. } | DialError::Unfit { .. } => {
-                Self::new(Exit::Refused, ErrorChain(&error))
-            }
-            _ => Self::new(Exit::Unreachable, ErrorChain(&error)),
-        }
+        let exit = match &error {
+            DialError::Unreachable { source, .. } => of_fabric(source),
+            DialError::Session { address, source } => return of_session(address, source, &error),
+            DialError::Refused { .. } | DialError::Unfit { .. } => Exit::Refused,
+            _ => Exit::Unreachable,
+        };
+        Self::of(exit, &error)
     }
 }
 
 impl From<NodeError> for Failure {
     fn from(error: NodeError) -> Self {
-        match &error {
-            NodeError::Name(_) | NodeError::Fabric(FabricError::NameInUse { .. }) => Self::usage(error),
-            NodeError::Fabric(source) => of_fabric(source, &""),
-            NodeError::System { .. } => Self::new(Exit::Local, explained(&error)),
-            _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
-        }
+        let exit = match &error {
+            NodeError::Name(_) | NodeError::Fabric(FabricError::NameInUse { .. }) => Exit::Usage,
+            NodeError::Fabric(source) => of_fabric(source),
+            NodeError::System { .. } => Exit::Local,
+            _ => of_system(&error).unwrap_or(Exit::Unreachable),
+        };
+        Self::of(exit, &error)
     }
 }
 
 impl From<PublisherError> for Failure {
     fn from(error: PublisherError) -> Self {
-        match &error {
+        let exit = match &error {
             PublisherError::Geometry(_)
             | PublisherError::PayloadLenMax { .. }
-            | PublisherError::PayloadLenMin { .. } => Self::usage(error),
-            PublisherError::Memory(source) => Self::new(of_memory(source), error),
-            PublisherError::Fabric(source) => of_fabric(source, &""),
-            _ => Self::new(of_system(&error).unwrap_or(Exit::Unreachable), explained(&error)),
-        }
+            | PublisherError::PayloadLenMin { .. } => Exit::Usage,
+            PublisherError::Memory(source) => of_memory(source),
+            PublisherError::Fabric(source) => of_fabric(source),
+            _ => of_system(&error).unwrap_or(Exit::Unreachable),
+        };
+        Self::of(exit, &error)
     }
 }
 
 impl From<InspectError> for Failure {
     fn from(error: InspectError) -> Self {
-        Self::new(Exit::No, ErrorChain(&error))
+        Self::of(Exit::No, &error)
     }
 }
 
@@ -232,16 +219,16 @@ impl From<ReceiveError> for Failure {
     fn from(error: ReceiveError) -> Self {
         let exit = match &error {
             ReceiveError::Ended { .. } | ReceiveError::Gone { .. } => Exit::Gone,
-            ReceiveError::Fabric(source) => return of_fabric(source, &""),
+            ReceiveError::Fabric(source) => of_fabric(source),
             _ => Exit::No,
         };
-        Self::new(exit, ErrorChain(&error))
+        Self::of(exit, &error)
     }
 }
 
-/// A failure of a fabric, after what was tried.
-fn of_fabric(error: &FabricError, tried: &dyn Display) -> Failure {
-    let exit = match error {
+/// The exit code for a fabric's error.
+fn of_fabric(error: &FabricError) -> Exit {
+    match error {
         FabricError::NodeGone { .. } => Exit::Gone,
         FabricError::RuntimeDirectory { .. } | FabricError::NameLocked { .. } => Exit::Local,
         FabricError::Memory(source) => of_memory(source),
@@ -249,8 +236,7 @@ fn of_fabric(error: &FabricError, tried: &dyn Display) -> Failure {
         FabricError::Verbs(source) => of_verbs(source),
         FabricError::NotAccepting { .. } => Exit::Hung,
         _ => of_system(error).unwrap_or(Exit::Unreachable),
-    };
-    Failure::new(exit, format!("{tried}{}", explained(error)))
+    }
 }
 
 /// The exit code of a memory error.
@@ -280,14 +266,10 @@ fn of_verbs(error: &VerbsError) -> Exit {
     }
 }
 
-/// The operating system's error behind an error.
-fn errno(error: &(dyn Error + 'static)) -> Option<Errno> {
-    let causes = std::iter::successors(Some(error), |error| (*error).source());
-    causes.filter_map(|error| error.downcast_ref()).find_map(Errno::from_io_error)
-}
-
 /// The exit code if the operating system reports a shortage of this host or process.
 fn of_system(error: &(dyn Error + 'static)) -> Option<Exit> {
+    let mut causes = std::iter::successors(Some(error), |error| (*error).source());
+    let errno = causes.find_map(|error| Errno::from_io_error(error.downcast_ref()?))?;
     let is_local = [
         Errno::MFILE,
         Errno::NFILE,
@@ -298,22 +280,13 @@ fn of_system(error: &(dyn Error + 'static)) -> Option<Exit> {
         Errno::FBIG,
         Errno::IO,
     ]
-    .contains(&errno(error)?);
+    .contains(&errno);
     is_local.then_some(Exit::Local)
 }
 
-/// An error with its causes, and, unless it says so itself, the limit reached and how to raise it.
-fn explained(error: &(dyn Error + 'static)) -> String {
-    let sentence = ErrorChain(error).to_string();
-    if sentence.contains("ulimit") || errno(error) != Some(Errno::MFILE) {
-        return sentence;
-    }
-    let limit = rustix::process::getrlimit(Resource::Nofile).current;
-    let limit = limit.map_or_else(String::new, |limit| format!(" at most {limit}"));
-    format!("{sentence}; this process may have{limit} open files: close some, or raise the limit (ulimit -n)")
-}
-
-fn of_session(address: &Address, source: &ControlError, error: &dyn Display) -> Failure {
+/// The failure of a session, with what to do.
+fn of_session(address: &Address, source: &ControlError, error: &dyn Error) -> Failure {
+    let error = ErrorChain(error);
     match source {
         ControlError::Deadline { .. } => {
             let what = "its process is hung or stopped: resume it (kill -CONT), or restart it";
@@ -329,7 +302,9 @@ fn of_session(address: &Address, source: &ControlError, error: &dyn Display) -> 
     }
 }
 
-fn of_refusal(target: &Target, reason: RefuseReason, error: &dyn Display) -> Failure {
+/// The failure of an attachment that was refused, with what to do.
+fn of_refusal(target: &Target, reason: RefuseReason, error: &dyn Error) -> Failure {
+    let error = ErrorChain(error);
     match reason {
         RefuseReason::NoSuchTopic => {
             let what = format!("`fabricast list {}` shows its topics", target.address);
@@ -385,8 +360,8 @@ mod tests {
         assert_eq!(session(busy).exit(), Exit::Refused);
         let address = target().address;
         let gone = FabricError::NodeGone { address: address.clone() };
-        assert_eq!(of_fabric(&gone, &"").exit(), Exit::Gone);
-        assert_eq!(of_fabric(&FabricError::NoSuchNode { address }, &"").exit(), Exit::Unreachable);
+        assert_eq!(of_fabric(&gone), Exit::Gone);
+        assert_eq!(of_fabric(&FabricError::NoSuchNode { address }), Exit::Unreachable);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use super::clock::Deadline;
 use super::failure::{Exit, Failure};
 use super::interrupt::Interrupt;
 use super::output::{hex_dump, is_abandoned, json_line};
+use super::printer::{Form, FormArguments};
 use super::setting::{Setting, check_keyless, target};
 use super::subscription::{Value, keep, receive};
 use super::units::duration;
@@ -47,15 +48,8 @@ pub(crate) struct Arguments {
     target: Target,
     /// The key, for topics with keys. State and log topics have none.
     key: Option<String>,
-    /// Write the bytes of the value unchanged.
-    #[arg(long, conflicts_with_all = ["hex", "json"])]
-    raw: bool,
-    /// Print the bytes of the value as a hex dump.
-    #[arg(long, conflicts_with = "json")]
-    hex: bool,
-    /// Print one JSON object.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: FormArguments,
     /// Wait this long for a value if nothing has been published yet.
     #[arg(long, value_name = "TIME", value_parser = duration, default_value = "0")]
     wait: Duration,
@@ -86,16 +80,17 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
         let error = ReceiveError::Decode { sequence: sample.meta.sequence, source };
         Failure::new(Exit::No, format!("{}; --raw and --hex show its bytes", ErrorChain(&error)))
     };
-    if arguments.raw {
-        out.write_all(&sample.bytes)?;
-        out.flush()?;
-    } else if arguments.hex {
-        hex_dump(&mut out, &sample.bytes)?;
-    } else if arguments.json {
-        let line = ValueLine::new(subscriber.topic(), subscriber.schema(), &sample);
-        json_line(&mut out, &line.map_err(undecodable)?)?;
-    } else {
-        writeln!(out, "{}", text(subscriber.schema(), &sample).map_err(undecodable)?)?;
+    match arguments.form.form() {
+        Form::Raw => {
+            out.write_all(&sample.bytes)?;
+            out.flush()?;
+        }
+        Form::Hex => hex_dump(&mut out, &sample.bytes)?,
+        Form::Json => {
+            let line = ValueLine::new(subscriber.topic(), subscriber.schema(), &sample);
+            json_line(&mut out, &line.map_err(undecodable)?)?;
+        }
+        Form::Text => writeln!(out, "{}", text(subscriber.schema(), &sample).map_err(undecodable)?)?,
     }
     Ok(Exit::Done)
 }

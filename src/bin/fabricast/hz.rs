@@ -131,14 +131,14 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
             Event::Value((position, len), missed) => meter.value(position, len, missed),
             Event::Lost(missed, lost) => missed.into_iter().chain([lost]).for_each(|loss| meter.lose(loss)),
             Event::Nothing => {}
-            Event::Over(why) if meter.whole.is_empty() => return Err(feed.nothing(&why)),
+            Event::Over(why) if meter.whole.received == 0 => return Err(feed.nothing(&why)),
             Event::Over(_) | Event::Interrupted => break,
         }
         if feed.is_time_for_a_look() {
             meter.tick()?;
         }
     }
-    meter.end()?;
+    meter.print(&meter.whole.line(&meter.topic, true))?;
     Ok(Exit::Done)
 }
 
@@ -175,11 +175,6 @@ impl Meter {
         self.print(&second.line(&self.topic, false))
     }
 
-    /// Prints the summary.
-    fn end(&self) -> Result<(), Failure> {
-        self.print(&self.whole.line(&self.topic, true))
-    }
-
     fn print(&self, line: &Line<'_>) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         if self.json {
@@ -196,11 +191,6 @@ impl Tally {
     fn begin() -> Self {
         let began = clock::now();
         Self { began, received: 0, lost: 0, bytes: 0, intervals: Intervals::default() }
-    }
-
-    /// Whether no value arrived.
-    fn is_empty(&self) -> bool {
-        self.received == 0
     }
 
     fn line<'a>(&self, topic: &'a TopicName, summary: bool) -> Line<'a> {

@@ -231,26 +231,26 @@ impl NodeAnswer {
 
     fn rows(&self, now_ns: u64) -> Vec<Row> {
         let topics = self.answer.as_deref().unwrap_or_default();
+        let bare = Row {
+            node: self.node.clone(),
+            topic: None,
+            kind: None,
+            type_name: None,
+            sequence: None,
+            age_ns: None,
+            state: self.state(),
+        };
         if topics.is_empty() {
-            return vec![Row {
-                node: self.node.clone(),
-                topic: None,
-                kind: None,
-                type_name: None,
-                sequence: None,
-                age_ns: None,
-                state: self.state(),
-            }];
+            return vec![bare];
         }
         let published = |topic: &TopicListing| Some(topic.published_ns).filter(|published| *published != 0);
         let row = |topic: &TopicListing| Row {
-            node: self.node.clone(),
             topic: Some(topic.topic.clone()),
             kind: Some(topic.kind),
             type_name: Some(topic.type_name.clone()),
             sequence: Some(topic.sequence.get()),
             age_ns: published(topic).map(|published_ns| age_ns(now_ns, published_ns)),
-            state: self.state(),
+            ..bare.clone()
         };
         topics.iter().map(row).collect()
     }

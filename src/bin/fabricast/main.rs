@@ -108,7 +108,7 @@ fn main() -> ExitCode {
             failure.exit()
         }
     });
-    exit.into()
+    ExitCode::from(exit.code())
 }
 
 /// Prints help, the version, or an error of the arguments.

@@ -12,21 +12,18 @@ const DUMP_WIDTH: usize = 16;
 
 /// One line of JSON for people, with spaces.
 pub(crate) fn readable(value: &serde_json::Value) -> String {
-    String::from_utf8(json(value, true).unwrap_or_default()).unwrap_or_default()
+    let mut line = Vec::new();
+    // It cannot fail: what is written are texts and numbers, into memory.
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut line, Spaced));
+    printable(&String::from_utf8_lossy(&line))
 }
 
 /// One line of JSON for programs, flushed at once.
 pub(crate) fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
-    let mut line = json(value, false)?;
-    line.push(b'\n');
-    out.write_all(&line)?;
+    // Only texts have hidden characters, and there they are escaped as JSON escapes them.
+    let line = printable(&serde_json::to_string(value)?) + "\n";
+    out.write_all(line.as_bytes())?;
     out.flush()
-}
-
-fn json(value: &impl Serialize, spaced: bool) -> io::Result<Vec<u8>> {
-    let mut line = Vec::new();
-    value.serialize(&mut Serializer::with_formatter(&mut line, Escaping { spaced }))?;
-    Ok(line)
 }
 
 /// Escapes hidden characters as JSON does: text from others must not control the terminal.
@@ -182,40 +179,20 @@ pub(crate) fn hex_dump(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// JSON on one line with all hidden characters escaped; with or without spaces after colons and commas.
-#[derive(Debug)]
-struct Escaping {
-    spaced: bool,
-}
+/// JSON on one line, with a space behind each colon and comma.
+struct Spaced;
 
-impl Escaping {
-    fn comma(&self, out: &mut (impl Write + ?Sized), first: bool) -> io::Result<()> {
-        match (first, self.spaced) {
-            (true, _) => Ok(()),
-            (false, true) => out.write_all(b", "),
-            (false, false) => out.write_all(b","),
-        }
-    }
-}
-
-impl Formatter for Escaping {
+impl Formatter for Spaced {
     fn begin_array_value<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.comma(out, first)
+        if first { Ok(()) } else { out.write_all(b", ") }
     }
 
     fn begin_object_key<W: ?Sized + Write>(&mut self, out: &mut W, first: bool) -> io::Result<()> {
-        self.comma(out, first)
+        self.begin_array_value(out, first)
     }
 
     fn begin_object_value<W: ?Sized + Write>(&mut self, out: &mut W) -> io::Result<()> {
-        out.write_all(if self.spaced { b": " } else { b":" })
-    }
-
-    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
-        if !fragment.chars().any(is_hidden) {
-            return out.write_all(fragment.as_bytes());
-        }
-        out.write_all(printable(fragment).as_bytes())
+        out.write_all(b": ")
     }
 }
 

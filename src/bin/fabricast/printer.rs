@@ -2,6 +2,7 @@
 
 use std::io::{StdoutLock, Write};
 
+use clap::Args;
 use fabricast::{AnySubscriber, Raw, Schema, TopicName};
 
 use super::failure::{Exit, Failure};
@@ -21,6 +22,32 @@ pub(crate) enum Form {
     Raw,
     /// A line for people and a hex dump.
     Hex,
+}
+
+/// How values are printed, as arguments.
+#[derive(Debug, Args)]
+pub(crate) struct FormArguments {
+    /// Write the bytes as they are.
+    #[arg(long, conflicts_with_all = ["hex", "json"])]
+    raw: bool,
+    /// Print the bytes as hex dumps.
+    #[arg(long, conflicts_with = "json")]
+    hex: bool,
+    /// Print one JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+impl FormArguments {
+    /// What they say.
+    pub(crate) fn form(&self) -> Form {
+        match (self.raw, self.hex, self.json) {
+            (true, ..) => Form::Raw,
+            (_, true, _) => Form::Hex,
+            (.., true) => Form::Json,
+            _ => Form::Text,
+        }
+    }
 }
 
 /// Prints the values and losses of a topic.

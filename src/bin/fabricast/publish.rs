@@ -325,7 +325,7 @@ impl Topic {
                 Err(lines::Rejected::Input(failure)) => trouble = Some(failure),
             }
         }
-        self.publisher.publish(&values).map_err(|error| Failure::new(Exit::No, error))?;
+        self.publisher.publish(&values).map_err(|error| Failure::of(Exit::No, &error))?;
         self.tally.published += values.len() as u64;
         trouble.map_or(Ok(()), Err)
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use fabricast::{
-    Address, AddressError, AnySubscriber, Delivery, LogStart, LogSubscriber, Node, NodeBuilder, NodeName,
-    Raw, RdmaConnect, SubscriberError, Target,
+    Address, AddressError, AnySubscriber, Delivery, LogStart, Node, NodeBuilder, NodeName, Raw, RdmaConnect,
+    Target, default_runtime_dir,
 };
 use tracing_subscriber::EnvFilter;
 
@@ -40,6 +40,24 @@ pub(crate) enum Connect {
     Tcp,
     /// By an exchange over TCP, unreliably: for push only.
     TcpUnreliable,
+}
+
+/// How values travel, as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Way {
+    /// Read from the publisher's repository.
+    Pull,
+    /// Written here by the publisher.
+    Push,
+}
+
+impl From<Way> for Delivery {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Pull => Self::Pull,
+            Way::Push => Self::Push,
+        }
+    }
 }
 
 impl Setting {
@@ -86,11 +104,7 @@ impl Setting {
 
     /// The runtime directory.
     pub(crate) fn place(&self) -> PathBuf {
-        let of = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let of_user = || PathBuf::from(format!("/tmp/fabricast-{}", rustix::process::getuid().as_raw()));
-        let of_session = || of("XDG_RUNTIME_DIR").map_or_else(of_user, |base| base.join("fabricast"));
-        let given = self.runtime_dir.clone().or_else(|| of("FABRICAST_RUNTIME_DIR"));
-        given.unwrap_or_else(of_session)
+        self.runtime_dir.clone().unwrap_or_else(default_runtime_dir)
     }
 
     fn builder(&self, name: Option<&NodeName>) -> Result<NodeBuilder, Failure> {
@@ -116,8 +130,18 @@ impl Setting {
         delivery: Delivery,
         start: LogStart,
     ) -> Result<AnySubscriber<Raw>, Failure> {
+        self.attach(&self.reader(&target.address)?, target, delivery, start)
+    }
+
+    /// The same with a node to look from.
+    pub(crate) fn attach(
+        &self,
+        node: &Node,
+        target: &Target,
+        delivery: Delivery,
+        start: LogStart,
+    ) -> Result<AnySubscriber<Raw>, Failure> {
         self.check_delivery(&target.address, delivery)?;
-        let node = self.reader(&target.address)?;
         tracing::info!(target: "fabricast", topic = %target, ?delivery, "subscribing");
         let subscriber = node.any_subscriber::<Raw>(target).delivery(delivery).start(start);
         let opened = subscriber.timeout(ATTACH_TIMEOUT).open();
@@ -127,8 +151,8 @@ impl Setting {
         Ok(subscriber)
     }
 
-    /// Rejects a delivery that the connection does not support.
-    pub(crate) fn check_delivery(&self, address: &Address, delivery: Delivery) -> Result<(), Failure> {
+    /// Refuses a delivery that the connection does not have.
+    fn check_delivery(&self, address: &Address, delivery: Delivery) -> Result<(), Failure> {
         if (self.rdma_connect, delivery) == (Connect::TcpUnreliable, Delivery::Pull)
             && address.scheme() == "rdma"
         {
@@ -151,17 +175,6 @@ impl Setting {
         let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(directives));
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     }
-}
-
-/// Attaches to a log topic of any type, from `start` on.
-pub(crate) fn log(
-    node: &Node,
-    target: &Target,
-    delivery: Delivery,
-    start: LogStart,
-) -> Result<LogSubscriber<Raw>, SubscriberError> {
-    let subscriber = node.log_subscriber::<Raw>(target).delivery(delivery).start(start);
-    subscriber.timeout(ATTACH_TIMEOUT).open()
 }
 
 /// Rejects a key, or a pattern of keys, for a topic without keys.

@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use clap::Args;
-use fabricast::{
-    AnySubscriber, Delivery, GrantError, LogStart, LogSubscriber, Node, Raw, Sequence, SubscriberError,
-    Target,
-};
+use fabricast::{AnySubscriber, Delivery, LogStart, Node, Sequence, Target};
 
 use super::clock::Deadline;
 use super::failure::{Exit, Failure};
 use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
-use super::printer::{Form, Printer};
-use super::setting::{Setting, log, target};
+use super::printer::{FormArguments, Printer};
+use super::setting::{Setting, target};
 use super::subscription::keep;
 use super::units::duration;
 
@@ -72,25 +69,22 @@ pub(crate) struct Arguments {
     /// Have the publisher write the records here, instead of reading them there.
     #[arg(long)]
     push: bool,
-    /// Write the bytes of the records unchanged.
-    #[arg(long, conflicts_with_all = ["hex", "json"])]
-    raw: bool,
-    /// Print the bytes of the records as hex dumps.
-    #[arg(long, conflicts_with = "json")]
-    hex: bool,
-    /// Print one JSON object per line.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: FormArguments,
 }
 
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
-    setting.check_delivery(&target.address, arguments.delivery())?;
     let node = setting.reader(&target.address)?;
-    let subscriber = arguments.subscribe(&node)?;
+    let delivery = if arguments.push { Delivery::Push } else { Delivery::Pull };
+    let subscriber = setting.attach(&node, target, delivery, arguments.start())?;
+    if !matches!(subscriber, AnySubscriber::Log(_)) {
+        let (found, instead) = (subscriber.kind(), "`fabricast get` and `fabricast watch` show its values");
+        let sentence = format!("{target} is a {found} topic, which holds no records: {instead}");
+        return Err(Failure::usage(sentence));
+    }
     // Attached before the end is known, so that no record is missed between the two.
     let until = if arguments.follow { None } else { Some(newest(&node, target)?) };
-    let subscriber = AnySubscriber::Log(subscriber.into());
     if let (Some(from), Some(newest)) = (arguments.from, until.filter(|until| until.get() != u64::MAX))
         && from > newest.get()
     {
@@ -104,7 +98,7 @@ pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Fail
     }
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
-    let mut printer = Printer::new(&subscriber, arguments.form());
+    let mut printer = Printer::new(&subscriber, arguments.form.form());
     let mut feed = Feed::new(subscriber, (target, "following"), arguments.duration, &interrupt);
     let mut idle = Deadline::after(ANSWER_TIMEOUT);
     let is_done = |feed: &Feed<'_>, printer: &Printer| {
@@ -139,34 +133,12 @@ fn newest(node: &Node, target: &Target) -> Result<Sequence, Failure> {
 }
 
 impl Arguments {
-    /// Attaches to the topic, which must be a log.
-    fn subscribe(&self, node: &Node) -> Result<LogSubscriber<Raw>, Failure> {
-        let start = match self.from {
+    /// Where it begins.
+    fn start(&self) -> LogStart {
+        match self.from {
             Some(sequence) => LogStart::At(Sequence::new(sequence)),
             None if self.earliest => LogStart::Earliest,
             None => LogStart::Back(self.last),
-        };
-        log(node, &self.target, self.delivery(), start).map_err(|error| match error {
-            SubscriberError::Unfit { target, source: GrantError::Kind { found, .. } } => {
-                let instead = "`fabricast get` and `fabricast watch` show its values";
-                Failure::usage(format!("{target} is a {found} topic, which holds no records: {instead}"))
-            }
-            error => Failure::from(error).at(&self.target.address),
-        })
-    }
-
-    /// How records travel.
-    fn delivery(&self) -> Delivery {
-        if self.push { Delivery::Push } else { Delivery::Pull }
-    }
-
-    /// How records are printed.
-    fn form(&self) -> Form {
-        match (self.raw, self.hex, self.json) {
-            (true, ..) => Form::Raw,
-            (_, true, _) => Form::Hex,
-            (.., true) => Form::Json,
-            _ => Form::Text,
         }
     }
 }

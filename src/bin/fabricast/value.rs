@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use fabricast::{DecodeError, Decoded, Epoch, Schema, TopicName};
+use fabricast::{DecodeError, Decoded, Schema, TopicName};
 use serde::Serialize;
 
 use super::clock;
@@ -47,7 +47,7 @@ impl<'a> ValueLine<'a> {
             topic,
             key: None,
             sequence: sample.meta.sequence.get(),
-            epoch: hex(sample.meta.epoch),
+            epoch: sample.meta.epoch.to_string(),
             published_ns: sample.meta.published_ns,
             age_ns: age_ns(sample),
             value,
@@ -72,8 +72,4 @@ pub(crate) fn text(schema: &Schema, sample: &Value) -> Result<String, DecodeErro
 /// The age of a value, nanoseconds; negative where the publisher's clock is ahead.
 pub(crate) fn age_ns(sample: &Value) -> i64 {
     output::age_ns(clock::realtime_ns(), sample.meta.published_ns)
-}
-
-fn hex(epoch: Epoch) -> String {
-    format!("{:016x}", epoch.get())
 }

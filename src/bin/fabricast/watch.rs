@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use fabricast::{Delivery, LogStart, Target};
+use clap::Args;
+use fabricast::{LogStart, Target};
 
 use super::failure::{Exit, Failure};
 use super::feed::{Event, Feed};
 use super::interrupt::Interrupt;
 use super::printer::{Form, Printer};
-use super::setting::{Setting, check_keyless, target};
+use super::setting::{Setting, Way, check_keyless, target};
 use super::subscription::keep;
 use super::units::duration;
 
@@ -58,23 +58,10 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// How values travel, as an argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Way {
-    /// Read from the publisher's repository.
-    Pull,
-    /// Written here by the publisher.
-    Push,
-}
-
 pub(crate) fn run(arguments: &Arguments, setting: &Setting) -> Result<Exit, Failure> {
     let target = &arguments.target;
     check_keyless(target, arguments.key.as_deref(), "--key")?;
-    let delivery = match arguments.delivery {
-        Way::Pull => Delivery::Pull,
-        Way::Push => Delivery::Push,
-    };
-    let subscriber = setting.subscribe_any(target, delivery, LogStart::Newest)?;
+    let subscriber = setting.subscribe_any(target, arguments.delivery.into(), LogStart::Newest)?;
     // Only now: until here Ctrl-C has its default effect.
     let interrupt = Interrupt::install()?;
     let form = if arguments.json { Form::Json } else { Form::Text };

@@ -1,10 +1,10 @@
 //! Conversations about notices.
 
 use super::*;
-use crate::control::notices::{Listen, Notices, NoticesBy, TicketBytes};
+use crate::control::notices::{Notices, NoticesBy, TicketBytes};
 
 fn listen(attachment: AttachmentId) -> Vec<u8> {
-    codec::encode(&Message::Listen(Listen { attachment }))
+    codec::encode(&Message::Listen(attachment))
 }
 
 fn notices(attachment: AttachmentId, by: NoticesBy) -> Vec<u8> {
@@ -24,7 +24,7 @@ fn notices_are_asked_for_once_and_a_wake_word_brings_its_memory() {
     pair.client.listen(attachment).unwrap();
     assert!(matches!(pair.client.listen(attachment), Err(ControlError::NotPossible { .. })));
     pair.pump();
-    assert_eq!(pair.events, [ClientEvent::Notices { attachment, by: NoticesBy::WakeWord }]);
+    assert_eq!(pair.events, [ClientEvent::Notices(Notices { attachment, by: NoticesBy::WakeWord })]);
     assert_eq!(pair.regions, (2, 0), "the repository and the wake word");
     // Nor again when it was answered.
     assert!(matches!(pair.client.listen(attachment), Err(ControlError::NotPossible { .. })));
@@ -57,7 +57,7 @@ fn a_reused_attachment_number_may_listen_again() {
         pair.server.grant(grant_of(attachment, &topic)).unwrap();
         sent(pair.server.next_action());
         pair.server.on_message(&listen(attachment), 0);
-        assert_eq!(pair.server.next_action(), Some(ServerAction::Listen { attachment }));
+        assert_eq!(pair.server.next_action(), Some(ServerAction::Listen(attachment)));
         if ended {
             pair.server.topic_ended(attachment, 1).unwrap();
             sent(pair.server.next_action());
@@ -109,7 +109,7 @@ fn listening_out_of_turn_is_refused() {
     let attachment = pair.attach("pull", Delivery::Pull);
     pair.client.detach(attachment, counts(0)).unwrap();
     assert!(matches!(pair.client.listen(attachment), Err(ControlError::NotPossible { .. })));
-    assert!(matches!(arrives(&mut pair), Some(ServerAction::Detach { .. })));
+    assert!(matches!(arrives(&mut pair), Some(ServerAction::Detach(_))));
     pair.server.on_message(&listen(attachment), 0);
     pair.expect_refusal(&ControlError::WrongAttachment {
         message: "Listen",
@@ -125,7 +125,7 @@ fn a_subscriber_that_leaves_while_it_waits_for_notices_gets_no_answer() {
     pair.client.listen(attachment).unwrap();
     pair.client.detach(attachment, counts(1)).unwrap();
     pair.pump();
-    assert_eq!(pair.events, [ClientEvent::Detached { attachment, published: 77 }]);
+    assert_eq!(pair.events, [ClientEvent::Detached(Detached { attachment, published: 77 })]);
     assert_eq!((&pair.closed, &pair.failed), (&None, &None));
 
     // The answer crosses the detachment.
@@ -143,8 +143,8 @@ fn listening_that_crosses_the_end_of_the_topic_is_answered_with_nothing() {
     pair.server.topic_ended(attachment, 41).unwrap();
     pair.client.listen(attachment).unwrap();
     pair.pump();
-    let told = ClientEvent::Notices { attachment, by: NoticesBy::Nothing };
-    assert_eq!(pair.events, [ClientEvent::TopicEnded { attachment, published: 41 }, told]);
+    let told = ClientEvent::Notices(Notices { attachment, by: NoticesBy::Nothing });
+    assert_eq!(pair.events, [ClientEvent::TopicEnded(TopicEnded { attachment, published: 41 }), told]);
     // A client that knows of the end does not ask.
     let another = pair.attach("pull", Delivery::Pull);
     pair.events.clear();

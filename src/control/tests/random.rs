@@ -378,9 +378,7 @@ impl Honest {
                     result.expect("an honest client is not blamed");
                     self.server_closed = true;
                 }
-                ServerAction::PeerIdentified(_)
-                | ServerAction::FinalCounts { .. }
-                | ServerAction::Heard(_) => {}
+                ServerAction::PeerIdentified(_) | ServerAction::FinalCounts(_) | ServerAction::Heard(_) => {}
                 question => self.questions.push(question),
             }
         }
@@ -396,15 +394,15 @@ impl Honest {
             ServerAction::Attach(attach) if yes => {
                 self.server.grant(grant_of(attach.attachment, &attach.topic))
             }
-            ServerAction::Attach(Attach { attachment, .. }) | ServerAction::Expose { attachment } if !yes => {
+            ServerAction::Attach(Attach { attachment, .. }) | ServerAction::Expose(attachment) if !yes => {
                 self.server.refuse(attachment, RefuseReason::NotPermitted, "")
             }
-            ServerAction::Expose { attachment } => self.server.exposed(attachment),
-            ServerAction::Listen { attachment } => {
+            ServerAction::Expose(attachment) => self.server.exposed(attachment),
+            ServerAction::Listen(attachment) => {
                 let by = if yes { NoticesBy::WakeWord } else { NoticesBy::Nothing };
                 self.server.notices(attachment, by)
             }
-            ServerAction::Detach { attachment, .. } => self.server.detached(attachment, 1),
+            ServerAction::Detach(Detach { attachment, .. }) => self.server.detached(attachment, 1),
             other => panic!("{other:?} is not a question"),
         };
     }

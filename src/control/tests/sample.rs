@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::control::error::RefuseReason;
 use crate::control::message::*;
-use crate::control::notices::{Heard, Listen, NoticeChannel, Notices, NoticesBy, TicketBytes};
+use crate::control::notices::{Heard, NoticeChannel, Notices, NoticesBy, TicketBytes};
 use crate::control::text::Text;
 use crate::id::{Delivery, Epoch, Kind, KindOptions, Sequence, TopicId, TopicName};
 use crate::layout::GeometryNumbers;
@@ -89,14 +89,14 @@ pub(crate) fn every_message() -> Vec<Message> {
             reason: RefuseReason::LandingUnfit,
             text: Text::cut("small"),
         }),
-        Message::Expose(Expose { attachment }),
-        Message::Exposed(Exposed { attachment }),
+        Message::Expose(attachment),
+        Message::Exposed(attachment),
         Message::Detach(Detach { attachment, counts: counts(1) }),
         Message::Detached(Detached { attachment, published: 7 }),
         Message::TopicEnded(TopicEnded { attachment, published: 7 }),
-        Message::End(EndSession { summary: EndSummary { reason: EndReason::Done, counts: counts(1) } }),
+        Message::End(EndSummary { reason: EndReason::Done, counts: counts(1) }),
         Message::Invite(Invite { identity: identity("node-1"), topic }),
-        Message::Listen(Listen { attachment }),
+        Message::Listen(attachment),
         Message::Notices(Notices { attachment, by: NoticesBy::Channel(channel()) }),
         Message::Heard(heard(true)),
     ]
@@ -138,8 +138,8 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         (any_attachment(), any::<u16>(), text).prop_map(|(attachment, reason, text)| {
             Message::Refused(Refused { attachment, reason: reason.into(), text: Text::cut(&text) })
         }),
-        any_attachment().prop_map(|attachment| Message::Expose(Expose { attachment })),
-        any_attachment().prop_map(|attachment| Message::Exposed(Exposed { attachment })),
+        any_attachment().prop_map(Message::Expose),
+        any_attachment().prop_map(Message::Exposed),
         (any_attachment(), 0..9_u64)
             .prop_map(|(attachment, first)| Message::Detach(Detach { attachment, counts: counts(first) })),
         (any_attachment(), any::<u64>())
@@ -148,10 +148,10 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
             .prop_map(|(attachment, published)| Message::TopicEnded(TopicEnded { attachment, published })),
         (any::<u16>(), 0..9_u64).prop_map(|(reason, first)| {
             let summary = EndSummary { reason: reason.into(), counts: counts(first) };
-            Message::End(EndSession { summary })
+            Message::End(summary)
         }),
         any_invite(),
-        any_attachment().prop_map(|attachment| Message::Listen(Listen { attachment })),
+        any_attachment().prop_map(Message::Listen),
         (any_attachment(), any_way())
             .prop_map(|(attachment, by)| Message::Notices(Notices { attachment, by })),
         (any_ticket(), any::<bool>()).prop_map(|(return_ticket, is_multicast_received)| {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown, SocketFlags};
 
-use crate::fabric::Worker;
+use crate::fabric::{FabricError, Worker};
 use crate::limits;
 use crate::memory::Region;
 
@@ -73,9 +73,17 @@ impl Background {
         });
     }
 
-    /// Whether so much work is queued that peers must not add more: closing their descriptors blocks, or no thread can be
+    /// Refuses what a peer adds to what is left to be done, if that is too much.
+    pub(super) fn check_room(&self) -> Result<(), FabricError> {
+        if self.is_behind() {
+            return Err(FabricError::CloseBacklogFull { max: limits::CLOSING_FILES_MAX });
+        }
+        Ok(())
+    }
+
+    /// Whether so much is left to be done that peers must not add to it: closing what they sent blocks, or no thread can be
     /// started.
-    pub(super) fn is_behind(&self) -> bool {
+    fn is_behind(&self) -> bool {
         let is_full = |worker: &Worker| worker.waiting_count() >= limits::CLOSING_FILES_MAX;
         // The non-blocking work finishes soon, however many peers leave at once.
         is_full(&self.foreign) || (!self.own.has_threads() && is_full(&self.own))

@@ -9,7 +9,6 @@
 //! other users is refused, but root may read another user's directory that it names explicitly. Other content is ignored:
 //! an entry is a regular file, and opening it never blocks.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -60,28 +59,33 @@ pub(crate) struct RuntimeDirectory {
 pub(super) struct Claim {
     node: NodeName,
     directory: OwnedFd,
-    socket_address: PathBuf,
+    /// The path to bind the node's socket at.
+    pub(super) socket_address: PathBuf,
     /// Holds the lock.
     _entry: File,
+}
+
+/// Returns the runtime directory of nodes that are given none: that of the environment (`FABRICAST_RUNTIME_DIR`, or `fabricast` in
+/// `XDG_RUNTIME_DIR`), or else `/tmp/fabricast-UID`. It need not be there. Allocates; does not block.
+///
+/// ```
+/// println!("nodes meet in {}", fabricast::default_runtime_dir().display());
+/// ```
+pub fn default_runtime_dir() -> PathBuf {
+    let of_user = || format!("/tmp/fabricast-{}", rustix::process::getuid().as_raw()).into();
+    of_environment().unwrap_or_else(of_user)
+}
+
+fn of_environment() -> Option<PathBuf> {
+    let of = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    of(VARIABLE).or_else(|| of("XDG_RUNTIME_DIR").map(|base| base.join("fabricast")))
 }
 
 impl RuntimeDirectory {
     /// Returns the directory that the environment names.
     pub(crate) fn from_environment() -> Result<Self, FabricError> {
-        let of = |variable| std::env::var_os(variable).filter(|value: &OsString| !value.is_empty());
-        let of_session = || of("XDG_RUNTIME_DIR").map(|base| PathBuf::from(base).join("fabricast"));
-        match of(VARIABLE).map(PathBuf::from).or_else(of_session) {
-            Some(path) => Self::open(&path),
-            None => {
-                let user = rustix::process::getuid().as_raw();
-                Self {
-                    path: format!("/tmp/fabricast-{user}").into(),
-                    is_chosen: false,
-                    file: OnceLock::new(),
-                }
-                .checked()
-            }
-        }
+        let is_chosen = of_environment().is_some();
+        Self { path: default_runtime_dir(), is_chosen, file: OnceLock::new() }.checked()
     }
 
     /// Opens this directory. An error if it exists and is unusable, or cannot be created.
@@ -108,7 +112,7 @@ impl RuntimeDirectory {
             Ok(file) => file,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno @ (Errno::MFILE | Errno::NFILE)) => {
-                return Err(system("open the runtime directory")(errno));
+                return Err(FabricError::system("open the runtime directory")(errno));
             }
             Err(errno) => return Err(self.unusable(&errno)),
         };
@@ -160,7 +164,7 @@ impl RuntimeDirectory {
                 Ok(_) | Err(Errno::ISDIR | Errno::NXIO | Errno::LOOP) => {
                     return Err(self.unusable(&format!("{name} is not a regular file: remove it")));
                 }
-                Err(errno) => return Err(system("make the node's entry")(errno)),
+                Err(errno) => return Err(FabricError::system("make the node's entry")(errno)),
             };
             if rustix::fs::flock(&entry, FlockOperation::NonBlockingLockExclusive).is_err() {
                 if rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared).is_err() {
@@ -179,7 +183,9 @@ impl RuntimeDirectory {
                 announce(directory, node, &mut entry)?;
                 return Ok(Claim {
                     node: node.clone(),
-                    directory: directory.try_clone().map_err(io("share the runtime directory"))?,
+                    directory: directory
+                        .try_clone()
+                        .map_err(FabricError::system("share the runtime directory"))?,
                     socket_address: self.socket_address(node)?,
                     _entry: entry,
                 });
@@ -229,11 +235,11 @@ impl RuntimeDirectory {
         let file = match rustix::fs::openat(directory, &name, OFlags::RDONLY | ENTRY_FLAGS, Mode::empty()) {
             Ok(file) if is_regular(&file) => File::from(file),
             Ok(_) | Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(system("read the node's entry")(errno)),
+            Err(errno) => return Err(FabricError::system("read the node's entry")(errno)),
         };
         let mut bytes = Vec::with_capacity(ENTRY_LEN + 1);
         let read = (&file).take(ENTRY_LEN as u64 + 1).read_to_end(&mut bytes);
-        read.map_err(io("read the node's entry"))?;
+        read.map_err(FabricError::system("read the node's entry"))?;
         // The lock is free if the process is dead; closing the file releases it again.
         let alive = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err();
         let entry = NameEntry::parse(&bytes).filter(|entry| entry.node == *node);
@@ -243,7 +249,8 @@ impl RuntimeDirectory {
 
 /// The names of all entries.
 fn names(directory: &OwnedFd) -> Result<Vec<NodeName>, FabricError> {
-    let listing = rustix::fs::Dir::read_from(directory).map_err(system("list the runtime directory"))?;
+    let listing =
+        rustix::fs::Dir::read_from(directory).map_err(FabricError::system("list the runtime directory"))?;
     let names = listing.filter_map(|item| {
         let item = item.ok()?;
         item.file_name().to_str().ok()?.strip_suffix(ENTRY_SUFFIX)?.parse().ok()
@@ -285,17 +292,13 @@ fn is_named(directory: &OwnedFd, file: &File, name: &str) -> bool {
 fn announce(directory: &OwnedFd, node: &NodeName, entry: &mut File) -> Result<(), FabricError> {
     let process = std::process::id();
     let content = NameEntry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
-    entry.set_len(0).and_then(|()| entry.write_all(&content.emit())).map_err(io("write the node's entry"))?;
+    entry
+        .set_len(0)
+        .and_then(|()| entry.write_all(&content.emit()))
+        .map_err(FabricError::system("write the node's entry"))?;
     match rustix::fs::unlinkat(directory, format!("{node}{SOCKET_SUFFIX}"), AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
-        Err(errno) => Err(system("remove a dead node's socket")(errno)),
-    }
-}
-
-impl Claim {
-    /// The path to bind the node's socket at.
-    pub(super) fn socket_address(&self) -> &Path {
-        &self.socket_address
+        Err(errno) => Err(FabricError::system("remove a dead node's socket")(errno)),
     }
 }
 
@@ -315,14 +318,6 @@ fn remove(directory: &OwnedFd, node: &NodeName) {
             tracing::warn!(target: "fabricast", %node, %errno, "cannot remove a node's {suffix} file");
         }
     }
-}
-
-fn system(what: &'static str) -> impl Fn(Errno) -> FabricError {
-    move |errno| FabricError::System { what, source: errno.into() }
-}
-
-fn io(what: &'static str) -> impl Fn(std::io::Error) -> FabricError {
-    move |source| FabricError::System { what, source }
 }
 
 #[cfg(test)]
@@ -474,7 +469,7 @@ mod tests {
         let found = directory.socket_address(&node("a"));
         assert!(matches!(found, Err(FabricError::NoSuchNode { .. })), "{found:?}");
         let claim = directory.claim(&node("a")).unwrap();
-        assert!(claim.socket_address().starts_with("/proc/self/fd"));
+        assert!(claim.socket_address.starts_with("/proc/self/fd"));
     }
 
     #[test]

@@ -24,6 +24,8 @@ use crate::memory::Region;
 
 /// The provider's name.
 const NAME: &str = "shm";
+/// What a refusal of the operating system keeps from being done.
+const CONNECT: &str = "connect to the node";
 
 /// The same-host provider.
 #[derive(Debug)]
@@ -62,7 +64,7 @@ impl Fabric for ShmFabric {
         match socket::ShmConnection::connect(&path, timeout, &self.background) {
             Ok(connection) => Ok(Box::new(connection)),
             Err(errno @ (rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)) => {
-                Err(FabricError::System { what: "connect to the node", source: errno.into() })
+                Err(FabricError::system(CONNECT)(errno))
             }
             Err(_) if self.directory.entry(node)?.is_some_and(|entry| !entry.alive) => {
                 Err(FabricError::NodeGone { address: address.clone() })
@@ -74,15 +76,12 @@ impl Fabric for ShmFabric {
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::CONNREFUSED) => {
                 Err(FabricError::NoSuchNode { address: address.clone() })
             }
-            Err(errno) => Err(FabricError::System { what: "connect to the node", source: errno.into() }),
+            Err(errno) => Err(FabricError::system(CONNECT)(errno)),
         }
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
-        let sealed = Region::is_sealed_against_writing(region.file())?;
-        if sealed != (exposure == Exposure::Read) {
-            return Err(FabricError::Access { why: "its memory was not created for this exposure" });
-        }
+        exposure.check(region)?;
         // The key grants no access, the file does; it only identifies the region.
         let key = crate::random::number().map_err(FabricError::no_random)?;
         Ok(Registration::new(Arc::clone(region), exposure, ShmRegistered { key }))

@@ -50,13 +50,13 @@ impl ShmListener {
     pub(super) fn bind(claim: Claim, node: NodeName, background: &Background) -> Result<Self, FabricError> {
         let listen = || -> Result<OwnedFd, Errno> {
             let socket = socket(SocketFlags::NONBLOCK)?;
-            rustix::net::bind(&socket, &SocketAddrUnix::new(claim.socket_address())?)?;
+            rustix::net::bind(&socket, &SocketAddrUnix::new(&claim.socket_address)?)?;
             // Whatever the umask and the directory allow, only this user may connect.
-            rustix::fs::chmod(claim.socket_address(), Mode::RUSR | Mode::WUSR)?;
+            rustix::fs::chmod(&claim.socket_address, Mode::RUSR | Mode::WUSR)?;
             rustix::net::listen(&socket, BACKLOG)?;
             Ok(socket)
         };
-        let socket = listen().map_err(system("listen at the node's socket"))?;
+        let socket = listen().map_err(FabricError::system("listen at the node's socket"))?;
         let socket = Deferred::new(socket, Closing::Listener, background);
         Ok(Self { socket, background: background.clone(), node, _claim: claim })
     }
@@ -64,13 +64,11 @@ impl ShmListener {
 
 impl Acceptor for ShmListener {
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError> {
-        if self.background.is_behind() {
-            return Err(FabricError::CloseBacklogFull { max: limits::CLOSING_FILES_MAX });
-        }
+        self.background.check_room()?;
         match rustix::net::accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => Ok(Some(Box::new(ShmConnection::new(socket, &self.background)))),
             Err(Errno::AGAIN | Errno::CONNABORTED | Errno::INTR) => Ok(None),
-            Err(errno) => Err(system("accept a connection")(errno)),
+            Err(errno) => Err(FabricError::system("accept a connection")(errno)),
         }
     }
 
@@ -119,9 +117,7 @@ impl ShmConnection {
         if files.is_empty() && !is_cut {
             return Ok(None);
         }
-        if self.background.is_behind() {
-            return Err(FabricError::CloseBacklogFull { max: limits::CLOSING_FILES_MAX });
-        }
+        self.background.check_room()?;
         let file = match files.pop().filter(|_| !is_cut) {
             Some(file) => Ok(file),
             // The kernel does not say why. If a descriptor can be allocated now, the process was out of them before.
@@ -130,7 +126,7 @@ impl ShmConnection {
                 _ => Errno::MFILE,
             }),
         };
-        let file = file.map_err(system("receive the peer's memory"));
+        let file = file.map_err(FabricError::system("receive the peer's memory"));
         Ok(Some(Box::new(ShmOffer { file, background: self.background.clone() })))
     }
 }
@@ -152,7 +148,7 @@ impl Connection for ShmConnection {
             Ok(_) => Ok(Sent::Done),
             Err(Errno::AGAIN | Errno::INTR) => Ok(Sent::Full),
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(FabricError::Closed),
-            Err(errno) => Err(system("send a message")(errno)),
+            Err(errno) => Err(FabricError::system("send a message")(errno)),
         }
     }
 
@@ -172,7 +168,7 @@ impl Connection for ShmConnection {
             Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Nothing),
             Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Ok(Received::Closed),
-            Err(errno) => return Err(system("receive a message")(errno)),
+            Err(errno) => return Err(FabricError::system("receive a message")(errno)),
         };
         // Take all files out first: whatever happens to the message, they are closed in the background.
         let deferred = |file| Deferred::new(file, Closing::Foreign, &self.background);
@@ -213,8 +209,4 @@ impl Connection for ShmConnection {
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | flags;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-}
-
-fn system(what: &'static str) -> impl Fn(Errno) -> FabricError {
-    move |errno| FabricError::System { what, source: errno.into() }
 }

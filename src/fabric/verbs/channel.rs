@@ -29,6 +29,9 @@ use super::error::VerbsError;
 use super::opened::Devices;
 use crate::fabric::{FabricError, Group};
 
+/// What a connection says whose device has no channels.
+const NO_ROCE: VerbsError = VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" };
+
 /// The channels that this process sends to.
 #[derive(Debug)]
 pub(super) struct Channels {
@@ -66,9 +69,7 @@ impl Channels {
         (address, peer): (Ipv4Addr, Ipv4Addr),
     ) -> Result<VerbsUnicastSender, FabricError> {
         let sender = self.sender(address)?;
-        let sender =
-            sender.ok_or(VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" })?;
-        sender.unicast(peer, ticket)
+        sender.ok_or(NO_ROCE)?.unicast(peer, ticket)
     }
 
     /// Starts joining a channel of the peer, from this local address to the peer's.
@@ -82,9 +83,7 @@ impl Channels {
             let why = "it names a host other than the peer's";
             return Err(VerbsError::BadTicket { why }.into());
         }
-        let site = Site::open(address, &self.devices)?;
-        let site =
-            site.ok_or(VerbsError::NoChannel { why: "its device does not speak RoCE v2 over IPv4" })?;
+        let site = Site::open(address, &self.devices)?.ok_or(NO_ROCE)?;
         VerbsChannelReceiver::open(site, ticket)
     }
 }

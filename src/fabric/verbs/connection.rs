@@ -124,7 +124,7 @@ impl VerbsListener {
         channels: &Arc<Channels>,
     ) -> Result<Self, FabricError> {
         let (reception, counter) = listen_both(at, devices)?;
-        let readable = together(&[reception.channel().as_fd(), counter.wait_handle()])?;
+        let readable = together(&[reception.channel.as_fd(), counter.wait_handle()])?;
         service.start()?;
         let (devices, service, channels) = (Arc::clone(devices), Arc::clone(service), Arc::clone(channels));
         Ok(Self { reception, counter, readable, counter_is_next: false, devices, service, channels })

@@ -52,7 +52,8 @@ const DRAIN_PAUSE: Duration = Duration::from_micros(100);
 /// Drop order matters: memory that the device uses outlives the queue pair.
 #[derive(Debug)]
 pub(super) struct Endpoint {
-    queue_pair: QueuePair,
+    /// Its queue pair.
+    pub(super) queue_pair: QueuePair,
     state: Mutex<EndpointState>,
     /// A buffer for each receive, then one for each frame being sent.
     frames: Arc<MemoryRegion>,
@@ -61,11 +62,14 @@ pub(super) struct Endpoint {
     /// Wakes the thread that waits for a read. None if only the peer reads.
     send_channel: Option<Arc<CompletionChannel>>,
     receive_channel: Arc<CompletionChannel>,
-    domain: Arc<ProtectionDomain>,
+    /// Its protection domain.
+    pub(super) domain: Arc<ProtectionDomain>,
     /// Regions registered in the domain for this endpoint only. `None` if the domain is shared, or the session is over.
     own_regions: Mutex<Option<Vec<Arc<MemoryRegion>>>>,
-    owns_domain: bool,
-    message_len_max: u32,
+    /// Whether the domain is its own.
+    pub(super) owns_domain: bool,
+    /// Bytes that one operation can move.
+    pub(super) message_len_max: u32,
     /// Bytes of a packet where packets may be lost; 0 until known.
     packet_len: AtomicU32,
     send_wr_max: u32,
@@ -185,11 +189,6 @@ impl Endpoint {
         })
     }
 
-    /// Returns its queue pair.
-    pub(super) fn queue_pair(&self) -> &QueuePair {
-        &self.queue_pair
-    }
-
     /// Whether delivery is reliable. An unreliable endpoint carries no frames and no reads.
     pub(super) fn is_reliable(&self) -> bool {
         self.queue_pair.kind() == QueuePairKind::Rc
@@ -203,16 +202,6 @@ impl Endpoint {
     /// Refuses new one-sided operations: the connection was dropped.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
-    }
-
-    /// Returns its protection domain.
-    pub(super) fn domain(&self) -> &Arc<ProtectionDomain> {
-        &self.domain
-    }
-
-    /// Whether the domain is private to it.
-    pub(super) fn owns_domain(&self) -> bool {
-        self.owns_domain
     }
 
     /// Keeps a region registered in its private domain, until it is released or the session ends.
@@ -236,11 +225,6 @@ impl Endpoint {
     /// Returns the inline bytes of a work request.
     pub(super) fn inline_len_max(&self) -> usize {
         self.queue_pair.inline_len_max() as usize
-    }
-
-    /// Returns the bytes that one operation can move.
-    pub(super) fn message_len_max(&self) -> u32 {
-        self.message_len_max
     }
 
     /// Returns the work requests that one batch of one-sided operations can have.
@@ -291,7 +275,7 @@ impl Endpoint {
         id: BatchId,
         operation: Operation<'_>,
     ) -> Result<(), FabricError> {
-        let mut chain = SendChain::new();
+        let mut chain = SendChain::default();
         chain.push(&SendRequest { wr_id: id.request(true), operation, signaled: true });
         self.queue_pair.post_send(&mut chain).map_err(|refused| {
             state.cancel(id);

@@ -126,8 +126,8 @@ pub enum VerbsError {
         /// Bytes registered by this process.
         registered: u64,
     },
-    /// The host name does not resolve.
-    #[error("the host name {host} has no address: {source}; write its IP address instead")]
+    /// The host has no address.
+    #[error("the host name {host} has no address; write its IP address instead")]
     UnknownHost {
         /// The name.
         host: String,
@@ -257,8 +257,8 @@ pub enum VerbsError {
         /// The vendor's error code.
         vendor: u32,
     },
-    /// A call to libibverbs or librdmacm failed.
-    #[error("{call} failed: {source}")]
+    /// A function of libibverbs or librdmacm failed.
+    #[error("{call} failed")]
     Call {
         /// The function.
         call: &'static str,
@@ -284,9 +284,8 @@ impl VerbsError {
 }
 
 impl From<SysError> for VerbsError {
-    fn from(error: SysError) -> Self {
-        let (call, source) = error.into_parts();
-        Self::Call { call, source }
+    fn from(SysError { call, reason }: SysError) -> Self {
+        Self::Call { call, source: reason }
     }
 }
 
@@ -330,5 +329,24 @@ impl Failure {
             Self::Completion { status: Status::RetryExceeded, .. } => VerbsError::NoAnswer,
             Self::Completion { status, vendor } => VerbsError::Failed { status: status.to_string(), vendor },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::chain::ErrorChain;
+
+    /// Those of the operating system's, with its answer for a source.
+    #[test]
+    fn no_sentence_holds_the_answer_of_the_operating_system() {
+        let source = || std::io::Error::other("the answer");
+        let call = VerbsError::Call { call: "do_it", source: source() };
+        let unknown = VerbsError::UnknownHost { host: "far".to_owned(), source: source() };
+        for error in [call, unknown] {
+            assert!(!error.to_string().contains("the answer"), "{error}");
+            let chain = ErrorChain(&error).to_string();
+            assert_eq!(chain.matches("the answer").count(), 1, "{chain}");
+        }
     }
 }

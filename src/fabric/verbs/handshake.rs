@@ -106,13 +106,13 @@ impl ExchangedLink {
         now_ns: u64,
     ) -> Result<Self, FabricError> {
         let stream = FrameStream::new(socket).map_err(system)?;
-        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
         let wanted = match phase {
             TcpPhase::Connecting => epoll::EventFlags::IN | epoll::EventFlags::OUT,
             _ => epoll::EventFlags::IN,
         };
-        let added = epoll::add(&events, stream.socket(), epoll::EventData::new_u64(0), wanted);
-        added.map_err(|errno| system(errno.into()))?;
+        let added = epoll::add(&events, &stream.socket, epoll::EventData::new_u64(0), wanted);
+        added.map_err(system)?;
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
         Ok(Self { stream, events, phase, kind, writes: false, near: None, dialled, deadline_ns })
     }
@@ -150,7 +150,7 @@ impl ExchangedLink {
 
     /// Checks whether the TCP connection is established: then the local device is known, and the endpoint can be made.
     fn on_socket(&mut self, devices: &Devices) -> Result<Option<LinkEvent>, FabricError> {
-        let socket = self.stream.socket();
+        let socket = &self.stream.socket;
         match (socket.take_error().unwrap_or_else(Some), &self.dialled) {
             // It was established, and its listener has closed it.
             (Some(error), _) if error.kind() == ErrorKind::ConnectionReset => return Ok(Some(self.end())),
@@ -162,7 +162,7 @@ impl ExchangedLink {
         }
         let local = socket.local_addr().map_err(system)?.ip();
         let (data, wanted) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
-        epoll::modify(&self.events, socket, data, wanted).map_err(|errno| system(errno.into()))?;
+        epoll::modify(&self.events, socket, data, wanted).map_err(system)?;
         let mut near = LocalEnd::create(local, self.kind, true, devices)?;
         near.end.writes = self.writes;
         self.say(&near.end.emit());
@@ -179,7 +179,7 @@ impl ExchangedLink {
         }
         let far =
             QpInfo::parse(frame).ok().filter(|far| far.kind == self.kind).ok_or(VerbsError::NotANode)?;
-        let peer = self.stream.socket().peer_addr().map_err(system)?.ip();
+        let peer = self.stream.socket.peer_addr().map_err(system)?.ip();
         if let Some(near) = self.near.take() {
             near.connect(&far, peer)?;
         }
@@ -194,8 +194,8 @@ impl ExchangedLink {
             Ok(far) => far,
             Err(rejection) => return self.refuse(rejection),
         };
-        let local = self.stream.socket().local_addr().map_err(system)?.ip();
-        let peer = self.stream.socket().peer_addr().map_err(system)?.ip();
+        let local = self.stream.socket.local_addr().map_err(system)?.ip();
+        let peer = self.stream.socket.peer_addr().map_err(system)?.ip();
         let near = LocalEnd::create(local, far.kind, far.writes, devices);
         let connected = near.and_then(|near| near.connect(&far, peer).map(|()| near));
         let near = connected.inspect_err(|error| {
@@ -213,7 +213,7 @@ impl ExchangedLink {
         if self.dialled.is_some() {
             return Err(VerbsError::NotANode.into());
         }
-        let peer = self.stream.socket().peer_addr().ok();
+        let peer = self.stream.socket.peer_addr().ok();
         tracing::debug!(target: "fabricast", ?rejection, ?peer, "a connection over TCP was rejected");
         if self.phase == TcpPhase::Asked {
             self.say(&rejection.emit());
@@ -234,7 +234,7 @@ impl ExchangedLink {
     }
 
     fn shut(&self, how: Shutdown) {
-        if let Err(error) = self.stream.socket().shutdown(how) {
+        if let Err(error) = self.stream.socket.shutdown(how) {
             // There is no connection yet, or the peer disconnected first.
             tracing::trace!(target: "fabricast", %error, "nothing to disconnect");
         }
@@ -296,7 +296,7 @@ impl QpLink for ExchangedLink {
     }
 
     fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
-        let socket = self.stream.socket();
+        let socket = &self.stream.socket;
         Some((socket.local_addr().ok()?.ip(), socket.peer_addr().ok()?.ip()))
     }
 
@@ -319,7 +319,7 @@ impl LocalEnd {
         let endpoint = Endpoint::create(&opened, &domain, kind, |plan| QueuePair::create(&domain, plan))?;
         // The peer may probe this end as soon as its own is established.
         let allowed = RemoteFlags { read: false, write: endpoint.is_reliable() };
-        endpoint.queue_pair().to_init(device.port, allowed)?;
+        endpoint.queue_pair.to_init(device.port, allowed)?;
         if endpoint.is_reliable() {
             endpoint.begin_to_receive()?;
         }
@@ -327,7 +327,7 @@ impl LocalEnd {
         let end = QpInfo {
             kind,
             lid: device.port_attributes.lid,
-            queue_pair: endpoint.queue_pair().number(),
+            queue_pair: endpoint.queue_pair.number(),
             packet_sequence: packet_sequence(random),
             gid: device.gid.bytes,
             mtu: device.port_attributes.active_mtu,
@@ -348,7 +348,7 @@ impl LocalEnd {
         if self.gid_index.is_some() && claimed != address {
             return Err(VerbsError::OtherAddress { claimed, address }.into());
         }
-        let (queue_pair, mtu) = (self.endpoint.queue_pair(), self.end.mtu.min(far.mtu));
+        let (queue_pair, mtu) = (&self.endpoint.queue_pair, self.end.mtu.min(far.mtu));
         self.endpoint.set_packet_len(mtu);
         queue_pair.to_rtr(&RtrPlan {
             mtu,
@@ -430,8 +430,9 @@ fn not_connected(dialled: &Destination, source: io::Error) -> FabricError {
     not_reached(dialled, VerbsError::Call { call: "connect", source })
 }
 
-fn system(source: io::Error) -> FabricError {
-    FabricError::System { what: "use a TCP connection", source }
+/// A refusal of the operating system.
+fn system(refusal: impl Into<io::Error>) -> FabricError {
+    FabricError::System { what: "use a TCP connection", source: refusal.into() }
 }
 
 #[cfg(test)]

@@ -307,7 +307,8 @@ impl QpLink for ManagedLink {
 #[derive(Debug)]
 pub(super) struct CmListener {
     id: CmId,
-    channel: Arc<EventChannel>,
+    /// Its events.
+    pub(super) channel: Arc<EventChannel>,
 }
 
 impl CmListener {
@@ -340,11 +341,6 @@ impl CmListener {
             }
         }
         Ok(None)
-    }
-
-    /// Returns its event channel.
-    pub(super) fn channel(&self) -> &Arc<EventChannel> {
-        &self.channel
     }
 
     /// Returns the listening address.

@@ -50,8 +50,7 @@ use self::session::Session;
 use self::sys::{QueuePairKind, SysError};
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{
-    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Group, Intent, NodeEntry, RdmaConnect,
-    Registration,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Group, Intent, RdmaConnect, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -117,19 +116,12 @@ impl Fabric for VerbsFabric {
     }
 
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
-        let sealed = Region::is_sealed_against_writing(region.file())?;
-        if sealed != (exposure == Exposure::Read) {
-            return Err(FabricError::Access { why: "its memory was not created for this exposure" });
-        }
+        exposure.check(region)?;
         // A region for reading is registered once for all peers; one for writing, per peer that it is exposed to.
         let devices = if exposure == Exposure::Read { self.devices.all() } else { Vec::new() };
         let domains: Vec<_> = devices.iter().map(|device| Arc::clone(&device.serving)).collect();
         let entry = VerbsRegistered::new(region, exposure, &domains)?;
         Ok(Registration::new(Arc::clone(region), exposure, entry))
-    }
-
-    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
-        Ok(Vec::new())
     }
 }
 

@@ -52,7 +52,7 @@ impl Offer for VerbsOffer {
         self.check(Exposure::Read, "the peer exposed it for writing", len_min)?;
         let Self { endpoint, remote } = *self;
         let mirror = Arc::new(Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
-        let target = device::register(endpoint.domain(), &mirror, RemoteAccess::None, true)?;
+        let target = device::register(&endpoint.domain, &mirror, RemoteAccess::None, true)?;
         let (target, tracker) = (Arc::new(target), Arc::default());
         Ok(Box::new(VerbsRead { endpoint, remote, target, tracker, is_waiting: false, waiting: Vec::new() }))
     }
@@ -83,7 +83,7 @@ struct VerbsRead {
 
 impl VerbsRead {
     fn try_post(&self, ranges: &[ByteRange]) -> Result<Posted, FabricError> {
-        let max = self.endpoint.message_len_max();
+        let max = self.endpoint.message_len_max;
         let operation = |(offset, len)| Operation::Read {
             local: Slice { region: &self.target, offset, len },
             remote: at(&self.remote, offset),
@@ -158,9 +158,15 @@ struct Fetching {
 }
 
 impl VerbsWrite {
-    /// The endpoint, while the session has it.
-    fn endpoint(&self) -> Result<Arc<Endpoint>, FabricError> {
-        self.endpoint.upgrade().ok_or(FabricError::Closed)
+    /// Does this with the endpoint, as long as the session has it.
+    fn with_endpoint<T>(
+        &mut self,
+        act: impl FnOnce(&mut Self, &Arc<Endpoint>) -> Result<T, FabricError>,
+    ) -> Result<T, FabricError> {
+        let endpoint = self.endpoint.upgrade().ok_or(FabricError::Closed)?;
+        let outcome = act(self, &endpoint);
+        let_go(endpoint);
+        outcome
     }
 
     fn try_post(
@@ -169,7 +175,7 @@ impl VerbsWrite {
         source: &Arc<MemoryRegion>,
         writes: &[Write],
     ) -> Result<Posted, FabricError> {
-        let (remote, max) = (&self.remote, endpoint.message_len_max());
+        let (remote, max) = (&self.remote, endpoint.message_len_max);
         let packet_len = cut_at(writes, max, endpoint.lossy_packet_len(), endpoint.batch_len_max());
         let mut words = [0; INLINE_LEN_MAX as usize / WORD];
         let (carried, bytes) = carry(source.region(), writes, &mut words, endpoint.inline_len_max());
@@ -242,7 +248,7 @@ impl VerbsWrite {
             Some(target) => target,
             None => {
                 let region = Arc::new(Region::allocate(WORD, Protection::PeersRead)?);
-                let registered = device::register(endpoint.domain(), &region, RemoteAccess::None, true)?;
+                let registered = device::register(&endpoint.domain, &region, RemoteAccess::None, true)?;
                 target.insert(Arc::new(registered))
             }
         };
@@ -276,17 +282,11 @@ impl RemoteWrite for VerbsWrite {
         if writes.iter().all(|write| write.target().len == 0) && self.in_flight()? == 0 {
             return Ok(Completion::Done);
         }
-        let endpoint = self.endpoint()?;
-        let posted = self.post_to(&endpoint, source, writes);
-        let_go(endpoint);
-        posted
+        self.with_endpoint(|this, endpoint| this.post_to(endpoint, source, writes))
     }
 
     fn in_flight(&mut self) -> Result<usize, FabricError> {
-        let endpoint = self.endpoint()?;
-        let in_flight = self.in_flight_of(&endpoint);
-        let_go(endpoint);
-        in_flight
+        self.with_endpoint(|this, endpoint| this.in_flight_of(endpoint))
     }
 
     fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
@@ -294,10 +294,7 @@ impl RemoteWrite for VerbsWrite {
             return Err(FabricError::Access { why: "an unreliable connection supports push only" });
         }
         check_bounds(common_len(self.len, self.remote.len), [ByteRange { offset, len: WORD }].into_iter())?;
-        let endpoint = self.endpoint()?;
-        let fetched = self.fetch_from(&endpoint, offset);
-        let_go(endpoint);
-        fetched
+        self.with_endpoint(|this, endpoint| this.fetch_from(endpoint, offset))
     }
 
     fn placement(&self) -> Placement {

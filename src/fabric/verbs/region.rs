@@ -22,19 +22,12 @@ pub(super) struct VerbsRegistered {
 /// The registrations of a region with devices, and the endpoints it is exposed to.
 #[derive(Debug, Default)]
 struct RegionRegistrations {
-    /// In protection domains that connections share.
-    shared: Vec<Shared>,
+    /// In the domains that connections share.
+    shared: Vec<Arc<MemoryRegion>>,
     /// In private protection domains of endpoints.
     owned: Vec<Owned>,
     /// The endpoints it was sent over.
     exposed_to: Vec<Weak<Endpoint>>,
-}
-
-/// A registration in a shared protection domain.
-#[derive(Debug)]
-struct Shared {
-    domain: Arc<ProtectionDomain>,
-    region: Arc<MemoryRegion>,
 }
 
 /// A registration in the protection domain of one endpoint, which keeps it.
@@ -53,8 +46,8 @@ impl VerbsRegistered {
     ) -> Result<Self, FabricError> {
         let this = Self { region: Arc::clone(region), exposure, held: Mutex::default() };
         for domain in domains {
-            let (domain, region) = (Arc::clone(domain), this.register_in(domain)?);
-            this.held.lock().shared.push(Shared { domain, region });
+            let region = this.register_in(domain)?;
+            this.held.lock().shared.push(region);
         }
         Ok(this)
     }
@@ -64,20 +57,19 @@ impl VerbsRegistered {
         if let Some(known) = self.find(endpoint)? {
             return Ok(known);
         }
-        // Without the lock, which other threads take for existing registrations.
-        let region = self.register_in(endpoint.domain())?;
+        // Not under the lock, which others take for what is registered already.
+        let region = self.register_in(&endpoint.domain)?;
         let mut held = self.held.lock();
         // Another thread may have been faster.
         if let Some(known) = held.known(endpoint) {
             return Ok(known);
         }
-        if endpoint.owns_domain() {
+        if endpoint.owns_domain {
             endpoint.keep(&region)?;
             held.owned.retain(|known| known.region.strong_count() > 0);
             held.owned.push(Owned { endpoint: Arc::downgrade(endpoint), region: Arc::downgrade(&region) });
         } else {
-            let domain = Arc::clone(endpoint.domain());
-            held.shared.push(Shared { domain, region: Arc::clone(&region) });
+            held.shared.push(Arc::clone(&region));
         }
         Ok(region)
     }
@@ -88,12 +80,12 @@ impl VerbsRegistered {
     }
 
     fn find(&self, endpoint: &Arc<Endpoint>) -> Result<Option<Arc<MemoryRegion>>, FabricError> {
-        if !endpoint.owns_domain() && self.exposure != Exposure::Read {
+        if !endpoint.owns_domain && self.exposure != Exposure::Read {
             let why = "a peer that only reads is granted no write access: dial it, or have it dial to write";
             return Err(FabricError::Access { why });
         }
         let known = self.held.lock().known(endpoint);
-        match endpoint.failure().filter(|_| known.is_none() && endpoint.owns_domain()) {
+        match endpoint.failure().filter(|_| known.is_none() && endpoint.owns_domain) {
             Some(failure) => Err(failure.into()),
             None => Ok(known),
         }
@@ -143,12 +135,11 @@ impl VerbsRegistered {
 impl RegionRegistrations {
     /// The registration for this endpoint, if any.
     fn known(&self, endpoint: &Arc<Endpoint>) -> Option<Arc<MemoryRegion>> {
-        if endpoint.owns_domain() {
+        if endpoint.owns_domain {
             let is_it = |known: &&Owned| known.endpoint.as_ptr() == Arc::as_ptr(endpoint);
             return self.owned.iter().find(is_it).and_then(|known| known.region.upgrade());
         }
-        let shared = self.shared.iter().find(|known| Arc::ptr_eq(&known.domain, endpoint.domain()));
-        shared.map(|known| Arc::clone(&known.region))
+        self.shared.iter().find(|known| Arc::ptr_eq(known.domain(), &endpoint.domain)).map(Arc::clone)
     }
 }
 

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::opened::{Devices, OpenDevice};
 use super::session::{Next, Session};
 use super::sys::AsyncEventKind;
+use crate::chain::ErrorChain;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{FabricError, Waker, wait};
 use crate::sync::atomic::{AtomicBool, Ordering};
@@ -58,8 +59,7 @@ impl Service {
             let inner = Arc::clone(&self.inner);
             let started =
                 std::thread::Builder::new().name("fabricast-verbs".to_owned()).spawn(move || inner.run());
-            let failed = |source| FabricError::System { what: "start the thread of RDMA verbs", source };
-            *thread = Some(started.map_err(failed)?);
+            *thread = Some(started.map_err(FabricError::system("start the thread of RDMA verbs"))?);
         }
         self.inner.waker.wake();
         Ok(())
@@ -72,7 +72,7 @@ impl Service {
         }
         self.inner.roused.lock().push(Arc::clone(session));
         if let Err(error) = self.start() {
-            tracing::warn!(target: "fabricast", %error, "a session makes progress only while its owner polls it");
+            tracing::warn!(target: "fabricast", error = %ErrorChain(&error), "a session makes progress only while its owner polls it");
         }
     }
 }
@@ -111,7 +111,7 @@ impl Inner {
                 .collect();
             let wait_ns = due_ns.saturating_sub(SystemClock.monotonic_ns()).min(IDLE_NS);
             if let Err(error) = wait(&handles, &[], Duration::from_nanos(wait_ns)) {
-                tracing::warn!(target: "fabricast", %error, "the thread of RDMA verbs cannot wait");
+                tracing::warn!(target: "fabricast", error = %ErrorChain(&error), "the thread of RDMA verbs cannot wait");
                 SystemClock.pause(TROUBLE_PAUSE);
             }
         }

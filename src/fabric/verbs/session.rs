@@ -118,8 +118,8 @@ impl Session {
         endpoint: Option<Arc<Endpoint>>,
     ) -> Result<Arc<Self>, FabricError> {
         let waker = Waker::new()?;
-        let system = |source| FabricError::System { what: "wait for a peer", source };
-        let events = link.wait_handle().try_clone_to_owned().map_err(system)?;
+        let events = link.wait_handle().try_clone_to_owned();
+        let events = events.map_err(FabricError::system("wait for a peer"))?;
         let readable = together(&[events.as_fd(), waker.wait_handle()])?;
         let session = Self {
             devices: Arc::clone(devices),
@@ -398,7 +398,7 @@ impl Session {
         let endpoint = self.endpoint.get_or_init(|| endpoint);
         let data = epoll::EventData::new_u64(0);
         let added = epoll::add(&self.readable, endpoint.wait_handle(), data, epoll::EventFlags::IN);
-        added.map_err(|errno| FabricError::System { what: "wait for a peer", source: errno.into() })
+        added.map_err(FabricError::system("wait for a peer"))
     }
 
     /// Polls received frames. Returned credits count at once, fragments wait for the owner.

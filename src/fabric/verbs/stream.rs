@@ -29,7 +29,8 @@ const _: () = assert!(limits::verbs::FRAME_LEN_MAX <= u16::MAX as usize);
 /// A TCP connection that carries frames.
 #[derive(Debug)]
 pub(super) struct FrameStream {
-    socket: TcpStream,
+    /// The socket.
+    pub(super) socket: TcpStream,
     /// The unsent rest of a frame.
     unsent: Vec<u8>,
     /// Received bytes not taken yet.
@@ -63,11 +64,6 @@ impl FrameStream {
         sockopt::set_tcp_keepcnt(&socket, PROBES_MAX)?;
         sockopt::set_tcp_user_timeout(&socket, ACKNOWLEDGED_MS)?;
         Ok(Self { socket, unsent: Vec::new(), arrived: Vec::new() })
-    }
-
-    /// The socket.
-    pub(super) fn socket(&self) -> &TcpStream {
-        &self.socket
     }
 
     /// Whether part of a frame waits to be sent.

@@ -43,27 +43,23 @@ pub(super) use work::{
 
 /// A failed call to libibverbs or librdmacm.
 #[derive(Debug, thiserror::Error)]
-#[error("{call} failed: {source}")]
+#[error("{call} failed: {reason}")]
 pub(super) struct SysError {
-    call: &'static str,
-    #[source]
-    source: io::Error,
+    /// The function that failed.
+    pub(super) call: &'static str,
+    /// Why.
+    pub(super) reason: io::Error,
 }
 
 impl SysError {
     /// The failure of a call with its reason in `errno`.
     fn last(call: &'static str) -> Self {
-        Self { call, source: io::Error::last_os_error() }
+        Self { call, reason: io::Error::last_os_error() }
     }
 
     /// The failure of a call for this reason.
     pub(super) fn new(call: &'static str, errno: Errno) -> Self {
-        Self { call, source: errno.into() }
-    }
-
-    /// Returns the function that failed, and why.
-    pub(super) fn into_parts(self) -> (&'static str, io::Error) {
-        (self.call, self.source)
+        Self { call, reason: errno.into() }
     }
 
     /// Whether memory, a queue or the limit of locked memory is exhausted.
@@ -82,7 +78,7 @@ impl SysError {
     }
 
     fn is(&self, errno: Errno) -> bool {
-        self.source.raw_os_error() == Some(errno.raw_os_error())
+        self.reason.raw_os_error() == Some(errno.raw_os_error())
     }
 }
 
@@ -92,10 +88,7 @@ fn check(call: &'static str, returned: c_int) -> Result<(), SysError> {
     match returned {
         0 => Ok(()),
         -1 => Err(SysError::last(call)),
-        reason => {
-            let source = io::Error::from_raw_os_error(reason.saturating_abs());
-            Err(SysError { call, source })
-        }
+        number => Err(SysError { call, reason: io::Error::from_raw_os_error(number.saturating_abs()) }),
     }
 }
 

@@ -320,7 +320,7 @@ fn a_host_that_is_lost_after_its_process_stopped_is_noticed() {
             (SystemClock.monotonic_ns() - begun_ns > 6 * limits::verbs::QUIET_NS).then_some(())
         });
         // Neither a message nor the connection manager reports this.
-        rogue.endpoint.queue_pair().to_error().unwrap();
+        rogue.endpoint.queue_pair.to_error().unwrap();
         let error = until("the loss", || far.receive(&mut [0; 64]).err());
         assert!(matches!(error, FabricError::Verbs(VerbsError::NoAnswer)), "{error}");
         below("the loss, ns", SystemClock.monotonic_ns() - begun_ns, limits::verbs::CONNECT_DEADLINE_NS)

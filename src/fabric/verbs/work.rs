@@ -74,15 +74,10 @@ impl<W> WorkTable<W> {
         Some(BatchId(u64::from(slot.generation) << 32 | u64::from(index)))
     }
 
-    /// Cancels a batch of which nothing was posted.
-    pub(super) fn cancel(&mut self, id: BatchId) -> Option<W> {
-        self.take(id)
-    }
-
     /// Handles the completion of a work request. Returns the batch's value once the batch is complete.
     #[inline]
     pub(super) fn complete(&mut self, request: u64) -> Option<W> {
-        if request & LAST == 0 { None } else { self.take(BatchId(request & !LAST)) }
+        if request & LAST == 0 { None } else { self.cancel(BatchId(request & !LAST)) }
     }
 
     /// The value of this work request's batch.
@@ -92,7 +87,8 @@ impl<W> WorkTable<W> {
         slot.batch.as_ref().map(|batch| &batch.work)
     }
 
-    fn take(&mut self, id: BatchId) -> Option<W> {
+    /// Takes a batch out: one of which nothing was posted, or that is complete.
+    pub(super) fn cancel(&mut self, id: BatchId) -> Option<W> {
         let (index, generation) = split(id);
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
         let batch = slot.batch.take()?;

@@ -113,7 +113,7 @@ impl Connection for Peer {
                     .unwrap();
             }
             Ok(Some(ClientEvent::Granted { grant, .. })) => self.client.expose(grant.attachment).unwrap(),
-            Ok(Some(ClientEvent::Exposed { attachment })) => {
+            Ok(Some(ClientEvent::Exposed(attachment))) => {
                 self.client.detach(attachment, SubscriberCounts::default()).unwrap();
             }
             Ok(Some(ClientEvent::EndAsked { reason })) => {

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use crate::chain::ErrorChain;
 use crate::control::{Heard, NoticeChannel, TicketBytes};
 use crate::fabric::{Connection, DatagramReach, FabricError};
 use crate::limits;
@@ -46,7 +47,7 @@ impl ChannelMembership {
     /// because a subscriber may not poll for long.
     pub(super) fn report(&mut self, now_ns: u64) -> Option<Heard> {
         if let Err(error) = self.receiver.turn(now_ns) {
-            tracing::warn!(target: "fabricast", %error, "notices cannot be received; subscribers read by a timer");
+            tracing::warn!(target: "fabricast", error = %ErrorChain(&error), "notices cannot be received; subscribers read by a timer");
         }
         if self.due_ns > now_ns {
             return None;

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::attachment::ServedAttachment;
 use super::{DialledFor, Served};
+use crate::chain::ErrorChain;
 use crate::control::{Attach, AttachmentId, ControlError, Grant, RefuseReason, SchemaJson};
 use crate::event::Event;
 use crate::fabric::{Exposure, FabricError, Offer, Prepared, RemoteKey};
@@ -218,14 +219,17 @@ impl Served {
             );
             return Err(unfit(&text));
         }
-        let remote = offer.open_write(len).map_err(|error| unfit(&error.to_string()))?;
+        let remote = offer.open_write(len).map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
         let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
         attachment.revocation = Some(remote.revocation());
         // An earlier refused one stays closed.
         attachment.closed = Arc::default();
         let ServedAttachment { options, granted, .. } = *attachment;
         let exposed = ExposedLanding { remote, closed: Arc::clone(&attachment.closed), options, granted };
-        topic.landings().accept(exposed, &serving.budget).map_err(|error| unfit(&error.to_string()))?;
+        topic
+            .landings()
+            .accept(exposed, &serving.budget)
+            .map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {
             attachment.closed.store(true, Ordering::Relaxed);
             return Err(objection);

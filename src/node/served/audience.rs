@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use crate::chain::ErrorChain;
 use crate::control::{Heard, NoticeChannel, NoticesBy, TicketBytes};
 use crate::event::Event;
 use crate::fabric::{Connection, Datagrams, Exposure, FabricError, UnicastSender};
@@ -43,7 +44,11 @@ impl Audience {
     ) -> NoticesBy {
         self.admit(serving, connection, attachment).unwrap_or_else(|error| {
             let (peer, topic) = (peer.clone(), attachment.topic.name().clone());
-            serving.core.tell(&Event::NoticesUnavailable { peer, topic, reason: error.to_string() });
+            serving.core.tell(&Event::NoticesUnavailable {
+                peer,
+                topic,
+                reason: ErrorChain(&error).to_string(),
+            });
             let count = attachment.topic.without_notices();
             count.set(count.value() + 1);
             NoticesBy::Nothing
@@ -115,7 +120,7 @@ impl Audience {
             Ok(unicast) => self.unicast = Some(unicast),
             // The peer reads by its timer, and unicast is tried again later.
             Err(error) => {
-                tracing::debug!(target: "fabricast", %error, "notices cannot be sent by unicast")
+                tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "notices cannot be sent by unicast")
             }
         }
     }

@@ -259,7 +259,7 @@ fn unwritable_landing_region_is_refused() {
         let id = *attachment;
         setup.client.expose(id).unwrap();
         let events = setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })));
-        assert!(matches!(events[..], [Ok(ClientEvent::Exposed { .. })]), "{events:?}");
+        assert!(matches!(events[..], [Ok(ClientEvent::Exposed(_))]), "{events:?}");
         assert_eq!(publisher.push_subscribers(), 1);
     }
 }
@@ -278,7 +278,7 @@ fn landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
         assert!(matches!(setup.turn(None)[..], [Ok(ClientEvent::Granted { .. })]));
         setup.client.expose(id).unwrap();
         match &setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })))[..] {
-            [Ok(ClientEvent::Exposed { .. })] => exposed.push(id),
+            [Ok(ClientEvent::Exposed(_))] => exposed.push(id),
             [Ok(ClientEvent::Refused { reason: RefuseReason::LandingUnfit, text, .. })] => {
                 break (id, text.clone());
             }
@@ -297,14 +297,14 @@ fn landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
     setup.turn(None);
     setup.client.expose(last).unwrap();
     let events = setup.turn(Some(Box::new(Failing { posts_left: u32::MAX })));
-    assert!(matches!(events[..], [Ok(ClientEvent::Exposed { .. })]), "{events:?}");
+    assert!(matches!(events[..], [Ok(ClientEvent::Exposed(_))]), "{events:?}");
 }
 
 #[test]
 fn landing_region_that_fails_later_ends_the_session() {
     let mut setup = Setup::new();
     let (mut publisher, events) = setup.expose(0, 2);
-    assert!(matches!(events[..], [Ok(ClientEvent::Exposed { .. })]), "{events:?}");
+    assert!(matches!(events[..], [Ok(ClientEvent::Exposed(_))]), "{events:?}");
     for _ in 0..2 {
         publisher.publish(b"value").unwrap();
         let events = setup.turn(None);
@@ -328,7 +328,7 @@ fn landing_region_that_fails_later_ends_the_session() {
 fn peer_that_ends_before_an_answer_ends_in_good_order() {
     let mut setup = Setup::new();
     let (_publisher, events) = setup.expose(1, u32::MAX);
-    let [Ok(ClientEvent::Exposed { attachment })] = events[..] else { panic!("{events:?}") };
+    let [Ok(ClientEvent::Exposed(attachment))] = events[..] else { panic!("{events:?}") };
     let counts = SubscriberCounts::default();
     setup.client.detach(attachment, counts).unwrap();
     let detach = setup.client.next_message().unwrap().bytes;

@@ -1,6 +1,6 @@
 //! A schema as hashes of the calls that a matching `Serialize` makes.
 
-use std::fmt::{self, Display};
+use std::fmt::Display;
 
 use serde::ser::Error;
 
@@ -11,17 +11,10 @@ use crate::limits;
 /// From this length on the elements of an array are checked one by one, not all in one hash.
 pub(super) const ARRAY_LEN_MIN: usize = 33;
 
-/// The value departs from the schema, does not fit, or failed to serialize.
-#[derive(Debug)]
+/// The value is not what the schema has, or does not fit, or its `Serialize` gave up.
+#[derive(Debug, thiserror::Error)]
+#[error("not encoded")]
 pub(in super::super) struct Stopped;
-
-impl Display for Stopped {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("not encoded")
-    }
-}
-
-impl std::error::Error for Stopped {}
 
 impl Error for Stopped {
     #[cold]

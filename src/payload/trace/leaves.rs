@@ -57,8 +57,8 @@ const ANY_COUNT: &str = "[..]";
 /// Lengths of byte strings: those of identifiers, keys and digests.
 const LENGTHS: [usize; 11] = [1, 0, 16, 4, 8, 12, 20, 24, 32, 48, 64];
 
-/// The sample of each leaf.
-#[derive(Debug)]
+/// Which sample each leaf is given.
+#[derive(Debug, Default)]
 pub(super) struct Leaves {
     /// The user's samples, tried first.
     named: Vec<String>,
@@ -119,15 +119,7 @@ struct Variation {
 
 impl Leaves {
     pub(super) fn new(named: &[String]) -> Self {
-        Self {
-            named: named.to_vec(),
-            settled: BTreeMap::new(),
-            offered: Vec::new(),
-            refusals: 0,
-            counts_vary: false,
-            refusal: None,
-            variation: None,
-        }
+        Self { named: named.to_vec(), ..Self::default() }
     }
 
     pub(super) fn begin_pass(&mut self) {

@@ -25,24 +25,16 @@ pub(super) struct Probe<'t> {
     place: String,
 }
 
-/// Why a pass did not finish.
-#[derive(Debug)]
+/// Why a pass did not come to an end.
+#[derive(Debug, thiserror::Error)]
 pub(super) enum TraceError {
-    /// The type rejected its samples; it may accept others.
+    /// The type refused what it was given; it may take something else.
+    #[error("{0}")]
     Refused(String),
-    /// The type cannot be traced with any sample.
+    /// The type cannot be traced, whatever it is given.
+    #[error("{0}")]
     Untraceable(String),
 }
-
-impl fmt::Display for TraceError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(reason) | Self::Untraceable(reason) => out.write_str(reason),
-        }
-    }
-}
-
-impl std::error::Error for TraceError {}
 
 impl Error for TraceError {
     fn custom<T: fmt::Display>(message: T) -> Self {
@@ -167,13 +159,7 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         Err(self_describing())
     }
 
-    fn deserialize_identifier<V: Visitor<'de>>(self, _: V) -> Result<V::Value, TraceError> {
-        Err(self_describing())
-    }
-
-    fn deserialize_ignored_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, TraceError> {
-        Err(self_describing())
-    }
+    serde::forward_to_deserialize_any! { identifier ignored_any }
 
     fn deserialize_unit<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
         *self.format = Some(Format::Unit);

@@ -40,7 +40,7 @@ pub(in super::super) fn short_name(path: &str) -> String {
 }
 
 /// What the passes so far have shown.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Tracer {
     pub(super) leaves: Leaves,
     pub(super) types: BTreeMap<String, TypeState>,
@@ -99,15 +99,7 @@ pub(super) struct Choice {
 
 impl Tracer {
     pub(super) fn new(named: &[String]) -> Self {
-        Self {
-            leaves: Leaves::new(named),
-            types: BTreeMap::new(),
-            names: BTreeMap::new(),
-            progress: 0,
-            places: 0,
-            blocked: false,
-            showing: Vec::new(),
-        }
+        Self { leaves: Leaves::new(named), ..Self::default() }
     }
 
     pub(super) fn begin_pass(&mut self) {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Fault, FaultyFabric, Running, Script};
+use crate::chain::ErrorChain;
 use crate::fabric::{
     Address, ByteRange, Completion, Connection, Exposure, Fabric, FabricError, Intent, Received, Sent,
 };
@@ -96,7 +97,7 @@ fn a_failed_read_ends_its_connection() {
     let mut read = offer.open_read(LEN).unwrap();
     assert_eq!(read.post(&WHOLE).unwrap(), Completion::Done);
     let error = read.post(&WHOLE).unwrap_err();
-    assert_eq!(error.to_string(), "cannot read the peer's memory: the script of faults says so");
+    assert_eq!(ErrorChain(&error).to_string(), "cannot read the peer's memory: the script of faults says so");
     assert!(matches!(read.post(&WHOLE), Err(FabricError::Closed)));
     assert!(matches!(setup.near.receive(&mut [0; 8]).unwrap(), Received::Closed));
 }

@@ -1,6 +1,7 @@
 use clap::{Args, ValueEnum};
 use fabricast::{Address, Delivery, Node};
 
+use super::super::setting::Way;
 use super::super::units::{duration, size_in};
 use super::cpus::Choice;
 use super::trouble::Trouble;
@@ -113,15 +114,6 @@ pub(super) struct StreamOptions {
     pub(super) reader: usize,
 }
 
-/// How records travel, as an argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Way {
-    /// Read from the publisher's repository
-    Pull,
-    /// Written to the subscriber by the publisher
-    Push,
-}
-
 /// What to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Mode {
@@ -194,10 +186,7 @@ impl StreamOptions {
     }
 
     pub(super) fn delivery(&self) -> Delivery {
-        match self.delivery {
-            None | Some(Way::Pull) => Delivery::Pull,
-            Some(Way::Push) => Delivery::Push,
-        }
+        self.delivery.map_or(Delivery::Pull, Delivery::from)
     }
 }
 

@@ -1,22 +1,18 @@
-use std::io::Write as _;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use fabricast::measure::Ring;
-use fabricast::{Address, LogSubscriber, Raw, ReceiveError, Sequence};
-use rustix::process::Signal;
+use fabricast::{Address, LogSubscriber, Raw, Sequence};
 
 use super::super::failure::{Exit, Failure};
 use super::super::setting::Setting;
 use super::arguments::Arguments;
 use super::line::Seen;
-use super::process::Phase;
+use super::probe::LOOKS;
+use super::process::{Phase, inherited};
 use super::records::{StreamSizes, TOPIC};
 use super::trouble::Trouble;
-use super::{pattern, probe};
+use super::{pattern, probe, records};
 
-/// Empty polls between two checks of the phase.
-const LOOKS: u32 = 4096;
 /// The sleep of an idle process.
 const REST: Duration = Duration::from_millis(1);
 
@@ -31,11 +27,11 @@ struct Drain {
 
 /// Receives and checks the stream of the process at this address, which started this one, until told to stop.
 pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) -> Result<Exit, Trouble> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let memory = inherited()?;
     arguments.cpus.settled()?.pin_answering()?;
     let size = arguments.size.first().copied().unwrap_or_default();
     let (shape, reader) = (StreamSizes::of(arguments, size)?, arguments.stream.reader);
-    let ring = Ring::open(std::io::stdin().as_fd().try_clone_to_owned()?, shape.len, shape.capacity)?;
+    let ring = Ring::open(memory, shape.len, shape.capacity)?;
     let node = setting.node(None)?;
     let builder = node.log_subscriber::<Raw>(&format!("{from}/{TOPIC}"));
     let builder = builder.delivery(arguments.stream.delivery()).region_len_max(usize::MAX);
@@ -43,8 +39,7 @@ pub(super) fn drain(arguments: &Arguments, setting: &Setting, from: &Address) ->
     let subscriber = builder.at(Sequence::NONE.next()).open().map_err(Failure::from)?;
     let mut drain = Drain { ring, reader, shape, subscriber, seen: Seen::default() };
     drain.obey()?;
-    writeln!(std::io::stdout(), "{}", serde_json::to_string(&drain.seen.with(drain.subscriber.stats()))?)?;
-    Ok(Exit::Done)
+    drain.seen.with(drain.subscriber.stats()).tell()
 }
 
 impl Drain {
@@ -101,40 +96,11 @@ impl Drain {
     /// Receives and compares records until the phase changes (false) or the topic ends (true).
     fn receive(&mut self) -> Result<bool, Trouble> {
         let Self { ring, reader, shape, subscriber, seen } = self;
-        let show_every = shape.show_every();
-        let (mut looks, mut unshown, mut newest) = (0_u32, 0, 0);
-        loop {
-            match subscriber.try_receive_ref() {
-                Ok(Some(record)) => {
-                    newest = record.meta.sequence.get();
-                    match pattern::is_right(record.bytes, shape.len, newest) {
-                        true => seen.verified += 1,
-                        false => seen.rejected += 1,
-                    }
-                    unshown += 1;
-                    if unshown < show_every {
-                        continue;
-                    }
-                }
-                Ok(None) => {
-                    looks = looks.wrapping_add(1);
-                    if looks.is_multiple_of(LOOKS) && Phase::of(ring.control().phase()) != Phase::Deliver {
-                        return Ok(false);
-                    }
-                    if unshown == 0 {
-                        continue;
-                    }
-                }
-                Err(
-                    ReceiveError::Lapped { first_lost, count }
-                    | ReceiveError::DamagedRecords { first_lost, count }
-                    | ReceiveError::CutOff { first_lost, count },
-                ) => newest = (first_lost.get() + count).saturating_sub(1),
-                Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => return Ok(true),
-                Err(error) => return Err(Failure::from(error).into()),
-            }
-            ring.control().set_progress(*reader, newest);
-            unshown = 0;
-        }
+        let control = ring.control();
+        let is_over = || Phase::of(control.phase()) != Phase::Deliver;
+        records::receive(subscriber, seen, shape.show_every(), is_over, |subscriber, _| {
+            control.set_progress(*reader, subscriber.next_sequence().get() - 1);
+            Ok(())
+        })
     }
 }

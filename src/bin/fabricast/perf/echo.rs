@@ -1,10 +1,8 @@
 use std::io::Write as _;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 use fabricast::measure::Floor;
-use fabricast::{Listener, Node, Raw, ReceiveError, Sequence, StatePublisher, StateSubscriber};
-use rustix::process::Signal;
+use fabricast::{Listener, Node, Raw, ReceiveError, Sequence, StatePublisher, StateSubscriber, Subscribed};
 
 use super::super::failure::Exit;
 use super::super::interrupt::Interrupt;
@@ -12,14 +10,12 @@ use super::super::setting::Setting;
 use super::arguments::{Arguments, Mode};
 use super::line::Seen;
 use super::pattern::{mark, marked};
-use super::probe;
-use super::process::Phase;
+use super::probe::{self, LOOKS};
+use super::process::{Phase, inherited};
 use super::trouble::Trouble;
 
 /// The topic of the answers.
 pub(super) const PONG: &str = "pong";
-/// Empty polls between two checks of the phase.
-const LOOKS: u32 = 4096;
 /// The longest single wait for a value.
 const WAIT: Duration = Duration::from_millis(20);
 /// How long to wait on one listener before the next.
@@ -74,16 +70,16 @@ struct Echo {
 
 /// Answers the process that started this one, or else each measuring process in turn.
 pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
-    if arguments.floor_len.is_some() {
-        // If the starting process is killed, it cannot stop this one.
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    }
-    arguments.cpus.settled()?.pin_answering()?;
-    let interrupt = Interrupt::install()?;
-    let rdma = arguments.rdma.clone().or_else(|| arguments.fabric.rdma());
-    let node = setting.named_node(&arguments.node, rdma.as_ref())?;
-    let listeners = Listeners::open(&node)?;
-    let Some(len) = arguments.floor_len else {
+    let floor = |len: u32| Ok::<_, Trouble>(Floor::open(inherited()?, len as usize)?);
+    let floor = arguments.floor_len.map(floor).transpose()?;
+    let (interrupt, node) = answering(arguments, setting)?;
+    let listener = |mode: Mode| {
+        let listener = node.state_listener::<Raw>(mode.name());
+        let listener = if mode == Mode::Notify { listener.notices() } else { listener };
+        listener.delivery(mode.delivery()).region_len_max(usize::MAX).open().map(|it| (mode, it))
+    };
+    let listeners = [listener(Mode::Pull)?, listener(Mode::Push)?, listener(Mode::Notify)?];
+    let Some(floor) = floor else {
         tell_addresses(&node, arguments.mode)?;
         while let Some(mut echo) = Echo::accept(&node, &listeners, arguments, &interrupt)? {
             if !echo.deliver(|| interrupt.came())? {
@@ -92,15 +88,22 @@ pub(super) fn serve(arguments: &Arguments, setting: &Setting) -> Result<Exit, Tr
         }
         return Ok(Exit::Done);
     };
-    let floor = Floor::open(std::io::stdin().as_fd().try_clone_to_owned()?, len as usize)?;
     writeln!(std::io::stdout(), "{}", arguments.fabric.address(&node)?)?;
     std::io::stdout().flush()?;
     let Some(mut echo) = Echo::accept(&node, &listeners, arguments, &interrupt)? else {
         return Ok(Exit::Done);
     };
     echo.obey(&floor)?;
-    writeln!(std::io::stdout(), "{}", serde_json::to_string(&echo.seen.with(echo.subscriber.stats()))?)?;
-    Ok(Exit::Done)
+    echo.seen.with(echo.subscriber.stats()).tell()
+}
+
+/// Takes the processor on which this process answers, and opens its node.
+pub(super) fn answering(arguments: &Arguments, setting: &Setting) -> Result<(Interrupt, Node), Trouble> {
+    arguments.cpus.settled()?.pin_answering()?;
+    let interrupt = Interrupt::install()?;
+    let rdma = arguments.rdma.clone().or_else(|| arguments.fabric.rdma());
+    let node = setting.named_node(&arguments.node, rdma.as_ref())?;
+    Ok((interrupt, node))
 }
 
 /// Prints how to measure against this process.
@@ -113,44 +116,32 @@ pub(super) fn tell_addresses(node: &Node, mode: Mode) -> Result<(), Trouble> {
     Ok(std::io::stdout().flush()?)
 }
 
-/// The listeners for measuring processes, one for each mode.
-struct Listeners([(Mode, Listener<StateSubscriber<Raw>>); 3]);
-
-impl Listeners {
-    fn open(node: &Node) -> Result<Self, Trouble> {
-        let open = |mode: Mode| {
-            let listener = node.state_listener::<Raw>(mode.name());
-            let listener = if mode == Mode::Notify { listener.notices() } else { listener };
-            listener.delivery(mode.delivery()).region_len_max(usize::MAX).open().map(|it| (mode, it))
-        };
-        Ok(Self([open(Mode::Pull)?, open(Mode::Push)?, open(Mode::Notify)?]))
-    }
-
-    /// A subscription to the next process that dials. `None` when interrupted.
-    fn accept(&self, interrupt: &Interrupt) -> Result<Option<(Mode, StateSubscriber<Raw>)>, Trouble> {
-        loop {
-            for (mode, listener) in &self.0 {
-                // A failed one must not keep others from dialling.
-                if let Ok(Some(subscriber)) = listener.accept_timeout(LOOK_AGAIN) {
-                    return Ok(Some((*mode, subscriber)));
-                }
-            }
-            if interrupt.came() {
-                return Ok(None);
+/// A subscription to what the process publishes that dials next, with what is known of its listener. `None` when this one was asked
+/// to end.
+pub(super) fn accept<K: Copy, S: Subscribed>(
+    listeners: &[(K, Listener<S>)],
+    interrupt: &Interrupt,
+) -> Option<(K, S)> {
+    while !interrupt.came() {
+        for (known, listener) in listeners {
+            // A failed one must not keep others from dialling.
+            if let Ok(Some(subscriber)) = listener.accept_timeout(LOOK_AGAIN) {
+                return Some((*known, subscriber));
             }
         }
     }
+    None
 }
 
 impl Echo {
     /// Waits for a measuring process, and publishes for it. `None` when interrupted.
     fn accept(
         node: &Node,
-        listeners: &Listeners,
+        listeners: &[(Mode, Listener<StateSubscriber<Raw>>)],
         arguments: &Arguments,
         interrupt: &Interrupt,
     ) -> Result<Option<Self>, Trouble> {
-        let Some((mode, subscriber)) = listeners.accept(interrupt)? else { return Ok(None) };
+        let Some((mode, subscriber)) = accept(listeners, interrupt) else { return Ok(None) };
         let len = subscriber.payload_len_max();
         let publisher =
             node.state_publisher::<Raw>(PONG).slots(arguments.slots).payload_len_max(len).open()?;

@@ -1,10 +1,5 @@
-use std::io::Write as _;
-use std::os::fd::AsFd;
-use std::process::Command;
-
 use fabricast::measure::Control;
 use fabricast::{Address, Raw, ReceiveError, StatePublisher, StateSubscriber};
-use rustix::process::Signal;
 
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
@@ -13,7 +8,7 @@ use super::arguments::{Arguments, Mode};
 use super::echo::Manner;
 use super::line::Seen;
 use super::measurement::Measurement;
-use super::process::{Phase, Process};
+use super::process::{Phase, Process, command, inherited};
 use super::trouble::Trouble;
 
 /// The subscribing processes besides the answering one. Ended when dropped.
@@ -24,9 +19,8 @@ pub(super) struct Followers {
 
 /// Subscribes to the process at this address, which started this one, until told to stop.
 pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Address) -> Result<Exit, Trouble> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let control = Control::open(inherited()?, 0)?;
     let interrupt = Interrupt::install()?;
-    let control = Control::open(std::io::stdin().as_fd().try_clone_to_owned()?, 0)?;
     let mode = arguments.mode;
     let (target, node) = (format!("{measuring}/{}", mode.name()), setting.node(None)?);
     let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
@@ -34,9 +28,7 @@ pub(super) fn follow(arguments: &Arguments, setting: &Setting, measuring: &Addre
     let mut subscriber = builder.timeout(ATTACH_TIMEOUT).open().map_err(Failure::from)?;
     let len = arguments.size.first().map_or(0, |size| *size as usize);
     let stopped = || Phase::of(control.phase()) == Phase::Stop || interrupt.came();
-    let seen = watch(&mut subscriber, Manner::of(mode), len, stopped)?;
-    writeln!(std::io::stdout(), "{}", serde_json::to_string(&seen)?)?;
-    Ok(Exit::Done)
+    watch(&mut subscriber, Manner::of(mode), len, stopped)?.tell()
 }
 
 /// Receives and compares the values that it catches, up to the newest when told to stop.
@@ -74,10 +66,8 @@ impl Followers {
         let Measurement { arguments, setting, cpus, .. } = measurement;
         let control = Control::create(0)?;
         let start_one = || {
-            let mut command = Command::new(std::env::current_exe()?);
-            command.args(setting.as_arguments());
-            command.args(["perf", arguments.mode.name(), "--size", &size.to_string()]);
-            command.args(["--follow", &measuring.to_string()]);
+            let mut command = command(setting, arguments.mode)?;
+            command.args(["--size", &size.to_string(), "--follow", &measuring.to_string()]);
             Process::start("subscribing", command, control.file()?)
         };
         let more = arguments.subscribers - 1;

@@ -1,8 +1,12 @@
+use std::io::Write as _;
+
 use fabricast::SubscriberStats;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::super::failure::Exit;
 use super::super::output::count;
+use super::trouble::Trouble;
 
 /// What the answering process received.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -18,6 +22,12 @@ impl Seen {
     pub(super) fn with(self, stats: SubscriberStats) -> Self {
         let SubscriberStats { torn_retries, conflated, lapped, cut_off, rejected, .. } = stats;
         Self { torn_retries, lost: conflated + lapped + cut_off, rejected: self.rejected + rejected, ..self }
+    }
+
+    /// Tells it to the process that has started this one.
+    pub(super) fn tell(self) -> Result<Exit, Trouble> {
+        writeln!(std::io::stdout(), "{}", serde_json::to_string(&self)?)?;
+        Ok(Exit::Done)
     }
 }
 
@@ -40,8 +50,8 @@ impl std::iter::Sum for Seen {
     }
 }
 
-/// One line of the result.
-#[derive(Clone, Debug, Serialize)]
+/// One line of the outcome.
+#[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Line {
     pub(super) mode: &'static str,
     pub(super) fabric: &'static str,
@@ -109,22 +119,12 @@ impl Line {
         Self {
             mode,
             fabric: "shm",
-            connect: None,
             size,
             subscribers: 1,
             iterations,
-            p50_ns: None,
-            p99_ns: None,
-            p999_ns: None,
-            max_ns: None,
             msgs_per_s,
             gb_per_s: msgs_per_s * f64::from(size) / 1e9,
-            publisher_cpu_ns_per_msg: None,
-            torn_retries: None,
-            lost: None,
-            rejected: None,
-            verified: None,
-            placement: None,
+            ..Self::default()
         }
     }
 

@@ -1,6 +1,8 @@
 use std::io::Write as _;
 use std::time::Duration;
 
+use fabricast::{Address, DialError, SubscriberError};
+
 use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
@@ -12,6 +14,10 @@ use super::trouble::{Trouble, wait};
 
 /// The pause between two checks whether all have subscribed.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How long each attempt to dial or to subscribe may take: a process that hangs must not keep this one from ending.
+pub(super) const ATTEMPT: Duration = Duration::from_secs(1);
+/// The pause between two attempts.
+const TRY_AGAIN: Duration = Duration::from_millis(5);
 
 /// What all sizes share.
 pub(super) struct Measurement<'a> {
@@ -19,6 +25,12 @@ pub(super) struct Measurement<'a> {
     pub(super) setting: &'a Setting,
     pub(super) cpus: Cpus,
     pub(super) interrupt: Interrupt,
+}
+
+/// The name of a node that measures what answers at this address: it can be told, and is another one for each process there.
+pub(super) fn name_beside(address: &Address, what: &str) -> String {
+    let name = address.node().map(|name| name.to_string());
+    format!("{}.{what}", name.unwrap_or_else(|| format!("perf-{}", std::process::id())))
 }
 
 impl<'a> Measurement<'a> {
@@ -64,6 +76,40 @@ impl<'a> Measurement<'a> {
     /// The deadline for other processes.
     pub(super) fn deadline(&self) -> Deadline {
         Deadline::after(Duration::from_secs_f64(self.arguments.wait))
+    }
+
+    /// Has the process that answers subscribe to what this one publishes, by `dial`, and subscribes to its answers, by `open`. `check`
+    /// fails when it cannot any more.
+    pub(super) fn meet<S>(
+        &self,
+        subscribers: impl Fn() -> u64,
+        dial: impl Fn() -> Result<(), DialError>,
+        open: impl Fn() -> Result<S, SubscriberError>,
+        mut check: impl FnMut() -> Result<(), Trouble>,
+    ) -> Result<S, Trouble> {
+        let mut go_on = |error: Failure, deadline: Deadline| {
+            if deadline.is_over() {
+                return Err(Trouble::from(error));
+            }
+            wait(&self.interrupt, TRY_AGAIN)?;
+            check()
+        };
+        let (to_dial, mut to_answer) = (self.deadline(), None);
+        loop {
+            // The node that was dialled may have given up on what it was granted, and waits to be dialled again.
+            if subscribers() == 0
+                && let Err(error) = dial()
+            {
+                go_on(error.into(), to_dial)?;
+                continue;
+            }
+            // It has as long to answer as it had to be dialled.
+            let to_answer = *to_answer.get_or_insert_with(|| self.deadline());
+            match open() {
+                Ok(subscriber) => return Ok(subscriber),
+                Err(error) => go_on(error.into(), to_answer)?,
+            }
+        }
     }
 
     /// Waits until `all` have subscribed. `check` fails once one of them cannot.

@@ -1,10 +1,9 @@
-use std::process::Command;
 use std::time::Duration;
 
 use fabricast::measure::Floor;
 use fabricast::{Address, Node, Raw, ReceiveError, StatePublisher, StateSubscriber};
 
-use super::super::clock::{Deadline, now};
+use super::super::clock::now;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
 use super::super::output::count;
@@ -13,16 +12,12 @@ use super::arguments::{Arguments, FabricName, Mode};
 use super::echo::{Manner, PONG};
 use super::follow::Followers;
 use super::line::{Durations, Line, Seen};
-use super::measurement::Measurement;
+use super::measurement::{ATTEMPT, Measurement, name_beside};
 use super::pattern::mark;
 use super::probe::{AnswerWait, Probe, nanoseconds};
-use super::process::{Phase, Process};
-use super::trouble::{Trouble, wait};
+use super::process::{Phase, Process, command};
+use super::trouble::Trouble;
 
-/// The timeout of an attempt to subscribe, so that a hung process does not delay the end of this one.
-const ATTEMPT: Duration = Duration::from_secs(1);
-/// The pause between two attempts.
-const LOOK_AGAIN: Duration = Duration::from_millis(5);
 /// Alternations of floor and delivery.
 const TURNS: u64 = 10;
 /// Uncounted round trips before each turn.
@@ -69,13 +64,8 @@ pub(super) fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, 
 impl Pings<'_> {
     /// Measures one size against a running process.
     fn connected(&self, size: u32, address: &Address) -> Result<Line, Trouble> {
-        // A distinct name for each answering process, so that messages can use it.
-        let name = match address.node() {
-            Some(name) => format!("{name}.ping"),
-            None => format!("perf-{}.ping", std::process::id()),
-        };
         let fabric = FabricName::of(address);
-        let published = self.publish(size, &name, fabric)?;
+        let published = self.publish(size, &name_beside(address, "ping"), fabric)?;
         let mut ping = self.subscribe(size, address, published, None)?;
         let followers = self.start_followers(size, fabric, &ping)?;
         ping.warm_up()?;
@@ -111,7 +101,7 @@ impl Pings<'_> {
     ) -> Result<(Vec<Line>, Seen), Trouble> {
         let address = answering.process.line()?.parse()?;
         let mut ping = self.subscribe(size, &address, published, Some(&mut answering.process))?;
-        answering.probe_before()?;
+        answering.probe.begin(answering.floor.control(), (&mut answering.process, answering.interrupt))?;
         let followers = self.start_followers(size, self.0.arguments.fabric, &ping)?;
         let (mut floor, mut delivery) = (Durations::new(), Durations::new());
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
@@ -133,7 +123,8 @@ impl Pings<'_> {
             timed(&mut delivery, extent, &self.0.interrupt, || ping.round_trip())?;
         }
         let seen = followers.end(&self.0.interrupt)? + ping.seen();
-        let placement = answering.probe_after()?;
+        let placement =
+            answering.probe.end(answering.floor.control(), (&mut answering.process, answering.interrupt))?;
         let mut lines = vec![delivery.line(self.0.arguments.mode.name(), size)];
         if self.0.arguments.floor {
             lines.insert(0, floor.line("floor", size));
@@ -150,10 +141,16 @@ impl Pings<'_> {
     /// Starts the answering process.
     fn start(&self, size: u32, name: &str) -> Result<Answering<'_>, Trouble> {
         let floor = Floor::create(size as usize)?;
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(self.0.setting.as_arguments());
-        command.args(["perf", self.0.arguments.mode.name(), "--serve", "--node", name]);
-        command.args(["--floor-len", &size.to_string(), "--slots", &self.0.arguments.slots.to_string()]);
+        let mut command = command(self.0.setting, self.0.arguments.mode)?;
+        command.args([
+            "--serve",
+            "--node",
+            name,
+            "--floor-len",
+            &size.to_string(),
+            "--slots",
+            &self.0.arguments.slots.to_string(),
+        ]);
         command.args(["--cpus", &self.0.cpus.to_string(), "--fabric", self.0.arguments.fabric.name()]);
         let process = Process::start("answering", command, floor.control().file()?)?;
         Ok(Answering { interrupt: &self.0.interrupt, process, floor, stamp: 0, probe: Probe::default() })
@@ -190,32 +187,17 @@ impl Pings<'_> {
         mut process: Option<&mut Process>,
     ) -> Result<Ping<'_>, Trouble> {
         let (mode, len, interrupt) = (self.0.arguments.mode, size as usize, &self.0.interrupt);
-        let mut go_on = |error: Failure, deadline: Deadline| {
-            if deadline.is_over() {
-                return Err(Trouble::from(error));
-            }
-            wait(interrupt, LOOK_AGAIN)?;
-            process.as_mut().map_or(Ok(()), |process| process.check())
-        };
         let target = format!("{address}/{PONG}");
-        let (to_dial, mut to_answer) = (self.0.deadline(), None);
-        let subscriber = loop {
-            // The dialled node may have given up its grant, and wait to be dialled again.
-            if publisher.pull_subscribers() + publisher.push_subscribers() == 0
-                && let Err(error) = node.dial_subscriber(mode.name(), address, ATTEMPT)
-            {
-                go_on(error.into(), to_dial)?;
-                continue;
-            }
-            // Its answers have as long as dialling had.
-            let to_answer = *to_answer.get_or_insert_with(|| self.0.deadline());
-            let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
-            let builder = if mode == Mode::Notify { builder.notices() } else { builder };
-            match builder.region_len_max(usize::MAX).timeout(ATTEMPT).open() {
-                Ok(subscriber) => break subscriber,
-                Err(error) => go_on(error.into(), to_answer)?,
-            }
-        };
+        let subscriber = self.0.meet(
+            || publisher.pull_subscribers() + publisher.push_subscribers(),
+            || node.dial_subscriber(mode.name(), address, ATTEMPT),
+            || {
+                let builder = node.state_subscriber::<Raw>(&target).delivery(mode.delivery());
+                let builder = if mode == Mode::Notify { builder.notices() } else { builder };
+                builder.region_len_max(usize::MAX).timeout(ATTEMPT).open()
+            },
+            || process.as_mut().map_or(Ok(()), |process| process.check()),
+        )?;
         let value = vec![0x5555_5555_5555_5555; len.div_ceil(size_of::<u64>())];
         let manner = Manner::of(mode);
         Ok(Ping {
@@ -267,14 +249,6 @@ impl Ping<'_> {
 }
 
 impl Answering<'_> {
-    fn probe_before(&mut self) -> Result<(), Trouble> {
-        self.probe.begin(self.floor.control(), (&mut self.process, self.interrupt))
-    }
-
-    fn probe_after(&mut self) -> Result<&'static str, Trouble> {
-        self.probe.end(self.floor.control(), (&mut self.process, self.interrupt))
-    }
-
     /// One round trip of the floor.
     #[inline]
     fn round_trip(&mut self, value: &mut [u64], answer: &mut [u64]) -> Result<(), Trouble> {

@@ -11,10 +11,10 @@ use super::trouble::{Quiet, Trouble};
 
 /// How long the other process has to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Empty polls between two reads of the clock.
-const LOOKS: u32 = 1 << 20;
-/// Empty polls of the answering process between two checks of the phase.
-const LOOKS_ANSWERING: u32 = 4096;
+/// Empty looks between two looks at the clock.
+const LOOKS_WAITING: u32 = 1 << 20;
+/// Empty looks of one that answers, or receives, between two looks at what is to be done.
+pub(super) const LOOKS: u32 = 4096;
 /// Round trips of a probe, time permitting.
 const PROBES: u64 = 20_000;
 /// The longest probe: on a busy machine a round trip takes as long as other processes run.
@@ -98,7 +98,7 @@ pub(super) fn answer(control: &Control) {
             control.pass(1, number);
         }
         looks += 1;
-        if looks % LOOKS_ANSWERING == 0 && Phase::of(control.phase()) != Phase::Probe {
+        if looks % LOOKS == 0 && Phase::of(control.phase()) != Phase::Probe {
             return;
         }
     }
@@ -126,7 +126,7 @@ impl AnswerWait {
     /// Whether it is time for more checks.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
-        self.looks.is_multiple_of(LOOKS)
+        self.looks.is_multiple_of(LOOKS_WAITING)
     }
 
     /// The same for a poll that took a while.

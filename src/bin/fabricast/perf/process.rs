@@ -1,12 +1,16 @@
 use std::io::{BufRead as _, BufReader};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use super::super::clock::Deadline;
 use super::super::failure::{Exit, Failure};
 use super::super::interrupt::Interrupt;
+use super::super::setting::Setting;
+use super::arguments::Mode;
 use super::line::Seen;
 use super::trouble::{Quiet, Trouble};
 
@@ -47,10 +51,7 @@ impl Process {
     pub(super) fn check(&mut self) -> Result<(), Trouble> {
         match self.child.try_wait()? {
             None => Ok(()),
-            Some(status) => Err(self.failure(status).unwrap_or_else(|| {
-                let sentence = format!("the {} process has ended before the measurement", self.what);
-                Failure::new(Exit::Gone, sentence).into()
-            })),
+            Some(status) => Err(self.ended(status)),
         }
     }
 
@@ -59,10 +60,15 @@ impl Process {
         let mut line = String::new();
         if self.output.read_line(&mut line)? == 0 {
             let status = self.child.wait()?;
-            let ended = || format!("the {} process has ended before the measurement", self.what);
-            return Err(self.failure(status).unwrap_or_else(|| Failure::new(Exit::Gone, ended()).into()));
+            return Err(self.ended(status));
         }
         Ok(line.trim_end().to_owned())
+    }
+
+    /// Why it has ended, which it must not yet.
+    fn ended(&self, status: ExitStatus) -> Trouble {
+        let ended = || format!("the {} process has ended before the measurement", self.what);
+        self.failure(status).unwrap_or_else(|| Failure::new(Exit::Gone, ended()).into())
     }
 
     /// The failure of this process, if it explains `noticed`; otherwise `noticed`.
@@ -117,6 +123,20 @@ impl Process {
         let exit = known.into_iter().find(|exit| Some(i32::from(exit.code())) == status.code());
         (!status.success()).then(|| Quiet(exit.unwrap_or(Exit::No)).into())
     }
+}
+
+/// The beginning of a command that has this program measure, with the same settings.
+pub(super) fn command(setting: &Setting, mode: Mode) -> Result<Command, Trouble> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(setting.as_arguments()).args(["perf", mode.name()]);
+    Ok(command)
+}
+
+/// What the process that has started this one has handed over. This one ends with it, from now on: it may be killed, and nobody
+/// would tell this one to stop then.
+pub(super) fn inherited() -> Result<OwnedFd, Trouble> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    Ok(std::io::stdin().as_fd().try_clone_to_owned()?)
 }
 
 impl Phase {

@@ -1,12 +1,14 @@
 use std::time::Instant;
 
-use fabricast::limits;
+use fabricast::{LogSubscriber, Raw, ReceiveError, limits};
 
 use super::super::clock::now;
 use super::super::failure::Failure;
 use super::super::interrupt::Interrupt;
 use super::arguments::{Arguments, FabricName};
-use super::probe::AnswerWait;
+use super::line::Seen;
+use super::pattern;
+use super::probe::{AnswerWait, LOOKS};
 use super::trouble::Trouble;
 
 /// The topic of the records.
@@ -49,6 +51,54 @@ pub(super) trait Receivers {
     fn empty_poll(&mut self, wait: &mut AnswerWait) -> Result<(), Trouble>;
 }
 
+/// Takes and compares records until told otherwise (false), or the topic ends (true). Shows how far it is after so many of them,
+/// and when there are no more.
+pub(super) fn receive(
+    subscriber: &mut LogSubscriber<Raw>,
+    seen: &mut Seen,
+    show_every: usize,
+    is_over: impl Fn() -> bool,
+    mut show: impl FnMut(&LogSubscriber<Raw>, Seen) -> Result<(), Trouble>,
+) -> Result<bool, Trouble> {
+    let len = subscriber.payload_len_max();
+    let (mut looks, mut unshown) = (0_u32, 0);
+    loop {
+        match subscriber.try_receive_ref() {
+            Ok(Some(record)) => {
+                match pattern::is_right(record.bytes, len, record.meta.sequence.get()) {
+                    true => seen.verified += 1,
+                    false => seen.rejected += 1,
+                }
+                unshown += 1;
+                if unshown < show_every {
+                    continue;
+                }
+            }
+            Ok(None) => {
+                looks = looks.wrapping_add(1);
+                if looks.is_multiple_of(LOOKS) && is_over() {
+                    return Ok(false);
+                }
+                if unshown == 0 {
+                    continue;
+                }
+            }
+            Err(
+                ReceiveError::Lapped { .. }
+                | ReceiveError::DamagedRecords { .. }
+                | ReceiveError::CutOff { .. },
+            ) => {}
+            Err(ReceiveError::Ended { .. } | ReceiveError::Gone { .. }) => return Ok(true),
+            Err(error) => return Err(Failure::from(error).into()),
+        }
+        show(subscriber, *seen)?;
+        unshown = 0;
+        if is_over() {
+            return Ok(false);
+        }
+    }
+}
+
 impl StreamSizes {
     /// The sizes of a stream of records of this size, by the arguments.
     pub(super) fn of(arguments: &Arguments, size: u32) -> Result<Self, Failure> {
@@ -87,12 +137,8 @@ impl StreamSizes {
 
     /// Whether to continue after so many batches. Does not check the time after each.
     pub(super) fn goes_on(&self, batches: u64, end: Option<Instant>, interrupt: &Interrupt) -> bool {
+        let look_every = (LOOK_EVERY_LEN / (self.len * self.batch).max(1)).clamp(1, 64) as u64;
         let is_over = || end.is_some_and(|end| now() >= end) || interrupt.came();
-        !batches.is_multiple_of(self.look_every()) || !is_over()
-    }
-
-    /// Batches between two checks of the time.
-    pub(super) fn look_every(&self) -> u64 {
-        (LOOK_EVERY_LEN / (self.len * self.batch).max(1)).clamp(1, 64) as u64
+        !batches.is_multiple_of(look_every) || !is_over()
     }
 }

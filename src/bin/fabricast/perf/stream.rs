@@ -1,5 +1,4 @@
 use std::hint::black_box;
-use std::process::Command;
 use std::time::Duration;
 
 use fabricast::measure::Ring;
@@ -12,10 +11,10 @@ use super::super::output::count;
 use super::super::setting::Setting;
 use super::arguments::{Arguments, FabricName};
 use super::line::{Line, Seen};
-use super::measurement::Measurement;
+use super::measurement::{Measurement, name_beside};
 use super::pattern::mark;
 use super::probe::{AnswerWait, Probe};
-use super::process::{Phase, Process};
+use super::process::{Phase, Process, command};
 use super::records::{Receivers, StreamSizes, TOPIC};
 use super::remote::Remote;
 use super::trouble::Trouble;
@@ -116,16 +115,11 @@ fn measure(arguments: &Arguments, setting: &Setting) -> Result<Exit, Trouble> {
 impl Streams<'_> {
     /// Measures one size against a running process.
     fn connected(&self, shape: StreamSizes, address: &Address) -> Result<Line, Trouble> {
-        // A distinct name for each receiving process, so that messages can use it.
-        let name = match address.node() {
-            Some(name) => format!("{name}.stream"),
-            None => format!("perf-{}.stream", std::process::id()),
-        };
+        let name = name_beside(address, "stream");
         let (fabric, delivery) = (FabricName::of(address), self.0.arguments.stream.delivery());
         let node = self.0.setting.named_node(&name, fabric.rdma().as_ref())?;
         let mut records = self.publish(shape, &node, remote::topic(delivery))?;
-        let between = (&node, &records.publisher);
-        let mut remote = Remote::dial(between, (address, delivery), self.0.deadline(), &self.0.interrupt)?;
+        let mut remote = Remote::dial(&self.0, (&node, &records.publisher), address)?;
         let Arguments { iterations, seconds, .. } = *self.0.arguments;
         let rate = records.deliver((iterations, Duration::from_secs_f64(seconds)), &mut remote)?;
         let line = rate.line("stream", shape.size);
@@ -187,9 +181,8 @@ impl Streams<'_> {
     ) -> Result<Process, Trouble> {
         let delivery = self.0.arguments.stream.delivery().to_string();
         let cpus = if reader == 0 { self.0.cpus.to_string() } else { "any".to_owned() };
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(self.0.setting.as_arguments());
-        command.args(["perf", "stream", "--drain", &address.to_string(), "--reader", &reader.to_string()]);
+        let mut command = command(self.0.setting, self.0.arguments.mode)?;
+        command.args(["--drain", &address.to_string(), "--reader", &reader.to_string()]);
         command.args(["--size", &shape.size.to_string(), "--batch", &shape.batch.to_string()]);
         command.args(["--capacity", &shape.capacity.to_string(), "--delivery", &delivery, "--cpus", &cpus]);
         Process::start("receiving", command, ring.control().file()?)

@@ -25,7 +25,7 @@ pub(super) fn told(trouble: Trouble) -> Result<Exit, Failure> {
     };
     Err(match trouble.downcast::<io::Error>() {
         Ok(error) => (*error).into(),
-        Err(trouble) => Failure::new(Exit::No, trouble),
+        Err(trouble) => Failure::of(Exit::No, &*trouble),
     })
 }
 

@@ -3,6 +3,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use super::site::Site;
+use crate::chain::ErrorChain;
 use crate::fabric::verbs::error::VerbsError;
 use crate::fabric::verbs::sys::{
     CmEvent, CmEventKind, CmId, EventChannel, JoinedGroup, Membership, SysError,
@@ -115,7 +116,7 @@ impl Member {
         if self.phase != JoinPhase::Joining || self.membership == Membership::Full {
             return self.fail(error);
         }
-        tracing::debug!(target: "fabricast", group = %self.group, %error, "joined as a full member, only to send");
+        tracing::debug!(target: "fabricast", group = %self.group, error = %ErrorChain(&error), "joined as a full member, only to send");
         self.leave();
         self.membership = Membership::Full;
         if let Err(error) = self.id.join(self.group, Membership::Full) {
@@ -130,7 +131,7 @@ impl Member {
     }
 
     fn fail(&mut self, error: VerbsError) {
-        tracing::warn!(target: "fabricast", group = %self.group, %error, "a multicast group is not joined");
+        tracing::warn!(target: "fabricast", group = %self.group, error = %ErrorChain(&error), "a multicast group is not joined");
         self.phase = JoinPhase::Out;
         self.failure = Some(error);
     }

@@ -163,7 +163,7 @@ impl VerbsChannelSender {
         };
         // Every half queue one datagram requests a completion, which covers all before it, so that a full queue always drains.
         let signaled = state.serial.is_multiple_of(state.half_depth());
-        let mut chain = SendChain::new();
+        let mut chain = SendChain::default();
         chain.push(&SendRequest { wr_id: state.serial, operation, signaled });
         if let Err(refused) = state.queue_pair.post_send(&mut chain) {
             state.buffers.extend(buffer);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::chain::ErrorChain;
 use crate::fabric::verbs::sys::PortState;
 
 fn gid(index: u32, address: &str, kind: GidKind) -> Gid {
@@ -178,7 +179,8 @@ fn reasons_that_devices_cannot_be_opened_are_distinguished() {
         (view(&["rxe0"], &both, &[]), "rdma_get_devices failed: "),
     ];
     for (view, what) in cases {
-        let error = explain_by(SysError::new("rdma_get_devices", Errno::NODEV), &view).to_string();
+        let error = explain_by(SysError::new("rdma_get_devices", Errno::NODEV), &view);
+        let error = ErrorChain(&error).to_string();
         assert!(error.contains(what), "{error}");
     }
 }

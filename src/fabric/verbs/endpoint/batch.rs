@@ -58,7 +58,7 @@ impl Endpoint {
         requests: u32,
         operations: impl Iterator<Item = Operation<'a>>,
     ) -> Result<Posted, FabricError> {
-        let (mut chain, mut is_begun) = (SendChain::new(), false);
+        let (mut chain, mut is_begun) = (SendChain::default(), false);
         for (operation, number) in operations.zip(1..) {
             let is_last = number == requests;
             chain.push(&SendRequest { wr_id: id.request(is_last), operation, signaled: is_last });

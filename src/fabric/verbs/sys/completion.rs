@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags};
+use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_flags, ibv_wc_status as names};
 use rustix::io::Errno;
 
 use super::{Context, SysError, borrow, check, set_nonblocking, warn_left};
@@ -196,52 +196,30 @@ impl Default for WorkCompletion {
 pub(in crate::fabric::verbs) enum Status {
     /// Success.
     Success,
-    /// Received or sent data exceeded its buffer.
-    LocalLength,
-    /// The queue pair could not execute it.
-    LocalOperation,
-    /// Local memory is not registered for it.
-    LocalProtection,
     /// Flushed: the queue pair had failed before.
     Flushed,
-    /// A memory window could not be bound.
-    WindowBind,
-    /// The response was invalid.
-    BadResponse,
-    /// A peer's request used local memory not registered for it.
-    LocalAccess,
     /// The peer does not support the request.
     RemoteInvalidRequest,
     /// The peer does not permit it.
     RemoteAccess,
-    /// The peer could not execute it.
-    RemoteOperation,
     /// The peer did not answer.
     RetryExceeded,
     /// The peer had no receive posted for too long.
     ReceiverNotReady,
     /// Another number.
-    Unknown(u32),
+    Other(u32),
 }
 
 impl Status {
     fn from_number(number: u32) -> Self {
-        use rdma_sys::ibv_wc_status as names;
         match number {
             names::IBV_WC_SUCCESS => Self::Success,
-            names::IBV_WC_LOC_LEN_ERR => Self::LocalLength,
-            names::IBV_WC_LOC_QP_OP_ERR => Self::LocalOperation,
-            names::IBV_WC_LOC_PROT_ERR => Self::LocalProtection,
             names::IBV_WC_WR_FLUSH_ERR => Self::Flushed,
-            names::IBV_WC_MW_BIND_ERR => Self::WindowBind,
-            names::IBV_WC_BAD_RESP_ERR => Self::BadResponse,
-            names::IBV_WC_LOC_ACCESS_ERR => Self::LocalAccess,
             names::IBV_WC_REM_INV_REQ_ERR => Self::RemoteInvalidRequest,
             names::IBV_WC_REM_ACCESS_ERR => Self::RemoteAccess,
-            names::IBV_WC_REM_OP_ERR => Self::RemoteOperation,
             names::IBV_WC_RETRY_EXC_ERR => Self::RetryExceeded,
             names::IBV_WC_RNR_RETRY_EXC_ERR => Self::ReceiverNotReady,
-            other => Self::Unknown(other),
+            other => Self::Other(other),
         }
     }
 }
@@ -250,19 +228,21 @@ impl std::fmt::Display for Status {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
             Self::Success => "success",
-            Self::LocalLength => "the data exceeded its buffer",
-            Self::LocalOperation => "the queue pair could not execute it",
-            Self::LocalProtection => "local memory is not registered for it",
+            Self::Other(names::IBV_WC_LOC_LEN_ERR) => "the data exceeded its buffer",
+            Self::Other(names::IBV_WC_LOC_QP_OP_ERR) => "the queue pair could not execute it",
+            Self::Other(names::IBV_WC_LOC_PROT_ERR) => "local memory is not registered for it",
             Self::Flushed => "flushed after an earlier failure",
-            Self::WindowBind => "a memory window could not be bound",
-            Self::BadResponse => "the response was invalid",
-            Self::LocalAccess => "a peer's request used local memory not registered for it",
+            Self::Other(names::IBV_WC_MW_BIND_ERR) => "a memory window could not be bound",
+            Self::Other(names::IBV_WC_BAD_RESP_ERR) => "the response was invalid",
+            Self::Other(names::IBV_WC_LOC_ACCESS_ERR) => {
+                "a peer's request used local memory not registered for it"
+            }
             Self::RemoteInvalidRequest => "the peer does not support the request",
             Self::RemoteAccess => "the peer does not permit it",
-            Self::RemoteOperation => "the peer could not execute it",
+            Self::Other(names::IBV_WC_REM_OP_ERR) => "the peer could not execute it",
             Self::RetryExceeded => "the peer did not answer",
             Self::ReceiverNotReady => "the peer had no receive posted for too long",
-            Self::Unknown(number) => return write!(out, "status {number}"),
+            Self::Other(number) => return write!(out, "status {number}"),
         })
     }
 }

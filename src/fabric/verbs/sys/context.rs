@@ -320,10 +320,8 @@ impl Context {
         // SAFETY: the context is open; the vector has `room` entries of `entry_len` bytes each.
         let len = unsafe { _ibv_query_gid_table(self.raw(), entries.as_mut_ptr(), room, 0, entry_len) };
         if len < 0 {
-            return Err(SysError {
-                call: CALL,
-                source: std::io::Error::from_raw_os_error(i32::try_from(-len).unwrap_or(0)),
-            });
+            let errno = i32::try_from(-len).unwrap_or(0);
+            return Err(SysError { call: CALL, reason: std::io::Error::from_raw_os_error(errno) });
         }
         entries.truncate(len.unsigned_abs());
         entries.retain(|entry| entry.port_num == u32::from(port));

@@ -282,22 +282,18 @@ impl QueuePair {
 
     /// Moves it to the error state: all work in flight is flushed, with a completion for each work request.
     pub(in crate::fabric::verbs) fn to_error(&self) -> Result<(), SysError> {
-        let mut attributes = attributes();
-        attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
-        self.modify(attributes, ibv_qp_attr_mask::IBV_QP_STATE)
+        self.modify(in_state(ibv_qp_state::IBV_QPS_ERR), ibv_qp_attr_mask::IBV_QP_STATE)
     }
 
     /// Sets what the peer may do.
     pub(in crate::fabric::verbs) fn set_access(&self, remote: RemoteFlags) -> Result<(), SysError> {
-        let mut attributes = attributes();
-        attributes.qp_access_flags = remote.number();
+        let attributes = ibv_qp_attr { qp_access_flags: remote.number(), ..attributes() };
         self.modify(attributes, ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS)
     }
 
     /// Sets how long the peer waits after a receiver-not-ready NAK: 12 is 0.64 ms, 0 the longest.
     pub(in crate::fabric::verbs) fn set_min_rnr_timer(&self, timer: u8) -> Result<(), SysError> {
-        let mut attributes = attributes();
-        attributes.min_rnr_timer = timer;
+        let attributes = ibv_qp_attr { min_rnr_timer: timer, ..attributes() };
         self.modify(attributes, ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER)
     }
 
@@ -316,8 +312,7 @@ impl QueuePair {
 
     /// Moves an unconnected queue pair to the initialised state, in which it accepts receives.
     pub(in crate::fabric::verbs) fn to_init(&self, port: u8, remote: RemoteFlags) -> Result<(), SysError> {
-        let mut attributes = attributes();
-        attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
+        let mut attributes = in_state(ibv_qp_state::IBV_QPS_INIT);
         attributes.pkey_index = 0;
         attributes.port_num = port;
         attributes.qp_access_flags = remote.number();
@@ -330,8 +325,7 @@ impl QueuePair {
 
     /// Moves it to ready-to-receive.
     pub(in crate::fabric::verbs) fn to_rtr(&self, plan: &RtrPlan) -> Result<(), SysError> {
-        let mut attributes = attributes();
-        attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
+        let mut attributes = in_state(ibv_qp_state::IBV_QPS_RTR);
         attributes.path_mtu = mtu_number(plan.mtu).ok_or_else(|| SysError::new(MODIFY, Errno::INVAL))?;
         attributes.dest_qp_num = plan.dest_qp_num;
         attributes.rq_psn = plan.rq_psn;
@@ -358,8 +352,7 @@ impl QueuePair {
 
     /// Moves it to ready-to-send.
     pub(in crate::fabric::verbs) fn to_rts(&self, plan: &RtsPlan) -> Result<(), SysError> {
-        let mut attributes = attributes();
-        attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
+        let mut attributes = in_state(ibv_qp_state::IBV_QPS_RTS);
         attributes.sq_psn = plan.sq_psn;
         let mut mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_SQ_PSN;
         if self.kind == QueuePairKind::Rc {
@@ -377,30 +370,24 @@ impl QueuePair {
 
     /// Sets the key that datagrams must carry to be received; others are dropped. Keys from 2^31 on are privileged.
     pub(in crate::fabric::verbs) fn set_queue_key(&self, key: u32) -> Result<(), SysError> {
-        let mut attributes = attributes();
-        attributes.qkey = key;
+        let attributes = ibv_qp_attr { qkey: key, ..attributes() };
         self.modify(attributes, ibv_qp_attr_mask::IBV_QP_QKEY)
     }
 
     /// Restarts a failed datagram queue pair with this key, ready to send and receive. Work posted
     /// before is forgotten.
     pub(in crate::fabric::verbs) fn restart(&self, port: u8, key: u32) -> Result<(), SysError> {
-        let step = |state| {
-            let mut attributes = attributes();
-            attributes.qp_state = state;
-            attributes
-        };
-        self.modify(step(ibv_qp_state::IBV_QPS_RESET), ibv_qp_attr_mask::IBV_QP_STATE)?;
-        let mut init = step(ibv_qp_state::IBV_QPS_INIT);
+        self.modify(in_state(ibv_qp_state::IBV_QPS_RESET), ibv_qp_attr_mask::IBV_QP_STATE)?;
+        let mut init = in_state(ibv_qp_state::IBV_QPS_INIT);
         (init.port_num, init.qkey) = (port, key);
         let mask = ibv_qp_attr_mask::IBV_QP_STATE
             | ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
             | ibv_qp_attr_mask::IBV_QP_PORT
             | ibv_qp_attr_mask::IBV_QP_QKEY;
         self.modify(init, mask)?;
-        self.modify(step(ibv_qp_state::IBV_QPS_RTR), ibv_qp_attr_mask::IBV_QP_STATE)?;
+        self.modify(in_state(ibv_qp_state::IBV_QPS_RTR), ibv_qp_attr_mask::IBV_QP_STATE)?;
         let mask = ibv_qp_attr_mask::IBV_QP_STATE | ibv_qp_attr_mask::IBV_QP_SQ_PSN;
-        self.modify(step(ibv_qp_state::IBV_QPS_RTS), mask)
+        self.modify(in_state(ibv_qp_state::IBV_QPS_RTS), mask)
     }
 
     fn modify(&self, mut attributes: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), SysError> {
@@ -416,6 +403,11 @@ const MODIFY: &str = "ibv_modify_qp";
 fn attributes() -> ibv_qp_attr {
     // SAFETY: the structure is plain numbers, for which zeros are valid.
     unsafe { std::mem::zeroed() }
+}
+
+/// Attributes that ask for this state.
+fn in_state(qp_state: ibv_qp_state::Type) -> ibv_qp_attr {
+    ibv_qp_attr { qp_state, ..attributes() }
 }
 
 fn mtu_number(bytes: u32) -> Option<u32> {

@@ -34,7 +34,7 @@ pub(in crate::fabric::verbs) struct MemoryRegion {
     local_key: u32,
     remote_key: u32,
     region: Arc<Region>,
-    _domain: Arc<ProtectionDomain>,
+    domain: Arc<ProtectionDomain>,
 }
 
 // SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
@@ -81,8 +81,8 @@ impl MemoryRegion {
         let remote_key = unsafe { (*raw.as_ptr()).rkey };
         // Relaxed: a sum that orders nothing.
         REGISTERED_LEN.fetch_add(len as u64, Ordering::Relaxed);
-        let (region, _domain) = (Arc::clone(region), Arc::clone(domain));
-        Ok(Self { raw, iova, local_key, remote_key, region, _domain })
+        let (region, domain) = (Arc::clone(region), Arc::clone(domain));
+        Ok(Self { raw, iova, local_key, remote_key, region, domain })
     }
 
     /// Returns the bytes currently registered by this process.
@@ -103,6 +103,11 @@ impl MemoryRegion {
     /// Returns the device address.
     pub(in crate::fabric::verbs) fn iova(&self) -> u64 {
         self.iova
+    }
+
+    /// What it is registered in.
+    pub(in crate::fabric::verbs) fn domain(&self) -> &Arc<ProtectionDomain> {
+        &self.domain
     }
 
     /// Returns the memory.

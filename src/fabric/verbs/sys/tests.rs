@@ -56,7 +56,7 @@ fn plan<'a>(kind: QueuePairKind, queues: &'a [Arc<CompletionQueue>; 2]) -> Queue
 
 /// Posts one work request.
 fn post(end: &QueuePair, request: SendRequest<'_>) {
-    let mut chain = SendChain::new();
+    let mut chain = SendChain::default();
     chain.push(&request);
     end.post_send(&mut chain).unwrap();
 }

@@ -173,13 +173,7 @@ pub(in crate::fabric::verbs) struct SendChain<'a> {
 }
 
 impl<'a> SendChain<'a> {
-    /// Creates an empty chain.
-    #[inline]
-    pub(in crate::fabric::verbs) fn new() -> Self {
-        Self::default()
-    }
-
-    /// Whether it is full.
+    /// Whether it has as many as there may be.
     #[inline]
     pub(in crate::fabric::verbs) fn is_full(&self) -> bool {
         self.requests.is_full()

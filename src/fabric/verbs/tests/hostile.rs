@@ -138,7 +138,7 @@ fn a_dialling_writer_reaches_only_regions_exposed_to_it() {
         let (rogue, mut far) = world.rogue(writes);
         let landing = Arc::new(registered(&world.far, 4096, Exposure::Write));
         let prepared = far.prepare(&landing);
-        assert_eq!(prepared.is_ok(), writes, "{prepared:?}");
+        assert_eq!(prepared.is_ok(), writes, "{:?}", prepared.as_ref().err());
         if !writes {
             assert!(matches!(far.send(b"landing", Some(&landing)), Err(FabricError::Access { .. })));
             return (rogue, far, landing, None);

@@ -257,7 +257,7 @@ fn a_peer_over_tcp_that_floods_loses_its_session() {
         assert!(matches!(error, FabricError::Verbs(VerbsError::Malformed { .. })), "{error}");
         assert!(matches!(far.send(b"anybody?", None), Err(FabricError::Closed)));
         let mut rest = Vec::new();
-        let (mut socket, handle) = (stranger.stream.socket(), stranger.stream.socket().as_fd());
+        let (mut socket, handle) = (&stranger.stream.socket, stranger.stream.socket.as_fd());
         wait(&[handle], &[], Duration::from_nanos(TIMEOUT_NS)).unwrap();
         // The socket is closed, with or without an error about unread data.
         let _ = socket.read_to_end(&mut rest);

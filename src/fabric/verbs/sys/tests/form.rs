@@ -15,7 +15,7 @@ fn a_chain_is_linked_and_ends_and_points_to_its_bytes() {
         Operation::SendInline { bytes: &bytes[1..] },
         Operation::Probe,
     ];
-    let mut chain = SendChain::new();
+    let mut chain = SendChain::default();
     assert!(chain.link().is_null());
     for (wr_id, operation) in (10..).zip(operations) {
         chain.push(&SendRequest { wr_id, operation, signaled: wr_id == 12 });
@@ -50,7 +50,7 @@ fn a_chain_is_linked_and_ends_and_points_to_its_bytes() {
 #[test]
 fn a_chain_has_an_end() {
     let operation = Operation::SendInline { bytes: &[] };
-    let mut chain = SendChain::new();
+    let mut chain = SendChain::default();
     while !chain.is_full() {
         chain.push(&SendRequest { wr_id: 0, operation, signaled: false });
     }
@@ -63,7 +63,7 @@ fn a_chain_has_an_end() {
 #[should_panic(expected = "CapacityError")]
 fn a_chain_takes_no_more_than_it_has_room_for() {
     let operation = Operation::SendInline { bytes: &[] };
-    let mut chain = SendChain::new();
+    let mut chain = SendChain::default();
     for wr_id in (0..).take(CHAIN_LEN_MAX + 1) {
         assert_eq!((wr_id, chain.is_full()), (chain.len() as u64, chain.len() == CHAIN_LEN_MAX));
         chain.push(&SendRequest { wr_id, operation, signaled: false });
@@ -90,7 +90,7 @@ fn completions_are_read_as_far_as_they_mean_something() {
     raw.imm_data_invalidated_rkey_union.imm_data = 0x0102_0304_u32.to_be();
     let whole = WorkCompletion::new(&raw);
     assert_eq!((whole.status, whole.byte_len), (Status::Success, 100));
-    for (number, status) in [(5, Status::Flushed), (12, Status::RetryExceeded), (999, Status::Unknown(999))] {
+    for (number, status) in [(5, Status::Flushed), (12, Status::RetryExceeded), (999, Status::Other(999))] {
         raw.status = number;
         let failed = WorkCompletion::new(&raw);
         assert_eq!((failed.wr_id, failed.status, failed.byte_len), (7, status, 0));

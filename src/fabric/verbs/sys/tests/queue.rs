@@ -182,7 +182,7 @@ fn a_chain_is_posted_in_order_and_only_its_end_completes() {
     let landing = pair.bench.page(RemoteAccess::Write);
     let words: Vec<[u8; 8]> = (1..=CHAIN_LEN_MAX as u64).map(u64::to_le_bytes).collect();
     let places = (0..).step_by(8).map(|offset| remote(&landing, offset));
-    let mut chain = SendChain::new();
+    let mut chain = SendChain::default();
     for (wr_id, (bytes, remote)) in (0..).zip(words.iter().zip(places)) {
         assert!(!chain.is_full());
         let signaled = wr_id == CHAIN_LEN_MAX as u64 - 1;

@@ -1,14 +1,14 @@
-//! CRC-32 (IEEE 802.3, reflected, polynomial 0xEDB88320), by the crate crc32fast, which uses the processor's carry-less
-//! multiplication where available.
+//! CRC-32 (IEEE 802.3, reflected, polynomial 0xEDB88320), by the crate crc32fast, which uses the processor's
+//! carry-less multiplication if available.
 //!
-//! A CRC detects damage and torn reads, not deliberate forgery.
+//! A CRC detects damage and torn reads. It does not detect forgery.
 
-/// CRC-32 of bytes added in pieces.
+/// CRC-32 of bytes in pieces.
 #[derive(Clone, Debug)]
 pub(crate) struct Crc32(crc32fast::Hasher);
 
 impl Crc32 {
-    /// The checksum of no bytes.
+    /// Creates the checksum of no bytes.
     pub(crate) fn new() -> Self {
         Self(crc32fast::Hasher::new())
     }
@@ -19,18 +19,18 @@ impl Crc32 {
         Self(crc32fast::Hasher::new_with_initial(checksum))
     }
 
-    /// Adds more bytes.
+    /// Adds bytes.
     #[inline]
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// Adds the bytes of another checksum, begun with [`Self::new`].
+    /// Appends the bytes of another checksum, which began with [`Self::new`].
     pub(crate) fn append(&mut self, later: &Self) {
         self.0.combine(&later.0);
     }
 
-    /// The checksum of all bytes so far.
+    /// Returns the checksum of all bytes so far.
     #[inline]
     pub(crate) fn finish(self) -> u32 {
         self.0.finalize()
@@ -47,7 +47,7 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// The published check value of this CRC.
+    /// The check value of this CRC in every catalogue.
     #[test]
     fn check_value() {
         assert_eq!(crc32(b"123456789"), 0xCBF4_3926);

@@ -1,5 +1,5 @@
-//! The only reader of the operating system's clocks. Everything else gets the time from a [`Clock`], so that a
-//! simulation can own it.
+//! The only reader of the operating system's clocks. All other code uses a [`Clock`], so that a
+//! simulation can control time.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -9,27 +9,27 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec};
 
-/// The longest pause where the operating system has no memory to wait with.
+/// The longest pause if the operating system is out of memory to wait with.
 const PAUSE_WITHOUT_POLL: Duration = Duration::from_millis(1);
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 const NS_PER_SECOND: u64 = 1_000_000_000;
 
-/// A source of time. Reads neither block nor allocate.
+/// A source of time. Reading it neither blocks nor allocates.
 pub(crate) trait Clock: Debug + Send + Sync {
-    /// Nanoseconds since a fixed moment; never decreases.
+    /// Returns nanoseconds since a fixed moment; never decreases.
     fn monotonic_ns(&self) -> u64;
 
-    /// Nanoseconds since the Unix epoch; may jump when the host's clock is set.
+    /// Returns nanoseconds since the Unix epoch; may jump when the host's clock is set.
     fn realtime_ns(&self) -> u64;
 
-    /// Yields the processor for about this long. A virtual clock advances instead.
+    /// Sleeps for about this long. A virtual clock advances instead.
     fn pause(&self, duration: Duration);
 
-    /// Pauses, but no longer than until the handle is readable.
+    /// Like [`Self::pause`], but returns early once the handle is readable.
     fn pause_until(&self, readable: BorrowedFd<'_>, duration: Duration);
 }
 
-/// The operating system's clocks. On Linux both reads are answered in user space.
+/// The operating system's clocks. On Linux both are read in user space.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SystemClock;
 
@@ -53,21 +53,21 @@ impl Clock for SystemClock {
         let timeout = Timespec::try_from(duration).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
         let mut polled = [PollFd::from_borrowed_fd(readable, PollFlags::IN)];
         match rustix::event::poll(&mut polled, Some(&timeout)) {
-            // The caller checks again.
+            // The caller polls again.
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => self.pause(duration.min(PAUSE_WITHOUT_POLL)),
         }
     }
 }
 
-/// Reads the clock directly: [`std::time::SystemTime`] would double the cost.
+/// Read directly: [`std::time::SystemTime`] costs as much again as the clock.
 #[inline]
 fn nanoseconds(clock: ClockId) -> u64 {
     let Timespec { tv_sec, tv_nsec } = rustix::time::clock_gettime(clock);
     tv_sec.cast_unsigned().wrapping_mul(NS_PER_SECOND).wrapping_add(tv_nsec.cast_unsigned())
 }
 
-/// Nanoseconds of a duration, at most `u64::MAX` (584 years).
+/// Converts a duration to nanoseconds, at most `u64::MAX` (584 years).
 pub(crate) fn saturate(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn monotonic_time_goes_on() {
+    fn monotonic_time_advances() {
         let before = SystemClock.monotonic_ns();
         SystemClock.pause(Duration::from_millis(2));
         assert!(SystemClock.monotonic_ns() - before >= 2_000_000);

@@ -4,11 +4,11 @@ use std::io;
 
 use rustix::rand::GetRandomFlags;
 
-/// A random number that is not 0.
+/// Returns a nonzero random number.
 pub(crate) fn number() -> Result<u64, io::Error> {
     loop {
         let mut bytes = [0; 8];
-        // Up to 256 bytes are returned whole or not at all, see getrandom(2).
+        // Requests of up to 256 bytes are served completely or fail, see getrandom(2).
         rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
         let number = u64::from_le_bytes(bytes);
         if number != 0 {

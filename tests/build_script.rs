@@ -109,7 +109,7 @@ fn missing_libraries_are_reported_with_advice() {
     }
     // A pkg-config that finds everything, in no folder.
     let complaint = script::check_library(OsStr::new("/bin/true"), ("x", "1", "no/such.h")).unwrap_err();
-    assert!(complaint.contains("the header no/such.h is not there"), "{complaint}");
+    assert!(complaint.contains("the header no/such.h"), "{complaint}");
 }
 
 #[test]

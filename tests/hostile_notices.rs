@@ -1,4 +1,4 @@
-//! Peers that do not keep to what is agreed about notices: the node goes on, and so do those who sleep until they are told.
+//! Peers that break the rules of notices: the node keeps serving, and waiting subscribers are still woken.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -17,7 +17,7 @@ use self::support::time::{PATIENCE, wait_until};
 #[cfg(test)]
 mod support;
 
-/// What a repository of values of up to 64 bytes in 8 slots looks like.
+/// The geometry of a repository of values of up to 64 bytes in 8 slots.
 const SLOT_COUNT: u32 = 8;
 const SLOT_STRIDE: u64 = 128;
 const REGION_LEN: u64 = 0x900 + SLOT_COUNT as u64 * SLOT_STRIDE;
@@ -28,19 +28,19 @@ const EPOCH: u64 = 0xBB;
 const MALFORMED: u16 = 33;
 const UNEXPECTED: u16 = 34;
 
-/// How a subscriber is told, as a message says it.
+/// The method of notification, as encoded in a message.
 const NOTHING: u32 = 0;
-const BELL: u32 = 1;
+const WAKE_WORD: u32 = 1;
 const CHANNEL: u32 = 2;
 
-/// How long a subscriber waits for an answer that does not come: those that do come within this time on a busy machine, too.
+/// How long a subscriber waits for an answer that never comes; long enough for real answers on a busy machine.
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The seals of memory that two processes write.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
 #[test]
-#[ignore = "no test: a process that a test starts"]
+#[ignore = "not a test: the entry point of a process that a test starts"]
 fn role() {
     let role = Role::of_this_process();
     assert_eq!(role.name, "sleeper");
@@ -107,7 +107,7 @@ fn subscribers_that_talk_nonsense_about_notices_are_sent_away() {
     assert_eq!((answer.kind, answer.files.len()), (raw::NOTICES, 1));
     is_refused(&peer, UNEXPECTED);
 
-    // Who says all the time what it hears, and of what it has not joined, is listened to.
+    // Frequent reports, also about a channel that was not joined, are accepted.
     let peer = attached(dir.path());
     for number in 0..10_000_u32 {
         peer.send(&raw::heard(&number.to_le_bytes(), number % 2 == 0));
@@ -121,10 +121,10 @@ fn subscribers_that_talk_nonsense_about_notices_are_sent_away() {
     wait_until("nobody to be attached", || publisher.pull_subscribers() == 0);
 }
 
-/// A bell is memory that all subscribers write. Whatever one writes there, the others get every value, at the latest when their
-/// own time is over.
+/// A wake word is memory that all subscribers write. Whatever one of them writes, the others get every value, at the latest at
+/// their own timeout.
 #[test]
-fn a_bell_that_is_filled_with_nonsense_costs_time_only() {
+fn a_corrupted_bell_costs_only_time() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(dir.path());
     let mut publisher: LogPublisher<Raw> = node.log_publisher("t").open().expect("a topic");
@@ -132,8 +132,10 @@ fn a_bell_that_is_filled_with_nonsense_costs_time_only() {
         node.log_subscriber::<Raw>("shm:p/t").timeout(PATIENCE).notices().open().expect("a subscription");
     let peer = attached(dir.path());
     peer.send(&raw::listen(1));
-    let bell = peer.receive().expect("an answer").files.pop().expect("the memory of the bell");
-    assert!(rustix::fs::ftruncate(&bell, 0).is_err() && rustix::fs::ftruncate(&bell, 1 << 30).is_err());
+    let wake_word = peer.receive().expect("an answer").files.pop().expect("the memory of the wake word");
+    assert!(
+        rustix::fs::ftruncate(&wake_word, 0).is_err() && rustix::fs::ftruncate(&wake_word, 1 << 30).is_err()
+    );
     let receiving = std::thread::spawn(move || {
         for number in 1..=200_u64 {
             let record = neighbour.receive_timeout(PATIENCE).expect("a receive").expect("a record in time");
@@ -142,16 +144,16 @@ fn a_bell_that_is_filled_with_nonsense_costs_time_only() {
     });
     for number in 1..=200_u64 {
         for byte in [0xFF, 0, number.to_le_bytes()[0]] {
-            assert_eq!(rustix::io::pwrite(&bell, &[byte; 128], 0), Ok(128));
+            assert_eq!(rustix::io::pwrite(&wake_word, &[byte; 128], 0), Ok(128));
         }
         publisher.publish(&number.to_le_bytes()).expect("it fits");
     }
     receiving.join().expect("every record");
 }
 
-/// That the others are woken, and do not only wake by their own time, is tested at the bell itself.
+/// The wake word's own tests check that the others are woken, and not only by their timeout.
 #[test]
-fn subscribers_that_are_killed_asleep_hurt_nobody() {
+fn subscribers_killed_in_their_sleep_do_no_harm() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = node(dir.path());
     let mut publisher = node.state_publisher::<Raw>("t").open().expect("a topic");
@@ -169,7 +171,7 @@ fn subscribers_that_are_killed_asleep_hurt_nobody() {
     assert!(sleepers.iter_mut().all(|sleeper| sleeper.hear().contains("ended")));
 }
 
-/// Says hello as a node would, grants the attachment number 0 for push, and takes its landing region.
+/// Answers the hello like a node, grants attachment number 0 for push, and takes its landing region.
 fn lent(peer: &RawPeer) -> OwnedFd {
     let nonce = peer.receive().expect("a hello").long(0);
     peer.send(&raw::hello(Some(nonce)));
@@ -186,12 +188,12 @@ fn lent(peer: &RawPeer) -> OwnedFd {
     lend.files.remove(0)
 }
 
-/// A subscriber of somebody who answers its question for notices in this way; its landing region, and the session.
+/// Subscribes to a fake node that answers its request for notices like this; returns its landing region and session, too.
 fn told(answer: impl FnOnce(&RawPeer) + Send + 'static) -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
     told_within(PATIENCE, answer)
 }
 
-/// As [`told`], with this patience of the subscriber's.
+/// Like [`told`], with this timeout of the subscriber.
 fn told_within(
     patience: Duration,
     answer: impl FnOnce(&RawPeer) + Send + 'static,
@@ -211,13 +213,13 @@ fn told_within(
     (subscriber, landing, peer)
 }
 
-/// The answer to a question for notices of attachment 0.
+/// The answer to a request for notices of attachment 0.
 fn notices(by: u32) -> Body {
     Body::default().word(0).word(by)
 }
 
 #[test]
-fn bells_that_are_none_and_channels_that_cannot_be_joined_cost_the_notices_only() {
+fn invalid_bells_and_channels_cost_only_the_notices() {
     let unfit: Vec<OwnedFd> = vec![
         raw::memory_file(4096, SealFlags::empty()),
         raw::memory_file(4096, SealFlags::SHRINK | SealFlags::GROW | SealFlags::FUTURE_WRITE),
@@ -228,7 +230,7 @@ fn bells_that_are_none_and_channels_that_cannot_be_joined_cost_the_notices_only(
     ];
     for file in unfit {
         let (subscriber, ..) =
-            told(move |peer| peer.send_with(&notices(BELL).message(raw::NOTICES), &[file.as_fd()]));
+            told(move |peer| peer.send_with(&notices(WAKE_WORD).message(raw::NOTICES), &[file.as_fd()]));
         assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     }
     for ticket in [&b""[..], b"garbage", &[0xFF; 64]] {
@@ -237,7 +239,7 @@ fn bells_that_are_none_and_channels_that_cannot_be_joined_cost_the_notices_only(
         assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
         assert!(subscriber.receive_timeout(Duration::from_millis(5)).expect("a receive").is_none());
     }
-    // One who never answers costs the patience, and not the subscription.
+    // A missing answer costs the timeout, not the subscription.
     let (mut subscriber, _landing, peer) = told_within(SHORT_PATIENCE, |_| {});
     assert_eq!(subscriber.notice_path(), NoticePath::Unavailable);
     assert!(subscriber.try_receive().expect("a receive").is_none());
@@ -245,7 +247,7 @@ fn bells_that_are_none_and_channels_that_cannot_be_joined_cost_the_notices_only(
     assert!(subscriber.receive_timeout(Duration::from_millis(5)).expect("a receive").is_none());
 }
 
-/// An answer to a question for notices.
+/// An answer to a request for notices.
 type Answer = Box<dyn FnOnce(&RawPeer) + Send>;
 
 #[test]
@@ -253,7 +255,7 @@ fn answers_about_notices_that_break_the_rules_end_the_session() {
     let file = raw::memory_file(4096, SEALS);
     let long = notices(CHANNEL).long(7).long(1).long(2).bytes(&[7; 65]).message(raw::NOTICES);
     let broken: [Answer; 4] = [
-        Box::new(|peer| peer.send(&notices(BELL).message(raw::NOTICES))),
+        Box::new(|peer| peer.send(&notices(WAKE_WORD).message(raw::NOTICES))),
         Box::new(move |peer| peer.send_with(&notices(NOTHING).message(raw::NOTICES), &[file.as_fd()])),
         Box::new(move |peer| peer.send(&long)),
         Box::new(|peer| (0..2).for_each(|_| peer.send(&notices(NOTHING).message(raw::NOTICES)))),
@@ -265,18 +267,18 @@ fn answers_about_notices_that_break_the_rules_end_the_session() {
     }
 }
 
-/// A publisher whose hot line promises what never comes. That this does not keep the processor busy is tested beside the wait.
+/// A publisher whose hot line announces a value that never comes. The wait's own tests check that it does not spin.
 #[test]
-fn a_promise_that_is_not_kept_is_nothing_to_receive() {
+fn an_announced_value_that_never_comes_is_not_received() {
     let (mut subscriber, landing, _peer) = told(|peer| {
-        let bell = raw::memory_file(4096, SEALS);
-        peer.send_with(&notices(BELL).message(raw::NOTICES), &[bell.as_fd()]);
+        let wake_word = raw::memory_file(4096, SEALS);
+        peer.send_with(&notices(WAKE_WORD).message(raw::NOTICES), &[wake_word.as_fd()]);
     });
     assert_eq!(subscriber.notice_path(), NoticePath::WakeWord);
     assert_eq!(rustix::io::pwrite(&landing, &[0; 64], HOT_OFFSET), Ok(64));
     let mut last = vec![0; usize::try_from(SLOT_STRIDE).expect("it is small")];
     let slot = |sequence: u64| 0x900 + sequence % u64::from(SLOT_COUNT) * SLOT_STRIDE;
-    // A value, so that the reader follows the slots and not the hot line.
+    // A value, so that the reader follows the slots instead of the hot line.
     last.splice(.., value(1));
     assert_eq!(rustix::io::pwrite(&landing, &last, slot(1)), Ok(last.len()));
     assert_eq!(rustix::io::pwrite(&landing, &1_u64.to_le_bytes(), HOT_OFFSET), Ok(8));
@@ -285,7 +287,7 @@ fn a_promise_that_is_not_kept_is_nothing_to_receive() {
     assert!(subscriber.receive_timeout(Duration::from_secs(1)).expect("a receive").is_none());
 }
 
-/// A slot with a value of 8 bytes, as a publisher would write it.
+/// A slot with a value of 8 bytes, as written by a publisher.
 fn value(sequence: u64) -> Vec<u8> {
     let topic: TopicName = "t".parse().expect("a name");
     let mut bytes = Vec::new();

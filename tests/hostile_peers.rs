@@ -1,4 +1,4 @@
-//! Peers that do not keep to the protocol: a node sends them away and serves the others, a subscriber gets an error.
+//! Peers that break the protocol: a node refuses them and serves the others, a subscriber gets an error.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -25,7 +25,7 @@ use self::support::time::{PATIENCE, now, wait_until, wait_within};
 mod support;
 
 const LEN_MAX: usize = 64;
-/// What a repository of values of up to 64 bytes in 8 slots looks like.
+/// The geometry of a repository of values of up to 64 bytes in 8 slots.
 const SLOT_COUNT: u32 = 8;
 const SLOT_STRIDE: u64 = 128;
 const SLOTS_OFFSET: u64 = 0x900;
@@ -45,11 +45,11 @@ const HELLO_DEADLINE: u16 = 36;
 /// The largest control message, bytes.
 const MESSAGE_LEN_MAX: usize = 96 * 1024;
 
-/// The deadline of a hello, 2 s, and as much again.
+/// The deadline of a hello, 2 s, doubled.
 const SILENCE_LEN_MAX: Duration = Duration::from_secs(4);
 
 #[test]
-#[ignore = "no test: a process that a test starts"]
+#[ignore = "not a test: the entry point of a process that a test starts"]
 fn role() {
     let role = Role::of_this_process();
     assert_eq!(role.name, "victim");
@@ -72,7 +72,7 @@ fn role() {
     }
 }
 
-/// Counts the failures of the operating system that a node met.
+/// Counts the system failures that a node reports.
 #[derive(Debug, Default)]
 struct Troubles(Mutex<u64>);
 
@@ -84,7 +84,7 @@ impl EventSink for Troubles {
     }
 }
 
-/// A node in a process of its own, that peers are hostile to.
+/// A node in a process of its own, the target of hostile peers.
 #[derive(Debug)]
 struct Victim {
     dir: tempfile::TempDir,
@@ -134,7 +134,7 @@ impl Victim {
         });
     }
 
-    /// Whether it serves the well-behaved as ever.
+    /// Checks that it still serves well-behaved peers.
     fn serves(&mut self) {
         for delivery in [Delivery::Pull, Delivery::Push] {
             let mut subscriber = self.subscribe(delivery);
@@ -142,7 +142,7 @@ impl Victim {
         }
     }
 
-    /// The same, and whether it holds nothing that the hostile have left.
+    /// Checks the same, and that it holds nothing of the hostile peers.
     fn serves_and_holds_nothing(&mut self) {
         self.serves();
         let began = now();
@@ -167,7 +167,7 @@ fn is_refused(peer: &RawPeer, expected: u16) -> String {
 }
 
 #[test]
-fn what_is_no_message_ends_the_session_with_a_refusal() {
+fn an_invalid_message_ends_the_session_with_a_refusal() {
     let mut victim = Victim::new();
     let hello = raw::hello(None);
     let mut messages: Vec<Vec<u8>> = (1..hello.len()).map(|len| hello[..len].to_vec()).collect();
@@ -207,7 +207,7 @@ fn another_version_is_refused_by_both_numbers() {
 }
 
 #[test]
-fn who_says_nothing_is_sent_away() {
+fn a_silent_peer_is_dropped() {
     let mut victim = Victim::new();
     let silent = [victim.dial(), victim.dial()];
     let half = victim.dial();
@@ -250,7 +250,7 @@ fn messages_out_of_turn_end_the_session() {
 }
 
 #[test]
-fn who_asks_and_does_not_listen_is_sent_away() {
+fn a_peer_that_does_not_read_answers_is_dropped() {
     let mut victim = Victim::new();
     let mut neighbour = victim.subscribe(Delivery::Push);
     let peer = victim.greeted();
@@ -262,7 +262,7 @@ fn who_asks_and_does_not_listen_is_sent_away() {
 }
 
 #[test]
-fn more_sessions_than_there_may_be_are_refused_and_the_others_go_on() {
+fn sessions_beyond_the_limit_are_refused_and_the_others_continue() {
     let wanted = limits::SESSIONS_MAX + 76;
     // The victim inherits the limit.
     let room = raise_files();
@@ -321,7 +321,7 @@ fn a_node_out_of_files_neither_spins_nor_stops() {
 }
 
 #[test]
-fn files_that_nobody_asked_for_are_closed() {
+fn unrequested_files_are_closed() {
     let mut victim = Victim::new();
     let file = raw::memory_file(PAGE, SealFlags::SHRINK);
     let files = [file.as_fd(); 8];
@@ -344,7 +344,7 @@ fn files_that_nobody_asked_for_are_closed() {
 }
 
 #[test]
-fn unfit_landing_regions_are_refused_and_a_fit_one_is_taken_after() {
+fn unfit_landing_regions_are_refused_and_a_fit_one_is_accepted_after() {
     let mut victim = Victim::new();
     let fixed = SealFlags::SHRINK | SealFlags::GROW;
     let regular = tempfile::tempfile().expect("a file");
@@ -385,9 +385,9 @@ fn unfit_landing_regions_are_refused_and_a_fit_one_is_taken_after() {
     victim.serves_and_holds_nothing();
 }
 
-/// A sparse file costs its owner nothing; whoever maps all of it, pages present, pays for every page.
+/// A sparse file costs its owner nothing; a process that maps all of it, pages present, pays for every page.
 #[test]
-fn a_landing_region_that_is_far_too_long_costs_no_more_than_what_is_used_of_it() {
+fn an_oversized_landing_region_costs_only_its_used_part() {
     let mut victim = Victim::new();
     let peer = victim.attached();
     let huge = raw::memory_file(256 << 20, SealFlags::SHRINK | SealFlags::GROW);
@@ -400,11 +400,11 @@ fn a_landing_region_that_is_far_too_long_costs_no_more_than_what_is_used_of_it()
     victim.serves_and_holds_nothing();
 }
 
-/// What somebody does who is taken for a node.
+/// The behaviour of a fake node.
 type Deceit = fn(&RawPeer);
 
 #[test]
-fn a_node_that_is_none_costs_a_subscriber_its_patience_at_most() {
+fn a_fake_node_costs_a_subscriber_its_timeout_at_most() {
     let deceits: [(&str, Deceit); 13] = [
         ("silence", |_| {}),
         ("garbage", |peer| peer.send(&[7; 100])),
@@ -446,7 +446,7 @@ fn a_node_that_hangs_up_is_an_error_at_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "fake");
     let server = std::thread::spawn(move || drop(listener.accept()));
-    // It is dialled again. The socket's file is still there.
+    // It is dialled again. The socket's file still exists.
     for _ in 0..2 {
         let error = subscribe(dir.path(), Delivery::Pull, PATIENCE).expect_err("nobody is there");
         assert!(matches!(error, SubscriberError::Unreachable { .. }), "{error}");
@@ -465,7 +465,7 @@ fn a_node_that_hangs_up_is_an_error_at_once() {
 }
 
 #[test]
-fn who_is_in_the_queue_of_a_node_that_dies_reaches_the_next_of_its_name() {
+fn a_peer_queued_at_a_dying_node_reaches_the_next_of_its_name() {
     let dir = tempfile::tempdir().expect("a directory");
     let dying = RawListener::bind(dir.path(), "fake");
     let subscriber = std::thread::spawn({
@@ -509,8 +509,8 @@ fn grants_that_do_not_fit_are_refused() {
     assert!(matches!(error, SubscriberError::Unfit { source: GrantError::Header(_), .. }), "{error}");
 }
 
-/// What a publisher writes into a landing region is its own affair: whatever it is, the subscriber tells a value
-/// from what is none, and goes on.
+/// A publisher may write anything into a landing region: the subscriber distinguishes a value
+/// from garbage, and continues.
 #[test]
 fn garbage_in_a_landing_region_is_never_a_value() {
     let seed = 5;
@@ -544,7 +544,7 @@ fn garbage_in_a_landing_region_is_never_a_value() {
     assert!(rejected > 15_000, "{rejected} rejected, {contended} contended");
 }
 
-/// A value whose stamps do not agree is a line of `watch`, as any other damage, and watching goes on.
+/// A value whose stamps disagree is a line of `watch`, like any other damage, and watching continues.
 #[test]
 #[cfg(feature = "cli")]
 fn broken_stamps_are_a_loss_for_watch() {
@@ -570,15 +570,15 @@ fn broken_stamps_are_a_loss_for_watch() {
     assert!(watch.wait().expect("it ends").success());
 }
 
-/// A publisher may say that it has published for 584 years.
+/// A publisher may claim to have published for 584 years.
 #[test]
-fn the_last_sequences_there_are_do_no_harm() {
+fn the_highest_sequences_do_no_harm() {
     for first in [1, u64::MAX - 3, u64::MAX] {
         let (mut subscriber, landing, _session) = lent();
         let sequences = [first, u64::MAX - 2, u64::MAX - 1, u64::MAX, 0, 1, 2];
         let mut newest = 0_u64;
         for sequence in sequences {
-            // The subscriber looks where the value after the last one would stand.
+            // The subscriber reads where the value after the last one would be.
             write(&landing, slot_offset(newest.wrapping_add(1)), &sequence.to_le_bytes());
             write(&landing, slot_offset(sequence), &slot(sequence, EPOCH, &sequence.to_le_bytes()));
             write(&landing, HOT_OFFSET, &sequence.to_le_bytes());
@@ -594,7 +594,7 @@ fn the_last_sequences_there_are_do_no_harm() {
     }
 }
 
-/// Subscribes to somebody who deceives, with this patience, and returns the error.
+/// Subscribes to a fake node with this timeout, and returns the error.
 fn deceived(
     delivery: Delivery,
     patience: Duration,
@@ -623,13 +623,13 @@ fn subscribe(
     node.state_subscriber::<Raw>("shm:fake/t").delivery(delivery).timeout(patience).open()
 }
 
-/// Says hello as a node would.
+/// Sends a hello like a node.
 fn greet(peer: &RawPeer) {
     let nonce = peer.receive().expect("a hello").long(0);
     peer.send(&raw::hello(Some(nonce)));
 }
 
-/// Grants what is asked for, with this file.
+/// Grants the request, with this file.
 fn granted(peer: &RawPeer, slot_stride: u64, file: Option<&OwnedFd>) {
     greet(peer);
     assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
@@ -653,18 +653,18 @@ fn grant(slot_stride: u64) -> Vec<u8> {
     body.bytes(&schema).long(1).long(0).long(0).message(raw::GRANTED)
 }
 
-/// What stands for the topic in messages and checksums.
+/// The topic's number in messages and checksums.
 fn topic_id() -> u64 {
     let topic: TopicName = "t".parse().expect("a name");
     TopicId::of(&topic).get()
 }
 
-/// A subscriber by push, the landing region that it has lent, and the session, which ends when it is dropped.
+/// A push subscriber, the landing region that it exposed, and the session, which ends on drop.
 fn lent() -> (StateSubscriber<Raw>, OwnedFd, RawPeer) {
     lent_by(|dir| subscribe(dir, Delivery::Push, PATIENCE).expect("a subscription"))
 }
 
-/// As [`lent`], by whoever is started there.
+/// Like [`lent`], with the subscriber started there.
 fn lent_by<S>(start: impl FnOnce(&Path) -> S) -> (S, OwnedFd, RawPeer) {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "fake");
@@ -696,7 +696,7 @@ fn write(landing: &OwnedFd, offset: u64, bytes: &[u8]) {
     assert_eq!(rustix::io::pwrite(landing, bytes, offset), Ok(bytes.len()));
 }
 
-/// A slot with this value, as a publisher would write it. The value's length is a multiple of 8.
+/// A slot with this value, as written by a publisher. The value's length is a multiple of 8.
 fn slot(sequence: u64, epoch: u64, value: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(sequence.to_le_bytes());

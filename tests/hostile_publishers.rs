@@ -1,5 +1,5 @@
-//! Peers that dial a node which listens for publishers, and those that are dialled as subscribers, and do not keep to
-//! the protocol.
+//! Peers that break the protocol, as diallers of a node with a listener for publishers, and as
+//! dialled subscribers.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -30,12 +30,12 @@ const UNEXPECTED: u16 = 34;
 const TOO_MANY_SESSIONS: u16 = 35;
 const NOBODY_WAITS: u16 = 37;
 
-/// How long an answer is waited for that does not come: those that do come within this time on a busy machine, too.
+/// How long to wait for an answer that never comes; long enough for real answers on a busy machine.
 const SHORT_PATIENCE: Duration = Duration::from_secs(3);
-/// How long one is waited for where nobody's time is to be over.
+/// A timeout that must not expire.
 const LONG_PATIENCE: Duration = Duration::from_secs(600);
 
-/// What the desk has accepted.
+/// What the listening node has accepted.
 #[derive(Debug, Default)]
 struct Accepted {
     subscribers: Vec<StateSubscriber<Raw>>,
@@ -117,7 +117,7 @@ impl Desk {
         RawPeer::dial(self.dir.path(), "desk")
     }
 
-    /// A peer that has invited the desk, and got its hello.
+    /// A peer that has invited the desk, and received its hello.
     fn invited(&self) -> (RawPeer, u64) {
         let peer = self.dial();
         peer.send(&raw::invite("t"));
@@ -126,7 +126,7 @@ impl Desk {
         (peer, hello.long(0))
     }
 
-    /// A peer that has answered the hello, and was asked for its topic.
+    /// A peer that has answered the hello, and received the request for its topic.
     fn attached(&self) -> RawPeer {
         let (peer, nonce) = self.invited();
         peer.send(&raw::hello(Some(nonce)));
@@ -134,7 +134,7 @@ impl Desk {
         peer
     }
 
-    /// Whether it accepts the well-behaved as ever.
+    /// Checks that it still accepts well-behaved publishers.
     fn serves(&mut self) {
         let heard = self.peer.ask_number("heard");
         let node = Node::builder().runtime_dir(self.dir.path()).open().expect("a node");
@@ -145,7 +145,7 @@ impl Desk {
         wait_until("the value", || self.peer.ask_number("heard") > heard);
     }
 
-    /// The same, and whether it holds nothing that the hostile have left.
+    /// Checks the same, and that it holds nothing of the hostile peers.
     fn serves_and_holds_nothing(&mut self) {
         self.serves();
         let began = now();
@@ -159,14 +159,14 @@ impl Desk {
         }
     }
 
-    /// What it was told of the peer that it could not accept.
+    /// The error that it reported for the peer that it did not accept.
     fn error(&mut self) -> String {
         wait_until("an error", || self.peer.ask_number("errors") > 0);
         self.peer.ask("error")
     }
 }
 
-/// The refusal that comes, after what was said before it.
+/// The refusal, after any earlier messages.
 #[track_caller]
 fn is_refused(peer: &RawPeer, expected: u16) -> String {
     let last = std::iter::from_fn(|| peer.receive()).last().expect("a refusal");
@@ -176,7 +176,7 @@ fn is_refused(peer: &RawPeer, expected: u16) -> String {
 }
 
 #[test]
-fn an_invitation_that_is_none_ends_the_session_with_a_refusal() {
+fn an_invalid_invitation_ends_the_session_with_a_refusal() {
     let mut desk = Desk::new();
     let invite = raw::invite("t");
     let identity = || Body::default().identity("hostile");
@@ -208,7 +208,7 @@ fn an_invitation_that_is_none_ends_the_session_with_a_refusal() {
 }
 
 #[test]
-fn an_invitation_to_what_nobody_listens_for_is_refused() {
+fn an_invitation_without_a_listener_is_refused() {
     let mut desk = Desk::new();
     for topic in ["u", "t/t", "T"] {
         let peer = desk.dial();
@@ -243,7 +243,7 @@ fn an_invitation_out_of_turn_ends_the_session() {
 }
 
 #[test]
-fn whoever_invites_and_does_not_keep_to_the_protocol_is_sent_away() {
+fn a_publisher_that_breaks_the_protocol_is_refused() {
     let mut desk = Desk::new();
     type Deceit = fn(&RawPeer, u64);
     let deceits: [(u16, Deceit); 6] = [
@@ -251,7 +251,7 @@ fn whoever_invites_and_does_not_keep_to_the_protocol_is_sent_away() {
         (UNEXPECTED, |peer, _| peer.send(&raw::list_topics())),
         (UNEXPECTED, |peer, _| peer.send(&raw::hello(None))),
         (UNEXPECTED, |peer, nonce| peer.send(&raw::hello(Some(nonce ^ 1)))),
-        // Somebody else than who invited.
+        // Another node than the one that invited.
         (UNEXPECTED, |peer, nonce| {
             let body = Body::default().long(7).byte(1).long(nonce);
             peer.send(&body.identity("somebody").message(raw::HELLO));
@@ -270,7 +270,7 @@ fn whoever_invites_and_does_not_keep_to_the_protocol_is_sent_away() {
 }
 
 #[test]
-fn a_publisher_that_does_not_grant_is_an_error_and_the_listener_goes_on() {
+fn a_publisher_that_does_not_grant_is_an_error_and_the_listener_continues() {
     let mut desk = Desk::new();
     let peer = desk.attached();
     peer.send(&Body::default().word(0).short(999).bytes(b"no").message(raw::REFUSED));
@@ -280,7 +280,7 @@ fn a_publisher_that_does_not_grant_is_an_error_and_the_listener_goes_on() {
         "{error}"
     );
     assert!(error.contains("reason 999"), "{error}");
-    // It says goodbye.
+    // It ends the session.
     assert_eq!(peer.receive().expect("the end").kind, raw::END);
     drop(peer);
 
@@ -305,9 +305,9 @@ fn a_publisher_that_does_not_grant_is_an_error_and_the_listener_goes_on() {
     desk.serves_and_holds_nothing();
 }
 
-/// Those who never say hello keep nobody waiting, those who never grant keep the others for the patience of the listener.
+/// Peers that never send a hello delay no other; those that never grant delay the others for the listener's timeout.
 #[test]
-fn who_invites_and_says_nothing_more_is_left_alone() {
+fn a_publisher_that_falls_silent_is_dropped() {
     let mut desk = Desk::with_patience(SHORT_PATIENCE);
     let silent: Vec<_> = (0..20).map(|_| desk.invited().0).collect();
     desk.serves();
@@ -324,7 +324,7 @@ fn who_invites_and_says_nothing_more_is_left_alone() {
 }
 
 #[test]
-fn a_flood_of_invitations_is_dammed_and_the_place_is_free_again_afterwards() {
+fn a_flood_of_invitations_is_limited_and_leaves_nothing() {
     let mut desk = Desk::new();
     for round in 0..2 {
         let mut waiting = Vec::new();
@@ -342,13 +342,13 @@ fn a_flood_of_invitations_is_dammed_and_the_place_is_free_again_afterwards() {
         }
         assert_eq!((waiting.len(), refused), (limits::INVITED_SESSIONS_MAX, 20), "round {round}");
         drop(waiting);
-        // Until it has noticed that they hung up, it has no room for the well-behaved either.
+        // Until it has noticed that they hung up, it accepts no well-behaved publisher either.
         wait_until("the places to be free", || desk.peer.holdings() == desk.holdings);
         desk.serves_and_holds_nothing();
     }
 }
 
-/// Dials somebody who deceives, with this patience, and returns the error.
+/// Dials a fake subscriber with this timeout, and returns the error.
 fn deceived(patience: Duration, deceit: impl FnOnce(&RawPeer) + Send + 'static) -> DialError {
     let dir = tempfile::tempdir().expect("a directory");
     let listener = RawListener::bind(dir.path(), "fake");
@@ -375,14 +375,14 @@ fn dial(dir: &Path, timeout: Duration) -> Result<(), DialError> {
     outcome
 }
 
-/// Says hello as a subscriber's node would.
+/// Sends a hello like a subscriber's node.
 fn greet(peer: &RawPeer) {
     peer.send(&raw::hello(None));
     assert_eq!(peer.receive().expect("a hello").kind, raw::HELLO);
 }
 
 #[test]
-fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
+fn a_fake_subscriber_costs_a_dialler_its_timeout_at_most() {
     type Deceit = fn(&RawPeer);
     type Expected = fn(&DialError) -> bool;
     let session: Expected = |error| matches!(error, DialError::Session { .. });
@@ -445,7 +445,7 @@ fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
             |error| matches!(error, DialError::Unfit { reason: RefuseReason::SchemaMismatch, .. }),
         ),
     ];
-    // Those whose time is to be over; the others are told before.
+    // These must expire; the others are reported before.
     let patient = ["silence", "silence after the hello", "another topic"];
     for (what, deceit, expected) in deceits {
         let patience = if patient.contains(&what) { SHORT_PATIENCE } else { LONG_PATIENCE };
@@ -455,7 +455,7 @@ fn a_subscriber_that_is_none_costs_who_dials_its_patience_at_most() {
     }
 }
 
-/// Who is dialled has no more than what it was dialled for, whatever else the node publishes.
+/// A dialled subscriber has access only to the topic that it was dialled for, whatever else the node publishes.
 #[test]
 fn a_subscriber_that_was_dialled_gets_one_subscription_to_its_topic() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -503,7 +503,7 @@ fn a_subscriber_that_hangs_up_is_an_error_at_once() {
 
 /// The errors of a listener say which publisher they are about.
 #[test]
-fn errors_name_who_dialled() {
+fn errors_name_the_dialling_publisher() {
     let dir = tempfile::tempdir().expect("a directory");
     let desk = Node::builder().name("desk").expect("a name").runtime_dir(dir.path()).open().expect("a node");
     let listener = desk.state_listener::<u64>("t").timeout(PATIENCE).open().expect("a listener");
@@ -514,7 +514,7 @@ fn errors_name_who_dialled() {
         peer.send(&raw::hello(Some(nonce)));
         assert_eq!(peer.receive().expect("a request").kind, raw::ATTACH);
         peer.send(&Body::default().word(0).short(2).bytes(b"").message(raw::REFUSED));
-        // It goes: the listener's node asks once more, what the values are.
+        // It leaves: the listener's node sends one more request, for the schema.
     });
     let error = listener.accept_timeout(PATIENCE).expect_err("it is refused");
     let SubscriberError::Dialled { node, process: 1, topic, source } = &error else { panic!("{error}") };

@@ -1,6 +1,6 @@
-//! Two hosts with RDMA devices: each of these tests is one host's part, and its other part runs on the other host at the
+//! Two hosts with RDMA devices: each of these tests is one host's part, and its counterpart runs on the other host at the
 //! same time. `tools/test` runs the pairs in two soft-RoCE machines, on wires that lose and reorder, and with machines
-//! that freeze and die, soon after a line of output that says that everything stands:
+//! that freeze and die soon after a line of output that reports that everything is connected:
 //!
 //! ```text
 //! tools/soft-roce run2 --loss-a 1 'two_hosts --ignored --exact publisher' 'two_hosts --ignored --exact subscribers'
@@ -9,10 +9,10 @@
 //!     'two_hosts --ignored --nocapture --exact subscribers_that_are_lost'
 //! ```
 //!
-//! FABRICAST_TEST_CONNECT says how queue pairs are connected: manager (the default), tcp or tcp-unreliable.
+//! FABRICAST_TEST_CONNECT selects how queue pairs are connected: manager (the default), tcp or tcp-unreliable.
 //!
-//! A test that found everything right, but slow, fails with a line that begins with `TOO SLOW`. A busy machine can be the
-//! reason: `tools/test` then runs the pair again, up to three times in all. Nothing else is ever tried again.
+//! A test whose results are right but late fails with a line that begins with `TOO SLOW`. A busy machine can be the
+//! reason: `tools/test` then runs the pair again, up to three times in all. No other failure is retried.
 
 #![cfg(feature = "verbs")]
 
@@ -31,33 +31,33 @@ mod support;
 
 const NODE: &str = "feed";
 const TOPIC: &str = "ticks";
-/// The topic whose subscriber leaves when everything is over.
+/// The topic whose subscriber leaves at the end.
 const OVER: &str = "over";
-/// The topic of which nothing is heard after its first value.
+/// The topic that is silent after its first value.
 const QUIET: &str = "quiet";
 /// The topic of a subscriber on the publisher's own host.
 const NEAR: &str = "near";
-/// The topic by which the subscribers' host shows that it lives.
+/// The heartbeat topic of the subscribers' host.
 const BEAT: &str = "beat";
 const PORT: u16 = 7471;
 /// Payloads: one packet, several, and many.
 const SIZES: [usize; 3] = [64, 4096, 65_536];
-/// Values published to each topic, unless FABRICAST_TEST_VALUES says otherwise.
+/// Values published to each topic, unless FABRICAST_TEST_VALUES overrides it.
 const VALUES: u64 = 600;
-/// How long values are watched on a bad wire at least, and how many must have arrived by each subscription.
+/// How long values are watched on a bad wire at least, and how many each subscription must have received.
 const BAD_WIRE_WATCHED: Duration = Duration::from_secs(10);
 const BAD_WIRE_VALUES: u64 = 3;
-/// How long one attempt to subscribe may take there.
+/// The timeout of one attempt to subscribe there.
 const ATTEMPT: Duration = Duration::from_secs(3);
 /// Subscribers that have been absent for this long do not return. It exceeds one attempt by each of the six subscriptions,
-/// which make theirs one after the other.
+/// which try one after the other.
 const ABSENT: Duration = Duration::from_secs(8 * ATTEMPT.as_secs());
-/// A host that is dead or stands still is noticed within this time: a second, as the pages promise, and another one
-/// because an emulated machine takes 10 to 30 times as long as others for what it has to do meanwhile.
+/// A dead or frozen host is noticed within this time: a second, as the documentation promises, and another one
+/// because an emulated machine is 10 to 30 times slower.
 const NOTICED: Duration = Duration::from_secs(2);
-/// A node that has noticed it reports it at once. Finding out takes longer: six tries of 67 ms.
+/// A node that has noticed it reports it at once. Noticing takes longer: six tries of 67 ms.
 const TOLD: Duration = Duration::from_millis(250);
-/// A value in a landing region is only called broken when it has been incomplete for this long.
+/// A value in a landing region is reported broken only after it has been incomplete for this long.
 const SETTLED: Duration = Duration::from_secs(1);
 
 type Publishers = [(usize, StatePublisher<Raw>)];
@@ -91,7 +91,7 @@ fn node(name: &str) -> Node {
     builder.rdma(&host("SELF")).expect("an address").open().expect("a node")
 }
 
-/// The deliveries that there are: an unreliable queue pair only pushes.
+/// The available deliveries: an unreliable queue pair only pushes.
 fn deliveries() -> &'static [Delivery] {
     if connect() == RdmaConnect::TcpUnreliable {
         &[Delivery::Push]
@@ -113,7 +113,7 @@ fn publish(size: usize, publisher: &mut StatePublisher<Raw>) {
     publisher.publish(pattern.value(publisher.newest().get() + 1)).expect("it fits");
 }
 
-/// Publishes to all topics, about a thousand values a second, until it is told to stop.
+/// Publishes to all topics, about a thousand values a second, until told to stop.
 fn publish_until(publishers: &mut Publishers, mut stop: impl FnMut(&Publishers) -> bool) {
     let began = now();
     while !stop(publishers) {
@@ -127,7 +127,7 @@ fn subscribers_of<T: fabricast::Payload>(publisher: &StatePublisher<T>) -> u64 {
     publisher.pull_subscribers() + publisher.push_subscribers()
 }
 
-/// A subscription that checks what it receives by the values themselves.
+/// A subscription that verifies the values by their content.
 struct Watch {
     size: usize,
     subscriber: StateSubscriber<Raw>,
@@ -135,7 +135,7 @@ struct Watch {
     last: u64,
     /// When `last` was received, or reported broken.
     last_seen: Instant,
-    /// Values that were reported broken: they took longer than `SETTLED` to arrive.
+    /// Values reported broken: they took longer than `SETTLED` to arrive.
     broken: u64,
     end: Option<ReceiveError>,
 }
@@ -160,12 +160,12 @@ impl Watch {
         Self { size, subscriber, first: 0, last: 0, last_seen: now(), broken: 0, end: None }
     }
 
-    /// The connection was lost; that is all that may go wrong.
+    /// The connection was lost: the only permitted failure.
     fn is_lost(&self) -> bool {
         self.end.as_ref().is_some_and(is_loss)
     }
 
-    /// Takes what has come. Nothing that is not exactly what was published, nothing twice, nothing backwards.
+    /// Takes the values that have arrived: only published ones, none twice, none out of order.
     fn look(&mut self) {
         if self.end.is_some() {
             return;
@@ -184,7 +184,7 @@ impl Watch {
                 | ReceiveError::ForeignEpoch { sequence, .. }
                 | ReceiveError::ImpossibleLen { sequence, .. },
             ) => {
-                // What is fetched is what the publisher committed, or is torn and fetched again.
+                // A fetched value is what the publisher committed, or is torn and fetched again.
                 assert_eq!(self.subscriber.delivery(), Delivery::Push, "{sequence} is broken");
                 let incomplete = self.last_seen.elapsed();
                 assert!(incomplete >= SETTLED, "{sequence} was given up within {incomplete:?}");
@@ -195,7 +195,7 @@ impl Watch {
         }
     }
 
-    /// Has come to this sequence.
+    /// Whether it has reached this sequence.
     fn reach(&mut self, sequence: u64) {
         self.first = if self.first == 0 { sequence } else { self.first };
         (self.last, self.last_seen) = (sequence, now());
@@ -226,7 +226,7 @@ fn is_loss(end: &ReceiveError) -> bool {
     matches!(end, ReceiveError::Gone { .. })
 }
 
-/// A subscription on a bad wire: it is opened again whenever its connection is lost.
+/// A subscription on a bad wire, reopened whenever its connection is lost.
 struct Reopened<'a> {
     node: &'a Node,
     size: usize,
@@ -276,11 +276,11 @@ impl<'a> Reopened<'a> {
     }
 }
 
-/// Subscriptions with sessions of their own in which nothing goes on: only probing them tells that the other host is lost.
+/// Subscriptions with idle sessions of their own: only probing shows that the other host is lost.
 struct Quiet {
-    /// It looks at its own memory only.
+    /// It reads only its own memory.
     push: StateSubscriber<u64>,
-    /// It is not looked at before the end.
+    /// It is not polled before the end.
     pull: StateSubscriber<u64>,
 }
 
@@ -297,7 +297,7 @@ impl Quiet {
     }
 }
 
-/// What the device has done again because of the wire.
+/// Retransmissions and other work that the device did because of the wire.
 fn mended() -> u64 {
     let count = |name: &str| {
         let path = format!("/sys/class/infiniband/rxe0/ports/1/hw_counters/{name}");
@@ -306,7 +306,7 @@ fn mended() -> u64 {
     ["out_of_seq_request", "duplicate_request", "rcvd_seq_err"].into_iter().map(count).sum()
 }
 
-/// Tries again until the other host is as far.
+/// Retries until the other host is ready.
 fn subscribe<T: fabricast::Payload>(
     open: impl Fn() -> Result<StateSubscriber<T>, SubscriberError>,
 ) -> StateSubscriber<T> {
@@ -345,12 +345,12 @@ fn publisher() {
     publish_until(&mut publishers, |them| them[0].1.newest().get() >= enough);
     let newest: Vec<_> = publishers.iter().map(|(_, publisher)| publisher.newest().get()).collect();
     println!("published {newest:?}");
-    // The end of the topics, which the subscribers are told of after the last value.
+    // The end of the topics, which the subscribers learn of after the last value.
     drop(publishers);
     wait_until("the subscribers to leave", || subscribers_of(&over) == 0);
 }
 
-/// Host B: everything that arrives is right, and nothing is missing uncounted.
+/// Host B: everything that arrives is right, and everything missing is counted.
 #[test]
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn subscribers() {
@@ -366,7 +366,7 @@ fn subscribers() {
             panic!("not the end of the topic: {:?}", watch.end)
         };
         if connect() == RdmaConnect::TcpUnreliable {
-            // What is lost is lost, and the end may come before the last value.
+            // Lost values stay lost, and the end may come before the last value.
             assert!(watch.last > 0 && watch.last <= published.get(), "{} of {published}", watch.last);
             continue;
         }
@@ -412,7 +412,7 @@ fn subscribers_on_a_bad_wire() {
     assert!(mended > 0, "the wire is not a bad one");
 }
 
-/// Host B, while host A freezes or dies: what was read stays right, and the end is told in time.
+/// Host B, while host A freezes or dies: what was read stays right, and the end is reported in time.
 #[test]
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn subscribers_of_a_host_that_is_lost() {
@@ -445,7 +445,7 @@ fn subscribers_of_a_host_that_is_lost() {
         assert!(watch.is_lost(), "{:?}", watch.end);
     }
     assert!(quiet_end.as_ref().is_some_and(is_loss), "{quiet_end:?}");
-    // Its node has noticed it, too, without having been asked.
+    // Its node has noticed it, too, without being asked.
     wait_until("the time to notice it to be over", || quiet_since.elapsed() > NOTICED);
     let (began, mut end) = (now(), None);
     wait_until("the end", || {
@@ -458,7 +458,7 @@ fn subscribers_of_a_host_that_is_lost() {
     hold(&[("the loss was noticed", noticed, NOTICED), ("the loss was reported", told, TOLD)]);
 }
 
-/// Holds what took so long to its bounds. Nothing is judged behind this: see the head of this file.
+/// Compares these durations with their bounds. Nothing is judged after this: see the head of this file.
 fn hold(bounds: &[(&str, Duration, Duration)]) {
     for (what, took, bound) in bounds {
         if took >= bound {
@@ -485,7 +485,7 @@ fn quiet(node: &Node) -> StatePublisher<u64> {
     quiet
 }
 
-/// Host A, while host B freezes or dies: publishing goes on, and the node forgets its subscribers.
+/// Host A, while host B freezes or dies: publishing continues, and the node drops its subscribers.
 #[test]
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn publisher_to_a_host_that_is_lost() {
@@ -494,7 +494,7 @@ fn publisher_to_a_host_that_is_lost() {
     let quiet = quiet(&node);
     let everybody = deliveries().len() as u64;
     publish_until(&mut publishers, |them| have_subscribers(them, everybody) && subscribers_of(&quiet) == 2);
-    // A node of its own, so that the sessions that are looked at are those of the subscribers.
+    // A separate node, so that the checked sessions are those of the subscribers.
     let watching = builder().open().expect("a node");
     let beat = format!("{}/{BEAT}", host("PEER"));
     let mut beat = subscribe(|| watching.state_subscriber::<u64>(&beat).push().open());
@@ -538,7 +538,7 @@ fn publisher_to_a_host_that_is_lost() {
 #[ignore = "needs another host: tools/soft-roce run2"]
 fn subscribers_that_are_lost() {
     let node = node("watcher");
-    // A machine that stands still for half a second loses connections: until it is lost itself, they are opened again.
+    // A machine that freezes for half a second loses connections: until it is lost itself, they are reopened.
     let mut watches = Reopened::all(&node);
     let _quiet = Quiet::new();
     let mut beat = node.state_publisher::<u64>(BEAT).open().expect("a topic");

@@ -33,18 +33,18 @@ const SIZE: usize = 64;
 /// How long rates and processor time are measured.
 const MEASURED: Duration = Duration::from_secs(3);
 
-/// Subscribers whose looks must cost the publisher nothing.
+/// Subscribers whose polling must cost the publisher nothing.
 const SUBSCRIBERS: usize = 8;
-/// How long they look without a pause, or do nothing, in turns.
+/// How long they poll without a pause, or do nothing, in turns.
 const ROUND: Duration = Duration::from_millis(600);
 const ROUNDS: u32 = 5;
 
-/// The address of this host that its RDMA device has: by default that of a machine of tools/soft-roce.
+/// The address of this host's RDMA device: by default that of a machine of tools/soft-roce.
 fn host() -> String {
     std::env::var("FABRICAST_VERBS_ADDRESS").unwrap_or_else(|_| "10.77.0.1".to_owned())
 }
 
-/// The device that has this address, by the entry of a GID table that stands for it.
+/// The device that owns this address, according to its GID table.
 fn device() -> PathBuf {
     let address: Ipv4Addr = host().parse().expect("FABRICAST_VERBS_ADDRESS is an IPv4 address");
     let words: Vec<String> =
@@ -64,7 +64,7 @@ fn publishing(dir: &Path, name: &str) -> Node {
     builder.rdma(&address).expect("an address").open().expect("a node")
 }
 
-/// Where a node is found by RDMA.
+/// The node's RDMA address.
 fn rdma(node: &Node) -> String {
     let rdma = |address: &&Address| !address.is_local();
     node.addresses().iter().find(rdma).expect("it listens").to_string()
@@ -80,7 +80,7 @@ fn anonymous(dir: &Path) -> Node {
     Node::builder().runtime_dir(dir).open().expect("a node")
 }
 
-/// Waits for the value of this sequence, and looks at each before it.
+/// Waits for the value of this sequence, and checks each before it.
 fn take(subscriber: &mut StateSubscriber<Raw>, sequence: u64) {
     wait_until("the newest value", || match subscriber.try_receive_ref() {
         Ok(Some(sample)) => {
@@ -115,7 +115,7 @@ fn role() {
     }
 }
 
-/// A process that publishes, and where.
+/// A process that publishes, and its address.
 fn publisher(dir: &TempDir) -> (Peer, String) {
     let mut publisher = Peer::start("publisher", dir.path(), "");
     let address = publisher.hear();
@@ -152,7 +152,7 @@ fn one_node_serves_shared_memory_and_rdma_from_the_same_memory() {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn every_way_to_connect_serves_subscribers_that_dial_and_that_are_dialled() {
+fn every_connection_method_serves_subscribers_that_dial_and_that_are_dialled() {
     let dir = tempfile::tempdir().expect("a directory");
     for (connect, deliveries) in [
         (RdmaConnect::Manager, &[Delivery::Pull, Delivery::Push][..]),
@@ -192,21 +192,21 @@ fn every_way_to_connect_serves_subscribers_that_dial_and_that_are_dialled() {
     }
 }
 
-/// Bytes of a record of a log, and the records that a publisher is ahead of its slowest subscriber at the most.
+/// Bytes of a log record, and how many records a publisher is ahead of its slowest subscriber at most.
 const RECORD_LEN_MAX: usize = 5000;
 const AHEAD_MAX: u64 = 300;
 
-/// Records that are published to subscribers by push.
+/// Records published to push subscribers.
 const RECORDS: u64 = 6_000;
 
-/// A record of a length and content that follow from its number.
+/// A record whose length and content follow from its number.
 fn record(number: u64) -> Vec<u8> {
     let len =
         number.wrapping_mul(7919) % (RECORD_LEN_MAX as u64 / if number.is_multiple_of(8) { 1 } else { 20 });
     (0..len).map(|index| (index ^ number.wrapping_mul(31)).to_le_bytes()[0]).collect()
 }
 
-/// Receives records until the topic ends; says how many were received, and how many were told as lost.
+/// Receives records until the topic ends; returns how many were received, and how many were reported lost.
 fn follow(mut subscriber: LogSubscriber<Raw>, progress: &AtomicU64) -> (u64, u64) {
     let (mut received, mut lost) = (0, 0);
     loop {
@@ -235,10 +235,10 @@ fn follow(mut subscriber: LogSubscriber<Raw>, progress: &AtomicU64) -> (u64, u64
     }
 }
 
-/// Subscribers that sleep until they are told: by datagrams that are sent to all.
+/// Sleeping subscribers are woken by multicast datagrams.
 #[test]
 #[ignore = "needs an RDMA device"]
-fn records_come_with_notices_that_are_sent_to_all() {
+fn records_come_with_multicast_notices() {
     let dir = tempfile::tempdir().expect("a directory");
     let publishing = publishing(dir.path(), "publishing");
     let mut publisher = publishing.log_publisher::<Raw>(TOPIC).open().expect("a topic");
@@ -268,7 +268,7 @@ fn records_come_with_notices_that_are_sent_to_all() {
     }
 }
 
-/// Publishes records to two subscribers by push over RDMA, and says what became of them.
+/// Publishes records to two push subscribers over RDMA, and returns their counts.
 fn push_records(connect: RdmaConnect, count: u64, is_paced: bool) -> [(u64, u64); 2] {
     let dir = tempfile::tempdir().expect("a directory");
     let publishing = publishing(dir.path(), "publishing");
@@ -318,8 +318,8 @@ fn records_of_a_log_are_pushed_to_two_subscribers_whole_and_in_order() {
     }
 }
 
-/// Nothing is lost on the way to oneself, and what the publisher does not know of its subscribers it need not know while they
-/// keep up. `follow` returns when it is told the end.
+/// Nothing is lost over loopback, and the publisher need not hear of its subscribers' progress while they
+/// keep up. `follow` returns at the end of the topic.
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn records_of_a_log_are_pushed_over_an_unreliable_connection_in_order_up_to_the_end() {
@@ -327,10 +327,10 @@ fn records_of_a_log_are_pushed_over_an_unreliable_connection_in_order_up_to_the_
     assert_eq!(outcomes, [(RECORDS, 0); 2]);
 }
 
-/// A publisher that waits for nobody: what is received and what is told as lost are all records, in order.
+/// A publisher that does not wait: received and lost records together are all records, in order.
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn records_of_a_log_that_are_pushed_faster_than_the_wire_takes_them_are_accounted_for() {
+fn records_pushed_faster_than_the_wire_takes_them_are_accounted_for() {
     for connect in [RdmaConnect::Manager, RdmaConnect::TcpUnreliable] {
         for (received, lost) in push_records(connect, RECORDS, false) {
             assert!(received > 100 && received + lost == RECORDS, "{received} and {lost}");
@@ -349,12 +349,12 @@ fn an_unreliable_queue_pair_does_not_pull() {
     let error =
         node.expect("a node").state_subscriber::<Raw>(&target).open().expect_err("there are no READs");
     let error = ErrorChain(&error).to_string();
-    assert!(error.ends_with("an unreliable connection only pushes"), "{error}");
+    assert!(error.contains("push only"), "{error}");
 }
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn nobody_at_an_address_is_told_at_once() {
+fn an_address_without_a_node_is_reported_at_once() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = anonymous(dir.path());
     let target = format!("rdma://{}:7999/{TOPIC}", host());
@@ -363,19 +363,19 @@ fn nobody_at_an_address_is_told_at_once() {
     assert!(matches!(&error, SubscriberError::Unreachable { source, .. } if nobody(source)), "{error}");
 }
 
-/// Values received while the values do not change: one look is one or two READs.
+/// Polls per second while the values do not change: one poll is one or two READs.
 fn looks(subscriber: &mut StateSubscriber<Raw>) -> u64 {
     let began = now();
     let mut looks = 0;
     while began.elapsed() < MEASURED {
-        // Each that has nothing was completed by the publisher's device.
+        // The publisher's device has completed each poll that found nothing.
         let Ok(None) = subscriber.try_receive_ref() else { panic!("nothing was published") };
         looks += 1;
     }
     looks
 }
 
-/// Packets that the device has received, of all queue pairs. Both ends are on it: a READ that was answered is two.
+/// Packets received by the device for all queue pairs. Both ends are on it: a READ with its answer is two.
 fn packets() -> u64 {
     let text = std::fs::read_to_string(device().join("hw_counters/rcvd_pkts"));
     text.expect("soft-RoCE counts packets").trim().parse().expect("a number")
@@ -412,7 +412,7 @@ fn a_stopped_publisher_is_read_at_full_rate() {
 fn eight_subscribers_cost_the_publisher_no_processor_time() {
     let dir = tempfile::tempdir().expect("a directory");
     let (mut publisher, address) = publisher(&dir);
-    // Nodes of their own, and so sessions and queue pairs of their own.
+    // Separate nodes, so separate sessions and queue pairs.
     let nodes: Vec<Node> = (0..SUBSCRIBERS).map(|_| anonymous(dir.path())).collect();
     let mut subscribers: Vec<_> =
         nodes.iter().map(|node| subscribe(node, &address, Delivery::Pull)).collect();
@@ -421,7 +421,7 @@ fn eight_subscribers_cost_the_publisher_no_processor_time() {
     one_of_three(|| cost_nothing(&publisher, &mut subscribers));
 }
 
-/// Whether the publisher uses no more processor time while these subscribers poll than while nobody does.
+/// Whether the publisher uses no more processor time while these subscribers poll than while none does.
 fn cost_nothing(publisher: &Peer, subscribers: &mut [StateSubscriber<Raw>]) -> Result<(), String> {
     let (mut idle, mut polled) = (Cost::default(), Cost::default());
     let mut heartbeats = [0; SUBSCRIBERS];
@@ -435,7 +435,7 @@ fn cost_nothing(publisher: &Peer, subscribers: &mut [StateSubscriber<Raw>]) -> R
             while began.elapsed() < ROUND {
                 subscribers.iter_mut().for_each(|it| assert!(matches!(it.try_receive_ref(), Ok(None))));
             }
-            // Each has seen something new of the publisher's memory, by a READ that was answered.
+            // Each has read new content of the publisher's memory by a completed READ.
             for (subscriber, last) in subscribers.iter_mut().zip(&mut heartbeats) {
                 let heartbeat_ns = TopicReport::of(subscriber).expect("the headers").heartbeat_ns;
                 assert!(heartbeat_ns > std::mem::replace(last, heartbeat_ns), "{heartbeat_ns}");
@@ -445,23 +445,23 @@ fn cost_nothing(publisher: &Peer, subscribers: &mut [StateSubscriber<Raw>]) -> R
     }
     println!("idle: {idle:?}; {reads} READs: {polled:?}");
     assert!(reads > 1000, "{reads} READs");
-    // Its thread shows ten times a second that it lives, and asks after peers, of those that do nothing more often. An
-    // emulated machine takes now more, now less for that: what is exact is how often it runs at all.
+    // Its thread updates the heartbeat ten times a second, and probes idle peers less often. An
+    // emulated machine takes varying time for that: how often the thread runs is exact.
     let is_as_idle =
         polled.turns <= idle.turns * 11 / 10 + 10 && polled.cpu_ns <= idle.cpu_ns * 3 / 2 + 10_000_000;
     if is_as_idle { Ok(()) } else { Err(format!("{polled:?}, idle {idle:?}")) }
 }
 
-/// What a process has spent.
+/// The processor time of a process.
 #[derive(Debug, Default)]
 struct Cost {
     cpu_ns: u64,
-    /// How often it was given a processor.
+    /// How often it was scheduled.
     turns: u64,
 }
 
 impl Cost {
-    /// Adds what the process spends meanwhile.
+    /// Adds the cost of the process meanwhile.
     fn add(&mut self, publisher: &Peer, meanwhile: impl FnOnce()) {
         let (cpu_ns, turns) = (publisher.cpu_ns(), publisher.turns());
         meanwhile();
@@ -470,14 +470,14 @@ impl Cost {
     }
 }
 
-/// What the kernel keeps of all programs that use RDMA, which are this one and its publisher: queue pairs, memory
-/// regions, completion queues, protection domains; and the files of both.
+/// RDMA resources in the kernel of this program and its publisher, the only programs that use RDMA: queue pairs, memory
+/// regions, completion queues, protection domains; and the open files of both.
 fn held(processes: [u32; 2]) -> Vec<(&'static str, usize)> {
     let shown = |object: &'static str| {
         let output = std::process::Command::new("rdma").args(["resource", "show", object]).output();
         let output = output.expect("iproute2 is installed");
         assert!(output.status.success(), "rdma resource show {object}: {output:?}");
-        // The kernel's own bear the name of a module. Others name the thread that has made them, if it lives.
+        // The kernel's own bear the name of a module. Others name the thread that created them, if it lives.
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         (object, text.lines().filter(|line| !line.contains(" comm [")).count())
     };
@@ -502,7 +502,7 @@ fn two_hundred_sessions_leave_nothing() {
         take(&mut subscriber, sequence);
         subscriber
     };
-    // What processes keep after their first session: devices and their events.
+    // Processes keep devices and their events after the first session.
     for round in 0..2 {
         drop(open(round, &mut publisher));
         wait_until("the queue pairs to go", || count(&held(processes), "qp") == 0);
@@ -512,7 +512,7 @@ fn two_hundred_sessions_leave_nothing() {
         let subscriber = open(round, &mut publisher);
         let meanwhile = held(processes);
         println!("by {}: {meanwhile:?}", subscriber.delivery());
-        // A session has one of each at either end, if it is one; completion queues are shared by what they are for.
+        // Each session has one of each at either end; completion queues are shared by purpose.
         for (object, ends) in [("qp", 2), ("mr", 2), ("cq", 2)] {
             assert!(
                 count(&meanwhile, object) >= count(&before, object) + ends,
@@ -537,7 +537,7 @@ fn two_hundred_sessions_leave_nothing() {
     assert_eq!(publisher.ask_number("subscribers"), 0);
 }
 
-/// How often the thread of a node in this process has gone to sleep.
+/// How often the thread of a node in this process has slept.
 fn sleeps(process: u32) -> u64 {
     let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
     let read = |thread: &Path, file: &str| std::fs::read_to_string(thread.join(file)).unwrap_or_default();
@@ -548,8 +548,8 @@ fn sleeps(process: u32) -> u64 {
     count.expect("the kernel counts them").trim().parse().expect("a number")
 }
 
-/// What they exchange to learn whether the other end lives is not the node's business: its thread shows ten times a second that it
-/// lives, and sleeps otherwise.
+/// Liveness checks of sessions do not wake the node's thread: it updates the heartbeat ten times a second, and sleeps
+/// otherwise.
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
 fn two_hundred_idle_sessions_do_not_wake_the_thread_of_the_publishers_node() {
@@ -559,7 +559,7 @@ fn two_hundred_idle_sessions_do_not_wake_the_thread_of_the_publishers_node() {
     let process = publisher.pid().as_raw_nonzero().get().cast_unsigned();
     let subscribers: Vec<_> =
         (0..200).map(|_| subscribe(&anonymous(dir.path()), &address, Delivery::Pull)).collect();
-    // They have all that they asked for, and the last one of them has seen that for a while.
+    // They have all they requested, and the last one has seen that for a while.
     std::thread::park_timeout(MEASURED);
     let (began, before) = (now(), sleeps(process));
     std::thread::park_timeout(MEASURED);
@@ -568,7 +568,7 @@ fn two_hundred_idle_sessions_do_not_wake_the_thread_of_the_publishers_node() {
     assert!(u128::from(count) <= elapsed.as_millis() / 100 + 20, "{count} wake-ups in {elapsed:?}");
 }
 
-/// How many there are of one kind.
+/// The number of resources of one kind.
 fn count(held: &[(&str, usize)], object: &str) -> usize {
     held.iter().find(|it| it.0 == object).map_or(0, |it| it.1)
 }
@@ -593,12 +593,12 @@ fn a_killed_publisher_is_gone_for_both_deliveries() {
     }
 }
 
-/// Bytes of memory that a process of little means may lock.
+/// The locked memory limit of a constrained process, bytes.
 const LOCKED_MAX: u64 = 8 << 20;
-/// A payload with which a repository takes more than that.
+/// A payload with which a repository exceeds that.
 const LARGE: usize = 4 << 20;
 
-/// Gives up the right to lock as much memory as one likes, for this thread and those that it starts.
+/// Gives up the right to lock unlimited memory, for this thread and those that it starts.
 fn limit_locked_memory() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -609,7 +609,7 @@ fn limit_locked_memory() {
     set_capabilities(None, sets).expect("a capability can be given up");
 }
 
-/// Whether an error says that too little memory may be locked, and how to change that.
+/// Checks that an error says that the locked memory limit is too low, and how to raise it.
 #[track_caller]
 fn assert_locked_memory(error: &str) {
     assert!(error.contains("the limit of locked memory is 8388608; raise it with"), "{error}");
@@ -621,7 +621,7 @@ fn publish_both(node: &Node) -> [Result<fabricast::StatePublisher<Raw>, fabricas
         .map(|(topic, len)| node.state_publisher::<Raw>(topic).payload_len_max(len).open())
 }
 
-/// A process that may lock little memory, and what it is told.
+/// A process with little lockable memory, and its errors.
 fn limited(role: &Role) {
     limit_locked_memory();
     match role.name.as_str() {
@@ -633,7 +633,7 @@ fn limited(role: &Role) {
             };
             let _small = open("small").expect("room for a small one");
             role.say(ErrorChain(&open("large").expect_err("no room for a large one")));
-            // What stands behind it in the same session goes on.
+            // Other topics of the same session continue.
             let _other = open("small").expect("room for another small one");
             role.say("goes on");
         }
@@ -663,7 +663,7 @@ fn limited(role: &Role) {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn a_subscriber_that_may_lock_too_little_memory_is_told() {
+fn a_subscriber_over_its_locked_memory_limit_gets_an_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = publishing(dir.path(), "both");
     let _publishers = publish_both(&node).map(|it| it.expect("a topic"));
@@ -676,7 +676,7 @@ fn a_subscriber_that_may_lock_too_little_memory_is_told() {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn a_publisher_on_all_devices_that_may_lock_too_little_memory_is_told() {
+fn a_publisher_on_all_devices_over_its_locked_memory_limit_gets_an_error() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut publisher = Peer::start("limited listening publisher", dir.path(), "");
     assert_locked_memory(&publisher.hear());
@@ -690,7 +690,7 @@ fn a_publisher_on_all_devices_that_may_lock_too_little_memory_is_told() {
 
 #[test]
 #[ignore = "needs an RDMA device: tools/soft-roce run"]
-fn a_publisher_that_dials_and_may_lock_too_little_memory_is_told_and_so_is_its_subscriber() {
+fn a_dialling_publisher_over_its_locked_memory_limit_reports_it_to_both_ends() {
     let dir = tempfile::tempdir().expect("a directory");
     let node = publishing(dir.path(), "both");
     let mut publisher = Peer::start("limited dialling publisher", dir.path(), &rdma(&node));

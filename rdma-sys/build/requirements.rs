@@ -1,4 +1,4 @@
-//! Says what is missing to make the bindings, in one sentence each and before their generator fails with less to say.
+//! Reports what is missing to generate the bindings, in one sentence each, before the generator fails.
 
 use std::env;
 use std::ffi::OsStr;
@@ -6,25 +6,25 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The libraries of rdma-core, with the oldest versions that the bindings ask for and a header of each.
+/// The libraries of rdma-core, with the oldest supported version and a header of each.
 const LIBRARIES: &[(&str, &str, &str)] =
     &[("libibverbs", "1.8.28", "infiniband/verbs.h"), ("librdmacm", "1.2.28", "rdma/rdma_cma.h")];
 const INSTALL: &str = "apt-get install libibverbs-dev librdmacm-dev libclang-dev pkg-config";
 /// The newest version of libclang that the bindings have been generated with and compared with C's structures.
 const CLANG_VERSION_MAX: u32 = 22;
-/// Where libclang is looked for, and in two levels of folders below.
+/// The folders searched for libclang, two levels deep.
 const CLANG_ROOTS: &[&str] = &["/usr/local/lib", "/usr/local/lib64", "/usr/lib", "/usr/lib64"];
-/// The variables of the environment that lead to other libraries.
+/// The environment variables that select other libraries.
 pub(crate) const VARIABLES: &[&str] = &["LIBCLANG_PATH", "LLVM_CONFIG_PATH", "PKG_CONFIG", "PKG_CONFIG_PATH"];
 
-/// What is missing to make the bindings, each with what to do about it. Empty when nothing is.
+/// Returns what is missing to generate the bindings, each with a remedy. Empty if nothing is.
 pub(crate) fn missing() -> Vec<String> {
     let pkg_config = env::var_os("PKG_CONFIG").unwrap_or_else(|| "pkg-config".into());
     let libraries = LIBRARIES.iter().map(|library| check_library(&pkg_config, *library));
     libraries.chain([check_clang()]).filter_map(Result::err).collect()
 }
 
-/// Whether a library of rdma-core is there with its header.
+/// Checks that a library of rdma-core and its header are installed.
 pub(crate) fn check_library(
     pkg_config: &OsStr,
     (name, version, header): (&str, &str, &str),
@@ -40,10 +40,10 @@ pub(crate) fn check_library(
     let folder = String::from_utf8_lossy(&folder).trim().to_owned();
     let has_header =
         [folder.as_str(), "/usr/include"].iter().any(|folder| Path::new(folder).join(header).exists());
-    if has_header { Ok(()) } else { Err(format!("the header {header} is not there; `{INSTALL}`")) }
+    if has_header { Ok(()) } else { Err(format!("the header {header} is missing; `{INSTALL}`")) }
 }
 
-/// Whether there is a libclang, and its name does not say that it is too new.
+/// Checks that a libclang is installed, and is not too new by its name.
 fn check_clang() -> Result<(), String> {
     let nowhere = match env::var_os("LIBCLANG_PATH") {
         Some(_) => "LIBCLANG_PATH does not lead to one",
@@ -52,7 +52,7 @@ fn check_clang() -> Result<(), String> {
     judge_clang(&find_clangs(), nowhere)
 }
 
-/// The libclangs that the generator of the bindings chooses from.
+/// The libclangs that bindgen chooses from.
 pub(crate) fn find_clangs() -> Vec<PathBuf> {
     if let Some(path) = env::var_os("LIBCLANG_PATH") {
         return named_clang(Path::new(&path));
@@ -68,7 +68,7 @@ pub(crate) fn find_clangs() -> Vec<PathBuf> {
     folders.iter().flat_map(|folder| clangs_in(folder)).collect()
 }
 
-/// What to say when libclang cannot read the headers.
+/// The error if libclang cannot read the headers.
 pub(crate) fn unreadable(error: &str) -> String {
     let lines: Vec<&str> = error.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let error = lines.join("; ");
@@ -81,13 +81,13 @@ pub(crate) fn unreadable(error: &str) -> String {
     format!("libclang cannot read the headers: {error}{advice}")
 }
 
-/// The files that `LIBCLANG_PATH` stands for: one, or those of a folder.
+/// The files that `LIBCLANG_PATH` selects: one, or those of a folder.
 pub(crate) fn named_clang(path: &Path) -> Vec<PathBuf> {
     let is_file = path.file_name().and_then(clang_name).is_some() && path.is_file();
     if is_file { vec![path.to_owned()] } else { clangs_in(path) }
 }
 
-/// Judges the libclang that will be taken of those that were found, by its name.
+/// Checks the name of the libclang that bindgen will choose.
 pub(crate) fn judge_clang(found: &[PathBuf], nowhere: &str) -> Result<(), String> {
     let shown = |path: &&PathBuf| path.file_name().and_then(clang_name).unwrap_or_default();
     let Some(taken) = found.iter().max_by_key(shown) else {
@@ -97,7 +97,7 @@ pub(crate) fn judge_clang(found: &[PathBuf], nowhere: &str) -> Result<(), String
     judge_version(clang_version(taken), &taken.display().to_string(), found)
 }
 
-/// Refuses a version that is too new, and names the folder of an older one of those that were found.
+/// Refuses a version that is too new, and names the folder of an older one, if found.
 pub(crate) fn judge_version(version: Option<u32>, origin: &str, found: &[PathBuf]) -> Result<(), String> {
     let Some(version) = version.filter(|version| *version > CLANG_VERSION_MAX) else {
         return Ok(());
@@ -113,7 +113,7 @@ pub(crate) fn judge_version(version: Option<u32>, origin: &str, found: &[PathBuf
     ))
 }
 
-/// The version in the name of a libclang, as far as it has one, by which the newest is taken. `None` for other names.
+/// The version in the name of a libclang, by which the newest is chosen. Empty if it has none; `None` for other names.
 pub(crate) fn clang_name(name: &OsStr) -> Option<Vec<u32>> {
     let name = name.to_str()?;
     let version = match name {
@@ -127,7 +127,7 @@ pub(crate) fn clang_name(name: &OsStr) -> Option<Vec<u32>> {
     is_library.then(|| numbers.collect())
 }
 
-/// The version of a libclang, by the name of the file that its links lead to.
+/// The version of a libclang, by the name of the file that its links point to.
 fn clang_version(path: &Path) -> Option<u32> {
     let file = fs::canonicalize(path).ok()?;
     clang_name(file.file_name()?)?.first().copied()
@@ -139,7 +139,7 @@ pub(crate) fn clangs_in(folder: &Path) -> Vec<PathBuf> {
     entries.filter(|entry| clang_name(&entry.file_name()).is_some()).map(|entry| entry.path()).collect()
 }
 
-/// Adds a folder and those below it, so many levels deep.
+/// Adds a folder and its subfolders, this many levels deep.
 fn add_folders(folder: &Path, levels: u32, folders: &mut Vec<PathBuf>) {
     folders.push(folder.to_owned());
     if levels > 0 {

@@ -5,23 +5,23 @@ use std::fmt;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// At most `LEN_MAX` bytes, which are not looked into here.
+/// At most `LEN_MAX` opaque bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bytes<const LEN_MAX: usize>(Vec<u8>);
 
 impl<const LEN_MAX: usize> Bytes<LEN_MAX> {
-    /// These bytes. `None` when they are too many.
+    /// Wraps these bytes. `None` if there are too many.
     pub(crate) fn new(bytes: Vec<u8>) -> Option<Self> {
         (bytes.len() <= LEN_MAX).then_some(Self(bytes))
     }
 
-    /// As many of these bytes as fit.
+    /// Truncates these bytes to the bound.
     pub(crate) fn cut(bytes: &[u8]) -> Self {
         let (bytes, _) = bytes.split_at(bytes.len().min(LEN_MAX));
         Self(bytes.to_vec())
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -39,7 +39,7 @@ impl<'de, const LEN_MAX: usize> Deserialize<'de> for Bytes<LEN_MAX> {
     }
 }
 
-/// Reads them in one piece, not one by one.
+/// Reads the bytes at once, not one by one.
 struct BytesVisitor<const LEN_MAX: usize>;
 
 impl<const LEN_MAX: usize> Visitor<'_> for BytesVisitor<LEN_MAX> {

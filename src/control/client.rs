@@ -6,9 +6,9 @@
 //! (any)      --refusal, error, deadline, disconnect---> Ended
 //! ```
 //!
-//! Whoever owns a session gives it what happens (`on_message`, `on_time`, `on_disconnected`) and sends the
-//! messages that it has ready after each call, also after one that failed: the peer is told why. An error of
-//! any of those three ends the session; an error of a request leaves it as it was.
+//! The owner of a session passes it events (`on_message`, `on_time`, `on_disconnected`) and sends the
+//! pending messages after each call, also after one that failed, so that the peer learns why. An error of
+//! an event ends the session; an error of a request leaves it unchanged.
 
 mod attachment;
 
@@ -30,9 +30,9 @@ use crate::limits;
 #[derive(Debug)]
 pub(crate) struct ClientSession {
     nonce: NonZeroU64,
-    /// Who has to answer the hello, if the peer dialled.
+    /// The peer that must answer the hello, if it dialled.
     inviter: Option<Identity>,
-    patience_ns: u64,
+    timeout_ns: u64,
     state: ClientState,
     listing: Option<Listing>,
     attachments: BTreeMap<AttachmentId, ClientAttachment>,
@@ -40,79 +40,79 @@ pub(crate) struct ClientSession {
     outbox: VecDeque<Outgoing>,
 }
 
-/// What happened to a session, for its owner.
+/// An event of a session, for its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ClientEvent {
-    /// The peer has said hello; the session takes requests.
+    /// The peer's hello arrived; the session accepts requests.
     Ready {
-        /// Who the peer is.
+        /// The peer.
         peer: Identity,
     },
-    /// A page of the directory, sorted by name, all of it after the name that was asked with.
+    /// A page of the directory: topics sorted by name, after the name in the request.
     Topics {
         /// The topics.
         entries: Vec<TopicEntry>,
-        /// Whether there are more after the last one.
+        /// Whether more topics follow.
         more: bool,
     },
-    /// The attachment is granted. For pull the repository's region came with this message; for push a landing
-    /// region has to be lent now.
+    /// The attachment is granted. For pull, the message carried the repository's region; for push, a landing
+    /// region must be exposed now.
     Granted {
-        /// What the publisher says of the topic.
+        /// The publisher's description of the topic.
         grant: Grant,
         /// How its values travel.
         delivery: Delivery,
     },
-    /// The publisher took the landing region.
+    /// The publisher accepted the landing region.
     Lent {
-        /// Of which attachment.
+        /// The attachment.
         attachment: AttachmentId,
     },
-    /// The attachment, or its landing region, is refused. In the first case the attachment is no more; in the
-    /// second it is granted as before, and another region may be lent.
+    /// The attachment, or its landing region, is refused. In the first case the attachment is gone; in the
+    /// second it stays granted, and another region may be exposed.
     Refused {
-        /// Which attachment.
+        /// The attachment.
         attachment: AttachmentId,
-        /// Why, as a number.
+        /// The reason.
         reason: RefuseReason,
-        /// Why, in the peer's words; may be empty.
+        /// The reason in the peer's words; may be empty.
         text: String,
     },
-    /// How the publisher tells of what the topic publishes. With a wake word, its memory came with this message.
+    /// How the publisher notifies of new values. With a wake word, the message carried its memory.
     Notices {
-        /// Of which attachment.
+        /// The attachment.
         attachment: AttachmentId,
-        /// How.
+        /// The method.
         by: NoticesBy,
     },
-    /// The attachment is no more. A write to its landing region that had begun may still end.
+    /// The attachment is gone. A write to its landing region in flight may still complete.
     Detached {
-        /// Which attachment.
+        /// The attachment.
         attachment: AttachmentId,
         /// The topic's sequence at the end.
         published: u64,
     },
-    /// The topic's publisher was dropped. The attachment has to be detached in due course.
+    /// The topic's publisher was dropped. The attachment must be detached eventually.
     TopicEnded {
-        /// Which attachment.
+        /// The attachment.
         attachment: AttachmentId,
         /// The topic's sequence at the end.
         published: u64,
     },
-    /// The publisher ends the session; nothing that was asked will be answered. Call
+    /// The publisher ends the session; pending requests stay unanswered. Call
     /// [`end`](ClientSession::end) with the final counts.
     EndAsked {
-        /// Why.
+        /// The reason.
         reason: EndReason,
     },
     /// The session that this side ended is over.
     Ended {
-        /// The peer's farewell: the counts as they arrived there.
+        /// The peer's last message: the counts as they arrived there.
         farewell: Farewell,
     },
 }
 
-/// Where the session is.
+/// The state of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientState {
     AwaitHello { deadline_ns: u64 },
@@ -122,23 +122,23 @@ enum ClientState {
     Ended,
 }
 
-/// The page of the directory that was asked for.
+/// A requested page of the directory.
 #[derive(Debug)]
 struct Listing {
     after: Option<TopicName>,
 }
 
 impl ClientSession {
-    /// A session with a peer that was just dialled; the first message is ready. `nonce` is a random number,
-    /// `patience_ns` how long the peer may take to begin and to end the session. How long a request may take is its
-    /// owner's business: what was granted does not suffer from an answer that does not come.
-    pub(crate) fn connect(now_ns: u64, identity: Identity, nonce: NonZeroU64, patience_ns: u64) -> Self {
+    /// Creates a session with a peer that was just dialled; the first message is ready. `nonce` is a random number,
+    /// `timeout_ns` limits how long the peer takes to begin and to end the session. The owner limits how long
+    /// requests take: a missing answer does not affect what was granted.
+    pub(crate) fn connect(now_ns: u64, identity: Identity, nonce: NonZeroU64, timeout_ns: u64) -> Self {
         let hello = Message::Hello(Hello { nonce, answers: None, identity });
         Self {
             nonce,
             inviter: None,
-            patience_ns,
-            state: ClientState::AwaitHello { deadline_ns: now_ns.saturating_add(patience_ns) },
+            timeout_ns,
+            state: ClientState::AwaitHello { deadline_ns: now_ns.saturating_add(timeout_ns) },
             listing: None,
             attachments: BTreeMap::new(),
             attachment_next: AttachmentId::new(0),
@@ -146,21 +146,21 @@ impl ClientSession {
         }
     }
 
-    /// Waits for the peer's hello until then, and not for as long as it may take for anything else.
+    /// Sets the deadline of the peer's hello only.
     pub(crate) fn expect_hello_until(&mut self, deadline_ns: u64) {
         if let ClientState::AwaitHello { deadline_ns: until_ns } = &mut self.state {
             *until_ns = deadline_ns;
         }
     }
 
-    /// Takes the hello of nobody else than this peer, which has dialled, and invited this one: a
-    /// [`ServerSession`](super::ServerSession) took its first message.
+    /// Accepts only this peer's hello: it dialled and invited this side, and a
+    /// [`ServerSession`](super::ServerSession) received its first message.
     pub(crate) fn expect_hello_of(&mut self, inviter: Identity) {
         self.inviter = Some(inviter);
     }
 
-    /// Takes a message of the peer's, with the number of regions that came with it. Unless the event is
-    /// `Granted` or `Notices`, the owner drops those.
+    /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the event is
+    /// `Granted` or `Notices`.
     pub(crate) fn on_message(
         &mut self,
         bytes: &[u8],
@@ -175,8 +175,8 @@ impl ClientSession {
         outcome.map_err(|error| self.fail(error))
     }
 
-    /// Takes the time. Call it when [`deadline_ns`](Self::deadline_ns) has passed, after all messages that have
-    /// come until then.
+    /// Handles the passing of time. Call it when [`deadline_ns`](Self::deadline_ns) has passed, after all messages that
+    /// arrived before.
     pub(crate) fn on_time(&mut self, now_ns: u64) -> Result<(), ControlError> {
         let overdue = self.deadline().filter(|(deadline_ns, _)| now_ns >= *deadline_ns);
         match overdue {
@@ -185,26 +185,26 @@ impl ClientSession {
         }
     }
 
-    /// Takes notice that the peer closed the connection: no error if the session was over.
+    /// Handles the peer's closing of the connection: no error if the session was over.
     pub(crate) fn on_disconnected(&mut self) -> Result<(), ControlError> {
         if self.state == ClientState::Ended { Ok(()) } else { Err(self.fail(ControlError::Disconnected)) }
     }
 
-    /// When [`on_time`](Self::on_time) is due, if it is.
+    /// Returns when [`on_time`](Self::on_time) is due, if it is.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         self.deadline().map(|(deadline_ns, _)| deadline_ns)
     }
 
-    /// The next message to send.
+    /// Returns the next message to send.
     pub(crate) fn next_message(&mut self) -> Option<Outgoing> {
         self.outbox.pop_front()
     }
 
-    /// Asks for a page of the directory: the topics after this name, or from the first.
+    /// Requests a page of the directory: the topics after this name, or from the first.
     ///
     /// # Errors
     ///
-    /// `Closed` if the session is not ready; `Busy` if the page before is still to come.
+    /// `Closed` if the session is not ready; `Busy` if the previous page has not arrived.
     pub(crate) fn list(&mut self, after: Option<TopicName>) -> Result<(), ControlError> {
         self.ready()?;
         if self.listing.is_some() {
@@ -215,7 +215,7 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Asks for a topic, and says which number the attachment will have. `schema_hash` is `None` for one who
+    /// Requests a topic, and returns the number of its attachment. `schema_hash` is `None` for a subscriber that
     /// decodes by the topic's own schema; `options` are for the topic's kind.
     ///
     /// # Errors
@@ -232,7 +232,7 @@ impl ClientSession {
         if self.attachments.len() >= limits::ATTACHMENTS_PER_SESSION_MAX {
             return Err(ControlError::TooManyAttachments { max: limits::ATTACHMENTS_PER_SESSION_MAX });
         }
-        // Numbers go round after 2^32; there are always fewer attachments than numbers.
+        // Numbers wrap after 2^32; there are always fewer attachments than numbers.
         while self.attachments.contains_key(&self.attachment_next) {
             self.attachment_next = self.attachment_next.next();
         }
@@ -247,12 +247,12 @@ impl ClientSession {
         Ok(attachment)
     }
 
-    /// Lends a landing region: the owner sends it with the message.
+    /// Exposes a landing region: the owner sends it with the message.
     ///
     /// # Errors
     ///
-    /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted for push, without a
-    /// landing region so far.
+    /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted for push and has no
+    /// landing region yet.
     pub(crate) fn lend(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         self.ready()?;
         let known = self.attachment_mut(attachment)?;
@@ -265,12 +265,12 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Asks to be told of what the topic publishes.
+    /// Requests notices of what the topic publishes.
     ///
     /// # Errors
     ///
     /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted, has a landing region if it is for
-    /// push, and has not asked before.
+    /// push, and has not requested them before.
     pub(crate) fn listen(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         self.ready()?;
         let known = self.attachment_mut(attachment)?;
@@ -283,7 +283,7 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Tells what is heard of the session's channel.
+    /// Reports what this side receives of the session's channel.
     ///
     /// # Errors
     ///
@@ -294,18 +294,18 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Whether an answer to a request for this attachment, or to its landing region, is still to come.
+    /// Whether a request for this attachment, or for its landing region, is unanswered.
     pub(crate) fn awaits_answer(&self, attachment: AttachmentId) -> bool {
         let known = self.attachments.get(&attachment);
         known.is_some_and(|known| matches!(known.step, AttachStep::Attaching | AttachStep::Lending))
     }
 
-    /// Ends an attachment, with what was counted on it.
+    /// Ends an attachment, with its counts.
     ///
     /// # Errors
     ///
-    /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted and waits for no
-    /// answer.
+    /// `Closed` if the session is not ready; `NotPossible` unless the attachment is granted and no answer
+    /// is pending.
     pub(crate) fn detach(
         &mut self,
         attachment: AttachmentId,
@@ -321,8 +321,8 @@ impl ClientSession {
         Ok(())
     }
 
-    /// Ends the session, or agrees to its end, with the counts of all its attachments. What was asked and not
-    /// yet answered will not be.
+    /// Ends the session, or agrees to its end, with the counts of all its attachments. Pending requests stay
+    /// unanswered.
     ///
     /// # Errors
     ///
@@ -367,7 +367,7 @@ impl ClientSession {
                 self.become_last(ClientState::Ended);
                 Ok(Some(ClientEvent::Ended { farewell }))
             }
-            // The peer said this before it knew that the session ends.
+            // The peer sent this before it knew that the session ends.
             (
                 ClientState::Ending { .. },
                 Message::Topics(_)
@@ -386,10 +386,10 @@ impl ClientSession {
 
     fn take_hello(&mut self, hello: Hello) -> Result<ClientEvent, ControlError> {
         if hello.answers != Some(self.nonce) {
-            return Err(wrong_answer("Hello", "it answers somebody else"));
+            return Err(wrong_answer("Hello", "it answers another hello"));
         }
         if self.inviter.take().is_some_and(|inviter| inviter != hello.identity) {
-            return Err(wrong_answer("Hello", "it is from somebody else than the invitation"));
+            return Err(wrong_answer("Hello", "it is not from the node that sent the invitation"));
         }
         self.state = ClientState::Ready;
         Ok(ClientEvent::Ready { peer: hello.identity })
@@ -397,9 +397,9 @@ impl ClientSession {
 
     fn take_topics(&mut self, Topics { page, more }: Topics) -> Result<ClientEvent, ControlError> {
         let Some(Listing { after, .. }) = self.listing.take() else {
-            return Err(wrong_answer("Topics", "nobody asked for topics"));
+            return Err(wrong_answer("Topics", "no topics were requested"));
         };
-        // Pages that go forward end; without this check a peer could make its asker go on for ever.
+        // Pages must advance: otherwise a peer could keep this side requesting for ever.
         let mut before = after.as_ref();
         for entry in page.entries() {
             if before.is_some_and(|before| *before >= entry.name) {
@@ -503,7 +503,7 @@ impl ClientSession {
         }
     }
 
-    /// Everything that is awaited, and until when.
+    /// Returns everything that is awaited, with its deadline.
     fn deadline(&self) -> Option<(u64, &'static str)> {
         match self.state {
             ClientState::AwaitHello { deadline_ns } => Some((deadline_ns, "hello")),
@@ -512,7 +512,7 @@ impl ClientSession {
         }
     }
 
-    /// Goes to a state in which nothing that was asked is awaited any longer.
+    /// Moves to a state in which no request is pending.
     fn become_last(&mut self, state: ClientState) {
         self.state = state;
         self.listing = None;
@@ -542,10 +542,10 @@ impl ClientSession {
     }
 
     fn due_ns(&self, now_ns: u64) -> u64 {
-        now_ns.saturating_add(self.patience_ns)
+        now_ns.saturating_add(self.timeout_ns)
     }
 
-    /// The attachment that this side's owner names.
+    /// The attachment that the owner names.
     fn attachment_mut(&mut self, attachment: AttachmentId) -> Result<&mut ClientAttachment, ControlError> {
         let unknown = ControlError::NotPossible { attachment: attachment.get(), state: UNKNOWN };
         self.attachments.get_mut(&attachment).ok_or(unknown)
@@ -567,7 +567,7 @@ impl ClientState {
         match self {
             Self::AwaitHello { .. } => "waiting for the answer to its hello",
             Self::Ready => "ready for requests",
-            Self::Leaving => "ending, at the peer's wish",
+            Self::Leaving => "ending, at the peer's request",
             Self::Ending { .. } => "ending",
             Self::Ended => "over",
         }

@@ -1,9 +1,9 @@
 //! Messages to bytes and back. The only file of the control channel that names bincode.
 //!
 //! bincode is held at 2.0.1 exactly: the project is no longer maintained (RUSTSEC-2025-0141), and 2.0.1 is the
-//! last release with code in it. What is used of it is small: fixed-width integers in network byte order,
-//! lengths as u64, enum variants as u32, one byte before an option. The golden bytes in the tests hold it to
-//! that, and whoever replaces it has to reproduce them.
+//! last release with code in it. Only a small part is used: fixed-width integers in network byte order,
+//! lengths as u64, enum variants as u32, one byte before an option. The golden bytes in the tests pin
+//! that, and a replacement must reproduce them.
 
 use bincode::config::{BigEndian, Configuration, Fixint, Limit};
 use bincode::error::DecodeError;
@@ -16,32 +16,32 @@ use super::message::{AttachmentId, Message, MessageKind, VERSION, each_message};
 use super::text::Text;
 use crate::limits;
 
-/// A message that is to be sent.
+/// A message to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Outgoing {
     /// Its bytes.
     pub(crate) bytes: Vec<u8>,
-    /// The attachment whose region goes with it, if one does.
+    /// The attachment whose region it carries, if any.
     pub(crate) region_of: Option<AttachmentId>,
     /// Whether that is the memory of its wake word.
     pub(crate) is_wake_word: bool,
 }
 
 impl Outgoing {
-    /// This message, without a region.
+    /// Creates a message without a region.
     pub(crate) fn of(message: &Message) -> Self {
         Self { bytes: encode(message), region_of: None, is_wake_word: false }
     }
 }
 
-/// The bytes of a message, header included: at most
+/// Encodes a message, header included: at most
 /// [`CONTROL_MESSAGE_LEN_MAX`](limits::CONTROL_MESSAGE_LEN_MAX).
 pub(crate) fn encode(message: &Message) -> Vec<u8> {
     let body = emit_body(message);
     Frame { version: VERSION, kind: message.kind().number(), body: &body }.emit()
 }
 
-/// The message that these bytes are.
+/// Decodes a message.
 ///
 /// # Errors
 ///
@@ -81,14 +81,14 @@ fn parse<T: DeserializeOwned>(kind: MessageKind, body: &[u8]) -> Result<T, Contr
     let malformed = |detail: String| ControlError::Malformed { message: kind.name(), detail };
     let (message, len) =
         bincode::serde::decode_from_slice(body, CONFIG).map_err(|error| malformed(sentence(&error)))?;
-    if len == body.len() { Ok(message) } else { Err(malformed("bytes are left over after its end".into())) }
+    if len == body.len() { Ok(message) } else { Err(malformed("trailing bytes".into())) }
 }
 
-/// What bincode says, for people. A text that came from outside is bounded and made harmless.
+/// A readable form of bincode's error. Text from the peer is truncated and stripped of control characters.
 fn sentence(error: &DecodeError) -> String {
     match error {
-        DecodeError::LimitExceeded => "it holds more than a message may".into(),
-        DecodeError::UnexpectedEnd { .. } => "it ends too early".into(),
+        DecodeError::LimitExceeded => "it exceeds the limits of a message".into(),
+        DecodeError::UnexpectedEnd { .. } => "it is truncated".into(),
         DecodeError::OtherString(text) => Text::<{ limits::REASON_LEN_MAX }>::cut(text).into(),
         other => Text::<{ limits::REASON_LEN_MAX }>::cut(&other.to_string()).into(),
     }
@@ -100,7 +100,7 @@ const CONFIG: Configuration<BigEndian, Fixint, Limit<{ limits::CONTROL_MESSAGE_L
         .with_fixed_int_encoding()
         .with_limit::<{ limits::CONTROL_MESSAGE_LEN_MAX }>();
 
-/// A length and the bytes of a text of at most this many.
+/// Bytes of an encoded text of at most this many bytes.
 const fn text_len(max: usize) -> usize {
     size_of::<u64>() + max
 }
@@ -112,7 +112,7 @@ const TOPIC_ENTRY_LEN_MAX: usize = text_len(limits::TOPIC_NAME_LEN_MAX)
     + 5 * size_of::<u64>()
     + 2 * size_of::<u32>();
 
-/// The largest page: its length, its entries, and whether there are more.
+/// The largest page: its length, its entries, and whether more follow.
 const TOPICS_LEN_MAX: usize =
     size_of::<u64>() + limits::DIRECTORY_PAGE_LEN_MAX * TOPIC_ENTRY_LEN_MAX + size_of::<bool>();
 
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// The same, with a header that is right for what is left: the body itself must be whole.
+    /// The same, with a header that matches the rest: the body itself must be whole.
     #[test]
     fn no_cut_or_longer_body_is_a_message() {
         for message in sample::every_message() {
@@ -249,14 +249,14 @@ mod tests {
     }
 
     #[test]
-    fn kinds_that_do_not_exist_are_named() {
+    fn unknown_kinds_are_named() {
         for kind in [0, 18, u16::MAX] {
             let bytes = Frame { version: VERSION, kind, body: &[] }.emit();
             assert_eq!(decode(&bytes), Err(ControlError::UnknownKind { kind }));
         }
     }
 
-    /// A length that no message can hold is refused before anything of that length is allocated.
+    /// An impossible length is refused before anything of that length is allocated.
     #[test]
     fn stated_lengths_are_bounded() {
         let long = body("ffffffffffffffff");
@@ -274,7 +274,7 @@ mod tests {
         assert!(decode(&framed(MessageKind::Invite, &invite)).is_err());
     }
 
-    /// The other ways to be told, which have no fields.
+    /// The other methods of notification, which have no fields.
     #[test]
     fn golden_bytes_of_notices_without_a_channel() {
         for (by, hex) in
@@ -332,7 +332,7 @@ mod tests {
         assert!(matches!(error, ControlError::Malformed { .. }));
     }
 
-    /// The arithmetic at the bottom of the code above, against messages that are as large as they can be.
+    /// The arithmetic at the bottom of the code above, against messages of maximum size.
     #[test]
     fn the_largest_messages_fit() {
         let last = TopicsLargest::page(limits::DIRECTORY_PAGE_LEN_MAX);

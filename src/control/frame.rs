@@ -1,6 +1,6 @@
-//! The part of the protocol that is the same in every version: the header of a message, and `Refuse`.
+//! The version-independent part of the protocol: the header of a message, and `Refuse`.
 //!
-//! All numbers are in network byte order, as is usual for what two hosts say to each other.
+//! All numbers are in network byte order.
 //!
 //! ```text
 //! byte  0        4          6       8            12           16
@@ -9,10 +9,10 @@
 //!       +--------+----------+-------+------------+------------+--------------//-+
 //! ```
 //!
-//! `crc32` covers the twelve bytes before it and the body. The version is looked at before the checksum and the
-//! body, so that another version is refused by its number whatever it did to the rest. The one message that is
-//! read whatever version its header states is `Refuse`: its kind, its body and the header around it never
-//! change. A program writes its own version into it, and so the reader learns which one that is.
+//! `crc32` covers the twelve bytes before it and the body. The version is checked before the checksum and the
+//! body, so another version is refused by its number whatever else it changed. Only `Refuse` is
+//! read under any version: its kind, its body and the header around it never
+//! change. It carries the sender's own version, so the reader learns that.
 //!
 //! ```text
 //! Refuse    reason u16 | text_len u16 | text, UTF-8 without control characters, at most 512 bytes
@@ -27,23 +27,23 @@ use crate::limits;
 /// Bytes of the header.
 pub(crate) const HEADER_LEN: usize = CHECKSUM_AT + size_of::<u32>();
 
-/// A message whose header is right: whole, undamaged, and of this version (or a `Refuse`).
+/// A message with a valid header: whole, undamaged, and of this version (or a `Refuse`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame<'a> {
     /// The version in the header.
     pub(crate) version: u16,
-    /// The kind of message; it need not be one that exists.
+    /// The kind of message, which may be unknown.
     pub(crate) kind: u16,
-    /// What follows the header.
+    /// The body.
     pub(crate) body: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// Takes the header off a message.
+    /// Parses a message's header.
     ///
     /// # Errors
     ///
-    /// In the order in which they are looked for: `TooShort`, `TooLong`, `BadMagic`, `Version`,
+    /// In the order of the checks: `TooShort`, `TooLong`, `BadMagic`, `Version`,
     /// `LengthMismatch`, `BadChecksum`.
     #[expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
     pub(crate) fn parse(bytes: &'a [u8]) -> Result<Self, ControlError> {
@@ -77,7 +77,7 @@ impl<'a> Frame<'a> {
         Ok(Self { version, kind, body })
     }
 
-    /// The bytes of this message.
+    /// Encodes a message.
     #[expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
     pub(crate) fn emit(&self) -> Vec<u8> {
         let len = HEADER_LEN + self.body.len();
@@ -98,7 +98,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// The body of a `Refuse`.
+/// Encodes the body of a `Refuse`.
 #[expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
 pub(crate) fn refuse_body(refuse: &Refuse) -> Vec<u8> {
     let text = refuse.text.as_str().as_bytes();
@@ -110,7 +110,7 @@ pub(crate) fn refuse_body(refuse: &Refuse) -> Vec<u8> {
     body
 }
 
-/// The `Refuse` in this frame, of whatever version.
+/// Decodes a `Refuse` of any version.
 ///
 /// # Errors
 ///
@@ -119,10 +119,10 @@ pub(crate) fn refuse_body(refuse: &Refuse) -> Vec<u8> {
 pub(crate) fn parse_refuse(frame: &Frame<'_>) -> Result<Refuse, ControlError> {
     let malformed = |detail: String| ControlError::Malformed { message: MessageKind::Refuse.name(), detail };
     let Some(([r0, r1, l0, l1], text)) = frame.body.split_first_chunk() else {
-        return Err(malformed("it ends too early".into()));
+        return Err(malformed("it is truncated".into()));
     };
     if usize::from(u16::from_be_bytes([*l0, *l1])) != text.len() {
-        return Err(malformed("its text is not as long as stated".into()));
+        return Err(malformed("its text does not have the stated length".into()));
     }
     let text = std::str::from_utf8(text).map_err(|error| malformed(error.to_string()))?;
     let text = Text::try_from(text.to_owned()).map_err(|error| malformed(error.to_string()))?;
@@ -159,7 +159,7 @@ mod tests {
         Frame { version: VERSION, kind: KIND, body }.emit()
     }
 
-    /// The checksum in here is CRC-32 of the twelve bytes before it and `abc`, worked out by another program.
+    /// The checksum here is CRC-32 of the twelve bytes before it and `abc`, computed by another program.
     #[test]
     fn golden_bytes() {
         let golden = [

@@ -1,5 +1,5 @@
-//! What the two ends of a session say. Every text and every list in here is bounded by its type, so that a
-//! message that exists can be sent, and one that was received needs no second look at its lengths.
+//! The messages between the two ends of a session. Types bound every text and list, so any
+//! value can be sent, and the lengths of a received one need no further check.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -16,11 +16,11 @@ use crate::id::{Delivery, Epoch, Kind, KindOptions, NodeName, Sequence, TopicId,
 use crate::layout::GeometryNumbers;
 use crate::limits;
 
-/// The version that this program speaks. It changes with anything that is said here, in the frame or in the codec, the kinds
-/// of topic and the ways of delivery included.
+/// The protocol version of this program. It changes with any message, the frame, the codec, the kinds
+/// of topic and the ways of delivery.
 pub(crate) const VERSION: u16 = 2;
 
-/// Hands all messages to a macro: the kind of each, its body, and its number, which is that of `Refuse` in every version.
+/// Passes all messages to a macro: the kind of each, its body, and its number, which is fixed for `Refuse` in every version.
 macro_rules! each_message {
     ($into:ident) => {
         $into! {
@@ -61,28 +61,28 @@ macro_rules! messages {
         }
 
         impl Message {
-            /// Which kind of message this is.
+            /// Returns its kind.
             pub(crate) fn kind(&self) -> MessageKind {
                 match self {
                     $(Self::$kind(_) => MessageKind::$kind,)*
                 }
             }
 
-            /// The name of its kind.
+            /// Returns the name of its kind.
             pub(crate) fn name(&self) -> &'static str {
                 self.kind().name()
             }
         }
 
         impl MessageKind {
-            /// The number in the header.
+            /// Returns the number in the header.
             pub(crate) const fn number(self) -> u16 {
                 match self {
                     $(Self::$kind => $number,)*
                 }
             }
 
-            /// The kind with this number, if there is one.
+            /// Returns the kind with this number, if known.
             pub(crate) const fn from_number(number: u16) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$kind),)*
@@ -90,7 +90,7 @@ macro_rules! messages {
                 }
             }
 
-            /// The name, for people.
+            /// Returns its name.
             pub(crate) const fn name(self) -> &'static str {
                 match self {
                     $(Self::$kind => stringify!($kind),)*
@@ -102,25 +102,25 @@ macro_rules! messages {
 
 each_message!(messages);
 
-/// The whole session is refused, and over. Either side, at any time.
+/// Refuses the whole session, which is then over. Either side may send it at any time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refuse {
     /// The version that the sender speaks, from the header.
     pub(crate) version: u16,
-    /// Why, as a number.
+    /// The reason, as a number.
     pub(crate) reason: RefuseReason,
-    /// Why, in words.
+    /// The reason, in words.
     pub(crate) text: Text<{ limits::REASON_LEN_MAX }>,
 }
 
 impl Refuse {
-    /// A refusal by this program.
+    /// Creates a refusal by this program.
     pub(crate) fn new(reason: RefuseReason, text: &str) -> Self {
         Self { version: VERSION, reason, text: Text::cut(text) }
     }
 
-    /// What to tell a peer that caused this error; `None` if there is nobody left to tell, or if the peer's
-    /// silence or its own refusal is the error.
+    /// Returns the refusal to send to a peer that caused this error; `None` if the peer is gone, silent,
+    /// or has refused itself.
     pub(crate) fn because(error: &ControlError) -> Option<Self> {
         let reason = match error {
             ControlError::Version { .. } => RefuseReason::VersionUnsupported,
@@ -140,7 +140,7 @@ impl Refuse {
         Some(Self::new(reason, &error.to_string()))
     }
 
-    /// What this refusal means to the one who receives it.
+    /// Returns what this refusal means to its receiver.
     pub(crate) fn into_error(self) -> ControlError {
         if self.reason == RefuseReason::VersionUnsupported && self.version != VERSION {
             ControlError::Version { theirs: self.version, ours: VERSION }
@@ -150,12 +150,12 @@ impl Refuse {
     }
 }
 
-/// Who a peer is.
+/// The identity of a peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// Its node.
     pub(crate) node: NodeName,
-    /// Its process, as numbered on its host.
+    /// Its process ID on its host.
     pub(crate) process: u32,
     /// Its host; may be empty.
     pub(crate) host: Text<{ limits::HOST_NAME_LEN_MAX }>,
@@ -163,31 +163,31 @@ pub(crate) struct Identity {
     pub(crate) started_ns: u64,
 }
 
-/// Asks a node that was dialled to subscribe: the very first message of a publisher's node that dials. From then on
-/// the session is as if the peer had dialled.
+/// Asks the dialled node to subscribe: the first message of a publisher's node that dials. From then on
+/// the session proceeds as if the peer had dialled.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Invite {
-    /// Who invites.
+    /// The inviting node.
     pub(crate) identity: Identity,
-    /// To which of its topics.
+    /// The topic.
     pub(crate) topic: TopicName,
 }
 
 /// The first message of each side (but for an invitation), the subscriber's before the publisher's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Hello {
-    /// A random number of the sender's.
+    /// A random number of the sender.
     pub(crate) nonce: NonZeroU64,
     /// The nonce of the hello that this one answers; `None` in the first one.
     pub(crate) answers: Option<NonZeroU64>,
-    /// Who says hello.
+    /// The sender.
     pub(crate) identity: Identity,
 }
 
-/// Asks for a page of the directory.
+/// Requests a page of the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ListTopics {
-    /// The last name of the page before; `None` for the first page.
+    /// The last name of the previous page; `None` for the first page.
     pub(crate) after: Option<TopicName>,
 }
 
@@ -196,11 +196,11 @@ pub(crate) struct ListTopics {
 pub(crate) struct Topics {
     /// The topics.
     pub(crate) page: Page,
-    /// Whether there are more after the last one.
+    /// Whether more topics follow.
     pub(crate) more: bool,
 }
 
-/// What the directory says of one topic.
+/// A topic in the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TopicEntry {
     /// Its name.
@@ -211,15 +211,15 @@ pub(crate) struct TopicEntry {
     pub(crate) type_name: Text<{ limits::TYPE_NAME_LEN_MAX }>,
     /// The sequence of its newest value, 0 for none.
     pub(crate) sequence: u64,
-    /// When that was published, nanoseconds since the Unix epoch, 0 for never.
+    /// Its publish time, nanoseconds since the Unix epoch, 0 if none.
     pub(crate) published_ns: u64,
-    /// How long ago its node last showed that it lives, nanoseconds.
+    /// The age of its node's last heartbeat, nanoseconds.
     pub(crate) heartbeat_age_ns: u64,
     /// Its incarnation.
     pub(crate) epoch: Epoch,
-    /// Subscribers that read it.
+    /// Its pull subscribers.
     pub(crate) pull_subscribers: u32,
-    /// Subscribers that it is written to.
+    /// Its push subscribers.
     pub(crate) push_subscribers: u32,
     /// Its largest payload, bytes.
     pub(crate) payload_len_max: u64,
@@ -230,19 +230,19 @@ pub(crate) struct TopicEntry {
 pub(crate) struct Page(Vec<TopicEntry>);
 
 impl Page {
-    /// As many of these entries as a page holds, and whether some were left over.
+    /// Takes as many entries as fit, and returns whether some were left over.
     pub(crate) fn cut(mut entries: Vec<TopicEntry>) -> (Self, bool) {
         let more = entries.len() > limits::DIRECTORY_PAGE_LEN_MAX;
         entries.truncate(limits::DIRECTORY_PAGE_LEN_MAX);
         (Self(entries), more)
     }
 
-    /// The entries.
+    /// Returns the entries.
     pub(crate) fn entries(&self) -> &[TopicEntry] {
         &self.0
     }
 
-    /// The entries, taken out.
+    /// Returns the entries by value.
     pub(crate) fn into_entries(self) -> Vec<TopicEntry> {
         self.0
     }
@@ -254,7 +254,7 @@ impl<'de> Deserialize<'de> for Page {
     }
 }
 
-/// Reads a page, and its length before the entries, so that the peer does not choose what is allocated.
+/// Checks the length of a page before reading its entries, so that the peer cannot choose what is allocated.
 struct PageVisitor;
 
 impl<'de> Visitor<'de> for PageVisitor {
@@ -285,138 +285,138 @@ impl<'de> Visitor<'de> for PageVisitor {
 /// A schema in its JSON form.
 pub(crate) type SchemaJson = Bytes<{ limits::SCHEMA_LEN_MAX }>;
 
-/// Asks for a topic.
+/// Requests a topic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Attach {
-    /// The number that the attachment shall have.
+    /// The number for the attachment.
     pub(crate) attachment: AttachmentId,
     /// The topic.
     pub(crate) topic: TopicName,
-    /// How its values shall travel.
+    /// How its values are to travel.
     pub(crate) delivery: Delivery,
-    /// The schema that the subscriber was built with; `None` for one that decodes by the topic's own.
+    /// The subscriber's schema; `None` for a subscriber that decodes by the topic's own.
     pub(crate) schema_hash: Option<u64>,
-    /// What the subscription asks of the topic's kind.
+    /// The subscription's options for the topic's kind.
     pub(crate) options: KindOptions,
 }
 
-/// Everything that a subscriber has to know of a topic. For pull, the repository's region comes with it.
+/// Grants an attachment, with everything that the subscriber needs. For pull it carries the repository's region.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Grant {
-    /// Which attachment is granted.
+    /// The attachment.
     pub(crate) attachment: AttachmentId,
-    /// The number that the topic has in its region.
+    /// The topic's number in its region.
     pub(crate) topic_id: TopicId,
     /// What the repository holds.
     pub(crate) kind: Kind,
     /// The incarnation.
     pub(crate) epoch: Epoch,
-    /// The shape of the repository. Only carried here: who maps the region checks that the numbers agree with each other and with
+    /// The geometry of the repository, unchecked here: the subscriber that maps the region checks the numbers against each other and
     /// the region.
     pub(crate) geometry: GeometryNumbers,
     /// The payload's schema.
     pub(crate) schema: SchemaJson,
-    /// The key of the repository's region; shown by an inspector, used by nobody on the same host.
+    /// The key of the repository's region, for inspectors; unused on the same host.
     pub(crate) key: u64,
-    /// The address of the repository's region; as the key.
+    /// The address of the repository's region, like the key.
     pub(crate) address: u64,
-    /// The newest sequence when it was granted: who begins with the next one misses none of those behind it.
+    /// The newest sequence at the time of the grant: a subscriber that starts with the next one misses none.
     pub(crate) newest: Sequence,
 }
 
-/// One attachment, or the landing region lent for it, is refused; the session goes on.
+/// Refuses one attachment, or the landing region exposed for it; the session continues.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refused {
-    /// Which one.
+    /// The attachment.
     pub(crate) attachment: AttachmentId,
-    /// Why, as a number.
+    /// The reason, as a number.
     pub(crate) reason: RefuseReason,
-    /// Why, in words.
+    /// The reason, in words.
     pub(crate) text: Text<{ limits::REASON_LEN_MAX }>,
 }
 
-/// Lends the landing region that comes with this message.
+/// Exposes the landing region that this message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lend {
-    /// For which attachment.
+    /// The attachment.
     pub(crate) attachment: AttachmentId,
 }
 
-/// The landing region fits; values will be written to it.
+/// Accepts the landing region; values will be written to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lent {
-    /// Of which attachment.
+    /// The attachment.
     pub(crate) attachment: AttachmentId,
 }
 
-/// What a subscriber counted.
+/// A subscriber's counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SubscriberCounts {
-    /// Values received whole.
+    /// Values received.
     pub(crate) received: u64,
-    /// Values that were replaced before the subscriber read them.
+    /// Values replaced before the subscriber read them.
     pub(crate) conflated: u64,
-    /// Reads that had to be repeated.
+    /// Repeated reads.
     pub(crate) torn_retries: u64,
-    /// Values that were not accepted.
+    /// Invalid values.
     pub(crate) rejected: u64,
-    /// Records that were overwritten before the subscriber read them, and values that it could not read before the end.
+    /// Records overwritten before the subscriber read them, and values that it could not read before the end.
     pub(crate) lost: u64,
 }
 
 /// Ends an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Detach {
-    /// Which one.
+    /// The attachment.
     pub(crate) attachment: AttachmentId,
-    /// What was counted on it.
+    /// Its counts.
     pub(crate) counts: SubscriberCounts,
 }
 
-/// The attachment is no more; the publisher touches a landing region lent for it no longer.
+/// The attachment is gone; the publisher no longer accesses its landing region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Detached {
-    /// Which one.
+    /// The attachment.
     pub(crate) attachment: AttachmentId,
     /// The topic's sequence at the end.
     pub(crate) published: u64,
 }
 
-/// The topic's publisher was dropped in good order. The subscriber answers with `Detach` when it likes.
+/// The topic's publisher was dropped properly. The subscriber answers with `Detach` at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TopicEnded {
-    /// Which attachment this is about.
+    /// The attachment.
     pub(crate) attachment: AttachmentId,
     /// The topic's sequence at the end.
     pub(crate) published: u64,
 }
 
-/// Ends the session: said once by each side, and the last thing that it says.
+/// Ends the session: each side sends it once, as its last message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct End {
-    /// Why and with what counts.
+    /// The reason and the counts.
     pub(crate) farewell: Farewell,
 }
 
-/// Why a session ended in good order, and what was counted in it.
+/// Why a session ended properly, and its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Farewell {
-    /// Why.
+    /// The reason.
     pub(crate) reason: EndReason,
-    /// The subscriber's counts, summed over all attachments of the session; what the publisher sends is what it
-    /// has received, zeros if it ends the session itself.
+    /// The subscriber's counts, summed over all attachments of the session; the publisher returns those it
+    /// received, or zeros if it ends the session itself.
     pub(crate) counts: SubscriberCounts,
 }
 
-/// Why a session ends in good order.
+/// Why a session ended properly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "u16", into = "u16")]
 pub(crate) enum EndReason {
-    /// The subscriber needs it no longer.
+    /// The subscriber no longer needs it.
     Done,
     /// The node, or its process, shuts down.
     Shutdown,
-    /// A reason that this version has no name for.
+    /// A reason unknown to this version.
     Unknown(u16),
 }
 
@@ -445,7 +445,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_and_numbers_go_together() {
+    fn kinds_and_numbers_correspond() {
         let named = (0..=u16::MAX).filter_map(MessageKind::from_number).collect::<Vec<_>>();
         assert_eq!(named.len(), 17);
         for kind in named {

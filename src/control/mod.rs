@@ -1,10 +1,10 @@
-//! The control channel: what a publisher's node and a subscriber say to each other before, beside and after
-//! the data. Messages, their bytes, and the two ends of a session as state machines. Nothing here does I/O,
+//! The control channel: what a publisher's node and a subscriber exchange before, beside and after
+//! the data. Messages, their encoding, and the two ends of a session as state machines. Nothing here does I/O,
 //! starts a thread or reads a clock.
 //!
 //! The transport delivers whole messages, reliably and in order (a sequenced-packet socket, or SEND and RECV
-//! on a reliable connection). Registered regions may travel beside a message's bytes: the state machines only
-//! know how many came, and say which attachment's region goes out.
+//! on a reliable connection). Messages may carry registered regions: the state machines only
+//! know how many arrived, and whose region to send.
 //!
 //! ```text
 //! subscriber (ClientSession)                publisher (ServerSession)
@@ -16,9 +16,9 @@
 //!         <------------------------------- Granted                  + 1 region for pull; or Refused
 //!   Lend + 1 region --------------------->                          push only
 //!         <------------------------------- Lent                     or Refused; may lend another region
-//!   Listen ------------------------------>                          who wants notices
+//!   Listen ------------------------------>                          to receive notices
 //!         <------------------------------- Notices                  + 1 region for a wake word
-//!   Heard ------------------------------->                          with a channel: now and then
+//!   Heard ------------------------------->                          with a channel: periodically
 //!         <------------------------------- TopicEnded               the publisher of the topic was dropped
 //!   Detach ------------------------------>                          with final counts; also after TopicEnded
 //!         <------------------------------- Detached
@@ -26,19 +26,19 @@
 //!         <------------------------------- End
 //! ```
 //!
-//! A publisher's node that dials says `Invite` first. If somebody listens for the topic there, the listening side is
-//! the subscriber from then on, and begins with its hello; if nobody does, it refuses.
+//! A publisher's node that dials sends `Invite` first. If the dialled node has a listener for the topic, it becomes
+//! the subscriber, and sends its hello; otherwise it refuses.
 //!
-//! What holds:
+//! Guarantees:
 //!
-//! - Every length is bounded by [`limits`](crate::limits) before anything is allocated; a message that is cut,
+//! - Every length is checked against [`limits`](crate::limits) before anything is allocated; a message that is truncated,
 //!   damaged, of another version or out of turn is a typed [`ControlError`], never another message.
-//! - A peer that breaks the rules is told why in one [`Refuse`](message::Refuse), and the session is over. The
-//!   layout of `Refuse` is the same in every version, so that an old and a new program can tell each other why
-//!   they part.
-//! - A silent peer costs a deadline. An idle session in good order has none.
-//! - In every state, the peer can make a session hold at most [`ATTACHMENTS_PER_SESSION_MAX`] attachments and a
-//!   bounded number of waiting actions.
+//! - A peer that breaks the rules gets the reason in one [`Refuse`](message::Refuse), and the session is over. The
+//!   encoding of `Refuse` is the same in every version, so that an old and a new program can report to each other why
+//!   they disconnect.
+//! - A silent peer costs a deadline. An idle session has none.
+//! - In any state, a peer can make a session hold at most [`ATTACHMENTS_PER_SESSION_MAX`] attachments and a
+//!   bounded number of pending actions.
 //!
 //! [`ATTACHMENTS_PER_SESSION_MAX`]: crate::limits::ATTACHMENTS_PER_SESSION_MAX
 

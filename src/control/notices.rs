@@ -1,4 +1,4 @@
-//! What the two ends of a session say about notices: who wants them, where they can be heard, and who hears them.
+//! Messages about notices: requesting them, where to receive them, and what is received.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,26 +6,26 @@ use super::attachment::AttachmentId;
 use super::bytes::Bytes;
 use crate::limits;
 
-/// Asks to be told of what the topic publishes. Sent at most once for an attachment.
+/// Requests notices of what the topic publishes. Sent at most once per attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Listen {
-    /// Of which attachment.
+    /// The attachment.
     pub(crate) attachment: AttachmentId,
 }
 
-/// Answers that. With a wake word, its memory comes with the message.
+/// The answer. With a wake word, it carries its memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Notices {
-    /// Of which attachment.
+    /// The attachment.
     pub(crate) attachment: AttachmentId,
-    /// How the subscriber is told.
+    /// How the subscriber is notified.
     pub(crate) by: NoticesBy,
 }
 
-/// How a subscriber is told of what a topic publishes.
+/// How a subscriber is notified of new values.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum NoticesBy {
-    /// Not at all: it looks when it likes.
+    /// Not at all: it polls.
     Nothing,
     /// By a wake word in shared memory.
     WakeWord,
@@ -33,26 +33,26 @@ pub(crate) enum NoticesBy {
     Channel(NoticeChannel),
 }
 
-/// Where datagrams can be heard.
+/// A channel of notice datagrams.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NoticeChannel {
     /// The random number of the channel.
     pub(crate) channel: u64,
     /// The key of the topic's notices.
     pub(crate) key: [u8; 16],
-    /// What the fabric has to know to join.
+    /// The fabric's ticket to join it.
     pub(crate) ticket: Ticket,
 }
 
-/// Tells that the subscriber's process has joined the session's channel, and what it hears of it. Sent when it has joined, and
-/// then, for as long as anything is heard, every [`NOTICE_HEARD_INTERVAL_NS`](limits::NOTICE_HEARD_INTERVAL_NS).
+/// Reports that the subscriber's process has joined the session's channel, and what it receives. Sent on joining and
+/// then, while anything is received, every [`NOTICE_HEARD_INTERVAL_NS`](limits::NOTICE_HEARD_INTERVAL_NS).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Heard {
-    /// What the fabric has to know to reach it alone.
+    /// The fabric's ticket to reach it by unicast.
     pub(crate) return_ticket: Ticket,
-    /// Whether what is sent to all arrives.
+    /// Whether multicast arrives.
     pub(crate) is_multicast_heard: bool,
 }
 
-/// A fabric's own words for one end of a channel. A fabric never gives more.
+/// A fabric's opaque description of one end of a channel, never longer than this.
 pub(crate) type Ticket = Bytes<{ limits::CHANNEL_TICKET_LEN_MAX }>;

@@ -7,11 +7,11 @@
 //! (any)      --refusal, error, deadline, disconnect-----> Ended
 //! ```
 //!
-//! A peer that dialled says hello, or it is a publisher's node itself and invites: then its connection goes on with a
-//! [`ClientSession`](super::ClientSession). A session that begins by `Inviting` is the other end of such a connection.
+//! A peer that dialled sends its hello, or, if it is a publisher's node, an invitation: then its connection goes on with a
+//! [`ClientSession`](super::ClientSession). A session that begins as `Inviting` is the other end of such a connection.
 //!
-//! Whoever owns a session gives it what happens (`on_message`, `on_time`, `on_disconnected`), takes its actions
-//! after each call until there are none, and answers those that ask for a decision. The last action of every
+//! The owner of a session passes it events (`on_message`, `on_time`, `on_disconnected`), takes its actions
+//! after each call until none is left, and answers those that ask for a decision. The last action of every
 //! session is `Close`.
 
 mod step;
@@ -37,78 +37,78 @@ pub(crate) struct ServerSession {
     identity: Identity,
     nonce: NonZeroU64,
     state: ServerState,
-    /// Whether the peer waits for a page of the directory.
+    /// Whether a request for a page of the directory is unanswered.
     listing: bool,
     attachments: BTreeMap<AttachmentId, Step>,
-    /// Those of them that have asked for notices.
+    /// Attachments that have requested notices.
     listening: BTreeSet<AttachmentId>,
     actions: VecDeque<ServerAction>,
 }
 
-/// What the owner of a session has to do.
+/// An action for the owner of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ServerAction {
     /// Send this message.
     Send(Outgoing),
-    /// Nothing to do: the peer has said who it is. The owner may [`reject`](ServerSession::reject) it.
+    /// No answer needed: the peer's identity is known. The owner may [`reject`](ServerSession::reject) it.
     PeerIdentified(Identity),
-    /// Go on with a [`ClientSession`](super::ClientSession) on this connection and forget this session, or
+    /// Continue with a [`ClientSession`](super::ClientSession) on this connection and drop this session, or
     /// [`reject`](ServerSession::reject) it.
     Invited(Invite),
-    /// Look up the topics after this name (all of them if there is none), sorted by name, and
+    /// Look up the topics after this name (all of them if `None`), sorted by name, and call
     /// [`answer_topics`](ServerSession::answer_topics).
     QueryTopics {
         /// The last name that the peer knows.
         after: Option<TopicName>,
     },
-    /// Decide whether the peer may attach, and [`grant`](ServerSession::grant) or
+    /// Decide whether the peer may attach, and call [`grant`](ServerSession::grant) or
     /// [`refuse`](ServerSession::refuse).
     Attach(Attach),
-    /// Decide whether the region that came with this message is a fit landing region, and say
+    /// Decide whether the region with this message is a suitable landing region, and call
     /// [`lent`](ServerSession::lent) or [`refuse`](ServerSession::refuse).
     Lend {
-        /// The attachment; it is delivered by push.
+        /// The attachment, delivered by push.
         attachment: AttachmentId,
     },
-    /// Decide how the peer is told of what the topic publishes, and say [`notices`](ServerSession::notices).
+    /// Decide how to notify the peer of new values, and call [`notices`](ServerSession::notices).
     Listen {
         /// The attachment.
         attachment: AttachmentId,
     },
-    /// Nothing to answer: what the peer hears of the session's channel.
+    /// No answer needed: what the peer receives of the session's channel.
     Heard(Heard),
-    /// Forget the attachment and its landing region, and say [`detached`](ServerSession::detached).
+    /// Drop the attachment and its landing region, and call [`detached`](ServerSession::detached).
     Detach {
         /// The attachment.
         attachment: AttachmentId,
-        /// What the subscriber counted on it.
+        /// The subscriber's counts.
         counts: SubscriberCounts,
     },
-    /// Nothing to answer: the last word of an attachment whose topic had ended.
+    /// No answer needed: the end of an attachment whose topic had ended.
     FinalCounts {
         /// The attachment.
         attachment: AttachmentId,
-        /// What the subscriber counted on it.
+        /// The subscriber's counts.
         counts: SubscriberCounts,
     },
-    /// Send what is to be sent, close the connection, forget every attachment that is left. Always the last.
+    /// Send pending messages, close the connection, and drop all attachments. Always the last.
     Close {
-        /// The peer's farewell if the session ended in good order.
+        /// The peer's last message, if the session ended properly.
         result: Result<Farewell, ControlError>,
     },
 }
 
-/// Where the session is.
+/// The state of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ServerState {
     AwaitHello {
         deadline_ns: u64,
     },
-    /// This side has dialled, and invited the peer.
+    /// This side dialled and invited the peer.
     Inviting {
         deadline_ns: u64,
     },
-    /// The peer has dialled, and invited this side.
+    /// The peer dialled and invited this side.
     Invited,
     Ready,
     Ending {
@@ -118,7 +118,7 @@ enum ServerState {
 }
 
 impl ServerSession {
-    /// A session with a peer that has just dialled and has yet to say hello. `nonce` is a random number.
+    /// Creates a session with a peer that has just dialled and not sent its hello. `nonce` is a random number.
     pub(crate) fn new(now_ns: u64, identity: Identity, nonce: NonZeroU64) -> Self {
         Self {
             identity,
@@ -131,8 +131,8 @@ impl ServerSession {
         }
     }
 
-    /// A session with a peer that this side has just dialled, and invites to this topic: the first message is ready.
-    /// The peer has to say hello until `deadline_ns`.
+    /// Creates a session with a peer that this side has just dialled, and invites to this topic: the first message is ready.
+    /// The peer's hello is due by `deadline_ns`.
     pub(crate) fn inviting(
         deadline_ns: u64,
         identity: Identity,
@@ -146,8 +146,8 @@ impl ServerSession {
         session
     }
 
-    /// Takes a message of the peer's, with the number of regions that came with it. Unless the next action is
-    /// `Lend`, the owner drops those.
+    /// Handles a message of the peer, with the number of regions that it carried. The owner drops them unless the next action is
+    /// `Lend`.
     pub(crate) fn on_message(&mut self, bytes: &[u8], regions: usize) {
         if self.room().is_err() {
             return;
@@ -160,8 +160,8 @@ impl ServerSession {
         }
     }
 
-    /// Takes the time. Call it when [`deadline_ns`](Self::deadline_ns) has passed, after all messages that have
-    /// come until then.
+    /// Handles the passing of time. Call it when [`deadline_ns`](Self::deadline_ns) has passed, after all messages that
+    /// arrived before.
     pub(crate) fn on_time(&mut self, now_ns: u64) {
         match self.state {
             ServerState::AwaitHello { deadline_ns } | ServerState::Inviting { deadline_ns }
@@ -177,17 +177,17 @@ impl ServerSession {
         }
     }
 
-    /// Takes notice that the peer closed the connection.
+    /// Handles the peer's closing of the connection.
     pub(crate) fn on_disconnected(&mut self) {
         self.close(Err(ControlError::Disconnected));
     }
 
-    /// Takes notice that the connection to the peer failed.
+    /// Handles a failure of the connection.
     pub(crate) fn on_broken(&mut self, why: String) {
         self.close(Err(ControlError::Broken { why }));
     }
 
-    /// When [`on_time`](Self::on_time) is due, if it is.
+    /// Returns when [`on_time`](Self::on_time) is due, if it is.
     pub(crate) fn deadline_ns(&self) -> Option<u64> {
         match self.state {
             ServerState::AwaitHello { deadline_ns }
@@ -197,29 +197,29 @@ impl ServerSession {
         }
     }
 
-    /// The next thing to do.
+    /// Returns the next action.
     pub(crate) fn next_action(&mut self) -> Option<ServerAction> {
         self.actions.pop_front()
     }
 
-    /// Answers `QueryTopics` with topics in the order of their names, as many of them as fit into a message;
-    /// `more` if there are topics after the last of these.
+    /// Answers `QueryTopics` with topics sorted by name, as many as fit into a message;
+    /// `more` if further topics follow.
     ///
     /// # Errors
     ///
-    /// This method and those below: `Closed` if the session has left the state that the question was asked in
-    /// (forget the question), `NotPossible` or `WrongAnswer` if no such question is open.
+    /// This method and those below: `Closed` if the session has left the state of the question
+    /// (drop the question), `NotPossible` or `WrongAnswer` if there is no such question.
     pub(crate) fn answer_topics(&mut self, entries: Vec<TopicEntry>, more: bool) -> Result<(), ControlError> {
         self.ready()?;
         if !std::mem::take(&mut self.listing) {
-            return Err(ControlError::WrongAnswer { message: "Topics", detail: "nobody asked for topics" });
+            return Err(ControlError::WrongAnswer { message: "Topics", detail: "no topics were requested" });
         }
         let (page, cut) = Page::cut(entries);
         self.send(&Message::Topics(Topics { page, more: more || cut }));
         Ok(())
     }
 
-    /// Answers `Attach` with yes. For pull, the repository's region is to be sent with it.
+    /// Grants an `Attach`. For pull, the repository's region must be sent with the message.
     pub(crate) fn grant(&mut self, grant: Grant) -> Result<(), ControlError> {
         self.ready()?;
         let attachment = grant.attachment;
@@ -238,7 +238,7 @@ impl ServerSession {
         }
     }
 
-    /// Answers `Attach` or `Lend` with no. An attachment whose landing region is refused stays granted.
+    /// Refuses an `Attach` or `Lend`. An attachment whose landing region is refused stays granted.
     pub(crate) fn refuse(
         &mut self,
         attachment: AttachmentId,
@@ -257,7 +257,7 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Answers `Lend` with yes.
+    /// Accepts a `Lend`.
     pub(crate) fn lent(&mut self, attachment: AttachmentId) -> Result<(), ControlError> {
         self.ready()?;
         match self.step_mut(attachment)? {
@@ -268,7 +268,7 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Answers `Listen`. With a wake word, its memory is to be sent with it. Nothing is said to a peer that has detached meanwhile.
+    /// Answers `Listen`. With a wake word, its memory must be sent with the message. Sends nothing if the peer has detached meanwhile.
     pub(crate) fn notices(&mut self, attachment: AttachmentId, by: NoticesBy) -> Result<(), ControlError> {
         self.ready()?;
         self.step_mut(attachment)?;
@@ -291,8 +291,8 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Tells the peer that the topic's publisher was dropped, with the last sequence. A decision that was open
-    /// on this attachment is thereby taken; the attachment lives on, without the topic, until the peer detaches.
+    /// Notifies the peer that the topic's publisher was dropped, with the last sequence. This settles an open decision
+    /// on the attachment, which stays, without its topic, until the peer detaches.
     pub(crate) fn topic_ended(
         &mut self,
         attachment: AttachmentId,
@@ -301,7 +301,7 @@ impl ServerSession {
         self.ready()?;
         match self.step_mut(attachment)? {
             Step::Attaching(_) => return self.refuse(attachment, RefuseReason::TopicEnded, ""),
-            // The peer is leaving anyway: `detached` tells it the sequence.
+            // The peer is leaving anyway: `detached` sends it the sequence.
             Step::Detaching => return Ok(()),
             step @ (Step::Granted(_) | Step::Lent) => *step = Step::TopicEnded { published },
             step @ Step::Lending => {
@@ -314,7 +314,7 @@ impl ServerSession {
         Ok(())
     }
 
-    /// Refuses the whole session, for a reason that only the owner knows.
+    /// Refuses the whole session, for a reason of the owner.
     pub(crate) fn reject(&mut self, reason: RefuseReason, text: &str) {
         if self.state != ServerState::Ended {
             self.send(&Message::Refuse(Refuse::new(reason, text)));
@@ -322,8 +322,8 @@ impl ServerSession {
         }
     }
 
-    /// Begins the end of the session: the peer has [`ANSWER_DEADLINE_NS`](limits::ANSWER_DEADLINE_NS) to agree.
-    /// Does nothing to a session that is ending already.
+    /// Starts ending the session: the peer has [`ANSWER_DEADLINE_NS`](limits::ANSWER_DEADLINE_NS) to agree.
+    /// Does nothing to a session that is already ending.
     pub(crate) fn shutdown(&mut self, now_ns: u64) {
         match self.state {
             ServerState::AwaitHello { .. } | ServerState::Inviting { .. } | ServerState::Invited => {
@@ -372,7 +372,7 @@ impl ServerSession {
                 self.close(Ok(farewell));
                 Ok(())
             }
-            // The peer said this before it knew that the session ends.
+            // The peer sent this before it knew that the session ends.
             (
                 ServerState::Ending { .. },
                 Message::ListTopics(_)
@@ -390,7 +390,7 @@ impl ServerSession {
 
     fn take_hello(&mut self, hello: Hello) -> Result<(), ControlError> {
         if hello.answers.is_some() {
-            return Err(ControlError::WrongAnswer { message: "Hello", detail: "nobody asked" });
+            return Err(ControlError::WrongAnswer { message: "Hello", detail: "no hello was requested" });
         }
         self.state = ServerState::Ready;
         let identity = self.identity.clone();
@@ -403,7 +403,7 @@ impl ServerSession {
         if self.listing {
             return Err(ControlError::Unexpected {
                 message: "ListTopics",
-                state: "answering the one before",
+                state: "answering the previous one",
             });
         }
         self.listing = true;
@@ -445,7 +445,7 @@ impl ServerSession {
             Some(Step::Granted(_) | Step::Lent | Step::TopicEnded { .. })
                 if !self.listening.insert(attachment) =>
             {
-                let state = "told of its topic already";
+                let state = "already subscribed to notices";
                 Err(ControlError::WrongAttachment { message: "Listen", attachment: attachment.get(), state })
             }
             Some(Step::Granted(_) | Step::Lent) => {
@@ -514,8 +514,8 @@ impl ServerSession {
         }
     }
 
-    /// An error if the session is over, or too much waits for the owner; the latter ends it. No call adds more
-    /// than [`ACTIONS_PER_CALL_MAX`] actions, so that their number stays bounded.
+    /// An error if the session is over, or too many actions are pending; the latter ends it. No call adds more
+    /// than [`ACTIONS_PER_CALL_MAX`] actions, so their number stays bounded.
     fn room(&mut self) -> Result<(), ControlError> {
         if self.actions.len() + ACTIONS_PER_CALL_MAX > ACTIONS_MAX {
             self.close(Err(ControlError::Backlog { max: ACTIONS_MAX }));
@@ -569,7 +569,7 @@ const UNKNOWN: &str = "not an attachment of this session";
 /// Actions that one call adds at most: two messages, and `Close`.
 const ACTIONS_PER_CALL_MAX: usize = 3;
 
-/// Actions that may wait for the owner: the end of the topics of all attachments, and some more.
+/// Actions that may be pending: the end of the topics of all attachments, and some more.
 pub(super) const ACTIONS_MAX: usize = 2 * limits::ATTACHMENTS_PER_SESSION_MAX + limits::OUTBOUND_MESSAGES_MAX;
 
 const _: () = assert!(limits::MESSAGE_REGIONS_MAX == 1);

@@ -1,46 +1,46 @@
-//! Bounded text for people, as it travels in messages.
+//! Bounded, printable text in messages.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Text of at most `LEN_MAX` bytes without control characters, so that a peer's words can be printed on a
-/// terminal as they are.
+/// Text of at most `LEN_MAX` bytes without control characters, safe to print on a
+/// terminal.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Text<const LEN_MAX: usize>(Box<str>);
 
-/// Why a string is no [`Text`].
+/// An error of an unsuitable text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum TextError {
-    /// Longer than the bound.
-    #[error("a text of {len} bytes where {max} are allowed")]
+    /// It exceeds the bound.
+    #[error("a text of {len} bytes exceeds the limit of {max}")]
     TooLong {
         /// Bytes given.
         len: usize,
         /// Bytes allowed.
         max: usize,
     },
-    /// Has characters that would steer a terminal.
+    /// It contains characters that control a terminal.
     #[error("a text with control characters")]
     ControlCharacters,
 }
 
 impl<const LEN_MAX: usize> Text<LEN_MAX> {
-    /// As much of this string as fits, cut between characters, with spaces for its control characters.
+    /// Truncates this string between characters, and replaces control characters by spaces.
     pub(crate) fn cut(text: &str) -> Self {
         let mut kept = String::with_capacity(text.len().min(LEN_MAX));
         for character in text.chars() {
             if kept.len() + character.len_utf8() > LEN_MAX {
                 break;
             }
-            // A space is never longer than the character it stands for.
+            // A space is never longer than the character it replaces.
             kept.push(if character.is_control() { ' ' } else { character });
         }
         Self(kept.into())
     }
 
-    /// The text.
+    /// Returns the text.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! Where a node, or a topic of it, is found: `shm:NODE`, `rdma://HOST[:PORT]`, and either followed by `/TOPIC`.
+//! Addresses of nodes and topics: `shm:NODE` and `rdma://HOST[:PORT]`, either followed by `/TOPIC`.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -9,14 +9,14 @@ use super::scheme::{AddressError, Scheme};
 use super::{rdma, shm};
 use crate::id::{NodeName, TopicName};
 
-/// The providers, one line for each.
+/// The providers' schemes.
 const SCHEMES: &[&Scheme] = &[&shm::address::SCHEME, &rdma::SCHEME];
 
-/// Where a node is found.
+/// The address of a node.
 ///
-/// It is a scheme and what the provider of that scheme makes of the rest: `shm:NODE` for a node of this host,
-/// `rdma://HOST[:PORT]` for one that is reached over RDMA. It is kept, printed and compared in its canonical form. Cloning it
-/// allocates nothing.
+/// An address is a scheme followed by a part that the provider of that scheme defines: `shm:NODE` for a node of this host,
+/// `rdma://HOST[:PORT]` for a node reached over RDMA. It is stored, printed and compared in canonical form. Cloning does not
+/// allocate.
 ///
 /// ```
 /// use fabricast::Address;
@@ -30,7 +30,7 @@ const SCHEMES: &[&Scheme] = &[&shm::address::SCHEME, &rdma::SCHEME];
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address(Arc<str>);
 
-/// Where a topic is found: a node's address, `/`, the topic's name.
+/// The address of a topic: a node's address, `/` and the topic's name.
 ///
 /// ```
 /// use fabricast::Target;
@@ -40,7 +40,7 @@ pub struct Address(Arc<str>);
 /// # Ok::<(), fabricast::AddressError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-#[expect(clippy::exhaustive_structs, reason = "a target is these two things, by its syntax")]
+#[expect(clippy::exhaustive_structs, reason = "the syntax of a target has exactly these two parts")]
 pub struct Target {
     /// The node.
     pub address: Address,
@@ -49,44 +49,44 @@ pub struct Target {
 }
 
 impl Address {
-    /// Makes the address of a node of this host.
+    /// Creates the address of a node of this host.
     pub fn shm(node: &NodeName) -> Self {
         Self(format!("{}{node}", shm::address::SCHEME.prefix).into())
     }
 
-    /// Makes the address of a node that is reached over RDMA.
+    /// Creates the address of a node reached over RDMA.
     pub fn rdma(at: SocketAddr) -> Self {
         let at = SocketAddr::new(at.ip(), at.port());
         Self(format!("{}{at}", rdma::SCHEME.prefix).into())
     }
 
-    /// Returns what it begins with: `shm`, `rdma`.
+    /// Returns the scheme: `shm` or `rdma`.
     pub fn scheme(&self) -> &str {
         self.0.split_once(':').map_or("", |(scheme, _)| scheme)
     }
 
-    /// Tells whether it is of a node of this host, which [`crate::Node::nodes`] finds.
+    /// Returns whether the node is on this host and so listed by [`crate::Node::nodes`].
     pub fn is_local(&self) -> bool {
         self.provider().is_some_and(|(scheme, _)| scheme.is_local)
     }
 
-    /// Returns the node's name, if the address has it.
+    /// Returns the node's name, if the address contains one.
     pub fn node(&self) -> Option<NodeName> {
         let (_, node) = self.provider().filter(|(scheme, _)| scheme.is_local)?;
         node.parse().ok()
     }
 
-    /// Returns the host, if the address has one; an IPv6 address without brackets.
+    /// Returns the host, if the address contains one; an IPv6 address is without brackets.
     pub fn host(&self) -> Option<&str> {
         self.host_and_port().map(|(host, _)| host.trim_matches(['[', ']']))
     }
 
-    /// Returns the port, if the address has one.
+    /// Returns the port, if the address contains one.
     pub fn port(&self) -> Option<u16> {
         self.host_and_port().and_then(|(_, port)| port.parse().ok())
     }
 
-    /// Returns what to do where nobody is reached, if such an address leads nowhere on most hosts.
+    /// Returns a hint for a failed connection, if the address is a loopback address, which few RDMA devices own.
     pub fn advice(&self) -> Option<String> {
         let host = self.host()?;
         let is_loopback = host.parse().map_or(host == "localhost", |address: IpAddr| address.is_loopback());
@@ -94,17 +94,17 @@ impl Address {
         Some(format!("{host} {}", scheme.of_loopback))
     }
 
-    /// What to check where no node listens.
+    /// What to check if no node listens.
     pub(super) fn if_absent(&self) -> &'static str {
         self.provider().map_or("", |(scheme, _)| scheme.if_absent)
     }
 
-    /// Whether this program was built with its provider.
+    /// Whether this build includes its provider.
     pub(super) fn is_built(&self) -> bool {
         self.provider().is_some_and(|(scheme, _)| scheme.is_built)
     }
 
-    /// The provider's own part, if it is this one.
+    /// The provider's part, if the address has this scheme.
     pub(crate) fn part(&self, scheme: &Scheme) -> Option<&str> {
         self.0.strip_prefix(scheme.prefix)
     }
@@ -154,7 +154,7 @@ impl FromStr for Target {
     }
 }
 
-/// What is parsed from text is given as text of any form, or by reference.
+/// Converts from text of any kind, and clones from a reference.
 macro_rules! given_as_text {
     ($type:ty) => {
         impl TryFrom<&str> for $type {
@@ -207,7 +207,7 @@ mod tests {
         for text in ["shm:a", "rdma://host:1", "rdma://10.0.0.1:7471", "rdma://[fe80::1%eth0]:9"] {
             let parsed = text.parse::<Address>();
             if text.contains('%') {
-                // A zone is not part of an address in the standard parser; it is refused rather than dropped.
+                // The standard parser rejects zones; such an address is refused, so the zone is not silently dropped.
                 assert!(parsed.is_err());
                 continue;
             }

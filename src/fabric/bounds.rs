@@ -1,10 +1,10 @@
-//! Checks of ranges before they are handed to what would not check them.
+//! Bounds checks of ranges, done before code that does not check them.
 
 use super::{ByteRange, FabricError, Registration, Write};
 use crate::memory::WORD;
 
 impl Write {
-    /// Where it goes to.
+    /// The destination range.
     pub(crate) fn target(&self) -> ByteRange {
         match *self {
             Self::Range(range) => range,
@@ -13,13 +13,13 @@ impl Write {
         }
     }
 
-    /// What it copies of its source; nothing if it brings its words along.
+    /// The source range; `None` if the write carries its own words.
     fn copied(&self) -> Option<ByteRange> {
         matches!(self, Self::Range(_)).then(|| self.target())
     }
 }
 
-/// Checks that these ranges are whole words of a region of `len` bytes.
+/// Checks that these ranges are whole words within a region of `len` bytes.
 pub(crate) fn check_bounds(
     len: usize,
     mut ranges: impl Iterator<Item = ByteRange>,
@@ -28,10 +28,10 @@ pub(crate) fn check_bounds(
         let whole = range.offset.is_multiple_of(WORD) && range.len.is_multiple_of(WORD);
         whole && range.offset <= len && range.len <= len - range.offset
     };
-    if ranges.all(fits) { Ok(()) } else { Err(FabricError::Access { why: "a range lies outside of it" }) }
+    if ranges.all(fits) { Ok(()) } else { Err(FabricError::Access { why: "a range is out of bounds" }) }
 }
 
-/// Checks that these writes lie in a target of `len` bytes and, as far as they come from there, in their source.
+/// Checks that these writes are within a target of `len` bytes and, where they copy, within their source.
 pub(crate) fn check_writes(len: usize, source: &Registration, writes: &[Write]) -> Result<(), FabricError> {
     check_bounds(len, writes.iter().map(Write::target))?;
     check_bounds(source.region().len(), writes.iter().filter_map(Write::copied))

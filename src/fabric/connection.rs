@@ -1,4 +1,4 @@
-//! Connections between nodes, and what makes them.
+//! Connections between nodes, and the providers that make them.
 
 use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
@@ -13,19 +13,19 @@ use super::registration::{Exposure, Registration, RemoteKey};
 use crate::id::NodeName;
 use crate::memory::Region;
 
-/// A provider: one way of moving bytes between nodes.
+/// A provider: one transport between nodes.
 ///
-/// Implementors: every method returns promptly; what takes a peer's answer is polled. Dropping an object releases
-/// everything it holds, in the right order, and tells the peer as far as the medium can.
+/// Implementors: every method returns promptly; operations that wait for a peer are polled. Dropping an object releases
+/// everything it holds, in the right order, and notifies the peer if the medium can.
 pub(crate) trait Fabric: Debug + Send + Sync {
-    /// Listens under this node's name. The name is free again when the listener is dropped, or its process dies.
+    /// Listens under this node's name. The name is released when the listener is dropped or its process dies.
     fn listen(&self, node: &NodeName) -> Result<Box<dyn Acceptor>, FabricError>;
 
-    /// Does what could not be done before for want of a thread. Called in every turn of a node.
+    /// Retries work that failed because no thread could be started. Called in every turn of a node.
     fn tend(&self) {}
 
-    /// Begins to connect to a node. Messages may be sent at once; [`Connection::receive`] reports a failure. Blocks for up to
-    /// `timeout` while the node's backlog is full, which only a thread other than a node's may ask for.
+    /// Starts connecting to a node. Messages may be sent at once; [`Connection::receive`] reports a failure. Blocks for up to
+    /// `timeout` while the node's backlog is full; a node's own thread passes zero.
     fn dial(
         &self,
         address: &Address,
@@ -33,82 +33,81 @@ pub(crate) trait Fabric: Debug + Send + Sync {
         timeout: Duration,
     ) -> Result<Box<dyn Connection>, FabricError>;
 
-    /// Registers a region, so that it can be sent to peers.
+    /// Registers a region so that it can be sent to peers.
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError>;
 
-    /// The nodes that can be found without being told their address, the dead ones that left a trace included.
+    /// Lists the nodes that can be discovered, including dead ones whose entries remain.
     fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError>;
 }
 
 /// Accepts the connections that peers dial.
 pub(crate) trait Acceptor: Debug + Send {
-    /// The next connection, if one is waiting.
+    /// Returns the next connection, if one is waiting.
     fn accept(&mut self) -> Result<Option<Box<dyn Connection>>, FabricError>;
 
-    /// Where it can be dialled.
+    /// Returns the addresses to dial.
     fn addresses(&self) -> Vec<Address>;
 
-    /// Becomes readable when a connection is waiting. `None` in a simulation.
+    /// Returns a handle that is readable while a connection is waiting. `None` in a simulation.
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// One end of a session with a peer.
 pub(crate) trait Connection: Debug + Send {
-    /// Sends one message of at least 1 and at most [`crate::limits::CONTROL_MESSAGE_LEN_MAX`] bytes, with a region if
-    /// there is one.
+    /// Sends one message of 1 to [`crate::limits::CONTROL_MESSAGE_LEN_MAX`] bytes, optionally with a region.
     fn send(&mut self, message: &[u8], region: Option<&Registration>) -> Result<Sent, FabricError>;
 
-    /// The next message, if there is one. A message longer than `into` is an error and is lost; so are regions
+    /// Receives the next message, if any. A message longer than `into` is an error and is lost, as are regions
     /// beyond [`crate::limits::MESSAGE_REGIONS_MAX`].
     fn receive(&mut self, into: &mut [u8]) -> Result<Received, FabricError>;
 
-    /// What it is capable of. Settled once the peer has sent a message.
+    /// Returns the connection's capabilities, which are final once the peer has sent a message.
     fn capabilities(&self) -> Capabilities;
 
-    /// Sees to it that a region can be sent over this connection, and be the source of writes to what came over it: an
-    /// error is better told before either is begun.
+    /// Prepares a region to be sent over this connection, and to be the source of writes to regions received over it, so that
+    /// errors surface before either starts.
     fn prepare(&self, registration: &Arc<Registration>) -> Result<Prepared, FabricError>;
 
-    /// Takes back what the peer was allowed by [`Self::send`] with this region, as far as the medium can: who uses it all
-    /// the same fails. A region that was sent several times is taken back at once.
+    /// Revokes the access that [`Self::send`] gave the peer to this region, where the medium can: later accesses fail. One
+    /// call revokes a region that was sent several times.
     fn withdraw(&mut self, registration: &Registration);
 
-    /// The datagrams that go between its two ends. `None` where the medium has none.
+    /// Returns the datagrams between the two ends. `None` if the medium has none.
     fn datagrams(&self) -> Option<&dyn Datagrams>;
 
-    /// Becomes readable when a message is waiting or the peer is gone, and readable or writable when there is room again
-    /// after [`Sent::Full`]: receive, and then send. `None` in a simulation.
+    /// Returns a handle that becomes readable when a message is waiting or the peer is gone, and readable or writable when
+    /// sending can resume after [`Sent::Full`]: receive first, then send. `None` in a simulation.
     fn wait_handle(&self) -> Option<BorrowedFd<'_>>;
 }
 
-/// What a connection is dialled for.
+/// The purpose of dialling a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Intent {
-    /// To be sent regions and to read them; and to lend regions of its own.
+    /// To receive regions and read them, and to expose regions to the peer.
     Read,
-    /// To write regions that the node lends. A node may lend none to a peer that dialled to read, where that would put them
-    /// within the reach of others.
+    /// To write regions that the node exposes. A node may refuse to expose regions for writing to a peer that dialled to read,
+    /// where other peers could reach them too.
     Write,
 }
 
-/// What a connection is capable of.
+/// The capabilities of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Capabilities {
-    /// How writes appear in regions that came over it, or went over it.
+    /// How writes become visible in regions sent over it, in either direction.
     pub(crate) placement: Placement,
-    /// Both ends map the regions that go over it: what one end stores is there for the other.
+    /// Both ends map the regions sent over it: each sees the other's stores.
     pub(crate) shares_memory: bool,
-    /// The peer has dialled with [`Intent::Write`]: it is lent regions to be written, and nothing to be read. False where
-    /// that makes no difference.
+    /// The peer dialled with [`Intent::Write`], so regions are exposed to it for writing only. False where the intent makes no
+    /// difference.
     pub(crate) is_dialled_to_write: bool,
 }
 
-/// What came of [`Connection::prepare`].
+/// The result of [`Connection::prepare`].
 pub(crate) enum Prepared {
-    /// The region can be sent. What the peer gets to know of it, for an inspector to show.
+    /// The region can be sent. The key is the peer's, shown by inspectors.
     Done(RemoteKey),
-    /// This is to be done first, which may take as long as there is memory to be registered: on a thread that nobody waits for. Then
-    /// prepare the region again.
+    /// Run this first, off the node's thread because registering memory may take long. Then prepare the region
+    /// again.
     #[cfg_attr(not(any(test, feature = "verbs")), expect(dead_code, reason = "only devices need it"))]
     Work(Box<dyn FnOnce() -> Result<(), FabricError> + Send>),
 }
@@ -122,23 +121,23 @@ impl Debug for Prepared {
     }
 }
 
-/// What a connection had.
+/// The result of [`Connection::receive`].
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// A message of this length, and the region that came with it.
+    /// A message, with its region if it carried one.
     Message {
-        /// Bytes.
+        /// Its length in bytes.
         len: usize,
         /// The region.
         offer: Option<Box<dyn Offer>>,
     },
     /// No message yet.
     Nothing,
-    /// The peer closed the connection, or died.
+    /// The peer closed the connection or died.
     Closed,
 }
 
-/// A node that was found.
+/// A discovered node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeEntry {
     /// Its name.
@@ -147,6 +146,6 @@ pub(crate) struct NodeEntry {
     pub(crate) process: u32,
     /// When it started, ns since the Unix epoch.
     pub(crate) started_ns: u64,
-    /// Whether the process still runs.
+    /// Whether the process is running.
     pub(crate) alive: bool,
 }

@@ -4,31 +4,31 @@ use super::verbs::VerbsError;
 use crate::id::NodeName;
 use crate::memory::{MemoryError, remedy};
 
-/// What can go wrong with a provider.
+/// An error of a provider.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FabricError {
-    /// No node of this name can be found.
+    /// No node listens at the address.
     #[error("no node listens at {address}; {}", address.if_absent())]
     NoSuchNode {
         /// The address that was dialled.
         address: Address,
     },
-    /// The node's process has died and left its entry.
+    /// The node's process has died and left its entry behind.
     #[error("the node at {address} is gone: its process has ended")]
     NodeGone {
         /// The address that was dialled.
         address: Address,
     },
-    /// Another process uses the name.
+    /// Another process uses the node's name.
     #[error("a node named {node} already runs on this host (process {process}); choose another name")]
     NameInUse {
         /// The name.
         node: NodeName,
-        /// Its process, 0 if that is not known.
+        /// Its process, 0 if unknown.
         process: u32,
     },
-    /// A process that lists nodes, and has been stopped, keeps the name locked.
+    /// A stopped process that was listing nodes keeps the name locked.
     #[error(
         "the name {node} cannot be taken: a stopped process that lists nodes holds {path}; \
          resume or end it (`fuser {path}` names it)"
@@ -36,16 +36,16 @@ pub enum FabricError {
     NameLocked {
         /// The name.
         node: NodeName,
-        /// The file that it has locked.
+        /// The locked file.
         path: String,
     },
-    /// Another process, or this one, listens at the address.
+    /// The address is already in use on this host.
     #[error("{address} is in use on this host; choose another port")]
     AddressInUse {
         /// The address.
         address: Address,
     },
-    /// The node accepted no connection in time: its backlog is full.
+    /// The node did not accept the connection in time: its backlog is full.
     #[error(
         "timed out: {address} accepts no connections{}; it is stopped or overloaded: resume it (kill -CONT), or restart it",
         process.map_or_else(String::new, |process| format!(" (process {process})"))
@@ -53,10 +53,10 @@ pub enum FabricError {
     NotAccepting {
         /// The address that was dialled.
         address: Address,
-        /// The node's process, if it is known.
+        /// The node's process, if known.
         process: Option<u32>,
     },
-    /// Too many descriptors from peers are waiting to be closed, because closing earlier ones blocks or no thread can be started.
+    /// Too many descriptors from peers are waiting to be closed, because closing blocks or no thread can be started.
     #[error(
         "limit of {max} peer descriptors waiting to be closed is reached: nothing is accepted until some are closed"
     )]
@@ -64,20 +64,16 @@ pub enum FabricError {
         /// The limit.
         max: usize,
     },
-    /// Nobody answered at the address in time.
-    #[error(
-        "{address} does not answer: check that its host is up, and that nothing between filters the traffic"
-    )]
+    /// The address did not answer in time.
+    #[error("{address} does not answer: check that its host is up and that no firewall drops the traffic")]
     NoAnswer {
         /// The address that was dialled.
         address: Address,
     },
-    /// This program was built without the provider for RDMA verbs.
-    #[error(
-        "{address} needs RDMA verbs, which this program was built without: build it with `--features verbs`"
-    )]
+    /// This build lacks the provider for RDMA verbs.
+    #[error("{address} needs RDMA verbs, which this build lacks: build with `--features verbs`")]
     WithoutVerbs {
-        /// The address that was asked for.
+        /// The requested address.
         address: Address,
     },
     /// The provider cannot reach addresses of this kind.
@@ -88,66 +84,64 @@ pub enum FabricError {
         /// The provider's name.
         fabric: &'static str,
     },
-    /// A message was longer than the limit.
-    #[error("a message of {len} bytes is over the limit of {max}")]
+    /// A message exceeds the length limit.
+    #[error("a message of {len} bytes exceeds the limit of {max}")]
     MessageTooLong {
-        /// Its length, as far as it is known.
+        /// Its length, or a lower bound.
         len: usize,
         /// The limit.
         max: usize,
     },
-    /// A peer sent more regions with one message than allowed.
+    /// A peer sent too many regions with one message.
     #[error("the peer sent more than {max} region with one message", max = crate::limits::MESSAGE_REGIONS_MAX)]
     TooManyRegions,
     /// The connection is closed.
     #[error("the connection to the peer is closed")]
     Closed,
-    /// A read of a peer's memory was not complete in time.
-    #[error(
-        "a read of the peer's memory was not complete in time: check the network to its host, or ask again"
-    )]
+    /// A read of a peer's memory timed out.
+    #[error("timed out reading the peer's memory: check the network to its host, or retry")]
     ReadOverdue,
-    /// A region could not be used in the way that was asked for.
-    #[error("the region is not registered for this use: {why}")]
+    /// A region does not permit the requested use.
+    #[error("the region does not permit this use: {why}")]
     Access {
-        /// What does not fit.
+        /// Why it does not.
         why: &'static str,
     },
-    /// Memory could not be had, or is unfit.
+    /// Memory could not be allocated, or is unsuitable.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The directory of nodes cannot be used.
+    /// The runtime directory is unusable.
     #[error(
         "the runtime directory {path} cannot be used: {why}; set FABRICAST_RUNTIME_DIR to a directory of your own"
     )]
     RuntimeDirectory {
-        /// Where it is.
+        /// Its path.
         path: String,
-        /// What is wrong with it.
+        /// Why it is unusable.
         why: String,
     },
-    /// Something is wrong with RDMA.
+    /// An error of RDMA.
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Verbs(#[from] VerbsError),
-    /// The operating system refused.
+    /// A system call failed.
     #[error("cannot {what}: {source}{}", remedy(source))]
     System {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
-        /// The operating system's answer.
+        /// The error of the operating system.
         #[source]
         source: std::io::Error,
     },
 }
 
 impl FabricError {
-    /// The error of the operating system that gives no random number.
+    /// The error of a failed request for random bytes.
     pub(crate) fn no_random(source: std::io::Error) -> Self {
-        Self::System { what: "draw a random number", source }
+        Self::System { what: "get random bytes", source }
     }
 
-    /// Whether the connection that it comes from is over: what failed will not succeed later.
+    /// Whether the error ends the connection: no later call can succeed.
     pub(crate) fn ends_connection(&self) -> bool {
         match self {
             Self::Closed => true,

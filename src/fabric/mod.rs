@@ -1,16 +1,16 @@
-//! The seam to whatever moves bytes between nodes.
+//! The interface to the transports between nodes.
 //!
-//! A provider implements the traits of [`connection`] and [`one_sided`], those of [`channel`] if it has datagrams, and names itself
-//! in [`address`]; nothing above knows which one it talks to. It gives
+//! A provider implements the traits of [`connection`] and [`one_sided`], those of [`channel`] if it has datagrams, and registers
+//! its scheme in [`address`]. The layers above are independent of the provider. It offers
 //!
 //! - **connections**: reliable, ordered, whole messages of bounded length between two nodes, each of which may
-//!   carry a registered region to the peer. A region is a capability: whoever was sent it may use it, in the way
-//!   it was registered for, and nobody else.
-//! - **one-sided access**: [`RemoteRead`] brings ranges of a peer's region here, [`RemoteWrite`] writes ranges of
-//!   a local region to a peer's. The peer's processor has no part in either.
+//!   carry a registered region to the peer. A region is a capability: only a peer that received it can use it, and only
+//!   as it was registered.
+//! - **one-sided access**: [`RemoteRead`] reads ranges of a peer's region, [`RemoteWrite`] writes ranges of
+//!   a local region to a peer's. Neither involves the peer's processor.
 //!
-//! The fabric moves bytes and never looks at them. Nothing here blocks, except [`Fabric::dial`] with a timeout: calls
-//! that cannot go on say so, and every wait is a file descriptor (or, in a simulation, a turn of its clock).
+//! The fabric moves bytes and never interprets them. Only [`Fabric::dial`] with a timeout blocks: other calls
+//! return when they cannot proceed, and every wait is on a file descriptor (in a simulation, a turn of its clock).
 
 mod address;
 #[cfg(any(test, feature = "verbs"))]

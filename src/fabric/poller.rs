@@ -1,4 +1,4 @@
-//! Waiting on many handles, at a cost that follows those that are ready.
+//! Waiting on many handles at a cost proportional to the ready ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -10,22 +10,22 @@ use rustix::io::Errno;
 
 use super::FabricError;
 
-/// Handles that are reported in one wait: the others are in the next one, before these again.
+/// Handles reported by one wait; the next wait reports the others first.
 const REPORTED_MAX: usize = 256;
 
-/// Handles that one thread waits for.
+/// The handles that one thread waits on.
 #[derive(Debug)]
 pub(crate) struct Poller {
     epoll: OwnedFd,
     watched: BTreeMap<u64, Interest>,
 }
 
-/// What a handle is waited for.
+/// The events to wait for on a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Interest {
-    /// Until it is readable, closed or broken.
+    /// Readable, closed or broken.
     Read,
-    /// Until it takes more, too.
+    /// Readable, closed, broken or writable.
     ReadOrWrite,
 }
 
@@ -39,14 +39,14 @@ impl Interest {
 }
 
 impl Poller {
-    /// Waits for nothing yet.
+    /// Creates a poller without handles.
     pub(crate) fn new() -> Result<Self, FabricError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
         Ok(Self { epoll, watched: BTreeMap::new() })
     }
 
-    /// Waits for this from now on of the handle with this key, always the same one, or no longer for anything: that has to be
-    /// said before it is closed. Calls the system if that is something else than before.
+    /// Sets the interest in the handle with this key, which must always be the same handle; `None` removes it, which is
+    /// required before the handle is closed. Calls the system only if the interest changes.
     pub(crate) fn watch(
         &mut self,
         key: u64,
@@ -69,7 +69,7 @@ impl Poller {
         Ok(())
     }
 
-    /// Waits until one of them is ready, or the time is over, rounded up to milliseconds. Adds the keys of those that are.
+    /// Waits until a handle is ready or the time is over, rounded up to milliseconds. Adds the keys of the ready handles.
     pub(crate) fn wait(&mut self, timeout: Duration, ready: &mut BTreeSet<u64>) -> Result<(), FabricError> {
         let timeout =
             Duration::from_millis(timeout.as_nanos().div_ceil(1_000_000).try_into().unwrap_or(u64::MAX));
@@ -96,7 +96,7 @@ mod tests {
     use crate::fabric::Waker;
 
     #[test]
-    fn those_that_are_ready_are_told_by_their_keys_as_long_as_they_are_watched() {
+    fn ready_handles_are_reported_by_key_while_watched() {
         let mut poller = Poller::new().unwrap();
         let wakers = [(); 3].map(|()| Waker::new().unwrap());
         for (key, waker) in (0..).zip(&wakers) {

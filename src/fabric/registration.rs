@@ -4,43 +4,43 @@ use std::sync::Arc;
 
 use crate::memory::Region;
 
-/// A region registered with one provider, or several: it can be sent to the peers of each of them.
+/// A region registered with one or more providers: it can be sent to the peers of each.
 #[derive(Debug)]
 pub(crate) struct Registration {
     region: Arc<Region>,
     exposure: Exposure,
-    /// What each provider keeps.
+    /// The state of each provider.
     entries: Vec<Box<dyn Registered>>,
 }
 
-/// What one provider keeps of a registered region. Dropping it withdraws the region from the provider's peers.
+/// A provider's state for a registered region. Dropping it withdraws the region from the provider's peers.
 pub(crate) trait Registered: Any + Debug + Send + Sync {}
 
-/// How a registered region may be used by the peers it is sent to.
+/// What peers may do with a registered region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exposure {
-    /// They may read it.
+    /// Read it.
     Read,
-    /// They may write it, and fetch words from it.
+    /// Write it, and fetch words from it.
     Write,
 }
 
-/// What stands for a region at peers. Knowing it gives no access.
+/// A region's identity at peers. It grants no access by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RemoteKey {
     /// The key.
     pub(crate) key: u64,
-    /// The address of its first byte.
+    /// The address of the region's first byte.
     pub(crate) address: u64,
 }
 
 impl Registration {
-    /// The registration of this region with one provider.
+    /// Creates the registration of a region with one provider.
     pub(crate) fn new(region: Arc<Region>, exposure: Exposure, entry: impl Registered) -> Self {
         Self { region, exposure, entries: vec![Box::new(entry)] }
     }
 
-    /// One registration of these, which are all of the same region.
+    /// Merges registrations of one region with several providers.
     pub(crate) fn joined(region: Arc<Region>, exposure: Exposure, parts: Vec<Self>) -> Self {
         let entries = parts.into_iter().flat_map(|part| part.entries).collect();
         Self { region, exposure, entries }
@@ -52,12 +52,12 @@ impl Registration {
         &self.region
     }
 
-    /// How peers may use it.
+    /// What peers may do with it.
     pub(crate) fn exposure(&self) -> Exposure {
         self.exposure
     }
 
-    /// What the providers that keep entries of this type have kept.
+    /// The state of the providers with this type of state.
     #[inline]
     pub(crate) fn entries<R: Registered>(&self) -> impl Iterator<Item = &R> {
         self.entries.iter().filter_map(|entry| (entry.as_ref() as &dyn Any).downcast_ref())

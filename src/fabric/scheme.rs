@@ -1,4 +1,4 @@
-//! What a provider says of its addresses.
+//! A provider's description of its addresses.
 
 use std::net::Ipv4Addr;
 
@@ -7,32 +7,32 @@ use crate::id::NameError;
 /// The addresses of one provider.
 #[derive(Debug)]
 pub(crate) struct Scheme {
-    /// What they begin with, up to the provider's own part.
+    /// The prefix, up to the provider's own part.
     pub(crate) prefix: &'static str,
-    /// How to write one.
+    /// The form to show to users.
     pub(crate) form: &'static str,
-    /// Whether they are of nodes of this host, by name. Others have a host and a port.
+    /// Whether the addresses name nodes of this host. Others have a host and a port.
     pub(crate) is_local: bool,
-    /// Whether this program was built with the provider.
+    /// Whether this build includes the provider.
     pub(crate) is_built: bool,
-    /// What to check where no node listens.
+    /// What to check if no node listens.
     pub(crate) if_absent: &'static str,
-    /// What is wrong with a loopback address.
+    /// Why a loopback address rarely works.
     pub(crate) of_loopback: &'static str,
-    /// The canonical form of the provider's own part.
+    /// Converts the provider's own part to canonical form.
     pub(crate) canonical: fn(&str) -> Result<String, AddressError>,
 }
 
-/// Why a text is not an address or a target.
+/// An error of parsing an address or a target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AddressError {
-    /// It begins with no known scheme.
+    /// The scheme is unknown.
     #[error("{text:?} is not an address: write {forms}")]
     Scheme {
         /// The text.
         text: String,
-        /// How addresses are written.
+        /// The valid forms.
         forms: String,
     },
     /// The host or port is malformed.
@@ -47,9 +47,9 @@ pub enum AddressError {
         /// The text.
         text: String,
     },
-    /// It is none of a multicast group that notices can be sent to.
+    /// The address is not of a multicast group that notices can be sent to.
     #[error(
-        "{group} is no multicast group that anybody may send to; use one of 239.255.0.0 to 239.255.255.255"
+        "{group} is not a multicast group open to all senders: use one of 239.255.0.0 to 239.255.255.255"
     )]
     Group {
         /// The address.

@@ -8,13 +8,13 @@ use super::{Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent
 use crate::id::NodeName;
 use crate::memory::Region;
 
-/// Several providers as one: a node serves the same memory over all of them.
+/// Several providers combined: a node serves the same memory over all of them.
 #[derive(Debug)]
 pub(crate) struct SeveralFabrics {
     members: Vec<Member>,
 }
 
-/// One provider of several.
+/// One of the providers.
 #[derive(Debug)]
 struct Member {
     fabric: Arc<dyn Fabric>,
@@ -22,7 +22,7 @@ struct Member {
 }
 
 impl SeveralFabrics {
-    /// Providers that are dialled in this order, each with whether a node listens there too.
+    /// Combines providers, dialled in this order; the flag says whether a node listens there too.
     pub(crate) fn new(members: Vec<(Arc<dyn Fabric>, bool)>) -> Self {
         let member = |(fabric, listens)| Member { fabric, listens };
         Self { members: members.into_iter().map(member).collect() }
@@ -40,7 +40,7 @@ impl Fabric for SeveralFabrics {
         self.members.iter().for_each(|member| member.fabric.tend());
     }
 
-    /// Dials with the first provider that can reach the address.
+    /// Dials with the first provider that handles the address.
     fn dial(
         &self,
         address: &Address,
@@ -75,13 +75,13 @@ impl Fabric for SeveralFabrics {
     }
 }
 
-/// Several listeners as one.
+/// Several listeners combined.
 #[derive(Debug)]
 struct SeveralListeners {
     listeners: Vec<Box<dyn Acceptor>>,
-    /// The one that is asked first, so that a busy one does not starve the others.
+    /// The listener to try first, rotated so that a busy one does not starve the others.
     first: usize,
-    /// Readable when one of them is. `None` when one of them cannot be waited for.
+    /// Readable when any listener is. `None` if one of them cannot be waited for.
     readable: Option<OwnedFd>,
 }
 
@@ -103,7 +103,7 @@ impl Acceptor for SeveralListeners {
             match listener.accept() {
                 Ok(Some(connection)) => return Ok(Some(connection)),
                 Ok(None) => {}
-                // Those that can accept come first.
+                // Try the listeners that can accept first.
                 Err(error) => failed = Some(error),
             }
         }
@@ -119,7 +119,7 @@ impl Acceptor for SeveralListeners {
     }
 }
 
-/// A handle that is readable when one of these is.
+/// Returns a handle that is readable when any of these is.
 pub(super) fn together(handles: &[BorrowedFd<'_>]) -> Result<OwnedFd, FabricError> {
     let system = |errno: rustix::io::Errno| FabricError::System {
         what: "wait for several handles",
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// A listener that can accept nothing, for want of descriptors, say.
+    /// A listener that cannot accept, as if it were out of descriptors.
     #[derive(Debug)]
     struct Exhausted;
 
@@ -224,7 +224,7 @@ mod tests {
                 network.step();
             }
             assert!(several.accept().unwrap().is_some());
-            assert!(several.accept().is_err(), "the failure is told, too");
+            assert!(several.accept().is_err(), "the failure is reported, too");
         }
     }
 

@@ -11,14 +11,14 @@ use super::one_sided::{Completion, RemoteRead};
 use crate::clock::Clock;
 use crate::memory::ByteRange;
 
-/// The longest wait for the end of a read before the time is looked at.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// The longest wait for a read before the deadline is checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Pause between two looks at a read that wakes nobody.
+/// Pause between polls of a read without a wait handle.
 const PAUSE: Duration = Duration::from_micros(50);
 
-/// Waits until one of the first is readable, one of the second takes more, any is closed or broken, or the time is
-/// over.
+/// Waits until one of the first handles is readable, one of the second writable, any is closed or broken, or the timeout
+/// expires.
 pub(crate) fn wait(
     readable: &[BorrowedFd<'_>],
     writable: &[BorrowedFd<'_>],
@@ -34,31 +34,31 @@ pub(crate) fn wait(
     }
 }
 
-/// Reads one range of a peer's region, and waits for it up to `patience_ns`: [`Completion::Pending`] when that was not
-/// enough. Not while a batch is under way.
+/// Reads one range of a peer's region, and waits for up to `timeout_ns`; then returns [`Completion::Pending`]. Not for use
+/// while a batch is in flight.
 pub(crate) fn read_now(
     remote: &mut dyn RemoteRead,
     range: ByteRange,
     clock: &dyn Clock,
-    patience_ns: u64,
+    timeout_ns: u64,
 ) -> Result<Completion, FabricError> {
     let completion = remote.post(&[range])?;
-    finish(remote, completion, clock, patience_ns)
+    finish(remote, completion, clock, timeout_ns)
 }
 
-/// Waits for the end of a batch of reads, as [`read_now`] does.
+/// Waits for a batch of reads to complete, like [`read_now`].
 pub(crate) fn finish(
     remote: &mut dyn RemoteRead,
     mut completion: Completion,
     clock: &dyn Clock,
-    patience_ns: u64,
+    timeout_ns: u64,
 ) -> Result<Completion, FabricError> {
-    let deadline_ns = clock.monotonic_ns().saturating_add(patience_ns);
+    let deadline_ns = clock.monotonic_ns().saturating_add(timeout_ns);
     while completion == Completion::Pending && clock.monotonic_ns() < deadline_ns {
         let handle = remote.wait_handle()?;
         let has_waited = handle.is_some();
         if let Some(handle) = handle {
-            wait(&[handle], &[], LOOK_AGAIN)?;
+            wait(&[handle], &[], CHECK_INTERVAL)?;
         }
         completion = remote.poll()?;
         if completion == Completion::Pending && !has_waited {
@@ -68,14 +68,14 @@ pub(crate) fn finish(
     Ok(completion)
 }
 
-/// Ends another thread's wait.
+/// Wakes another thread from its wait.
 #[derive(Debug)]
 pub(crate) struct Waker {
     event: OwnedFd,
 }
 
 impl Waker {
-    /// A waker that nobody has used yet.
+    /// Creates an unused waker.
     pub(crate) fn new() -> Result<Self, FabricError> {
         let event = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let failed = |errno: Errno| FabricError::System { what: "make an event", source: errno.into() };
@@ -84,13 +84,13 @@ impl Waker {
 
     /// Makes the handle readable until [`Self::reset`].
     pub(crate) fn wake(&self) {
-        // It fails only when the counter is full, and then the handle is readable anyway.
+        // It fails only if the counter is full, and then the handle is readable anyway.
         let _ = rustix::io::write(&self.event, &1_u64.to_le_bytes());
     }
 
     /// Makes the handle unreadable.
     pub(crate) fn reset(&self) {
-        // It fails only when nobody has called `wake`, and then there is nothing to reset.
+        // It fails only if `wake` was not called, and then there is nothing to reset.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 

@@ -1,4 +1,4 @@
-//! What tells a thread which of the many things that it looks after has changed.
+//! Notifies a thread which of its sources have changed.
 
 use std::collections::BTreeSet;
 use std::os::fd::BorrowedFd;
@@ -10,65 +10,65 @@ use super::{FabricError, Waker};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// Entries that a queue has room for without allocating.
-const ROOM: usize = limits::TOPICS_MAX + 2 * limits::SESSIONS_MAX;
+/// Entries that a queue holds without allocating.
+const CAPACITY: usize = limits::TOPICS_MAX + 2 * limits::SESSIONS_MAX;
 
-/// The keys of what a thread has to look at, as other threads tell it.
+/// The keys of changed sources, queued by other threads.
 #[derive(Debug)]
 pub(crate) struct WakeQueue {
     waker: Waker,
-    woken: Mutex<Vec<Arc<Entry>>>,
+    woken: Mutex<Vec<Arc<WakeEntry>>>,
 }
 
-/// Wakes a thread for one of the things that it looks after.
+/// Wakes a thread for one of its sources.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyedWaker {
     queue: Arc<WakeQueue>,
-    entry: Arc<Entry>,
+    entry: Arc<WakeEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct WakeEntry {
     key: u64,
     is_queued: AtomicBool,
 }
 
 impl WakeQueue {
-    /// An empty queue.
+    /// Creates an empty queue.
     pub(crate) fn new() -> Result<Self, FabricError> {
-        Ok(Self { waker: Waker::new()?, woken: Mutex::new(Vec::with_capacity(ROOM)) })
+        Ok(Self { waker: Waker::new()?, woken: Mutex::new(Vec::with_capacity(CAPACITY)) })
     }
 
-    /// What wakes the thread for the thing with this key.
+    /// Returns a waker for the source with this key.
     pub(crate) fn keyed(self: &Arc<Self>, key: u64) -> KeyedWaker {
-        let entry = Arc::new(Entry { key, is_queued: AtomicBool::new(false) });
+        let entry = Arc::new(WakeEntry { key, is_queued: AtomicBool::new(false) });
         KeyedWaker { queue: Arc::clone(self), entry }
     }
 
-    /// Wakes the thread for nothing in particular.
+    /// Wakes the thread without a key.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
 
-    /// Takes the keys that were queued.
+    /// Takes the queued keys.
     pub(crate) fn take(&self, into: &mut BTreeSet<u64>) {
-        // First, so that whoever adds one afterwards ends the next wait.
+        // First, so that a key added afterwards ends the next wait.
         self.waker.reset();
         for entry in self.woken.lock().drain(..) {
-            // AcqRel: what was done before `wake` found it queued is seen by whoever looks now. Pairs with `KeyedWaker::wake`.
+            // AcqRel: what happened before a `wake` that found the key queued is visible to the caller. Pairs with `KeyedWaker::wake`.
             entry.is_queued.swap(false, Ordering::AcqRel);
             into.insert(entry.key);
         }
     }
 
-    /// Readable when the thread was woken.
+    /// Readable while the thread has been woken.
     pub(crate) fn wait_handle(&self) -> BorrowedFd<'_> {
         self.waker.wait_handle()
     }
 }
 
 impl KeyedWaker {
-    /// Has the thread look at the thing. Calls the system unless that is due already; does not allocate.
+    /// Queues the key and wakes the thread. Makes a system call unless the key is already queued; does not allocate.
     pub(crate) fn wake(&self) {
         // AcqRel: see `WakeQueue::take`.
         if !self.entry.is_queued.swap(true, Ordering::AcqRel) {
@@ -77,7 +77,7 @@ impl KeyedWaker {
         }
     }
 
-    /// What stands for the thing.
+    /// Returns the key.
     pub(crate) fn key(&self) -> u64 {
         self.entry.key
     }

@@ -1,4 +1,4 @@
-//! Threads for what may take long, so that no thread that others wait for does it.
+//! Threads for long-running work, which keeps it off the threads that others wait for.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,34 +8,34 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-/// Threads of a worker at a time: one that blocks does not hold up the others.
+/// Threads of a worker: one that blocks does not delay the others.
 const THREADS_MAX: usize = 4;
-/// How long a thread waits for more to do before it ends.
+/// How long an idle thread waits for work before it ends.
 const IDLE: Duration = Duration::from_millis(500);
 
-/// Does what may take long, on threads that begin when there is something to do and end when there is not. Nobody waits for them.
+/// Runs long work on threads that start on demand and end when idle. No thread waits for them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Worker(Arc<Pool>);
 
-/// Threads with one queue.
+/// Threads that share one queue.
 #[derive(Debug, Default)]
 struct Pool {
-    state: Mutex<State>,
-    /// There is something to do.
+    state: Mutex<PoolState>,
+    /// Signalled when work is queued.
     added: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     waiting: VecDeque<Box<dyn FnOnce() + Send>>,
     threads: usize,
     idle: usize,
-    /// The last thread could not be started, which was logged.
+    /// The last attempt to start a thread failed, which was logged.
     is_short: bool,
 }
 
 impl Worker {
-    /// Does this soon.
+    /// Queues a chore.
     pub(crate) fn run(&self, chore: impl FnOnce() + Send + 'static) {
         let mut state = self.0.state.lock();
         state.waiting.push_back(Box::new(chore));
@@ -46,7 +46,7 @@ impl Worker {
         self.start(state);
     }
 
-    /// Starts a thread for what waits because none could be started when it was queued.
+    /// Retries starting a thread for queued work.
     pub(crate) fn tend(&self) {
         let state = self.0.state.lock();
         if state.is_short && state.threads < THREADS_MAX && !state.waiting.is_empty() {
@@ -54,18 +54,18 @@ impl Worker {
         }
     }
 
-    /// How much waits to be done.
+    /// Number of queued chores.
     pub(crate) fn waiting_count(&self) -> usize {
         self.0.state.lock().waiting.len()
     }
 
-    /// Whether a thread comes to what waits.
+    /// Whether a thread will run the queued chores.
     pub(crate) fn has_threads(&self) -> bool {
         self.0.state.lock().threads > 0
     }
 
     /// Starts a thread.
-    fn start(&self, mut state: MutexGuard<'_, State>) {
+    fn start(&self, mut state: MutexGuard<'_, PoolState>) {
         state.threads += 1;
         drop(state);
         let pool = Arc::clone(&self.0);
@@ -75,7 +75,7 @@ impl Worker {
         if let Err(error) = &begun {
             state.threads -= 1;
             if !state.is_short {
-                let message = "cannot start a thread for what may take long: it is tried again";
+                let message = "cannot start a background thread: retrying";
                 tracing::warn!(target: "fabricast", %error, message);
             }
         }
@@ -84,7 +84,7 @@ impl Worker {
 }
 
 impl Pool {
-    /// Does one thing. False when there was none for a while: the thread ends.
+    /// Runs one chore. False if none came for a while: the thread ends.
     fn work(&self) -> bool {
         let mut state = self.state.lock();
         while state.waiting.is_empty() {
@@ -98,19 +98,19 @@ impl Pool {
         }
         let chore = state.waiting.pop_front();
         drop(state);
-        // What panics there is nobody's end: others wait behind it.
+        // A panic must not end the thread: other chores are queued behind.
         let done = chore.map(|chore| catch_unwind(AssertUnwindSafe(chore)));
         if let Some(Err(_)) = done {
-            tracing::error!(target: "fabricast", "what was done in the background panicked");
+            tracing::error!(target: "fabricast", "a background chore panicked");
         }
         true
     }
 }
 
-impl fmt::Debug for State {
+impl fmt::Debug for PoolState {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { waiting, threads, idle, is_short } = self;
-        let mut out = out.debug_struct("State");
+        let mut out = out.debug_struct("PoolState");
         out.field("waiting", &waiting.len()).field("threads", threads).field("idle", idle);
         out.field("is_short", is_short).finish()
     }
@@ -118,24 +118,24 @@ impl fmt::Debug for State {
 
 #[cfg(test)]
 impl Worker {
-    /// As if this many threads did something that blocks, and the last one could not be started or could.
+    /// As if this many threads were blocked, and the last start had failed or not.
     pub(crate) fn pretend(&self, threads: Option<usize>, is_short: bool) {
         let mut state = self.0.state.lock();
         (state.threads, state.is_short) = (threads.unwrap_or(THREADS_MAX), is_short);
     }
 
-    /// Whether all that was queued is done.
+    /// Whether all queued chores are done.
     pub(crate) fn is_done(&self) -> bool {
         let state = self.0.state.lock();
         state.waiting.is_empty() && state.threads == state.idle
     }
 
-    /// Queues what no thread is started for.
+    /// Queues a chore without starting a thread.
     pub(crate) fn queue(&self, chore: impl FnOnce() + Send + 'static) {
         self.0.state.lock().waiting.push_back(Box::new(chore));
     }
 
-    /// Whether a thread was started for what waits.
+    /// Whether a thread was started for queued chores.
     pub(crate) fn is_tended(&self) -> bool {
         let state = self.0.state.lock();
         state.threads > 1 || state.waiting.is_empty()
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_panics_ends_no_thread_and_holds_nothing_up() {
+    fn panicking_chore_ends_no_thread_and_delays_no_other() {
         let worker = Worker::default();
         let done = Arc::new(Mutex::new(0));
         for number in 0..100 {

@@ -1,4 +1,4 @@
-//! Where things stand in a region, whatever its kind.
+//! The geometry of a region of any kind.
 
 use super::header::StaticHeader;
 use super::log::LogGeometry;
@@ -17,7 +17,7 @@ pub(crate) enum Geometry {
 }
 
 impl Geometry {
-    /// The geometry that these numbers describe: addresses are computed from it, and from nothing else.
+    /// Derives the geometry from these numbers, the only source of addresses.
     pub(crate) fn new(kind: Kind, numbers: &GeometryNumbers) -> Result<Self, GeometryError> {
         let payload_len_max = numbers.payload_len_max as usize;
         let geometry = match kind {
@@ -35,12 +35,12 @@ impl Geometry {
         Ok(geometry)
     }
 
-    /// The geometry that a static header describes.
+    /// Derives the geometry from a static header.
     pub(crate) fn of(header: &StaticHeader) -> Result<Self, GeometryError> {
         Self::new(header.kind, &header.numbers)
     }
 
-    /// The numbers that describe it.
+    /// Returns the numbers that describe it.
     pub(crate) fn numbers(&self) -> GeometryNumbers {
         let parameters = match self {
             Self::State(state) => state.parameters(),
@@ -54,12 +54,12 @@ impl Geometry {
         }
     }
 
-    /// The static header of a region of this geometry.
+    /// Builds the static header of a region with this geometry.
     pub(crate) fn static_header(&self, epoch: Epoch, topic: TopicId, schema_hash: u64) -> StaticHeader {
         StaticHeader { kind: self.kind(), epoch, topic, schema_hash, numbers: self.numbers() }
     }
 
-    /// What its parameters mean.
+    /// Returns its parameters by name.
     pub(crate) fn facts(&self) -> Vec<Fact> {
         match self {
             Self::State(state) => state.facts().into(),
@@ -67,7 +67,7 @@ impl Geometry {
         }
     }
 
-    /// What the region's hot line says of what it holds at this moment.
+    /// Returns what the region's hot line reports about its current content.
     pub(crate) fn held(&self, memory: &Region) -> Vec<Fact> {
         match self {
             Self::State(_) => StateGeometry::held(memory).into(),
@@ -75,7 +75,7 @@ impl Geometry {
         }
     }
 
-    /// What the region holds.
+    /// Returns what the region holds.
     pub(crate) fn kind(&self) -> Kind {
         match self {
             Self::State(_) => Kind::State,
@@ -83,7 +83,7 @@ impl Geometry {
         }
     }
 
-    /// Largest payload, bytes.
+    /// Returns the largest payload, bytes.
     #[inline]
     pub(crate) fn payload_len_max(&self) -> usize {
         match self {
@@ -92,7 +92,7 @@ impl Geometry {
         }
     }
 
-    /// Bytes of the region.
+    /// Returns the length of the region, bytes.
     pub(crate) fn region_len(&self) -> usize {
         match self {
             Self::State(state) => state.region_len(),
@@ -100,7 +100,7 @@ impl Geometry {
         }
     }
 
-    /// Where the region says how far it is written, if its kind has that: see [`super::log`].
+    /// Returns the offset of the word that reports how far the region is written, if its kind has one: see [`super::log`].
     pub(crate) fn end_offset(&self) -> Option<usize> {
         match self {
             Self::State(_) => None,
@@ -108,7 +108,7 @@ impl Geometry {
         }
     }
 
-    /// The geometry of a state region, if it is one.
+    /// Returns the geometry of a state region, if it is one.
     pub(crate) fn state(&self) -> Option<StateGeometry> {
         match self {
             Self::State(state) => Some(*state),
@@ -116,7 +116,7 @@ impl Geometry {
         }
     }
 
-    /// The geometry of a log region, if it is one.
+    /// Returns the geometry of a log region, if it is one.
     pub(crate) fn log(&self) -> Option<LogGeometry> {
         match self {
             Self::State(_) => None,

@@ -22,40 +22,40 @@ use crate::checksum::crc32;
 use crate::id::{Epoch, Kind, TopicId};
 use crate::limits;
 
-/// Where the static header begins.
+/// The offset of the static header.
 pub(crate) const STATIC_OFFSET: usize = 0;
-/// Where the hot line begins.
+/// The offset of the hot line.
 pub(crate) const HOT_OFFSET: usize = STATIC_OFFSET + 2 * LINE;
 /// The newest sequence, in the hot line.
 pub(crate) const HOT_SEQUENCE: usize = HOT_OFFSET;
-/// A word of the kind, in the hot line.
+/// A word of the hot line whose meaning depends on the kind.
 pub(crate) const HOT_KIND: usize = HOT_SEQUENCE + WORD;
-/// When the publisher's process last showed that it lives, in the hot line.
+/// The last heartbeat of the publisher's process, in the hot line.
 pub(crate) const HOT_HEARTBEAT: usize = HOT_KIND + WORD;
 /// The epoch, repeated in the hot line.
 pub(crate) const HOT_EPOCH: usize = HOT_HEARTBEAT + WORD;
-/// When the newest value was published, in the hot line.
+/// The publish time of the newest value, in the hot line.
 pub(crate) const HOT_PUBLISHED: usize = HOT_EPOCH + WORD;
-/// Where the rest of the hot line begins, which is of the kind.
+/// The offset of the part of the hot line that depends on the kind.
 pub(crate) const HOT_KIND_REST: usize = HOT_PUBLISHED + WORD;
-/// Where the counters begin. A line before them is spare.
+/// The offset of the counters, after a spare line.
 pub(crate) const COUNTERS_OFFSET: usize = HOT_OFFSET + 2 * LINE;
 /// Bytes of the counters.
 pub(crate) const COUNTERS_LEN: usize = 32 * LINE;
-/// Where the part begins that depends on the kind of topic.
+/// The offset of the part that depends on the kind of topic.
 pub(crate) const BODY_OFFSET: usize = COUNTERS_OFFSET + COUNTERS_LEN;
 
-/// `FBCREPO1`, as the bytes stand in memory.
+/// `FBCREPO1`, in memory order.
 const MAGIC: u64 = u64::from_le_bytes(*b"FBCREPO1");
-/// The version of everything in a region. It changes whenever any byte of a region changes its meaning.
+/// The version of the whole region. It changes with the meaning of any byte.
 pub(crate) const LAYOUT_VERSION: u16 = 2;
-/// The only check there is.
+/// The only kind of check.
 const CHECK_CRC32: u8 = 1;
 
 const _: () = assert!(HOT_KIND_REST <= HOT_OFFSET + LINE);
 const _: () = assert!(BODY_OFFSET == 0x900 && BODY_OFFSET.is_multiple_of(2 * LINE));
 
-/// The static header: what a region is. Written once, before anybody else can see the region.
+/// The static header: identity and geometry of a region. Written once, before other processes can see the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StaticHeader {
     /// What the region holds.
@@ -70,17 +70,17 @@ pub(crate) struct StaticHeader {
     pub(crate) numbers: GeometryNumbers,
 }
 
-/// Why bytes are not the static header of a region.
+/// An error of parsing a static header.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HeaderError {
-    /// The region is no repository.
-    #[error("this memory is no repository: it begins with {found:016x}")]
+    /// The region is not a repository.
+    #[error("this memory is not a repository: it begins with {found:016x}")]
     Magic {
         /// The first word.
         found: u64,
     },
-    /// The region was laid out by another version of the library.
+    /// The repository has another layout version.
     #[error(
         "the repository has layout version {found}, this program reads {LAYOUT_VERSION}: use the same release on both sides"
     )]
@@ -88,15 +88,15 @@ pub enum HeaderError {
         /// Its version.
         found: u16,
     },
-    /// The checksum of the header is wrong.
+    /// The header's checksum is wrong.
     #[error("the repository's header is damaged: its checksum is {found:08x}, its bytes give {expected:08x}")]
     Checksum {
-        /// What the bytes give.
+        /// The checksum of its bytes.
         expected: u32,
-        /// What is written.
+        /// The stored checksum.
         found: u32,
     },
-    /// A field has a value that it cannot have.
+    /// A field has an impossible value.
     #[error("the repository's header has an impossible {field}: {found}")]
     Field {
         /// The field.
@@ -109,10 +109,10 @@ pub enum HeaderError {
 impl StaticHeader {
     /// Words of the header.
     pub(crate) const WORDS: usize = 2 * LINE / WORD;
-    /// The word behind all others, which holds the checksum of those.
+    /// The last word, which holds the checksum of the others.
     const CHECK: usize = Self::WORDS - 1;
 
-    /// The header as words.
+    /// Encodes the header.
     pub(crate) fn emit(&self) -> [u64; Self::WORDS] {
         let GeometryNumbers { payload_len_max, region_len, parameters } = self.numbers;
         let kind = u32::from(number_of(self.kind));
@@ -131,7 +131,7 @@ impl StaticHeader {
         words
     }
 
-    /// Reads the header back, and checks it as far as it can be checked alone.
+    /// Decodes the header, and checks everything that depends on it only.
     pub(crate) fn parse(words: &[u64; Self::WORDS]) -> Result<Self, HeaderError> {
         let [magic, identity, epoch, topic, schema_hash, region_len, parameters @ .., _, _, _, _, _, check] =
             *words;
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn zeroed_memory_is_no_repository() {
+    fn zeroed_memory_is_not_a_repository() {
         assert_eq!(StaticHeader::parse(&[0; 16]), Err(HeaderError::Magic { found: 0 }));
     }
 }

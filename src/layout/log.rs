@@ -1,14 +1,14 @@
 //! A log topic's body: a sparse index, then a ring of framed records.
 //!
-//! A record's position counts the bytes of all frames before it, from the first one on; it stands in the ring at its
-//! position modulo the ring's capacity. Records are written in order, and the oldest ones are given up as new ones need
-//! their place. The static header's parameters are the number of segments of the ring and the bytes of one.
+//! A record's position is the number of bytes of all frames before it, from the first one on; its offset in the ring is its
+//! position modulo the ring's capacity. Records are written in order, and the oldest ones are given up to make space for new
+//! ones. The static header's parameters are the number of segments of the ring and the bytes of one.
 //!
 //! ```text
-//! hot line, beside what all kinds have there
+//! hot line, in addition to the common fields
 //! 88  u64  end: where the next frame will begin; all frames before it are whole
 //! a8  u64  start: frames before it are given up, and may be overwritten
-//! b0  u64  sequence of the first frame at or behind the start
+//! b0  u64  sequence of the first frame at or after the start
 //!
 //! 900  index  SEGMENT_COUNT entries: the first frame that begins in this part of the ring
 //!      00  u64  its position
@@ -26,14 +26,14 @@
 //! 18  payload, padded with zeros to 8 bytes
 //! ```
 //!
-//! A frame never wraps. Where the next one does not fit before the end of the ring, the rest is left out, and a word
-//! [`FILLER`] stands there.
+//! A frame never wraps. If the next one does not fit before the end of the ring, the rest is skipped, marked by a word
+//! [`FILLER`].
 //!
-//! # Whole or not
+//! # Consistency
 //!
 //! The writer moves the start before it overwrites anything, and the end after it has written. A reader copies, and then
-//! looks at the start: what it copied from behind the start was not touched. Over a wire that only holds as far as the
-//! device reads in order; the checksum is what decides.
+//! reads the start: frames copied from at or after it are intact. Over a wire that only holds if the
+//! device reads in order, so the checksum decides.
 
 use bytemuck::cast_slice;
 
@@ -45,28 +45,28 @@ use crate::id::{Epoch, Sequence, TopicId};
 use crate::limits;
 use crate::memory::{Region, set_quad};
 
-/// Where the next frame will begin, in the hot line.
+/// The position of the next frame, in the hot line.
 pub(crate) const HOT_END: usize = HOT_KIND;
-/// From where on frames are not given up, in the hot line.
+/// The position up to which frames are given up, in the hot line.
 pub(crate) const HOT_START: usize = HOT_KIND_REST;
 /// The sequence of the first of them, in the hot line.
 pub(crate) const HOT_START_SEQUENCE: usize = HOT_START + WORD;
-/// Where a subscriber by push says, in its landing region, up to which position it needs nothing any more. A landing region has
-/// no static header; this word is the only one that the subscriber writes, and the publisher reads it.
+/// The position up to which a push subscriber has consumed, in its landing region. A landing region has no static header;
+/// this is the only word that the subscriber writes, and the publisher reads it.
 pub(crate) const LANDING_TAKEN: usize = STATIC_OFFSET;
-/// Parts of the ring. It is given up one at a time.
+/// Segments of the ring. The ring is given up segment by segment.
 pub(crate) const SEGMENT_COUNT: usize = 64;
-/// Where the index begins.
+/// The offset of the index.
 pub(crate) const INDEX_OFFSET: usize = BODY_OFFSET;
 /// Bytes of an entry of the index.
 const ENTRY_LEN: usize = 2 * WORD;
-/// Where the ring begins.
+/// The offset of the ring.
 pub(crate) const RING_OFFSET: usize = INDEX_OFFSET + SEGMENT_COUNT * ENTRY_LEN;
 /// Words of a frame's header.
 pub(crate) const HEADER_WORDS: usize = 3;
 /// Bytes of a frame's header.
 pub(crate) const HEADER_LEN: usize = HEADER_WORDS * WORD;
-/// Stands where the rest of the ring is left out. No sequence is that high.
+/// Marks the skipped rest of the ring. No sequence is that high.
 pub(crate) const FILLER: u64 = u64::MAX;
 
 /// The index.
@@ -75,7 +75,7 @@ pub(crate) const INDEX: ByteRange = ByteRange { offset: INDEX_OFFSET, len: SEGME
 const _: () = assert!(HOT_START_SEQUENCE + WORD <= COUNTERS_OFFSET);
 const _: () = assert!(RING_OFFSET == 0xd00 && RING_OFFSET.is_multiple_of(LINE));
 
-/// Where things stand in a log region. Made only from numbers that fit together.
+/// The geometry of a log region, always valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogGeometry {
     segment_len: usize,
@@ -83,14 +83,14 @@ pub(crate) struct LogGeometry {
 }
 
 impl LogGeometry {
-    /// The geometry of a ring of at least `capacity` bytes for payloads of up to `payload_len_max` bytes. The ring is as
-    /// large as it must be to hold four of the largest records.
+    /// Creates the geometry of a ring of at least `capacity` bytes for payloads of up to `payload_len_max` bytes. The ring
+    /// holds at least four of the largest records.
     pub(crate) fn new(capacity: usize, payload_len_max: usize) -> Result<Self, GeometryError> {
         if payload_len_max > limits::PAYLOAD_LEN_MAX {
             return Err(GeometryError::PayloadLen { found: payload_len_max });
         }
         let capacity = capacity.max(frame_len(payload_len_max) * FRAMES_MIN);
-        // Looked at before anything is computed from it that could go round.
+        // Checked first, so that the computations below cannot overflow.
         if capacity > limits::REGION_LEN_MAX {
             return Err(GeometryError::Capacity { capacity });
         }
@@ -102,7 +102,7 @@ impl LogGeometry {
         Ok(geometry)
     }
 
-    /// The geometry that a static header describes by these parameters, which may be anything.
+    /// Derives the geometry from a static header's parameters, which are untrusted.
     pub(super) fn of(
         [segment_count, segment_len, ..]: [u64; PARAMETERS],
         payload_len_max: usize,
@@ -114,52 +114,52 @@ impl LogGeometry {
         Self::new(capacity, payload_len_max)
     }
 
-    /// What describes it in a static header.
+    /// Returns its parameters for a static header.
     pub(super) fn parameters(&self) -> [u64; PARAMETERS] {
         [SEGMENT_COUNT as u64, self.segment_len as u64, 0, 0]
     }
 
-    /// Bytes of the ring.
+    /// Returns the length of the ring, bytes.
     #[inline]
     pub(crate) fn capacity(&self) -> usize {
         self.segment_len * SEGMENT_COUNT
     }
 
-    /// Bytes of a segment.
+    /// Returns the length of a segment, bytes.
     pub(crate) fn segment_len(&self) -> usize {
         self.segment_len
     }
 
-    /// Largest payload, bytes.
+    /// Returns the largest payload, bytes.
     #[inline]
     pub(crate) fn payload_len_max(&self) -> usize {
         self.payload_len_max
     }
 
-    /// Bytes of the region.
+    /// Returns the length of the region, bytes.
     pub(crate) fn region_len(&self) -> usize {
         RING_OFFSET + self.capacity()
     }
 
-    /// Where this position stands, bytes from the start of the region.
+    /// Returns the offset of this position, bytes from the start of the region.
     #[inline]
     pub(crate) fn offset(&self, position: u64) -> usize {
         RING_OFFSET + self.place(position)
     }
 
-    /// The range from one position to another, if it does not go round the end of the ring.
+    /// Returns the range between two positions, unless it wraps around the end of the ring.
     pub(crate) fn range(&self, [from, until]: [u64; 2]) -> Option<ByteRange> {
         let len = usize::try_from(until.checked_sub(from)?).ok().filter(|len| *len <= self.rest(from))?;
         Some(ByteRange { offset: self.offset(from), len })
     }
 
-    /// Bytes from this position to the end of the ring.
+    /// Returns the bytes from this position to the end of the ring.
     #[inline]
     pub(crate) fn rest(&self, position: u64) -> usize {
         self.capacity() - self.place(position)
     }
 
-    /// What its parameters mean.
+    /// Returns its parameters by name.
     pub(super) fn facts(&self) -> [Fact; 3] {
         let [segment_count, segment_len, ..] = self.parameters();
         [
@@ -169,8 +169,8 @@ impl LogGeometry {
         ]
     }
 
-    /// What the hot line says of what the ring holds: the sequence of the oldest record, that of the next one when there is none;
-    /// and the bytes of the records, with their headers.
+    /// Returns what the hot line reports about the ring: the sequence of the oldest record, or of the next one if the ring is
+    /// empty; and the bytes of the records, with their headers.
     pub(super) fn held(&self, memory: &Region) -> [Fact; 2] {
         let first = memory.load(HOT_START_SEQUENCE);
         let held = memory.load(HOT_END).saturating_sub(memory.load(HOT_START));
@@ -178,26 +178,26 @@ impl LogGeometry {
         [Fact { name: "first_sequence", value: first }, Fact { name: "held_len", value: held_len }]
     }
 
-    /// The number of the segment of this position, counted from the first one of the first round.
+    /// Returns the number of this position's segment, counted from the first round on.
     #[inline]
     pub(crate) fn segment(&self, position: u64) -> u64 {
         position / self.segment_len as u64
     }
 
-    /// Where the index entry of a segment stands, bytes from the start of the region.
+    /// Returns the offset of a segment's index entry, bytes from the start of the region.
     #[inline]
     pub(crate) fn entry_offset(&self, segment: u64) -> usize {
         INDEX_OFFSET + usize::try_from(segment % SEGMENT_COUNT as u64).unwrap_or(0) * ENTRY_LEN
     }
 
-    /// Where this position stands in the ring, bytes from its beginning.
+    /// Returns the offset of this position in the ring, bytes.
     #[inline]
     fn place(&self, position: u64) -> usize {
         // The remainder is less than the capacity, which is a `usize`.
         usize::try_from(position % self.capacity() as u64).unwrap_or(0)
     }
 
-    /// Where the frames between two positions stand: in one range, or in two when they go round the end of the ring. The second
+    /// Returns the ranges of the frames between two positions: one, or two if they wrap around the end of the ring. The second
     /// one may be empty.
     pub(crate) fn ranges(&self, from: u64, to: u64) -> [ByteRange; 2] {
         let len = usize::try_from(to.saturating_sub(from)).unwrap_or(usize::MAX).min(self.capacity());
@@ -209,38 +209,38 @@ impl LogGeometry {
     }
 }
 
-/// What a commit leaves.
+/// The state of a log after a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LogHead {
     /// The newest record.
     pub(crate) newest: Sequence,
-    /// Where its frame ends.
+    /// The end of its frame.
     pub(crate) end: u64,
-    /// When it was published, ns since the Unix epoch.
+    /// Its publish time, ns since the Unix epoch.
     pub(crate) published_ns: u64,
 }
 
-/// Where a frame begins, and which.
+/// The beginning of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct LogPlace {
     /// Its position.
     pub(crate) position: u64,
     /// Its sequence.
     pub(crate) sequence: Sequence,
 }
 
-/// The hot line as words: after this commit, when frames before this place are given up.
+/// The hot line as words: after this commit, with the frames before this place given up.
 #[inline]
-pub(crate) fn hot_line(head: &LogHead, start: &Place, epoch: Epoch) -> [u64; LINE / WORD] {
+pub(crate) fn hot_line(head: &LogHead, start: &LogPlace, epoch: Epoch) -> [u64; LINE / WORD] {
     let LogHead { newest, end, published_ns } = *head;
-    let Place { position, sequence } = *start;
+    let LogPlace { position, sequence } = *start;
     [newest.get(), end, published_ns, epoch.get(), published_ns, position, sequence.get(), 0]
 }
 
-/// Largest records that a ring can hold in any case.
+/// Largest records that every ring can hold.
 const FRAMES_MIN: usize = 4;
 
-/// Bytes of a frame.
+/// The length of a frame, bytes.
 #[inline]
 pub(crate) fn frame_len(payload_len: usize) -> usize {
     HEADER_LEN + payload_len.next_multiple_of(WORD)
@@ -255,18 +255,18 @@ pub(crate) struct FrameHeader {
     pub(crate) payload_len: u32,
     /// The checksum.
     pub(crate) crc: u32,
-    /// When it was published, ns since the Unix epoch.
+    /// Its publish time, ns since the Unix epoch.
     pub(crate) published_ns: u64,
 }
 
 impl FrameHeader {
-    /// The header as words.
+    /// Encodes the header.
     #[inline]
     pub(crate) fn emit(&self) -> [u64; HEADER_WORDS] {
         [self.sequence.get(), joined(self.payload_len, self.crc), self.published_ns]
     }
 
-    /// Reads a header back. Says nothing of whether it is true.
+    /// Decodes a header without checking it.
     #[inline]
     pub(crate) fn parse(words: [u64; HEADER_WORDS]) -> Self {
         let [sequence, sizes, published_ns] = words;
@@ -278,7 +278,7 @@ impl FrameHeader {
 /// The check of the records of one incarnation of a topic.
 #[derive(Clone, Debug)]
 pub(crate) struct FrameCheck {
-    /// Has seen the topic. Others continue from it: to make one anew takes a look at what the processor can do.
+    /// Has hashed the topic. Cloned for each record: creating one anew queries the processor's features.
     seed: Crc32,
     epoch: Epoch,
 }
@@ -287,19 +287,19 @@ pub(crate) struct FrameCheck {
 const CHECKED_HEAD_WORDS: usize = 1 + HEADER_WORDS;
 
 impl FrameCheck {
-    /// The check of the records of this topic and epoch.
+    /// Creates the check for the records of this topic and epoch.
     pub(crate) fn new(topic: TopicId, epoch: Epoch) -> Self {
         let mut seed = Crc32::new();
         seed.update(bytemuck::bytes_of(&topic.get().to_le()));
         Self { seed, epoch }
     }
 
-    /// Words of what a run begins with.
+    /// Words of a run's lead.
     pub(crate) const HEAD_WORDS: usize = CHECKED_HEAD_WORDS;
-    /// Words in front of a frame of which the checksum is made in one run.
+    /// Words before a frame whose checksum is computed in one run.
     pub(crate) const LEAD_WORDS: usize = 1;
 
-    /// Writes what a run begins with: the epoch, and the header without its checksum.
+    /// Writes the lead of a run: the epoch, and the header without its checksum.
     #[inline]
     pub(crate) fn lead(&self, lead: &mut [u64], header: &FrameHeader) {
         if let Some(lead) = lead.first_chunk_mut() {
@@ -307,14 +307,14 @@ impl FrameCheck {
         }
     }
 
-    /// The checksum of a record that stands behind its lead, with so many bytes of payload.
+    /// Returns the checksum of a record behind its lead, with this many bytes of payload.
     #[inline]
     pub(crate) fn of_run(&self, run: &[u64], payload_len: usize) -> u32 {
         self.crc_of(cast_slice(run).split_at(CHECKED_HEAD_WORDS * WORD + payload_len).0)
     }
 
-    /// Whether the record is right that stands one word into this run, and has this header. Makes the run what the checksum is
-    /// of while it looks, and leaves it as it was.
+    /// Whether the record one word into this run is valid, given its header. Overwrites the lead meanwhile, and
+    /// restores it.
     #[inline]
     pub(crate) fn is_right(&self, run: &mut [u64], header: &FrameHeader) -> bool {
         let len = header.payload_len as usize;
@@ -329,7 +329,7 @@ impl FrameCheck {
         is_right
     }
 
-    /// The checksum of a record: of the header but for the checksum, and of the payload.
+    /// Returns the checksum of a record: of the header without its checksum, and of the payload.
     pub(crate) fn of(&self, header: &FrameHeader, payload: &[u8]) -> u32 {
         let mut crc = self.seed.clone();
         crc.update(cast_slice(&self.head_words(header)));
@@ -376,9 +376,9 @@ mod tests {
     }
 
     #[test]
-    fn the_hot_line_stands_where_its_constants_say() {
+    fn hot_line_fields_are_at_their_constants() {
         let head = LogHead { newest: Sequence::new(1), end: 2, published_ns: 4 };
-        let start = Place { position: 5, sequence: Sequence::new(6) };
+        let start = LogPlace { position: 5, sequence: Sequence::new(6) };
         let line = hot_line(&head, &start, Epoch::new(3).unwrap());
         let at = |offset: usize| line[(offset - HOT_OFFSET) / WORD];
         let words = [HOT_SEQUENCE, HOT_END, HOT_EPOCH, HOT_PUBLISHED, HOT_START, HOT_START_SEQUENCE].map(at);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_go_round_the_end_of_the_ring_are_two_ranges() {
+    fn frames_that_wrap_around_the_ring_are_two_ranges() {
         let geometry = LogGeometry::new(4096, 100).unwrap();
         let lens = |from, to| geometry.ranges(from, to).map(|range| (range.offset - RING_OFFSET, range.len));
         assert_eq!(lens(4096, 4104), [(0, 8), (0, 0)]);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_holds_four_of_the_largest_records_and_what_was_asked_for() {
+    fn a_ring_holds_four_of_the_largest_records_and_the_requested_capacity() {
         for (capacity, payload_len_max) in
             [(0, 0), (1, 1), (1 << 16, 100), (1000, 100_000), (1 << 20, 1 << 18)]
         {

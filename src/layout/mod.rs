@@ -1,8 +1,8 @@
-//! Byte formats of repository regions, and of datagrams that tell of news there: where each field stands, and how a
-//! header or a slot is read and written.
+//! Byte formats of repository regions and of notice datagrams: the offset of each field, and the encoding of
+//! headers and slots.
 //!
-//! Knows bytes and no transport. Everything is little-endian, made of 64-bit words, and parsed from a private
-//! copy. A region begins with a static header, a hot line and the counters; what follows depends on the kind of
+//! This module knows no transport. All data is little-endian, consists of 64-bit words, and is parsed from a private
+//! copy. A region begins with a static header, a hot line and the counters; the rest depends on the kind of
 //! topic.
 //!
 //! ```text
@@ -32,7 +32,7 @@ pub(crate) fn halves(word: u64) -> (u32, u32) {
     (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]))
 }
 
-/// A word of a low and a high half.
+/// Joins the low and the high half of a word.
 pub(crate) fn joined(low: u32, high: u32) -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }

@@ -1,18 +1,18 @@
-//! Notices: datagrams that tell that topics have reached a sequence.
+//! Notices: datagrams that report that topics have reached a sequence.
 //!
-//! A notice is a hint. It may be lost, doubled or late, and it may come from anybody; whoever believes it looks into a
-//! repository in vain, and whoever misses it looks there later. It may carry inline what it tells of: for a state topic
-//! the newest slot as it stands in the repository, for a log topic the newest frames as they stand in the ring. Those have
-//! checksums of their own, and are checked as if they had been fetched.
+//! A notice is a hint. It may be lost, duplicated, late or forged; a subscriber that believes a forged one reads the
+//! repository in vain, and one that misses a notice reads it later. A notice may carry what it reports inline: for a state topic
+//! the newest slot as in the repository, for a log topic the newest frames as in the ring. These have
+//! their own checksums, and are checked like fetched ones.
 //!
 //! ```text
 //! datagram
 //! 00  u32  magic "FBN1"
 //! 04  u16  version: 1
 //! 06  u8   entries: at least 1
-//! 07  u8   flags: 1 beacon, 2 alone
-//! 08  u64  channel: random, not zero, another one for every incarnation of the sender
-//! 10  u64  number: 1 for the first datagram of the channel, one more for each further one
+//! 07  u8   flags: 1 beacon, 2 unicast
+//! 08  u64  channel: random, not zero, a new one for each incarnation of the sender
+//! 10  u64  number: 1 for the first datagram of the channel, then counting up
 //! 18  entries, without gaps
 //!
 //! entry
@@ -28,13 +28,13 @@
 //! 40  inline bytes
 //! ```
 //!
-//! A beacon asks the receivers to acknowledge on their sessions that they have heard it. A datagram that was sent alone
-//! went to one receiver, beside the one with the same number that went to all.
+//! A beacon asks the receivers to acknowledge it on their sessions. A unicast datagram
+//! went to one receiver, in addition to the multicast one with the same number.
 //!
-//! The inline frames of a log stand in its ring from `position - inline length` to `position`, in one run, and end with the
-//! record that the notice tells of.
+//! The inline frames of a log are in its ring from `position - inline length` to `position`, in one run, and end with the
+//! reported record.
 //!
-//! The key of the MAC belongs to a topic, and comes with its grant: who may not read a topic cannot make notices of it.
+//! The key of the MAC belongs to a topic, and comes with its grant: a peer without access to a topic cannot forge its notices.
 
 use std::fmt;
 use std::hash::Hasher;
@@ -51,27 +51,27 @@ const HEADER_WORDS: usize = 3;
 const FIELD_WORDS: usize = 6;
 /// Words of the MAC.
 const MAC_WORDS: usize = 2;
-/// Words of an entry without what it carries inline.
+/// Words of an entry without its inline bytes.
 const ENTRY_WORDS: usize = FIELD_WORDS + MAC_WORDS;
 /// Bytes of a datagram's header.
 pub(crate) const HEADER_LEN: usize = HEADER_WORDS * WORD;
-/// Bytes of an entry without what it carries inline.
+/// Bytes of an entry without its inline bytes.
 pub(crate) const ENTRY_LEN: usize = ENTRY_WORDS * WORD;
 /// Most entries of a datagram.
 const ENTRIES_MAX: usize = u8::MAX as usize;
 
-/// `FBN1`, as the bytes stand in the datagram.
+/// `FBN1`, in datagram order.
 const MAGIC: u32 = u32::from_le_bytes(*b"FBN1");
-/// The version of everything in a datagram.
+/// The version of the whole datagram.
 const NOTICE_VERSION: u16 = 1;
 /// The flag of a beacon.
 const BEACON: u8 = 1;
-/// The flag of a datagram that was sent to one receiver alone.
+/// The flag of a unicast datagram.
 const ALONE: u8 = 2;
 
 const _: () = assert!(HEADER_LEN == 0x18 && ENTRY_LEN == 0x40);
 
-/// What a notice says of a topic.
+/// A report about a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
     /// The topic.
@@ -80,39 +80,39 @@ pub(crate) struct Notice {
     pub(crate) epoch: Epoch,
     /// The newest sequence.
     pub(crate) sequence: Sequence,
-    /// Of a log: where the ring ends behind that record. Otherwise 0.
+    /// For a log, the end of that record in the ring. Otherwise 0.
     pub(crate) position: u64,
-    /// When it was published, ns since the Unix epoch.
+    /// Its publish time, ns since the Unix epoch.
     pub(crate) published_ns: u64,
 }
 
-/// What goes with a notice: a part of the topic's repository.
+/// A part of the topic's repository that travels with a notice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Inline<'a> {
     /// The repository.
     pub(crate) memory: &'a Region,
     /// Which part of it.
     pub(crate) range: ByteRange,
-    /// How many records that is.
+    /// The number of its records.
     pub(crate) records: u32,
 }
 
-/// The key of the notices of one topic. Does not show itself.
+/// The key for the notices of one topic. Its `Debug` output hides it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoticeKey([u8; 16]);
 
 impl NoticeKey {
-    /// The key of these bytes.
+    /// Creates a key from these bytes.
     pub(crate) const fn new(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes, for a grant.
+    /// Returns its bytes, for a grant.
     pub(crate) const fn bytes(&self) -> [u8; 16] {
         self.0
     }
 
-    /// The MAC of an entry.
+    /// Computes the MAC of an entry.
     fn mac(&self, header: &[u64; HEADER_WORDS], fields: &[u64; FIELD_WORDS], inline: &[u64]) -> [u64; 2] {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(bytemuck::cast_slice(header));
@@ -129,16 +129,16 @@ impl fmt::Debug for NoticeKey {
     }
 }
 
-/// Why a datagram is not one of notices.
+/// An error of parsing a notice datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DatagramError {
-    /// It begins with something else.
+    /// The magic number is wrong.
     #[error("it begins with {found:08x}")]
     Magic {
-        /// What it begins with.
+        /// The first four bytes.
         found: u32,
     },
-    /// It was made by another version of the library.
+    /// The datagram has another version.
     #[error(
         "it has version {found}, this program reads {NOTICE_VERSION}: use the same release on both sides"
     )]
@@ -146,19 +146,19 @@ pub(crate) enum DatagramError {
         /// Its version.
         found: u16,
     },
-    /// It is not made of words, or ends before its entries do.
-    #[error("it is cut: it ends after {len} bytes")]
+    /// The datagram is not whole words, or ends before its entries do.
+    #[error("it is truncated: it ends after {len} bytes")]
     Cut {
         /// Its length, bytes.
         len: usize,
     },
-    /// There is more behind its last entry.
-    #[error("{len} bytes stand behind its last entry")]
+    /// The last entry is followed by more bytes.
+    #[error("{len} bytes follow its last entry")]
     Rest {
         /// How many bytes.
         len: usize,
     },
-    /// A field has a value that it cannot have.
+    /// A field has an impossible value.
     #[error("it has an impossible {field}: {found}")]
     Field {
         /// The field.
@@ -168,28 +168,28 @@ pub(crate) enum DatagramError {
     },
 }
 
-/// What a datagram says of itself.
+/// The header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DatagramHeader {
     /// Whether the receivers should acknowledge it on their sessions.
     pub(crate) is_beacon: bool,
-    /// Whether it was sent to one receiver alone.
+    /// Whether it was sent by unicast.
     pub(crate) is_alone: bool,
     /// The sender's random number.
     pub(crate) channel: u64,
-    /// Its number among those of the channel.
+    /// Its number within the channel.
     pub(crate) number: u64,
 }
 
 impl DatagramHeader {
-    /// The header as words.
+    /// Encodes the header.
     fn emit(&self, entries: u8) -> [u64; HEADER_WORDS] {
         let flags = (u8::from(self.is_beacon) * BEACON) | (u8::from(self.is_alone) * ALONE);
         let counts = u32::from(NOTICE_VERSION) | u32::from(entries) << 16 | u32::from(flags) << 24;
         [joined(MAGIC, counts), self.channel, self.number]
     }
 
-    /// Reads a header back, with the number of entries that follow.
+    /// Decodes a header, and returns the number of entries that follow.
     fn parse(words: &[u64; HEADER_WORDS]) -> Result<(Self, u8), DatagramError> {
         let [identity, channel, number] = *words;
         let (magic, _) = halves(identity);
@@ -213,18 +213,18 @@ impl DatagramHeader {
     }
 }
 
-/// A datagram in the making, in memory that was allocated once.
+/// A datagram under construction, in memory allocated once.
 #[derive(Debug)]
 pub(crate) struct DatagramDraft {
     words: Box<[u64]>,
-    /// Words that are in use.
+    /// Words in use.
     len: usize,
-    /// What was put into it, and under which keys.
+    /// Its notices, and their keys.
     entries: Vec<(Notice, NoticeKey)>,
 }
 
 impl DatagramDraft {
-    /// An empty datagram that may become this many bytes long; `None` where that is too short for one entry.
+    /// Creates an empty datagram of up to this many bytes; `None` if that is too short for one entry.
     pub(crate) fn new(len_max: usize) -> Option<Self> {
         let words = len_max / WORD;
         let entries_max = words.checked_sub(HEADER_WORDS)? / ENTRY_WORDS;
@@ -233,18 +233,18 @@ impl DatagramDraft {
         (entries_max > 0).then_some(Self { words, len: HEADER_WORDS, entries })
     }
 
-    /// Makes it empty again.
+    /// Removes all entries.
     pub(crate) fn clear(&mut self) {
         self.len = HEADER_WORDS;
         self.entries.clear();
     }
 
-    /// Whether nothing is in it.
+    /// Whether it has no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// The notices in it, with their keys.
+    /// Returns its notices, with their keys.
     pub(crate) fn notices(&self) -> &[(Notice, NoticeKey)] {
         &self.entries
     }
@@ -254,7 +254,7 @@ impl DatagramDraft {
         self.entries.len() < ENTRIES_MAX && self.words.len() - self.len >= ENTRY_WORDS
     }
 
-    /// Puts an entry into it, with its inline bytes if they fit too. False, and nothing done, where the entry does not.
+    /// Adds an entry, with its inline bytes if they fit. Returns false, unchanged, if the entry does not fit.
     pub(crate) fn push(&mut self, notice: &Notice, key: &NoticeKey, inline: Option<Inline<'_>>) -> bool {
         if !self.has_room() {
             return false;
@@ -275,7 +275,7 @@ impl DatagramDraft {
         true
     }
 
-    /// The datagram's bytes under this header, each entry with its MAC. It may be sealed again under another one.
+    /// Returns the datagram's bytes under this header, each entry with its MAC. It may be sealed again under another one.
     pub(crate) fn seal(&mut self, header: &DatagramHeader) -> &[u8] {
         let head = header.emit(u8::try_from(self.entries.len()).unwrap_or(u8::MAX));
         let (datagram, _) = self.words.split_at_mut(self.len);
@@ -293,14 +293,14 @@ impl DatagramDraft {
     }
 }
 
-/// Words that an entry carries inline.
+/// Words of an entry's inline bytes.
 fn inline_words(entry: &[u64; ENTRY_WORDS]) -> usize {
     let [_, _, _, _, _, sizes, ..] = *entry;
     let (len, _) = halves(sizes);
     len as usize / WORD
 }
 
-/// Reads the header of a datagram of `len` bytes that stands at the start of these words. Its entries follow.
+/// Decodes the header of a datagram of `len` bytes at the start of these words, followed by its entries.
 pub(crate) fn parse(words: &[u64], len: usize) -> Result<(DatagramHeader, Entries<'_>), DatagramError> {
     let cut = DatagramError::Cut { len };
     let words = if len.is_multiple_of(WORD) { words.get(..len / WORD) } else { None }.ok_or(cut)?;
@@ -309,7 +309,7 @@ pub(crate) fn parse(words: &[u64], len: usize) -> Result<(DatagramHeader, Entrie
     Ok((header, Entries { head, left, rest, len }))
 }
 
-/// The entries of a datagram. Ends behind the last one, or with the first error.
+/// The entries of a datagram. Ends after the last one, or with the first error.
 #[derive(Clone, Debug)]
 pub(crate) struct Entries<'a> {
     head: &'a [u64; HEADER_WORDS],
@@ -318,12 +318,12 @@ pub(crate) struct Entries<'a> {
     len: usize,
 }
 
-/// An entry of a datagram. Nothing that it says is known to be true before [`Self::is_authentic`] has said so.
+/// An entry of a datagram. Untrusted until [`Self::is_authentic`] returns true.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry<'a> {
-    /// What it says.
+    /// The notice.
     pub(crate) notice: Notice,
-    /// How many records the inline bytes hold.
+    /// The number of records in the inline bytes.
     pub(crate) records: u32,
     /// The inline bytes.
     pub(crate) inline: &'a [u64],
@@ -350,7 +350,7 @@ impl<'a> Iterator for Entries<'a> {
 }
 
 impl<'a> Entries<'a> {
-    /// The next entry, and what is behind it.
+    /// Returns the next entry, and the words after it.
     fn entry(&self) -> Result<(Entry<'a>, &'a [u64]), DatagramError> {
         let cut = DatagramError::Cut { len: self.len };
         let (words, behind) = self.rest.split_first_chunk::<ENTRY_WORDS>().ok_or(cut)?;
@@ -375,7 +375,7 @@ impl<'a> Entries<'a> {
 }
 
 impl Entry<'_> {
-    /// Whether it, its inline bytes and the header of its datagram are as somebody sent them who knows the key.
+    /// Whether the entry, its inline bytes and the datagram's header come unchanged from a sender with the key.
     pub(crate) fn is_authentic(&self, key: &NoticeKey) -> bool {
         let [fields @ .., first, second] = self.words;
         key.mac(self.head, fields, self.inline) == [*first, *second]
@@ -404,7 +404,7 @@ mod tests {
         }
     }
 
-    /// Memory in which each word is its own number.
+    /// Memory in which each word is its own index.
     fn memory() -> Region {
         let memory = Region::allocate(4096, Protection::PeersRead).unwrap();
         (0..512).for_each(|word| memory.store(word * WORD, word as u64));
@@ -415,7 +415,7 @@ mod tests {
         DatagramDraft::new(1024).unwrap()
     }
 
-    /// A datagram of an entry with three words inline and one without, which has another key.
+    /// A datagram with two entries under different keys: one with three inline words, one without.
     fn datagram() -> Vec<u64> {
         let (mut draft, memory) = (draft(), memory());
         let inline = Inline { memory: &memory, range: ByteRange { offset: 80, len: 24 }, records: 2 };
@@ -424,7 +424,7 @@ mod tests {
         bytemuck::cast_slice(draft.seal(&HEADER)).to_vec()
     }
 
-    /// Whether both entries of the datagram above are in these words, and are what was sent.
+    /// Whether these words hold both entries of that datagram, unchanged.
     fn is_whole(words: &[u64], len: usize) -> bool {
         let Ok((_, entries)) = parse(words, len) else { return false };
         let checked: Vec<bool> = entries
@@ -434,7 +434,7 @@ mod tests {
         checked == [true, true]
     }
 
-    /// The field of this name in this section of the page of layouts, read from a datagram.
+    /// The named field in this section of the page of layouts, read from a datagram.
     fn field(section: &str, name: &str, bytes: &[u8]) -> u64 {
         let section = PAGE.split("\n## ").find(|it| it.lines().next() == Some(section)).unwrap();
         let row = section.lines().find(|row| row.starts_with("| 0x") && row.contains(&format!("| {name}")));
@@ -464,7 +464,7 @@ mod tests {
         assert_eq!(words.len(), 22);
     }
 
-    /// The first of the vectors that the authors of SipHash give for outputs of 128 bits.
+    /// The first of the authors' vectors of SipHash with 128 bits of output.
     #[test]
     fn check_value_of_the_mac() {
         let hasher = SipHasher24::new_with_key(&KEY.bytes()).finish128();
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_comes_out() {
+    fn entries_are_read_back() {
         let words = datagram();
         let (header, mut entries) = parse(&words, words.len() * WORD).unwrap();
         assert_eq!(header, HEADER);
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn chance_makes_no_notice() {
+    fn random_bytes_make_no_notice() {
         each_seed(2000, |seed| {
             let mut random = Random::new(seed);
             let mut words: Vec<u64> = (0..random.below(80)).map(|_| random.next()).collect();
@@ -559,7 +559,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_that_cannot_be_are_told() {
+    fn impossible_fields_are_named() {
         let field_of = |word: usize, value: u64| {
             let mut words = datagram();
             words[word] = value;
@@ -580,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_goes_without_its_inline_bytes_or_not_at_all() {
+    fn entries_that_do_not_fit_lose_their_inline_bytes_or_are_refused() {
         assert!(DatagramDraft::new(HEADER_LEN + ENTRY_LEN - 1).is_none());
         let mut draft = DatagramDraft::new(HEADER_LEN + 2 * ENTRY_LEN + 16).unwrap();
         let memory = memory();

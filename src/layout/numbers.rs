@@ -1,51 +1,51 @@
-//! Numbers that describe a region, and why they may be none of one.
+//! Numbers that describe a region, and the errors of impossible ones.
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits;
 
-/// Words of the static header that describe what is particular to the kind.
+/// Words of the static header whose meaning depends on the kind.
 pub(crate) const PARAMETERS: usize = 4;
 
-/// The numbers that describe a region, as its static header and a grant have them.
+/// The numbers that describe a region, as in its static header and in a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct GeometryNumbers {
     /// Largest payload, bytes.
     pub(crate) payload_len_max: u32,
     /// The whole region, bytes.
     pub(crate) region_len: u64,
-    /// What else describes it, by its kind.
+    /// The parameters of its kind.
     pub(crate) parameters: [u64; PARAMETERS],
 }
 
-/// A number that describes a repository, beside those that repositories of every kind have.
+/// A named number that describes a repository of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Fact {
-    /// What it is, as in `slot_count`. One that ends with `_len` counts bytes.
+    /// The name, such as `slot_count`. A name that ends with `_len` counts bytes.
     pub name: &'static str,
     /// The number.
     pub value: u64,
 }
 
-/// Why numbers are not the geometry of a region.
+/// An error of an impossible geometry.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeometryError {
-    /// The number of slots is not one that a repository can have.
+    /// The number of slots is out of range.
     #[error(
-        "{found} slots are not possible: use a power of two from {min} to {max}",
+        "invalid number of slots {found}: use a power of two from {min} to {max}",
         min = limits::SLOT_COUNT_MIN,
         max = limits::SLOT_COUNT_MAX
     )]
     SlotCount {
-        /// Slots asked for.
+        /// The requested slots.
         found: u32,
     },
-    /// The largest payload is beyond the limit.
-    #[error("payloads of {found} bytes are not possible: the limit is {max}", max = limits::PAYLOAD_LEN_MAX)]
+    /// The largest payload exceeds the limit.
+    #[error("payloads of {found} bytes exceed the limit of {max}", max = limits::PAYLOAD_LEN_MAX)]
     PayloadLen {
-        /// Bytes asked for.
+        /// The requested bytes.
         found: usize,
     },
     /// The region would be too large.
@@ -55,9 +55,9 @@ pub enum GeometryError {
         max = limits::REGION_LEN_MAX
     )]
     RegionLen {
-        /// Slots asked for.
+        /// The requested slots.
         slot_count: u32,
-        /// Largest payload asked for.
+        /// The requested largest payload.
         payload_len_max: usize,
     },
     /// The region of a log would be too large.
@@ -69,7 +69,7 @@ pub enum GeometryError {
         /// Bytes of the ring.
         capacity: usize,
     },
-    /// A region's header and what its publisher granted do not describe the same memory.
+    /// A repository's header contradicts the publisher's grant.
     #[error("the repository's header and the publisher's grant disagree on the {field}")]
     Mismatch {
         /// The field.

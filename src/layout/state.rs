@@ -1,10 +1,10 @@
-//! A state topic's body: a ring of slots, each holding one value whole.
+//! A state topic's body: a ring of slots, each holding one complete value.
 //!
-//! The value of sequence `s` stands in slot `s mod slot_count`, so that the newest value stays whole while the
-//! next ones are written. The static header's parameters are the number of slots and the bytes from one to the next.
+//! The value of sequence `s` is in slot `s mod slot_count`, so the newest value stays intact while the
+//! next ones are written. The static header's parameters are the number of slots and the distance between them in bytes.
 //!
 //! ```text
-//! hot line, beside what all kinds have there
+//! hot line, in addition to the common fields
 //! 88  u64  payload length of the newest value, bytes
 //!
 //! slot
@@ -21,16 +21,16 @@
 //! ```
 //!
 //! Header, payload and check of a value of 64 bytes take 112 bytes: two cache lines, which processors fetch as
-//! a pair. The checked bytes lie in one run, so that one pass of the CRC covers them.
+//! a pair. The checked bytes are contiguous, so one pass of the CRC covers them.
 //!
 //! # Stamps
 //!
-//! The writer stores the tail stamp before and the head stamp after everything else; a reader reads the head
+//! The writer stores the tail stamp first and the head stamp last; a reader loads the head
 //! first and the tail last. In mapped memory that makes the pair a seqlock: a copy between two equal stamps is
-//! whole (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012). For it to
-//! hold when lengths change, the writer also overwrites the tail stamp of the value that the slot held before; only a
-//! payload word of a longer value that comes to stand there and happens to equal that stamp is left to the CRC.
-//! A one-sided read over a wire promises no order, there the stamps only find most torn reads sooner, and the
+//! whole (H.-J. Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012). To keep this
+//! true when lengths change, the writer also overwrites the tail stamp of the slot's previous value; only a
+//! payload word of a longer value at that offset that equals the stamp is left to the CRC.
+//! A one-sided read over a wire has no defined order: there the stamps only detect most torn reads early, and the
 //! CRC decides. Both are always checked.
 
 use super::header::{BODY_OFFSET, HOT_KIND};
@@ -43,20 +43,20 @@ use crate::memory::Region;
 
 /// The payload length of the newest value, in the hot line.
 pub(crate) const HOT_LEN: usize = HOT_KIND;
-/// The word with the payload's length, from the start of a slot.
+/// The offset of the word with the payload's length in a slot.
 pub(crate) const SLOT_SIZES: usize = 2 * WORD;
 /// Words of a slot's header.
 pub(crate) const HEADER_WORDS: usize = 4;
 /// Bytes of a slot's header.
 pub(crate) const HEADER_LEN: usize = HEADER_WORDS * WORD;
-/// Words behind the payload: check and tail stamp.
+/// Words after the payload: check and tail stamp.
 pub(crate) const TRAILER_WORDS: usize = 2;
-/// Bytes behind the payload.
+/// Bytes after the payload.
 const TRAILER_LEN: usize = TRAILER_WORDS * WORD;
-/// Slots begin at pairs of lines.
+/// Slots are aligned to pairs of lines.
 const SLOT_ALIGN: usize = 2 * LINE;
 
-/// Where the slots of a state region stand. Made only from numbers that fit together.
+/// The geometry of a state region, always valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StateGeometry {
     slot_count: u32,
@@ -65,7 +65,7 @@ pub(crate) struct StateGeometry {
 }
 
 impl StateGeometry {
-    /// The geometry of `slot_count` slots for payloads of up to `payload_len_max` bytes.
+    /// Creates the geometry of `slot_count` slots for payloads of up to `payload_len_max` bytes.
     pub(crate) fn new(slot_count: u32, payload_len_max: usize) -> Result<Self, GeometryError> {
         let counts = limits::SLOT_COUNT_MIN..=limits::SLOT_COUNT_MAX;
         if !slot_count.is_power_of_two() || !counts.contains(&slot_count) {
@@ -82,7 +82,7 @@ impl StateGeometry {
         Ok(geometry)
     }
 
-    /// The geometry that a static header describes by these parameters, which may be anything.
+    /// Derives the geometry from a static header's parameters, which are untrusted.
     pub(super) fn of(
         [slot_count, ..]: [u64; PARAMETERS],
         payload_len_max: usize,
@@ -90,66 +90,66 @@ impl StateGeometry {
         Self::new(u32::try_from(slot_count).unwrap_or(u32::MAX), payload_len_max)
     }
 
-    /// What describes it in a static header.
+    /// Returns its parameters for a static header.
     pub(super) fn parameters(&self) -> [u64; PARAMETERS] {
         [self.slot_count.into(), self.slot_stride as u64, 0, 0]
     }
 
-    /// What its parameters mean.
+    /// Returns its parameters by name.
     pub(super) fn facts(&self) -> [Fact; 2] {
         let [slot_count, slot_len, ..] = self.parameters();
         [Fact { name: "slot_count", value: slot_count }, Fact { name: "slot_len", value: slot_len }]
     }
 
-    /// What the hot line says of what the region holds.
+    /// Returns what the hot line reports about the content.
     pub(super) fn held(memory: &Region) -> [Fact; 1] {
         [Fact { name: "newest_len", value: memory.load(HOT_LEN) }]
     }
 
-    /// Slots.
+    /// Returns the number of slots.
     pub(crate) fn slot_count(&self) -> u32 {
         self.slot_count
     }
 
-    /// Largest payload, bytes.
+    /// Returns the largest payload, bytes.
     #[inline]
     pub(crate) fn payload_len_max(&self) -> usize {
         self.payload_len_max
     }
 
-    /// Bytes of the region.
+    /// Returns the length of the region, bytes.
     pub(crate) fn region_len(&self) -> usize {
         BODY_OFFSET + self.slot_count as usize * self.slot_stride
     }
 
-    /// The number of the slot that holds this sequence.
+    /// Returns the index of the slot for this sequence.
     #[inline]
     pub(crate) fn slot_index(&self, sequence: Sequence) -> usize {
         let mask = u64::from(self.slot_count - 1);
-        // The mask has at most 16 bits, so that nothing is cut off.
+        // The mask has at most 16 bits, so the cast is lossless.
         usize::try_from(sequence.get() & mask).unwrap_or(0)
     }
 
-    /// Where the slot begins that holds this sequence, bytes from the start of the region.
+    /// Returns the offset of the slot for this sequence, bytes from the start of the region.
     #[inline]
     pub(crate) fn slot_offset(&self, sequence: Sequence) -> usize {
         BODY_OFFSET + self.slot_index(sequence) * self.slot_stride
     }
 
-    /// The used bytes of the slot that holds this sequence, when its payload has `payload_len` bytes.
+    /// Returns the used range of the slot for this sequence, for a payload of `payload_len` bytes.
     #[inline]
     pub(crate) fn slot_range(&self, sequence: Sequence, payload_len: usize) -> ByteRange {
         ByteRange { offset: self.slot_offset(sequence), len: slot_len(payload_len.min(self.payload_len_max)) }
     }
 
-    /// Where the tail stamp of a payload of this length stands, bytes from the start of the slot.
+    /// Returns the offset of the tail stamp after a payload of this length, bytes from the start of the slot.
     #[inline]
     pub(crate) fn tail_offset(payload_len: usize) -> usize {
         slot_len(payload_len) - WORD
     }
 }
 
-/// Bytes that a slot uses for a payload of this length.
+/// Returns the bytes that a slot uses for a payload of this length.
 #[inline]
 pub(crate) fn slot_len(payload_len: usize) -> usize {
     HEADER_LEN + payload_len.next_multiple_of(WORD) + TRAILER_LEN
@@ -158,27 +158,27 @@ pub(crate) fn slot_len(payload_len: usize) -> usize {
 /// The header of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotHeader {
-    /// The position of the value: the head stamp.
+    /// The sequence of the value: the head stamp.
     pub(crate) sequence: Sequence,
-    /// The epoch, as it stands.
+    /// The epoch, unchecked.
     pub(crate) epoch: u64,
     /// Bytes of the payload.
     pub(crate) payload_len: u32,
     /// The number of the payload's encoding.
     pub(crate) encoding: u16,
-    /// When it was published, ns since the Unix epoch.
+    /// The publish time, ns since the Unix epoch.
     pub(crate) published_ns: u64,
 }
 
 impl SlotHeader {
-    /// The header as words.
+    /// Encodes the header.
     #[inline]
     pub(crate) fn emit(&self) -> [u64; HEADER_WORDS] {
         let sizes = joined(self.payload_len, self.encoding.into());
         [self.sequence.get(), self.epoch, sizes, self.published_ns]
     }
 
-    /// Reads a header back. Says nothing of whether it is true.
+    /// Decodes a header without checking it.
     #[inline]
     pub(crate) fn parse(words: [u64; HEADER_WORDS]) -> Self {
         let [sequence, epoch, sizes, published_ns] = words;
@@ -188,14 +188,14 @@ impl SlotHeader {
         Self { sequence: Sequence::new(sequence), epoch, payload_len, encoding, published_ns }
     }
 
-    /// The payload length in the word at [`SLOT_SIZES`].
+    /// Returns the payload length in the word at [`SLOT_SIZES`].
     #[inline]
     pub(crate) fn payload_len(sizes: u64) -> u32 {
         halves(sizes).0
     }
 }
 
-/// The hot line as words, for a value that was published at this moment.
+/// Returns the hot line as words, for a value published at this time.
 #[inline]
 pub(crate) fn hot_line(
     sequence: Sequence,
@@ -206,19 +206,19 @@ pub(crate) fn hot_line(
     [sequence.get(), payload_len as u64, now_ns, epoch.get(), now_ns, 0, 0, 0]
 }
 
-/// The check of the values of one topic: CRC-32 over the topic, then a slot's header and payload.
+/// The check of one topic's values: CRC-32 of the topic, then a slot's header and payload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SlotCheck {
     seed: u32,
 }
 
 impl SlotCheck {
-    /// The check of this topic's values.
+    /// Creates the check for this topic's values.
     pub(crate) fn new(topic: TopicId) -> Self {
         Self { seed: crc32(&topic.get().to_le_bytes()) }
     }
 
-    /// The checksum of a header and payload that stand in one run.
+    /// Returns the checksum of a contiguous header and payload.
     #[inline]
     pub(crate) fn of_run(self, checked: &[u8]) -> u32 {
         let mut crc = Crc32::resume(self.seed);
@@ -226,7 +226,7 @@ impl SlotCheck {
         crc.finish()
     }
 
-    /// The checksum of a header, to be continued with the payload.
+    /// Returns the checksum of a header, to be continued with the payload.
     #[inline]
     pub(crate) fn of_header(self, header: &SlotHeader) -> Crc32 {
         let mut crc = Crc32::resume(self.seed);
@@ -235,13 +235,13 @@ impl SlotCheck {
     }
 }
 
-/// The word in front of the tail stamp.
+/// Returns the word before the tail stamp.
 #[inline]
 pub(crate) fn check_word(crc: u32) -> u64 {
     joined(crc, 0)
 }
 
-/// The checksum in the word in front of the tail stamp, or `None` where the other half is not zero.
+/// Returns the checksum in the word before the tail stamp, or `None` if the other half is not zero.
 #[inline]
 pub(crate) fn parse_check_word(word: u64) -> Option<u32> {
     match halves(word) {
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hot_line_stands_where_its_constants_say() {
+    fn hot_line_fields_are_at_their_constants() {
         let line = hot_line(Sequence::new(1), 2, Epoch::new(3).unwrap(), 4);
         let at = |offset: usize| line[(offset - HOT_OFFSET) / WORD];
         assert_eq!([HOT_SEQUENCE, HOT_LEN, HOT_EPOCH, HOT_HEARTBEAT, HOT_PUBLISHED].map(at), [1, 2, 3, 4, 4]);

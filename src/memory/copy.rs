@@ -1,9 +1,9 @@
 //! Copies between private memory and memory that another process may access at the same time.
 //!
 //! Each behaves as a sequence of relaxed atomic loads (of shared memory) or stores (to shared memory) of aligned
-//! 64-bit words, in no promised order. On x86-64 the bulk is done by an assembly loop over 16-byte registers:
-//! the processor splits such an access into nothing smaller than its aligned 8-byte halves, and the compiler,
-//! which does not look inside, takes it for the atomic accesses that it stands for. Compiled word-atomic loops
+//! 64-bit words, in unspecified order. On x86-64 the bulk is copied by an assembly loop over 16-byte registers:
+//! the processor splits such an access into its aligned 8-byte halves at most, and the compiler,
+//! which treats the assembly as opaque, assumes the atomic accesses that it stands for. Compiled word-atomic loops
 //! are two to three times slower, because the compiler may not widen them.
 
 use super::WORD;
@@ -79,9 +79,9 @@ pub(super) unsafe fn across(source: *const u64, target: *mut u64, words: usize) 
     }
 }
 
-/// Stores four words of private memory by 16-byte registers, so that a load of 16 bytes that follows at once, as
-/// the checksum's, gets them from the store buffer. From two stores of 8 bytes it could not, and would wait until
-/// both have reached the cache: 13 ns of a publish of 64 bytes.
+/// Stores four words of private memory by 16-byte registers, so that the 16-byte loads of the checksum that follow
+/// are forwarded from the store buffer. After stores of 8 bytes they would stall until the stores
+/// reach the cache: 13 ns of a publish of 64 bytes.
 #[inline]
 pub(crate) fn set_quad(target: &mut [u64; 4], words: [u64; 4]) {
     #[cfg(target_arch = "x86_64")]
@@ -89,9 +89,9 @@ pub(crate) fn set_quad(target: &mut [u64; 4], words: [u64; 4]) {
         use core::arch::x86_64::{_mm_set_epi64x, _mm_storeu_si128};
         let [a, b, c, d] = words.map(u64::cast_signed);
         let (low, high) = target.split_at_mut(2);
-        // SAFETY: the function needs SSE2 and nothing else, which is part of x86-64.
+        // SAFETY: the function only requires SSE2, which is part of x86-64.
         let first = unsafe { _mm_set_epi64x(b, a) };
-        // SAFETY: the function needs SSE2 and nothing else, which is part of x86-64.
+        // SAFETY: the function only requires SSE2, which is part of x86-64.
         let second = unsafe { _mm_set_epi64x(d, c) };
         // SAFETY: `low` holds two words, all of the 16 bytes that the store writes, at any alignment; SSE2 is part
         // of x86-64.
@@ -105,23 +105,23 @@ pub(crate) fn set_quad(target: &mut [u64; 4], words: [u64; 4]) {
     }
 }
 
-/// Asks the processor for the cache line of this address, to be written soon. Reads and writes nothing.
+/// Prefetches the cache line of this address for writing.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline]
 pub(super) fn request_line(address: *const u64) {
-    // SAFETY: the instruction is a hint: it changes nothing, raises no fault whatever the address is, and is taken for one
-    // that does nothing by x86-64 processors that do not know it.
+    // SAFETY: the instruction is a hint: it changes nothing, never faults, and is a no-op on x86-64 processors
+    // that do not support it.
     unsafe {
         core::arch::asm!("prefetchw [{address}]", address = in(reg) address, options(readonly, nostack, preserves_flags));
     }
 }
 
-/// Does nothing: it would be a hint only.
+/// Does nothing: the prefetch is only a hint.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline]
 pub(super) fn request_line(_address: *const u64) {}
 
-/// Moves as many whole registers as there are in `len` bytes, and returns the bytes moved.
+/// Moves all whole registers in `len` bytes, and returns the bytes moved.
 ///
 /// # Safety
 ///
@@ -178,11 +178,11 @@ unsafe fn bulk(source: *const u8, target: *mut u8, len: usize) -> usize {
     moved
 }
 
-/// Moves nothing: the word loops of the callers do it all.
+/// Moves nothing: the callers' word loops do the whole copy.
 ///
 /// # Safety
 ///
-/// None is needed; the signature is that of the other processors' version.
+/// No requirements; the signature is that of the other processors' version.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 #[inline]
 unsafe fn bulk(_source: *const u8, _target: *mut u8, _len: usize) -> usize {

@@ -1,14 +1,14 @@
-//! Registered memory: regions of whole pages that other processes, or a device, may read or write at any time.
+//! Registered memory: regions of whole pages that other processes or devices may access at any time.
 //!
-//! A [`Region`] is a mapping of a memory file (`memfd`), so that it can be handed to another process, and
-//! registered with an RDMA device at once. Nothing outside this module touches region memory: there are no
-//! references into it, only bounded word access and bounded copies, all of them atomic per aligned 64-bit word
-//! and, but for the named exceptions, relaxed. A copy may tear between words; it is the reader's business to
-//! find that out.
+//! A [`Region`] is a mapping of a memory file (`memfd`), so it can be passed to another process and
+//! registered with an RDMA device. Only this module touches region memory: it offers no
+//! references, only bounds-checked word access and copies, all of them atomic per aligned 64-bit word
+//! and relaxed unless named otherwise. A copy may tear between words; the reader must
+//! detect that.
 //!
-//! This module holds the crate's only pointer arithmetic.
+//! This module holds the crate's pointer arithmetic.
 
-#![expect(unsafe_code, reason = "mappings and the word access to them are raw memory by nature")]
+#![expect(unsafe_code, reason = "mappings and word access to them require raw pointers")]
 
 mod copy;
 mod region;
@@ -24,11 +24,11 @@ pub(crate) const WORD: usize = size_of::<u64>();
 /// Bytes of one cache line.
 pub(crate) const LINE: usize = 64;
 
-/// A run of bytes of a region; both numbers are multiples of 8.
+/// A range of bytes of a region; both numbers are multiples of 8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByteRange {
-    /// Where it begins, bytes from the start of the region.
+    /// Its offset, bytes from the start of the region.
     pub(crate) offset: usize,
-    /// How long it is, bytes.
+    /// Its length, bytes.
     pub(crate) len: usize,
 }

@@ -10,22 +10,22 @@ use super::{LINE, WORD, copy, remedy};
 use crate::limits;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// What the file system of memory files with huge pages calls itself (`statfs(2)`).
+/// The magic number of the huge page file system (`statfs(2)`).
 const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58F6;
 
-/// What another process may do with a region that it is handed.
+/// What another process may do with a region that it receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protection {
-    /// Read it. The memory file is sealed: nobody but the owner can ever map it for writing.
+    /// Read it. The memory file is sealed: only the owner can ever map it for writing.
     PeersRead,
     /// Read and write it.
     PeersWrite,
-    /// One peer writes it, after it has sealed the file against giving up pages ([`Region::import_to_write`]): the file can still
-    /// be sealed further.
+    /// One peer writes it, after sealing the file against giving up pages ([`Region::import_to_write`]): the file accepts
+    /// further seals.
     PeerSeals,
 }
 
-/// What this process does with a region that it was handed.
+/// What this process does with an imported region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
     /// Only read.
@@ -34,60 +34,60 @@ pub(crate) enum Access {
     Write,
 }
 
-/// Why a region could not be made or mapped.
+/// An error of creating or mapping a region.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// The length is not one a region can have.
-    #[error("a region of {len} bytes is not possible: it must have between 8 and {max} bytes")]
+    /// The length is out of range.
+    #[error("invalid region length of {len} bytes: it must be between 8 and {max} bytes")]
     Length {
-        /// Bytes asked for.
+        /// The requested length in bytes.
         len: usize,
-        /// Bytes allowed.
+        /// The maximum in bytes.
         max: usize,
     },
-    /// The operating system refused.
+    /// A system call failed.
     #[error("cannot {what} {len} bytes of shared memory: {source}{}", remedy(source))]
     System {
-        /// What was tried.
+        /// What was attempted.
         what: &'static str,
-        /// Bytes asked for.
+        /// The length in bytes.
         len: usize,
-        /// The operating system's answer.
+        /// The error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// A peer handed over a memory file that cannot be trusted to stay as it is.
-    #[error("the memory file that the peer handed over is unfit: {why}")]
+    /// A peer sent a memory file that may change under its reader.
+    #[error("the memory file from the peer is unfit: {why}")]
     Unfit {
-        /// What is wrong with it.
+        /// Why it is unfit.
         why: &'static str,
     },
 }
 
-/// Whole pages of memory that others may access while we do.
+/// Whole pages of memory that others may access concurrently.
 ///
-/// Word access takes byte offsets that are multiples of 8. An offset past the end is a mistake of this crate, not
-/// of a peer (offsets come from checked geometries), so it is an assertion.
+/// Word access takes byte offsets that are multiples of 8. Offsets come from validated geometries, so one past the end is a
+/// bug of this crate, not of a peer, and panics.
 pub(crate) struct Region {
     base: NonNull<u64>,
     len: usize,
     access: Access,
-    /// The memory file, of memory that was allocated here. A mapping needs none.
+    /// The memory file, if the memory was allocated here. A mapping does not need it.
     file: Option<OwnedFd>,
 }
 
-// SAFETY: the mapping belongs to this value alone and lives as long as it does; all access to it goes through
-// atomic words, or copies that stand for such, by shared reference.
+// SAFETY: this value owns the mapping, which lives as long as it does; all access goes through
+// atomic words, or equivalent copies, by shared reference.
 unsafe impl Send for Region {}
-// SAFETY: as for `Send`: methods take `&self` and touch the memory only atomically.
+// SAFETY: as for `Send`: methods take `&self` and access the memory only atomically.
 unsafe impl Sync for Region {}
 
-/// Bytes that processors exchange at a time.
+/// The size of a cache line.
 const CACHE_LINE: usize = 64;
 
 impl Region {
-    /// Makes a zeroed region of at least `len` bytes (rounded up to whole pages), its pages present.
+    /// Creates a zeroed region of at least `len` bytes (rounded up to whole pages), with its pages present.
     pub(crate) fn allocate(len: usize, protection: Protection) -> Result<Self, MemoryError> {
         if !(WORD..=limits::REGION_LEN_MAX).contains(&len) {
             return Err(MemoryError::Length { len, max: limits::REGION_LEN_MAX });
@@ -112,11 +112,11 @@ impl Region {
         Ok(region)
     }
 
-    /// Maps the first `len_min` bytes (rounded up to whole pages) of a memory file that a peer handed over. It may
-    /// be longer: no more pages are made present than that takes.
+    /// Maps the first `len_min` bytes (rounded up to whole pages) of a peer's memory file. The file may
+    /// be longer: only those pages are made present.
     ///
-    /// The file must be sealed against shrinking: a peer could otherwise cut it and have us killed by `SIGBUS`. What can only be
-    /// read must have all its pages: this process would pay for those that its reads make.
+    /// The file must be sealed against shrinking: otherwise a peer could truncate it and kill this process by `SIGBUS`. A read-only
+    /// file must have all its pages: this process would be charged for pages that its reads allocate.
     pub(crate) fn import(file: BorrowedFd<'_>, len_min: usize, access: Access) -> Result<Self, MemoryError> {
         check_len(file, len_min)?;
         if access == Access::Read {
@@ -126,18 +126,18 @@ impl Region {
     }
 
     /// Maps a memory file of exactly `len` bytes (rounded up to whole pages) that a peer made for this process to write. Its pages
-    /// are the peer's, and stay so: the kernel charges a page to whoever touches it first, so the file is refused unless all of
-    /// them are there, and sealed so that the peer cannot give any up later (fallocate(2) punches no holes then).
+    /// stay charged to the peer: the kernel charges a page to the process that touches it first, so the file is refused unless all
+    /// pages are present, and it is sealed so that the peer cannot free any later (fallocate(2) then punches no holes).
     ///
-    /// Returns before the pages are in this process's page table; see [`Self::populate`].
+    /// Returns before the pages are mapped; see [`Self::populate`].
     pub(crate) fn import_to_write(file: BorrowedFd<'_>, len: usize) -> Result<Self, MemoryError> {
         let unfit = |why| MemoryError::Unfit { why };
         let found = check_len(file, len)?;
         let len = whole_pages(len);
         if found > len {
-            return Err(unfit("it is longer than what was agreed"));
+            return Err(unfit("it is longer than agreed"));
         }
-        // Mapped first: afterwards nobody can map it for writing any more.
+        // Mapped first: once sealed, it cannot be mapped for writing.
         let region = Self::map(file, len, Access::Write, MapFlags::empty())?;
         let kept = SealFlags::FUTURE_WRITE | SealFlags::SEAL;
         let sealed = rustix::fs::fcntl_add_seals(file, kept);
@@ -146,26 +146,26 @@ impl Region {
         Ok(region)
     }
 
-    /// Maps memory of this process, all pages of it made present. What MAP_POPULATE cannot make present it leaves out without an
-    /// error: peers would refuse the region as sparse.
+    /// Maps memory of this process with all pages present. MAP_POPULATE silently skips pages that it cannot allocate,
+    /// and peers would refuse the region as sparse.
     fn map_populated(file: &OwnedFd, len: usize) -> Result<Self, MemoryError> {
         let region = Self::map(file, len, Access::Write, MapFlags::empty())?;
         match rustix::io::retry_on_intr(|| region.advise_populate(0, len)) {
             Ok(()) => Ok(region),
-            // Kernels before 5.14 cannot.
+            // Not supported before kernel 5.14.
             Err(rustix::io::Errno::INVAL) => Self::map(file, len, Access::Write, MapFlags::POPULATE),
             Err(errno) => Err(MemoryError::System { what: "populate", len, source: errno.into() }),
         }
     }
 
-    /// Has the page table refer to the pages of these bytes, as far as they are in the region, so that the first stores there are
-    /// as fast as later ones. Blocks for as long as that takes.
+    /// Maps the pages of these bytes, where they are within the region, so that the first stores there are
+    /// as fast as later ones. Blocks meanwhile.
     pub(crate) fn populate(&self, offset: usize, len: usize) {
         let page = rustix::param::page_size();
         let begin = offset.min(self.len) / page * page;
         let len = self.len.min(offset.saturating_add(len)) - begin;
         if let Err(errno) = self.advise_populate(begin, len) {
-            // Kernels before 5.14 cannot: the first stores do it then.
+            // Not supported before kernel 5.14: the first stores map the pages then.
             tracing::trace!(target: "fabricast", %errno, "cannot populate a region");
         }
     }
@@ -174,12 +174,12 @@ impl Region {
     fn advise_populate(&self, offset: usize, len: usize) -> rustix::io::Result<()> {
         assert!(len <= self.len - offset, "{len} bytes at {offset} of {} cannot be populated", self.len);
         let at = self.range(offset, 0).cast();
-        // SAFETY: the range lies in the mapping, as `range` and the assertion check; pages that are there stay as they are, others
-        // become zeroes.
+        // SAFETY: the range lies in the mapping, as `range` and the assertion check; present pages are unchanged, missing ones
+        // become zeros.
         unsafe { rustix::mm::madvise(at, len, Advice::LinuxPopulateWrite) }
     }
 
-    /// Whether nobody can ever map this memory file for writing any more.
+    /// Whether this memory file is sealed against future mappings for writing.
     pub(crate) fn is_sealed_against_writing(file: BorrowedFd<'_>) -> Result<bool, MemoryError> {
         let seals = rustix::fs::fcntl_get_seals(file);
         let seals = seals.map_err(|_| MemoryError::Unfit { why: "it is not a memory file" })?;
@@ -192,7 +192,7 @@ impl Region {
             Access::Write => ProtFlags::READ | ProtFlags::WRITE,
         };
         let flags = MapFlags::SHARED | populate;
-        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing that exists.
+        // SAFETY: a new mapping at an address chosen by the kernel replaces no existing one.
         let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, flags, file, 0) };
         let base = mapped.map_err(|errno| MemoryError::System { what: "map", len, source: errno.into() })?;
         // SAFETY: the range was mapped by the call above; the advice only keeps it out of core dumps.
@@ -205,47 +205,47 @@ impl Region {
         Ok(Self { base, len, access, file: None })
     }
 
-    /// Bytes; a multiple of the page size.
+    /// Returns its length in bytes; a multiple of the page size.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Where it is mapped, for a device to register it.
+    /// Returns its address, to register it with a device.
     #[cfg(feature = "verbs")]
     pub(crate) fn base(&self) -> NonNull<u64> {
         self.base
     }
 
-    /// What may be done with it here.
+    /// Returns what this process may do with it.
     #[cfg(test)]
     pub(crate) fn access(&self) -> Access {
         self.access
     }
 
-    /// The memory file, to be handed to another process.
+    /// Returns the memory file, to send to another process.
     ///
     /// # Panics
     ///
-    /// When the region was imported: only its owner hands it over.
+    /// If the region was imported: only its owner sends it.
     pub(crate) fn file(&self) -> BorrowedFd<'_> {
         match &self.file {
             Some(file) => file.as_fd(),
-            None => unreachable!("a region that another process has handed over is not handed on"),
+            None => unreachable!("an imported region is not sent on"),
         }
     }
 
-    /// One word, as it is now.
+    /// Loads one word.
     #[inline]
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.word(offset).load(Ordering::Relaxed)
     }
 
-    /// The lower half of a word, for the operating system to wait on. Whoever uses it uses no other part of that word.
+    /// Returns the lower half of a word, for futex waits. A word used like this must not be used otherwise.
     ///
     /// # Panics
     ///
-    /// When the region is only mapped for reading.
+    /// If the region is mapped read-only.
     pub(crate) fn half(&self, offset: usize) -> &AtomicU32 {
         self.assert_writable();
         let word = self.range(offset, 1).cast();
@@ -254,7 +254,7 @@ impl Region {
         unsafe { AtomicU32::from_ptr(word) }
     }
 
-    /// One word; what was stored before it by [`Self::store_release`] is seen by loads that follow.
+    /// Loads one word; later loads see what was stored before its [`Self::store_release`].
     #[inline]
     pub(crate) fn load_acquire(&self, offset: usize) -> u64 {
         // Acquire: pairs with the Release of `store_release` in the process that writes this region.
@@ -265,22 +265,22 @@ impl Region {
     ///
     /// # Panics
     ///
-    /// When the region is only mapped for reading.
+    /// If the region is mapped read-only.
     #[inline]
     pub(crate) fn store(&self, offset: usize, word: u64) {
         self.assert_writable();
         self.word(offset).store(word, Ordering::Relaxed);
     }
 
-    /// Stores one word after everything stored before it.
+    /// Stores one word, visible after all earlier stores.
     #[inline]
     pub(crate) fn store_release(&self, offset: usize, word: u64) {
         self.assert_writable();
-        // Release: publishes all earlier stores to whoever sees this word through `load_acquire`.
+        // Release: publishes all earlier stores to a reader that loads this word by `load_acquire`.
         self.word(offset).store(word, Ordering::Release);
     }
 
-    /// Copies words to private memory. Words are whole, the copy as a whole may be torn.
+    /// Copies words to private memory. Each word is whole, but the copy may be torn between words.
     #[inline]
     pub(crate) fn copy_out(&self, offset: usize, target: &mut [u64]) {
         let source = self.range(offset, target.len());
@@ -299,8 +299,8 @@ impl Region {
         unsafe { copy::in_(source.as_ptr().cast(), target, source.len()) };
     }
 
-    /// Copies bytes from private memory to an offset that is a multiple of 8. The rest of the last word becomes
-    /// zero.
+    /// Copies bytes from private memory to an offset that is a multiple of 8, and pads the last word with
+    /// zeros.
     #[inline]
     pub(crate) fn copy_in_bytes(&self, offset: usize, source: &[u8]) {
         self.assert_writable();
@@ -316,8 +316,8 @@ impl Region {
         }
     }
 
-    /// Tells the processor that these bytes will be written soon, as far as they are in the region: it need not wait for
-    /// another one then that has them in its cache.
+    /// Hints that these bytes, where they are within the region, will be written soon, so that the processor fetches
+    /// their cache lines early.
     #[inline]
     pub(crate) fn expect_writes(&self, offset: usize, len: usize) {
         let end = self.len.min(offset.saturating_add(len));
@@ -330,8 +330,8 @@ impl Region {
     #[inline]
     pub(crate) fn copy_in_head(&self, offset: usize, source: &[u64]) {
         let Some((first, rest)) = source.split_first() else { return };
-        // The second word by itself: registers then hold the same pairs as when the words were gathered, and get
-        // them from the store buffer.
+        // The second word separately: the registers then hold the same pairs as when the words were gathered, and
+        // are forwarded from the store buffer.
         if let Some((second, rest)) = rest.split_first() {
             self.store(offset + WORD, *second);
             self.copy_in(offset + 2 * WORD, rest);
@@ -339,12 +339,12 @@ impl Region {
         self.store_release(offset, *first);
     }
 
-    /// Copies `len` bytes (a multiple of 8) of this region to another one, as an RDMA_WRITE would: the first
-    /// word becomes visible last, and the last word first, each in order with everything else. The first line is
-    /// written in one go at the end: somebody may be looking at it all the time.
+    /// Copies `len` bytes (a multiple of 8) of this region to another one, like an RDMA WRITE: the last word becomes
+    /// visible first and the first word last, each ordered with everything else. The first line is
+    /// written together at the end, because readers may poll it.
     pub(crate) fn write_across(&self, offset: usize, target: &Self, target_offset: usize, len: usize) {
         let words = len / WORD;
-        assert!(len.is_multiple_of(WORD), "a transfer is made of whole words");
+        assert!(len.is_multiple_of(WORD), "a transfer must be whole words");
         let Some(last) = words.checked_sub(1) else { return };
         if last > 0 {
             target.store(target_offset + last * WORD, self.load(offset + last * WORD));
@@ -358,7 +358,7 @@ impl Region {
         target.store_release(target_offset, self.load(offset));
     }
 
-    /// Copies these words, counted from the offsets on. None when the range is empty.
+    /// Copies this range of words, relative to the offsets. Does nothing if it is empty.
     #[inline]
     fn copy_across(&self, offset: usize, target: &Self, target_offset: usize, words: std::ops::Range<usize>) {
         let source = self.range(offset + words.start.min(words.end) * WORD, words.len());
@@ -376,7 +376,7 @@ impl Region {
         unsafe { AtomicU64::from_ptr(word) }
     }
 
-    /// The address of `words` words from `offset` on, all of them inside the region.
+    /// Returns the address of `words` words at `offset`, all of them inside the region.
     #[inline]
     fn range(&self, offset: usize, words: usize) -> *mut u64 {
         let fits = offset <= self.len && words <= (self.len - offset) / WORD;
@@ -385,7 +385,7 @@ impl Region {
             "access to {words} words at {offset} of {} bytes",
             self.len
         );
-        // SAFETY: `offset <= len`, so that the result stays inside the mapping or one past its end.
+        // SAFETY: `offset <= len`, so the result stays inside the mapping or one past its end.
         unsafe { self.base.as_ptr().byte_add(offset) }
     }
 
@@ -395,12 +395,12 @@ impl Region {
     }
 }
 
-/// Whole pages for this many bytes.
+/// Rounds up to whole pages.
 fn whole_pages(len: usize) -> usize {
     len.max(WORD).next_multiple_of(rustix::param::page_size())
 }
 
-/// Checks that a peer's file is memory that stays as long as it is, and at least `len_min` bytes long. Its length.
+/// Checks that a peer's file is memory that cannot shrink, of at least `len_min` bytes. Returns its length.
 fn check_len(file: BorrowedFd<'_>, len_min: usize) -> Result<usize, MemoryError> {
     let unfit = |why| MemoryError::Unfit { why };
     let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| unfit("it is not a memory file"))?;
@@ -410,12 +410,12 @@ fn check_len(file: BorrowedFd<'_>, len_min: usize) -> Result<usize, MemoryError>
     let stat = rustix::fs::fstat(file).map_err(|_| unfit("its length cannot be read"))?;
     let len = usize::try_from(stat.st_size).map_err(|_| unfit("its length is negative"))?;
     if len < len_min {
-        return Err(unfit("it is shorter than what was agreed"));
+        return Err(unfit("it is shorter than agreed"));
     }
     if !(WORD..=limits::REGION_LEN_MAX).contains(&len) || !len.is_multiple_of(rustix::param::page_size()) {
-        return Err(unfit("its length is not one that a region can have"));
+        return Err(unfit("its length is out of range"));
     }
-    // Mappings of such files have other lengths than asked for.
+    // Mappings of such files are rounded to other lengths.
     let system = rustix::fs::fstatfs(file).map_err(|_| unfit("its file system cannot be read"))?;
     if system.f_type == HUGETLBFS_MAGIC {
         return Err(unfit("it is made of huge pages"));
@@ -423,13 +423,13 @@ fn check_len(file: BorrowedFd<'_>, len_min: usize) -> Result<usize, MemoryError>
     Ok(len)
 }
 
-/// Checks that all pages of the first `len` bytes are there.
+/// Checks that all pages of the first `len` bytes are present.
 fn check_pages(file: BorrowedFd<'_>, len: usize) -> Result<(), MemoryError> {
     let hole = rustix::fs::seek(file, SeekFrom::Hole(0));
     let hole = hole.map_err(|_| MemoryError::Unfit { why: "its pages cannot be found" })?;
     if hole < len as u64 {
         return Err(MemoryError::Unfit {
-            why: "it is sparse: this process would pay for pages that its owner has never written",
+            why: "it is sparse: this process would be charged for pages that its owner has never written",
         });
     }
     Ok(())
@@ -437,7 +437,7 @@ fn check_pages(file: BorrowedFd<'_>, len: usize) -> Result<(), MemoryError> {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `map` and belongs to this value; nothing refers to it any more, since
+        // SAFETY: the range was mapped by `map` and belongs to this value; nothing refers to it, since
         // references to words borrow the value.
         let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
         if let Err(errno) = unmapped {

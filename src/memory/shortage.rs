@@ -1,12 +1,12 @@
-//! Which limit the operating system has reached when it refuses, and what to do about it.
+//! Names the limit behind a system call that failed for want of resources, and how to raise it.
 
 use std::io;
 
 use rustix::io::Errno;
 use rustix::process::Resource;
 
-/// Names the limit that this refusal comes from, and says how to raise it; begins with a semicolon. Empty where the refusal says
-/// all that is known.
+/// Returns the limit behind this error and how to raise it, beginning with a semicolon. Empty if the error needs no
+/// explanation.
 pub(crate) fn remedy(refusal: &io::Error) -> String {
     match Errno::from_io_error(refusal) {
         Some(Errno::MFILE) => {

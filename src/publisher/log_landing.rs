@@ -3,7 +3,9 @@ use super::landing_writer::LandingWriter;
 use crate::fabric::{ByteRange, Completion, Registration, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
-use crate::layout::log::{HOT_START, INDEX, LANDING_TAKEN, LogGeometry, LogHead, Place, frame_len, hot_line};
+use crate::layout::log::{
+    HOT_START, INDEX, LANDING_TAKEN, LogGeometry, LogHead, LogPlace, frame_len, hot_line,
+};
 use crate::limits;
 use crate::memory::Region;
 use crate::repository::log::{LogStart, end_between, head, next_end, place_behind, place_between, place_of};
@@ -36,7 +38,7 @@ pub(crate) struct LogLanding {
     /// The end last written to the hot line.
     announced: u64,
     /// Frames before this are given up.
-    start: Place,
+    start: LogPlace,
     /// The new start is still to be written.
     has_new_start: bool,
     /// The consumed position: the subscriber needs nothing before it.
@@ -191,7 +193,7 @@ impl Landing for LogLanding {
 
 impl LogLanding {
     /// Writes records from this position on.
-    fn new(writer: LandingWriter<FrameSpan>, geometry: LogGeometry, epoch: Epoch, start: Place) -> Self {
+    fn new(writer: LandingWriter<FrameSpan>, geometry: LogGeometry, epoch: Epoch, start: LogPlace) -> Self {
         let (may_lose, position) = (writer.may_lose, start.position);
         let pace = Pace::new(&geometry, writer.has_word_order, may_lose);
         let mut landing = Self {

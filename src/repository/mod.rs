@@ -1,5 +1,5 @@
-//! Local truth: for each kind of topic, a writer that owns the repository's memory, and a reader that accepts
-//! only what it has checked. No network: where bytes come from is the caller's business.
+//! Repositories: for each kind of topic, a writer that owns the repository's memory, and a reader that accepts
+//! only verified values. This module does no networking: the caller supplies the bytes.
 
 pub(crate) mod log;
 pub(crate) mod state;
@@ -9,10 +9,10 @@ mod reader;
 pub use reader::SubscriberStats;
 pub(crate) use reader::{Fetch, Finding, LossReason, Lost, ReadFailure, Reader, Taken, Verified, WriteOrder};
 
-/// A payload that is longer than the topic's declared maximum.
+/// A payload exceeds the topic's declared maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong {
-    /// Its length, bytes, as far as it is known.
+    /// Its length in bytes, or a lower bound.
     pub(crate) len: usize,
     /// The declared maximum, bytes.
     pub(crate) max: usize,

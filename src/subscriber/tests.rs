@@ -222,7 +222,7 @@ impl Net {
         self.inbox.0.lock().push_back(bytes);
     }
 
-    /// Lets time pass, and delivers what arrives. The publisher's node sends beacons ten times a second.
+    /// Lets time pass, and delivers what arrives. The publisher's node sends a beacon every 100 ms.
     fn pass(&mut self, ns: u64, position: [u64; 2]) {
         self.clock.advance(ns);
         let now_ns = self.now_ns();

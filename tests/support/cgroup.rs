@@ -1,4 +1,4 @@
-//! A control group whose memory is limited, for a process that has to live with little.
+//! A control group with limited memory, for a process that must cope with little.
 
 use std::path::{Path, PathBuf};
 
@@ -6,25 +6,25 @@ use rustix::process::Pid;
 
 use super::skip::skip;
 
-/// Where the first version of control groups limits memory, and where the second one does everything.
+/// The memory controllers of control groups v1 and v2.
 const PLACES: [(&str, &str); 3] = [
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
     ("/sys/fs/cgroup", "memory.max"),
     ("/sys/fs/cgroup/unified", "memory.max"),
 ];
 
-/// A control group; removed when it is dropped, after its processes have ended.
+/// A control group, removed on drop, after its processes have ended.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
     path: PathBuf,
 }
 
 impl Cgroup {
-    /// A group that may use so many bytes. `None` where none can be made and the check may be left out.
+    /// Creates a group limited to this many bytes. `None` if that is impossible and the check may be skipped.
     ///
     /// # Panics
     ///
-    /// When none can be made, unless `FABRICAST_TEST_ALLOW_SKIP` names `control-groups`.
+    /// If that is impossible, unless `FABRICAST_TEST_ALLOW_SKIP` names `control-groups`.
     pub(crate) fn with_memory(bytes: u64) -> Option<Self> {
         let made = PLACES.iter().find_map(|(place, limit)| Self::make(Path::new(place), limit, bytes));
         if made.is_none() {
@@ -53,7 +53,7 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // It fails while a process is left in it; those of a test are killed before.
+        // Fails while it has processes; those of a test are killed before.
         let _ = std::fs::remove_dir(&self.path);
     }
 }

@@ -1,8 +1,8 @@
-//! How many files a process may open.
+//! The limit on open files.
 
 use rustix::process::{Resource, Rlimit};
 
-/// Raises how many files this process, and those that it starts from now on, may open to the hard limit, and returns it.
+/// Raises the limit on open files of this process, and of those that it starts from now on, to the hard limit, and returns it.
 pub(crate) fn raise_files() -> u64 {
     let Rlimit { maximum, .. } = rustix::process::getrlimit(Resource::Nofile);
     let raised = Rlimit { current: maximum, maximum };

@@ -1,4 +1,4 @@
-//! What the tests share that look at nodes from outside: processes that play a role, waiting, values that check
+//! Shared by the tests that check nodes from outside: processes that play a role, waiting, values that verify
 //! themselves, and control messages written by hand.
 
 #![allow(dead_code, reason = "each of the test programs uses a part of this")]

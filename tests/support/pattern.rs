@@ -1,11 +1,11 @@
-//! Values that show by themselves whether they are whole, without any checksum: every word follows from the first
-//! one, and the first one and the length follow from the position in the topic. A word of another value, of any
-//! other, is out of place.
+//! Values that verify themselves without a checksum: every word follows from the first
+//! one, and the first one and the length follow from the position in the topic. A word of any other
+//! value is out of place.
 
-/// Odd, so that no two words of a value are the same.
+/// Odd, so that no two words of a value are equal.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Room for values of up to `len_max` bytes.
+/// A buffer for values of up to `len_max` bytes.
 #[derive(Debug)]
 pub(crate) struct Pattern {
     words: Vec<u64>,
@@ -17,7 +17,7 @@ impl Pattern {
         Self { words: vec![0; len_max.div_ceil(8)], len_max }
     }
 
-    /// The bytes of the value that stands at this position.
+    /// Returns the bytes of the value at this position.
     pub(crate) fn value(&mut self, sequence: u64) -> &[u8] {
         let len = len_of(sequence, self.len_max);
         let mut word = seed_of(sequence);
@@ -30,7 +30,7 @@ impl Pattern {
     }
 }
 
-/// Whether these are the bytes of the value at this position. Looks at all of them.
+/// Whether these are the bytes of the value at this position. Checks all of them.
 pub(crate) fn is_whole(bytes: &[u8], sequence: u64, len_max: usize) -> bool {
     let (words, rest) = bytes.as_chunks::<8>();
     let mut word = seed_of(sequence);
@@ -77,7 +77,7 @@ impl Random {
 }
 
 #[test]
-fn values_of_a_pattern_are_whole_and_any_other_byte_is_noticed() {
+fn intact_values_are_accepted_and_any_other_byte_is_noticed() {
     let mut pattern = Pattern::new(100);
     for sequence in 1..50 {
         let good = pattern.value(sequence).to_vec();

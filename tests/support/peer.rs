@@ -1,4 +1,4 @@
-//! A process that plays a role in a test, as the test sees it.
+//! A process that plays a role in a test, controlled by the test.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use super::role::{ARGUMENTS, DIR, MARK, ROLE};
 use super::time::{PATIENCE, wait_until};
 
-/// A process of the test program itself, which plays a role. Killed when dropped.
+/// A process of the test program itself, which plays a role. Killed on drop.
 #[derive(Debug)]
 pub(crate) struct Peer {
     child: Child,
@@ -20,8 +20,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts it. The test program has an ignored test named `role`, which plays the roles: the harness runs it on request
-    /// only, so that it never counts as a test.
+    /// Starts it. The test program has an ignored test named `role`, which plays the roles: the harness runs it only on
+    /// request, so that it never counts as a test.
     pub(crate) fn start(role: &str, dir: &Path, arguments: &str) -> Self {
         let program = std::env::current_exe().expect("the test program knows where it is");
         let mut child = Command::new(program)
@@ -48,20 +48,20 @@ impl Peer {
         Self { child, commands, answers, role: role.to_owned() }
     }
 
-    /// As [`Self::start`], and waits for its first word.
+    /// Like [`Self::start`], and waits for its first line.
     pub(crate) fn ready(role: &str, dir: &Path, arguments: &str) -> Self {
         let mut peer = Self::start(role, dir, arguments);
         assert_eq!(peer.hear(), "ready");
         peer
     }
 
-    /// Gives it a command.
+    /// Sends it a command.
     pub(crate) fn tell(&mut self, command: &str) {
         writeln!(self.commands, "{command}").expect("the process takes commands");
         self.commands.flush().expect("the process takes commands");
     }
 
-    /// What it says next.
+    /// Returns its next line.
     #[track_caller]
     pub(crate) fn hear(&mut self) -> String {
         match self.answers.recv_timeout(PATIENCE) {
@@ -70,7 +70,7 @@ impl Peer {
         }
     }
 
-    /// What it says next, or how it ended without a word.
+    /// Returns its next line, or how it ended without one.
     pub(crate) fn outcome(&mut self) -> Result<String, ExitStatus> {
         match self.answers.recv_timeout(PATIENCE) {
             Ok(answer) => Ok(answer),
@@ -78,14 +78,14 @@ impl Peer {
         }
     }
 
-    /// Gives it a command, and waits for its answer.
+    /// Sends it a command, and waits for its answer.
     #[track_caller]
     pub(crate) fn ask(&mut self, command: &str) -> String {
         self.tell(command);
         self.hear()
     }
 
-    /// As [`Self::ask`], for an answer that is a number.
+    /// Like [`Self::ask`], for a numeric answer.
     #[track_caller]
     pub(crate) fn ask_number(&mut self, command: &str) -> u64 {
         let answer = self.ask(command);
@@ -101,23 +101,23 @@ impl Peer {
         rustix::process::kill_process(self.pid(), signal).expect("the process runs");
     }
 
-    /// Stops it, and waits until all of its threads stand still.
+    /// Stops it, and waits until all of its threads have stopped.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        // Not taken: it may be stopped already, and be asked again.
+        // The status is left in place: it may be stopped already, and be asked again.
         let options = WaitIdOptions::STOPPED | WaitIdOptions::NOWAIT;
         let stopped =
             rustix::process::waitid(WaitId::Pid(self.pid()), options).expect("it can be waited for");
         assert!(stopped.is_some_and(|status| status.stopped()), "it is not stopped");
     }
 
-    /// Kills it, and waits until it is dead.
+    /// Kills it, and waits for its death.
     pub(crate) fn kill(&mut self) {
         self.child.kill().expect("the process can be killed");
         self.child.wait().expect("the process can be waited for");
     }
 
-    /// Waits for an end that it comes to by itself.
+    /// Waits until it exits.
     pub(crate) fn status(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the process to end", || {
@@ -127,22 +127,22 @@ impl Peer {
         status.expect("it was waited for")
     }
 
-    /// What it holds.
+    /// Returns the resources that it holds.
     pub(crate) fn holdings(&self) -> Holdings {
         Holdings { files: self.open_files(), regions: self.regions() }
     }
 
-    /// Nanoseconds of processor time that it has used.
+    /// Returns its processor time in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.scheduled(0)
     }
 
-    /// How often its threads were given a processor.
+    /// Returns how often its threads were scheduled.
     pub(crate) fn turns(&self) -> u64 {
         self.scheduled(2)
     }
 
-    /// The sum of this number in the `schedstat` of its threads: see sched-stats of the kernel's documentation.
+    /// The sum of this field in the `schedstat` of its threads: see sched-stats of the kernel's documentation.
     fn scheduled(&self, field: usize) -> u64 {
         let schedstat = |path: std::path::PathBuf| {
             let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -156,7 +156,7 @@ impl Peer {
         std::fs::read_dir(self.proc("fd")).map_or(0, Iterator::count)
     }
 
-    /// Mappings of memory files of this library.
+    /// Mapped memory files of this library.
     fn regions(&self) -> usize {
         let maps = std::fs::read_to_string(self.proc("maps")).unwrap_or_default();
         maps.lines().filter(|line| line.contains("memfd:")).count()
@@ -167,7 +167,7 @@ impl Peer {
     }
 }
 
-/// What a process holds of the kinds that leak.
+/// Resources of a process that could leak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Holdings {
     /// Open file descriptors.
@@ -178,7 +178,7 @@ pub(crate) struct Holdings {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // It fails when the process is dead already.
+        // Fails if the process is already dead.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

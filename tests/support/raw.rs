@@ -1,4 +1,4 @@
-//! The control channel by hand: sockets and messages made without the library, for peers that do as they like.
+//! The control channel by hand: sockets and messages made without the library, for misbehaving peers.
 
 use std::io::{IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
@@ -35,10 +35,10 @@ pub(crate) const LISTEN: u16 = 15;
 pub(crate) const NOTICES: u16 = 16;
 pub(crate) const HEARD: u16 = 17;
 
-/// More files than any test sends or receives at a time.
+/// More files than any test sends or receives at once.
 const FILES_MAX: usize = 64;
 
-/// A body in the making: integers in network byte order, texts behind their length in eight bytes.
+/// A body under construction: integers in network byte order, texts after their length in eight bytes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Body(pub(crate) Vec<u8>);
 
@@ -75,12 +75,12 @@ impl Body {
         self.bytes(node.as_bytes()).word(1).bytes(b"nowhere").long(1)
     }
 
-    /// The message of this kind with this body.
+    /// Builds a message of this kind with this body.
     pub(crate) fn message(self, kind: u16) -> Vec<u8> {
         self.message_of(VERSION, kind)
     }
 
-    /// The same of another version.
+    /// Builds the same message of another version.
     pub(crate) fn other_version(self, kind: u16) -> Vec<u8> {
         self.message_of(OTHER_VERSION, kind)
     }
@@ -100,7 +100,7 @@ pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-/// A hello; `answers` is the nonce that it answers.
+/// A hello; `answers` is the nonce of the hello that it answers.
 pub(crate) fn hello(answers: Option<u64>) -> Vec<u8> {
     let body = Body::default().long(7);
     let body = match answers {
@@ -110,12 +110,12 @@ pub(crate) fn hello(answers: Option<u64>) -> Vec<u8> {
     body.identity("hostile").message(HELLO)
 }
 
-/// Invites to this topic, as the node that says hello.
+/// An invitation to this topic, from the node that sends the hello.
 pub(crate) fn invite(topic: &str) -> Vec<u8> {
     Body::default().identity("hostile").bytes(topic.as_bytes()).message(INVITE)
 }
 
-/// Asks for a topic, by push or by pull.
+/// A request for a topic, by push or by pull.
 pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
     Body::default()
         .word(attachment)
@@ -127,32 +127,32 @@ pub(crate) fn attach(attachment: u32, topic: &str, push: bool) -> Vec<u8> {
         .message(ATTACH)
 }
 
-/// What a peer of the other version is told.
+/// The text for a peer of the other version.
 pub(crate) fn other_version_text() -> String {
     format!("control version {OTHER_VERSION}, this program speaks {VERSION}")
 }
 
-/// Lends the landing region that goes with it.
+/// Exposes the landing region that it carries.
 pub(crate) fn lend(attachment: u32) -> Vec<u8> {
     Body::default().word(attachment).message(LEND)
 }
 
-/// Asks for notices.
+/// Requests notices.
 pub(crate) fn listen(attachment: u32) -> Vec<u8> {
     Body::default().word(attachment).message(LISTEN)
 }
 
-/// Tells what is heard of notices, and where one can be reached alone.
+/// Reports what is received of notices, and a unicast ticket.
 pub(crate) fn heard(ticket: &[u8], is_multicast_heard: bool) -> Vec<u8> {
     Body::default().bytes(ticket).byte(is_multicast_heard.into()).message(HEARD)
 }
 
-/// Asks for the first page of the directory.
+/// Requests the first page of the directory.
 pub(crate) fn list_topics() -> Vec<u8> {
     Body::default().byte(0).message(LIST_TOPICS)
 }
 
-/// A message that came.
+/// A received message.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) version: u16,
@@ -170,7 +170,7 @@ impl Reply {
         Self { version, kind, body: body.to_vec(), files }
     }
 
-    /// The number in the eight bytes at this place of the body.
+    /// The number in eight bytes at this offset of the body.
     #[expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
     pub(crate) fn long(&self, at: usize) -> u64 {
         let bytes = self.body.get(at..).and_then(<[u8]>::first_chunk).expect("a long enough body");
@@ -195,7 +195,7 @@ impl Reply {
     }
 }
 
-/// One end of a session, without any manners.
+/// One end of a session, free to misbehave.
 #[derive(Debug)]
 pub(crate) struct RawPeer {
     socket: OwnedFd,
@@ -213,7 +213,7 @@ impl RawPeer {
         Ok(Self { socket })
     }
 
-    /// Dials a node, and says hello.
+    /// Dials a node, and sends a hello.
     pub(crate) fn greeted(dir: &Path, node: &str) -> Self {
         let peer = Self::dial(dir, node);
         peer.send(&hello(None));
@@ -221,7 +221,7 @@ impl RawPeer {
         peer
     }
 
-    /// Sends these bytes as one message. An error when the peer has closed the connection.
+    /// Sends these bytes as one message. An error if the peer has closed the connection.
     pub(crate) fn try_send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -240,7 +240,7 @@ impl RawPeer {
         self.try_send(bytes, files).expect("the peer takes messages");
     }
 
-    /// Sends as much as the peer takes without waiting for it. True when the peer has closed the connection.
+    /// Sends as much as the peer accepts without blocking. Returns true if the peer has closed the connection.
     pub(crate) fn flood(&self, bytes: &[u8], count: usize) -> bool {
         for _ in 0..count {
             match rustix::net::send(&self.socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
@@ -252,7 +252,7 @@ impl RawPeer {
         false
     }
 
-    /// The next message; `None` when the peer has closed the connection.
+    /// Returns the next message; `None` if the peer has closed the connection.
     pub(crate) fn receive(&self) -> Option<Reply> {
         self.receive_within(PATIENCE)
     }
@@ -267,7 +267,7 @@ impl RawPeer {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let (slices, flags) = (&mut [IoSliceMut::new(&mut bytes)], RecvFlags::CMSG_CLOEXEC);
-        // A connection that was closed with messages of ours unread is reset.
+        // A connection closed with unread messages is reset.
         let received = rustix::net::recvmsg(&self.socket, slices, &mut ancillary, flags).ok()?.bytes;
         let files = ancillary.drain().filter_map(|message| match message {
             RecvAncillaryMessage::ScmRights(files) => Some(files),
@@ -277,13 +277,13 @@ impl RawPeer {
         (received > 0).then(|| Reply::parse(bytes.split_at(received).0, files))
     }
 
-    /// Waits until the peer closes the connection; what it still says is passed over.
+    /// Waits until the peer closes the connection, ignoring its messages.
     pub(crate) fn wait_closed(&self) {
         while self.receive().is_some() {}
     }
 }
 
-/// A socket that looks like a node's.
+/// A socket that passes for a node's.
 #[derive(Debug)]
 pub(crate) struct RawListener {
     socket: OwnedFd,
@@ -298,14 +298,14 @@ impl RawListener {
         Self { socket }
     }
 
-    /// Waits for somebody to dial, and leaves the connection in the queue.
+    /// Waits for a dialling peer, and leaves the connection in the queue.
     pub(crate) fn wait_dialled(&self) {
         let mut sockets = [PollFd::new(&self.socket, PollFlags::IN)];
         let timeout = Timespec::try_from(PATIENCE).expect("seconds");
         assert_eq!(rustix::event::poll(&mut sockets, Some(&timeout)), Ok(1), "nobody dials");
     }
 
-    /// Waits for somebody to dial.
+    /// Accepts a connection.
     pub(crate) fn accept(&self) -> RawPeer {
         RawPeer { socket: rustix::net::accept(&self.socket).expect("somebody dials") }
     }
@@ -320,7 +320,7 @@ pub(crate) fn memory_file(len: u64, seals: SealFlags) -> OwnedFd {
     file
 }
 
-/// A memory file of this length, sealed like that, all of whose pages are there.
+/// A memory file of this length with these seals, all of whose pages are present.
 pub(crate) fn full_file(len: u64, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(c"hostile", flags).expect("a memory file");

@@ -1,21 +1,21 @@
-//! The other side of [`Peer`](super::peer::Peer): a test program that was started again to play a role.
+//! The other side of [`Peer`](super::peer::Peer): a test program started again to play a role.
 //!
-//! Commands come in lines on standard input, answers go out in marked lines on standard output. The process ends
-//! when its standard input does, so that it never outlives the test.
+//! Commands arrive as lines on standard input, answers leave as marked lines on standard output. The process ends
+//! when its standard input does, so it never outlives the test.
 
 use std::io::{BufRead, Write};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::Duration;
 
-/// Tells the role, its directory and its arguments to the process.
+/// The variables with the role, its directory and its arguments.
 pub(crate) const ROLE: &str = "FABRICAST_TEST_ROLE";
 pub(crate) const DIR: &str = "FABRICAST_TEST_DIR";
 pub(crate) const ARGUMENTS: &str = "FABRICAST_TEST_ARGUMENTS";
-/// Marks the lines that are meant for the test: the test harness prints lines of its own.
+/// Marks the lines for the test: the test harness prints lines of its own.
 pub(crate) const MARK: &str = "@@ ";
 
-/// The role that this process plays.
+/// The role of this process.
 #[derive(Debug)]
 pub(crate) struct Role {
     pub(crate) name: String,
@@ -29,7 +29,7 @@ impl Role {
     ///
     /// # Panics
     ///
-    /// When no test started this process to play one: the test named `role` is only an entry point.
+    /// If no test started this process: the test named `role` is only an entry point.
     pub(crate) fn of_this_process() -> Self {
         let variable =
             |name| std::env::var(name).unwrap_or_else(|_| panic!("only tests start this; no {name}"));
@@ -49,30 +49,30 @@ impl Role {
         Self { name, dir, arguments, commands }
     }
 
-    /// An argument.
+    /// Returns an argument.
     pub(crate) fn argument(&self, index: usize) -> &str {
         self.arguments.get(index).expect("the role was given its arguments")
     }
 
-    /// An argument that is a number.
+    /// Returns a numeric argument.
     pub(crate) fn number(&self, index: usize) -> usize {
         self.argument(index).parse().expect("a number")
     }
 
-    /// Tells the test something.
+    /// Sends the test a line.
     pub(crate) fn say(&self, what: impl std::fmt::Display) {
         let mut out = std::io::stdout().lock();
-        // The test may be over: then there is nobody to be told, and the end of standard input ends this process.
+        // The test may be over: then the end of standard input ends this process.
         let _ = writeln!(out, "\n{MARK}{what}");
         let _ = out.flush();
     }
 
-    /// The next command.
+    /// Returns the next command.
     pub(crate) fn command(&self) -> String {
         self.commands.recv().unwrap_or_else(|_| std::process::exit(0))
     }
 
-    /// The next command, if there is one within this time.
+    /// Returns the next command, if one arrives within this time.
     pub(crate) fn command_within(&self, timeout: Duration) -> Option<String> {
         match self.commands.recv_timeout(timeout) {
             Ok(command) => Some(command),
@@ -81,7 +81,7 @@ impl Role {
         }
     }
 
-    /// The next command, if there is one now.
+    /// Returns the next command, if there is one now.
     pub(crate) fn command_now(&self) -> Option<String> {
         match self.commands.try_recv() {
             Ok(command) => Some(command),

@@ -1,8 +1,8 @@
-//! Time, and waiting for what must come.
+//! Time, and waiting for expected events.
 
 use std::time::{Duration, Instant};
 
-/// How long anything may take that is not itself a bound: the machine may be busy with other things.
+/// How long anything may take that is not itself a bound: the machine may be busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 #[expect(
@@ -13,13 +13,13 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// Looks again and again until it is so.
+/// Polls until the condition holds.
 #[track_caller]
 pub(crate) fn wait_until(what: &str, done: impl FnMut() -> bool) {
     wait_within(PATIENCE, what, done);
 }
 
-/// As [`wait_until`], within a bound that the test is about.
+/// Like [`wait_until`], within a bound that the test is about.
 #[track_caller]
 pub(crate) fn wait_within(bound: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let began = now();

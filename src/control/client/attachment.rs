@@ -2,7 +2,7 @@ use crate::control::error::ControlError;
 use crate::control::message::AttachmentId;
 use crate::id::{Delivery, TopicId};
 
-/// What this side knows of one attachment.
+/// The client's state of one attachment.
 #[derive(Debug)]
 pub(super) struct ClientAttachment {
     pub(super) topic_id: TopicId,
@@ -12,7 +12,7 @@ pub(super) struct ClientAttachment {
     pub(super) listening: NoticesRequest,
 }
 
-/// Whether an attachment has asked for notices, which it does once.
+/// Whether an attachment has requested notices, which it does once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoticesRequest {
     No,
@@ -20,7 +20,7 @@ pub(super) enum NoticesRequest {
     Answered,
 }
 
-/// Where one attachment is.
+/// The state of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AttachStep {
     Attaching,

@@ -2,25 +2,25 @@ use crate::control::error::ControlError;
 use crate::control::message::AttachmentId;
 use crate::id::Delivery;
 
-/// Where one attachment is.
+/// The state of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// The owner decides on the attachment.
     Attaching(Delivery),
-    /// Granted; for push, without a landing region so far.
+    /// Granted; for push, without a landing region yet.
     Granted(Delivery),
     /// The owner decides on the landing region.
     Lending,
     /// Granted, with a landing region.
     Lent,
-    /// The owner forgets the attachment.
+    /// The owner drops the attachment.
     Detaching,
-    /// The topic ended with this sequence; the peer has yet to detach.
+    /// The topic ended with this sequence; the peer has not detached yet.
     TopicEnded { published: u64 },
 }
 
 impl Step {
-    /// The decision that was open is taken, and the attachment is granted.
+    /// Settles the open decision: the attachment is granted.
     pub(super) fn granted(&mut self) {
         *self = match *self {
             Self::Attaching(delivery) => Self::Granted(delivery),

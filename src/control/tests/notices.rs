@@ -11,7 +11,7 @@ fn notices(attachment: AttachmentId, by: NoticesBy) -> Vec<u8> {
     codec::encode(&Message::Notices(Notices { attachment, by }))
 }
 
-/// The last message that waits at the client arrives at the server, whose next action is this.
+/// Delivers the client's pending message to the server, and returns the server's next action.
 fn arrives(pair: &mut Pair) -> Option<ServerAction> {
     pair.server.on_message(&pair.client.next_message().unwrap().bytes, 0);
     pair.server.next_action()
@@ -34,12 +34,12 @@ fn notices_are_asked_for_once_and_a_wake_word_brings_its_memory() {
 
     // A client without that check is refused.
     pair.server.on_message(&listen(attachment), 0);
-    let state = "told of its topic already";
+    let state = "already subscribed to notices";
     pair.expect_refusal(&ControlError::WrongAttachment { message: "Listen", attachment: 0, state });
 }
 
 #[test]
-fn the_number_of_an_attachment_that_is_no_more_may_listen_again() {
+fn a_reused_attachment_number_may_listen_again() {
     let mut pair = Pair::ready();
     for ended in [false, true, false] {
         let attachment = AttachmentId::new(7);
@@ -74,7 +74,7 @@ fn the_number_of_an_attachment_that_is_no_more_may_listen_again() {
 
 #[test]
 fn listening_out_of_turn_is_refused() {
-    // Before there is an attachment, and for one that is not there.
+    // Before the attachment exists, and for an unknown one.
     let mut pair = Pair::ready();
     pair.server.on_message(&listen(AttachmentId::new(0)), 0);
     let state = "not an attachment of this session";
@@ -104,7 +104,7 @@ fn listening_out_of_turn_is_refused() {
     let state = "waiting for its landing region to be accepted";
     pair.expect_refusal(&ControlError::WrongAttachment { message: "Listen", attachment: 0, state });
 
-    // After it was left.
+    // After it was detached.
     let mut pair = Pair::ready();
     let attachment = pair.attach("pull", Delivery::Pull);
     pair.client.detach(attachment, counts(0)).unwrap();
@@ -119,7 +119,7 @@ fn listening_out_of_turn_is_refused() {
 }
 
 #[test]
-fn a_subscriber_that_leaves_while_it_waits_for_notices_is_not_told() {
+fn a_subscriber_that_leaves_while_it_waits_for_notices_gets_no_answer() {
     let mut pair = Pair::ready();
     let attachment = pair.attach("pull", Delivery::Pull);
     pair.client.listen(attachment).unwrap();
@@ -128,7 +128,7 @@ fn a_subscriber_that_leaves_while_it_waits_for_notices_is_not_told() {
     assert_eq!(pair.events, [ClientEvent::Detached { attachment, published: 77 }]);
     assert_eq!((&pair.closed, &pair.failed), (&None, &None));
 
-    // The answer comes too late for an attachment that is no more at the publisher.
+    // The answer crosses the detachment.
     assert!(matches!(
         pair.server.notices(attachment, NoticesBy::Nothing),
         Err(ControlError::NotPossible { .. })
@@ -145,15 +145,15 @@ fn listening_that_crosses_the_end_of_the_topic_is_answered_with_nothing() {
     pair.pump();
     let told = ClientEvent::Notices { attachment, by: NoticesBy::Nothing };
     assert_eq!(pair.events, [ClientEvent::TopicEnded { attachment, published: 41 }, told]);
-    // Who knows of the end does not ask.
+    // A client that knows of the end does not ask.
     let another = pair.attach("pull", Delivery::Pull);
     pair.events.clear();
     pair.server.topic_ended(another, 41).unwrap();
     pair.pump();
     assert!(matches!(pair.client.listen(another), Err(ControlError::NotPossible { .. })));
-    // It asked already.
+    // It has asked before.
     pair.server.on_message(&listen(attachment), 0);
-    let state = "told of its topic already";
+    let state = "already subscribed to notices";
     pair.expect_refusal(&ControlError::WrongAttachment { message: "Listen", attachment: 0, state });
 }
 
@@ -168,7 +168,7 @@ fn listening_that_crosses_the_end_of_the_session_is_not_answered() {
     assert_eq!(pair.events, [ClientEvent::EndAsked { reason: EndReason::Shutdown }]);
     assert_eq!((&pair.closed, &pair.failed), (&None, &None));
 
-    // And the answer that crosses the other's end.
+    // And the answer that crosses the client's end.
     let mut pair = Pair::ready();
     let attachment = pair.attach("pull", Delivery::Pull);
     pair.client.listen(attachment).unwrap();
@@ -179,7 +179,7 @@ fn listening_that_crosses_the_end_of_the_session_is_not_answered() {
 }
 
 #[test]
-fn notices_that_nobody_asked_for_end_the_session() {
+fn unrequested_notices_end_the_session() {
     let expect = |mut pair: Pair, bytes: &[u8], error: ControlError| {
         assert_eq!(pair.client.on_message(bytes, 0), Err(error));
         pair.pump();
@@ -221,9 +221,9 @@ fn a_wake_word_comes_with_its_memory_and_nothing_else_with_any() {
     }
 }
 
-/// What a peer hears may cross what it leaves: it is taken note of, whoever says it, and bounded by its type.
+/// A report may cross a detachment, so it is accepted from any peer, and bounded by its type.
 #[test]
-fn who_has_not_asked_may_tell_what_it_hears() {
+fn a_report_is_accepted_without_a_request() {
     let mut pair = Pair::ready();
     for _ in 0..10_000 {
         let heard = codec::encode(&Message::Heard(sample::heard(false)));
@@ -232,7 +232,7 @@ fn who_has_not_asked_may_tell_what_it_hears() {
     }
     assert_eq!(Ticket::default().as_bytes(), b"");
     pair.attach("pull", Delivery::Pull);
-    // Before the hello nothing is heard.
+    // Not before the hello.
     let mut server = ServerSession::new(0, identity("writer"), nonce(2));
     server.on_message(&codec::encode(&Message::Heard(sample::heard(true))), 0);
     assert!(matches!(sent(server.next_action()), Message::Refuse(_)));

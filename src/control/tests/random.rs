@@ -1,4 +1,4 @@
-//! Random messages and bytes into each end, and random but honest conversations between the two.
+//! Random messages and bytes into each end, and random valid conversations between the two.
 
 use std::collections::VecDeque;
 
@@ -17,18 +17,18 @@ use crate::control::server::{ACTIONS_MAX, ServerAction, ServerSession};
 use crate::id::{Delivery, KindOptions, TopicName};
 use crate::limits;
 
-/// Something that happens to one end of a session.
+/// An event at one end of a session.
 #[derive(Clone, Debug)]
 enum Operation {
-    /// These bytes come, with so many regions.
+    /// These bytes arrive, with this many regions.
     Bytes(Vec<u8>, usize),
-    /// A message comes, with the regions that belong to it or with others.
+    /// A message arrives, with its regions or with others.
     Message(Message, Option<usize>),
     Time(u64),
     Disconnected,
-    /// The owner asks or decides something, whether that makes sense or not.
+    /// The owner requests or decides something, valid or not.
     Owner(Request),
-    /// The owner takes what there is to take.
+    /// The owner takes the pending output.
     Drain,
 }
 
@@ -82,7 +82,7 @@ fn any_operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Operations that mostly begin with a hello, without which not much can happen.
+/// Operations that mostly begin with a hello, without which little can happen.
 fn any_operations() -> impl Strategy<Value = Vec<Operation>> {
     let first = prop_oneof![
         8 => any_hello().prop_map(|hello| Operation::Message(hello, None)),
@@ -101,7 +101,7 @@ fn regions_of(message: &Message) -> usize {
 }
 
 fn ask_server(server: &mut ServerSession, request: Request) {
-    // Whether it is allowed is the machine's business.
+    // The state machine decides whether it is allowed.
     let _ = match request {
         Request::AnswerTopics(more) => server.answer_topics(vec![entry("a")], more),
         Request::Grant(id, topic) => server.grant(grant_of(id, &topic)),
@@ -144,8 +144,8 @@ proptest! {
         prop_assert!(codec::decode(&bytes).is_err());
     }
 
-    /// Bytes that pass for a body of this kind are what this kind of message is written as: no two messages
-    /// share bytes, and no message has two forms.
+    /// Bytes that decode as this kind encode back to the same bytes: no two messages
+    /// share an encoding, and no message has two.
     #[test]
     fn random_bodies_have_one_meaning(
         kind in 0..19_u16,
@@ -222,8 +222,8 @@ proptest! {
         }
     }
 
-    /// Whatever two honest ends do, in whatever order their messages cross: neither blames the other, and the
-    /// end is in good order.
+    /// Whatever two honest ends do, in whatever order their messages cross, neither refuses the other, and the
+    /// session ends properly.
     #[test]
     fn honest_peers_never_blame_each_other(
         inviting in any::<bool>(),
@@ -256,13 +256,13 @@ fn drain(server: &mut ServerSession, closed: &mut bool) -> Result<(), TestCaseEr
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    /// One message arrives at the server, if one is under way.
+    /// One message arrives at the server, if any is in flight.
     ToServer,
-    /// One message arrives at the client, if one is under way.
+    /// One message arrives at the client, if any is in flight.
     ToClient,
-    /// The server's owner answers the question at this place in its list, with yes or no.
+    /// The server's owner answers the question at this index of its list, with yes or no.
     Decide(usize, bool),
-    /// The client's owner asks something.
+    /// The client's owner requests something.
     List,
     Attach(bool),
     Lend(u32),
@@ -292,7 +292,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Two ends, the messages under way between them, and the questions that the server's owner has yet to answer.
+/// Two ends, the messages in flight between them, and the unanswered questions of the server's owner.
 struct Honest {
     client: ClientSession,
     server: ServerSession,
@@ -311,7 +311,7 @@ impl Honest {
         if inviting {
             let topic = "a".parse().unwrap();
             server = ServerSession::inviting(limits::HELLO_DEADLINE_NS, identity("writer"), nonce(2), topic);
-            // The other end has taken the invitation.
+            // The other end has received the invitation.
             server.next_action();
             client.expect_hello_of(identity("writer"));
         }
@@ -359,10 +359,10 @@ impl Honest {
             }
             Step::ClientEnd => {
                 let ended = self.client.end(0, EndReason::Done, counts(0)).is_ok();
-                // Agreeing to the server's end is the last thing; its own end is answered.
+                // Agreeing to the server's end is its last message; its own end is answered.
                 self.client_ended |= ended && self.asked_to_end;
             }
-            // A node that shuts down before the hello sends the peer away instead of saying goodbye.
+            // A node that shuts down before the hello refuses the session instead of ending it.
             Step::ServerEnd if self.server.deadline_ns().is_none() => self.server.shutdown(0),
             Step::ServerEnd => {}
         }
@@ -390,7 +390,7 @@ impl Honest {
         if at >= self.questions.len() {
             return;
         }
-        // A question may have been overtaken by the end of its topic, or of the session.
+        // A question may be obsolete by the end of its topic, or of the session.
         let _ = match self.questions.remove(at) {
             ServerAction::QueryTopics { .. } => self.server.answer_topics(vec![entry("a")], false),
             ServerAction::Attach(attach) if yes => {
@@ -409,7 +409,7 @@ impl Honest {
         };
     }
 
-    /// Lets everything arrive and be answered.
+    /// Delivers and answers everything.
     fn settle(&mut self) {
         while !self.to_server.is_empty() || !self.to_client.is_empty() || !self.questions.is_empty() {
             self.step(Step::ToServer);
@@ -418,7 +418,7 @@ impl Honest {
         }
     }
 
-    /// Lets everything arrive and be answered, then ends the session.
+    /// Delivers and answers everything, then ends the session.
     fn finish(&mut self) {
         for round in 0..10 {
             self.collect();

@@ -160,7 +160,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
     ]
 }
 
-/// Any way to be told of what a topic publishes.
+/// Any method of notification.
 pub(crate) fn any_way() -> impl Strategy<Value = NoticesBy> {
     prop_oneof![
         Just(NoticesBy::Nothing),
@@ -175,7 +175,7 @@ fn any_ticket() -> impl Strategy<Value = Ticket> {
         .prop_map(|bytes| Ticket::cut(&bytes))
 }
 
-/// A hello as a dialling peer says it, or as the tests' server answers it.
+/// A hello of a dialling peer, or the tests' server's answer.
 pub(crate) fn any_hello() -> impl Strategy<Value = Message> {
     any::<bool>().prop_map(|first| {
         let answers = if first { None } else { Some(nonce(1)) };
@@ -183,7 +183,7 @@ pub(crate) fn any_hello() -> impl Strategy<Value = Message> {
     })
 }
 
-/// An invitation, as a publisher's node that dials says it first.
+/// An invitation, the first message of a publisher's node that dials.
 pub(crate) fn any_invite() -> impl Strategy<Value = Message> {
     (any_name(), any_topic())
         .prop_map(|(node, topic)| Message::Invite(Invite { identity: identity(&node), topic }))

@@ -1,7 +1,7 @@
 use crate::fabric::scheme::Scheme;
 use crate::id::NodeName;
 
-/// Where nodes of this host are reached.
+/// The scheme of addresses of nodes of this host.
 pub(in crate::fabric) const SCHEME: Scheme = Scheme {
     prefix: "shm:",
     form: "shm:NODE",

@@ -1,10 +1,10 @@
-//! What may block, done by threads that nobody waits for.
+//! Background threads for operations that may block.
 //!
-//! A peer can send descriptors that block whoever closes them last (a TCP socket with `SO_LINGER`, a file of a file system that
-//! does not answer), and leave such in messages that nobody has read: then closing the connection closes them. Memory as large
-//! as a region takes long to bring into a page table and to free. None of that is for a thread that others wait for.
+//! A peer can send descriptors whose last close blocks (a TCP socket with `SO_LINGER`, a file of an unresponsive file
+//! system), also in messages that are never read: then closing the connection closes them. Mapping and freeing memory as
+//! large as a region takes long. A node's thread does neither.
 //!
-//! Two workers do it: one only closes what peers sent, so that descriptors that block there for ever delay neither memory
+//! There are two workers. One only closes what peers sent, so that a descriptor that blocks for ever delays neither memory
 //! nor the connections of other peers.
 
 use std::io::IoSliceMut;
@@ -19,35 +19,35 @@ use crate::fabric::Worker;
 use crate::limits;
 use crate::memory::Region;
 
-/// Files that one message can carry (SCM_MAX_FD of the kernel). With room for fewer, the kernel itself would close the others, on
+/// Files that one message can carry (SCM_MAX_FD of the kernel). With less space, the kernel would close the excess files on
 /// the thread that receives the message.
 pub(super) const FILES_ROOM: usize = 253;
-/// Bytes that are brought into the page table at a time. Meanwhile the process cannot map or unmap anything else.
+/// Bytes to map at a time; the process cannot map or unmap anything else meanwhile.
 const POPULATED_LEN: usize = 2 << 20;
 
-/// Does what may block, on threads that begin when there is something to do.
+/// Runs operations that may block on threads started on demand.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Background {
-    /// Memory, and connections that hold no descriptors of peers: none of that blocks for ever.
+    /// Memory, and connections without descriptors of peers: these never block for ever.
     own: Worker,
-    /// Descriptors of peers, and connections whose unread messages hold such.
+    /// Descriptors of peers, and connections whose unread messages hold descriptors.
     foreign: Worker,
 }
 
-/// What a descriptor is, that is to be closed.
+/// The kind of a descriptor to close.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closing {
-    /// Whatever a peer has sent.
+    /// Anything a peer sent.
     Foreign,
     /// A connection to a peer.
     Connection,
-    /// A connection with descriptors of a peer in messages that no thread has read.
+    /// A connection with descriptors in unread messages.
     Laden,
-    /// A socket at which peers connect.
+    /// A listening socket.
     Listener,
 }
 
-/// A descriptor that is closed in the background when this is dropped.
+/// A descriptor that is closed in the background on drop.
 #[derive(Debug)]
 pub(super) struct Deferred {
     file: Option<OwnedFd>,
@@ -61,7 +61,7 @@ impl Background {
         self.own.run(move || drop(region));
     }
 
-    /// Has all pages of the region brought into the page table, for as long as somebody uses it.
+    /// Maps all pages of the region in the background, while another handle uses it.
     pub(super) fn populate(&self, region: &Arc<Region>) {
         let region = Arc::downgrade(region);
         self.own.run(move || {
@@ -73,21 +73,21 @@ impl Background {
         });
     }
 
-    /// Whether so much is left to be done that peers must not add to it: closing what they sent blocks, or no thread can be
+    /// Whether so much work is queued that peers must not add more: closing their descriptors blocks, or no thread can be
     /// started.
     pub(super) fn is_behind(&self) -> bool {
         let is_full = |worker: &Worker| worker.waiting_count() >= limits::CLOSING_FILES_MAX;
-        // The threads for what does not block come to it soon, however many leave at once.
+        // The non-blocking work finishes soon, however many peers leave at once.
         is_full(&self.foreign) || (!self.own.has_threads() && is_full(&self.own))
     }
 
-    /// Starts a thread for what waits because none could be started when it was queued.
+    /// Retries starting a thread for queued work.
     pub(super) fn tend(&self) {
         self.own.tend();
         self.foreign.tend();
     }
 
-    /// Has a descriptor closed.
+    /// Closes a descriptor in the background.
     fn add(&self, file: OwnedFd, closing: Closing) {
         let worker = match closing {
             Closing::Foreign | Closing::Laden => &self.foreign,
@@ -97,11 +97,11 @@ impl Background {
         worker.run(move || background.close(file, closing));
     }
 
-    /// Closes a descriptor, and first what peers have sent there that no thread has read.
+    /// Closes a descriptor, after the descriptors in its unread messages.
     fn close(&self, file: OwnedFd, closing: Closing) {
         match closing {
             Closing::Foreign => {
-                // Fails if the file is not a socket. A peer may set the option again meanwhile; closing then blocks this thread.
+                // Fails if the file is not a socket. The peer may set the option again meanwhile; closing then blocks this thread.
                 let _ = rustix::net::sockopt::set_socket_linger(&file, None);
             }
             Closing::Laden => drain(&file),
@@ -121,12 +121,12 @@ impl Background {
 }
 
 impl Deferred {
-    /// Has this descriptor closed there.
+    /// Defers the close of this descriptor.
     pub(super) fn new(file: OwnedFd, closing: Closing, background: &Background) -> Self {
         Self { file: Some(file), closing, background: background.clone() }
     }
 
-    /// Closes it here and now: it is known not to block.
+    /// Closes it at once: it is known not to block.
     pub(super) fn close(mut self) {
         drop(self.file.take());
     }
@@ -136,7 +136,7 @@ impl AsFd for Deferred {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.file {
             Some(file) => file.as_fd(),
-            None => unreachable!("it is taken when this is dropped only"),
+            None => unreachable!("the descriptor is taken only on drop"),
         }
     }
 }
@@ -145,21 +145,21 @@ impl Drop for Deferred {
     fn drop(&mut self) {
         let Some(file) = self.file.take() else { return };
         if self.closing != Closing::Foreign {
-            // The peers see the end at once, and send nothing more. It fails when they have gone: then they need not.
+            // Peers see the end at once and cannot send more. It fails only if they are gone.
             let _ = rustix::net::shutdown(&file, Shutdown::Both);
         }
         self.background.add(file, self.closing);
     }
 }
 
-/// Takes messages from a connection that is shut down, up to the first with descriptors. Whether there is one. Peers cannot add
-/// messages any more: this ends.
+/// Reads messages from a shut-down connection, up to the first with descriptors, and returns whether there is one. Peers
+/// cannot add messages, so this terminates.
 fn holds_files(connection: &OwnedFd) -> bool {
     loop {
         match is_at_end(connection) {
             Ok(true) => return false,
             Ok(false) if !lacks_space(connection) => {}
-            // Where that cannot be found out, it may block.
+            // If that is unknown, assume that closing may block.
             Ok(false) | Err(_) => return true,
         }
         match rustix::net::recv(connection, &mut [0], RecvFlags::DONTWAIT) {
@@ -169,7 +169,7 @@ fn holds_files(connection: &OwnedFd) -> bool {
     }
 }
 
-/// Takes what has come over a connection that is shut down, and closes it.
+/// Drains a shut-down connection and closes it.
 fn drain(connection: &OwnedFd) {
     while is_at_end(connection) == Ok(false) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_ROOM))];
@@ -188,17 +188,17 @@ fn drain(connection: &OwnedFd) {
     }
 }
 
-/// Whether no message is left. An empty one reads like the end, but has credentials where they are asked for.
+/// Whether no message is left. An empty message reads like the end, but carries credentials if requested.
 fn is_at_end(connection: &OwnedFd) -> Result<bool, Errno> {
     rustix::net::sockopt::set_socket_passcred(connection, true)?;
     let has_message = lacks_space(connection);
-    // They are never taken: rustix cannot represent those of a process that this one cannot see.
+    // Only peeked at: rustix cannot represent credentials of a process that is invisible to this one.
     rustix::net::sockopt::set_socket_passcred(connection, false)?;
     Ok(!has_message)
 }
 
-/// Whether the next message has descriptors, or credentials that were asked for. Without space for them, the kernel reports that
-/// there are some, and leaves them in the message.
+/// Whether the next message carries descriptors, or requested credentials. Without space for them, the kernel reports
+/// truncation and leaves them in the message.
 fn lacks_space(connection: &OwnedFd) -> bool {
     loop {
         let mut byte = [0];
@@ -206,14 +206,14 @@ fn lacks_space(connection: &OwnedFd) -> bool {
         let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         match rustix::net::recvmsg(connection, into, &mut RecvAncillaryBuffer::default(), flags) {
             Ok(message) => return message.flags.contains(ReturnFlags::CTRUNC),
-            // The peer has closed without having read everything. That is reported once, before what it sent.
+            // The peer closed without reading everything, which is reported once, before what it sent.
             Err(Errno::CONNRESET | Errno::INTR) => {}
             Err(_) => return false,
         }
     }
 }
 
-/// The files that came with a message.
+/// The files of a message.
 pub(super) fn files<'a>(ancillary: &'a mut RecvAncillaryBuffer<'_>) -> impl Iterator<Item = OwnedFd> + 'a {
     let files = |message| match message {
         RecvAncillaryMessage::ScmRights(files) => Some(files),
@@ -229,14 +229,14 @@ mod tests {
     use super::*;
     use crate::memory::Protection;
 
-    /// A file whose end another one sees.
+    /// A pipe: the second end sees the first one close.
     fn pipe() -> (std::io::PipeReader, OwnedFd) {
         let (reader, writer) = std::io::pipe().unwrap();
         (reader, writer.into())
     }
 
     #[test]
-    fn what_is_dropped_is_closed_and_unmapped_by_others() {
+    fn dropped_things_are_closed_and_unmapped_in_the_background() {
         let background = Background::default();
         let mut ends = Vec::new();
         for _ in 0..100 {
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn descriptors_that_block_delay_neither_memory_nor_connections_of_others() {
         let background = Background::default();
-        // As if each of them closed something that blocks for ever.
+        // As if each of them closed a descriptor that blocks for ever.
         background.foreign.pretend(None, false);
         let (_end, file) = pipe();
         drop(Deferred::new(file.try_clone().unwrap(), Closing::Foreign, &background));
@@ -295,7 +295,7 @@ mod tests {
         let region = Arc::new(Region::allocate(4096, Protection::PeersWrite).unwrap());
         let weak = Arc::downgrade(&region);
         background.unmap(region);
-        // Nothing is left that the own threads could add.
+        // Nothing is left for the background threads to add.
         while weak.strong_count() > 0 || !background.own.is_done() {
             std::thread::yield_now();
         }
@@ -325,15 +325,15 @@ mod tests {
             send(&near, b"unread", &[file.as_fd()]);
             drop((near, file));
             drain(&far);
-            // The end is there when the writer is closed.
+            // The end is visible once the writer is closed.
             rustix::io::ioctl_fionbio(&end, true).unwrap();
             assert_eq!(std::io::Read::read(&mut end, &mut [0]).unwrap(), 0);
         }
     }
 
-    /// The limit on threads of a process or a container may be reached when something is added last.
+    /// The thread limit of a process or container may be reached at the last addition.
     #[test]
-    fn what_got_no_thread_gets_one_in_the_next_turn_of_the_node() {
+    fn work_without_a_thread_gets_one_in_the_next_turn_of_the_node() {
         let holder = tempfile::tempdir().unwrap();
         let directory = super::super::directory::RuntimeDirectory::open(&holder.path().join("run")).unwrap();
         let fabric = super::super::ShmFabric::new(directory);
@@ -344,7 +344,7 @@ mod tests {
         workers.iter().for_each(|worker| worker.pretend(None, false));
         drop(Deferred::new(file, Closing::Connection, &fabric.background));
         drop(Deferred::new(other_file, Closing::Foreign, &fabric.background));
-        // One of them came to nothing, another is blocked.
+        // One of them failed, another is blocked.
         workers.iter().for_each(|worker| worker.pretend(Some(1), true));
         crate::fabric::Fabric::tend(&fabric);
         assert!(workers.iter().all(|worker| worker.is_tended()), "{workers:?}");
@@ -355,19 +355,19 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_without_a_thread_counts() {
+    fn work_without_a_thread_counts() {
         let background = Background::default();
         for _ in 0..limits::CLOSING_FILES_MAX {
             assert!(!background.is_behind());
             background.own.queue(|| {});
         }
         assert!(background.is_behind());
-        // A thread comes to it soon: a crowd that leaves does not harm those that stay.
+        // A thread drains it soon: many peers that leave at once do not block those that stay.
         background.own.pretend(Some(1), false);
         assert!(!background.is_behind());
     }
 
-    /// Peers could add messages for ever to what is not shut down.
+    /// Peers could add messages for ever if it were not shut down.
     #[test]
     fn connections_that_nobody_accepted_are_shut_down_before_they_are_read() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,13 +1,13 @@
-//! The runtime directory: where the nodes of one user on one host find each other.
+//! The runtime directory, where the nodes of one user on one host discover each other.
 //!
-//! A node has two files in it: `NAME.node`, its entry, on which its process holds a lock for as long as it runs,
-//! and `NAME.sock`, the Unix socket it listens at. The lock, not the file, tells whether the node lives; the files
-//! of dead nodes are removed by the next node that starts.
+//! A node has two files in it: `NAME.node`, its entry, which its process keeps locked while it runs,
+//! and `NAME.sock`, its Unix socket. The lock, not the file, shows that the node is alive; the next node that starts
+//! removes the files of dead nodes.
 //!
-//! The directory is `FABRICAST_RUNTIME_DIR`, or else `fabricast` in `XDG_RUNTIME_DIR`, or else
-//! `/tmp/fabricast-UID`. A node that takes a name makes it when it is missing; it is refused when it belongs to, or is open to,
-//! others; root may read the directory of another user that it names. Whatever else is in it is passed over: an entry is a regular
-//! file, and never waited for.
+//! The directory is `FABRICAST_RUNTIME_DIR`, else `fabricast` in `XDG_RUNTIME_DIR`, else
+//! `/tmp/fabricast-UID`. A node that claims a name creates it if it is missing. A directory that belongs to, or is open to,
+//! other users is refused, but root may read another user's directory that it names explicitly. Other content is ignored:
+//! an entry is a regular file, and opening it never blocks.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -22,40 +22,40 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::entry::{ENTRY_LEN, Entry};
+use super::entry::{ENTRY_LEN, NameEntry};
 use crate::clock::{Clock, SystemClock, saturate};
 use crate::fabric::{Address, FabricError, NodeEntry};
 use crate::id::NodeName;
 
-/// The variable that says where the runtime directory is.
+/// The environment variable with the runtime directory.
 const VARIABLE: &str = "FABRICAST_RUNTIME_DIR";
-/// Ends the name of an entry.
+/// The suffix of an entry.
 const ENTRY_SUFFIX: &str = ".node";
-/// Ends the name of a socket.
+/// The suffix of a socket.
 const SOCKET_SUFFIX: &str = ".sock";
-/// Attempts to lock an entry on which another process holds an exclusive lock: its owner, or a node that sweeps for an instant.
+/// Attempts to lock an entry while another process holds an exclusive lock: its owner, or briefly a node that sweeps.
 const LOCK_ATTEMPTS: u32 = 20;
-/// Limit on waiting for processes that list nodes: each holds a shared lock for an instant, or longer if it is stopped.
+/// Limit on waiting for processes that list nodes: each holds a shared lock briefly, or for long if it is stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts to lock an entry.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
-/// How an entry is opened: whatever stands in its place is neither followed nor waited for, and does not become a terminal.
+/// Flags for opening an entry: symbolic links are not followed, FIFOs do not block, and no terminal becomes controlling.
 const ENTRY_FLAGS: OFlags =
     OFlags::NOFOLLOW.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 /// Longest path of a Unix socket, bytes (`sun_path` of unix(7), less the final zero).
 const SOCKET_PATH_LEN_MAX: usize = 107;
 
-/// The runtime directory, which need not be there until a node takes a name.
+/// The runtime directory, which may not exist until a node claims a name.
 #[derive(Debug)]
 pub(crate) struct RuntimeDirectory {
     path: PathBuf,
-    /// Whether the user named it, and not the default in a directory where everybody may create it.
+    /// Whether the user named it; otherwise it is the default, in a directory where any user may create it.
     is_chosen: bool,
-    /// The open directory, once it was found.
+    /// The open directory, once found.
     file: OnceLock<OwnedFd>,
 }
 
-/// A node's name, taken. Given up when dropped.
+/// A claimed node name. Dropping it releases the name.
 #[derive(Debug)]
 pub(super) struct Claim {
     node: NodeName,
@@ -66,7 +66,7 @@ pub(super) struct Claim {
 }
 
 impl RuntimeDirectory {
-    /// The directory that the environment names.
+    /// Returns the directory that the environment names.
     pub(crate) fn from_environment() -> Result<Self, FabricError> {
         let of = |variable| std::env::var_os(variable).filter(|value: &OsString| !value.is_empty());
         let of_session = || of("XDG_RUNTIME_DIR").map(|base| PathBuf::from(base).join("fabricast"));
@@ -84,7 +84,7 @@ impl RuntimeDirectory {
         }
     }
 
-    /// This directory. An error when it is there and cannot be used, or could not be made.
+    /// Opens this directory. An error if it exists and is unusable, or cannot be created.
     pub(crate) fn open(path: &Path) -> Result<Self, FabricError> {
         Self { path: path.to_owned(), is_chosen: true, file: OnceLock::new() }.checked()
     }
@@ -92,13 +92,13 @@ impl RuntimeDirectory {
     fn checked(self) -> Result<Self, FabricError> {
         let parent = self.path.parent().filter(|parent| !parent.as_os_str().is_empty());
         if self.find()?.is_none() && parent.is_some_and(|parent| !parent.is_dir()) {
-            return Err(self.unusable(&"the folder above it does not exist"));
+            return Err(self.unusable(&"its parent directory does not exist"));
         }
         Ok(self)
     }
 
-    /// The directory, if it is there. Root may read that of another user, if it was chosen: the default of root may have
-    /// been created by anybody.
+    /// The directory, if it exists. Root may read another user's if it was named explicitly: any user may have created
+    /// root's default directory.
     fn find(&self) -> Result<Option<&OwnedFd>, FabricError> {
         if let Some(file) = self.file.get() {
             return Ok(Some(file));
@@ -123,7 +123,7 @@ impl RuntimeDirectory {
         Ok(Some(self.file.get_or_init(|| file)))
     }
 
-    /// The directory, made if it is missing.
+    /// The directory, created if missing.
     fn find_or_make(&self) -> Result<&OwnedFd, FabricError> {
         match rustix::fs::mkdir(&self.path, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -145,7 +145,7 @@ impl RuntimeDirectory {
         FabricError::RuntimeDirectory { path: self.path.display().to_string(), why: why.to_string() }
     }
 
-    /// Takes a node's name, and removes what dead nodes have left.
+    /// Claims a node's name, and removes the files of dead nodes.
     pub(super) fn claim(&self, node: &NodeName) -> Result<Claim, FabricError> {
         let directory = self.find_or_make()?;
         sweep(directory);
@@ -166,7 +166,7 @@ impl RuntimeDirectory {
                 if rustix::fs::flock(&entry, FlockOperation::NonBlockingLockShared).is_err() {
                     attempts += 1;
                 } else if SystemClock.monotonic_ns() >= deadline_ns {
-                    // No process owns the name: the owner's lock would have excluded this one.
+                    // No process owns the name: its owner's lock would have excluded this one.
                     let path = self.path.join(&name).display().to_string();
                     return Err(FabricError::NameLocked { node: node.clone(), path });
                 }
@@ -190,7 +190,7 @@ impl RuntimeDirectory {
         Err(FabricError::NameInUse { node: node.clone(), process })
     }
 
-    /// The path to bind or connect the node's socket: through the open directory where the direct one is too long. An error when
+    /// The path to bind or connect the node's socket: through the open directory if the direct path is too long. An error if
     /// that directory is missing.
     pub(super) fn socket_address(&self, node: &NodeName) -> Result<PathBuf, FabricError> {
         let name = format!("{node}{SOCKET_SUFFIX}");
@@ -204,14 +204,14 @@ impl RuntimeDirectory {
         }
     }
 
-    /// All entries that can be read, by name.
+    /// All readable entries, by name.
     pub(super) fn entries(&self) -> Result<Vec<NodeEntry>, FabricError> {
         let Some(directory) = self.find()? else { return Ok(Vec::new()) };
         let mut entries = Vec::new();
         for node in names(directory)? {
             match self.entry(&node) {
                 Ok(entry) => entries.extend(entry),
-                // Without descriptors no entry could be read: that is not to say that there are none.
+                // Without descriptors no entry can be read, which does not mean that none exist.
                 Err(FabricError::System { what, source }) if is_short_of_files(&source) => {
                     return Err(FabricError::System { what, source });
                 }
@@ -222,7 +222,7 @@ impl RuntimeDirectory {
         Ok(entries)
     }
 
-    /// The entry of this node, if there is one that can be read.
+    /// The entry of this node, if it exists and is readable.
     pub(super) fn entry(&self, node: &NodeName) -> Result<Option<NodeEntry>, FabricError> {
         let Some(directory) = self.find()? else { return Ok(None) };
         let name = format!("{node}{ENTRY_SUFFIX}");
@@ -234,10 +234,10 @@ impl RuntimeDirectory {
         let mut bytes = Vec::with_capacity(ENTRY_LEN + 1);
         let read = (&file).take(ENTRY_LEN as u64 + 1).read_to_end(&mut bytes);
         read.map_err(io("read the node's entry"))?;
-        // The lock is free when the process is dead; it is given back when the file is closed.
+        // The lock is free if the process is dead; closing the file releases it again.
         let alive = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err();
-        let entry = Entry::parse(&bytes).filter(|entry| entry.node == *node);
-        Ok(entry.map(|Entry { node, process, started_ns }| NodeEntry { node, process, started_ns, alive }))
+        let entry = NameEntry::parse(&bytes).filter(|entry| entry.node == *node);
+        Ok(entry.map(|it| NodeEntry { node: it.node, process: it.process, started_ns: it.started_ns, alive }))
     }
 }
 
@@ -251,7 +251,7 @@ fn names(directory: &OwnedFd) -> Result<Vec<NodeName>, FabricError> {
     Ok(names.collect())
 }
 
-/// Removes the files of dead nodes. What cannot be removed stays, and harms nobody.
+/// Removes the files of dead nodes. A file that cannot be removed stays and does no harm.
 fn sweep(directory: &OwnedFd) {
     for node in names(directory).unwrap_or_default() {
         let name = format!("{node}{ENTRY_SUFFIX}");
@@ -265,26 +265,26 @@ fn sweep(directory: &OwnedFd) {
     }
 }
 
-/// Whether it is a regular file: whoever reads anything else may wait for ever.
+/// Whether it is a regular file: reading anything else may block for ever.
 fn is_regular(file: &OwnedFd) -> bool {
     rustix::fs::fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
 }
 
-/// Whether a process or the host has as many open files as it may.
+/// Whether the process or the host has reached its limit on open files.
 fn is_short_of_files(error: &std::io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Whether this open file is still the one of that name: its owner may have removed it meanwhile.
+/// Whether this open file still has that name: its owner may have removed it meanwhile.
 fn is_named(directory: &OwnedFd, file: &File, name: &str) -> bool {
     let named = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
     named.is_ok_and(|named| file.metadata().is_ok_and(|own| own.ino() == named.st_ino))
 }
 
-/// Fills the entry of a node, and makes its socket's name free.
+/// Writes the entry of a node, and removes a stale socket of that name.
 fn announce(directory: &OwnedFd, node: &NodeName, entry: &mut File) -> Result<(), FabricError> {
     let process = std::process::id();
-    let content = Entry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
+    let content = NameEntry { node: node.clone(), process, started_ns: SystemClock.realtime_ns() };
     entry.set_len(0).and_then(|()| entry.write_all(&content.emit())).map_err(io("write the node's entry"))?;
     match rustix::fs::unlinkat(directory, format!("{node}{SOCKET_SUFFIX}"), AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => Ok(()),
@@ -305,7 +305,7 @@ impl Drop for Claim {
     }
 }
 
-/// Removes a node's files; its lock must be held.
+/// Removes a node's files; the caller must hold its lock.
 fn remove(directory: &OwnedFd, node: &NodeName) {
     for suffix in [SOCKET_SUFFIX, ENTRY_SUFFIX] {
         let removed = rustix::fs::unlinkat(directory, format!("{node}{suffix}"), AtFlags::empty());
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn what_a_dead_node_left_is_seen_as_gone_and_removed_by_the_next() {
         let (holder, directory) = directory();
-        let dead = Entry { node: node("dead"), process: 1, started_ns: 1 };
+        let dead = NameEntry { node: node("dead"), process: 1, started_ns: 1 };
         std::fs::write(holder.path().join("run/dead.node"), dead.emit()).unwrap();
         std::fs::write(holder.path().join("run/dead.sock"), b"").unwrap();
         let entries = directory.entries().unwrap();
@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn a_name_can_be_taken_after_a_slow_process_has_listed_its_entry() {
         let (holder, directory) = directory();
-        let dead = Entry { node: node("x"), process: 1, started_ns: 1 };
+        let dead = NameEntry { node: node("x"), process: 1, started_ns: 1 };
         std::fs::write(holder.path().join("run/x.node"), dead.emit()).unwrap();
         let lister = File::open(holder.path().join("run/x.node")).unwrap();
         rustix::fs::flock(&lister, FlockOperation::NonBlockingLockShared).unwrap();

@@ -25,9 +25,9 @@ const CHECK_OFFSET: usize = 0x78;
 
 const _: () = assert!(NAME_OFFSET + limits::NODE_NAME_LEN_MAX <= CHECK_OFFSET);
 
-/// What a node says of itself.
+/// A node's description of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct NameEntry {
     /// Its name.
     pub(super) node: NodeName,
     /// Its process.
@@ -36,8 +36,8 @@ pub(super) struct Entry {
     pub(super) started_ns: u64,
 }
 
-impl Entry {
-    /// The entry as bytes.
+impl NameEntry {
+    /// Encodes the entry.
     pub(super) fn emit(&self) -> [u8; ENTRY_LEN] {
         let name = self.node.as_str().as_bytes();
         let len = name.len() as u64;
@@ -57,7 +57,7 @@ impl Entry {
         bytes
     }
 
-    /// Reads an entry back; `None` when the bytes are not exactly one.
+    /// Decodes an entry; `None` unless the bytes are exactly one.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (checked, check) = bytes.split_at_checked(CHECK_OFFSET)?;
         let mut expected = [0; ENTRY_LEN - CHECK_OFFSET];
@@ -88,8 +88,8 @@ impl Entry {
 mod tests {
     use super::*;
 
-    fn entry() -> Entry {
-        Entry { node: "market-data".parse().unwrap(), process: 0x0102_0304, started_ns: 99 }
+    fn entry() -> NameEntry {
+        NameEntry { node: "market-data".parse().unwrap(), process: 0x0102_0304, started_ns: 99 }
     }
 
     #[test]
@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(&bytes[..16], b"FBCNODE1\x01\0\0\0\x04\x03\x02\x01");
         assert_eq!(bytes[16..32], [99, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[32..43], b"market-data");
-        assert_eq!(Entry::parse(&bytes), Some(entry()));
+        assert_eq!(NameEntry::parse(&bytes), Some(entry()));
     }
 
     #[test]
@@ -107,11 +107,11 @@ mod tests {
         for bit in 0..ENTRY_LEN * 8 {
             let mut damaged = bytes;
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Entry::parse(&damaged), None, "bit {bit}");
+            assert_eq!(NameEntry::parse(&damaged), None, "bit {bit}");
         }
         for cut in 0..ENTRY_LEN {
-            assert_eq!(Entry::parse(&bytes[..cut]), None, "cut at {cut}");
+            assert_eq!(NameEntry::parse(&bytes[..cut]), None, "cut at {cut}");
         }
-        assert_eq!(Entry::parse(&[bytes.as_slice(), &[0]].concat()), None);
+        assert_eq!(NameEntry::parse(&[bytes.as_slice(), &[0]].concat()), None);
     }
 }

@@ -1,7 +1,7 @@
-//! The same-host provider: regions are memory files handed over a Unix socket, and mapped by the peer; a
+//! The same-host provider: regions are memory files passed over a Unix socket and mapped by the peer; a
 //! one-sided read is a load, a one-sided write a store.
 //!
-//! Nodes are found in a runtime directory that belongs to one user (see [`directory`]); nobody else can connect.
+//! Nodes are found in a runtime directory of one user (see [`directory`]); other users cannot connect.
 
 pub(super) mod address;
 mod background;
@@ -33,7 +33,7 @@ pub(crate) struct ShmFabric {
 }
 
 impl ShmFabric {
-    /// The provider whose nodes are found in this directory.
+    /// Creates a provider whose nodes are found in this directory.
     pub(crate) fn new(directory: RuntimeDirectory) -> Self {
         Self { directory, background: Background::default() }
     }
@@ -81,9 +81,9 @@ impl Fabric for ShmFabric {
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
         let sealed = Region::is_sealed_against_writing(region.file())?;
         if sealed != (exposure == Exposure::Read) {
-            return Err(FabricError::Access { why: "its memory was not made for this exposure" });
+            return Err(FabricError::Access { why: "its memory was not created for this exposure" });
         }
-        // No access follows from the key here, the file is what gives it; it only tells regions apart.
+        // The key grants no access, the file does; it only identifies the region.
         let key = crate::random::number().map_err(FabricError::no_random)?;
         Ok(Registration::new(Arc::clone(region), exposure, ShmRegistered { key }))
     }

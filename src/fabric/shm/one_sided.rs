@@ -1,4 +1,4 @@
-//! Regions of peers, mapped: a read is a load, a write a store.
+//! Peers' regions, mapped: a read is a load, a write a store.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::fabric::{
 use crate::memory::{Access, MemoryError, Region};
 use crate::sync::atomic::{Ordering, fence};
 
-/// What tells a region from others.
+/// A region's identity.
 #[derive(Debug)]
 pub(super) struct ShmRegistered {
     pub(super) key: u64,
@@ -22,13 +22,13 @@ impl Registered for ShmRegistered {}
 /// A memory file that a peer sent.
 #[derive(Debug)]
 pub(super) struct ShmOffer {
-    /// An error when this process could not take it.
+    /// An error if this process could not receive it.
     pub(super) file: Result<Deferred, FabricError>,
     pub(super) background: Background,
 }
 
 impl ShmOffer {
-    /// Maps the file, and closes it: a mapping needs none. One that was not mapped may be anything.
+    /// Maps the file and closes it: a mapping does not need it. A file that cannot be mapped is closed in the background.
     fn open(
         self,
         exposure: Exposure,
@@ -42,8 +42,8 @@ impl ShmOffer {
                 file.close();
                 Ok(Arc::new(region))
             }
-            (Exposure::Read, false) => Err(FabricError::Access { why: "the peer lent it to be written" }),
-            (Exposure::Write, true) => Err(FabricError::Access { why: "the peer lets it only be read" }),
+            (Exposure::Read, false) => Err(FabricError::Access { why: "the peer exposed it for writing" }),
+            (Exposure::Write, true) => Err(FabricError::Access { why: "the peer exposed it read-only" }),
         }
     }
 }
@@ -97,7 +97,7 @@ impl RemoteRead for ShmRead {
 /// A peer's region, mapped for writing.
 #[derive(Debug)]
 struct ShmWrite {
-    /// Taken when this is dropped only: were it dropped here after the background is done with it, this thread would unmap it.
+    /// `None` only during drop: dropping it later than the background's handle would unmap it on this thread.
     region: Option<Arc<Region>>,
     background: Background,
 }
@@ -107,14 +107,14 @@ impl ShmWrite {
     fn region(&self) -> &Region {
         match &self.region {
             Some(region) => region,
-            None => unreachable!("it is taken when this is dropped only"),
+            None => unreachable!("the region is taken only on drop"),
         }
     }
 }
 
 impl Drop for ShmWrite {
     fn drop(&mut self) {
-        // Where the peer is gone this frees its memory.
+        // If the peer is gone, this frees its memory.
         if let Some(region) = self.region.take() {
             self.background.unmap(region);
         }
@@ -126,7 +126,7 @@ impl RemoteWrite for ShmWrite {
     fn post(&mut self, source: &Registration, writes: &[Write]) -> Result<Completion, FabricError> {
         let region = self.region();
         for write in writes {
-            // Release: whoever sees a word of this write has seen the one before it whole. Pairs with the Acquire
+            // Release: a reader that sees a word of this write sees all of the write before it. Pairs with the Acquire
             // loads and fences of readers.
             fence(Ordering::Release);
             match *write {

@@ -24,7 +24,7 @@ use crate::fabric::{
 use crate::id::NodeName;
 use crate::limits;
 
-/// Connections that may wait to be accepted: as many as there may be sessions, if net.core.somaxconn allows it.
+/// The backlog: one connection for each possible session, if net.core.somaxconn allows it.
 const BACKLOG: i32 = 1024;
 const _: () = assert!(BACKLOG as usize == limits::SESSIONS_MAX);
 
@@ -34,7 +34,7 @@ pub(super) struct ShmListener {
     socket: Deferred,
     background: Background,
     node: NodeName,
-    /// Removes the socket's file when it is dropped.
+    /// Removes the socket's file on drop.
     _claim: Claim,
 }
 
@@ -99,7 +99,7 @@ impl ShmConnection {
             let flags = if left_ns == 0 { SocketFlags::NONBLOCK } else { SocketFlags::empty() };
             let socket = socket(flags)?;
             if left_ns > 0 {
-                // The kernel rounds down to microseconds, and waits for ever if that is 0. It serves waiting connects in turn.
+                // The kernel rounds down to microseconds, and 0 means no timeout. It serves waiting connects in order.
                 let left = Duration::from_nanos(left_ns.max(1_000_000));
                 set_socket_timeout(&socket, Timeout::Send, Some(left))?;
             }
@@ -111,7 +111,7 @@ impl ShmConnection {
         }
     }
 
-    /// The region that came with a message, if one did; `is_cut` if the kernel had to leave out files.
+    /// The region of a message, if it carried one; `is_cut` if the kernel dropped files.
     fn offer(&self, mut files: Vec<Deferred>, is_cut: bool) -> Result<Option<Box<dyn Offer>>, FabricError> {
         if files.len() > limits::MESSAGE_REGIONS_MAX {
             return Err(FabricError::TooManyRegions);
@@ -124,7 +124,7 @@ impl ShmConnection {
         }
         let file = match files.pop().filter(|_| !is_cut) {
             Some(file) => Ok(file),
-            // The kernel does not say why. If a descriptor can be had now, this process had none left then.
+            // The kernel does not say why. If a descriptor can be allocated now, the process was out of them before.
             None => Err(match rustix::io::fcntl_dupfd_cloexec(&self.socket, 0) {
                 Err(errno @ (Errno::MFILE | Errno::NFILE)) => errno,
                 _ => Errno::MFILE,
@@ -164,7 +164,7 @@ impl Connection for ShmConnection {
         let mut receive =
             || rustix::net::recvmsg(&self.socket, &mut [IoSliceMut::new(into)], &mut ancillary, flags);
         let received = match receive() {
-            // The peer has closed without having read everything. That is told once, before what it sent.
+            // The peer closed without reading everything, which is reported once, before what it sent.
             Err(Errno::CONNRESET) => receive(),
             received => received,
         };
@@ -174,7 +174,7 @@ impl Connection for ShmConnection {
             Err(Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN) => return Ok(Received::Closed),
             Err(errno) => return Err(system("receive a message")(errno)),
         };
-        // Every file is taken out first: whatever becomes of the message, they are closed elsewhere.
+        // Take all files out first: whatever happens to the message, they are closed in the background.
         let deferred = |file| Deferred::new(file, Closing::Foreign, &self.background);
         let files: Vec<Deferred> = files(&mut ancillary).map(deferred).collect();
         if received.flags.contains(ReturnFlags::TRUNC) {
@@ -197,10 +197,10 @@ impl Connection for ShmConnection {
         Ok(Prepared::Done(key))
     }
 
-    /// A mapping cannot be taken back: it stays with the peer until that gives it up.
+    /// A mapping cannot be revoked: the peer keeps it until it unmaps it.
     fn withdraw(&mut self, _registration: &Registration) {}
 
-    /// A wake word in shared memory wakes with less.
+    /// Shared memory wakes a peer at less cost.
     fn datagrams(&self) -> Option<&dyn Datagrams> {
         None
     }

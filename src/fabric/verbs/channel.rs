@@ -1,14 +1,14 @@
-//! Channels of datagrams: queue pairs of the kind UD, and an IPv4 multicast group for each sender.
+//! Datagram channels: UD queue pairs, and one IPv4 multicast group per sender.
 //!
-//! A sender has a group, and a key (Q_Key) by chance that a datagram must carry to be received: it goes to peers in the
-//! ticket, over a connection that stands. The key keeps out what was not meant for the channel, and who has not seen it;
-//! whoever has can send what looks like the sender's. So receivers pass over what does not come from the address and the
-//! queue pair of the ticket, and whoever receives checks what is said.
+//! A sender has a group, and a random key (Q_Key) that a datagram must carry to be received. Peers get both in the
+//! ticket, over an established connection. The key keeps out stray datagrams and hosts that have not seen it, but a host
+//! that has can forge datagrams. So receivers skip datagrams that do not come from the ticket's address and
+//! queue pair, and validate the content of the others.
 //!
-//! The connection manager joins groups, and tells when that is done or has failed; nothing waits for it. Datagrams to one
-//! receiver alone need no group: they arrive also when it could not be joined.
+//! The connection manager joins groups and reports the result; nothing blocks on it. Unicast datagrams need no group
+//! and arrive even if the group could not be joined.
 //!
-//! Only RoCE v2 between IPv4 addresses: other addresses have no groups that the connection manager could join.
+//! Requires RoCE v2 over IPv4, the only groups that the connection manager can join here.
 
 mod member;
 mod receiver;
@@ -29,22 +29,22 @@ use super::error::VerbsError;
 use super::opened::Devices;
 use crate::fabric::{FabricError, Group};
 
-/// The channels that one process sends to.
+/// The channels that this process sends to.
 #[derive(Debug)]
 pub(super) struct Channels {
     devices: Arc<Devices>,
-    /// The group of all of them. Otherwise one by chance for each.
+    /// The group for all channels. Otherwise each has a random one.
     group: Option<Group>,
     senders: Mutex<Vec<(Ipv4Addr, Weak<VerbsChannelSender>)>>,
 }
 
 impl Channels {
-    /// None yet, over these devices. All will use this group, if there is one.
+    /// Creates an empty set over these devices. All channels use this group, if given.
     pub(super) fn new(devices: &Arc<Devices>, group: Option<Group>) -> Arc<Self> {
         Arc::new(Self { devices: Arc::clone(devices), group, senders: Mutex::default() })
     }
 
-    /// The channel of a local address. `None` where datagrams cannot be sent.
+    /// The channel of a local address. `None` if datagrams cannot be sent from it.
     pub(super) fn sender(&self, address: Ipv4Addr) -> Result<Option<Arc<VerbsChannelSender>>, FabricError> {
         let mut senders = self.senders.lock();
         let known = senders.iter().find(|(of, _)| *of == address).and_then(|(_, sender)| sender.upgrade());
@@ -59,7 +59,7 @@ impl Channels {
         Ok(Some(sender))
     }
 
-    /// The way from the channel of a local address to a receiver of this peer's.
+    /// A unicast sender from the channel of a local address to a receiver of this peer.
     pub(super) fn unicast(
         &self,
         ticket: &[u8],
@@ -71,7 +71,7 @@ impl Channels {
         sender.unicast(peer, ticket)
     }
 
-    /// Begins to join the channel of a peer, with this local address and that one of the peer.
+    /// Starts joining a channel of the peer, from this local address to the peer's.
     pub(super) fn join(
         &self,
         ticket: &[u8],
@@ -79,7 +79,7 @@ impl Channels {
     ) -> Result<VerbsChannelReceiver, FabricError> {
         let ticket = ChannelTicket::parse(ticket)?;
         if ticket.sender != peer {
-            let why = "it names another host than its connection comes from";
+            let why = "it names a host other than the peer's";
             return Err(VerbsError::BadTicket { why }.into());
         }
         let site = Site::open(address, &self.devices)?;
@@ -89,7 +89,7 @@ impl Channels {
     }
 }
 
-/// A group of the block for local use (RFC 2365), except for what others use of it.
+/// A random group of the local scope (RFC 2365), without the ranges that have other uses.
 fn random_group() -> Result<Ipv4Addr, FabricError> {
     let [a, b, ..] = crate::random::number().map_err(FabricError::no_random)?.to_le_bytes();
     Ok(Ipv4Addr::new(239, 255, 1 + a % 254, b))
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_by_chance_are_local_ones_and_differ() {
+    fn random_groups_are_local_and_differ() {
         let groups: Vec<_> = (0..100).map(|_| random_group().unwrap()).collect();
         assert!(
             groups.iter().all(|group| Group::new(*group).is_ok() && group.octets().starts_with(&[239, 255]))

@@ -1,4 +1,4 @@
-//! Connections and listeners of the seam.
+//! The fabric's connections and listeners over verbs.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::channel::Channels;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
-use super::handshake::{Counter, ExchangedLink};
-use super::link::Link;
-use super::manager::{ManagedLink, Reception};
+use super::handshake::{ExchangedLink, TcpAcceptor};
+use super::link::QpLink;
+use super::manager::{CmListener, ManagedLink};
 use super::opened::{Devices, ip_addresses};
 use super::service::Service;
 use super::session::Session;
@@ -20,10 +20,10 @@ use crate::fabric::{
     Prepared, Received, Registration, Sent, UnicastSender,
 };
 
-/// How often a port is chosen that must be free for two ways to connect.
+/// Attempts to find a port that is free for both connection methods.
 const PORTS_TRIED_MAX: u32 = 16;
 
-/// What a connection says that has no channels.
+/// The error of a connection without channels.
 const NO_CHANNEL: VerbsError = VerbsError::NoChannel { why: "it is not between IPv4 addresses" };
 
 /// One end of a session.
@@ -35,7 +35,7 @@ pub(super) struct VerbsConnection {
 }
 
 impl VerbsConnection {
-    /// The connection that owns this session.
+    /// Creates the connection that owns this session.
     pub(super) fn new(session: Arc<Session>, service: &Arc<Service>, channels: &Arc<Channels>) -> Self {
         service.attend(&session);
         Self { session, service: Arc::clone(service), channels: Arc::clone(channels) }
@@ -100,15 +100,15 @@ impl Drop for VerbsConnection {
     }
 }
 
-/// Where a node listens: for peers that connect by the connection manager, and, on the same port of TCP, for those that
+/// Where a node listens: for peers that connect by the connection manager, and, on the same TCP port, for those that
 /// connect by an exchange.
 #[derive(Debug)]
 pub(super) struct VerbsListener {
-    reception: Reception,
-    counter: Counter,
-    /// Readable when one of them is.
+    reception: CmListener,
+    counter: TcpAcceptor,
+    /// Readable when either listener is.
     readable: OwnedFd,
-    /// Whether the counter is asked first the next time, so that neither starves the other.
+    /// Whether the TCP listener is polled first the next time, so that neither starves the other.
     counter_is_next: bool,
     devices: Arc<Devices>,
     service: Arc<Service>,
@@ -148,7 +148,7 @@ impl VerbsListener {
 
     fn connection(
         &self,
-        link: Box<dyn Link>,
+        link: Box<dyn QpLink>,
         endpoint: Option<Arc<Endpoint>>,
     ) -> Result<Box<dyn Connection>, FabricError> {
         let session = Session::new(&self.devices, link, endpoint)?;
@@ -156,12 +156,12 @@ impl VerbsListener {
     }
 }
 
-/// Listens in both ways on one port; if it is 0, on one that is free for both.
-fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(Reception, Counter), FabricError> {
+/// Listens for both methods on one port; if it is 0, on a port that is free for both.
+fn listen_both(at: &SocketAddr, devices: &Devices) -> Result<(CmListener, TcpAcceptor), FabricError> {
     for _ in 0..PORTS_TRIED_MAX {
-        let reception = Reception::open(at, devices)?;
+        let reception = CmListener::open(at, devices)?;
         let port = reception.address().unwrap_or(*at).port();
-        if let Some(counter) = Counter::open(&SocketAddr::new(at.ip(), port))? {
+        if let Some(counter) = TcpAcceptor::open(&SocketAddr::new(at.ip(), port))? {
             return Ok((reception, counter));
         }
         if at.port() != 0 {

@@ -1,6 +1,6 @@
-//! Which device, port and address to use, and how much memory may be registered with it.
+//! Selection of the device, port and address, and the limit of registered memory.
 //!
-//! What there is is queried first, and judged by functions that know nothing of devices.
+//! The host's devices are queried first, then judged by pure functions.
 
 use std::fmt::{self, Write};
 use std::fs;
@@ -17,23 +17,23 @@ use super::sys::{
 use crate::fabric::{Address, FabricError};
 use crate::memory::Region;
 
-/// The variable that names the device, and perhaps its port: `mlx5_0` or `mlx5_0:1`.
+/// The variable that names the device, optionally with a port: `mlx5_0` or `mlx5_0:1`.
 const DEVICE_VARIABLE: &str = "FABRICAST_RDMA_DEVICE";
-/// The variable that says which of the port's addresses to use.
+/// The variable with the index of the port's address (GID).
 const GID_VARIABLE: &str = "FABRICAST_RDMA_GID_INDEX";
-/// Where the kernel lists its devices.
+/// The kernel's list of devices.
 const KERNEL_LIST: &str = "/sys/class/infiniband";
-/// Where the files are that devices are used through.
+/// The directory of device files.
 const DEVICE_FILES: &str = "/dev/infiniband";
-/// Addresses of a port that an error lists.
+/// Addresses per port in an error.
 const GIDS_SHOWN_MAX: usize = 6;
-/// The bits of a region's address that are the same for its device as for the process, so that a device can use large
-/// pages as the processor does.
+/// Low bits of a region's address that are the same for the device and the process, so that a device can use large
+/// pages like the processor.
 const SAME_MASK: u64 = (1 << 21) - 1;
-/// The bits of a region's address that are chosen by chance.
+/// Random bits of a region's address.
 const RANDOM_MASK: u64 = ((1 << 62) - 1) & !SAME_MASK;
 
-/// The device, port and address that were chosen.
+/// The selected device, port and address.
 #[derive(Debug)]
 pub(super) struct Device {
     /// The device.
@@ -46,22 +46,22 @@ pub(super) struct Device {
     pub(super) gid: Gid,
 }
 
-/// What a user asks for.
+/// What the user requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wish {
     /// The name of the device.
     pub(super) device: Option<String>,
     /// The number of the port.
     pub(super) port: Option<u8>,
-    /// A local address; one that stands for all counts as none.
+    /// A local address; the wildcard counts as none.
     pub(super) address: Option<IpAddr>,
-    /// The place of the address in the port's table.
+    /// The index of the address in the port's table.
     pub(super) gid_index: Option<u32>,
-    /// Whether the address is to be one of IPv4, or one of IPv6.
+    /// Whether the address must be IPv4, or must be IPv6.
     pub(super) is_ipv4: Option<bool>,
 }
 
-/// What is known of a port.
+/// A port's properties.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct PortReport {
     number: u8,
@@ -69,7 +69,7 @@ struct PortReport {
     gids: Vec<Gid>,
 }
 
-/// What is known of a device. One that cannot be opened shows no ports.
+/// A device's properties. One that cannot be opened has no ports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DeviceReport {
     name: String,
@@ -77,7 +77,7 @@ struct DeviceReport {
 }
 
 impl Device {
-    /// Chooses among the devices of this host.
+    /// Selects among the devices of this host.
     pub(super) fn choose(wish: &Wish) -> Result<Self, VerbsError> {
         let contexts = Context::all().map_err(explain)?;
         let view = KernelView::take();
@@ -104,28 +104,28 @@ impl Device {
     }
 }
 
-/// Why no device can be used at a local address.
+/// The error if no device can be used at a local address.
 pub(super) fn no_device_at(address: IpAddr) -> Option<VerbsError> {
     Device::choose(&Wish { address: Some(address), ..Wish::default() }).err()
 }
 
-/// Why a peer cannot be reached to which the routes lead by another interface than that of a device.
+/// The error if the route to a peer leaves from an interface that is not the device's.
 pub(super) fn no_way(address: &Address, target: &SocketAddr) -> Option<VerbsError> {
     let any: IpAddr =
         if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     let socket = UdpSocket::bind((any, 0)).ok()?;
-    // Nothing is sent: it only asks for the route.
+    // Sends nothing: it only queries the route.
     socket.connect(target).ok()?;
     let local = socket.local_addr().ok()?.ip();
     match no_device_at(local)? {
         VerbsError::NoSuchAddress { found, .. } | VerbsError::NoIpAddress { found, .. } => {
-            Some(VerbsError::NoWay { way: format!("{address} leaves this host from {local}"), found })
+            Some(VerbsError::NoRoute { route: format!("{address} leaves from {local}"), found })
         }
         error => Some(error),
     }
 }
 
-/// The devices of this host that are wished for, and have an active port.
+/// The devices of this host that are requested and have an active port.
 pub(super) fn usable(wish: &Wish) -> Result<Vec<Arc<Context>>, VerbsError> {
     let mut usable = Context::all().map_err(explain)?;
     usable.retain(|context| {
@@ -137,7 +137,7 @@ pub(super) fn usable(wish: &Wish) -> Result<Vec<Arc<Context>>, VerbsError> {
 }
 
 impl Wish {
-    /// What the environment asks for, at this local address, if there is one.
+    /// The request in the environment, at this local address, if any.
     pub(super) fn from_environment(address: Option<IpAddr>) -> Result<Self, VerbsError> {
         let of = |variable| std::env::var(variable).ok().filter(|value| !value.is_empty());
         Self::parse(of(DEVICE_VARIABLE).as_deref(), of(GID_VARIABLE).as_deref(), address)
@@ -163,7 +163,7 @@ impl Wish {
             }
         };
         let index = |index: &str| {
-            index.parse().map_err(|_| refused(GID_VARIABLE, index, "a place in the port's table, such as 1"))
+            index.parse().map_err(|_| refused(GID_VARIABLE, index, "an index of the port's table, such as 1"))
         };
         let address = address.filter(|address| !address.is_unspecified());
         Ok(Self { device, port, address, gid_index: gid_index.map(index).transpose()?, is_ipv4: None })
@@ -175,12 +175,12 @@ impl Wish {
     }
 }
 
-/// The name of the device that is wished for, or else of the first one that can be used, with port and address.
+/// Selects the requested device, or else the first usable one, with port and address.
 fn choose<'a>(
     devices: &'a [DeviceReport],
     wish: &Wish,
 ) -> Result<(&'a str, &'a PortReport, Gid), VerbsError> {
-    let found = || Found(devices).to_string();
+    let found = || DeviceList(devices).to_string();
     let all = devices.iter().flat_map(|device| device.ports.iter().map(move |port| (device, port)));
     let mut ports: Vec<_> = all.filter(|(device, port)| wish.takes(&device.name, port.number)).collect();
     if let (Some(device), true) = (&wish.device, ports.is_empty()) {
@@ -203,7 +203,7 @@ fn choose<'a>(
     })
 }
 
-/// The address of the port that fits best.
+/// The best address of the port.
 fn fit_gid(port: &PortReport, wish: &Wish) -> Option<Gid> {
     let fits = |gid: &&Gid| match (wish.gid_index, wish.address) {
         (Some(index), _) => gid.index == index,
@@ -211,8 +211,8 @@ fn fit_gid(port: &PortReport, wish: &Wish) -> Option<Gid> {
         (None, None) => wish.is_ipv4.is_none_or(|is_ipv4| ip_address(gid).is_ipv4() == is_ipv4),
     };
     let is_ethernet = port.attributes.link_layer == LinkLayer::Ethernet;
-    // On Ethernet routable packets are better than others, and addresses that somebody gave than those that are there
-    // by themselves. Among equals the first.
+    // On Ethernet routable packets are preferred, and configured addresses to link-local ones. The first of equals
+    // wins.
     let rank = |gid: &&Gid| match ip_address(gid) {
         _ if !is_ethernet => 0,
         _ if gid.kind != GidKind::RoceV2 => 3,
@@ -233,10 +233,10 @@ pub(super) fn ip_of(gid: [u8; 16]) -> IpAddr {
     IpAddr::V6(Ipv6Addr::from(gid)).to_canonical()
 }
 
-/// Devices as an error lists them.
-struct Found<'a>(&'a [DeviceReport]);
+/// Devices as listed by errors.
+struct DeviceList<'a>(&'a [DeviceReport]);
 
-impl fmt::Display for Found<'_> {
+impl fmt::Display for DeviceList<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         for device in self.0 {
@@ -264,14 +264,14 @@ impl fmt::Display for Found<'_> {
     }
 }
 
-/// What the kernel shows of its devices.
+/// The kernel's view of its devices.
 #[derive(Debug, Default)]
 struct KernelView {
     /// Their names.
     devices: Vec<String>,
-    /// The files they are used through.
+    /// Their device files.
     files: Vec<PathBuf>,
-    /// Those that this process may not use.
+    /// Device files that this process may not open.
     closed_files: Vec<PathBuf>,
 }
 
@@ -291,7 +291,7 @@ impl KernelView {
     }
 }
 
-/// Why devices, or what manages connections, cannot be opened: librdmacm says the same for nearly all reasons.
+/// Why devices or the connection manager cannot be opened: librdmacm reports the same error for most reasons.
 pub(super) fn explain(error: SysError) -> VerbsError {
     explain_by(error, &KernelView::take())
 }
@@ -310,7 +310,7 @@ fn explain_by(error: SysError, view: &KernelView) -> VerbsError {
     }
 }
 
-/// Registers a region in a protection domain, at an address by chance. To guess it takes a peer a connection each time.
+/// Registers a region in a protection domain at a random address. Each guess of it costs a peer a connection.
 pub(super) fn register(
     domain: &Arc<ProtectionDomain>,
     region: &Arc<Region>,
@@ -322,7 +322,7 @@ pub(super) fn register(
     Ok(register_at(domain, region, iova, remote, local_write)?)
 }
 
-/// Registers a region with a device, if this process may lock as much memory.
+/// Registers a region with a device, unless that exceeds the limit of locked memory.
 pub(super) fn register_at(
     domain: &Arc<ProtectionDomain>,
     region: &Arc<Region>,
@@ -343,12 +343,12 @@ pub(super) fn register_at(
     })
 }
 
-/// Bytes that this process may lock; `None` when there is no limit.
+/// The limit of locked memory in bytes; `None` if unlimited.
 fn locked_memory_limit() -> Option<u64> {
     rustix::process::getrlimit(rustix::process::Resource::Memlock).current
 }
 
-/// Whether this process seems to be exempt from the limit. In a user namespace the kernel asks the initial one, and says no.
+/// Whether this process appears exempt from the limit. In a user namespace the kernel asks the initial one, which denies it.
 fn may_lock_more() -> bool {
     use rustix::thread::CapabilitySet;
     let capabilities = rustix::thread::capabilities(None);

@@ -1,11 +1,11 @@
-//! A queue pair, its two completion queues, and the work that is under way in them.
+//! A queue pair, its two completion queues, and its work in flight.
 //!
-//! All that is posted and all that completes passes here, under one lock. The completions of sends are taken by whoever
-//! looks for one of them; those of receives wake whoever waits for messages.
+//! All posts and completions pass here, under one lock. Any thread that polls for one send completion processes
+//! all of them; receive completions wake the thread that waits for messages.
 
 mod batch;
-mod flight;
 mod frame;
+mod tracker;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 pub(super) use self::batch::Posted;
-pub(super) use self::flight::Flight;
-pub(super) use self::frame::Arrival;
+pub(super) use self::frame::BufferedFrame;
+pub(super) use self::tracker::BatchTracker;
 use super::device;
 use super::error::{Failure, VerbsError};
 use super::opened::OpenDevice;
@@ -30,43 +30,43 @@ use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a frame's buffer.
+/// Bytes of a frame buffer.
 const FRAME_LEN: usize = limits::verbs::FRAME_LEN_MAX;
-/// Receives that are posted.
+/// Posted receives.
 const RECEIVES: u16 = limits::verbs::RECEIVES + limits::verbs::SIGNAL_RECEIVES;
-/// Buffers of frames that are being sent.
+/// Buffers for sending frames.
 const SEND_BUFFERS: u16 = limits::verbs::RECEIVES;
-/// Bytes that a work request carries itself, if the device can: a slot with a payload of 128 bytes. With these a work
-/// request takes four lines of a queue of the usual build.
+/// Inline bytes of a work request, if the device supports them: a slot with a payload of 128 bytes. A work
+/// request then takes four lines of a typical queue.
 pub(super) const INLINE_LEN_MAX: u32 = 192;
-/// Bytes that it carries in any case: a line.
+/// Inline bytes of a work request that every device supports: a line.
 const INLINE_LEN_MIN: u32 = 64;
-/// How long a peer waits after it was told that there is no receive: 0.64 ms. It does not happen as long as both count
-/// their credits.
+/// How long a peer waits after a receiver-not-ready NAK: 0.64 ms. Credits prevent it as long as both ends
+/// count them.
 pub(super) const MIN_RNR_TIMER: u8 = 12;
-/// Pause between two looks at a queue that is to be drained.
+/// Pause between two polls of a queue that is being drained.
 const DRAIN_PAUSE: Duration = Duration::from_micros(100);
 
 /// One end of a connection between two queue pairs.
 ///
-/// Its fields are dropped in this order: what the device uses lives longer than the queue pair.
+/// Drop order matters: memory that the device uses outlives the queue pair.
 #[derive(Debug)]
 pub(super) struct Endpoint {
     queue_pair: QueuePair,
     state: Mutex<EndpointState>,
-    /// A buffer for each receive, then one for each frame that is sent.
+    /// A buffer for each receive, then one for each frame being sent.
     frames: Arc<MemoryRegion>,
     send_queue: Arc<CompletionQueue>,
     receive_queue: Arc<CompletionQueue>,
-    /// Wakes who waits for a read. None where the peer only reads.
+    /// Wakes the thread that waits for a read. None if only the peer reads.
     send_channel: Option<Arc<CompletionChannel>>,
     receive_channel: Arc<CompletionChannel>,
     domain: Arc<ProtectionDomain>,
-    /// What is registered in the domain for this endpoint alone. `None` when the domain is shared, or all is over.
+    /// Regions registered in the domain for this endpoint only. `None` if the domain is shared, or the session is over.
     own_regions: Mutex<Option<Vec<Arc<MemoryRegion>>>>,
     owns_domain: bool,
     message_len_max: u32,
-    /// Bytes that a packet carries, where packets are lost; 0 before that is known.
+    /// Bytes of a packet where packets may be lost; 0 until known.
     packet_len: AtomicU32,
     send_wr_max: u32,
 }
@@ -74,43 +74,43 @@ pub(super) struct Endpoint {
 #[derive(Debug)]
 struct EndpointState {
     work: WorkTable<Work>,
-    /// Set once, when the queue pair is of no more use.
+    /// Set once the queue pair is unusable.
     failure: Option<Failure>,
-    /// Whether the connection stands, so that the peer may be allowed something.
+    /// Whether the connection is established, so that the peer may be granted access.
     is_open: bool,
-    /// Whether no one-sided operation may begin any more.
+    /// Whether new one-sided operations are refused.
     is_closed: bool,
-    /// A probe of the peer's host is under way.
+    /// Whether a probe of the peer's host is in flight.
     is_probing: bool,
-    /// Regions that were sent to the peer.
-    lent: Lent,
+    /// Regions exposed to the peer.
+    exposed: ExposedRegions,
     frames_under_way: u32,
-    /// Work requests that were completed: the peer's host lives.
+    /// Completed work requests: they show that the peer's host is alive.
     completed: u64,
-    /// Buffers of frames that are not being sent.
+    /// Free send buffers.
     send_buffers: Vec<u16>,
 }
 
-/// How many regions the peer may use.
+/// How many regions the peer may access.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lent {
+struct ExposedRegions {
     to_read: u32,
     to_write: u32,
 }
 
-/// What a batch keeps until it is complete.
+/// What a batch keeps alive until it completes.
 #[derive(Debug)]
 enum Work {
     /// One-sided operations, and the local memory that they use.
-    OneSided { flight: Arc<Flight>, _region: Arc<MemoryRegion> },
-    /// A frame, in this buffer or, if it was small, in none.
+    OneSided { tracker: Arc<BatchTracker>, _region: Arc<MemoryRegion> },
+    /// A frame, in this buffer, or inline if it was small.
     Frame { buffer: Option<u16> },
     /// A probe of the peer's host.
     Probe,
 }
 
 impl Endpoint {
-    /// One end in this protection domain, whose queue pair is made by `make`.
+    /// Creates an endpoint in this protection domain with a queue pair made by `make`.
     pub(super) fn create(
         device: &OpenDevice,
         domain: &Arc<ProtectionDomain>,
@@ -136,7 +136,7 @@ impl Endpoint {
             receive_wr_max: RECEIVES.into(),
             inline_len_max,
         };
-        // No device says beforehand how much it can carry.
+        // Devices do not report their inline limit beforehand.
         let queue_pair = make(&plan(INLINE_LEN_MAX)).or_else(|_| make(&plan(INLINE_LEN_MIN)))?;
         let state = EndpointState {
             work: WorkTable::new(send_wr_max),
@@ -144,7 +144,7 @@ impl Endpoint {
             is_open: false,
             is_closed: false,
             is_probing: false,
-            lent: Lent::default(),
+            exposed: ExposedRegions::default(),
             frames_under_way: 0,
             completed: 0,
             send_buffers: (RECEIVES..RECEIVES + SEND_BUFFERS).rev().collect(),
@@ -166,116 +166,117 @@ impl Endpoint {
         }))
     }
 
-    /// Posts all receives, and asks to be woken by them. The queue pair must be able to take them.
+    /// Posts all receives and requests their notifications. The queue pair must be in a state that accepts them.
     pub(super) fn begin_to_receive(&self) -> Result<(), FabricError> {
         self.receive_queue.arm()?;
         Ok((0..RECEIVES).try_for_each(|buffer| self.post_receive(buffer))?)
     }
 
-    /// Allows what was sent so far to be used. The connection stands.
+    /// Marks the connection established, and grants access to the regions exposed so far.
     pub(super) fn open(&self) -> Result<(), FabricError> {
         let mut state = self.state.lock();
         state.is_open = true;
-        // What is unreliable asks for nothing to be sent again.
+        // An unreliable queue pair does not retransmit.
         let set = if self.is_reliable() { self.queue_pair.set_min_rnr_timer(MIN_RNR_TIMER) } else { Ok(()) };
-        set.and_then(|()| self.queue_pair.set_access(state.lent.flags(self.is_reliable()))).or_else(|error| {
-            // A queue pair that has failed meanwhile takes no settings, and needs none.
+        let access = state.exposed.flags(self.is_reliable());
+        set.and_then(|()| self.queue_pair.set_access(access)).or_else(|error| {
+            // A queue pair that failed meanwhile accepts no settings and needs none.
             if state.failure.is_some() { Ok(()) } else { Err(error.into()) }
         })
     }
 
-    /// Its queue pair.
+    /// Returns its queue pair.
     pub(super) fn queue_pair(&self) -> &QueuePair {
         &self.queue_pair
     }
 
-    /// Whether what it sends arrives. Otherwise it carries no frames, and reads nothing.
+    /// Whether delivery is reliable. An unreliable endpoint carries no frames and no reads.
     pub(super) fn is_reliable(&self) -> bool {
         self.queue_pair.kind() == QueuePairKind::Rc
     }
 
-    /// How writes over it appear, in both directions.
+    /// Returns how writes become visible, in both directions.
     pub(super) fn placement(&self) -> Placement {
         if self.is_reliable() { Placement::Writes } else { Placement::Lossy }
     }
 
-    /// Lets no further one-sided operation begin: the connection was dropped.
+    /// Refuses new one-sided operations: the connection was dropped.
     pub(super) fn close(&self) {
         self.state.lock().is_closed = true;
     }
 
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub(super) fn domain(&self) -> &Arc<ProtectionDomain> {
         &self.domain
     }
 
-    /// Whether the domain is its own.
+    /// Whether the domain is private to it.
     pub(super) fn owns_domain(&self) -> bool {
         self.owns_domain
     }
 
-    /// Keeps a region that is registered in its own domain, until it is given up or all is over.
+    /// Keeps a region registered in its private domain, until it is released or the session ends.
     pub(super) fn keep(&self, region: &Arc<MemoryRegion>) -> Result<(), FabricError> {
         let kept = self.own_regions.lock().as_mut().map(|regions| regions.push(Arc::clone(region)));
         kept.ok_or(FabricError::Closed)
     }
 
-    /// Gives a region up that it keeps.
+    /// Releases a kept region.
     pub(super) fn give_up(&self, region: &Arc<MemoryRegion>) {
         let mut regions = self.own_regions.lock();
         regions.iter_mut().for_each(|regions| regions.retain(|kept| !Arc::ptr_eq(kept, region)));
     }
 
-    /// Gives up all that is registered for this endpoint alone: its session is over. What is under way keeps its memory.
+    /// Releases all regions kept for this endpoint: its session is over. Work in flight keeps its memory alive.
     pub(super) fn give_up_all(&self) {
         let regions = self.own_regions.lock().take();
         drop(regions);
     }
 
-    /// Bytes that a work request can carry itself.
+    /// Returns the inline bytes of a work request.
     pub(super) fn inline_len_max(&self) -> usize {
         self.queue_pair.inline_len_max() as usize
     }
 
-    /// Bytes that one operation can move.
+    /// Returns the bytes that one operation can move.
     pub(super) fn message_len_max(&self) -> u32 {
         self.message_len_max
     }
 
-    /// Work requests that one batch of one-sided operations can have.
+    /// Returns the work requests that one batch of one-sided operations can have.
     pub(super) fn batch_len_max(&self) -> u32 {
         self.send_wr_max.saturating_sub(limits::verbs::SENDS_RESERVED)
     }
 
-    /// Takes note of how long the packets are that it sends.
+    /// Sets the length of the packets that it sends.
     pub(super) fn set_packet_len(&self, len: u32) {
         self.packet_len.store(len, Ordering::Relaxed);
     }
 
-    /// Bytes that a packet carries, if one that is lost is not sent again.
+    /// Returns the bytes of a packet, if lost packets are not retransmitted.
     pub(super) fn lossy_packet_len(&self) -> Option<u32> {
         let len = self.packet_len.load(Ordering::Relaxed);
         (len > 0 && !self.is_reliable()).then_some(len)
     }
 
-    /// Why it is of no more use.
+    /// Returns why it is unusable.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.state.lock().failure
     }
 
-    /// How many work requests were completed so far. As long as it grows the peer's host lives.
+    /// Returns the number of completed work requests. While it grows, the peer's host is alive.
     pub(super) fn completed(&self) -> u64 {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
         state.completed
     }
 
-    /// Probes the peer's host, if no probe is under way. Its device answers, whatever its process does; when nothing does, the
-    /// endpoint fails.
+    /// Probes the peer's host, unless a probe is in flight. Its device answers, whatever its process does; without an answer
+    /// the endpoint fails.
     pub(super) fn probe(&self) -> Result<(), FabricError> {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
-        if state.failure.is_some() || state.is_probing || state.work.room() == 0 {
+        if state.failure.is_some() || state.is_probing || state.work.free_len() == 0 {
             return Ok(());
         }
         let id = state.work.begin(1, Work::Probe).ok_or(VerbsError::PartlyPosted)?;
@@ -283,7 +284,7 @@ impl Endpoint {
         self.post_one(&mut state, id, Operation::Probe)
     }
 
-    /// Posts the only work request of this batch.
+    /// Posts a batch of one work request.
     fn post_one(
         &self,
         state: &mut EndpointState,
@@ -299,7 +300,7 @@ impl Endpoint {
         })
     }
 
-    /// Ends all use of it: what is under way fails. The first reason is the one that counts.
+    /// Stops the endpoint: work in flight fails. The first failure is kept.
     pub(super) fn fail(&self, failure: Failure) {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
@@ -316,22 +317,22 @@ impl Endpoint {
         }
     }
 
-    /// Allows the peer the use of one more region.
-    pub(super) fn lend(&self, exposure: Exposure) -> Result<(), FabricError> {
+    /// Grants the peer access to one more region.
+    pub(super) fn expose(&self, exposure: Exposure) -> Result<(), FabricError> {
         let mut state = self.state.lock();
-        *state.lent.of(exposure) += 1;
-        let is_first = *state.lent.of(exposure) == 1;
+        *state.exposed.of(exposure) += 1;
+        let is_first = *state.exposed.of(exposure) == 1;
         Ok(self.set_access(&state, is_first)?)
     }
 
-    /// Takes one region back.
+    /// Revokes one region.
     pub(super) fn withdraw(&self, exposure: Exposure) {
         let mut state = self.state.lock();
-        let count = state.lent.of(exposure);
+        let count = state.exposed.of(exposure);
         *count = count.saturating_sub(1);
         let is_last = *count == 0;
         if let Err(error) = self.set_access(&state, is_last) {
-            tracing::debug!(target: "fabricast", %error, "a peer keeps a right without a region");
+            tracing::debug!(target: "fabricast", %error, "a peer keeps access rights without a region");
         }
     }
 
@@ -339,10 +340,10 @@ impl Endpoint {
         if !is_change || !state.is_open || state.failure.is_some() {
             return Ok(());
         }
-        self.queue_pair.set_access(state.lent.flags(self.is_reliable()))
+        self.queue_pair.set_access(state.exposed.flags(self.is_reliable()))
     }
 
-    /// Takes what has completed of the sends, and notes what it says.
+    /// Polls the send completions and processes them.
     fn poll_sends(&self, state: &mut EndpointState) {
         let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
         loop {
@@ -367,19 +368,19 @@ impl Endpoint {
 }
 
 impl EndpointState {
-    /// Takes note of the end of a work request.
+    /// Processes the completion of a work request.
     fn complete(&mut self, completion: &WorkCompletion) {
         if completion.status != Status::Success
-            && let Some(Work::OneSided { flight, .. }) = self.work.of(completion.wr_id)
+            && let Some(Work::OneSided { tracker, .. }) = self.work.of(completion.wr_id)
         {
-            flight.failed.store(true, Ordering::Relaxed);
+            tracker.failed.store(true, Ordering::Relaxed);
         }
         self.completed += u64::from(completion.status == Status::Success);
         let work = self.work.complete(completion.wr_id);
         self.give_back(work);
     }
 
-    /// Takes back a batch of which nothing was posted.
+    /// Cancels a batch of which nothing was posted.
     fn cancel(&mut self, id: BatchId) {
         let work = self.work.cancel(id);
         self.give_back(work);
@@ -387,7 +388,7 @@ impl EndpointState {
 
     fn give_back(&mut self, work: Option<Work>) {
         match work {
-            Some(Work::OneSided { flight, .. }) => flight.land(),
+            Some(Work::OneSided { tracker, .. }) => tracker.land(),
             Some(Work::Frame { buffer }) => {
                 self.frames_under_way -= 1;
                 self.send_buffers.extend(buffer);
@@ -398,7 +399,7 @@ impl EndpointState {
     }
 }
 
-impl Lent {
+impl ExposedRegions {
     fn of(&mut self, exposure: Exposure) -> &mut u32 {
         match exposure {
             Exposure::Read => &mut self.to_read,
@@ -406,8 +407,8 @@ impl Lent {
         }
     }
 
-    /// What a queue pair allows for them. One that is not reliable has no reads. A reliable one always allows writes, for the
-    /// peer's probes: its domain holds nothing that may be written but what was lent to this peer.
+    /// The access flags of a queue pair. An unreliable one has no reads. A reliable one always allows writes, for the
+    /// peer's probes: its domain holds no writable region except those exposed to this peer.
     fn flags(self, is_reliable: bool) -> RemoteFlags {
         let write = self.to_write > 0;
         RemoteFlags { read: self.to_read > 0 || (write && is_reliable), write: write || is_reliable }
@@ -423,14 +424,14 @@ impl Drop for Endpoint {
             self.poll_sends(&mut state);
             let batches = state.work.len();
             drop(state);
-            // Receives are not waited for: one that was posted after the peer had made the queue pair fail may never
-            // be given back, and their buffers are the endpoint's own.
+            // Receives need no draining: one that was posted after the peer made the queue pair fail may never
+            // complete, and the buffers belong to the endpoint.
             if batches == 0 {
                 return;
             }
             if SystemClock.monotonic_ns() - began_ns > limits::verbs::DRAIN_NS {
-                // Their memory stays registered until the queue pair is gone, and is then beyond the device's reach.
-                tracing::warn!(target: "fabricast", batches, "work requests were not given back");
+                // Their memory stays registered until the queue pair is gone, after which the device cannot access it.
+                tracing::warn!(target: "fabricast", batches, "work requests did not complete");
                 return;
             }
             SystemClock.pause(DRAIN_PAUSE);

@@ -1,4 +1,4 @@
-//! What two nodes tell each other over TCP to connect their queue pairs by hand, as `ibv_rc_pingpong` and its like do it.
+//! What two nodes exchange over TCP to connect their queue pairs by hand, as `ibv_rc_pingpong` does.
 //!
 //! Each side sends one frame, the dialling one first. All numbers are in network byte order:
 //!
@@ -12,12 +12,12 @@
 //! 10  [16] GID of the port
 //! 20  u32  MTU of the port, bytes
 //! 24  u8   RDMA READs that it answers at a time
-//! 25  u8   1 of the dialling side when it is to write regions that the other one lends it; otherwise 0
+//! 25  u8   1 of the dialling side when it is to write regions that the other one exposes; otherwise 0
 //! 26  [2]  zero
 //! ```
 //!
-//! The listening side brings its queue pair to RTS before it answers, the dialling side when it has the answer; it says then
-//! that it is [`READY`], after which the listening side may send. A listening side that does not want the connection answers
+//! The listening side brings its queue pair to RTS before it answers, the dialling side on receiving the answer; it then
+//! sends [`READY`], after which the listening side may send. A listening side that refuses the connection answers
 //! with a [`Rejection`].
 
 #![expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
@@ -25,9 +25,9 @@
 use super::greeting::Rejection;
 use super::sys::QueuePairKind;
 
-/// What the dialling side says last.
+/// The last message of the dialling side.
 pub(super) const READY: &[u8] = b"FBCR";
-/// The first bytes of each.
+/// The magic number.
 const MAGIC: u32 = u32::from_be_bytes(*b"FBCX");
 /// The version of the exchange.
 const VERSION: u8 = 1;
@@ -37,19 +37,19 @@ const EXCHANGE_LEN: usize = 40;
 const RELIABLE: u8 = 1;
 /// The number of an unreliable connection.
 const UNRELIABLE: u8 = 2;
-/// Queue pair numbers and packet sequence numbers have so many bits.
+/// Bits of queue pair numbers and packet sequence numbers.
 const NUMBER_BITS: u32 = 24;
-/// The path MTUs that there are, bytes.
+/// Valid path MTUs, bytes.
 const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
-/// One end of a connection, as the other one has to know it.
+/// One end of a connection, as its peer needs it to connect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
-    /// What its queue pair promises.
+pub(super) struct QpInfo {
+    /// The kind of its queue pair.
     pub(super) kind: QueuePairKind,
     /// LID of its port, 0 on Ethernet.
     pub(super) lid: u16,
-    /// Its queue pair.
+    /// Its queue pair number.
     pub(super) queue_pair: u32,
     /// The sequence number of its first packet.
     pub(super) packet_sequence: u32,
@@ -59,12 +59,12 @@ pub(super) struct End {
     pub(super) mtu: u32,
     /// RDMA READs that it answers at a time.
     pub(super) reads_max: u8,
-    /// It dials, and is to write regions that the other one lends it.
+    /// It dials, to write regions that the other end exposes.
     pub(super) writes: bool,
 }
 
-impl End {
-    /// Reads what a peer sent.
+impl QpInfo {
+    /// Decodes a peer's frame.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Rejection> {
         let bytes: &[u8; EXCHANGE_LEN] = bytes.try_into().map_err(|_| Rejection::NotANode)?;
         let rest = &mut bytes.as_slice();
@@ -96,7 +96,7 @@ impl End {
         Ok(Self { kind, lid, queue_pair, packet_sequence, gid, mtu, reads_max, writes })
     }
 
-    /// Writes it for a peer.
+    /// Encodes it for a peer.
     pub(super) fn emit(&self) -> [u8; EXCHANGE_LEN] {
         let Self { kind, lid, queue_pair, packet_sequence, gid, mtu, reads_max, writes } = *self;
         let kind = if kind == QueuePairKind::Rc { RELIABLE } else { UNRELIABLE };
@@ -117,13 +117,13 @@ impl End {
     }
 }
 
-/// A sequence number for a first packet, from a random number.
+/// Converts a random number to the sequence number of a first packet.
 pub(super) fn packet_sequence(random: u64) -> u32 {
     let [a, b, c, ..] = random.to_be_bytes();
     u32::from_be_bytes([0, a, b, c])
 }
 
-/// Takes the first bytes off.
+/// Takes the first bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Rejection> {
     let (first, rest) = bytes.split_first_chunk().ok_or(Rejection::NotANode)?;
     *bytes = rest;
@@ -134,7 +134,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Rejection> {
 mod tests {
     use super::*;
 
-    const END: End = End {
+    const END: QpInfo = QpInfo {
         kind: QueuePairKind::Uc,
         lid: 0x0102,
         queue_pair: 0x0003_0405,
@@ -146,24 +146,24 @@ mod tests {
     };
 
     #[test]
-    fn the_bytes_stay_what_they_are() {
+    fn encoding_is_stable() {
         let expected =
             b"FBCX\x01\x02\x01\x02\x00\x03\x04\x05\x00\x06\x07\x080123456789abcdef\x00\x00\x10\x00\x10\x01\0\0";
         assert_eq!(&END.emit(), expected);
-        assert_eq!(End::parse(expected), Ok(END));
+        assert_eq!(QpInfo::parse(expected), Ok(END));
     }
 
     #[test]
     fn cuts_and_flips_are_refused_or_mean_something_else() {
         let bytes = END.emit();
         for len in 0..bytes.len() {
-            assert!(End::parse(bytes.split_at(len).0).is_err());
+            assert!(QpInfo::parse(bytes.split_at(len).0).is_err());
         }
-        assert!(End::parse(&[bytes.as_slice(), &[0]].concat()).is_err());
+        assert!(QpInfo::parse(&[bytes.as_slice(), &[0]].concat()).is_err());
         for bit in 0..bytes.len() * 8 {
             let mut flipped = bytes;
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(End::parse(&flipped), Ok(END), "bit {bit}");
+            assert_ne!(QpInfo::parse(&flipped), Ok(END), "bit {bit}");
         }
     }
 

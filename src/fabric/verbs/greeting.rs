@@ -1,14 +1,14 @@
-//! What two ends tell each other while they connect: that both are nodes of this version, and whether the end that dials
-//! is to write regions of the other one; nothing else, since all can read it.
+//! What both ends send while they connect: that they are nodes of this version, and whether the dialling end
+//! is to write regions of the other one. It is public, so it holds nothing else.
 //!
 //! ```text
 //! greeting   "FBC1"  version u8  nonce u64  1: the end that dials writes; 0: it does not, u8
 //! rejection  "FBC1"  version u8  reason u8
 //! ```
 //!
-//! Numbers are in network byte order. The end that accepts greets with the nonce of the other one. What follows is padding.
+//! Numbers are in network byte order. The accepting end greets with the other end's nonce. Padding follows.
 
-#![expect(clippy::big_endian_bytes, reason = "what is said while connecting is in network byte order")]
+#![expect(clippy::big_endian_bytes, reason = "greetings are in network byte order")]
 
 use crate::fabric::FabricError;
 
@@ -19,42 +19,42 @@ const GREETING_LEN: usize = 14;
 /// Bytes of a rejection.
 const REJECTION_LEN: usize = 6;
 
-/// What both ends say.
+/// The greeting of both ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     nonce: u64,
-    /// The end that dials is to write regions that the other one lends it.
+    /// The dialling end is to write regions that the other one exposes.
     pub(super) writes: bool,
 }
 
-/// Why a connection was not accepted.
+/// Why a connection was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rejection {
-    /// The greeting is none.
+    /// The greeting is malformed.
     NotANode,
     /// The greeting is of another version.
     Version,
-    /// Memory, or something else, is missing.
+    /// Memory or another resource is missing.
     NoRoom,
-    /// Over TCP it comes from another address than that of its device.
+    /// The TCP connection comes from another address than its device's.
     OtherAddress,
 }
 
 impl Greeting {
-    /// A greeting by chance.
+    /// Creates a greeting with a random nonce.
     pub(super) fn new(writes: bool) -> Result<Self, FabricError> {
         let nonce = crate::random::number().map_err(FabricError::no_random)?;
         Ok(Self { nonce, writes })
     }
 
-    /// The greeting as bytes.
+    /// Encodes the greeting.
     pub(super) fn emit(self) -> [u8; GREETING_LEN] {
         let [m0, m1, m2, m3] = MAGIC;
         let [n0, n1, n2, n3, n4, n5, n6, n7] = self.nonce.to_be_bytes();
         [m0, m1, m2, m3, VERSION, n0, n1, n2, n3, n4, n5, n6, n7, self.writes.into()]
     }
 
-    /// Reads a greeting.
+    /// Decodes a greeting.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, Rejection> {
         let bytes = bytes.first_chunk::<GREETING_LEN>().ok_or(Rejection::NotANode)?;
         let [m0, m1, m2, m3, version, nonce @ .., writes] = *bytes;
@@ -68,7 +68,7 @@ impl Greeting {
 }
 
 impl Rejection {
-    /// The rejection as bytes.
+    /// Encodes the rejection.
     pub(super) fn emit(self) -> [u8; REJECTION_LEN] {
         let [m0, m1, m2, m3] = MAGIC;
         let reason = match self {
@@ -80,18 +80,18 @@ impl Rejection {
         [m0, m1, m2, m3, VERSION, reason]
     }
 
-    /// The reason that a peer gave, in words; `None` when it gave none, as one does that ends.
+    /// Returns a peer's reason in words; `None` if it gave none, as a peer that exits does.
     pub(super) fn parse(bytes: &[u8]) -> Option<&'static str> {
         let [m0, m1, m2, m3, _, reason] = *bytes.first_chunk::<REJECTION_LEN>()?;
         let reason = match reason {
-            1 => "it takes this end for something else than a node",
-            2 => "it is of another version",
-            3 => "it has no room for another connection",
+            1 => "it does not take this end for a node",
+            2 => "it has a different version",
+            3 => "it is out of resources for another connection",
             4 => {
-                "the TCP connection comes from another address than that of the RDMA device (GID); set \
-                 FABRICAST_RDMA_DEVICE to the device that has the way there, and leave FABRICAST_RDMA_GID_INDEX alone"
+                "the TCP connection does not come from the RDMA device's address (GID); set \
+                 FABRICAST_RDMA_DEVICE to the device that has the route there, and unset FABRICAST_RDMA_GID_INDEX"
             }
-            _ => "for a reason that this version does not know",
+            _ => "for a reason unknown to this version",
         };
         ([m0, m1, m2, m3] == MAGIC).then_some(reason)
     }
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn greetings_are_read_back_from_what_is_padded() {
+    fn padded_greetings_are_read_back() {
         let greeting = Greeting { nonce: 0x0102_0304_0506_0708, writes: true };
         let bytes = greeting.emit();
         assert_eq!(&bytes, b"FBC1\x01\x01\x02\x03\x04\x05\x06\x07\x08\x01");
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_greeting_is_rejected_with_the_reason() {
+    fn malformed_greeting_is_rejected_with_the_reason() {
         let bytes = Greeting { nonce: 7, writes: false }.emit();
         for cut in 0..bytes.len() {
             assert_eq!(Greeting::parse(&bytes[..cut]), Err(Rejection::NotANode));
@@ -131,12 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn rejections_are_told_in_words() {
+    fn rejections_are_reported_in_words() {
         for (rejection, word) in [
             (Rejection::NotANode, "node"),
             (Rejection::Version, "version"),
-            (Rejection::NoRoom, "room"),
-            (Rejection::OtherAddress, "another address"),
+            (Rejection::NoRoom, "resources"),
+            (Rejection::OtherAddress, "(GID)"),
         ] {
             let padded = [rejection.emit().as_slice(), &[0; 142]].concat();
             assert!(Rejection::parse(&padded).unwrap().contains(word));

@@ -1,6 +1,6 @@
-//! How a connection comes to stand, and ends, by an exchange over TCP.
+//! Establishment and shutdown of a connection by an exchange over TCP.
 //!
-//! The TCP connection stays as long as the session: its end is the session's, whichever process ends it or dies. Control
+//! The TCP connection stays open as long as the session: when a process closes it or dies, the session ends. Control
 //! messages of reliable connections travel over the queue pair as always; those of unreliable ones over TCP.
 
 use std::io::{self, ErrorKind};
@@ -15,70 +15,70 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::device::{Device, Wish, ip_of};
 use super::endpoint::{Endpoint, MIN_RNR_TIMER};
 use super::error::VerbsError;
-use super::exchange::{End, READY, packet_sequence};
+use super::exchange::{QpInfo, READY, packet_sequence};
 use super::greeting::Rejection;
-use super::link::{Change, Link};
-use super::manager::{ACK_TIMEOUT, Dialled, RETRY_COUNT, RNR_RETRY_COUNT, not_reached, resolve};
+use super::link::{LinkEvent, QpLink};
+use super::manager::{ACK_TIMEOUT, Destination, RETRY_COUNT, RNR_RETRY_COUNT, not_reached, resolve};
 use super::opened::Devices;
-use super::stream::{Arrival, FrameStream};
+use super::stream::{FrameStream, StreamEvent};
 use super::sys::{LinkLayer, QueuePair, QueuePairKind, RemoteFlags, RtrPlan, RtsPlan, SysError};
 use crate::fabric::{Address, FabricError};
 use crate::limits;
 
-/// One end of a connection, as the exchange sees it.
+/// One end of a connection made by an exchange.
 #[derive(Debug)]
 pub(super) struct ExchangedLink {
     stream: FrameStream,
-    /// Readable when something has come by the stream, or it is connected.
+    /// Readable when data has arrived, or the stream is connected.
     events: OwnedFd,
-    phase: Phase,
+    phase: TcpPhase,
     kind: QueuePairKind,
-    /// The end that dials is to write regions that the other one lends it.
+    /// The dialling end is to write regions that the other one exposes.
     writes: bool,
-    /// What is not connected yet, at the end that dialled.
-    near: Option<Near>,
-    /// What was dialled, at the end that did.
-    dialled: Option<Dialled>,
-    /// When the connection has to stand.
+    /// The unconnected endpoint, at the dialling end.
+    near: Option<LocalEnd>,
+    /// The dialled address, at the dialling end.
+    dialled: Option<Destination>,
+    /// The deadline of the establishment.
     deadline_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum TcpPhase {
     /// Waiting for the TCP connection.
     Connecting,
-    /// Waiting for the peer's end, which was asked for.
+    /// Waiting for the answer of the dialled peer.
     Asking,
-    /// Waiting for the end of a peer that dialled.
+    /// Waiting for the request of a peer that dialled.
     Asked,
     /// Waiting for the peer to be ready.
     Accepting,
-    /// It stands, and the peer has yet to say that it is ready.
+    /// Established, but the peer has not confirmed it yet.
     Heard,
-    /// It stands.
+    /// Established.
     Standing,
-    /// The peer was told that it is over.
+    /// Shutdown was sent to the peer.
     Leaving,
-    /// It is over.
+    /// Closed.
     Over,
 }
 
-/// This end of a connection, and what it tells the peer.
+/// The local end of a connection, and what it sends the peer.
 #[derive(Debug)]
-pub(super) struct Near {
-    /// The queue pair, and all that belongs to it.
+pub(super) struct LocalEnd {
+    /// The queue pair and everything that belongs to it.
     pub(super) endpoint: Arc<Endpoint>,
-    /// What the peer is told.
-    pub(super) end: End,
+    /// What the peer receives.
+    pub(super) end: QpInfo,
     port: u8,
-    /// The place of its address in the table of its port, if packets carry addresses.
+    /// The index of its address in the port's table, if packets carry addresses.
     gid_index: Option<u8>,
-    /// Reads that it has under way at a time.
+    /// Reads in flight at a time.
     reads_max: u8,
 }
 
 impl ExchangedLink {
-    /// Begins to connect to a node.
+    /// Starts connecting to a node.
     pub(super) fn dial(
         address: &Address,
         (kind, writes): (QueuePairKind, bool),
@@ -87,28 +87,28 @@ impl ExchangedLink {
     ) -> Result<Self, FabricError> {
         let target = resolve(address)?;
         let source = devices.source(&target)?;
-        let dialled = Dialled { address: address.clone(), target };
+        let dialled = Destination { address: address.clone(), target };
         let socket = connect(source.as_ref(), &target).map_err(|error| not_connected(&dialled, error))?;
-        let link = Self::new(socket, Phase::Connecting, kind, Some(dialled), now_ns)?;
+        let link = Self::new(socket, TcpPhase::Connecting, kind, Some(dialled), now_ns)?;
         Ok(Self { writes, ..link })
     }
 
-    /// Takes a connection that a peer asks for.
+    /// Takes a connection that a peer dialled.
     pub(super) fn accept(socket: TcpStream, now_ns: u64) -> Result<Self, FabricError> {
-        Self::new(socket, Phase::Asked, QueuePairKind::Rc, None, now_ns)
+        Self::new(socket, TcpPhase::Asked, QueuePairKind::Rc, None, now_ns)
     }
 
     fn new(
         socket: TcpStream,
-        phase: Phase,
+        phase: TcpPhase,
         kind: QueuePairKind,
-        dialled: Option<Dialled>,
+        dialled: Option<Destination>,
         now_ns: u64,
     ) -> Result<Self, FabricError> {
         let stream = FrameStream::new(socket).map_err(system)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|errno| system(errno.into()))?;
         let wanted = match phase {
-            Phase::Connecting => epoll::EventFlags::IN | epoll::EventFlags::OUT,
+            TcpPhase::Connecting => epoll::EventFlags::IN | epoll::EventFlags::OUT,
             _ => epoll::EventFlags::IN,
         };
         let added = epoll::add(&events, stream.socket(), epoll::EventData::new_u64(0), wanted);
@@ -117,42 +117,42 @@ impl ExchangedLink {
         Ok(Self { stream, events, phase, kind, writes: false, near: None, dialled, deadline_ns })
     }
 
-    fn advance(&mut self, devices: &Devices) -> Result<Option<Change>, FabricError> {
-        if self.phase == Phase::Connecting {
+    fn advance(&mut self, devices: &Devices) -> Result<Option<LinkEvent>, FabricError> {
+        if self.phase == TcpPhase::Connecting {
             return self.on_socket(devices);
         }
         match self.stream.receive() {
-            Arrival::Nothing => Ok(None),
-            Arrival::Closed => Ok(Some(self.end())),
-            Arrival::Lost => Err(VerbsError::NoAnswer.into()),
-            Arrival::Malformed => self.refuse(Rejection::NotANode).map(Some),
-            Arrival::Frame(frame) => self.take(frame, devices),
+            StreamEvent::Nothing => Ok(None),
+            StreamEvent::Closed => Ok(Some(self.end())),
+            StreamEvent::Lost => Err(VerbsError::NoAnswer.into()),
+            StreamEvent::Malformed => self.refuse(Rejection::NotANode).map(Some),
+            StreamEvent::Frame(frame) => self.take(frame, devices),
         }
     }
 
-    fn take(&mut self, frame: Vec<u8>, devices: &Devices) -> Result<Option<Change>, FabricError> {
+    fn take(&mut self, frame: Vec<u8>, devices: &Devices) -> Result<Option<LinkEvent>, FabricError> {
         match (self.phase, self.kind) {
-            (Phase::Asking, _) => self.on_answer(&frame).map(Some),
-            (Phase::Asked, _) => self.on_question(&frame, devices).map(Some),
-            (Phase::Accepting, _) if frame == READY => {
-                self.phase = Phase::Standing;
-                Ok(Some(Change::Established))
+            (TcpPhase::Asking, _) => self.on_answer(&frame).map(Some),
+            (TcpPhase::Asked, _) => self.on_question(&frame, devices).map(Some),
+            (TcpPhase::Accepting, _) if frame == READY => {
+                self.phase = TcpPhase::Standing;
+                Ok(Some(LinkEvent::Established))
             }
-            (Phase::Heard, _) if frame == READY => {
-                self.phase = Phase::Standing;
+            (TcpPhase::Heard, _) if frame == READY => {
+                self.phase = TcpPhase::Standing;
                 Ok(None)
             }
-            (Phase::Standing | Phase::Leaving, QueuePairKind::Uc) => Ok(Some(Change::Frame(frame))),
-            (Phase::Leaving, QueuePairKind::Rc) => Ok(None),
+            (TcpPhase::Standing | TcpPhase::Leaving, QueuePairKind::Uc) => Ok(Some(LinkEvent::Frame(frame))),
+            (TcpPhase::Leaving, QueuePairKind::Rc) => Ok(None),
             _ => self.refuse(Rejection::NotANode).map(Some),
         }
     }
 
-    /// Looks whether the TCP connection stands: then this host's device is known, and the endpoint can be made.
-    fn on_socket(&mut self, devices: &Devices) -> Result<Option<Change>, FabricError> {
+    /// Checks whether the TCP connection is established: then the local device is known, and the endpoint can be made.
+    fn on_socket(&mut self, devices: &Devices) -> Result<Option<LinkEvent>, FabricError> {
         let socket = self.stream.socket();
         match (socket.take_error().unwrap_or_else(Some), &self.dialled) {
-            // It stood, and its listener has left.
+            // It was established, and its listener has closed it.
             (Some(error), _) if error.kind() == ErrorKind::ConnectionReset => return Ok(Some(self.end())),
             (Some(error), Some(dialled)) => return Err(not_connected(dialled, error)),
             _ => {}
@@ -163,39 +163,40 @@ impl ExchangedLink {
         let local = socket.local_addr().map_err(system)?.ip();
         let (data, wanted) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
         epoll::modify(&self.events, socket, data, wanted).map_err(|errno| system(errno.into()))?;
-        let mut near = Near::create(local, self.kind, true, devices)?;
+        let mut near = LocalEnd::create(local, self.kind, true, devices)?;
         near.end.writes = self.writes;
         self.say(&near.end.emit());
-        self.phase = Phase::Asking;
+        self.phase = TcpPhase::Asking;
         let endpoint = Arc::clone(&near.endpoint);
         self.near = Some(near);
-        Ok(Some(Change::Endpoint(endpoint)))
+        Ok(Some(LinkEvent::Endpoint(endpoint)))
     }
 
-    /// A peer that was dialled has answered.
-    fn on_answer(&mut self, frame: &[u8]) -> Result<Change, FabricError> {
+    /// Handles the answer of a dialled peer.
+    fn on_answer(&mut self, frame: &[u8]) -> Result<LinkEvent, FabricError> {
         if let Some(why) = Rejection::parse(frame) {
             return Err(VerbsError::Refused { why }.into());
         }
-        let far = End::parse(frame).ok().filter(|far| far.kind == self.kind).ok_or(VerbsError::NotANode)?;
+        let far =
+            QpInfo::parse(frame).ok().filter(|far| far.kind == self.kind).ok_or(VerbsError::NotANode)?;
         let peer = self.stream.socket().peer_addr().map_err(system)?.ip();
         if let Some(near) = self.near.take() {
             near.connect(&far, peer)?;
         }
         self.say(READY);
-        self.phase = Phase::Standing;
-        Ok(Change::Established)
+        self.phase = TcpPhase::Standing;
+        Ok(LinkEvent::Established)
     }
 
-    /// A peer that has dialled has told its end.
-    fn on_question(&mut self, frame: &[u8], devices: &Devices) -> Result<Change, FabricError> {
-        let far = match End::parse(frame) {
+    /// Handles the request of a peer that dialled.
+    fn on_question(&mut self, frame: &[u8], devices: &Devices) -> Result<LinkEvent, FabricError> {
+        let far = match QpInfo::parse(frame) {
             Ok(far) => far,
             Err(rejection) => return self.refuse(rejection),
         };
         let local = self.stream.socket().local_addr().map_err(system)?.ip();
         let peer = self.stream.socket().peer_addr().map_err(system)?.ip();
-        let near = Near::create(local, far.kind, far.writes, devices);
+        let near = LocalEnd::create(local, far.kind, far.writes, devices);
         let connected = near.and_then(|near| near.connect(&far, peer).map(|()| near));
         let near = connected.inspect_err(|error| {
             let is_other = matches!(error, FabricError::Verbs(VerbsError::OtherAddress { .. }));
@@ -203,56 +204,58 @@ impl ExchangedLink {
             self.say(&rejection.emit());
         })?;
         self.say(&near.end.emit());
-        (self.kind, self.phase, self.writes) = (far.kind, Phase::Accepting, far.writes);
-        Ok(Change::Endpoint(near.endpoint))
+        (self.kind, self.phase, self.writes) = (far.kind, TcpPhase::Accepting, far.writes);
+        Ok(LinkEvent::Endpoint(near.endpoint))
     }
 
-    /// Ends a connection with a peer that says what no node says.
-    fn refuse(&mut self, rejection: Rejection) -> Result<Change, FabricError> {
+    /// Ends a connection with a peer that is not a node.
+    fn refuse(&mut self, rejection: Rejection) -> Result<LinkEvent, FabricError> {
         if self.dialled.is_some() {
             return Err(VerbsError::NotANode.into());
         }
         let peer = self.stream.socket().peer_addr().ok();
         tracing::debug!(target: "fabricast", ?rejection, ?peer, "a connection over TCP was rejected");
-        if self.phase == Phase::Asked {
+        if self.phase == TcpPhase::Asked {
             self.say(&rejection.emit());
         }
         Ok(self.end())
     }
 
-    /// Sends what is so short that a new connection takes it. One that is broken tells so when it is read from.
+    /// Sends a frame short enough for a new connection's buffer. A broken stream is reported by reading from it.
     fn say(&mut self, frame: &[u8]) {
         if let Err(error) = self.stream.send(frame) {
-            tracing::trace!(target: "fabricast", %error, "nobody to be told");
+            tracing::trace!(target: "fabricast", %error, "the peer cannot be notified");
         }
     }
 
-    fn end(&mut self) -> Change {
-        self.phase = Phase::Over;
-        Change::Over
+    fn end(&mut self) -> LinkEvent {
+        self.phase = TcpPhase::Over;
+        LinkEvent::Over
     }
 
     fn shut(&self, how: Shutdown) {
         if let Err(error) = self.stream.socket().shutdown(how) {
-            // There is no connection yet, or the peer was quicker.
-            tracing::trace!(target: "fabricast", %error, "nothing to be disconnected");
+            // There is no connection yet, or the peer disconnected first.
+            tracing::trace!(target: "fabricast", %error, "nothing to disconnect");
         }
     }
 }
 
-impl Link for ExchangedLink {
+impl QpLink for ExchangedLink {
     fn wait_handle(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        let begins =
-            matches!(self.phase, Phase::Connecting | Phase::Asking | Phase::Asked | Phase::Accepting);
+        let begins = matches!(
+            self.phase,
+            TcpPhase::Connecting | TcpPhase::Asking | TcpPhase::Asked | TcpPhase::Accepting
+        );
         begins.then_some(self.deadline_ns)
     }
 
-    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
-        if self.phase == Phase::Over {
+    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
+        if self.phase == TcpPhase::Over {
             return Ok(None);
         }
         let change = match (self.advance(devices), self.deadline_ns(), &self.dialled) {
@@ -263,25 +266,25 @@ impl Link for ExchangedLink {
             (change, ..) => change,
         };
         if change.is_err() {
-            self.phase = Phase::Over;
+            self.phase = TcpPhase::Over;
         }
         change
     }
 
     fn heard(&mut self) {
-        if self.phase == Phase::Accepting {
-            self.phase = Phase::Heard;
+        if self.phase == TcpPhase::Accepting {
+            self.phase = TcpPhase::Heard;
         }
     }
 
     fn leave(&mut self) {
-        let stands = matches!(self.phase, Phase::Standing | Phase::Heard | Phase::Accepting);
+        let stands = matches!(self.phase, TcpPhase::Standing | TcpPhase::Heard | TcpPhase::Accepting);
         self.shut(if stands { Shutdown::Write } else { Shutdown::Both });
-        self.phase = if stands { Phase::Leaving } else { Phase::Over };
+        self.phase = if stands { TcpPhase::Leaving } else { TcpPhase::Over };
     }
 
     fn is_leaving(&self) -> bool {
-        self.phase == Phase::Leaving
+        self.phase == TcpPhase::Leaving
     }
 
     fn disconnect(&self) {
@@ -302,26 +305,26 @@ impl Link for ExchangedLink {
     }
 }
 
-impl Near {
-    /// An end on the device that has this address. `is_lent_to` when the peer may be lent regions to be written.
+impl LocalEnd {
+    /// Creates an end on the device with this address. `grants_write` if the peer may be granted write access.
     pub(super) fn create(
         local: IpAddr,
         kind: QueuePairKind,
-        is_lent_to: bool,
+        grants_write: bool,
         devices: &Devices,
     ) -> Result<Self, FabricError> {
         let device = Device::choose(&Wish::from_environment(Some(local))?)?;
         let opened = devices.open(&device.context)?;
-        let domain = opened.domain_for(is_lent_to)?;
+        let domain = opened.domain_for(grants_write)?;
         let endpoint = Endpoint::create(&opened, &domain, kind, |plan| QueuePair::create(&domain, plan))?;
-        // The peer may probe this end as soon as its own stands.
+        // The peer may probe this end as soon as its own is established.
         let allowed = RemoteFlags { read: false, write: endpoint.is_reliable() };
         endpoint.queue_pair().to_init(device.port, allowed)?;
         if endpoint.is_reliable() {
             endpoint.begin_to_receive()?;
         }
         let random = crate::random::number().map_err(FabricError::no_random)?;
-        let end = End {
+        let end = QpInfo {
             kind,
             lid: device.port_attributes.lid,
             queue_pair: endpoint.queue_pair().number(),
@@ -338,12 +341,12 @@ impl Near {
         Ok(Self { endpoint, end, port: device.port, gid_index, reads_max: opened.reads_max })
     }
 
-    /// Connects the queue pair to that of the peer, which is reached over TCP by this address. Where addresses are those of
-    /// IP its device must have the same one: nobody aims this device at a third host, nor has the kernel look for one.
-    pub(super) fn connect(&self, far: &End, peer: IpAddr) -> Result<(), FabricError> {
-        let (told, address) = (ip_of(far.gid), peer.to_canonical());
-        if self.gid_index.is_some() && told != address {
-            return Err(VerbsError::OtherAddress { told, address }.into());
+    /// Connects the queue pair to the peer's, which is reached over TCP by this address. Where addresses are IP
+    /// addresses, its device must have the same one, so that a peer cannot direct this device or the kernel at a third host.
+    pub(super) fn connect(&self, far: &QpInfo, peer: IpAddr) -> Result<(), FabricError> {
+        let (claimed, address) = (ip_of(far.gid), peer.to_canonical());
+        if self.gid_index.is_some() && claimed != address {
+            return Err(VerbsError::OtherAddress { claimed, address }.into());
         }
         let (queue_pair, mtu) = (self.endpoint.queue_pair(), self.end.mtu.min(far.mtu));
         self.endpoint.set_packet_len(mtu);
@@ -368,14 +371,14 @@ impl Near {
     }
 }
 
-/// What diallers come to that connect by an exchange.
+/// The listener for peers that connect by an exchange.
 #[derive(Debug)]
-pub(super) struct Counter {
+pub(super) struct TcpAcceptor {
     listener: TcpListener,
 }
 
-impl Counter {
-    /// Listens at a local address. `None` when the port is taken.
+impl TcpAcceptor {
+    /// Listens at a local address. `None` if the port is in use.
     pub(super) fn open(at: &SocketAddr) -> Result<Option<Self>, FabricError> {
         let listener = match TcpListener::bind(at) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
@@ -385,13 +388,13 @@ impl Counter {
         Ok(Some(Self { listener }))
     }
 
-    /// The next one that dials.
+    /// Accepts the next connection.
     pub(super) fn next(&self) -> Result<Option<TcpStream>, FabricError> {
         loop {
             match self.listener.accept() {
                 Ok((socket, _)) => return Ok(Some(socket)),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
-                // It has left already.
+                // The peer has already left.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
                 Err(source) => return Err(FabricError::System { what: "accept a peer", source }),
@@ -399,13 +402,13 @@ impl Counter {
         }
     }
 
-    /// Readable when somebody dials.
+    /// Readable when a connection is waiting.
     pub(super) fn wait_handle(&self) -> BorrowedFd<'_> {
         self.listener.as_fd()
     }
 }
 
-/// Begins to connect a socket, from this local address if it is of the same kind.
+/// Starts connecting a socket, from this local address if it is of the same family.
 fn connect(source: Option<&SocketAddr>, target: &SocketAddr) -> io::Result<TcpStream> {
     let family = if target.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -419,8 +422,8 @@ fn connect(source: Option<&SocketAddr>, target: &SocketAddr) -> io::Result<TcpSt
     }
 }
 
-/// Why a node was not reached, in the words of the seam where it has some.
-fn not_connected(dialled: &Dialled, source: io::Error) -> FabricError {
+/// Why a node was not reached, as the fabric's error where there is one.
+fn not_connected(dialled: &Destination, source: io::Error) -> FabricError {
     if source.kind() == ErrorKind::ConnectionRefused {
         return FabricError::NoSuchNode { address: dialled.address.clone() };
     }
@@ -438,8 +441,8 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, SystemClock};
 
-    /// What becomes of a link.
-    fn outcome(link: &mut ExchangedLink, now_ns: u64) -> Result<Change, FabricError> {
+    /// The result of a link.
+    fn outcome(link: &mut ExchangedLink, now_ns: u64) -> Result<LinkEvent, FabricError> {
         let (devices, began_ns) = (Devices::new(Wish::default()), SystemClock.monotonic_ns());
         loop {
             if let Some(change) = link.next(&devices, now_ns).transpose() {
@@ -450,7 +453,7 @@ mod tests {
     }
 
     fn accepted() -> (TcpStream, ExchangedLink) {
-        let counter = Counter::open(&"127.0.0.1:0".parse().unwrap()).unwrap().unwrap();
+        let counter = TcpAcceptor::open(&"127.0.0.1:0".parse().unwrap()).unwrap().unwrap();
         let far = TcpStream::connect(counter.listener.local_addr().unwrap()).unwrap();
         crate::fabric::wait(&[counter.wait_handle()], &[], std::time::Duration::from_secs(10)).unwrap();
         let socket = counter.next().unwrap().unwrap();
@@ -459,12 +462,12 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_another_protocol_is_told_and_left() {
+    fn peer_of_another_protocol_is_refused_and_dropped() {
         let requests: [&[u8]; 4] = [b"GET / HTTP/1.1\r\n\r\n", b"\0\x04FBCR", b"\0\0", b"\xff\xff"];
         for request in requests {
             let (mut far, mut link) = accepted();
             far.write_all(request).unwrap();
-            assert!(matches!(outcome(&mut link, 0), Ok(Change::Over)));
+            assert!(matches!(outcome(&mut link, 0), Ok(LinkEvent::Over)));
             assert_eq!(link.next(&Devices::new(Wish::default()), u64::MAX).unwrap().map(|_| ()), None);
             let mut answer = [0; 8];
             far.read_exact(&mut answer).unwrap();
@@ -473,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_or_says_nothing_is_left() {
+    fn silent_or_leaving_peer_is_dropped() {
         let (far, mut link) = accepted();
         assert!(
             link.next(&Devices::new(Wish::default()), limits::verbs::CONNECT_DEADLINE_NS - 1)
@@ -481,25 +484,25 @@ mod tests {
                 .is_none()
         );
         assert_eq!(link.deadline_ns(), Some(limits::verbs::CONNECT_DEADLINE_NS));
-        assert!(matches!(outcome(&mut link, limits::verbs::CONNECT_DEADLINE_NS), Ok(Change::Over)));
+        assert!(matches!(outcome(&mut link, limits::verbs::CONNECT_DEADLINE_NS), Ok(LinkEvent::Over)));
         assert_eq!(link.deadline_ns(), None);
         drop(far);
         let (far, mut link) = accepted();
         drop(far);
-        assert!(matches!(outcome(&mut link, 0), Ok(Change::Over)));
+        assert!(matches!(outcome(&mut link, 0), Ok(LinkEvent::Over)));
     }
 
     #[test]
-    fn a_port_is_taken_once() {
-        let counter = Counter::open(&"127.0.0.1:0".parse().unwrap()).unwrap().unwrap();
+    fn port_is_listened_at_once() {
+        let counter = TcpAcceptor::open(&"127.0.0.1:0".parse().unwrap()).unwrap().unwrap();
         let at = counter.listener.local_addr().unwrap();
-        assert!(Counter::open(&at).unwrap().is_none());
+        assert!(TcpAcceptor::open(&at).unwrap().is_none());
         drop(counter);
-        assert!(Counter::open(&at).unwrap().is_some());
+        assert!(TcpAcceptor::open(&at).unwrap().is_some());
     }
 
     #[test]
-    fn nobody_at_an_address_is_told_as_such() {
+    fn address_without_a_listener_is_reported() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let address = Address::rdma(free);
         let dialled =

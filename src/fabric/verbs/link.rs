@@ -1,4 +1,4 @@
-//! What brings two queue pairs together and tells when they part: one of several ways.
+//! Establishing and ending the connection of two queue pairs, independent of the method.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -10,50 +10,50 @@ use super::opened::Devices;
 use super::stream::FrameStream;
 use crate::fabric::FabricError;
 
-/// What has happened to a link.
+/// An event of a link.
 #[derive(Debug)]
-pub(super) enum Change {
+pub(super) enum LinkEvent {
     /// Its endpoint was made.
     Endpoint(Arc<Endpoint>),
-    /// It stands.
+    /// It is established.
     Established,
-    /// A frame of a control message came by it.
+    /// A frame of a control message arrived over it.
     Frame(Vec<u8>),
     /// It is over.
     Over,
 }
 
-/// One end of a connection, as whoever makes and ends it sees it.
-pub(super) trait Link: Debug + Send {
-    /// Readable when [`Self::next`] may have something.
+/// One end of a connection, as its session establishes and ends it.
+pub(super) trait QpLink: Debug + Send {
+    /// Readable when [`Self::next`] may have an event.
     fn wait_handle(&self) -> BorrowedFd<'_>;
 
-    /// When it has to stand, as long as it does not.
+    /// The deadline of the establishment, while it is pending.
     fn deadline_ns(&self) -> Option<u64>;
 
-    /// What has happened next. An error is the end of it.
-    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError>;
+    /// Returns the next event. An error ends the link.
+    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError>;
 
-    /// Takes note that the peer has sent a frame, which it does only when the connection stands: what would say so may
-    /// be lost, or on its way.
+    /// Marks the link established because the peer has sent a frame: the event that confirms it may be lost or
+    /// late.
     fn heard(&mut self);
 
-    /// Tells the peer that the connection is over. The peer's answer is a [`Change::Over`].
+    /// Shuts the connection down. The peer's answer is a [`LinkEvent::Over`].
     fn leave(&mut self);
 
-    /// Whether the peer was told that the connection is over, and has yet to answer.
+    /// Whether the shutdown was sent, and the peer has not answered.
     fn is_leaving(&self) -> bool;
 
-    /// Answers a peer that ended the connection, or ends it.
+    /// Ends the connection, or answers a peer that ended it.
     fn disconnect(&self);
 
-    /// Whether the peer has dialled, to write regions that this end lends it. Known as soon as the endpoint is made.
+    /// Whether the peer dialled, to write regions that this end exposes. Known once the endpoint is made.
     fn is_dialled_to_write(&self) -> bool;
 
-    /// The addresses of this end and of the peer, once the connection stands.
+    /// Returns the addresses of this end and of the peer, once established.
     fn addresses(&self) -> Option<(IpAddr, IpAddr)>;
 
-    /// What carries the frames of control messages. `None` when the queue pair does.
+    /// Returns the stream of control messages. `None` if the queue pair carries them.
     fn frames(&mut self) -> Option<&mut FrameStream> {
         None
     }

@@ -1,4 +1,4 @@
-//! How a connection comes to stand, and ends, by the connection manager (librdmacm).
+//! Establishment and shutdown of a connection by the connection manager (librdmacm).
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::endpoint::Endpoint;
 use super::error::VerbsError;
 use super::greeting::{Greeting, Rejection};
-use super::link::{Change, Link};
+use super::link::{LinkEvent, QpLink};
 use super::opened::{Devices, OpenDevice};
 use super::sys::{
     CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace, QueuePairKind, QueuePairPlan,
@@ -19,60 +19,60 @@ use crate::limits;
 
 /// The provider's name.
 const NAME: &str = "verbs";
-/// How long an acknowledgement may take: 67 ms. With [`RETRY_COUNT`] a host that is gone is noticed in half a second.
+/// The acknowledgement timeout: 67 ms. With [`RETRY_COUNT`] a dead host is noticed in half a second.
 pub(super) const ACK_TIMEOUT: u8 = 14;
-/// How often a packet is sent again. Not 7: some devices would never give up.
+/// Retransmissions of a packet. Not 7: some devices would never give up.
 pub(super) const RETRY_COUNT: u8 = 6;
-/// How often a frame is sent again for which the peer had no receive.
+/// Retransmissions of a frame for which the peer had no receive.
 pub(super) const RNR_RETRY_COUNT: u8 = 6;
-/// The reason of a rejection: nobody listens.
+/// The reason of a rejection: no node listens.
 const REJECTED_NO_LISTENER: i32 = 8;
-/// The reason of a rejection: the peer wanted it, or has ended.
+/// The reason of a rejection: the peer chose it, or has exited.
 const REJECTED_BY_PEER: i32 = 28;
 const NS_PER_MS: u64 = 1_000_000;
 
-/// What a link has dialled.
+/// The destination of a link.
 #[derive(Clone, Debug)]
-pub(super) struct Dialled {
-    /// As it was asked for.
+pub(super) struct Destination {
+    /// The address as requested.
     pub(super) address: Address,
-    /// What that was found to be, once: names are not looked up again.
+    /// The resolved address: names are resolved once.
     pub(super) target: SocketAddr,
 }
 
-/// One end of a connection, as the connection manager sees it.
+/// One end of a connection made by the connection manager.
 #[derive(Debug)]
 pub(super) struct ManagedLink {
     id: CmId,
     channel: Arc<EventChannel>,
-    phase: Phase,
-    /// What was dialled, at the end that did.
-    dialled: Option<Dialled>,
+    phase: CmPhase,
+    /// The destination, at the dialling end.
+    dialled: Option<Destination>,
     greeting: Greeting,
-    /// When the connection has to stand.
+    /// The deadline of the establishment.
     deadline_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Looking for the device that reaches the peer.
+enum CmPhase {
+    /// Resolving the address to a device.
     Resolving,
-    /// Looking for the way.
+    /// Resolving the route.
     Routing,
     /// Waiting for the peer to accept.
     Connecting,
-    /// Waiting for the peer to hear that it was accepted.
+    /// Waiting for the peer's confirmation.
     Accepting,
-    /// It stands.
+    /// Established.
     Standing,
-    /// The peer was told that it is over.
+    /// Shutdown was sent to the peer.
     Leaving,
-    /// It is over.
+    /// Closed.
     Over,
 }
 
 impl ManagedLink {
-    /// Begins to connect to a node.
+    /// Starts connecting to a node.
     pub(super) fn dial(
         address: &Address,
         writes: bool,
@@ -86,14 +86,14 @@ impl ManagedLink {
         let greeting = Greeting::new(writes)?;
         let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         let begun = id.resolve_address(source.as_ref(), &target, timeout_ms).map_err(VerbsError::from);
-        let dialled = Dialled { address: address.clone(), target };
+        let dialled = Destination { address: address.clone(), target };
         begun.map_err(|error| not_reached(&dialled, error))?;
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
         let dialled = Some(dialled);
-        Ok(Self { id, channel, phase: Phase::Resolving, dialled, greeting, deadline_ns })
+        Ok(Self { id, channel, phase: CmPhase::Resolving, dialled, greeting, deadline_ns })
     }
 
-    /// Accepts a connection that a peer asks for. `None` when it was rejected, because it is none between nodes.
+    /// Accepts a peer's connection request. `None` if it was rejected, because the peer is not a node.
     pub(super) fn accept(
         request: CmEvent,
         devices: &Devices,
@@ -104,7 +104,7 @@ impl ManagedLink {
             Ok(greeting) => greeting,
             Err(rejection) => {
                 tracing::debug!(target: "fabricast", ?rejection, peer = ?id.peer_address(), "a connection was rejected");
-                // It fails when the peer is gone meanwhile: then there is nobody to be told.
+                // It fails if the peer is gone already.
                 let _ = id.reject(&rejection.emit());
                 return Ok(None);
             }
@@ -112,11 +112,11 @@ impl ManagedLink {
         let (reads_served, reads) = (request.responder_resources, request.initiator_depth);
         let accepted = Self::accept_with(&id, devices, greeting, (reads_served, reads));
         let (channel, endpoint) = accepted.inspect_err(|_| {
-            // It fails when the peer is gone meanwhile: then there is nobody to be told.
+            // It fails if the peer is gone already.
             let _ = id.reject(&Rejection::NoRoom.emit());
         })?;
         let deadline_ns = now_ns.saturating_add(limits::verbs::CONNECT_DEADLINE_NS);
-        let link = Self { id, channel, phase: Phase::Accepting, dialled: None, greeting, deadline_ns };
+        let link = Self { id, channel, phase: CmPhase::Accepting, dialled: None, greeting, deadline_ns };
         Ok(Some((link, endpoint)))
     }
 
@@ -145,7 +145,7 @@ impl ManagedLink {
         Ok((channel, endpoint))
     }
 
-    fn take_events(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
+    fn take_events(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
         while let Some(event) = self.channel.next()? {
             if let Some(change) = self.take(&event, devices)? {
                 return Ok(Some(change));
@@ -159,22 +159,22 @@ impl ManagedLink {
         }
     }
 
-    fn take(&mut self, event: &CmEvent, devices: &Devices) -> Result<Option<Change>, FabricError> {
+    fn take(&mut self, event: &CmEvent, devices: &Devices) -> Result<Option<LinkEvent>, FabricError> {
         match (event.kind, self.phase) {
-            (CmEventKind::AddressResolved, Phase::Resolving) => self.on_address(devices).map(Some),
-            (CmEventKind::RouteResolved, Phase::Routing) => self.on_route(devices).map(|()| None),
-            (CmEventKind::Established, Phase::Connecting) => {
+            (CmEventKind::AddressResolved, CmPhase::Resolving) => self.on_address(devices).map(Some),
+            (CmEventKind::RouteResolved, CmPhase::Routing) => self.on_route(devices).map(|()| None),
+            (CmEventKind::Established, CmPhase::Connecting) => {
                 if Greeting::parse(&event.private_data) != Ok(self.greeting) {
                     return Err(VerbsError::NotANode.into());
                 }
-                self.phase = Phase::Standing;
-                Ok(Some(Change::Established))
+                self.phase = CmPhase::Standing;
+                Ok(Some(LinkEvent::Established))
             }
-            (CmEventKind::Established, Phase::Accepting) => {
-                self.phase = Phase::Standing;
-                Ok(Some(Change::Established))
+            (CmEventKind::Established, CmPhase::Accepting) => {
+                self.phase = CmPhase::Standing;
+                Ok(Some(LinkEvent::Established))
             }
-            (CmEventKind::Rejected, Phase::Connecting) => self.on_rejection(event).map(Some),
+            (CmEventKind::Rejected, CmPhase::Connecting) => self.on_rejection(event).map(Some),
             (CmEventKind::Disconnected | CmEventKind::Rejected, _) => Ok(Some(self.end())),
             (CmEventKind::DeviceRemoval, _) => Err(VerbsError::DeviceGone.into()),
             (
@@ -195,8 +195,8 @@ impl ManagedLink {
         }
     }
 
-    /// The device is known: the endpoint can be made.
-    fn on_address(&mut self, devices: &Devices) -> Result<Change, FabricError> {
+    /// Handles the resolved address: the device is known, so the endpoint can be made.
+    fn on_address(&mut self, devices: &Devices) -> Result<LinkEvent, FabricError> {
         let device = device_of(&self.id, devices)?;
         let domain = device.domain_for(true)?;
         let make = |plan: &QueuePairPlan<'_>| self.id.create_queue_pair(&domain, plan);
@@ -205,8 +205,8 @@ impl ManagedLink {
         self.id.set_ack_timeout(ACK_TIMEOUT)?;
         let timeout_ms = i32::try_from(limits::verbs::CONNECT_DEADLINE_NS / NS_PER_MS).unwrap_or(i32::MAX);
         self.id.resolve_route(timeout_ms)?;
-        self.phase = Phase::Routing;
-        Ok(Change::Endpoint(endpoint))
+        self.phase = CmPhase::Routing;
+        Ok(LinkEvent::Endpoint(endpoint))
     }
 
     fn on_route(&mut self, devices: &Devices) -> Result<(), FabricError> {
@@ -218,11 +218,11 @@ impl ManagedLink {
             retry_count: RETRY_COUNT,
             rnr_retry_count: RNR_RETRY_COUNT,
         })?;
-        self.phase = Phase::Connecting;
+        self.phase = CmPhase::Connecting;
         Ok(())
     }
 
-    fn on_rejection(&mut self, event: &CmEvent) -> Result<Change, FabricError> {
+    fn on_rejection(&mut self, event: &CmEvent) -> Result<LinkEvent, FabricError> {
         match (event.status, Rejection::parse(&event.private_data), &self.dialled) {
             (REJECTED_NO_LISTENER, _, Some(dialled)) => {
                 Err(FabricError::NoSuchNode { address: dialled.address.clone() })
@@ -236,59 +236,61 @@ impl ManagedLink {
         }
     }
 
-    fn end(&mut self) -> Change {
-        self.phase = Phase::Over;
-        Change::Over
+    fn end(&mut self) -> LinkEvent {
+        self.phase = CmPhase::Over;
+        LinkEvent::Over
     }
 }
 
-impl Link for ManagedLink {
+impl QpLink for ManagedLink {
     fn wait_handle(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
     }
 
     fn deadline_ns(&self) -> Option<u64> {
-        let begins =
-            matches!(self.phase, Phase::Resolving | Phase::Routing | Phase::Connecting | Phase::Accepting);
+        let begins = matches!(
+            self.phase,
+            CmPhase::Resolving | CmPhase::Routing | CmPhase::Connecting | CmPhase::Accepting
+        );
         begins.then_some(self.deadline_ns)
     }
 
-    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
-        if self.phase == Phase::Over {
+    fn next(&mut self, devices: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
+        if self.phase == CmPhase::Over {
             return Ok(None);
         }
         let change = self.take_events(devices, now_ns);
         if change.is_err() {
-            self.phase = Phase::Over;
+            self.phase = CmPhase::Over;
         }
         change
     }
 
     fn heard(&mut self) {
-        if self.phase != Phase::Accepting {
+        if self.phase != CmPhase::Accepting {
             return;
         }
-        self.phase = Phase::Standing;
+        self.phase = CmPhase::Standing;
         if let Err(error) = self.id.establish() {
-            // The connection manager has heard of it meanwhile.
+            // The event has confirmed it already.
             tracing::trace!(target: "fabricast", %error, "nothing to be established");
         }
     }
 
     fn leave(&mut self) {
-        let stands = matches!(self.phase, Phase::Standing | Phase::Accepting);
+        let stands = matches!(self.phase, CmPhase::Standing | CmPhase::Accepting);
         self.disconnect();
-        self.phase = if stands { Phase::Leaving } else { Phase::Over };
+        self.phase = if stands { CmPhase::Leaving } else { CmPhase::Over };
     }
 
     fn is_leaving(&self) -> bool {
-        self.phase == Phase::Leaving
+        self.phase == CmPhase::Leaving
     }
 
     fn disconnect(&self) {
         if let Err(error) = self.id.disconnect() {
-            // There is no connection yet, or the peer was quicker.
-            tracing::trace!(target: "fabricast", %error, "nothing to be disconnected");
+            // There is no connection yet, or the peer disconnected first.
+            tracing::trace!(target: "fabricast", %error, "nothing to disconnect");
         }
     }
 
@@ -301,14 +303,14 @@ impl Link for ManagedLink {
     }
 }
 
-/// What connections come to.
+/// The listener for peers that connect by the connection manager.
 #[derive(Debug)]
-pub(super) struct Reception {
+pub(super) struct CmListener {
     id: CmId,
     channel: Arc<EventChannel>,
 }
 
-impl Reception {
+impl CmListener {
     /// Listens at a local address.
     pub(super) fn open(at: &SocketAddr, devices: &Devices) -> Result<Self, FabricError> {
         let in_use = |error: SysError| {
@@ -324,13 +326,13 @@ impl Reception {
         id.listen(limits::verbs::BACKLOG).map_err(in_use)?;
         match id.context()? {
             Some(context) => drop(devices.open(&context)?),
-            // One that stands for all addresses has no device, until somebody calls.
+            // The wildcard address has no device until a connection request arrives.
             None => devices.open_all()?,
         }
         Ok(Self { id, channel })
     }
 
-    /// The next event, if it is a request to connect.
+    /// Returns the next connection request.
     pub(super) fn next(&self) -> Result<Option<CmEvent>, FabricError> {
         while let Some(event) = self.channel.next()? {
             if event.kind == CmEventKind::ConnectRequest {
@@ -340,18 +342,18 @@ impl Reception {
         Ok(None)
     }
 
-    /// Its events.
+    /// Returns its event channel.
     pub(super) fn channel(&self) -> &Arc<EventChannel> {
         &self.channel
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     pub(super) fn address(&self) -> Option<SocketAddr> {
         self.id.local_address()
     }
 }
 
-/// The address of a host: an IPv4 one if there is one, since every RDMA interface has those.
+/// Resolves a host, preferring IPv4, which every RDMA interface has.
 pub(super) fn resolve(address: &Address) -> Result<SocketAddr, FabricError> {
     let Some(host) = address.host().filter(|_| address.part(&SCHEME).is_some()) else {
         return Err(FabricError::Unreachable { address: address.clone(), fabric: NAME });
@@ -368,8 +370,8 @@ fn device_of(id: &CmId, devices: &Devices) -> Result<Arc<OpenDevice>, FabricErro
     devices.open(&context)
 }
 
-/// Why an address cannot be reached, in the words of the seam where it has some.
-pub(super) fn not_reached(dialled: &Dialled, error: VerbsError) -> FabricError {
+/// Why an address cannot be reached, as the fabric's error where there is one.
+pub(super) fn not_reached(dialled: &Destination, error: VerbsError) -> FabricError {
     use rustix::io::Errno;
     let address = &dialled.address;
     let number = match &error {

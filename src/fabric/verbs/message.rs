@@ -1,11 +1,11 @@
-//! Control messages over the SENDs of a queue pair, or over TCP where those may be lost.
+//! Control messages over the SENDs of a queue pair, or over TCP where SENDs may be lost.
 //!
 //! A message travels as frames, each of them one SEND of at most [`limits::verbs::FRAME_LEN_MAX`] bytes. All numbers are in
 //! network byte order:
 //!
 //! ```text
 //! 00  u16  credits: receives that the sender of this frame has posted again
-//! 02  u8   bit 0: the frame holds a fragment; bit 1: a region comes with its message; bit 2: that may be written;
+//! 02  u8   bit 0: the frame holds a fragment; bit 1: its message carries a region; bit 2: the region is writable;
 //! 03  u8   version
 //! 04  u32  length of the message, bytes
 //! 08  u32  offset of the fragment in it, bytes
@@ -15,11 +15,11 @@
 //! ..  the fragment
 //! ```
 //!
-//! Each end has receives posted for [`limits::verbs::RECEIVES`] fragments of its peer, which may have that many under way: a
-//! fragment takes a credit, and the credit is given back when the fragment was taken and the receive is posted again.
-//! Credits travel with other frames or, when half of them are owed, in a frame of their own. Frames without a fragment take
-//! no credit: [`limits::verbs::SIGNAL_RECEIVES`] further receives are posted for them. Of those that only give back credits a
-//! third is never under way, because each of them gives back half of all credits, and the peer must have used them all
+//! Each end posts receives for [`limits::verbs::RECEIVES`] fragments of its peer, which may have that many in flight: a
+//! fragment consumes a credit, which is returned once the fragment was taken and the receive is posted again.
+//! Credits travel with other frames or, when half of them are owed, in a frame of their own. Frames without a fragment consume
+//! no credit: [`limits::verbs::SIGNAL_RECEIVES`] further receives are posted for them. At most two frames that only return
+//! credits are in flight, because each of them returns half of all credits, which the peer must have used
 //! before.
 
 #![expect(clippy::big_endian_bytes, reason = "the control channel is in network byte order")]
@@ -38,23 +38,23 @@ const HEADER_LEN: usize = 12;
 const DESCRIPTOR_LEN: usize = 20;
 /// Set in frames that hold a fragment.
 const FRAGMENT: u8 = 1;
-/// Set in the first fragment of a message that a region comes with.
+/// Set in the first fragment of a message that carries a region.
 const REGION: u8 = 2;
-/// Set when that region may be written, and not read.
+/// Set if that region may be written, not read.
 const WRITABLE: u8 = 4;
-/// Credits that are owed before a frame is sent for them alone.
+/// Owed credits that cause a frame of their own.
 const OWED_MAX: u16 = limits::verbs::RECEIVES / 2;
-/// Bytes of queued messages from which on no further one is taken.
+/// Queued bytes at which further messages are refused.
 const QUEUED_LEN_MAX: usize = 2 * limits::CONTROL_MESSAGE_LEN_MAX;
 
 const _: () = assert!(limits::verbs::FRAME_LEN_MAX > HEADER_LEN + DESCRIPTOR_LEN);
 const _: () = assert!(limits::verbs::FRAME_LEN_MAX.is_multiple_of(WORD));
 const _: () = assert!(limits::CONTROL_MESSAGE_LEN_MAX <= u32::MAX as usize);
 
-/// What a peer has to know of a region to use it.
+/// What a peer needs to access a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Descriptor {
-    /// How it may be used.
+    /// The permitted access.
     pub(super) exposure: Exposure,
     /// The address of its first byte, as its device sees it.
     pub(super) address: u64,
@@ -64,25 +64,25 @@ pub(super) struct Descriptor {
     pub(super) len: u64,
 }
 
-/// What is wrong with a frame that a peer sent.
+/// Why a peer's frame is malformed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Malformed(pub(super) &'static str);
 
-/// What a peer sends at a time.
+/// The unit that a peer sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
-    /// Receives that it has posted again.
+    /// Receives posted again by its sender.
     pub(super) credits: u16,
     /// A piece of a message.
     pub(super) fragment: Option<Fragment<'a>>,
 }
 
-/// A message that is whole.
+/// A complete message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     /// Its bytes.
     pub(super) bytes: Vec<u8>,
-    /// The region that came with it.
+    /// Its region, if any.
     pub(super) region: Option<Descriptor>,
 }
 
@@ -91,40 +91,40 @@ pub(super) struct Message {
 pub(super) struct Fragment<'a> {
     /// Bytes of the whole message.
     message_len: u32,
-    /// Where in it the piece belongs.
+    /// The offset of the piece.
     offset: u32,
-    /// The region that comes with the message.
+    /// The region of the message.
     pub(super) region: Option<Descriptor>,
     /// The piece.
     bytes: &'a [u8],
 }
 
 impl<'a> Frame<'a> {
-    /// Reads a frame.
+    /// Decodes a frame.
     pub(super) fn parse(mut bytes: &'a [u8]) -> Result<Self, Malformed> {
         let rest = &mut bytes;
         let credits = u16::from_be_bytes(take(rest)?);
         let [flags, version] = take(rest)?;
         if version != VERSION {
-            return Err(Malformed("it is of another version"));
+            return Err(Malformed("unsupported version"));
         }
         let message_len = u32::from_be_bytes(take(rest)?);
         let offset = u32::from_be_bytes(take(rest)?);
         if flags == 0 {
             let is_empty = rest.is_empty() && message_len == 0 && offset == 0;
             return match (is_empty, credits) {
-                (false, _) => Err(Malformed("it holds something unannounced")),
-                (true, 0) => Err(Malformed("it says nothing")),
+                (false, _) => Err(Malformed("data without a flag for it")),
+                (true, 0) => Err(Malformed("it is empty")),
                 (true, _) => Ok(Self { credits, fragment: None }),
             };
         }
         let region = match flags {
             FRAGMENT => None,
             _ if flags & !WRITABLE == FRAGMENT | REGION => Some(Descriptor::parse(flags, rest)?),
-            _ => return Err(Malformed("its flags are unknown")),
+            _ => return Err(Malformed("unknown flags")),
         };
         if region.is_some() && offset != 0 {
-            return Err(Malformed("a region comes in the middle of a message"));
+            return Err(Malformed("a region in the middle of a message"));
         }
         if message_len as usize > limits::CONTROL_MESSAGE_LEN_MAX {
             return Err(Malformed("its message is too long"));
@@ -132,13 +132,13 @@ impl<'a> Frame<'a> {
         let bytes = *rest;
         let end = u64::from(offset) + bytes.len() as u64;
         if bytes.is_empty() || end > u64::from(message_len) {
-            return Err(Malformed("its fragment does not lie in its message"));
+            return Err(Malformed("its fragment is out of bounds"));
         }
         let fragment = Some(Fragment { message_len, offset, region, bytes });
         Ok(Self { credits, fragment })
     }
 
-    /// Writes the frame, and nothing else, into a buffer.
+    /// Encodes the frame into a buffer.
     fn emit(&self, into: &mut Vec<u8>) {
         let (mut flags, mut message_len, mut offset) = (0, 0, 0);
         if let Some(fragment) = &self.fragment {
@@ -175,33 +175,33 @@ impl Descriptor {
         let len = u64::from_be_bytes(take(bytes)?);
         let is_len = (WORD as u64..=limits::REGION_LEN_MAX as u64).contains(&len);
         if !is_len || address.checked_add(len).is_none() {
-            return Err(Malformed("its region is not one"));
+            return Err(Malformed("its region is invalid"));
         }
         let exposure = if flags & WRITABLE == 0 { Exposure::Read } else { Exposure::Write };
         Ok(Self { exposure, address, key, len })
     }
 }
 
-/// Takes the first bytes off.
+/// Takes the first bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
-    let (first, rest) = bytes.split_first_chunk().ok_or(Malformed("it ends too early"))?;
+    let (first, rest) = bytes.split_first_chunk().ok_or(Malformed("truncated"))?;
     *bytes = rest;
     Ok(*first)
 }
 
-/// What is to be sent to a peer.
+/// The send queue of messages to a peer.
 #[derive(Debug)]
 pub(super) struct Outbound {
     queue: VecDeque<Queued>,
-    /// Bytes in the queue that were not sent yet.
+    /// Queued bytes.
     queued_len: usize,
-    /// Fragments that the peer has room for.
+    /// Credits: fragments that the peer can receive.
     credits: u16,
-    /// Fragments of the peer that were taken and that it was not told of yet.
+    /// Fragments taken whose credits are not returned yet.
     owed: u16,
 }
 
-/// A message that was not sent, or not all of it.
+/// A message not sent completely.
 #[derive(Debug)]
 struct Queued {
     bytes: Box<[u8]>,
@@ -210,7 +210,7 @@ struct Queued {
 }
 
 impl Outbound {
-    /// What is to be sent to a new peer: nothing.
+    /// Creates an empty queue.
     pub(super) fn new() -> Self {
         Self { queue: VecDeque::new(), queued_len: 0, credits: limits::verbs::RECEIVES, owed: 0 }
     }
@@ -230,12 +230,12 @@ impl Outbound {
         self.owed >= OWED_MAX
     }
 
-    /// Whether a further message is taken.
+    /// Whether another message is accepted.
     pub(super) fn has_room(&self) -> bool {
         self.queued_len < QUEUED_LEN_MAX && self.queue.len() < limits::OUTBOUND_MESSAGES_MAX
     }
 
-    /// Takes a message, if there is room.
+    /// Queues a message, unless the queue is full.
     pub(super) fn push(&mut self, bytes: &[u8], region: Option<Descriptor>) -> Sent {
         if !self.has_room() {
             return Sent::Full;
@@ -245,7 +245,7 @@ impl Outbound {
         Sent::Done
     }
 
-    /// Writes the next frame to be sent into a buffer; `false` when there is none, or the peer has no room.
+    /// Encodes the next frame into a buffer; `false` if there is none, or no credit.
     pub(super) fn next(&mut self, into: &mut Vec<u8>) -> bool {
         let Some(first) = self.queue.front_mut().filter(|_| self.credits > 0) else {
             let is_due = self.has_signal();
@@ -272,23 +272,23 @@ impl Outbound {
         true
     }
 
-    /// Adds the credits that a frame of the peer gives back.
+    /// Adds the credits that a peer's frame returns.
     pub(super) fn credit(&mut self, credits: u16) -> Result<(), Malformed> {
         let sum = self.credits.saturating_add(credits);
         if sum > limits::verbs::RECEIVES {
-            return Err(Malformed("it gives back more credits than it was due"));
+            return Err(Malformed("it returns more credits than it owes"));
         }
         self.credits = sum;
         Ok(())
     }
 
-    /// Takes note that a fragment of the peer was taken, and the receive posted again.
+    /// Counts a fragment as taken, and its receive as posted again.
     pub(super) fn owe(&mut self) {
         self.owed += 1;
     }
 }
 
-/// What a peer sends: one message at a time, in order.
+/// Reassembles the messages of a peer: one at a time, in order.
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
     bytes: Vec<u8>,
@@ -297,7 +297,7 @@ pub(super) struct Inbound {
 }
 
 impl Inbound {
-    /// Takes the next fragment. The message, when that was the last one.
+    /// Adds the next fragment. Returns the message if it is complete.
     pub(super) fn take(&mut self, fragment: &Fragment<'_>) -> Result<Option<Message>, Malformed> {
         if self.bytes.is_empty() {
             self.message_len = fragment.message_len as usize;
@@ -305,7 +305,7 @@ impl Inbound {
         }
         let goes_on = fragment.offset as usize == self.bytes.len();
         if !goes_on || fragment.message_len as usize != self.message_len {
-            return Err(Malformed("its fragment does not follow the one before it"));
+            return Err(Malformed("its fragment does not follow the previous one"));
         }
         self.bytes.extend_from_slice(fragment.bytes);
         let is_whole = self.bytes.len() == self.message_len;

@@ -1,14 +1,14 @@
-//! The provider for RDMA verbs: regions are registered with a device, and a peer's device reads or writes them
+//! The provider for RDMA verbs: regions are registered with a device, and a peer's device reads and writes them
 //! without this host's processors.
 //!
 //! A session is one connected queue pair. A reliable one carries control messages as SENDs, and the one-sided READs and
-//! WRITEs of both ends; an unreliable one the WRITEs only, and control messages go over TCP.
+//! WRITEs of both ends; an unreliable one carries only the WRITEs, and control messages go over TCP.
 //!
-//! [`sys`] is all there is of C: the only module that names the bindings, or holds unsafe code. [`device`] chooses what
-//! to use of this host's devices. An [`endpoint`] is a queue pair and what is under way in it; a [`session`] is that, a
+//! [`sys`] is the only module that names the C bindings or holds unsafe code. [`device`] selects a device, port and address of
+//! this host. An [`endpoint`] is a queue pair and its work in flight; a [`session`] adds a
 //! [`link`] (made by the connection [`manager`], or by a [`handshake`] over TCP) and messages; [`connection`] and
-//! [`one_sided`] show them to the seam. Where no owner looks the thread of [`service`] goes on. A [`channel`] has queue pairs of
-//! its own, for datagrams.
+//! [`one_sided`] implement the fabric's traits with them. The thread of [`service`] drives sessions that no owner polls. A
+//! [`channel`] has its own queue pairs, for datagrams.
 
 mod channel;
 mod connection;
@@ -41,7 +41,7 @@ use self::connection::{VerbsConnection, VerbsListener};
 use self::device::Wish;
 use self::error::Failure;
 use self::handshake::ExchangedLink;
-use self::link::Link;
+use self::link::QpLink;
 use self::manager::ManagedLink;
 use self::opened::Devices;
 use self::region::VerbsRegistered;
@@ -56,14 +56,14 @@ use crate::fabric::{
 use crate::id::NodeName;
 use crate::memory::Region;
 
-/// What a user says about RDMA.
+/// The user's RDMA settings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct VerbsConfig {
-    /// Where nodes listen: an address of an RDMA interface of this host, or all of them.
+    /// Where nodes listen: an address of an RDMA interface of this host, or the wildcard.
     pub(crate) listen: Option<Address>,
-    /// How connections are made that are dialled.
+    /// How connections are dialled.
     pub(crate) connect: RdmaConnect,
-    /// The multicast group of the channels that nodes send to; otherwise one by chance for each of them.
+    /// The multicast group for all channels of this process; otherwise each channel has a random one.
     pub(crate) notice_group: Option<Group>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// The provider with these settings.
+    /// Creates a provider with these settings.
     pub(crate) fn new(config: VerbsConfig) -> Result<Self, FabricError> {
         let devices = Arc::new(Devices::new(Wish::from_environment(None)?));
         let channels = Channels::new(&devices, config.notice_group);
@@ -87,7 +87,7 @@ impl VerbsFabric {
         Ok(Self { listen, connect: config.connect, devices, channels, service })
     }
 
-    /// Listens at this address, whatever the settings say.
+    /// Listens at this address instead of the configured one.
     pub(crate) fn listen_at(&self, at: &SocketAddr) -> Result<Box<dyn Acceptor>, FabricError> {
         Ok(Box::new(VerbsListener::open(at, &self.devices, &self.service, &self.channels)?))
     }
@@ -98,7 +98,7 @@ impl Fabric for VerbsFabric {
         self.listen_at(&self.listen.ok_or(VerbsError::NoListenAddress)?)
     }
 
-    /// The session waits for the peer's answer, within a deadline of its own.
+    /// Returns at once: the session waits for the peer's answer within its own deadline.
     fn dial(
         &self,
         address: &Address,
@@ -107,7 +107,7 @@ impl Fabric for VerbsFabric {
     ) -> Result<Box<dyn Connection>, FabricError> {
         let (writes, devices, now_ns) = (intent == Intent::Write, &self.devices, SystemClock.monotonic_ns());
         let exchanged = |kind| ExchangedLink::dial(address, (kind, writes), devices, now_ns);
-        let link: Box<dyn Link> = match self.connect {
+        let link: Box<dyn QpLink> = match self.connect {
             RdmaConnect::Manager => Box::new(ManagedLink::dial(address, writes, devices, now_ns)?),
             RdmaConnect::Tcp => Box::new(exchanged(QueuePairKind::Rc)?),
             RdmaConnect::TcpUnreliable => Box::new(exchanged(QueuePairKind::Uc)?),
@@ -119,9 +119,9 @@ impl Fabric for VerbsFabric {
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError> {
         let sealed = Region::is_sealed_against_writing(region.file())?;
         if sealed != (exposure == Exposure::Read) {
-            return Err(FabricError::Access { why: "its memory was not made for this exposure" });
+            return Err(FabricError::Access { why: "its memory was not created for this exposure" });
         }
-        // What peers read is the same for all that dial; what they write is registered for the one that it is lent to.
+        // A region for reading is registered once for all peers; one for writing, per peer that it is exposed to.
         let devices = if exposure == Exposure::Read { self.devices.all() } else { Vec::new() };
         let domains: Vec<_> = devices.iter().map(|device| Arc::clone(&device.serving)).collect();
         let entry = VerbsRegistered::new(region, exposure, &domains)?;

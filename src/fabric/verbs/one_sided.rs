@@ -1,11 +1,11 @@
-//! Regions of peers, read and written by their device.
+//! Regions of peers, read and written by the device.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Weak};
 
 use super::device;
-use super::endpoint::{Endpoint, Flight, INLINE_LEN_MAX, Posted};
+use super::endpoint::{BatchTracker, Endpoint, INLINE_LEN_MAX, Posted};
 use super::error::VerbsError;
 use super::message::Descriptor;
 use super::region::VerbsRegistered;
@@ -20,7 +20,7 @@ use crate::memory::{MemoryError, Protection, Region, WORD};
 /// Bytes that the largest packet carries.
 const PACKET_LEN_MAX: usize = 4096;
 
-/// A region that a peer sent.
+/// A region received from a peer.
 #[derive(Debug)]
 pub(super) struct VerbsOffer {
     endpoint: Arc<Endpoint>,
@@ -28,7 +28,7 @@ pub(super) struct VerbsOffer {
 }
 
 impl VerbsOffer {
-    /// What a peer said of a region.
+    /// The peer's description of the region.
     pub(super) fn new(endpoint: Arc<Endpoint>, remote: Descriptor) -> Self {
         Self { endpoint, remote }
     }
@@ -38,7 +38,7 @@ impl VerbsOffer {
             return Err(FabricError::Access { why });
         }
         if self.remote.len < len_min as u64 {
-            return Err(MemoryError::Unfit { why: "it is shorter than what was agreed" }.into());
+            return Err(MemoryError::Unfit { why: "it is shorter than agreed" }.into());
         }
         Ok(())
     }
@@ -47,37 +47,37 @@ impl VerbsOffer {
 impl Offer for VerbsOffer {
     fn open_read(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteRead>, FabricError> {
         if !self.endpoint.is_reliable() {
-            return Err(FabricError::Access { why: "an unreliable connection only pushes" });
+            return Err(FabricError::Access { why: "an unreliable connection supports push only" });
         }
-        self.check(Exposure::Read, "the peer lent it to be written", len_min)?;
+        self.check(Exposure::Read, "the peer exposed it for writing", len_min)?;
         let Self { endpoint, remote } = *self;
         let mirror = Arc::new(Region::allocate(len_min.max(WORD), Protection::PeersRead)?);
         let target = device::register(endpoint.domain(), &mirror, RemoteAccess::None, true)?;
-        let (target, flight) = (Arc::new(target), Arc::default());
-        Ok(Box::new(VerbsRead { endpoint, remote, target, flight, is_waiting: false, waiting: Vec::new() }))
+        let (target, tracker) = (Arc::new(target), Arc::default());
+        Ok(Box::new(VerbsRead { endpoint, remote, target, tracker, is_waiting: false, waiting: Vec::new() }))
     }
 
     fn open_write(self: Box<Self>, len_min: usize) -> Result<Box<dyn RemoteWrite>, FabricError> {
-        self.check(Exposure::Write, "the peer lets it only be read", len_min)?;
+        self.check(Exposure::Write, "the peer exposed it read-only", len_min)?;
         let Self { endpoint, remote } = *self;
-        let (flight, source, waiting) = (Arc::default(), Weak::new(), VecDeque::new());
+        let (tracker, source, waiting) = (Arc::default(), Weak::new(), VecDeque::new());
         let (placement, endpoint) = (endpoint.placement(), Arc::downgrade(&endpoint));
         let (len, fetching) = (len_min, Fetching::default());
-        Ok(Box::new(VerbsWrite { endpoint, placement, remote, len, flight, source, waiting, fetching }))
+        Ok(Box::new(VerbsWrite { endpoint, placement, remote, len, tracker, source, waiting, fetching }))
     }
 }
 
-/// A peer's region that is brought here piece by piece.
+/// A peer's region, read into a local mirror.
 #[derive(Debug)]
 struct VerbsRead {
     endpoint: Arc<Endpoint>,
     remote: Descriptor,
-    /// Where it appears.
+    /// The local mirror.
     target: Arc<MemoryRegion>,
-    flight: Arc<Flight>,
-    /// The batch waits for room in the queue.
+    tracker: Arc<BatchTracker>,
+    /// The batch waits for the send queue.
     is_waiting: bool,
-    /// What it is then.
+    /// The batch that waits.
     waiting: Vec<ByteRange>,
 }
 
@@ -89,7 +89,7 @@ impl VerbsRead {
             remote: at(&self.remote, offset),
         };
         let operations = ranges.iter().flat_map(|range| pieces(*range, max)).map(operation);
-        self.endpoint.post(&self.flight, &self.target, operations)
+        self.endpoint.post(&self.tracker, &self.target, operations)
     }
 }
 
@@ -117,7 +117,7 @@ impl RemoteRead for VerbsRead {
     }
 
     fn poll(&mut self) -> Result<Completion, FabricError> {
-        let under_way = self.endpoint.under_way(&self.flight)?;
+        let under_way = self.endpoint.under_way(&self.tracker)?;
         if self.is_waiting {
             self.is_waiting = self.try_post(&self.waiting)? == Posted::NoRoom;
             return Ok(Completion::Pending);
@@ -126,39 +126,39 @@ impl RemoteRead for VerbsRead {
     }
 
     fn wait_handle(&mut self) -> Result<Option<BorrowedFd<'_>>, FabricError> {
-        self.endpoint.wait_for(&self.flight)
+        self.endpoint.wait_for(&self.tracker)
     }
 }
 
-/// A peer's region that is written by this end's device.
+/// A peer's region, written by the local device.
 #[derive(Debug)]
 struct VerbsWrite {
-    /// The session's: a publisher may hold this for as long as it publishes nothing, and the queue pair must not stay for
-    /// that.
+    /// Held weakly: a publisher may keep this while it publishes nothing, which must not keep the queue pair
+    /// alive.
     endpoint: Weak<Endpoint>,
     placement: Placement,
     remote: Descriptor,
-    /// Bytes that were agreed.
+    /// The agreed length in bytes.
     len: usize,
-    flight: Arc<Flight>,
-    /// What the last batch came from. It ends with the session.
+    tracker: Arc<BatchTracker>,
+    /// The source of the last batch. It ends with the session.
     source: Weak<MemoryRegion>,
-    /// Batches that wait for room in the queue, and where they come from.
+    /// Batches that wait for the send queue, with their sources.
     waiting: VecDeque<(Arc<MemoryRegion>, Vec<Write>)>,
     fetching: Fetching,
 }
 
-/// A word that is brought here from a region that is written.
+/// A word being fetched from a writable region.
 #[derive(Debug, Default)]
 struct Fetching {
-    flight: Arc<Flight>,
-    /// Where it appears, from the first time on: its first word.
+    tracker: Arc<BatchTracker>,
+    /// Its destination, created on first use: the first word.
     target: Option<Arc<MemoryRegion>>,
     is_under_way: bool,
 }
 
 impl VerbsWrite {
-    /// The endpoint, as long as the session has it.
+    /// The endpoint, while the session has it.
     fn endpoint(&self) -> Result<Arc<Endpoint>, FabricError> {
         self.endpoint.upgrade().ok_or(FabricError::Closed)
     }
@@ -186,13 +186,13 @@ impl VerbsWrite {
             };
             inline.into_iter().chain(pieces(range, write_len(range.len, max, packet_len)).map(copied))
         });
-        // A batch of nothing is complete only when all before it are: an empty write takes its place among them.
+        // An empty batch is complete only after all batches before it, so an empty write is queued behind them.
         let is_empty = operations.clone().next().is_none();
         let nothing = Operation::WriteInline { bytes: &[], remote: at(remote, 0) };
-        endpoint.post(&self.flight, source, operations.chain(is_empty.then_some(nothing)))
+        endpoint.post(&self.tracker, source, operations.chain(is_empty.then_some(nothing)))
     }
 
-    /// A source as this end's device knows it. Mostly it is that of the last batch.
+    /// A source as registered with this device; mostly that of the last batch.
     fn registered(
         &mut self,
         endpoint: &Arc<Endpoint>,
@@ -228,16 +228,16 @@ impl VerbsWrite {
     }
 
     fn in_flight_of(&mut self, endpoint: &Endpoint) -> Result<usize, FabricError> {
-        let under_way = endpoint.under_way(&self.flight)?;
+        let under_way = endpoint.under_way(&self.tracker)?;
         if self.waiting.is_empty() {
             return Ok(under_way);
         }
         self.catch_up(endpoint)?;
-        Ok(endpoint.under_way(&self.flight)? + self.waiting.len())
+        Ok(endpoint.under_way(&self.tracker)? + self.waiting.len())
     }
 
     fn fetch_from(&mut self, endpoint: &Endpoint, offset: usize) -> Result<Option<u64>, FabricError> {
-        let Fetching { flight, target, is_under_way } = &mut self.fetching;
+        let Fetching { tracker, target, is_under_way } = &mut self.fetching;
         let target = match target {
             Some(target) => target,
             None => {
@@ -247,18 +247,18 @@ impl VerbsWrite {
             }
         };
         if *is_under_way {
-            let is_done = endpoint.under_way(flight)? == 0;
+            let is_done = endpoint.under_way(tracker)? == 0;
             *is_under_way = !is_done;
             return Ok(is_done.then(|| target.region().load_acquire(0)));
         }
         let len = u32::try_from(WORD).unwrap_or(u32::MAX);
         let local = Slice { region: target, offset: 0, len };
         let operation = Operation::Read { local, remote: at(&self.remote, offset) };
-        *is_under_way = endpoint.post(flight, target, std::iter::once(operation))? == Posted::Yes;
+        *is_under_way = endpoint.post(tracker, target, std::iter::once(operation))? == Posted::Yes;
         Ok(None)
     }
 
-    /// Posts batches that wait, as far as there is room.
+    /// Posts waiting batches while the send queue accepts them.
     fn catch_up(&mut self, endpoint: &Endpoint) -> Result<(), FabricError> {
         while let Some((source, writes)) = self.waiting.front() {
             if self.try_post(endpoint, source, writes)? == Posted::NoRoom {
@@ -291,7 +291,7 @@ impl RemoteWrite for VerbsWrite {
 
     fn fetch_word(&mut self, offset: usize) -> Result<Option<u64>, FabricError> {
         if self.placement == Placement::Lossy {
-            return Err(FabricError::Access { why: "an unreliable connection only pushes" });
+            return Err(FabricError::Access { why: "an unreliable connection supports push only" });
         }
         check_bounds(common_len(self.len, self.remote.len), [ByteRange { offset, len: WORD }].into_iter())?;
         let endpoint = self.endpoint()?;
@@ -305,31 +305,31 @@ impl RemoteWrite for VerbsWrite {
     }
 
     fn revocation(&self) -> Arc<dyn Revocation> {
-        let flights = [Arc::clone(&self.flight), Arc::clone(&self.fetching.flight)];
-        Arc::new(VerbsRevocation { endpoint: Weak::clone(&self.endpoint), flights })
+        let trackers = [Arc::clone(&self.tracker), Arc::clone(&self.fetching.tracker)];
+        Arc::new(VerbsRevocation { endpoint: Weak::clone(&self.endpoint), trackers })
     }
 }
 
-/// Ends the writes to one region, and the reads of its words.
+/// Revokes the writes to one region, and the fetches of its words.
 #[derive(Debug)]
 struct VerbsRevocation {
     endpoint: Weak<Endpoint>,
-    flights: [Arc<Flight>; 2],
+    trackers: [Arc<BatchTracker>; 2],
 }
 
 impl Revocation for VerbsRevocation {
     fn revoke(&self) -> Completion {
-        // Without an endpoint there is no queue pair that could write.
+        // Without an endpoint no queue pair can write.
         let revoke = |endpoint: Arc<Endpoint>| {
-            self.flights.each_ref().map(|flight| endpoint.revoke(flight)) == [true; 2]
+            self.trackers.each_ref().map(|tracker| endpoint.revoke(tracker)) == [true; 2]
         };
         let is_done = self.endpoint.upgrade().is_none_or(revoke);
         if is_done { Completion::Done } else { Completion::Pending }
     }
 }
 
-/// Gives back an endpoint that was borrowed from its session. If that has ended meanwhile, this was the last hold on it:
-/// then its queue pair is drained elsewhere, because whoever publishes does not wait for that.
+/// Returns an endpoint borrowed from its session. If the session has ended meanwhile, this is the last reference:
+/// another thread then drains its queue pair, so that the publisher does not wait for it.
 fn let_go(endpoint: Arc<Endpoint>) {
     if let Some(last) = Arc::into_inner(endpoint) {
         let draining =
@@ -340,18 +340,18 @@ fn let_go(endpoint: Arc<Endpoint>) {
     }
 }
 
-/// A place in a peer's region.
+/// A location in a peer's region.
 fn at(remote: &Descriptor, offset: usize) -> Remote {
     Remote { address: remote.address + offset as u64, key: remote.key }
 }
 
-/// Words that travel in their work request, and the range that is left to be copied: none.
+/// Words that travel inline in their work request, and the empty range left to copy.
 fn inlined<'a>(remote: &Descriptor, offset: usize, words: &'a [u64]) -> (Option<Operation<'a>>, ByteRange) {
     let operation = Operation::WriteInline { bytes: bytemuck::cast_slice(words), remote: at(remote, offset) };
     (Some(operation), ByteRange { offset, len: 0 })
 }
 
-/// The first range that is so short that a work request can carry it, and its words, copied here.
+/// Splits off the first range short enough to travel inline, and copies its words here.
 fn carry<'a>(
     source: &Region,
     writes: &[Write],
@@ -369,9 +369,9 @@ fn carry<'a>(
     (short, words)
 }
 
-/// Bytes that each WRITE of a range of so many moves: about as many as one should, and whole packets. One packet where that
-/// may be lost: a lost one takes the rest of its WRITE along. soft-RoCE even accepts nothing any more from a queue pair of which
-/// it has seen the begin of a WRITE, but not the end.
+/// Bytes per WRITE of a range of `len` bytes: about equal parts, in whole packets. One packet where packets may be lost: a lost
+/// packet takes the rest of its WRITE along. soft-RoCE silently drops everything after it on that queue pair if it has seen the
+/// beginning of a WRITE but not its end.
 fn write_len(len: usize, len_max: u32, lossy_packet_len: Option<u32>) -> u32 {
     if let Some(packet_len) = lossy_packet_len
         && len.div_ceil(packet_len as usize) <= limits::verbs::PACKETS_MAX
@@ -383,12 +383,12 @@ fn write_len(len: usize, len_max: u32, lossy_packet_len: Option<u32>) -> u32 {
     u32::try_from(each).map_or(len_max, |each| each.min(len_max))
 }
 
-/// Bytes of a packet, if a batch goes packet by packet where that may be lost: unless a queue never has room for so many.
+/// Bytes of a packet, if packets may be lost and the batch fits the send queue packet by packet.
 fn cut_at(writes: &[Write], len_max: u32, lossy_packet_len: Option<u32>, batch_len_max: u32) -> Option<u32> {
     lossy_packet_len.filter(|len| requests(writes, len_max, *len) <= batch_len_max as usize)
 }
 
-/// Work requests of a batch that goes packet by packet, as far as its ranges do.
+/// Work requests of a batch that goes packet by packet.
 fn requests(writes: &[Write], len_max: u32, packet_len: u32) -> usize {
     let requests = |write: &Write| match write {
         Write::Range(range) => pieces(*range, write_len(range.len, len_max, Some(packet_len))).count(),
@@ -397,7 +397,7 @@ fn requests(writes: &[Write], len_max: u32, packet_len: u32) -> usize {
     writes.iter().map(requests).sum()
 }
 
-/// A range in pieces that one work request can move.
+/// Splits a range into pieces of at most one work request each.
 fn pieces(range: ByteRange, len_max: u32) -> impl Iterator<Item = (usize, u32)> + Clone {
     let ByteRange { offset, len } = range;
     let step = (len_max as usize / WORD * WORD).max(WORD);
@@ -405,7 +405,7 @@ fn pieces(range: ByteRange, len_max: u32) -> impl Iterator<Item = (usize, u32)> 
     (0..len).step_by(step).map(piece)
 }
 
-/// How much there is of a region that has `len` bytes here, and `remote_len` at the peer.
+/// The length of a region with `len` bytes here and `remote_len` at the peer.
 fn common_len(len: usize, remote_len: u64) -> usize {
     usize::try_from(remote_len).unwrap_or(usize::MAX).min(len)
 }
@@ -432,7 +432,7 @@ mod tests {
             cut.into_iter().map(|(_, len)| len as usize / 1024).collect::<Vec<_>>()
         };
         assert_eq!((cut(8), cut(16 << 10), cut(33 << 10)), (vec![0], vec![16], vec![33]));
-        // No short rest of its own.
+        // No short remainder of its own.
         assert_eq!((cut(64 << 10), cut(66 << 10)), (vec![32, 32], vec![36, 30]));
         assert_eq!(cut(limits::LOG_BATCH_LEN_MAX), [32; 32]);
         assert_eq!(cut(1 << 30).len(), 128, "as few as the device can");
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_lost_is_written_packet_by_packet() {
+    fn lossy_ranges_are_written_packet_by_packet() {
         let lens = |len, packet_len| {
             let each = write_len(len, 1 << 23, Some(packet_len));
             let cut = pieces(ByteRange { offset: 8, len }, each).map(|(_, len)| len as usize);
@@ -453,19 +453,19 @@ mod tests {
         assert_eq!(lens(4096, 4096), [4096]);
         assert_eq!(lens(4104, 4096), [4096, 8]);
         assert_eq!(lens(256 << 10, 4096), [4096; 64]);
-        // A batch of a log is no longer, and a payload of 64 KiB with the header of a value or a record.
+        // The longest batch of a log, and a payload of 64 KiB with the header of a value or a record.
         assert_eq!(lens(limits::LOG_BATCH_LEN_MIN, 1024), [1024; 64]);
         for header_len in [24, 64] {
             assert_eq!(lens((64 << 10) + header_len, 1024), [[1024; 64].as_slice(), &[header_len]].concat());
         }
-        // A queue does not take so many.
+        // More than the queue accepts.
         assert_eq!(lens(512 << 10, 4096), [32 << 10; 16]);
     }
 
-    /// The queues of a device may have less room than a batch of a log has packets: two ranges of frames, the index, and the hot
-    /// line before and behind them.
+    /// A device's queue may hold fewer work requests than a batch of a log has packets: two ranges of frames, the index, and the
+    /// hot line before and behind them.
     #[test]
-    fn a_batch_whose_packets_a_device_has_no_room_for_goes_in_longer_writes() {
+    fn a_batch_with_more_packets_than_a_queue_holds_uses_longer_writes() {
         let range = |len| Write::Range(ByteRange { offset: 0, len });
         let line = Write::Line { offset: 0, words: [0; 8] };
         let batch = [line, range(32 << 10), range(32 << 10), range(1024), line];
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_of_either_region_is_refused() {
+    fn ranges_outside_of_either_region_are_refused() {
         let check = |len, remote_len, offset, range_len| {
             check_bounds(common_len(len, remote_len), [ByteRange { offset, len: range_len }].into_iter())
                 .is_ok()

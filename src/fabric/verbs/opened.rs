@@ -11,12 +11,12 @@ use super::sys::{Context, LinkLayer, ProtectionDomain, SysError};
 use crate::fabric::FabricError;
 use crate::limits;
 
-/// A device in use, and what it can do.
+/// An open device and its capabilities.
 #[derive(Debug)]
 pub(super) struct OpenDevice {
     /// The device.
     pub(super) context: Arc<Context>,
-    /// The protection domain of all connections that were accepted from who does not write: what they may read is the same
+    /// The protection domain of all accepted connections of peers that do not write: all of them may read the same
     /// memory.
     pub(super) serving: Arc<ProtectionDomain>,
     /// Work requests of a send queue.
@@ -25,7 +25,7 @@ pub(super) struct OpenDevice {
     pub(super) message_len_max: u32,
     /// Reads of a peer that a connection serves at a time.
     pub(super) reads_served_max: u8,
-    /// Reads that a connection has under way at a time.
+    /// Reads that a connection has in flight at a time.
     pub(super) reads_max: u8,
 }
 
@@ -45,8 +45,8 @@ impl OpenDevice {
 }
 
 impl OpenDevice {
-    /// The protection domain of one more connection: one of its own if its peer may be lent regions to be written, which are
-    /// beyond the reach of others then, or the one of all that only read.
+    /// The protection domain of a new connection: a private one if its peer may be granted write access, so that no other
+    /// peer reaches those regions; otherwise the shared one.
     pub(super) fn domain_for(&self, writes: bool) -> Result<Arc<ProtectionDomain>, SysError> {
         if writes { ProtectionDomain::allocate(&self.context) } else { Ok(Arc::clone(&self.serving)) }
     }
@@ -55,28 +55,28 @@ impl OpenDevice {
 /// The devices that one fabric uses.
 #[derive(Debug)]
 pub(super) struct Devices {
-    /// Which of them may be used.
+    /// The requested devices.
     wish: Wish,
     opened: Mutex<Vec<Arc<OpenDevice>>>,
 }
 
 impl Devices {
-    /// None yet; later any, or only the one that is wished for.
+    /// Creates an empty set; it will open any device, or only the requested one.
     pub(super) fn new(wish: Wish) -> Self {
         Self { wish, opened: Mutex::default() }
     }
 
-    /// The local address to dial a peer from: that of the device that is wished for, if it has one of this kind.
+    /// The local address to dial a peer from: the requested device's, if it has one of this family.
     pub(super) fn source(&self, target: &SocketAddr) -> Result<Option<SocketAddr>, FabricError> {
         if self.wish.device.is_none() {
             return Ok(None);
         }
         let device = match Device::choose(&Wish { is_ipv4: Some(target.is_ipv4()), ..self.wish.clone() }) {
-            // What it has is of the other kind: the routes decide.
+            // The device's addresses are of the other family: the routes decide.
             Err(VerbsError::NoGid { .. }) if self.wish.gid_index.is_none() => return Ok(None),
             device => device?,
         };
-        // The addresses of InfiniBand are none of IP.
+        // InfiniBand addresses are not IP addresses.
         let is_ip = device.port_attributes.link_layer == LinkLayer::Ethernet;
         let mut source = SocketAddr::new(ip_address(&device.gid), 0);
         if let (SocketAddr::V6(source), SocketAddr::V6(target)) = (&mut source, target)
@@ -87,7 +87,7 @@ impl Devices {
         Ok(is_ip.then_some(source))
     }
 
-    /// The device in use, from now on if not before.
+    /// Returns the open device, opening it on first use.
     pub(super) fn open(&self, context: &Arc<Context>) -> Result<Arc<OpenDevice>, FabricError> {
         if let Some(chosen) = self.wish.device.as_ref().filter(|chosen| *chosen != context.name()) {
             let (found, chosen) = (context.name().to_owned(), chosen.clone());
@@ -102,7 +102,7 @@ impl Devices {
         Ok(device)
     }
 
-    /// Takes all devices into use that may be used and have an active port.
+    /// Opens all requested devices that have an active port.
     pub(super) fn open_all(&self) -> Result<(), FabricError> {
         for context in super::device::usable(&self.wish)? {
             self.open(&context)?;
@@ -110,13 +110,13 @@ impl Devices {
         Ok(())
     }
 
-    /// All that are in use.
+    /// Returns all open devices.
     pub(super) fn all(&self) -> Vec<Arc<OpenDevice>> {
         self.opened.lock().clone()
     }
 }
 
-/// The IPv4 addresses of all devices of this host.
+/// Returns the IPv4 addresses of all devices of this host.
 pub(super) fn ip_addresses() -> Vec<IpAddr> {
     let addresses = |context: &Arc<Context>| -> Result<Vec<IpAddr>, SysError> {
         let mut found = Vec::new();

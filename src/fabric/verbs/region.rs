@@ -11,33 +11,33 @@ use super::sys::{MemoryRegion, ProtectionDomain, RemoteAccess};
 use crate::fabric::{Exposure, FabricError, Registered};
 use crate::memory::Region;
 
-/// What the provider keeps of a registered region.
+/// The provider's state of a registered region.
 #[derive(Debug)]
 pub(super) struct VerbsRegistered {
     region: Arc<Region>,
     exposure: Exposure,
-    held: Mutex<Held>,
+    held: Mutex<RegionRegistrations>,
 }
 
-/// The registrations of a region with devices, and who knows of them.
+/// The registrations of a region with devices, and the endpoints it is exposed to.
 #[derive(Debug, Default)]
-struct Held {
-    /// In the domains that connections share.
+struct RegionRegistrations {
+    /// In protection domains that connections share.
     shared: Vec<Shared>,
-    /// In the domains of endpoints that have one of their own.
+    /// In private protection domains of endpoints.
     owned: Vec<Owned>,
-    /// Whom it was sent to.
-    lent: Vec<Weak<Endpoint>>,
+    /// The endpoints it was sent over.
+    exposed_to: Vec<Weak<Endpoint>>,
 }
 
-/// A region in a protection domain that stays.
+/// A registration in a shared protection domain.
 #[derive(Debug)]
 struct Shared {
     domain: Arc<ProtectionDomain>,
     region: Arc<MemoryRegion>,
 }
 
-/// A region in the protection domain of one endpoint, which keeps it.
+/// A registration in the protection domain of one endpoint, which keeps it.
 #[derive(Debug)]
 struct Owned {
     endpoint: Weak<Endpoint>,
@@ -45,7 +45,7 @@ struct Owned {
 }
 
 impl VerbsRegistered {
-    /// A region that nobody has heard of yet, registered at once in these domains.
+    /// Registers a region in these domains; no peer has access yet.
     pub(super) fn new(
         region: &Arc<Region>,
         exposure: Exposure,
@@ -59,12 +59,12 @@ impl VerbsRegistered {
         Ok(this)
     }
 
-    /// The region as the local end of work requests of this endpoint. Registers it if that was not done, for as long as that takes.
+    /// Returns the region for local use in work requests of this endpoint. Registers it first if needed, which may take long.
     pub(super) fn local(&self, endpoint: &Arc<Endpoint>) -> Result<Arc<MemoryRegion>, FabricError> {
         if let Some(known) = self.find(endpoint)? {
             return Ok(known);
         }
-        // Not under the lock, which others take for what is registered already.
+        // Without the lock, which other threads take for existing registrations.
         let region = self.register_in(endpoint.domain())?;
         let mut held = self.held.lock();
         // Another thread may have been faster.
@@ -82,15 +82,14 @@ impl VerbsRegistered {
         Ok(region)
     }
 
-    /// What the peer of this endpoint has to know of it, if it is registered for that.
+    /// Returns what the peer of this endpoint needs to access it, if it is registered for that.
     pub(super) fn known(&self, endpoint: &Arc<Endpoint>) -> Result<Option<Descriptor>, FabricError> {
         Ok(self.find(endpoint)?.map(|region| self.described(&region)))
     }
 
     fn find(&self, endpoint: &Arc<Endpoint>) -> Result<Option<Arc<MemoryRegion>>, FabricError> {
         if !endpoint.owns_domain() && self.exposure != Exposure::Read {
-            let why =
-                "who only reads is lent nothing to be written: it has to be dialled, or to dial to write";
+            let why = "a peer that only reads is granted no write access: dial it, or have it dial to write";
             return Err(FabricError::Access { why });
         }
         let known = self.held.lock().known(endpoint);
@@ -100,7 +99,7 @@ impl VerbsRegistered {
         }
     }
 
-    /// What the peer of this endpoint has to know of it.
+    /// Returns what the peer of this endpoint needs to access it.
     pub(super) fn descriptor(&self, endpoint: &Arc<Endpoint>) -> Result<Descriptor, FabricError> {
         Ok(self.described(self.local(endpoint)?.as_ref()))
     }
@@ -110,24 +109,24 @@ impl VerbsRegistered {
         Descriptor { exposure: self.exposure, address, key, len }
     }
 
-    /// Allows the peer of this endpoint to use it.
-    pub(super) fn lend(&self, endpoint: &Arc<Endpoint>) -> Result<(), FabricError> {
+    /// Grants the peer of this endpoint access.
+    pub(super) fn expose(&self, endpoint: &Arc<Endpoint>) -> Result<(), FabricError> {
         let mut held = self.held.lock();
-        held.lent.retain(|lent| lent.strong_count() > 0);
-        if held.lent.iter().any(|lent| lent.as_ptr() == Arc::as_ptr(endpoint)) {
+        held.exposed_to.retain(|peer| peer.strong_count() > 0);
+        if held.exposed_to.iter().any(|peer| peer.as_ptr() == Arc::as_ptr(endpoint)) {
             return Ok(());
         }
-        endpoint.lend(self.exposure)?;
-        held.lent.push(Arc::downgrade(endpoint));
+        endpoint.expose(self.exposure)?;
+        held.exposed_to.push(Arc::downgrade(endpoint));
         Ok(())
     }
 
-    /// Allows the peer of this endpoint its use no longer.
+    /// Revokes the access of this endpoint's peer.
     pub(super) fn withdraw(&self, endpoint: &Arc<Endpoint>) {
         let mut held = self.held.lock();
-        let known = held.lent.len();
-        held.lent.retain(|lent| lent.as_ptr() != Arc::as_ptr(endpoint));
-        if held.lent.len() < known {
+        let known = held.exposed_to.len();
+        held.exposed_to.retain(|peer| peer.as_ptr() != Arc::as_ptr(endpoint));
+        if held.exposed_to.len() < known {
             endpoint.withdraw(self.exposure);
         }
     }
@@ -141,8 +140,8 @@ impl VerbsRegistered {
     }
 }
 
-impl Held {
-    /// The registration for this endpoint, if there is one.
+impl RegionRegistrations {
+    /// The registration for this endpoint, if any.
     fn known(&self, endpoint: &Arc<Endpoint>) -> Option<Arc<MemoryRegion>> {
         if endpoint.owns_domain() {
             let is_it = |known: &&Owned| known.endpoint.as_ptr() == Arc::as_ptr(endpoint);
@@ -158,14 +157,14 @@ impl Registered for VerbsRegistered {}
 impl Drop for VerbsRegistered {
     fn drop(&mut self) {
         let held = self.held.get_mut();
-        // First the memory, then the rights that stood on it.
+        // Deregister the memory first, then drop the access rights to it.
         held.shared.clear();
         for Owned { endpoint, region } in held.owned.drain(..) {
             if let (Some(endpoint), Some(region)) = (endpoint.upgrade(), region.upgrade()) {
                 endpoint.give_up(&region);
             }
         }
-        for endpoint in held.lent.drain(..).filter_map(|lent| lent.upgrade()) {
+        for endpoint in held.exposed_to.drain(..).filter_map(|peer| peer.upgrade()) {
             endpoint.withdraw(self.exposure);
         }
     }

@@ -1,4 +1,4 @@
-//! The thread of a fabric: it goes on with sessions where no owner looks, and watches the devices.
+//! The service thread of a fabric: drives sessions that no owner polls, and watches the devices.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use crate::clock::{Clock, SystemClock};
 use crate::fabric::{FabricError, Waker, wait};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// How long the thread sleeps when there is nothing to do.
+/// How long the idle thread sleeps.
 const IDLE_NS: u64 = 60_000_000_000;
 /// Pause after a wait that failed.
 const TROUBLE_PAUSE: Duration = Duration::from_millis(10);
 
-/// The hold on the thread. It is started when it is first needed, and ends with the last hold: what is left to be
-/// delivered is waited for, as long as it may take.
+/// A handle to the service thread, which starts on first use and ends with the last handle: dropping that waits until
+/// pending messages are delivered, within their deadline.
 #[derive(Debug)]
 pub(super) struct Service {
     inner: Arc<Inner>,
@@ -32,11 +32,11 @@ struct Inner {
     devices: Arc<Devices>,
     waker: Waker,
     stop: AtomicBool,
-    /// Sessions that it is to look at now, among them some that it does not know yet.
+    /// Sessions to drive now, including new ones.
     roused: Mutex<Vec<Arc<Session>>>,
 }
 
-/// A session that the thread looks after.
+/// A session that the thread drives.
 #[derive(Debug)]
 struct Attended {
     session: Arc<Session>,
@@ -44,14 +44,14 @@ struct Attended {
 }
 
 impl Service {
-    /// The service of a fabric that uses these devices. No thread yet.
+    /// Creates the service of a fabric that uses these devices, without a thread yet.
     pub(super) fn new(devices: &Arc<Devices>) -> Result<Arc<Self>, FabricError> {
         let (devices, waker, stop) = (Arc::clone(devices), Waker::new()?, AtomicBool::new(false));
         let inner = Arc::new(Inner { devices, waker, stop, roused: Mutex::default() });
         Ok(Arc::new(Self { inner, thread: Mutex::default() }))
     }
 
-    /// Sees to it that the thread runs, and knows of all devices.
+    /// Starts the thread if it does not run, and watches all devices.
     pub(super) fn start(&self) -> Result<(), FabricError> {
         let mut thread = self.thread.lock();
         if thread.is_none() {
@@ -65,21 +65,21 @@ impl Service {
         Ok(())
     }
 
-    /// Lets the thread look at a session, if that is needed.
+    /// Hands a session to the thread, if needed.
     pub(super) fn attend(&self, session: &Arc<Session>) {
         if !session.needs_attention() {
             return;
         }
         self.inner.roused.lock().push(Arc::clone(session));
         if let Err(error) = self.start() {
-            tracing::warn!(target: "fabricast", %error, "a session goes on only while its owner looks");
+            tracing::warn!(target: "fabricast", %error, "a session makes progress only while its owner polls it");
         }
     }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Release: what the last owners did comes before the end. Pairs with the Acquire of the loop.
+        // Release: the last owners' work happens before the end. Pairs with the Acquire of the loop.
         self.inner.stop.store(true, Ordering::Release);
         self.inner.waker.wake();
         let Some(thread) = self.thread.get_mut().take() else { return };
@@ -93,9 +93,9 @@ impl Inner {
     fn run(&self) {
         let mut attended = Vec::new();
         loop {
-            // Before all else is looked at, so that whoever changes it afterwards ends the wait.
+            // Reset first, so that a change afterwards ends the wait.
             self.waker.reset();
-            // Acquire: pairs with the Release of the last hold.
+            // Acquire: pairs with the Release of the last handle.
             let stop = self.stop.load(Ordering::Acquire);
             let devices = self.devices.all();
             devices.iter().for_each(|device| report_events(device));
@@ -109,17 +109,17 @@ impl Inner {
                 .chain(devices.iter().map(|device| device.context.async_handle()))
                 .chain(eventful.flat_map(|entry| entry.session.event_handles()))
                 .collect();
-            let patience_ns = due_ns.saturating_sub(SystemClock.monotonic_ns()).min(IDLE_NS);
-            if let Err(error) = wait(&handles, &[], Duration::from_nanos(patience_ns)) {
+            let wait_ns = due_ns.saturating_sub(SystemClock.monotonic_ns()).min(IDLE_NS);
+            if let Err(error) = wait(&handles, &[], Duration::from_nanos(wait_ns)) {
                 tracing::warn!(target: "fabricast", %error, "the thread of RDMA verbs cannot wait");
                 SystemClock.pause(TROUBLE_PAUSE);
             }
         }
     }
 
-    /// One turn of all sessions for which it is time. When the next one is due. Those that are over are dropped here.
+    /// Drives all sessions that are due, and returns when the next one is. Sessions that are over are dropped here.
     fn attend_all(&self, attended: &mut Vec<Attended>) -> u64 {
-        // Taken out, so that nobody who brings another one waits for this.
+        // Taken out, so that a thread that hands over a session does not wait for this.
         for session in std::mem::take(&mut *self.roused.lock()) {
             match attended.iter_mut().find(|entry| Arc::ptr_eq(&entry.session, &session)) {
                 Some(entry) => entry.next = Next::At(0),
@@ -142,7 +142,7 @@ impl Inner {
     }
 }
 
-/// Tells the log what a device has to say.
+/// Logs a device's events.
 fn report_events(device: &OpenDevice) {
     let name = device.context.name();
     loop {

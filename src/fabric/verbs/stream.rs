@@ -1,4 +1,4 @@
-//! Frames over a TCP connection: what two ends say to connect their queue pairs by hand, and then the control messages of
+//! Frames over a TCP connection: the exchange that connects two queue pairs by hand, then the control messages of
 //! unreliable connections, whose queue pairs carry one-sided operations only.
 //!
 //! Each frame is preceded by its length, a `u16` in network byte order. Nothing here blocks.
@@ -14,13 +14,13 @@ use rustix::net::sockopt;
 
 use crate::limits;
 
-/// How long a connection is idle before the peer's host is probed, and then between two probes.
+/// Idle time before the peer's host is probed, and the interval of probes.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
-/// Probes without an answer after which the peer's host is taken for gone. On a wire that loses a packet in twenty each way one
-/// probe in ten stays without: four in a row, once in three hours.
+/// Unanswered probes after which the peer's host counts as gone. On a wire that loses one packet in twenty each way, one
+/// probe in ten fails: four in a row, once in three hours.
 const PROBES_MAX: u32 = 4;
-/// How long what was sent may remain without an acknowledgement, ms. Linux takes it for the end of the probes, too, whatever their
-/// number (tcp(7), `TCP_USER_TIMEOUT`): it has to leave time for all of them.
+/// How long sent data may remain unacknowledged, ms. Linux applies it to probes, too, whatever their
+/// number (tcp(7), `TCP_USER_TIMEOUT`), so it must cover all of them.
 const ACKNOWLEDGED_MS: u32 = 1000 * (PROBES_MAX + 1);
 /// Bytes before each frame.
 const PREFIX_LEN: usize = 2;
@@ -30,32 +30,32 @@ const _: () = assert!(limits::verbs::FRAME_LEN_MAX <= u16::MAX as usize);
 #[derive(Debug)]
 pub(super) struct FrameStream {
     socket: TcpStream,
-    /// The rest of a frame that was begun to be sent.
+    /// The unsent rest of a frame.
     unsent: Vec<u8>,
-    /// Bytes that have come and were not taken yet.
+    /// Received bytes not taken yet.
     arrived: Vec<u8>,
 }
 
-/// What a stream had.
+/// The result of receiving from a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum StreamEvent {
     /// A frame.
     Frame(Vec<u8>),
-    /// No whole frame yet.
+    /// No complete frame yet.
     Nothing,
-    /// The peer has closed it, or its process is gone.
+    /// The peer closed it, or its process is gone.
     Closed,
     /// The peer's host does not answer.
     Lost,
-    /// The peer sent something that is no frame.
+    /// The peer sent a malformed frame.
     Malformed,
 }
 
 impl FrameStream {
-    /// The stream over a connected socket, or over one that is being connected.
+    /// Wraps a socket that is connected or connecting.
     pub(super) fn new(socket: TcpStream) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        // Messages are small, and answers are waited for.
+        // Messages are small and latency matters.
         socket.set_nodelay(true)?;
         sockopt::set_socket_keepalive(&socket, true)?;
         sockopt::set_tcp_keepidle(&socket, PROBE_PAUSE)?;
@@ -70,12 +70,12 @@ impl FrameStream {
         &self.socket
     }
 
-    /// Whether a part of a frame waits to be sent.
+    /// Whether part of a frame waits to be sent.
     pub(super) fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
 
-    /// Sends a frame. False, and nothing was sent, while the one before it is still on its way.
+    /// Sends a frame. Returns false without sending while the previous frame is incomplete.
     pub(super) fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
         if !self.flush()? {
             return Ok(false);
@@ -87,7 +87,7 @@ impl FrameStream {
         Ok(true)
     }
 
-    /// Sends what is left of the last frame. Whether that is all.
+    /// Sends the rest of the last frame. Returns whether it is complete.
     pub(super) fn flush(&mut self) -> io::Result<bool> {
         while !self.unsent.is_empty() {
             match self.socket.write(&self.unsent) {
@@ -101,42 +101,42 @@ impl FrameStream {
         Ok(true)
     }
 
-    /// The next frame, if it is there.
-    pub(super) fn receive(&mut self) -> Arrival {
+    /// Returns the next frame, if complete.
+    pub(super) fn receive(&mut self) -> StreamEvent {
         loop {
             match self.take() {
-                Arrival::Nothing => {}
+                StreamEvent::Nothing => {}
                 arrival => return arrival,
             }
             let mut buffer = [0; limits::verbs::FRAME_LEN_MAX];
             match self.socket.read(&mut buffer) {
-                Ok(0) => return Arrival::Closed,
+                Ok(0) => return StreamEvent::Closed,
                 Ok(len) => self.arrived.extend(buffer.iter().take(len)),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if is_not_yet(&error) => return Arrival::Nothing,
-                Err(error) if error.kind() == ErrorKind::TimedOut => return Arrival::Lost,
-                Err(_) => return Arrival::Closed,
+                Err(error) if is_not_yet(&error) => return StreamEvent::Nothing,
+                Err(error) if error.kind() == ErrorKind::TimedOut => return StreamEvent::Lost,
+                Err(_) => return StreamEvent::Closed,
             }
         }
     }
 
-    /// Takes a frame from what has arrived.
-    fn take(&mut self) -> Arrival {
+    /// Takes a frame from the received bytes.
+    fn take(&mut self) -> StreamEvent {
         let Some((prefix, rest)) = self.arrived.split_first_chunk::<PREFIX_LEN>() else {
-            return Arrival::Nothing;
+            return StreamEvent::Nothing;
         };
         let len = usize::from(u16::from_be_bytes(*prefix));
         if len == 0 || len > limits::verbs::FRAME_LEN_MAX {
-            return Arrival::Malformed;
+            return StreamEvent::Malformed;
         }
-        let Some((frame, _)) = rest.split_at_checked(len) else { return Arrival::Nothing };
+        let Some((frame, _)) = rest.split_at_checked(len) else { return StreamEvent::Nothing };
         let frame = frame.to_vec();
         self.arrived.drain(..PREFIX_LEN + len);
-        Arrival::Frame(frame)
+        StreamEvent::Frame(frame)
     }
 }
 
-/// Whether it may succeed later: the socket has nothing, takes nothing, or is still being connected.
+/// Whether a retry may succeed: no data, a full buffer, or a pending connect.
 fn is_not_yet(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected)
 }
@@ -154,11 +154,11 @@ mod tests {
         (FrameStream::new(near).unwrap(), listener.accept().unwrap().0)
     }
 
-    fn until(mut arrival: impl FnMut() -> Arrival) -> Arrival {
+    fn until(mut arrival: impl FnMut() -> StreamEvent) -> StreamEvent {
         let began_ns = SystemClock.monotonic_ns();
         loop {
             match arrival() {
-                Arrival::Nothing => assert!(SystemClock.monotonic_ns() - began_ns < 10_000_000_000),
+                StreamEvent::Nothing => assert!(SystemClock.monotonic_ns() - began_ns < 10_000_000_000),
                 arrival => return arrival,
             }
         }
@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn frames_arrive_whole_in_pieces_of_any_length() {
         let (mut near, mut far) = pair();
-        assert_eq!(near.receive(), Arrival::Nothing);
+        assert_eq!(near.receive(), StreamEvent::Nothing);
         let mut bytes = Vec::new();
         let frames: Vec<Vec<u8>> = [1, 2, 100, limits::verbs::FRAME_LEN_MAX].map(|len| vec![7; len]).into();
         for frame in &frames {
@@ -178,10 +178,10 @@ mod tests {
             far.write_all(piece).unwrap();
         }
         for frame in frames {
-            assert_eq!(until(|| near.receive()), Arrival::Frame(frame));
+            assert_eq!(until(|| near.receive()), StreamEvent::Frame(frame));
         }
         drop(far);
-        assert_eq!(until(|| near.receive()), Arrival::Closed);
+        assert_eq!(until(|| near.receive()), StreamEvent::Closed);
     }
 
     #[test]
@@ -193,11 +193,11 @@ mod tests {
             sent += 1;
         }
         for number in 0..sent {
-            assert_eq!(until(|| far.receive()), Arrival::Frame(number.to_be_bytes().repeat(500)));
+            assert_eq!(until(|| far.receive()), StreamEvent::Frame(number.to_be_bytes().repeat(500)));
             near.flush().unwrap();
         }
         assert!(near.send(b"again").unwrap());
-        assert_eq!(until(|| far.receive()), Arrival::Frame(b"again".to_vec()));
+        assert_eq!(until(|| far.receive()), StreamEvent::Frame(b"again".to_vec()));
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         for prefix in [[0, 0], [0xff, 0xff]] {
             let (mut near, mut far) = pair();
             far.write_all(&prefix).unwrap();
-            assert_eq!(until(|| near.receive()), Arrival::Malformed);
+            assert_eq!(until(|| near.receive()), StreamEvent::Malformed);
         }
     }
 }

@@ -1,12 +1,12 @@
 //! libibverbs and librdmacm as safe handles.
 //!
 //! Each foreign function is called in one place. A handle owns its object, holds what the object needs by `Arc`, and
-//! gives it back when it is dropped, so that no order of drops can be wrong. Numbers that come from the device or the
-//! kernel are turned into types here, and unknown ones are kept as numbers; no enumeration of C is read as one.
+//! releases it on drop, so that any drop order is correct. Numbers from the device or the
+//! kernel are converted to types here, and unknown ones are kept as numbers; no C enumeration is read as a Rust one.
 //!
-//! Only the classic verbs are used: the bindings' way to the extended ones is broken on 64-bit machines.
+//! Only the classic verbs are used: the bindings to the extended ones are broken on 64-bit machines.
 
-#![expect(unsafe_code, reason = "the bindings to C are nothing but unsafe functions and raw pointers")]
+#![expect(unsafe_code, reason = "the C bindings consist of unsafe functions and raw pointers")]
 
 mod address_handle;
 mod completion;
@@ -41,7 +41,7 @@ pub(super) use work::{
     CHAIN_LEN_MAX, Operation, ReceiveRequest, Receiver, Remote, SendChain, SendRequest, Slice,
 };
 
-/// A call to libibverbs or librdmacm that failed.
+/// A failed call to libibverbs or librdmacm.
 #[derive(Debug, thiserror::Error)]
 #[error("{call} failed: {source}")]
 pub(super) struct SysError {
@@ -51,7 +51,7 @@ pub(super) struct SysError {
 }
 
 impl SysError {
-    /// The failure of a call that left its reason in `errno`.
+    /// The failure of a call with its reason in `errno`.
     fn last(call: &'static str) -> Self {
         Self { call, source: io::Error::last_os_error() }
     }
@@ -61,17 +61,17 @@ impl SysError {
         Self { call, source: errno.into() }
     }
 
-    /// The function that failed, and why.
+    /// Returns the function that failed, and why.
     pub(super) fn into_parts(self) -> (&'static str, io::Error) {
         (self.call, self.source)
     }
 
-    /// Whether there was no memory, no room in a queue, or the limit of locked memory was met.
+    /// Whether memory, a queue or the limit of locked memory is exhausted.
     pub(super) fn is_out_of_memory(&self) -> bool {
         self.is(Errno::NOMEM)
     }
 
-    /// Whether the address is used by somebody else.
+    /// Whether the address is in use.
     pub(super) fn is_address_in_use(&self) -> bool {
         self.is(Errno::ADDRINUSE)
     }
@@ -86,8 +86,8 @@ impl SysError {
     }
 }
 
-/// The result of a call that returns 0 or the reason of its failure: positive, or negated, as some drivers do it, or -1
-/// with the reason in `errno`.
+/// The result of a call that returns 0 or the error number: positive, negated as by some drivers, or -1
+/// with the error in `errno`.
 fn check(call: &'static str, returned: c_int) -> Result<(), SysError> {
     match returned {
         0 => Ok(()),
@@ -99,7 +99,7 @@ fn check(call: &'static str, returned: c_int) -> Result<(), SysError> {
     }
 }
 
-/// Makes reads of a descriptor of the library return at once.
+/// Makes a descriptor of the library non-blocking.
 fn set_nonblocking(handle: BorrowedFd<'_>) -> Result<(), SysError> {
     let failed = |errno| SysError::new("fcntl", errno);
     let flags = rustix::fs::fcntl_getfl(handle).map_err(failed)?;
@@ -110,13 +110,13 @@ fn set_nonblocking(handle: BorrowedFd<'_>) -> Result<(), SysError> {
 ///
 /// # Safety
 ///
-/// The object that the descriptor belongs to must live, and so keep it open, as long as the result.
+/// The object that the descriptor belongs to must outlive the result, and so keep it open.
 unsafe fn borrow<'a>(handle: RawFd) -> BorrowedFd<'a> {
-    // SAFETY: the caller sees to it that the descriptor stays open; libraries never hand out -1 with an object.
+    // SAFETY: the caller ensures that the descriptor stays open; the libraries never return -1 with an object.
     unsafe { BorrowedFd::borrow_raw(handle) }
 }
 
-/// Says that an object could not be given back. It is left to the end of the process then.
+/// Logs that an object could not be released. It then leaks until the process ends.
 fn warn_left(call: &'static str, returned: c_int) {
     if let Err(error) = check(call, returned) {
         tracing::warn!(target: "fabricast", %error, "an object of an RDMA device could not be released");

@@ -1,36 +1,36 @@
-//! Work requests under way in a send queue.
+//! Work requests in flight in a send queue.
 
-/// The bit of a number that marks the last work request of its batch.
+/// The bit of a work request number that marks the last one of its batch.
 const LAST: u64 = 1 << 31;
 
 /// The batches of work requests that a send queue holds.
 ///
-/// A batch keeps something, which its work requests need, until the last of them is complete. That one always has a
-/// completion, because it asks for one; of the others only those that fail have. The completions of a queue come in the
-/// order of its work requests.
+/// A batch keeps a value that its work requests need until the last of them completes. The last one is always
+/// signalled; of the others only failed ones complete. Completions arrive in posting
+/// order.
 #[derive(Debug)]
 pub(super) struct WorkTable<W> {
     slots: Vec<Slot<W>>,
     /// Slots without a batch.
     free: Vec<u32>,
-    /// Work requests that the queue has room for.
-    room: u32,
+    /// Free entries of the queue.
+    free_len: u32,
 }
 
 #[derive(Debug)]
 struct Slot<W> {
-    /// Counts the batches that the slot has held, so that none is taken for another.
+    /// Counts the batches of the slot, so that a stale number matches none.
     generation: u32,
-    batch: Option<Batch<W>>,
+    batch: Option<PendingBatch<W>>,
 }
 
 #[derive(Debug)]
-struct Batch<W> {
+struct PendingBatch<W> {
     requests: u32,
     work: W,
 }
 
-/// Stands for a batch.
+/// Identifies a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchId(u64);
 
@@ -43,49 +43,49 @@ impl BatchId {
 }
 
 impl<W> WorkTable<W> {
-    /// The table of a queue with room for so many work requests.
-    pub(super) fn new(room: u32) -> Self {
-        let slots = (0..room).map(|_| Slot { generation: 0, batch: None }).collect();
-        Self { slots, free: (0..room).rev().collect(), room }
+    /// Creates the table of a queue with this many entries.
+    pub(super) fn new(free_len: u32) -> Self {
+        let slots = (0..free_len).map(|_| Slot { generation: 0, batch: None }).collect();
+        Self { slots, free: (0..free_len).rev().collect(), free_len }
     }
 
-    /// Work requests that there is room for.
+    /// Free entries.
     #[inline]
-    pub(super) fn room(&self) -> u32 {
-        self.room
+    pub(super) fn free_len(&self) -> u32 {
+        self.free_len
     }
 
-    /// Batches under way.
+    /// Batches in flight.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Notes a batch of at least one work request that is about to be posted. `None` when there is no room.
+    /// Adds a batch of at least one work request before it is posted. `None` if the queue is full.
     #[inline]
     pub(super) fn begin(&mut self, requests: u32, work: W) -> Option<BatchId> {
-        if requests == 0 || requests > self.room {
+        if requests == 0 || requests > self.free_len {
             return None;
         }
         let index = self.free.pop()?;
         let slot = self.slots.get_mut(index as usize)?;
         slot.generation = slot.generation.wrapping_add(1);
-        slot.batch = Some(Batch { requests, work });
-        self.room -= requests;
+        slot.batch = Some(PendingBatch { requests, work });
+        self.free_len -= requests;
         Some(BatchId(u64::from(slot.generation) << 32 | u64::from(index)))
     }
 
-    /// Takes back a batch of which nothing was posted.
+    /// Cancels a batch of which nothing was posted.
     pub(super) fn cancel(&mut self, id: BatchId) -> Option<W> {
         self.take(id)
     }
 
-    /// Takes the completion of a work request. What its batch kept, when that is complete.
+    /// Handles the completion of a work request. Returns the batch's value once the batch is complete.
     #[inline]
     pub(super) fn complete(&mut self, request: u64) -> Option<W> {
         if request & LAST == 0 { None } else { self.take(BatchId(request & !LAST)) }
     }
 
-    /// What the batch of this work request keeps.
+    /// The value of this work request's batch.
     pub(super) fn of(&self, request: u64) -> Option<&W> {
         let (index, generation) = split(BatchId(request & !LAST));
         let slot = self.slots.get(index).filter(|slot| slot.generation == generation)?;
@@ -96,7 +96,7 @@ impl<W> WorkTable<W> {
         let (index, generation) = split(id);
         let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation)?;
         let batch = slot.batch.take()?;
-        self.room += batch.requests;
+        self.free_len += batch.requests;
         self.free.push(u32::try_from(index).ok()?);
         Some(batch.work)
     }
@@ -118,7 +118,7 @@ mod tests {
     fn a_batch_ends_with_its_last_work_request() {
         let mut table = WorkTable::new(4);
         let first = table.begin(3, "first").unwrap();
-        assert_eq!((table.room(), table.len()), (1, 1));
+        assert_eq!((table.free_len(), table.len()), (1, 1));
         assert_eq!(table.begin(2, "too long"), None);
         assert_eq!(table.begin(0, "empty"), None);
         let second = table.begin(1, "second").unwrap();
@@ -126,11 +126,11 @@ mod tests {
         assert_eq!(table.of(first.request(false)), Some(&"first"));
         assert_eq!(table.complete(first.request(true)), Some("first"));
         assert_eq!(table.cancel(second), Some("second"));
-        assert_eq!((table.room(), table.len()), (4, 0));
+        assert_eq!((table.free_len(), table.len()), (4, 0));
     }
 
     #[test]
-    fn completions_of_other_times_are_nobodys() {
+    fn completions_of_earlier_batches_are_ignored() {
         let mut table = WorkTable::new(1);
         let old = table.begin(1, 1).unwrap();
         assert_eq!(table.complete(old.request(true)), Some(1));
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(table.complete(new.request(true)), Some(2));
     }
 
-    /// Against a queue that gives completions in order.
+    /// Against a queue that completes in order.
     #[test]
     fn room_is_exact_whatever_the_order_of_things() {
         each_seed(20, |seed| {

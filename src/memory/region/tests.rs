@@ -104,7 +104,7 @@ fn unfit_files_are_refused() {
 fn memory_whose_pages_cannot_all_be_made_present_is_an_error() {
     let file = rustix::fs::memfd_create(c"x", MemfdFlags::empty()).unwrap();
     rustix::fs::ftruncate(&file, 4096).unwrap();
-    // The second page cannot be, as if the memory of the host ended there.
+    // The second page cannot be allocated, as if the host were out of memory.
     let error = Region::map_populated(&file, 2 * 4096).unwrap_err();
     assert!(error.to_string().contains("cannot populate 8192 bytes of shared memory"), "{error}");
     assert_eq!(Region::map_populated(&file, 4096).unwrap().len(), 4096);
@@ -120,7 +120,7 @@ fn no_more_is_mapped_than_was_agreed() {
 }
 
 #[test]
-fn what_a_peer_made_to_be_written_keeps_its_pages() {
+fn writable_memory_of_a_peer_keeps_its_pages() {
     use rustix::fs::FallocateFlags;
 
     let owner = Region::allocate(2 * 4096, Protection::PeerSeals).unwrap();
@@ -132,11 +132,11 @@ fn what_a_peer_made_to_be_written_keeps_its_pages() {
     }
     writer.store(8184, 5);
     assert_eq!(owner.load(8184), 5);
-    assert!(Region::import(owner.file(), 4096, Access::Write).is_err(), "nobody else can write it");
+    assert!(Region::import(owner.file(), 4096, Access::Write).is_err(), "no other process can write it");
 }
 
 #[test]
-fn what_a_peer_made_to_be_written_is_refused_with_pages_missing() {
+fn writable_memory_of_a_peer_is_refused_with_pages_missing() {
     let file = |len, seals| {
         let file = rustix::fs::memfd_create(c"x", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&file, len).unwrap();

@@ -67,7 +67,7 @@ fn outdated_head_never_goes_back() {
         let (registration, geometry) =
             (Arc::clone(world.topic.registration()), world.topic.geometry().log().unwrap());
         let (old, mut budget) = (head(registration.region()), u64::MAX);
-        let first = Place { position: 0, sequence: Sequence::new(1) };
+        let first = LogPlace { position: 0, sequence: Sequence::new(1) };
         let (way, closed) = (Way::new(medium, geometry.region_len(), 1), Arc::default());
         let writer = LandingWriter::new(Box::new(way.clone()), Arc::clone(&closed), limits::LOG_BATCHES_MAX);
         let mut landing = LogLanding::new(writer, geometry, world.topic.epoch(), first);

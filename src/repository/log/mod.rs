@@ -14,7 +14,7 @@ pub(crate) use places::{end_between, head, next_end, place_behind, place_between
 pub(crate) use reader::LogReader;
 pub(crate) use writer::{Appended, LogWriter};
 
-/// The kind of a topic that holds records, of which every one counts.
+/// The kind of a topic that holds ordered records, all of which count.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct LogTopic;

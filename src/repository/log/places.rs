@@ -1,4 +1,4 @@
-//! Places in a log repository: found by its index, to begin or to go on with them.
+//! Finding records in a log repository by its index.
 
 use super::start::LogStart;
 use crate::id::Sequence;
@@ -6,28 +6,31 @@ use crate::layout::WORD;
 use crate::layout::header::{HOT_PUBLISHED, HOT_SEQUENCE};
 use crate::layout::log::{
     FILLER, FrameHeader, HEADER_LEN, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
-    LogHead, Place, SEGMENT_COUNT, frame_len,
+    LogHead, LogPlace, SEGMENT_COUNT, frame_len,
 };
 use crate::memory::Region;
 use crate::sync::atomic::{Ordering, fence};
 
-/// The frames that the index names and that are not given up.
-pub(super) fn entries<'a>(geometry: &'a LogGeometry, memory: &'a Region) -> impl Iterator<Item = Place> + 'a {
+/// The indexed frames that are not given up.
+pub(super) fn entries<'a>(
+    geometry: &'a LogGeometry,
+    memory: &'a Region,
+) -> impl Iterator<Item = LogPlace> + 'a {
     let (start, end) = (memory.load(HOT_START), memory.load_acquire(HOT_END));
     (0..SEGMENT_COUNT as u64).filter_map(move |segment| {
         let offset = geometry.entry_offset(segment);
         let position = memory.load_acquire(offset);
-        // Acquire: if this is of a later entry, the load below sees its position. Pairs with the Release store in
+        // Acquire: if this is a later entry, the load below sees its position. Pairs with the Release store in
         // `LogWriter`.
         let sequence = Sequence::new(memory.load_acquire(offset + WORD));
         let is_whole = memory.load(offset) == position && sequence != Sequence::NONE;
-        // Whatever stands there: frames begin at whole words.
+        // Untrusted: frames begin at whole words.
         let is_possible = is_whole && position.is_multiple_of(WORD as u64);
-        (is_possible && (start..=end).contains(&position)).then_some(Place { position, sequence })
+        (is_possible && (start..=end).contains(&position)).then_some(LogPlace { position, sequence })
     })
 }
 
-/// What the last commit left. The sequence may be that of a later one.
+/// Reads the last commit. The sequence may be that of a later one.
 pub(crate) fn head(memory: &Region) -> LogHead {
     // Acquire: pairs with the Release store of the end in `LogWriter`.
     let end = memory.load_acquire(HOT_END);
@@ -38,49 +41,49 @@ pub(crate) fn head(memory: &Region) -> LogHead {
     }
 }
 
-/// Where somebody has to begin who wants the records from there on: with that record, or not far before it.
-pub(crate) fn place_of(geometry: &LogGeometry, memory: &Region, start: LogStart) -> Place {
+/// Where to begin to read from this record on: at that record, or shortly before it.
+pub(crate) fn place_of(geometry: &LogGeometry, memory: &Region, start: LogStart) -> LogPlace {
     let head = head(memory);
     let wanted = start.record(head.newest);
     if wanted > head.newest {
         return next_place(&head);
     }
     let places = entries(geometry, memory).filter(|place| place.sequence <= wanted);
-    places.max_by_key(|place| place.position).unwrap_or_else(|| Place {
+    places.max_by_key(|place| place.position).unwrap_or_else(|| LogPlace {
         position: memory.load(HOT_START),
         sequence: Sequence::new(memory.load(HOT_START_SEQUENCE)),
     })
 }
 
-/// The first frame at or behind this position that the index names; otherwise the next one.
-pub(crate) fn place_behind(geometry: &LogGeometry, memory: &Region, position: u64) -> Place {
+/// The first indexed frame at or after this position; otherwise the next frame.
+pub(crate) fn place_behind(geometry: &LogGeometry, memory: &Region, position: u64) -> LogPlace {
     let head = head(memory);
     let places = entries(geometry, memory).filter(|place| place.position >= position);
     places.min_by_key(|place| place.position).unwrap_or_else(|| next_place(&head))
 }
 
-/// The last frame that the index names between these two positions, the first one excepted.
-pub(crate) fn place_between(geometry: &LogGeometry, memory: &Region, from: u64, to: u64) -> Option<Place> {
+/// The last indexed frame between these two positions, excluding the first.
+pub(crate) fn place_between(geometry: &LogGeometry, memory: &Region, from: u64, to: u64) -> Option<LogPlace> {
     let places = entries(geometry, memory).filter(|place| place.position > from && place.position <= to);
     places.max_by_key(|place| place.position)
 }
 
-/// The last position up to `to` where a frame ends, found from one frame to the next; `from`, where a frame begins, if there is
-/// none, or if it was overwritten meanwhile. What lies between must be committed.
+/// The last end of a frame up to `to`, walking from the frame at `from`; `from` itself if there is
+/// none, or if it was overwritten meanwhile. The range must be committed.
 pub(crate) fn end_between(geometry: &LogGeometry, memory: &Region, from: u64, to: u64) -> u64 {
     let named = place_between(geometry, memory, from, to).map_or(from, |place| place.position);
     let mut end = named;
     while let Some(next) = next_end(geometry, memory, end).filter(|next| *next <= to) {
         end = next;
     }
-    // Acquire: if a header was of a later frame, the load below sees that the start has moved on. Pairs with the Release
+    // Acquire: if a header was of a later frame, the load below sees the moved start. Pairs with the Release
     // fence in `LogWriter`.
     fence(Ordering::Acquire);
     if memory.load(HOT_START) > from { from } else { end }
 }
 
-/// Where the frame ends that begins at this position, or what is left out there. It must be committed; if it was overwritten
-/// meanwhile, this is any position.
+/// The end of the frame, or of the skipped rest, at this position. It must be committed; if it was overwritten
+/// meanwhile, the result is arbitrary.
 pub(crate) fn next_end(geometry: &LogGeometry, memory: &Region, position: u64) -> Option<u64> {
     let offset = geometry.offset(position);
     let len = if memory.load(offset) == FILLER || geometry.rest(position) < HEADER_LEN {
@@ -94,6 +97,6 @@ pub(crate) fn next_end(geometry: &LogGeometry, memory: &Region, position: u64) -
 }
 
 /// The place of the next record.
-fn next_place(head: &LogHead) -> Place {
-    Place { position: head.end, sequence: head.newest.next() }
+fn next_place(head: &LogHead) -> LogPlace {
+    LogPlace { position: head.end, sequence: head.newest.next() }
 }

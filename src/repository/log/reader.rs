@@ -8,7 +8,7 @@ use crate::id::{Epoch, Kind, Meta, Sequence, TopicId};
 use crate::layout::header::HOT_SEQUENCE;
 use crate::layout::log::{
     FILLER, FrameCheck, FrameHeader, HEADER_WORDS, HOT_END, HOT_START, HOT_START_SEQUENCE, LogGeometry,
-    Place, frame_len,
+    LogPlace, frame_len,
 };
 use crate::layout::{Geometry, WORD};
 use crate::limits;
@@ -19,40 +19,40 @@ use crate::repository::{
 };
 use crate::sync::atomic::{Ordering, fence};
 
-/// Where frames stand in a reader's buffer: behind a word in which the run begins that a checksum is made of.
+/// The offset of frames in a reader's buffer: after one word, where the run of the checksum begins.
 const HELD_FROM: usize = FrameCheck::LEAD_WORDS;
 
-/// A record that is behind all others.
+/// A sequence beyond all records.
 const UNBOUNDED: Sequence = Sequence::new(u64::MAX);
 
 /// A reader of a log repository: copies frames to private memory, many at a time, and accepts each record whose sequence,
-/// bounds, epoch and CRC all agree. Neither allocates nor blocks nor calls the operating system.
+/// bounds, epoch and CRC agree. It does not allocate, block or make system calls.
 ///
-/// Every record from the one on with which it begins is either received or told as lost, in order, and once.
+/// Every record from its start on is either received or reported lost, in order, and once.
 #[derive(Debug)]
 pub(crate) struct LogReader {
     geometry: LogGeometry,
     epoch: Epoch,
     check: FrameCheck,
-    /// Where it begins, until it has found that.
+    /// The requested start, until it is found.
     start: Option<LogStart>,
-    /// The newest record when that was settled; by default it is the one that the memory names.
+    /// The newest record when the start was settled; by default as the memory names it.
     granted_at: Option<Sequence>,
-    /// The next record to be received or told as lost.
+    /// The next record to be received or reported lost.
     next: Sequence,
-    /// The first record that was promised: those before it may be gone, and then one behind them is the first.
+    /// The first promised record: earlier ones may be gone, and the first one received is then a later one.
     promised: Sequence,
-    /// Where the next frame begins.
+    /// The position of the next frame.
     position: u64,
     /// The sequence of that frame, if it is known.
     at: Option<Sequence>,
     /// Why records before it may be missing.
     reason: LossReason,
-    /// The frame before it was wrong.
+    /// The previous frame was damaged.
     doubts: bool,
-    /// Frames in private memory, behind a word in front of them. The next one begins at `from`.
+    /// Frames in private memory, after one leading word. The next one begins at `from`.
     buffer: Box<[u64]>,
-    /// Bytes that are copied at a time.
+    /// Bytes copied at a time.
     fetch_len: usize,
     /// Bytes of the last record's frame.
     last_frame_len: usize,
@@ -61,106 +61,106 @@ pub(crate) struct LogReader {
     fetching: LogFetching,
     unproven: UnprovenRecords,
     suspicion: Option<Suspicion>,
-    /// The last look came to no end: see [`Reader::has_more`].
+    /// The last call reached its limit: see [`Reader::has_more`].
     has_more: bool,
-    /// No record behind this one is taken.
+    /// No record after this one is taken.
     bound: Sequence,
-    /// What it has said to a publisher that writes where it reads: where it was.
+    /// The consumed position last reported to a publisher that writes into its landing region.
     said: u64,
-    /// From this position on that is to be said anew.
+    /// The position at which to report again.
     say_from: u64,
     counts: SubscriberStats,
 }
 
-/// What a fetch is for.
+/// The purpose of a fetch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
-    /// The hot line and the index, to find where to go on.
+    /// The hot line and the index, to find where to continue.
     Orientation,
-    /// Frames from this position on, and perhaps the hot line. Those before `end` are whole.
+    /// Frames from this position on, and possibly the hot line. Those before `end` are whole.
     Frames { from: u64, end: u64, has_hot_line: bool },
-    /// Frames that came inline, so many bytes from this position on, to be compared; and the hot line.
+    /// This many bytes of inline frames from this position on, to be compared; and the hot line.
     Proof { from: u64, len: usize },
 }
 
 /// What a reader knows of a log that it fetches.
 #[derive(Debug, Default)]
 struct LogFetching {
-    /// All frames before this are whole.
+    /// All frames before this position are whole.
     end: u64,
-    /// Frames in the buffer that begin before this were whole when they were fetched.
+    /// Buffered frames that begin before this position were whole when fetched.
     sure: u64,
-    /// How much more the log has when it goes on, as far as one can guess, bytes.
+    /// An estimate of how much the log grows before the next fetch, bytes.
     predicted: usize,
-    /// What was fetched last is not what it should be: it has to be found out where to go on.
+    /// The last fetched frame was invalid: find out where to continue.
     is_astray: bool,
 }
 
-/// What came inline since the repository was last read.
+/// Inline frames since the repository was last read.
 #[derive(Debug, Default)]
 struct UnprovenRecords {
-    /// Its frames. Those that the reader has not taken yet may be anything.
+    /// The frames. Those not taken yet are untrusted.
     words: Vec<u64>,
-    /// Where they begin.
+    /// Their position.
     from: u64,
-    /// The first frame that was not the same in the repository. It may have been overwritten while it was fetched.
+    /// The first frame that differed from the repository. It may have been overwritten during the fetch.
     doubted: Option<Doubted>,
-    /// The repository has contradicted them once: nothing inline is taken any more.
+    /// The repository has contradicted them once: no inline frames are taken any more.
     is_off: bool,
 }
 
-/// A frame that came inline and is not the same in the repository.
+/// An inline frame that differs from the repository.
 #[derive(Clone, Copy, Debug)]
 struct Doubted {
     position: u64,
     sequence: Sequence,
 }
 
-/// A frame that is not what it should be, and that was not given up.
+/// An invalid frame that was not given up.
 #[derive(Clone, Copy, Debug)]
 struct Suspicion {
-    /// Where it begins, or one behind it that was found later.
+    /// Its position, or that of an invalid frame found later.
     position: u64,
     /// When the first one was found, ns of the caller's clock.
     since_ns: u64,
-    /// The end of the log then: what comes before it was written already, and what comes behind it may be right.
+    /// The end of the log at that time: frames before it were already written, frames after it may be valid.
     end: u64,
-    /// It has stayed so for so long that nothing before the end will change.
+    /// It has lasted so long that nothing before the end will change.
     is_settled: bool,
 }
 
-/// What became of an attempt to take a record from private memory.
+/// The result of taking a record from private memory.
 enum Parsed {
     /// A record.
     Taken(Taken),
-    /// What is missing before the next one.
+    /// Records missing before the next one.
     Lost(Lost),
-    /// There is none, or not all of it.
+    /// None, or only a part.
     Part,
-    /// A record behind those that may be taken.
+    /// A record after the last one that may be taken.
     Later,
-    /// A record that is not what it was, with so many words.
+    /// A damaged record of this many words.
     Damaged(usize),
-    /// Something that is no frame.
+    /// Not a frame.
     Wrong,
 }
 
-/// What stands in the buffer where the next frame begins.
-enum Found {
-    /// A record: its header, and how many words its frame has.
+/// What the buffer holds at the next frame's position.
+enum NextFrame {
+    /// A record: its header, and the number of words of its frame.
     Frame(FrameHeader, usize),
-    /// Nothing, or not all of it.
+    /// None, or only a part.
     Part,
-    /// The rest of the ring is left out.
+    /// The rest of the ring is skipped.
     Filler,
-    /// A record that is not what it was, with so many words.
+    /// A damaged record of this many words.
     Damaged(usize),
-    /// Something that is no frame.
+    /// Not a frame.
     Wrong,
 }
 
 impl LogReader {
-    /// A reader that has seen nothing yet.
+    /// Creates a reader that has read nothing.
     pub(crate) fn new(geometry: LogGeometry, epoch: Epoch, topic: TopicId, start: LogStart) -> Self {
         let fetch_len =
             frame_len(geometry.payload_len_max()).max(limits::LOG_FETCH_LEN).min(geometry.capacity());
@@ -192,18 +192,18 @@ impl LogReader {
         }
     }
 
-    /// Has it begin where this record was the newest one, although others may follow by now.
+    /// Settles the start relative to this newest record, although later ones may exist.
     pub(crate) fn granted_at(self, newest: Sequence) -> Self {
         Self { granted_at: Some(newest), ..self }
     }
 
-    /// The sequence of the record that comes next.
+    /// Returns the sequence of the next record.
     pub(crate) fn next_sequence(&self) -> Sequence {
         self.next
     }
 
-    /// The next record in mapped memory. What is wrong is only told as such if this says that it stays so; otherwise it is looked
-    /// at again later.
+    /// Takes the next record of mapped memory. Reports an invalid frame only if this says that it is final; otherwise it is
+    /// checked again later.
     #[inline]
     fn poll_if(
         &mut self,
@@ -217,14 +217,14 @@ impl LogReader {
                 Parsed::Taken(taken) => return Ok(Some(taken)),
                 Parsed::Lost(lost) => return Err(ReadFailure::Lost(lost)),
                 Parsed::Later => return Ok(None),
-                // Whatever stands in memory, this comes to an end.
+                // Bounded, whatever the memory holds.
                 Parsed::Part if refills == limits::READS_PER_CALL_MAX => {
                     self.has_more = true;
                     return Ok(None);
                 }
                 Parsed::Part if self.refill(memory) => refills += 1,
                 Parsed::Part if self.from == self.until => return Ok(None),
-                // A frame that goes on behind the last one is none.
+                // A frame that extends past the last one is invalid.
                 Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !stays_wrong(self) => {
                     self.until = self.from;
                     return Ok(None);
@@ -237,13 +237,13 @@ impl LogReader {
         }
     }
 
-    /// Takes the next record, or what is missing before it, from what is in private memory. Only what begins before this
-    /// position is known to be whole: behind it the rest of the ring may have been left out a round ago.
+    /// Takes the next record, or a report of missing ones, from private memory. Only frames that begin before this
+    /// position are known to be whole: after it the rest of the ring may be a skip from the previous round.
     fn parse(&mut self, whole_until: u64) -> Parsed {
         loop {
             match self.find() {
-                Found::Frame(header, _) if header.sequence > self.bound => return Parsed::Later,
-                Found::Frame(header, words) => {
+                NextFrame::Frame(header, _) if header.sequence > self.bound => return Parsed::Later,
+                NextFrame::Frame(header, words) => {
                     if header.sequence > self.next
                         && let Some(lost) = self.miss(header.sequence)
                     {
@@ -254,46 +254,46 @@ impl LogReader {
                     }
                     self.pass(words, Some(header.sequence.next()));
                 }
-                Found::Filler if self.position >= whole_until => return Parsed::Wrong,
-                Found::Filler => {
+                NextFrame::Filler if self.position >= whole_until => return Parsed::Wrong,
+                NextFrame::Filler => {
                     let rest = self.geometry.rest(self.position) as u64;
                     self.move_to(self.position.wrapping_add(rest), self.at);
                 }
-                Found::Part => return Parsed::Part,
-                Found::Damaged(words) => return Parsed::Damaged(words),
-                Found::Wrong => return Parsed::Wrong,
+                NextFrame::Part => return Parsed::Part,
+                NextFrame::Damaged(words) => return Parsed::Damaged(words),
+                NextFrame::Wrong => return Parsed::Wrong,
             }
         }
     }
 
-    /// What stands where the next frame begins.
-    fn find(&mut self) -> Found {
+    /// Parses what is at the next frame's position.
+    fn find(&mut self) -> NextFrame {
         let words = self.buffer.get(self.from..self.until).unwrap_or_default();
         if words.first() == Some(&FILLER) {
-            // From the first word on any frame fits. Round after round would be left out, up to whatever end the memory says.
+            // Any frame fits at the start of the ring. Otherwise it would be skipped round after round, up to an untrusted end.
             let is_whole_ring = self.geometry.rest(self.position) == self.geometry.capacity();
-            return if is_whole_ring { Found::Wrong } else { Found::Filler };
+            return if is_whole_ring { NextFrame::Wrong } else { NextFrame::Filler };
         }
-        let Some((head, body)) = words.split_first_chunk::<HEADER_WORDS>() else { return Found::Part };
+        let Some((head, body)) = words.split_first_chunk::<HEADER_WORDS>() else { return NextFrame::Part };
         let header = FrameHeader::parse(*head);
         let len = header.payload_len as usize;
         if len > self.geometry.payload_len_max() || self.at.is_some_and(|at| at != header.sequence) {
-            return Found::Wrong;
+            return NextFrame::Wrong;
         }
         let frame_words = frame_len(len) / WORD;
         if len > size_of_val(body) {
-            // What is held ends before the ring does.
+            // The buffer ends before the ring does.
             let ends_behind = frame_words > self.geometry.rest(self.position) / WORD;
-            return if ends_behind { Found::Wrong } else { Found::Part };
+            return if ends_behind { NextFrame::Wrong } else { NextFrame::Part };
         }
         let run = self.buffer.get_mut(self.from - HELD_FROM..self.until).unwrap_or_default();
         match self.check.is_right(run, &header) {
-            true => Found::Frame(header, frame_words),
-            false => Found::Damaged(frame_words),
+            true => NextFrame::Frame(header, frame_words),
+            false => NextFrame::Damaged(frame_words),
         }
     }
 
-    /// Takes the frame of the next record, which is right and has so many words.
+    /// Takes the frame of the next record, which is valid and has this many words.
     #[inline]
     fn take_frame(&mut self, header: FrameHeader, words: usize) -> Taken {
         let begin = self.from + HEADER_WORDS;
@@ -307,11 +307,11 @@ impl LogReader {
         Taken { meta, conflated: 0, begin, len: header.payload_len as usize }
     }
 
-    /// Whether the frame that comes next, before this end, has been wrong for so long that it stays so.
+    /// Whether the next frame, before this end, has been invalid for so long that it is final.
     #[cold]
     fn has_settled(&mut self, end: u64, now_ns: u64, settled_ns: u64) -> bool {
         let position = self.position;
-        // Whatever the memory says of its end, this frame is looked at.
+        // Whatever end the memory claims, this frame is checked.
         let end = end.max(position.saturating_add(1));
         let first = Suspicion { position, since_ns: now_ns, end, is_settled: false };
         let mut suspicion = self.suspicion.filter(|it| position < it.end).unwrap_or(first);
@@ -321,7 +321,7 @@ impl LogReader {
         suspicion.is_settled
     }
 
-    /// Takes note that the next record there is, is this one. What is missing before it, if that was promised.
+    /// Advances to this record, the next one that exists. Returns the missing records before it, if they were promised.
     #[cold]
     fn miss(&mut self, found: Sequence) -> Option<Lost> {
         let first = std::mem::replace(&mut self.next, found);
@@ -335,7 +335,7 @@ impl LogReader {
         Some(Lost { first, count, reason })
     }
 
-    /// Goes on behind a frame of so many words.
+    /// Advances past a frame of this many words.
     #[inline]
     fn pass(&mut self, words: usize, at: Option<Sequence>) {
         self.from += words;
@@ -348,20 +348,20 @@ impl LogReader {
         aligned(memory.load(HOT_START)) > self.position
     }
 
-    /// Goes on with the frame at this position.
+    /// Continues with the frame at this position.
     fn move_to(&mut self, position: u64, at: Option<Sequence>) {
         (self.position, self.at) = (aligned(position), at);
         (self.from, self.until) = (HELD_FROM, HELD_FROM);
     }
 
-    /// Goes on behind a frame that is not what it was: what comes behind it tells how many records that was.
+    /// Advances past a damaged frame: the next valid one shows how many records are missing.
     #[cold]
     fn pass_damaged(&mut self, words: usize) {
         (self.reason, self.doubts) = (LossReason::Damaged, true);
         self.pass(words, None);
     }
 
-    /// Copies frames to private memory, from the next one on. False when there is none, or not all of it.
+    /// Copies frames to private memory, from the next one on. False if there is none, or only a part.
     fn refill(&mut self, memory: &Region) -> bool {
         self.settle(memory);
         // Acquire: pairs with the Release store of the end in `LogWriter`.
@@ -375,7 +375,7 @@ impl LogReader {
         (self.from, self.until) = (HELD_FROM, HELD_FROM + len / WORD);
         let words = self.buffer.get_mut(self.from..self.until).unwrap_or_default();
         memory.copy_out(self.geometry.offset(self.position), words);
-        // Acquire: if any word copied above is of a later frame, the load below sees that the start has moved on. Pairs
+        // Acquire: if any word copied above is of a later frame, the load below sees the moved start. Pairs
         // with the Release fence in `LogWriter`.
         fence(Ordering::Acquire);
         if self.was_given_up(memory) {
@@ -384,15 +384,15 @@ impl LogReader {
         true
     }
 
-    /// Finds where to begin.
+    /// Finds the start.
     #[cold]
     fn begin(&mut self, memory: &Region, start: LogStart) {
         let newest = self.granted_at.unwrap_or_else(|| Sequence::new(memory.load(HOT_SEQUENCE)));
         let oldest = Sequence::new(memory.load(HOT_START_SEQUENCE));
         let next = if start == LogStart::Earliest { oldest.min(newest.next()) } else { start.record(newest) };
-        // What was there may be gone by now. What has come since then is not left out without a word.
+        // Its first records may be gone by now, but records published since are not silently skipped.
         let promised = if let LogStart::At(_) = start { next } else { newest.next() };
-        // Whatever stands in memory, and whatever was asked for: the first record has the first sequence.
+        // Whatever the memory holds and the options request: the first record has the first sequence.
         let next = next.max(Sequence::NONE.next());
         (self.next, self.promised) = (next, promised);
         let places = entries(&self.geometry, memory).filter(|place| place.sequence <= next);
@@ -401,8 +401,8 @@ impl LogReader {
         self.move_to(position, None);
     }
 
-    /// Goes on behind what was given up or is wrong. The records that were given up first would be followed by others:
-    /// there is a margin.
+    /// Continues after given up or damaged frames. The oldest remaining records would be given up next, so
+    /// it leaves a margin.
     #[cold]
     fn resume(&mut self, memory: &Region, reason: LossReason) {
         let start = memory.load(HOT_START);
@@ -414,12 +414,12 @@ impl LogReader {
         };
         // Acquire: pairs with the Release store of the end in `LogWriter`.
         let end = memory.load_acquire(HOT_END);
-        let positions = entries(&self.geometry, memory).map(|Place { position, .. }| position);
+        let positions = entries(&self.geometry, memory).map(|LogPlace { position, .. }| position);
         let named = positions.filter(|position| (behind..=end).contains(position)).min();
         let position = match reason {
             LossReason::Lapped => named.unwrap_or(start),
             LossReason::Damaged => {
-                // What is behind the end that was there when it was found is not wrong.
+                // Frames after the end at the time of the finding are valid.
                 let suspicion = self.suspicion.filter(|it| it.end > self.position);
                 let otherwise = suspicion.map_or(end, |it| it.end.min(end));
                 named.map_or(otherwise, |named| named.min(otherwise))
@@ -459,7 +459,7 @@ impl Reader for LogReader {
         }
     }
 
-    /// Mostly there is one. Whatever else there is, [`Self::poll`], [`Self::follow`] and [`Self::take_fetched`] find out.
+    /// Usually one record is left. [`Self::poll`], [`Self::follow`] and [`Self::take_fetched`] report any other case.
     #[inline]
     fn take_held(&mut self) -> Option<Taken> {
         let next = self.next;
@@ -491,7 +491,7 @@ impl Reader for LogReader {
     ) -> Result<Option<Taken>, ReadFailure> {
         match order {
             WriteOrder::Words | WriteOrder::FinalWrites => self.follow_if(landing, |_| true),
-            // What is wrong is waited for, but not for ever.
+            // An invalid frame is waited for, but not for ever.
             WriteOrder::Writes => self.follow_if(landing, |reader| {
                 let end = landing.load_acquire(HOT_END);
                 reader.has_settled(end, now_ns(), limits::ARRIVAL_SETTLED_NS)
@@ -548,7 +548,7 @@ impl Reader for LogReader {
         Sequence::new(self.next.get().saturating_sub(1))
     }
 
-    /// Once: a publisher may say any number.
+    /// Limited to one: the number is the publisher's, and untrusted.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
         if self.counts.cut_off > 0 {
             return None;
@@ -569,7 +569,7 @@ impl Reader for LogReader {
     }
 }
 
-/// A position as it can be: frames begin at whole words.
+/// Rounds a position down: frames begin at whole words.
 fn aligned(position: u64) -> u64 {
     position / WORD as u64 * WORD as u64
 }

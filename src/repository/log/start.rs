@@ -1,22 +1,22 @@
 use crate::id::{KindOptions, Sequence};
 
-/// Where a reader of a log begins.
+/// Where a log subscription begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LogStart {
-    /// With the oldest record that is left.
+    /// With the oldest record held.
     Earliest,
-    /// With the next record that is published.
+    /// With the next record published.
     #[default]
     Newest,
-    /// With this record. Those that are given up already count as lost.
+    /// With this record. Records from it on that are already given up count as lost.
     At(Sequence),
-    /// So many records before the next one, or as many as are left.
+    /// This many records before the next one, or as many as are held.
     Back(u64),
 }
 
 impl LogStart {
-    /// What a subscription that begins here asks for.
+    /// Returns the options of a subscription that begins here.
     pub(crate) fn options(self) -> KindOptions {
         KindOptions(match self {
             Self::Newest => [0, 0],
@@ -26,7 +26,7 @@ impl LogStart {
         })
     }
 
-    /// Where a subscription with these options begins; `None` when they are not those of a log.
+    /// Returns where a subscription with these options begins; `None` if they are not options of a log.
     pub(crate) fn of(KindOptions([place, number]): KindOptions) -> Option<Self> {
         match place {
             0 => Some(Self::Newest),
@@ -37,7 +37,7 @@ impl LogStart {
         }
     }
 
-    /// The same for whoever looks later than this record was the newest.
+    /// Returns the equivalent start for a reader that arrives after this record was the newest.
     pub(crate) fn settled(self, newest: Sequence) -> Self {
         match self {
             Self::Newest | Self::Back(_) => Self::At(self.record(newest)),
@@ -45,7 +45,7 @@ impl LogStart {
         }
     }
 
-    /// The record that it means while this one is the newest; [`Sequence::NONE`] for whichever is the oldest.
+    /// Returns the first record while this one is the newest; [`Sequence::NONE`] for the oldest one.
     pub(crate) fn record(self, newest: Sequence) -> Sequence {
         match self {
             Self::Earliest => Sequence::NONE,

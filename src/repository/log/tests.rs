@@ -26,20 +26,20 @@ fn reader(writer: &LogWriter, start: LogStart) -> LogReader {
     LogReader::new(writer.geometry(), Epoch::FIRST, TOPIC, start)
 }
 
-/// The next record in mapped memory, or what is missing before it.
+/// The next record in mapped memory, or the missing ones before it.
 fn poll<'a>(reader: &'a mut LogReader, memory: &Region) -> Option<Next<'a>> {
     let taken = reader.take_held().map_or_else(|| reader.poll(memory).transpose(), |taken| Some(Ok(taken)));
     Some(came(reader, taken?))
 }
 
-/// What comes next.
+/// The outcome of taking a record.
 #[derive(Debug)]
 enum Next<'a> {
     Record(Verified<'a>),
     Lost(Lost),
 }
 
-/// What was taken, or is missing.
+/// The record, or the missing ones.
 fn came(reader: &LogReader, taken: Result<Taken, ReadFailure>) -> Next<'_> {
     match taken {
         Ok(taken) => Next::Record(reader.verified(taken)),
@@ -48,13 +48,13 @@ fn came(reader: &LogReader, taken: Result<Taken, ReadFailure>) -> Next<'_> {
     }
 }
 
-/// The payload of a record, of a length that changes from one to the next.
+/// The payload of a record, whose length varies by sequence.
 fn payload(sequence: u64, len_max: usize) -> Vec<u8> {
     let len = sequence.wrapping_mul(7919) % (len_max as u64 + 1);
     (0..len).map(|index| (index ^ sequence.wrapping_mul(31)).to_le_bytes()[0]).collect()
 }
 
-/// Takes everything there is; what was received and what was lost, in order and without a hole.
+/// Takes everything; returns the counts of received and lost records, and checks that they are contiguous.
 fn drain(reader: &mut LogReader, memory: &Region, len_max: usize) -> (u64, u64) {
     let (mut received, mut lost) = (0, 0);
     loop {
@@ -99,7 +99,7 @@ fn records_are_received_in_order_each_once_round_after_round() {
 }
 
 #[test]
-fn nobody_sees_a_record_before_its_batch_is_committed() {
+fn a_record_is_invisible_before_its_batch_is_committed() {
     let mut writer = writer(1 << 16, 100);
     let mut reader = reader(&writer, LogStart::Earliest);
     for sequence in 1..=20 {
@@ -136,7 +136,7 @@ fn a_record_beyond_the_declared_maximum_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn what_is_overwritten_is_told_once_with_its_exact_count() {
+fn overwritten_records_are_reported_once_with_their_exact_count() {
     let mut writer = writer(8 << 10, 120);
     let mut reader = reader(&writer, LogStart::At(Sequence::new(1)));
     let (mut received, mut lost) = (0, 0);
@@ -153,15 +153,15 @@ fn what_is_overwritten_is_told_once_with_its_exact_count() {
     );
 }
 
-/// Who was lapped goes on with records that are not given up by the very next ones.
+/// A lapped reader continues with records that are not given up next.
 #[test]
-fn a_lapped_reader_goes_on_with_a_margin() {
+fn a_lapped_reader_continues_with_a_margin() {
     let mut writer = writer(64 << 10, 40);
     let mut reader = reader(&writer, LogStart::At(Sequence::new(1)));
     append(&mut writer, 5000, 40);
     assert!(matches!(poll(&mut reader, writer.region()), Some(Next::Lost(_))));
     let next = reader.next_sequence();
-    // As much as the margin, less a segment, is written before it looks again.
+    // As much as the margin, less a segment, is written before it reads again.
     let frames = (64 << 10) / 8 / 64;
     append(&mut writer, frames - frames / 8 - 1, 40);
     assert!(
@@ -170,7 +170,7 @@ fn a_lapped_reader_goes_on_with_a_margin() {
 }
 
 #[test]
-fn a_reader_begins_where_it_was_asked_to() {
+fn a_reader_begins_at_the_requested_start() {
     let mut writer = writer(64 << 10, 40);
     append(&mut writer, 5000, 40);
     let first = |start| {
@@ -198,9 +198,9 @@ fn a_reader_begins_where_it_was_asked_to() {
     }
 }
 
-/// A record that is wrong is told by the one after it, and those behind it are received.
+/// A damaged record is reported with the next one, and later ones are received.
 #[test]
-fn each_flipped_bit_is_told_and_costs_no_other_record() {
+fn each_flipped_bit_is_reported_and_costs_no_other_record() {
     for offset in frames_of_twelve() {
         for bit in 0..64 {
             let mut writer = writer(1 << 12, 24);
@@ -213,14 +213,14 @@ fn each_flipped_bit_is_told_and_costs_no_other_record() {
             let after = drain(&mut reader, writer.region(), 24);
             let (received, lost) = (before.0 + after.0, before.1 + after.1);
             assert_eq!(received + lost, 13, "word {offset:#x} bit {bit}");
-            // A length that is wrong hides where the next record begins, and one more may begin before the next entry.
+            // A wrong length hides where the next record begins, and one more may begin before the next entry.
             assert!(lost <= LOST_MAX, "word {offset:#x} bit {bit}: {lost}");
             assert_eq!((reader.counts().rejected, reader.counts().lapped), (lost, 0));
         }
     }
 }
 
-/// Where the words of twelve records stand.
+/// The offsets of the words of twelve records.
 fn frames_of_twelve() -> impl Iterator<Item = usize> {
     let mut writer = writer(1 << 12, 24);
     append(&mut writer, 12, 24);
@@ -256,9 +256,9 @@ fn random_memory_ends_every_call_and_gives_no_record() {
     });
 }
 
-/// Each round would be left out anew, up to an end as far away as a number can say.
+/// Each round would be skipped anew, up to an arbitrarily distant end.
 #[test]
-fn a_ring_that_is_left_out_from_its_first_word_on_comes_to_an_end() {
+fn a_ring_skipped_from_its_first_word_ends_every_call() {
     for end in [u64::MAX, 1 << 62, 1 << 40] {
         let mut writer = writer(1 << 12, 100);
         append(&mut writer, 1, 100);
@@ -279,7 +279,7 @@ fn a_ring_that_is_left_out_from_its_first_word_on_comes_to_an_end() {
 
 /// A record always fits there.
 #[test]
-fn the_rest_of_a_ring_is_never_left_out_from_its_first_word_on() {
+fn the_writer_never_skips_a_whole_ring() {
     each_seed(40, |seed| {
         let mut random = Random::new(seed);
         let len_max = random.index(1000);
@@ -293,7 +293,7 @@ fn the_rest_of_a_ring_is_never_left_out_from_its_first_word_on() {
 }
 
 #[test]
-fn impossible_sequences_are_taken_for_what_they_can_be() {
+fn impossible_sequences_are_replaced_by_possible_ones() {
     for word in [0, 1, u64::MAX - 1, u64::MAX] {
         let writer = writer(1 << 12, 100);
         writer.region().store(crate::layout::header::HOT_SEQUENCE, word);
@@ -303,7 +303,7 @@ fn impossible_sequences_are_taken_for_what_they_can_be() {
             reader.settle(writer.region());
             assert!(reader.next_sequence() > Sequence::NONE, "{word:x} {start:?}");
             assert_eq!(reader.last().get(), reader.next_sequence().get() - 1);
-            // The end that a publisher tells may be any number, too. It is told once.
+            // The end reported by a publisher may be any number, too. It is reported once.
             let cut_off = reader.give_up(Sequence::new(u64::MAX)).expect("there are records before it");
             assert_eq!(cut_off.1, reader.counts().cut_off);
             assert_eq!(reader.give_up(Sequence::new(u64::MAX)), None);
@@ -311,7 +311,7 @@ fn impossible_sequences_are_taken_for_what_they_can_be() {
     }
 }
 
-/// An oracle: what the ring must still hold is received, everything else is told.
+/// An oracle: what the ring must still hold is received, everything else is reported lost.
 #[test]
 fn any_order_of_publishing_and_reading_accounts_for_every_record() {
     each_seed(12, |seed| {
@@ -371,7 +371,7 @@ fn a_hot_writer_never_gets_a_wrong_record_accepted_and_none_is_lost_silently() {
         (received, lost) = (received + more, lost + gone);
     }
     let writer = writing.join().unwrap();
-    // However often it is lapped, it has the last ones: nobody overwrites them any more.
+    // However often it is lapped, it gets the last records, which are not overwritten.
     assert_eq!((received + lost, reader.counts().rejected), (writer.last().get(), 0));
     assert!(received > 0);
 }
@@ -382,7 +382,7 @@ fn ends_of_frames_are_found_between_the_places_that_the_index_names() {
         let mut random = Random::new(seed);
         let mut writer = writer(8 << 10, 300);
         let memory = Arc::clone(writer.region());
-        // Where each record that was written ends.
+        // Where each written record ends.
         let mut ends = Vec::new();
         while ends.len() < 600 {
             let sequence = writer.last().get() + 1;
@@ -397,7 +397,7 @@ fn ends_of_frames_are_found_between_the_places_that_the_index_names() {
             let to = from + random.below(head.end - from + 1);
             let found = end_between(&geometry, &memory, from, to);
             let whole = held.iter().copied().filter(|end| (from..=to).contains(end)).max();
-            // What is left out at the end of the ring may be passed as well.
+            // The skipped rest of the ring may be passed as well.
             let is_behind_rest = geometry.offset(found) == RING_OFFSET;
             assert!(
                 Some(found) == whole || (is_behind_rest && Some(found) > whole && found <= to),

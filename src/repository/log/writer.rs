@@ -11,62 +11,62 @@ use crate::memory::Region;
 use crate::repository::TooLong;
 use crate::sync::atomic::{Ordering, fence};
 
-/// Payloads up to this many bytes are laid out in private memory first, with their header, and copied in one go.
+/// Payloads up to this many bytes are assembled in private memory first, with their header, and copied at once.
 const GATHER_LEN_MAX: usize = 1024;
 
-/// Bytes behind a short frame that the processor is told of as those to be written soon: as many as are written while a
-/// line comes from another processor's cache.
+/// Bytes after a short frame to prefetch for writing: as many as are written while a
+/// line is transferred from another processor's cache.
 const WRITE_AHEAD: usize = 1024;
 
-/// What part of the ring may hold records that are not committed.
+/// The fraction of the ring that may hold uncommitted records.
 const UNCOMMITTED_PARTS: u64 = 2;
 
-/// The one writer of a log repository. Appending neither allocates nor blocks nor calls the operating system.
+/// The only writer of a log repository. Appending does not allocate, block or make system calls.
 ///
-/// Records that were appended are seen by nobody before [`Self::commit`], but for those of a batch of more than half of
-/// the ring: that is committed in parts.
+/// Appended records are invisible before [`Self::commit`], except in a batch of more than half of
+/// the ring, which is committed in parts.
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     region: Arc<Region>,
     geometry: LogGeometry,
     check: FrameCheck,
-    /// The newest sequence that was committed.
+    /// The newest committed sequence.
     committed: Sequence,
-    /// The newest sequence that was appended.
+    /// The newest appended sequence.
     appended: Sequence,
-    /// Where the next frame begins.
+    /// The position of the next frame.
     end: u64,
-    /// Where the first frame begins that was not committed.
+    /// The position of the first uncommitted frame.
     committed_end: u64,
-    /// Frames before it are given up.
+    /// Frames before this position are given up.
     start: u64,
-    /// Where the end stands in the ring, bytes from its beginning.
+    /// The offset of the end in the ring, bytes.
     place: usize,
-    /// Up to where frames can be written without giving up more.
+    /// The position up to which frames can be written without giving up more.
     free_until: u64,
-    /// Where the next segment begins.
+    /// The beginning of the next segment.
     segment_end: u64,
-    /// A payload in private memory, behind what the checksum of its frame begins with.
+    /// A payload in private memory, after the lead of its frame's checksum.
     scratch: Box<[u64]>,
 }
 
-/// What a commit added.
+/// The records of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Appended {
     /// The newest record.
     pub(crate) newest: Sequence,
-    /// Where the first of the records begins, and the last one ends.
+    /// The beginning of the first record and the end of the last one.
     pub(crate) positions: [u64; 2],
-    /// How many records they are.
+    /// Their number.
     pub(crate) count: u64,
 }
 
 impl LogWriter {
-    /// Takes a zeroed region and makes it an empty repository.
+    /// Initialises a zeroed region as an empty repository.
     ///
     /// # Panics
     ///
-    /// When the region is shorter than its geometry, which is a mistake of the caller.
+    /// If the region is shorter than its geometry, which is a bug of the caller.
     pub(crate) fn new(region: Arc<Region>, geometry: LogGeometry, line: &StaticHeader) -> Self {
         assert!(region.len() >= geometry.region_len(), "a region shorter than its geometry");
         region.copy_in(STATIC_OFFSET, &line.emit());
@@ -90,22 +90,22 @@ impl LogWriter {
         writer
     }
 
-    /// The repository's memory.
+    /// Returns the repository's memory.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Where things stand in it.
+    /// Returns its geometry.
     pub(crate) fn geometry(&self) -> LogGeometry {
         self.geometry
     }
 
-    /// The newest sequence that was committed.
+    /// Returns the newest committed sequence.
     pub(crate) fn last(&self) -> Sequence {
         self.committed
     }
 
-    /// Where the first frame begins that was not committed.
+    /// Returns the position of the first uncommitted frame.
     #[inline]
     pub(crate) fn committed_end(&self) -> u64 {
         self.committed_end
@@ -128,14 +128,14 @@ impl LogWriter {
         Ok(self.finish(&header, offset))
     }
 
-    /// What [`Self::room`] holds.
+    /// Returns the content of [`Self::room`].
     #[inline]
     pub(crate) fn held(&self) -> &[u8] {
         let (_, room) = self.scratch.split_at(FrameCheck::HEAD_WORDS);
         bytemuck::cast_slice(room)
     }
 
-    /// Room in private memory for the longest payload, to be filled for [`Self::append_filled`]. It holds anything.
+    /// Returns private memory for the longest payload, with arbitrary content, to be filled for [`Self::append_filled`].
     #[inline]
     pub(crate) fn room(&mut self) -> &mut [u8] {
         let (_, room) = self.scratch.split_at_mut(FrameCheck::HEAD_WORDS);
@@ -143,11 +143,11 @@ impl LogWriter {
         room.split_at_mut(self.geometry.payload_len_max()).0
     }
 
-    /// Appends the record whose payload is so many bytes of [`Self::room`], the first ones.
+    /// Appends the record whose payload is the first `len` bytes of [`Self::room`].
     ///
     /// # Panics
     ///
-    /// When that has fewer.
+    /// If that has fewer bytes.
     #[inline]
     pub(crate) fn append_filled(&mut self, len: usize, now_ns: u64) -> Sequence {
         let (header, offset) = self.begin(len, now_ns);
@@ -160,7 +160,7 @@ impl LogWriter {
         self.finish(&header, offset)
     }
 
-    /// Lets all that was appended be seen. `None` when that is nothing.
+    /// Makes all appended records visible. `None` if there are none.
     #[inline]
     pub(crate) fn commit(&mut self, now_ns: u64) -> Option<Appended> {
         if self.appended == self.committed {
@@ -171,12 +171,12 @@ impl LogWriter {
         (self.committed, self.committed_end) = (self.appended, self.end);
         self.region.store(HOT_PUBLISHED, now_ns);
         self.region.store(HOT_SEQUENCE, self.committed.get());
-        // Release: whoever sees the end sees the frames before it. Pairs with the Acquire load in `LogReader`.
+        // Release: a reader that sees the end sees the frames before it. Pairs with the Acquire load in `LogReader`.
         self.region.store_release(HOT_END, self.end);
         Some(Appended { newest: self.committed, positions, count })
     }
 
-    /// Makes room for a frame with a payload of this length. Its header without the checksum, and where it begins.
+    /// Reserves space for a frame with a payload of this length. Returns its header without the checksum, and its position.
     #[inline]
     fn begin(&mut self, len: usize, now_ns: u64) -> (FrameHeader, usize) {
         let frame_len = frame_len(len);
@@ -190,7 +190,7 @@ impl LogWriter {
         (FrameHeader { sequence, payload_len, crc: 0, published_ns: now_ns }, RING_OFFSET + self.place)
     }
 
-    /// Writes the header of a frame whose payload stands there.
+    /// Writes the header of a frame whose payload is written.
     #[inline]
     fn finish(&mut self, header: &FrameHeader, offset: usize) -> Sequence {
         let words = header.emit();
@@ -201,7 +201,7 @@ impl LogWriter {
         header.sequence
     }
 
-    /// Sees to it that a frame of this length can be written where the last one ends. What stands there is given up.
+    /// Makes space for a frame of this length after the last one, giving up the records there.
     #[inline]
     fn make_room(&mut self, len: usize) {
         if len > self.geometry.capacity() - self.place {
@@ -213,7 +213,7 @@ impl LogWriter {
         }
     }
 
-    /// Leaves the rest of the ring out: the next frame does not fit there.
+    /// Skips the rest of the ring: the next frame does not fit there.
     #[cold]
     fn leave_rest(&mut self) {
         let end = self.end + (self.geometry.capacity() - self.place) as u64;
@@ -235,18 +235,18 @@ impl LogWriter {
         self.start = self.region.load(entry);
         self.region.store(HOT_START_SEQUENCE, self.region.load(entry + WORD));
         self.region.store(HOT_START, self.start);
-        // Release: whoever sees a word of a new frame (then has an Acquire fence) sees the start as well. Pairs with the
+        // Release: a reader that sees a word of a new frame (then has an Acquire fence) also sees the start. Pairs with the
         // fence in `LogReader`.
         fence(Ordering::Release);
     }
 
-    /// Takes note that everything up to this position is written, up to this record.
+    /// Records that everything up to this position is written, up to this record.
     #[inline]
     fn advance(&mut self, end: u64, newest: Sequence) {
         if end >= self.segment_end {
             self.index(end, newest);
         }
-        // It is less than the capacity: a frame does not go round the end of the ring.
+        // Less than the capacity, as a frame does not wrap.
         self.place += usize::try_from(end - self.end).unwrap_or(0);
         if self.place == self.geometry.capacity() {
             self.place = 0;
@@ -254,7 +254,7 @@ impl LogWriter {
         (self.end, self.appended) = (end, newest);
     }
 
-    /// Enters the segments that begin before this position, or at it.
+    /// Indexes the segments that begin at or before this position.
     #[cold]
     fn index(&mut self, end: u64, newest: Sequence) {
         let (first, last) = (self.geometry.segment(self.end) + 1, self.geometry.segment(end));
@@ -268,7 +268,7 @@ impl LogWriter {
     fn enter(&self, segment: u64, position: u64, sequence: Sequence) {
         let entry = self.geometry.entry_offset(segment);
         self.region.store(entry, position);
-        // Release: whoever sees the sequence sees its position. Pairs with the Acquire loads in `LogReader`.
+        // Release: a reader that sees the sequence sees its position. Pairs with the Acquire loads in `LogReader`.
         self.region.store_release(entry + WORD, sequence.get());
     }
 }

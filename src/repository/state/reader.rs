@@ -14,28 +14,28 @@ use crate::repository::reader::{HOT_LINE, NOTHING};
 use crate::repository::{Fetch, Finding, ReadFailure, Reader, SubscriberStats, Taken, WriteOrder};
 use crate::sync::atomic::{Ordering, fence};
 
-/// A reader of a state repository: finds the newest value, copies it to private memory, and accepts it when
-/// stamps, bounds, epoch and CRC all agree. Neither allocates nor blocks nor calls the operating system.
+/// A reader of a state repository: finds the newest value, copies it to private memory, and accepts it if
+/// stamps, bounds, epoch and CRC agree. It does not allocate, block or make system calls.
 #[derive(Debug)]
 pub(crate) struct StateReader {
     geometry: StateGeometry,
     epoch: Epoch,
     check: SlotCheck,
-    /// The newest sequence when it was granted.
+    /// The newest sequence at the time of the grant.
     granted: Sequence,
     last: Sequence,
     last_len: usize,
-    /// No value was missed before the last one.
+    /// No value before the last one was missed.
     keeps_up: bool,
     /// Failed reads since the last value or report.
     attempts: u32,
-    /// Values before one that was reported as wrong, which were replaced before they were read.
+    /// Replaced values before one that was reported as damaged.
     unreported: u64,
     /// The sequence of the last failed reads.
     suspect: Option<Sequence>,
-    /// How many there were of it in a row.
+    /// The number of consecutive failures.
     suspicions: u32,
-    /// Since when, ns of the caller's clock.
+    /// The time of the first, ns of the caller's clock.
     suspect_since_ns: u64,
     counts: SubscriberStats,
     unproven: UnprovenValue,
@@ -43,44 +43,44 @@ pub(crate) struct StateReader {
     slot: Box<[u64]>,
 }
 
-/// What is expected in what was fetched.
+/// What a fetch is expected to contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Expected {
     /// The value after the last one, and the head stamp of the one after that.
     Next,
-    /// The hot line, and perhaps the value that it names.
+    /// The hot line, and possibly the value that it names.
     Newest,
     /// The hot line, and the value that it named before.
     Known(Sequence),
-    /// The hot line, and the slot of this value, which came inline.
+    /// The hot line, and the slot of this inline value.
     Proof(Sequence),
 }
 
-/// The values that came inline since the repository was last read.
+/// Inline values since the repository was last read.
 #[derive(Debug, Default)]
 struct UnprovenValue {
-    /// The slot of the last of them; empty when there are none.
+    /// The slot of the last one; empty if there are none.
     slot: Vec<u64>,
     /// The last value before them.
     proven: Sequence,
-    /// What was counted then.
+    /// The counts at that time.
     received: u64,
     conflated: u64,
-    /// The repository has contradicted them once: nothing inline is taken any more.
+    /// The repository has contradicted them once: no inline values are taken any more.
     is_off: bool,
 }
 
-/// Why one copy of a slot is not a value.
+/// Why a copy of a slot was rejected.
 #[derive(Debug)]
 enum SlotRejection {
     /// It was overwritten while it was copied.
     Torn,
-    /// It stands still and is wrong.
+    /// It is damaged, and not being written.
     Wrong(ReadFailure),
 }
 
 impl StateReader {
-    /// A reader that has seen nothing yet.
+    /// Creates a reader that has read nothing.
     pub(crate) fn new(geometry: StateGeometry, epoch: Epoch, topic: TopicId) -> Self {
         Self {
             geometry,
@@ -101,14 +101,14 @@ impl StateReader {
         }
     }
 
-    /// Takes the last value for unread, so that it is read and checked once more. For measurements.
+    /// Marks the last value unread, so that it is read and checked again. For measurements.
     #[inline]
     pub(crate) fn rewind(&mut self) {
         self.last = Sequence::new(self.last.get().saturating_sub(1));
     }
 
-    /// The newest sequence in mapped memory, if it is newer than the last one. A reader that has kept up finds
-    /// its value without touching the hot line, which the writer can thus keep in its own cache.
+    /// The newest sequence in mapped memory, if it is newer than the last one. A reader that keeps up finds
+    /// its value without reading the hot line, which thus stays in the writer's cache.
     #[inline]
     fn newest(&self, memory: &Region) -> Option<Sequence> {
         if self.last == Sequence::NONE {
@@ -118,7 +118,7 @@ impl StateReader {
         }
         let next = self.last.next();
         if next == Sequence::NONE {
-            // The last value was the last that can be. An honest writer never gets there.
+            // The last value had the highest sequence. An honest writer never gets there.
             return None;
         }
         // Acquire: pairs with the Release store of the head stamp in `StateWriter`.
@@ -162,7 +162,7 @@ impl StateReader {
         self.verify(sequence, len, tail)
     }
 
-    /// The only place where a value is accepted: when the private copy in `self.slot` is what it should be.
+    /// The only place where a value is accepted: if the private copy in `self.slot` is valid.
     #[inline]
     fn verify(&mut self, sequence: Sequence, len: usize, tail: u64) -> Result<Taken, SlotRejection> {
         let header = self.inspect(sequence, len, tail)?;
@@ -179,7 +179,7 @@ impl StateReader {
         Ok(Taken { meta, conflated, begin: HEADER_WORDS, len })
     }
 
-    /// Compares the private copy in `self.slot` with its stamps, its bounds, its epoch and its checksum.
+    /// Checks the private copy in `self.slot`: its stamps, bounds, epoch and checksum.
     #[inline]
     fn inspect(&self, sequence: Sequence, len: usize, tail: u64) -> Result<SlotHeader, SlotRejection> {
         let words = slot_len(len) / WORD;
@@ -210,10 +210,10 @@ impl StateReader {
         Ok(header)
     }
 
-    /// Counts a failed copy. An error when there have been enough of them: a value that stands still and is wrong
-    /// is reported once and passed over; one that kept changing is tried again by the next call. As the newest value
-    /// is never the one being overwritten, what fails each time stands still; where words may come late, it must do
-    /// so for a while.
+    /// Counts a failed copy. Returns an error after enough of them: a damaged value
+    /// is reported once and skipped; one that kept changing is retried by the next call. The newest value
+    /// is never the one being overwritten, so a copy of it that fails each time is of a damaged one; where words may arrive late,
+    /// it must also fail for a while.
     fn retry(
         &mut self,
         sequence: Sequence,
@@ -239,7 +239,7 @@ impl StateReader {
         Err(self.reject(sequence, rejection))
     }
 
-    /// Passes a value over that stands still and is wrong; says how it is wrong.
+    /// Skips a damaged value; returns how it is damaged.
     fn reject(&mut self, sequence: Sequence, rejection: SlotRejection) -> ReadFailure {
         let skipped = self.skipped(sequence);
         self.unreported += skipped;
@@ -253,7 +253,7 @@ impl StateReader {
         }
     }
 
-    /// Values between the last one and this one. Nothing is missed before the first.
+    /// Values between the last one and this one. None before the first.
     #[inline]
     fn skipped(&self, sequence: Sequence) -> u64 {
         if self.last == Sequence::NONE { 0 } else { sequence.get() - self.last.get() - 1 }
@@ -305,9 +305,9 @@ impl Reader for StateReader {
         }
     }
 
-    /// What to fetch to learn of the newest value. Who keeps up looks for the value after the last one, and whether
-    /// there is one after that: mostly one piece of memory. Otherwise it is the hot line and, as a guess, that value. A
-    /// long one is not fetched before it is known to be there: that would be each time that nothing is new.
+    /// Plans a fetch to find the newest value. A reader that keeps up fetches the value after the last one, and the head stamp
+    /// of the one after that: usually one contiguous range. Otherwise it fetches the hot line and, as a guess, that value. A
+    /// long value is not fetched before it is known to exist: that would cost every fetch that finds nothing new.
     fn plan(&self) -> Fetch<Expected> {
         if self.is_unproven() {
             return self.proof(self.last_len);
@@ -328,9 +328,9 @@ impl Reader for StateReader {
         Fetch { ranges, purpose: Expected::Next }
     }
 
-    /// Looks at what was fetched into a mirror of the repository, where words may have come in any order: a value is
-    /// only called damaged when it has stayed so for a while. A value that was fetched because it was the newest is
-    /// taken when there is a newer one by now: that one would have to be fetched as well, and so on.
+    /// Checks a mirror of the repository after a fetch, whose words may have arrived in any order: a value is
+    /// reported as damaged only if it has stayed so for a while. A value that was the newest when it was fetched is
+    /// taken even if there is a newer one by now: that one would have to be fetched as well, and so on.
     fn check(
         &mut self,
         mirror: &Region,
@@ -347,7 +347,7 @@ impl Reader for StateReader {
                 let (next, offset) = (self.last.next(), self.geometry.slot_offset(self.last.next()));
                 let head = Sequence::new(mirror.load(offset));
                 let after = Sequence::new(mirror.load(self.geometry.slot_offset(next.next())));
-                // Also where the head stamp between the last value and one after the next is damaged.
+                // Also if the head stamp between the last value and one after the next is damaged.
                 if head > next || after > next {
                     let ranges = [HOT_LINE, NOTHING];
                     return Ok(Finding::More(Fetch { ranges, purpose: Expected::Newest }));
@@ -382,7 +382,7 @@ impl Reader for StateReader {
         }
     }
 
-    /// None was missed before the value that was the newest when this reader was granted the topic.
+    /// No value before the one that was the newest at the time of the grant counts as missed.
     fn give_up(&mut self, last: Sequence) -> Option<(Sequence, u64)> {
         if last <= self.last {
             return None;
@@ -394,7 +394,7 @@ impl Reader for StateReader {
         Some((first, count))
     }
 
-    /// A value was taken only if it was the newest.
+    /// A value is taken only if it is the newest.
     fn newest_fetched(&self, _: &Region, _: &Fetch<Expected>) -> Option<Sequence> {
         Some(self.last)
     }

@@ -4,26 +4,26 @@ use crate::layout::WORD;
 use crate::layout::state::HEADER_LEN;
 use crate::repository::TooLong;
 
-/// Bytes checked and copied at a time, so that both passes find them in the nearest cache.
+/// Bytes checked and copied at a time, so that both passes hit the first-level cache.
 const PIECE_LEN: usize = 16 * 1024;
 
-/// A value that is being written straight into the idle slot. The newest value stands untouched beside it; when
-/// this is dropped, nothing has been published.
+/// A value being written straight into the idle slot, beside the newest value. Dropping
+/// it publishes nothing.
 #[derive(Debug)]
 pub(crate) struct StagedValue<'a> {
     writer: &'a mut StateWriter,
     slot: OpenSlot,
     encoding: u16,
-    /// The checksum of the payload so far; that of the header, which holds the length, comes before it.
+    /// The checksum of the payload so far; the header, which holds the length, is hashed before it at the end.
     payload_crc: Crc32,
     /// Bytes appended so far.
     len: usize,
-    /// The bytes of the last word while it is not full.
+    /// The bytes of the last, incomplete word.
     partial: [u8; WORD],
 }
 
 impl StateWriter {
-    /// Begins to write a value straight into the idle slot, for values that should not be copied twice.
+    /// Starts writing a value straight into the idle slot, for values that should not be copied twice.
     pub(crate) fn stage(&mut self, encoding: u16) -> StagedValue<'_> {
         let slot = self.open_slot();
         StagedValue { writer: self, slot, encoding, payload_crc: Crc32::new(), len: 0, partial: [0; WORD] }
@@ -31,17 +31,17 @@ impl StateWriter {
 }
 
 impl StagedValue<'_> {
-    /// Bytes appended so far.
+    /// Returns the number of appended bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// Bytes that still fit.
+    /// Returns the number of bytes that still fit.
     pub(crate) fn room(&self) -> usize {
         self.writer.geometry().payload_len_max() - self.len
     }
 
-    /// Appends bytes to the value. When they do not fit, none is appended.
+    /// Appends bytes to the value, or none if they do not fit.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), TooLong> {
         if bytes.len() > self.room() {
             return Err(TooLong {
@@ -56,7 +56,7 @@ impl StagedValue<'_> {
         Ok(())
     }
 
-    /// Publishes what has been appended.
+    /// Publishes the appended bytes.
     pub(crate) fn commit(self, now_ns: u64) -> Committed {
         let header = self.writer.header(self.len, self.encoding, now_ns);
         let mut crc = self.writer.check().of_header(&header);

@@ -1,4 +1,4 @@
-//! What a reader may and may not take for a value.
+//! What a reader accepts as a value.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -33,7 +33,7 @@ fn reader(writer: &StateWriter) -> StateReader {
     StateReader::new(writer.geometry(), epoch(), TOPIC)
 }
 
-/// A payload that depends on its sequence alone, of a length that does too.
+/// A payload whose content and length depend on its sequence only.
 fn payload(sequence: u64, len_max: usize) -> Vec<u8> {
     let len = (sequence.wrapping_mul(7919) % (len_max as u64 + 1)) as usize;
     (0..len as u64).map(|i| (i.wrapping_mul(31) ^ sequence.wrapping_mul(0x9E37_79B9)) as u8).collect()
@@ -50,7 +50,7 @@ fn region_of(words: &[u64]) -> Region {
 }
 
 #[test]
-fn every_length_comes_back_by_every_way_of_writing() {
+fn every_length_is_read_back_however_it_was_written() {
     let mut writer = writer(4, 5000);
     let mut reader = reader(&writer);
     let region = Arc::clone(writer.region());
@@ -125,7 +125,7 @@ fn a_reader_that_falls_behind_gets_the_newest_and_the_exact_number_it_missed() {
     assert_eq!(reader.counts().conflated, expected_conflated);
 }
 
-/// Whatever single bit is wrong in a repository, a reader gets the right value, none, or an error.
+/// With any single bit flipped in a repository, a reader gets the right value, none, or an error.
 #[test]
 fn every_flipped_bit_is_found() {
     let mut writer = writer(2, 40);
@@ -160,7 +160,7 @@ fn every_flipped_bit_is_found() {
     assert!(outcomes[0] > 0 && outcomes[2] > 0, "{outcomes:?}");
 }
 
-/// However much of a repository is missing at its end, a reader gets the right value, none, or an error.
+/// With any part missing at the end of a repository, a reader gets the right value, none, or an error.
 #[test]
 fn every_cut_is_found() {
     let mut writer = writer(2, 40);
@@ -177,13 +177,13 @@ fn every_cut_is_found() {
             assert_eq!(verified.payload, payload(verified.meta.sequence.get(), 40), "cut at {cut}");
         }
     }
-    // A region that really ends early is not mapped at all.
+    // A region that really ends early is not mapped.
     let short = Region::allocate(4096, Protection::PeersRead).unwrap();
     assert!(Region::import(short.file(), 4097, Access::Read).is_err());
 }
 
 #[test]
-fn damage_is_reported_once_and_passed_over() {
+fn damage_is_reported_once_and_skipped() {
     let mut writer = writer(8, 64);
     let mut reader = reader(&writer);
     writer.publish(b"good", 1, 0).unwrap();
@@ -208,7 +208,7 @@ fn damage_is_reported_once_and_passed_over() {
 }
 
 #[test]
-fn broken_stamps_are_reported_once_and_passed_over() {
+fn broken_stamps_are_reported_once_and_skipped() {
     let mut writer = writer(4, 64);
     let mut reader = reader(&writer);
     writer.publish(b"good", 1, 0).unwrap();
@@ -247,7 +247,7 @@ fn a_claimed_length_beyond_the_maximum_is_an_error() {
     }
 }
 
-/// A region full of anything makes a reader give up with an error, not spin or panic.
+/// A region of random bytes makes a reader return an error, not spin or panic.
 #[test]
 fn random_memory_never_verifies() {
     let writer = writer(4, 100);
@@ -264,8 +264,8 @@ fn random_memory_never_verifies() {
     }
 }
 
-/// The reader of a wire sees a mirror that was fetched word by word, in any order, while the writer went on: it
-/// accepts only whole values, in rising order. The order is drawn from a seed.
+/// A reader over a wire sees a mirror that was fetched word by word, in random order, while the writer continued: it
+/// accepts only whole values, in ascending order. The order is drawn from a seed.
 #[test]
 fn a_mirror_fetched_in_any_order_gives_only_whole_values() {
     let mut state = 0x5eed_u64;
@@ -312,8 +312,8 @@ fn a_mirror_fetched_in_any_order_gives_only_whole_values() {
     assert!(values > 500 && reader.counts().torn_retries > 500, "{values} values, {retries} errors");
 }
 
-/// Two threads, two slots, lengths that change with every value, a writer that never pauses. Where the two share a processor few
-/// values are new, and it ends after so many looks in vain.
+/// Two threads, two slots, lengths that change with every value, a writer that never pauses. If both share a processor, few
+/// values are new, and it ends after this many fruitless polls.
 #[test]
 fn a_hot_writer_never_gets_a_torn_value_accepted() {
     let mut writer = writer(2, 600);
@@ -330,7 +330,7 @@ fn a_hot_writer_never_gets_a_torn_value_accepted() {
         }
     });
     let (mut last, mut in_vain) = (0, 0);
-    // One is received at least.
+    // At least one is received.
     while reader.counts().received < 300_000 && (last == 0 || in_vain < 1_000_000) {
         match reader.read(&memory) {
             Ok(Some(verified)) => {
@@ -347,7 +347,7 @@ fn a_hot_writer_never_gets_a_torn_value_accepted() {
     writing.join().unwrap();
 }
 
-/// A head stamp that was damaged downwards does not hide the values behind it from who fetches.
+/// A head stamp damaged downwards does not hide later values from a fetching reader.
 #[test]
 fn a_fetching_reader_finds_values_behind_a_damaged_head_stamp() {
     let mut writer = writer(8, 72);

@@ -11,11 +11,11 @@ use crate::memory::{Region, set_quad};
 use crate::repository::TooLong;
 use crate::sync::atomic::{Ordering, fence};
 
-/// Payloads up to this many bytes are laid out in private memory first, so that the checksum and the copy take
+/// Payloads up to this many bytes are assembled in private memory first, so that the checksum and the copy take
 /// one pass each; longer ones are not copied twice.
 const GATHER_LEN_MAX: usize = 2048;
 
-/// The one writer of a state repository. Publishing neither allocates nor blocks nor calls the operating system.
+/// The only writer of a state repository. Publishing does not allocate, block or make system calls.
 #[derive(Debug)]
 pub(crate) struct StateWriter {
     region: Arc<Region>,
@@ -23,20 +23,20 @@ pub(crate) struct StateWriter {
     epoch: Epoch,
     check: SlotCheck,
     last: Sequence,
-    /// The payload length that each slot holds: its tail stamp must not outlive it.
+    /// The payload length in each slot: its tail stamp must not outlive it.
     held_lens: Box<[usize]>,
     /// A slot in private memory.
     scratch: Box<[u64]>,
 }
 
-/// What a commit changed.
+/// The result of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Committed {
-    /// The position of the value.
+    /// The sequence of the value.
     pub(crate) sequence: Sequence,
     /// The slot.
     pub(crate) slot: ByteRange,
-    /// When it was published, nanoseconds since the Unix epoch.
+    /// Its publish time, nanoseconds since the Unix epoch.
     pub(crate) published_ns: u64,
     /// Bytes of the payload.
     pub(crate) payload_len: usize,
@@ -50,11 +50,11 @@ pub(super) struct OpenSlot {
 }
 
 impl StateWriter {
-    /// Takes a zeroed region and makes it an empty repository.
+    /// Initialises a zeroed region as an empty repository.
     ///
     /// # Panics
     ///
-    /// When the region is shorter than its geometry, which is a mistake of the caller.
+    /// If the region is shorter than its geometry, which is a bug of the caller.
     pub(crate) fn new(region: Arc<Region>, geometry: StateGeometry, line: &StaticHeader) -> Self {
         assert!(region.len() >= geometry.region_len(), "a region shorter than its geometry");
         region.copy_in(STATIC_OFFSET, &line.emit());
@@ -65,22 +65,22 @@ impl StateWriter {
         Self { region, geometry, epoch: line.epoch, check, last: Sequence::NONE, held_lens, scratch }
     }
 
-    /// The repository's memory.
+    /// Returns the repository's memory.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// Where things stand in it.
+    /// Returns its geometry.
     pub(crate) fn geometry(&self) -> StateGeometry {
         self.geometry
     }
 
-    /// The newest sequence.
+    /// Returns the newest sequence.
     pub(crate) fn last(&self) -> Sequence {
         self.last
     }
 
-    /// Publishes bytes that stand in private memory.
+    /// Publishes bytes in private memory.
     #[inline]
     pub(crate) fn publish(
         &mut self,
@@ -101,7 +101,7 @@ impl StateWriter {
         })
     }
 
-    /// Publishes bytes without laying them out in private memory.
+    /// Publishes bytes without assembling them in private memory.
     fn publish_large(&mut self, payload: &[u8], encoding: u16, now_ns: u64) -> Committed {
         let header = self.header(payload.len(), encoding, now_ns);
         let mut crc = self.check.of_header(&header);
@@ -118,8 +118,8 @@ impl StateWriter {
         self.close_slot(open, &header, crc.finish(), &head)
     }
 
-    /// Publishes what `fill` writes at the beginning of the room it is given, as many bytes as it says. Nothing is
-    /// published when it fails.
+    /// Publishes the bytes that `fill` writes at the beginning of its buffer, as many as it returns. Publishes
+    /// nothing if it fails.
     #[inline]
     pub(crate) fn publish_with<F, E>(&mut self, encoding: u16, now_ns: u64, fill: F) -> Result<Committed, E>
     where
@@ -129,25 +129,25 @@ impl StateWriter {
         Ok(self.publish_filled(payload_len, encoding, now_ns))
     }
 
-    /// What [`Self::room`] holds.
+    /// Returns the content of [`Self::room`].
     #[inline]
     pub(crate) fn held(&self) -> &[u8] {
         let bytes: &[u8] = bytemuck::cast_slice(&self.scratch);
         bytes.split_at(HEADER_LEN).1
     }
 
-    /// Room in private memory for the longest payload, to be filled for [`Self::publish_filled`]. It holds anything.
+    /// Returns private memory for the longest payload, with arbitrary content, to be filled for [`Self::publish_filled`].
     #[inline]
     pub(crate) fn room(&mut self) -> &mut [u8] {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.scratch);
         let (_, room) = bytes.split_at_mut(HEADER_LEN);
         room.split_at_mut(self.geometry.payload_len_max()).0
     }
-    /// Publishes the value whose payload is so many bytes of [`Self::room`], the first ones.
+    /// Publishes the value whose payload is the first `len` bytes of [`Self::room`].
     ///
     /// # Panics
     ///
-    /// When that has fewer.
+    /// If that has fewer bytes.
     pub(crate) fn publish_filled(&mut self, payload_len: usize, encoding: u16, now_ns: u64) -> Committed {
         let header = self.header(payload_len, encoding, now_ns);
         let words = (slot_len(payload_len) / WORD) - TRAILER_WORDS;
@@ -169,19 +169,19 @@ impl StateWriter {
         self.announce(open, &header)
     }
 
-    /// Opens the idle slot: from here on nobody can take what stands there for the value that it held.
+    /// Opens the idle slot: from here on its previous value is invalid.
     pub(super) fn open_slot(&mut self) -> OpenSlot {
         let sequence = self.last.next();
         let offset = self.geometry.slot_offset(sequence);
         let held = self.held_lens.get(self.geometry.slot_index(sequence)).copied().unwrap_or(0);
         self.region.store(offset + StateGeometry::tail_offset(held), sequence.get());
-        // Release: whoever sees a word of the new value (then has an Acquire fence) also sees the old tail stamp
+        // Release: a reader that sees a word of the new value (then has an Acquire fence) also sees the old tail stamp
         // gone. Pairs with the fence in `StateReader`.
         fence(Ordering::Release);
         OpenSlot { sequence, offset }
     }
 
-    /// Completes the slot, of which all is written behind its first line, and makes it the newest.
+    /// Completes the slot, which is written except for its first line, and makes it the newest.
     pub(super) fn close_slot(
         &mut self,
         open: OpenSlot,
@@ -193,8 +193,8 @@ impl StateWriter {
         self.announce(open, header)
     }
 
-    /// Writes the trailer, then the first line. Who waits for the value looks at that line all the time, so it is
-    /// written in one go.
+    /// Writes the trailer, then the first line. Waiting readers poll that line, so it is
+    /// written at once.
     #[inline]
     fn stamp_slot(&self, open: OpenSlot, payload_len: usize, crc: u32, head: &[u64]) {
         let tail = StateGeometry::tail_offset(payload_len);
@@ -211,7 +211,7 @@ impl StateWriter {
         let payload_len = header.payload_len as usize;
         self.region.store(HOT_LEN, header.payload_len.into());
         self.region.store(HOT_PUBLISHED, header.published_ns);
-        // Release: whoever sees the newest sequence sees its slot. Pairs with the Acquire load in `StateReader`.
+        // Release: a reader that sees the newest sequence sees its slot. Pairs with the Acquire load in `StateReader`.
         self.region.store_release(HOT_SEQUENCE, sequence.get());
         self.last = sequence;
 

@@ -11,44 +11,44 @@ use crate::fabric::verbs::sys::{
 /// The status of an event when the library could not attach the queue pair to the group.
 const NOT_ATTACHED: i32 = -1;
 
-/// Whether a queue pair can be used.
+/// The state of a channel's queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Health {
-    /// It can.
+    /// Usable.
     Well,
-    /// A work request has failed: it gives back what it has, and is then started again.
+    /// A work request failed: the queue pair is drained, then restarted.
     Failing,
-    /// It could not be started again.
+    /// The restart failed.
     Broken,
 }
 
-/// The membership of a queue pair in a group. Dropped before the queue pair: one that is attached cannot be destroyed.
+/// The membership of a queue pair in a group. Must be dropped before the queue pair, which cannot be destroyed while attached.
 #[derive(Debug)]
 pub(super) struct Member {
     id: CmId,
     events: Arc<EventChannel>,
     group: Ipv4Addr,
     membership: Membership,
-    phase: Phase,
-    /// Why it is no member, until that was told.
+    phase: JoinPhase,
+    /// Why it is not a member, until reported.
     failure: Option<VerbsError>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// The network was asked.
+enum JoinPhase {
+    /// The network has not answered yet.
     Joining,
-    /// It is a member.
+    /// Joined.
     Joined,
-    /// It is none.
+    /// Not a member.
     Out,
 }
 
 impl Member {
-    /// Begins to join. Failures are told by [`Self::take_failure`].
+    /// Starts joining. [`Self::take_failure`] reports failures.
     pub(super) fn begin(site: &Site, group: Ipv4Addr, membership: Membership) -> Self {
         let (id, events) = (site.id.clone(), Arc::clone(&site.events));
-        let mut this = Self { id, events, group, membership, phase: Phase::Joining, failure: None };
+        let mut this = Self { id, events, group, membership, phase: JoinPhase::Joining, failure: None };
         let begun = this.id.join(group, membership);
         if let Err(error) = begun {
             this.fall_back(error.into());
@@ -56,32 +56,32 @@ impl Member {
         this
     }
 
-    /// Readable when [`Self::next`] may have something.
+    /// Readable when [`Self::next`] may have an event.
     pub(super) fn wait_handle(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// Whether the network has yet to answer, or a failure is to be told.
+    /// Whether the network has not answered yet, or a failure is unreported.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.phase == Phase::Joining || self.has_failure()
+        self.phase == JoinPhase::Joining || self.has_failure()
     }
 
-    /// Whether it is none, and never will be.
+    /// Whether it is not a member and never will be.
     pub(super) fn is_out(&self) -> bool {
-        self.phase == Phase::Out
+        self.phase == JoinPhase::Out
     }
 
-    /// Whether a failure is to be told.
+    /// Whether a failure is unreported.
     pub(super) fn has_failure(&self) -> bool {
         self.failure.is_some()
     }
 
-    /// Why it is no member, once.
+    /// Returns once why it is not a member.
     pub(super) fn take_failure(&mut self) -> Option<VerbsError> {
         self.failure.take()
     }
 
-    /// Takes what the network says: the group, once it is joined.
+    /// Polls for events; returns the group once it is joined.
     pub(super) fn next(&mut self) -> Result<Option<JoinedGroup>, SysError> {
         while let Some(event) = self.events.next()? {
             let joined = self.take(event);
@@ -95,8 +95,8 @@ impl Member {
     fn take(&mut self, event: CmEvent) -> Option<JoinedGroup> {
         let group = self.group;
         match event.kind {
-            CmEventKind::MulticastJoin if self.phase == Phase::Joining => {
-                self.phase = Phase::Joined;
+            CmEventKind::MulticastJoin if self.phase == JoinPhase::Joining => {
+                self.phase = JoinPhase::Joined;
                 tracing::debug!(target: "fabricast", %group, membership = ?self.membership, "a group was joined");
                 return event.joined;
             }
@@ -110,9 +110,9 @@ impl Member {
         None
     }
 
-    /// A device that knows no members who only send may take full ones.
+    /// Falls back to full membership: some devices do not support send-only members.
     fn fall_back(&mut self, error: VerbsError) {
-        if self.phase != Phase::Joining || self.membership == Membership::Full {
+        if self.phase != JoinPhase::Joining || self.membership == Membership::Full {
             return self.fail(error);
         }
         tracing::debug!(target: "fabricast", group = %self.group, %error, "joined as a full member, only to send");
@@ -123,28 +123,28 @@ impl Member {
         }
     }
 
-    /// Is none from now on, although it was joined. The caller tells why.
+    /// Ends the membership. The caller reports why.
     pub(super) fn give_up(&mut self, error: &SysError) {
         tracing::warn!(target: "fabricast", group = %self.group, %error, "a multicast group cannot be sent to");
-        self.phase = Phase::Out;
+        self.phase = JoinPhase::Out;
     }
 
     fn fail(&mut self, error: VerbsError) {
         tracing::warn!(target: "fabricast", group = %self.group, %error, "a multicast group is not joined");
-        self.phase = Phase::Out;
+        self.phase = JoinPhase::Out;
         self.failure = Some(error);
     }
 
     fn leave(&self) {
         if let Err(error) = self.id.leave(self.group) {
-            tracing::trace!(target: "fabricast", group = %self.group, %error, "nothing to be left");
+            tracing::trace!(target: "fabricast", group = %self.group, %error, "no group to leave");
         }
     }
 }
 
 #[cfg(test)]
 impl Member {
-    /// What a network does that carries no multicast.
+    /// A network without multicast.
     pub(super) fn lose(&mut self) {
         self.fail(VerbsError::NotJoined { group: self.group, status: -110 });
     }

@@ -16,13 +16,13 @@ use crate::fabric::{ChannelReceiver, Datagram, DatagramReach, FabricError, Waker
 use crate::limits;
 use crate::memory::WORD;
 
-/// Bytes in front of a received datagram: where it came from, and where it went.
+/// Bytes before the payload of a received datagram: its source and destination.
 const HEADER_LEN: usize = 40;
 
 /// The receiving end of a channel.
 ///
-/// Its fields are dropped in this order: first it leaves the group, and what the device uses lives longer than the queue
-/// pair. Receives are not waited for: their buffers are its own, and beyond the device's reach once the queue pair is gone.
+/// Drop order matters: first it leaves the group; memory that the device uses outlives the queue pair. Receives need no
+/// draining: the device cannot access their buffers once the queue pair is gone.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct VerbsChannelReceiver {
     member: Member,
@@ -31,38 +31,38 @@ pub(in crate::fabric::verbs) struct VerbsChannelReceiver {
     queue: Arc<CompletionQueue>,
     completions: Arc<CompletionChannel>,
     waker: Waker,
-    /// Readable when a datagram came, something is to be done, or the network has answered.
+    /// Readable when a datagram arrived, an operation is due, or the network answered.
     readable: OwnedFd,
     site: Site,
     channel: ChannelTicket,
     ticket: [u8; RECEIVER_LEN],
     /// Words of one buffer.
     buffer_words: usize,
-    /// What the device has completed, and nobody has looked at; the next one at the end.
+    /// Completions not processed yet, the next one last.
     arrivals: ArrayVec<WorkCompletion, CHAIN_LEN_MAX>,
-    /// Buffers that are to be posted again.
+    /// Buffers to post again.
     idle: Vec<u16>,
-    /// Receives that the device has.
+    /// Posted receives.
     posted: usize,
-    /// Room for one buffer.
+    /// Scratch for one buffer.
     scratch: Vec<u64>,
     passed_over: u64,
     health: Health,
 }
 
 impl VerbsChannelReceiver {
-    /// Begins to join a channel from this place.
+    /// Starts joining a channel from this local address.
     pub(super) fn open(site: Site, channel: ChannelTicket) -> Result<Self, FabricError> {
         if channel.mtu > site.mtu {
             let (theirs, ours) = (channel.mtu, site.mtu);
             tracing::warn!(
                 target: "fabricast",
-                theirs, ours, "the sender's packets may be longer than this interface takes: long datagrams are lost"
+                theirs, ours, "the sender's packets may exceed this interface's MTU: long datagrams are lost"
             );
         }
         let count = u16::try_from(limits::CHANNEL_RECEIVES).unwrap_or(u16::MAX);
         let completions = CompletionChannel::create(&site.device.context)?;
-        // One more, for the send queue, which is not used.
+        // One more, for the unused send queue.
         let queue = CompletionQueue::create(&site.device.context, u32::from(count) + 1, Some(&completions))?;
         let plan = QueuePairPlan {
             kind: QueuePairKind::Ud,
@@ -103,7 +103,7 @@ impl VerbsChannelReceiver {
         Ok(this)
     }
 
-    /// Has the device fill again all buffers that are not used.
+    /// Posts all free buffers.
     fn post_idle(&mut self) -> Result<(), FabricError> {
         let len = self.buffer_words * WORD;
         while !self.idle.is_empty() {
@@ -125,7 +125,7 @@ impl VerbsChannelReceiver {
         Ok(())
     }
 
-    /// The next completion of the device.
+    /// Polls for the next completion.
     fn next(&mut self) -> Result<Option<WorkCompletion>, FabricError> {
         if self.arrivals.is_empty() {
             let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
@@ -135,7 +135,7 @@ impl VerbsChannelReceiver {
         Ok(self.arrivals.pop())
     }
 
-    /// Copies a datagram out of its buffer, which is then free. `None` when it is to be passed over.
+    /// Copies a datagram out of its buffer and frees the buffer. `None` if the datagram is to be skipped.
     fn take(&mut self, completion: &WorkCompletion, into: &mut [u8]) -> Option<Datagram> {
         self.posted = self.posted.saturating_sub(1);
         let buffer = u16::try_from(completion.wr_id).ok()?;
@@ -158,7 +158,7 @@ impl VerbsChannelReceiver {
         Some(Datagram { len, reach })
     }
 
-    /// Takes note of a receive that failed.
+    /// Handles a failed receive.
     fn fail(&mut self, completion: &WorkCompletion) {
         self.posted = self.posted.saturating_sub(1);
         self.idle.extend(u16::try_from(completion.wr_id).ok());
@@ -170,13 +170,13 @@ impl VerbsChannelReceiver {
         }
         self.health = Health::Failing;
         let (status, vendor) = (completion.status, completion.vendor_err);
-        tracing::debug!(target: "fabricast", %status, vendor, "a channel's receiver is started again");
+        tracing::debug!(target: "fabricast", %status, vendor, "restarting a channel's receiver");
         if let Err(error) = self.queue_pair.to_error() {
             tracing::warn!(target: "fabricast", %error, "a queue pair could not be stopped");
         }
     }
 
-    /// Gives the device buffers again, if there are as many as it takes at a time, or it is out of work.
+    /// Posts free buffers, if there are enough for a chain or no receive is posted.
     fn replenish(&mut self, is_idle: bool) -> Result<(), FabricError> {
         if self.health == Health::Failing && self.posted == 0 {
             self.health = Health::Broken;
@@ -187,17 +187,17 @@ impl VerbsChannelReceiver {
         if is_due && self.health == Health::Well { self.post_idle() } else { Ok(()) }
     }
 
-    /// Takes what the network says of the group.
+    /// Polls for events of the group.
     fn look(&mut self) -> Result<(), FabricError> {
-        // What is joined is of use to who sends: a receiver has nothing to do with it.
+        // Only a sender needs the joined group's address handle.
         self.member.next()?;
         self.member.take_failure().map_or(Ok(()), |failure| Err(failure.into()))
     }
 }
 
-/// How a datagram of the channel came, by its header; `None` when it is somebody else's.
+/// How a datagram of the channel was sent, by its header; `None` if it is from another sender.
 fn reach(header: &[u8; HEADER_LEN], channel: &ChannelTicket, own: Ipv4Addr) -> Option<DatagramReach> {
-    // The header of IPv4 takes the second half of what that of IPv6 would take; the first half means nothing.
+    // An IPv4 header is in the second half of the 40 bytes; the first half is undefined.
     let (_, ip) = header.split_last_chunk::<20>()?;
     let [version, .., s0, s1, s2, s3, d0, d1, d2, d3] = *ip;
     let (source, target) = (Ipv4Addr::new(s0, s1, s2, s3), Ipv4Addr::new(d0, d1, d2, d3));
@@ -220,7 +220,7 @@ impl ChannelReceiver for VerbsChannelReceiver {
         if self.member.is_unsettled() {
             self.look()?;
         }
-        // Who passes over more than this looks at something else in between.
+        // After skipping this many, let the caller do other work.
         for _ in 0..limits::CHANNEL_RECEIVES {
             let Some(completion) = self.next()? else {
                 self.replenish(true)?;
@@ -249,7 +249,7 @@ impl ChannelReceiver for VerbsChannelReceiver {
         self.completions.drain()?;
         self.queue.arm()?;
         let arrived = match self.next()? {
-            // Back to where it was.
+            // Restores the order.
             Some(completion) => self.arrivals.try_push(completion).is_ok(),
             None => false,
         };
@@ -263,10 +263,10 @@ impl ChannelReceiver for VerbsChannelReceiver {
     }
 }
 
-/// What an interface does that goes down and up again.
+/// An interface that goes down and up again.
 #[cfg(test)]
 impl VerbsChannelReceiver {
-    /// Has the queue pair fail.
+    /// Makes the queue pair fail.
     pub(in crate::fabric::verbs) fn break_down(&self) {
         self.queue_pair.to_error().expect("it is there");
     }
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_tells_where_a_datagram_came_from_and_went() {
+    fn header_shows_where_a_datagram_came_from_and_went() {
         let channel = ChannelTicket {
             mtu: 1024,
             queue_pair: 17,

@@ -25,17 +25,17 @@ pub(in crate::fabric::verbs) struct VerbsChannelSender {
     key: u32,
 }
 
-/// Its fields are dropped in this order: first it leaves the group, and what the device uses lives longer than the queue
+/// Drop order matters: first it leaves the group; memory that the device uses outlives the queue
 /// pair.
 #[derive(Debug)]
 struct ChannelSenderState {
     member: Member,
     queue_pair: QueuePair,
-    /// Where the group is, once it is joined.
-    group: Option<Target>,
-    /// What the device has yet to complete, in order.
+    /// The group's address, once joined.
+    group: Option<DatagramTarget>,
+    /// Datagrams in flight, in order.
     under_way: VecDeque<UnderWay>,
-    /// Buffers that are not used.
+    /// Free buffers.
     buffers: Vec<u16>,
     memory: Arc<MemoryRegion>,
     queue: Arc<CompletionQueue>,
@@ -45,22 +45,22 @@ struct ChannelSenderState {
     health: Health,
 }
 
-/// The way to one receiver.
+/// A unicast path to one receiver.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct VerbsUnicastSender {
-    // Before the channel, whose protection domain its address handle is in.
-    target: Target,
+    // Before the channel, whose protection domain holds its address handle.
+    target: DatagramTarget,
     channel: Arc<VerbsChannelSender>,
 }
 
-/// Where datagrams go.
+/// The destination of datagrams.
 #[derive(Clone, Debug)]
-struct Target {
+struct DatagramTarget {
     handle: Arc<AddressHandle>,
     queue_pair: u32,
 }
 
-/// A datagram that the device has yet to complete.
+/// A datagram in flight.
 #[derive(Debug)]
 struct UnderWay {
     serial: u64,
@@ -69,7 +69,7 @@ struct UnderWay {
 }
 
 impl VerbsChannelSender {
-    /// Begins a channel at this place, with this group.
+    /// Opens a channel at this local address, with this group.
     pub(super) fn open(site: Site, group: Ipv4Addr) -> Result<Self, FabricError> {
         let depth = limits::CHANNEL_SENDS.min(site.device.sends_max);
         let count = depth as usize;
@@ -111,11 +111,11 @@ impl VerbsChannelSender {
 
     fn check_len(&self, datagram: &[u8]) -> Result<(), FabricError> {
         let (len, max) = (datagram.len(), usize::from(self.site.mtu));
-        // A device would say that it was sent, and not send it.
+        // A device would report success without sending it.
         if len > max { Err(FabricError::MessageTooLong { len, max }) } else { Ok(()) }
     }
 
-    /// The way to a receiver on this host. What a peer says of itself is no reason to send anything to somebody else.
+    /// A unicast sender to a receiver on the peer's host. A peer cannot direct datagrams at a third host.
     pub(super) fn unicast(
         self: Arc<Self>,
         peer: Ipv4Addr,
@@ -123,24 +123,24 @@ impl VerbsChannelSender {
     ) -> Result<VerbsUnicastSender, FabricError> {
         let ReturnTicket { queue_pair, address } = ReturnTicket::parse(ticket)?;
         if address != peer {
-            let why = "it names another host than its connection comes from";
+            let why = "it names a host other than the peer's";
             return Err(VerbsError::BadTicket { why }.into());
         }
         let path = Path::new(self.site.port, self.site.gid_index, gid(address));
         let handle = Arc::new(AddressHandle::create(&self.site.domain, &path)?);
-        Ok(VerbsUnicastSender { target: Target { handle, queue_pair }, channel: self })
+        Ok(VerbsUnicastSender { target: DatagramTarget { handle, queue_pair }, channel: self })
     }
 
     fn post(
         &self,
         state: &mut ChannelSenderState,
-        to: &Target,
+        to: &DatagramTarget,
         datagram: &[u8],
     ) -> Result<Sent, FabricError> {
-        // Each time: what fails is told at once, also where little is sent.
+        // On every send, so that a failure is reported promptly even if little is sent.
         self.take_completions(state)?;
         if state.health == Health::Broken {
-            // There will never be room: who waits for that would wait for ever.
+            // The queue will never drain: a caller that waits for that would wait for ever.
             return Err(
                 VerbsError::NotSent { status: "the queue pair is broken".to_owned(), vendor: 0 }.into()
             );
@@ -161,7 +161,7 @@ impl VerbsChannelSender {
                 Operation::Datagram { local: Slice { region: &state.memory, offset, len }, to: receiver }
             }
         };
-        // One of half a queue tells of all before it, so that a full queue always has one that will be told of.
+        // Every half queue one datagram requests a completion, which covers all before it, so that a full queue always drains.
         let signaled = state.serial.is_multiple_of(state.half_depth());
         let mut chain = SendChain::new();
         chain.push(&SendRequest { wr_id: state.serial, operation, signaled });
@@ -174,7 +174,7 @@ impl VerbsChannelSender {
         Ok(Sent::Done)
     }
 
-    /// Takes what the network has to say.
+    /// Polls for events of the group.
     fn take_events(&self, state: &mut ChannelSenderState) -> Result<(), FabricError> {
         let joined = state.member.next()?;
         if let Some(failure) = state.member.take_failure() {
@@ -182,23 +182,23 @@ impl VerbsChannelSender {
             return Err(failure.into());
         }
         if let Some(group) = joined {
-            // Without a way to the group it is as good as not joined.
+            // Without an address handle the group is unusable.
             let handle = AddressHandle::create(&self.site.domain, &group.path)
                 .inspect_err(|error| state.member.give_up(error))?;
-            state.group = Some(Target { handle: Arc::new(handle), queue_pair: group.queue_pair });
+            state.group = Some(DatagramTarget { handle: Arc::new(handle), queue_pair: group.queue_pair });
         }
         Ok(())
     }
 
-    /// Takes what the device has to say, and has the queue pair start again if it failed.
+    /// Polls for completions, and restarts a failed queue pair.
     fn take_completions(&self, state: &mut ChannelSenderState) -> Result<(), FabricError> {
-        let told = state.take_completions();
+        let polled = state.take_completions();
         if state.health == Health::Failing && state.under_way.is_empty() {
             state.health = Health::Broken;
             state.queue_pair.restart(self.site.port, self.key)?;
             state.health = Health::Well;
         }
-        told
+        polled
     }
 }
 
@@ -228,10 +228,10 @@ impl ChannelSenderState {
         }
     }
 
-    /// Has the queue pair give back what is under way.
+    /// Starts draining the failed queue pair.
     fn fail(&mut self, completion: &WorkCompletion) -> VerbsError {
         let (status, vendor) = (completion.status.to_string(), completion.vendor_err);
-        tracing::debug!(target: "fabricast", %status, vendor, "a channel's sender is started again");
+        tracing::debug!(target: "fabricast", %status, vendor, "restarting a channel's sender");
         self.health = Health::Failing;
         if let Err(error) = self.queue_pair.to_error() {
             tracing::warn!(target: "fabricast", %error, "a queue pair could not be stopped");
@@ -257,7 +257,7 @@ impl ChannelSender for VerbsChannelSender {
             self.take_events(&mut state)?;
         }
         let Some(group) = state.group.clone() else {
-            // Who was told that there is no group need not wait for it.
+            // The caller already knows that there is no group, and need not wait for it.
             return Ok(if state.member.is_out() { Sent::Done } else { Sent::Full });
         };
         self.post(&mut state, &group, datagram)
@@ -272,7 +272,7 @@ impl UnicastSender for VerbsUnicastSender {
     }
 }
 
-/// A key that needs no right to be set.
+/// A random key outside the privileged range.
 fn random_key() -> Result<u32, FabricError> {
     loop {
         let [a, b, c, d, ..] = crate::random::number().map_err(FabricError::no_random)?.to_le_bytes();
@@ -283,20 +283,20 @@ fn random_key() -> Result<u32, FabricError> {
     }
 }
 
-/// What interfaces do that go down and up again, and networks that carry no multicast.
+/// Interfaces that go down and up again, and networks without multicast.
 #[cfg(test)]
 impl VerbsChannelSender {
-    /// Has the queue pair fail.
+    /// Makes the queue pair fail.
     pub(in crate::fabric::verbs) fn break_down(&self) {
         self.state.lock().queue_pair.to_error().expect("it is there");
     }
 
-    /// Has the queue pair fail, and not start again.
+    /// Makes the queue pair fail for good.
     pub(in crate::fabric::verbs) fn break_for_good(&self) {
         self.state.lock().health = Health::Broken;
     }
 
-    /// Has the group be lost.
+    /// Loses the group.
     pub(in crate::fabric::verbs) fn lose_group(&self) {
         self.state.lock().member.lose();
     }

@@ -10,24 +10,24 @@ use crate::fabric::verbs::sys::{
 };
 use crate::memory::{Protection, Region};
 
-/// A local address, and an identifier of the connection manager that is bound to it.
+/// A local address, and a connection manager identifier bound to it.
 #[derive(Debug)]
 pub(super) struct Site {
     pub(super) address: Ipv4Addr,
     pub(super) id: CmId,
     pub(super) events: Arc<EventChannel>,
     pub(super) device: Arc<OpenDevice>,
-    /// Of its own, as nothing that others use is to be reached.
+    /// A private domain: peers have no access to it.
     pub(super) domain: Arc<ProtectionDomain>,
     pub(super) port: u8,
-    /// The place of the address in the table of the port.
+    /// The index of the address in the port's table.
     pub(super) gid_index: u8,
     /// Largest packet, bytes of payload.
     pub(super) mtu: u16,
 }
 
 impl Site {
-    /// The place of this address, `None` if it is none for datagrams.
+    /// Opens this address, `None` if it does not support datagrams.
     pub(super) fn open(address: Ipv4Addr, devices: &Devices) -> Result<Option<Self>, FabricError> {
         let events = EventChannel::create()?;
         let id = CmId::create(&events, PortSpace::Datagrams)?;
@@ -51,7 +51,7 @@ impl Site {
         Ok(Some(Self { address, id, events, device, domain, port, gid_index, mtu }))
     }
 
-    /// Registered memory for so many buffers, which nobody else reaches.
+    /// Registers private memory for this many buffers.
     pub(super) fn buffers(&self, count: usize, len: usize) -> Result<Arc<MemoryRegion>, FabricError> {
         let region = Arc::new(Region::allocate(count * len, Protection::PeersWrite)?);
         Ok(Arc::new(device::register(&self.domain, &region, RemoteAccess::None, true)?))

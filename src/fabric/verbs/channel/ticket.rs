@@ -1,4 +1,4 @@
-//! What peers tell each other of a channel.
+//! What peers tell each other about a channel.
 //!
 //! ```text
 //! of a channel
@@ -18,9 +18,9 @@
 //! 08  [16]  GID of the receiver
 //! ```
 //!
-//! Numbers are in network byte order, addresses IPv4-mapped IPv6 ones, as devices have them.
+//! Numbers are in network byte order, addresses are IPv4-mapped IPv6 addresses, as in devices.
 
-#![expect(clippy::big_endian_bytes, reason = "what peers tell of their queue pairs is in network byte order")]
+#![expect(clippy::big_endian_bytes, reason = "tickets are in network byte order")]
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -37,41 +37,41 @@ const RECEIVER: u8 = 2;
 pub(super) const CHANNEL_LEN: usize = 44;
 /// Bytes of a receiver's ticket.
 pub(super) const RECEIVER_LEN: usize = 24;
-/// Numbers of queue pairs that have one receiver: 0 and 1 are for management, the last one for groups.
+/// Queue pair numbers that have one receiver: 0 and 1 are for management, the last one is for groups.
 const QUEUE_PAIRS: std::ops::Range<u32> = 2..0x00ff_ffff;
-/// Keys that need no right to be set; 0 is none.
+/// Unprivileged keys; 0 is reserved.
 const KEYS: std::ops::Range<u32> = 1..0x8000_0000;
-/// Largest packets that there are, bytes of payload.
+/// Valid MTUs, bytes of payload.
 const MTUS: [u16; 5] = [256, 512, 1024, 2048, 4096];
 
 const _: () = assert!(CHANNEL_LEN <= limits::CHANNEL_TICKET_LEN_MAX && RECEIVER_LEN < CHANNEL_LEN);
 
-/// What a receiver has to know of a channel.
+/// What a receiver needs to join a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChannelTicket {
     /// The longest datagram, bytes.
     pub(super) mtu: u16,
-    /// The number of the queue pair that sends.
+    /// The sender's queue pair number.
     pub(super) queue_pair: u32,
     /// The key that datagrams carry.
     pub(super) key: u32,
-    /// Where they come from.
+    /// The sender's address.
     pub(super) sender: Ipv4Addr,
-    /// Where they go.
+    /// The group's address.
     pub(super) group: Ipv4Addr,
 }
 
-/// What a sender has to know of one receiver.
+/// What a sender needs to reach one receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReturnTicket {
-    /// The number of its queue pair.
+    /// Its queue pair number.
     pub(super) queue_pair: u32,
-    /// Where it is.
+    /// Its address.
     pub(super) address: Ipv4Addr,
 }
 
 impl ChannelTicket {
-    /// Writes it for a peer.
+    /// Encodes it for a peer.
     pub(super) fn emit(&self) -> [u8; CHANNEL_LEN] {
         let Self { mtu, queue_pair, key, sender, group } = *self;
         let [sender, group] = [sender, group].map(gid);
@@ -86,10 +86,10 @@ impl ChannelTicket {
         joined(&parts)
     }
 
-    /// Reads a peer's.
+    /// Decodes a peer's ticket.
     pub(super) fn parse(mut bytes: &[u8]) -> Result<Self, VerbsError> {
         if bytes.len() != CHANNEL_LEN {
-            return Err(bad("it has another length"));
+            return Err(bad("wrong length"));
         }
         let rest = &mut bytes;
         check_kind(rest, CHANNEL)?;
@@ -99,41 +99,41 @@ impl ChannelTicket {
         let sender = parse_host(rest)?;
         let group = parse_address(rest)?;
         if !MTUS.contains(&mtu) {
-            return Err(bad("there are no packets of this length"));
+            return Err(bad("invalid packet length"));
         }
         if !KEYS.contains(&key) {
-            return Err(bad("its key is not free for all"));
+            return Err(bad("its key is privileged"));
         }
         if Group::new(group).is_err() {
-            return Err(bad("its group is none"));
+            return Err(bad("its group is not a multicast address"));
         }
         Ok(Self { mtu, queue_pair, key, sender, group })
     }
 }
 
 impl ReturnTicket {
-    /// Writes it for a peer.
+    /// Encodes it for a peer.
     pub(super) fn emit(&self) -> [u8; RECEIVER_LEN] {
         let Self { queue_pair, address } = *self;
         let parts: [&[u8]; 4] = [&[VERSION, RECEIVER], &[0; 2], &queue_pair.to_be_bytes(), &gid(address)];
         joined(&parts)
     }
 
-    /// Reads a peer's.
+    /// Decodes a peer's ticket.
     pub(super) fn parse(mut bytes: &[u8]) -> Result<Self, VerbsError> {
         if bytes.len() != RECEIVER_LEN {
-            return Err(bad("it has another length"));
+            return Err(bad("wrong length"));
         }
         let rest = &mut bytes;
         check_kind(rest, RECEIVER)?;
         if take(rest)? != [0; 2] {
-            return Err(bad("it says more than there is to say"));
+            return Err(bad("its reserved bytes are not zero"));
         }
         Ok(Self { queue_pair: parse_queue_pair(rest)?, address: parse_host(rest)? })
     }
 }
 
-/// An address as devices have it.
+/// An address in the form of devices.
 pub(super) fn gid(address: Ipv4Addr) -> [u8; 16] {
     address.to_ipv6_mapped().octets()
 }
@@ -145,32 +145,32 @@ fn bad(why: &'static str) -> VerbsError {
 fn check_kind(bytes: &mut &[u8], kind: u8) -> Result<(), VerbsError> {
     match take(bytes)? {
         [VERSION, of] if of == kind => Ok(()),
-        [VERSION, _] => Err(bad("it is for something else")),
-        _ => Err(bad("it is of another version")),
+        [VERSION, _] => Err(bad("wrong kind of ticket")),
+        _ => Err(bad("unsupported version")),
     }
 }
 
 fn parse_queue_pair(bytes: &mut &[u8]) -> Result<u32, VerbsError> {
     let number = u32::from_be_bytes(take(bytes)?);
-    if QUEUE_PAIRS.contains(&number) { Ok(number) } else { Err(bad("there are no such queue pairs")) }
+    if QUEUE_PAIRS.contains(&number) { Ok(number) } else { Err(bad("invalid queue pair number")) }
 }
 
-/// The address of one host.
+/// Decodes the address of a host.
 fn parse_host(bytes: &mut &[u8]) -> Result<Ipv4Addr, VerbsError> {
     let address = parse_address(bytes)?;
     let is_none =
         address.octets().starts_with(&[0]) || address.is_loopback() || address.octets() >= [224, 0, 0, 0];
-    if is_none { Err(bad("its address is not that of a host")) } else { Ok(address) }
+    if is_none { Err(bad("its address is not a host address")) } else { Ok(address) }
 }
 
 fn parse_address(bytes: &mut &[u8]) -> Result<Ipv4Addr, VerbsError> {
     let address = Ipv6Addr::from(take::<16>(bytes)?).to_ipv4_mapped();
-    address.ok_or_else(|| bad("its address is none of IPv4"))
+    address.ok_or_else(|| bad("its address is not IPv4"))
 }
 
-/// Takes the first bytes off.
+/// Takes the first bytes.
 fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], VerbsError> {
-    let (first, rest) = bytes.split_first_chunk().ok_or_else(|| bad("it is cut"))?;
+    let (first, rest) = bytes.split_first_chunk().ok_or_else(|| bad("truncated"))?;
     *bytes = rest;
     Ok(*first)
 }
@@ -196,7 +196,7 @@ mod tests {
         ReturnTicket { queue_pair: 0x000a_0b0c, address: Ipv4Addr::new(10, 77, 0, 2) };
 
     #[test]
-    fn the_bytes_stay_what_they_are() {
+    fn encoding_is_stable() {
         let expected = b"\x01\x01\x10\x00\x00\x01\x02\x03\x04\x05\x06\x07\
             \0\0\0\0\0\0\0\0\0\0\xff\xff\x0a\x4d\0\x01\0\0\0\0\0\0\0\0\0\0\xff\xff\xef\xff\x08\x09";
         assert_eq!(&CHANNEL_TICKET.emit(), expected);
@@ -242,18 +242,18 @@ mod tests {
     }
 
     #[test]
-    fn what_no_device_could_use_is_refused() {
+    fn tickets_that_no_device_could_use_are_refused() {
         let channel = |change: fn(&mut ChannelTicket)| {
             let mut ticket = CHANNEL_TICKET;
             change(&mut ticket);
             ChannelTicket::parse(&ticket.emit()).unwrap_err().to_string()
         };
         let cases = [
-            (channel(|ticket| ticket.mtu = 1000), "of this length"),
-            (channel(|ticket| ticket.mtu = 8192), "of this length"),
-            (channel(|ticket| ticket.queue_pair = 1), "no such queue pairs"),
-            (channel(|ticket| ticket.queue_pair = 0x00ff_ffff), "no such queue pairs"),
-            (channel(|ticket| ticket.queue_pair = 0x0100_0000), "no such queue pairs"),
+            (channel(|ticket| ticket.mtu = 1000), "packet length"),
+            (channel(|ticket| ticket.mtu = 8192), "packet length"),
+            (channel(|ticket| ticket.queue_pair = 1), "queue pair number"),
+            (channel(|ticket| ticket.queue_pair = 0x00ff_ffff), "queue pair number"),
+            (channel(|ticket| ticket.queue_pair = 0x0100_0000), "queue pair number"),
             (channel(|ticket| ticket.key = 0), "its key"),
             (channel(|ticket| ticket.key = 0x8000_0000), "its key"),
             (channel(|ticket| ticket.sender = Ipv4Addr::UNSPECIFIED), "a host"),
@@ -268,7 +268,7 @@ mod tests {
         }
         let mut ipv6 = RETURN_TICKET.emit();
         ipv6[8] = 0xfe;
-        assert!(ReturnTicket::parse(&ipv6).unwrap_err().to_string().contains("none of IPv4"));
+        assert!(ReturnTicket::parse(&ipv6).unwrap_err().to_string().contains("not IPv4"));
         assert!(ReturnTicket::parse(&[0; RECEIVER_LEN]).unwrap_err().to_string().contains("version"));
     }
 }

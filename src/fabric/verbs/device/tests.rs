@@ -65,7 +65,7 @@ fn refusal(devices: &[DeviceReport], wish: &Wish) -> String {
 #[test]
 fn the_first_active_port_is_taken_with_its_routable_ipv4_address() {
     assert_eq!(chosen(&three_devices(), &Wish::default()), ("mlx5_1".to_owned(), 1, 5));
-    // An address that stands for all is no wish.
+    // The wildcard address requests nothing.
     assert_eq!(chosen(&three_devices(), &wish("", "", "0.0.0.0")), ("mlx5_1".to_owned(), 1, 5));
 }
 
@@ -98,7 +98,7 @@ fn without_an_ipv4_address_a_global_one_then_any_is_taken() {
     assert_eq!(chosen(&of(3), &Wish::default()).2, 2);
     assert_eq!(chosen(&of(2), &Wish::default()).2, 1);
     assert_eq!(chosen(&of(1), &Wish::default()).2, 0);
-    assert!(refusal(&of(0), &Wish::default()).contains("no address (GID)"));
+    assert!(refusal(&of(0), &Wish::default()).contains("no usable address (GID)"));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn infiniband_uses_the_first_address() {
     port.attributes.link_layer = LinkLayer::Infiniband;
     let devices = [device("ib0", vec![port])];
     assert_eq!(chosen(&devices, &Wish::default()).2, 0);
-    // An IP address says nothing of it, and giving it that one does not help.
+    // An IP address does not identify the device, and assigning one does not help.
     assert_eq!(chosen(&devices, &wish("", "0", "192.0.2.1")).2, 0);
     let refused = refusal(&devices, &wish("", "", "192.0.2.1"));
     assert!(refused.contains("set FABRICAST_RDMA_GID_INDEX=0") && refused.contains("ib0:1"), "{refused}");
@@ -119,11 +119,11 @@ fn an_address_of_the_other_end_s_kind_is_taken() {
     let devices = three_devices();
     assert_eq!(chosen(&devices, &of("mlx5_1:1", true)), ("mlx5_1".to_owned(), 1, 5));
     assert_eq!(chosen(&devices, &of("mlx5_1:1", false)), ("mlx5_1".to_owned(), 1, 2));
-    assert!(refusal(&devices, &of("rxe0", false)).contains("no address (GID)"));
+    assert!(refusal(&devices, &of("rxe0", false)).contains("no usable address (GID)"));
 }
 
 #[test]
-fn refusals_say_what_there_is_and_what_to_do() {
+fn refusals_list_the_devices_and_a_remedy() {
     let devices = three_devices();
     let cases = [
         (refusal(&devices, &wish("mlx5_7", "", "")), "no RDMA device or port mlx5_7;"),
@@ -155,7 +155,7 @@ fn refusals_say_what_there_is_and_what_to_do() {
 fn variables_that_are_not_understood_are_refused() {
     for (device, gid_index, what) in [
         (Some("mlx5_0:x"), None, "FABRICAST_RDMA_DEVICE=mlx5_0:x is not a device"),
-        (None, Some("first"), "FABRICAST_RDMA_GID_INDEX=first is not a place"),
+        (None, Some("first"), "FABRICAST_RDMA_GID_INDEX=first is not an index"),
     ] {
         let error = Wish::parse(device, gid_index, None).unwrap_err();
         assert!(error.to_string().starts_with(what), "{error}");

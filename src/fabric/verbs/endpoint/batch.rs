@@ -1,7 +1,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::flight::Flight;
+use super::tracker::BatchTracker;
 use super::{Endpoint, EndpointState, Work};
 use crate::fabric::FabricError;
 use crate::fabric::verbs::error::{Failure, VerbsError};
@@ -10,21 +10,21 @@ use crate::fabric::verbs::work::BatchId;
 use crate::limits::verbs::SENDS_RESERVED;
 use crate::sync::atomic::Ordering;
 
-/// Whether a batch could be posted.
+/// The result of posting a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum Posted {
-    /// It was.
+    /// Posted.
     Yes,
-    /// There is no room for it at the moment.
+    /// The send queue is full at the moment.
     NoRoom,
 }
 
 /// One-sided operations.
 impl Endpoint {
-    /// Posts a batch of operations, which use this local memory, in order.
+    /// Posts a batch of operations, in order, which use this local memory.
     pub(in crate::fabric::verbs) fn post<'a>(
         &self,
-        flight: &Arc<Flight>,
+        tracker: &Arc<BatchTracker>,
         region: &Arc<MemoryRegion>,
         operations: impl Iterator<Item = Operation<'a>> + Clone,
     ) -> Result<Posted, FabricError> {
@@ -36,18 +36,18 @@ impl Endpoint {
         if let Some(failure) = state.failure {
             return Err(failure.into());
         }
-        if state.is_closed || flight.revoked.load(Ordering::Relaxed) {
+        if state.is_closed || tracker.revoked.load(Ordering::Relaxed) {
             return Err(FabricError::Closed);
         }
-        if state.work.room() < needed + SENDS_RESERVED {
+        if state.work.free_len() < needed + SENDS_RESERVED {
             self.poll_sends(&mut state);
         }
-        if state.work.room() < needed + SENDS_RESERVED {
+        if state.work.free_len() < needed + SENDS_RESERVED {
             return Ok(Posted::NoRoom);
         }
-        let work = Work::OneSided { flight: Arc::clone(flight), _region: Arc::clone(region) };
+        let work = Work::OneSided { tracker: Arc::clone(tracker), _region: Arc::clone(region) };
         let Some(id) = state.work.begin(needed, work) else { return Ok(Posted::NoRoom) };
-        flight.batches.fetch_add(1, Ordering::Relaxed);
+        tracker.batches.fetch_add(1, Ordering::Relaxed);
         self.post_chains(&mut state, id, needed, operations)
     }
 
@@ -80,59 +80,59 @@ impl Endpoint {
         Ok(Posted::Yes)
     }
 
-    /// Batches of a flight that are not complete.
-    pub(in crate::fabric::verbs) fn under_way(&self, flight: &Flight) -> Result<usize, FabricError> {
+    /// Returns the number of incomplete batches of a tracker.
+    pub(in crate::fabric::verbs) fn under_way(&self, tracker: &BatchTracker) -> Result<usize, FabricError> {
         let mut state = self.state.lock();
-        flight.end_wait();
+        tracker.end_wait();
         self.poll_sends(&mut state);
-        let batches = usize::try_from(flight.batches.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
+        let batches = usize::try_from(tracker.batches.load(Ordering::Relaxed)).unwrap_or(usize::MAX);
         match state.failure {
-            Some(failure) if batches > 0 || flight.failed.load(Ordering::Relaxed) => Err(failure.into()),
+            Some(failure) if batches > 0 || tracker.failed.load(Ordering::Relaxed) => Err(failure.into()),
             _ => Ok(batches),
         }
     }
 
-    /// Lets no further batch of a flight begin, and says whether none is under way any more.
-    pub(in crate::fabric::verbs) fn revoke(&self, flight: &Flight) -> bool {
+    /// Refuses new batches of a tracker, and returns whether none is in flight.
+    pub(in crate::fabric::verbs) fn revoke(&self, tracker: &BatchTracker) -> bool {
         let mut state = self.state.lock();
-        flight.revoked.store(true, Ordering::Relaxed);
+        tracker.revoked.store(true, Ordering::Relaxed);
         self.poll_sends(&mut state);
-        flight.batches.load(Ordering::Relaxed) == 0
+        tracker.batches.load(Ordering::Relaxed) == 0
     }
 
-    /// A handle that becomes readable when a batch of this flight is complete, or another one may be. `None` when there is
-    /// nothing to wait for, or nothing that wakes.
+    /// Returns a handle that becomes readable when a batch of this tracker may be complete, or another one can be posted. `None`
+    /// if there is nothing to wait for, or no wake-up is possible.
     pub(in crate::fabric::verbs) fn wait_for<'a>(
         &self,
-        flight: &'a Flight,
+        tracker: &'a BatchTracker,
     ) -> Result<Option<BorrowedFd<'a>>, FabricError> {
         let Some(channel) = &self.send_channel else { return Ok(None) };
-        let waiter = flight.waiter(channel)?;
+        let waiter = tracker.waiter(channel)?;
         let mut state = self.state.lock();
-        flight.waits.store(true, Ordering::Relaxed);
-        // An event that is taken away here may be meant for somebody else: what it tells of is in the queue.
+        tracker.waits.store(true, Ordering::Relaxed);
+        // The event taken here may be another owner's: its completions are polled right after.
         channel.drain()?;
         self.send_queue.arm()?;
         self.poll_sends(&mut state);
-        if flight.batches.load(Ordering::Relaxed) == 0 || state.failure.is_some() {
-            flight.end_wait();
+        if tracker.batches.load(Ordering::Relaxed) == 0 || state.failure.is_some() {
+            tracker.end_wait();
             return Ok(None);
         }
         Ok(Some(waiter.handle.as_fd()))
     }
 }
 
-/// Devices in emulation are as quick as their queues are filled.
+/// Emulated devices complete work as fast as their queues are filled.
 #[cfg(test)]
 impl Endpoint {
-    /// Takes all room in the queue.
+    /// Occupies the whole queue.
     pub(in crate::fabric::verbs) fn occupy(&self) -> BatchId {
         let mut state = self.state.lock();
-        let room = state.work.room();
+        let room = state.work.free_len();
         state.work.begin(room, Work::Frame { buffer: None }).expect("it has room")
     }
 
-    /// Gives it back.
+    /// Frees it.
     pub(in crate::fabric::verbs) fn vacate(&self, id: BatchId) {
         let cancelled = self.state.lock().work.cancel(id);
         assert!(cancelled.is_some(), "it is occupied");

@@ -9,24 +9,24 @@ use crate::fabric::verbs::sys::{
 };
 use crate::memory::WORD;
 
-/// A frame that came, in its buffer.
+/// A received frame, in its buffer.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::fabric::verbs) struct Arrival {
+pub(in crate::fabric::verbs) struct BufferedFrame {
     buffer: u16,
     len: usize,
 }
 
 /// Frames of control messages.
 impl Endpoint {
-    /// Readable when [`Self::take_arrivals`] may have something.
+    /// Readable when [`Self::take_arrivals`] may have a frame.
     pub(in crate::fabric::verbs) fn wait_handle(&self) -> BorrowedFd<'_> {
         self.receive_channel.as_fd()
     }
 
-    /// Takes the frames that came, in order, and sees to it that the next one makes the handle readable.
+    /// Takes the received frames, in order, and requests a notification for the next one.
     pub(in crate::fabric::verbs) fn take_arrivals(
         &self,
-        into: &mut VecDeque<Arrival>,
+        into: &mut VecDeque<BufferedFrame>,
     ) -> Result<(), FabricError> {
         loop {
             self.poll_receives(into)?;
@@ -37,7 +37,7 @@ impl Endpoint {
         }
     }
 
-    fn poll_receives(&self, into: &mut VecDeque<Arrival>) -> Result<(), SysError> {
+    fn poll_receives(&self, into: &mut VecDeque<BufferedFrame>) -> Result<(), SysError> {
         let mut completions = [WorkCompletion::default(); CHAIN_LEN_MAX];
         loop {
             let len = self.receive_queue.poll(&mut completions)?;
@@ -47,9 +47,9 @@ impl Endpoint {
                     state.completed += 1;
                     let buffer = u16::try_from(completion.wr_id).unwrap_or(u16::MAX);
                     let len = (completion.byte_len as usize).min(FRAME_LEN);
-                    into.push_back(Arrival { buffer, len });
+                    into.push_back(BufferedFrame { buffer, len });
                 } else {
-                    // What made the queue pair fail is told by the sends, if by anything.
+                    // The send completions report why the queue pair failed.
                     self.poll_sends(&mut state);
                     self.fail_locked(&mut state, Failure::of(completion));
                 }
@@ -63,7 +63,7 @@ impl Endpoint {
     /// Copies a frame out of its buffer.
     pub(in crate::fabric::verbs) fn read<'a>(
         &self,
-        arrival: Arrival,
+        arrival: BufferedFrame,
         into: &'a mut [u64; FRAME_LEN / WORD],
     ) -> &'a [u8] {
         let (words, _) = into.split_at_mut(arrival.len.div_ceil(WORD));
@@ -72,8 +72,8 @@ impl Endpoint {
         frame
     }
 
-    /// Gives the buffer of a frame back to be filled again.
-    pub(in crate::fabric::verbs) fn release(&self, arrival: Arrival) -> Result<(), FabricError> {
+    /// Posts the buffer of a frame again.
+    pub(in crate::fabric::verbs) fn release(&self, arrival: BufferedFrame) -> Result<(), FabricError> {
         Ok(self.post_receive(arrival.buffer)?)
     }
 
@@ -91,17 +91,17 @@ impl Endpoint {
     pub(in crate::fabric::verbs) fn takes_frame(&self) -> bool {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
-        state.failure.is_none() && !state.send_buffers.is_empty() && state.work.room() > 0
+        state.failure.is_none() && !state.send_buffers.is_empty() && state.work.free_len() > 0
     }
 
-    /// Whether frames are under way that the peer's device has not acknowledged.
+    /// Whether frames are in flight that the peer's device has not acknowledged.
     pub(in crate::fabric::verbs) fn has_frames_under_way(&self) -> bool {
         let mut state = self.state.lock();
         self.poll_sends(&mut state);
         state.frames_under_way > 0
     }
 
-    /// Sends a frame; only after [`Self::takes_frame`] said that this can be done.
+    /// Sends a frame; call only after [`Self::takes_frame`] returned true.
     pub(in crate::fabric::verbs) fn send(&self, frame: &[u8]) -> Result<(), FabricError> {
         let mut state = self.state.lock();
         if let Some(failure) = state.failure {
@@ -120,7 +120,7 @@ impl Endpoint {
         };
         let id = state.work.begin(1, Work::Frame { buffer }).ok_or(VerbsError::PartlyPosted)?;
         state.frames_under_way += 1;
-        // When this fails the endpoint does: the frame has left its queue, and cannot be put back.
+        // On failure the endpoint fails too: the frame has left its queue and cannot be put back.
         self.post_one(&mut state, id, operation)
     }
 }

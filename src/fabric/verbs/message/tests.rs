@@ -8,7 +8,7 @@ const DESCRIPTOR: Descriptor = Descriptor {
     len: 0x0001_0000,
 };
 
-/// A frame that says nothing.
+/// An empty frame.
 const NOTHING: Frame<'_> = Frame { credits: 0, fragment: None };
 
 /// A frame with this fragment.
@@ -16,7 +16,7 @@ fn whole(fragment: Fragment<'_>) -> Frame<'_> {
     Frame { fragment: Some(fragment), ..NOTHING }
 }
 
-/// A number of a smaller type; the test sees to it that it fits.
+/// A number of a smaller type; the test ensures that it fits.
 fn number<T: TryFrom<u64, Error: std::fmt::Debug>>(number: u64) -> T {
     T::try_from(number).unwrap()
 }
@@ -27,7 +27,7 @@ fn emitted(frame: &Frame<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A frame by chance, of the fragment in these bytes.
+/// A random frame, of the fragment in these bytes.
 fn frame<'a>(random: &mut Random, bytes: &'a [u8]) -> Frame<'a> {
     let region = random.once_in(3).then(|| Descriptor {
         exposure: if random.once_in(2) { Exposure::Read } else { Exposure::Write },
@@ -64,7 +64,7 @@ fn frames_are_read_back_as_they_were_written() {
 }
 
 #[test]
-fn what_is_malformed_is_refused_for_what_it_is() {
+fn malformed_frames_are_refused_with_the_reason() {
     let fragment = Fragment { message_len: 10, offset: 2, region: None, bytes: b"hello" };
     let frame = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut bytes = emitted(&whole(fragment));
@@ -73,19 +73,19 @@ fn what_is_malformed_is_refused_for_what_it_is() {
     };
     assert_eq!(frame(&|_| {}), Ok(()));
     for (change, why) in [
-        (&|bytes: &mut Vec<u8>| bytes.truncate(HEADER_LEN - 1) as _, "early"),
+        (&|bytes: &mut Vec<u8>| bytes.truncate(HEADER_LEN - 1) as _, "truncated"),
         (&|bytes| bytes[3] = 2, "version"),
-        (&|bytes| bytes[2] = 0, "unannounced"),
+        (&|bytes| bytes[2] = 0, "without a flag"),
         (&|bytes| bytes[2] = FRAGMENT | WRITABLE, "flags"),
         (&|bytes| bytes[2] = REGION, "flags"),
         (&|bytes| bytes[2] = 8, "flags"),
         (&|bytes| bytes[2] = 0x80 | FRAGMENT, "flags"),
-        (&|bytes| bytes[2] = FRAGMENT | REGION, "early"),
+        (&|bytes| bytes[2] = FRAGMENT | REGION, "truncated"),
         (&|bytes| bytes[5] = 2, "too long"),
-        (&|bytes| bytes[7] = 6, "does not lie"),
-        (&|bytes| bytes[8] = 0xff, "does not lie"),
-        (&|bytes| bytes.truncate(HEADER_LEN), "does not lie"),
-        (&|bytes| *bytes = emitted(&NOTHING), "says nothing"),
+        (&|bytes| bytes[7] = 6, "out of bounds"),
+        (&|bytes| bytes[8] = 0xff, "out of bounds"),
+        (&|bytes| bytes.truncate(HEADER_LEN), "out of bounds"),
+        (&|bytes| *bytes = emitted(&NOTHING), "empty"),
     ] as [(&dyn Fn(&mut Vec<u8>), &str); 13]
     {
         let error = frame(change).unwrap_err();
@@ -94,7 +94,7 @@ fn what_is_malformed_is_refused_for_what_it_is() {
 }
 
 #[test]
-fn regions_that_cannot_be_are_refused() {
+fn invalid_regions_are_refused() {
     let parse = |change: &dyn Fn(&mut Descriptor), offset| {
         let mut region = DESCRIPTOR;
         change(&mut region);
@@ -109,7 +109,7 @@ fn regions_that_cannot_be_are_refused() {
     assert!(!parse(&|region| region.address = u64::MAX, 0), "beyond the last address");
 }
 
-/// Whatever comes: an answer, and no fragment that is not in the bytes.
+/// Any input gets an answer, and no fragment beyond its bytes.
 #[test]
 fn flips_cuts_and_random_bytes_are_survived() {
     each_seed(20, |seed| {
@@ -138,7 +138,7 @@ fn flips_cuts_and_random_bytes_are_survived() {
             }
             let noise: Vec<u8> = (0..random.index(200)).map(|_| number(random.next() >> 56)).collect();
             take(&noise);
-            // With a header that passes, so that the noise comes further.
+            // With a valid header, so that the noise reaches the parser.
             take(&[&[0, 0, FRAGMENT | REGION, VERSION, 0, 0, 4, 0, 0, 0, 0, 0], noise.as_slice()].concat());
         }
     });
@@ -160,7 +160,7 @@ fn fragments_that_do_not_follow_each_other_are_refused() {
 }
 
 #[test]
-fn credits_that_were_not_used_cannot_be_given_back() {
+fn credits_that_were_not_used_cannot_be_returned() {
     let mut outbound = Outbound::new();
     assert_eq!(outbound.credit(0), Ok(()));
     assert!(outbound.credit(1).is_err());
@@ -172,7 +172,7 @@ fn credits_that_were_not_used_cannot_be_given_back() {
 }
 
 #[test]
-fn a_queue_that_is_not_emptied_is_full_after_a_while() {
+fn a_queue_that_is_not_drained_fills_up() {
     let mut small = Outbound::new();
     let count = (0..).take_while(|_| small.push(b"x", None) == Sent::Done).count();
     assert_eq!(count, limits::OUTBOUND_MESSAGES_MAX);
@@ -187,7 +187,7 @@ fn a_queue_that_is_not_emptied_is_full_after_a_while() {
 struct Side {
     outbound: Outbound,
     inbound: Inbound,
-    /// Frames under way to it.
+    /// Frames in flight to it.
     wire: VecDeque<Vec<u8>>,
     /// Fragments that the device holds for it.
     arrivals: VecDeque<Vec<u8>>,
@@ -236,7 +236,7 @@ impl Side {
     }
 }
 
-/// Frames never find a peer without a receive, and never stop.
+/// Frames always find a receive, and never stall.
 #[test]
 fn everything_arrives_whatever_the_order_of_things() {
     each_seed(40, |seed| {

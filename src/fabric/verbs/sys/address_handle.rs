@@ -1,4 +1,4 @@
-//! Address handles: ways to where datagrams go.
+//! Address handles: the destinations of datagrams.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -7,15 +7,15 @@ use rdma_sys::{ibv_ah, ibv_ah_attr};
 
 use super::{ProtectionDomain, SysError, warn_left};
 
-/// Routers that a packet may pass.
+/// Hop limit of packets.
 pub(super) const HOP_LIMIT: u8 = 64;
 
-/// A way that an address handle is made of.
+/// The attributes of an address handle.
 #[derive(Clone, Copy)]
 pub(in crate::fabric::verbs) struct Path(pub(super) ibv_ah_attr);
 
 impl Path {
-    /// The way from a local port, by its address of this index, to an address.
+    /// The path from a local port, by its address of this index, to an address.
     pub(in crate::fabric::verbs) fn new(port: u8, gid_index: u8, gid: [u8; 16]) -> Self {
         // SAFETY: the structure is plain numbers, for which zeros are valid.
         let mut attributes: ibv_ah_attr = unsafe { std::mem::zeroed() };
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Path {
     }
 }
 
-/// Where datagrams go, as the device keeps it.
+/// A destination of datagrams, as stored in the device.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct AddressHandle {
     raw: NonNull<ibv_ah>,
@@ -42,17 +42,17 @@ pub(in crate::fabric::verbs) struct AddressHandle {
 
 // SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
 unsafe impl Send for AddressHandle {}
-// SAFETY: as for `Send`: the object is written when it is made and when it is given back only.
+// SAFETY: as for `Send`: the object is written only when it is created and released.
 unsafe impl Sync for AddressHandle {}
 
 impl AddressHandle {
-    /// The handle of a way. Where the peer's hardware address is not known yet it is asked for, which may take a while.
+    /// Creates the handle of a path. Resolves the peer's hardware address if unknown, which may block.
     pub(in crate::fabric::verbs) fn create(
         domain: &Arc<ProtectionDomain>,
         path: &Path,
     ) -> Result<Self, SysError> {
         let mut attributes = path.0;
-        // SAFETY: the domain is there, and the result holds it; the attributes are a local variable, which is read only.
+        // SAFETY: the domain is alive, and the result holds it; the attributes are a local variable, which is only read.
         let raw = unsafe { rdma_sys::ibv_create_ah(domain.raw(), &raw mut attributes) };
         let raw = NonNull::new(raw).ok_or_else(|| SysError::last("ibv_create_ah"))?;
         Ok(Self { raw, _domain: Arc::clone(domain) })

@@ -1,4 +1,4 @@
-//! Completion queues, and the channels that make them wakeable.
+//! Completion queues, and the channels that report their events.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -10,10 +10,10 @@ use rustix::io::Errno;
 
 use super::{Context, SysError, borrow, check, set_nonblocking, warn_left};
 
-/// Completions taken from the device in one go.
+/// Completions polled from the device at once.
 const POLL_LEN_MAX: usize = 16;
 
-/// A descriptor that becomes readable when an armed completion queue has something.
+/// A descriptor that becomes readable when an armed completion queue has a completion.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct CompletionChannel {
     raw: NonNull<ibv_comp_channel>,
@@ -22,11 +22,11 @@ pub(in crate::fabric::verbs) struct CompletionChannel {
 
 // SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
 unsafe impl Send for CompletionChannel {}
-// SAFETY: as for `Send`: the library locks what it counts, and the kernel gives each event to one reader.
+// SAFETY: as for `Send`: the library locks its counters, and the kernel delivers each event to one reader.
 unsafe impl Sync for CompletionChannel {}
 
 impl CompletionChannel {
-    /// A new one.
+    /// Creates a channel.
     pub(in crate::fabric::verbs) fn create(context: &Arc<Context>) -> Result<Arc<Self>, SysError> {
         // SAFETY: the context is open, and the result holds it.
         let raw = unsafe { rdma_sys::ibv_create_comp_channel(context.raw()) };
@@ -36,14 +36,14 @@ impl CompletionChannel {
         Ok(Arc::new(channel))
     }
 
-    /// Takes all events, so that the descriptor is not readable any more. Queues that had one are to be armed again, and
-    /// then polled once more. Returns how many there were.
+    /// Takes all events, so that the descriptor is no longer readable. Queues that had one must be armed again, and
+    /// then polled once more. Returns the number of events.
     pub(in crate::fabric::verbs) fn drain(&self) -> Result<usize, SysError> {
         let mut count = 0;
         loop {
             let mut queue: *mut ibv_cq = ptr::null_mut();
             let mut user = ptr::null_mut();
-            // SAFETY: the channel is there as long as this value, and both places are local variables.
+            // SAFETY: the channel lives as long as this value, and both places are local variables.
             let returned =
                 unsafe { rdma_sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut queue, &raw mut user) };
             if returned != 0 {
@@ -51,7 +51,7 @@ impl CompletionChannel {
                 let is_over = error.is(Errno::AGAIN) || error.is(Errno::INTR);
                 return if is_over { Ok(count) } else { Err(error) };
             }
-            // SAFETY: the queue of an event that is not acknowledged is there: its destruction waits for this call.
+            // SAFETY: the queue of an unacknowledged event is alive: its destruction waits for this call.
             unsafe { rdma_sys::ibv_ack_cq_events(queue, 1) };
             count += 1;
         }
@@ -60,22 +60,22 @@ impl CompletionChannel {
 
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is there as long as this value, and nobody writes its descriptor.
+        // SAFETY: the channel lives as long as this value, and nothing writes its descriptor.
         let handle = unsafe { (*self.raw.as_ptr()).fd };
-        // SAFETY: the descriptor belongs to the channel, which is there as long as this value.
+        // SAFETY: the descriptor belongs to the channel, which lives as long as this value.
         unsafe { borrow(handle) }
     }
 }
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        // SAFETY: queues hold their channel by Arc, so that none of them is left; it is freed once.
+        // SAFETY: queues hold their channel by Arc, so none of them is left; it is freed once.
         let returned = unsafe { rdma_sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
         warn_left("ibv_destroy_comp_channel", returned);
     }
 }
 
-/// Where the ends of work requests appear.
+/// Holds the completions of work requests.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct CompletionQueue {
     raw: NonNull<ibv_cq>,
@@ -89,8 +89,8 @@ unsafe impl Send for CompletionQueue {}
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue with room for at least so many entries. What does not fit is lost, and breaks the queue: it must have room
-    /// for all work requests of the queue pairs that it serves.
+    /// Creates a queue with at least this many entries. An overrun loses completions and breaks the queue: it must hold
+    /// all work requests of the queue pairs that it serves.
     pub(in crate::fabric::verbs) fn create(
         context: &Arc<Context>,
         entries: u32,
@@ -118,13 +118,13 @@ impl CompletionQueue {
         &self.context
     }
 
-    /// Takes completions, at most as many as there is room for, and returns their number. 0 means that there are none.
+    /// Polls completions, at most as many as `into` holds, and returns their number.
     pub(in crate::fabric::verbs) fn poll(&self, into: &mut [WorkCompletion]) -> Result<usize, SysError> {
         // SAFETY: the structure is plain numbers, for which zeros are valid.
         let mut raw: [ibv_wc; POLL_LEN_MAX] = unsafe { std::mem::zeroed() };
         let room = into.len().min(POLL_LEN_MAX);
         let room_number = c_int::try_from(room).unwrap_or(0);
-        // SAFETY: the queue is there as long as this value, and there is room for as many completions as are told.
+        // SAFETY: the queue lives as long as this value, and `completions` holds `room_number` entries.
         let len = unsafe { rdma_sys::ibv_poll_cq(self.raw(), room_number, raw.as_mut_ptr()) };
         let Ok(len) = usize::try_from(len) else {
             return Err(SysError::new("ibv_poll_cq", Errno::IO));
@@ -135,9 +135,9 @@ impl CompletionQueue {
         Ok(len.min(room))
     }
 
-    /// Asks for an event on the channel when the next completion appears. Those that are there already cause none.
+    /// Requests an event on the channel for the next completion. Existing completions cause none.
     pub(in crate::fabric::verbs) fn arm(&self) -> Result<(), SysError> {
-        // SAFETY: the queue is there as long as this value; the driver locks it.
+        // SAFETY: the queue lives as long as this value; the driver locks it.
         let returned = unsafe { rdma_sys::ibv_req_notify_cq(self.raw(), 0) };
         check("ibv_req_notify_cq", returned)
     }
@@ -145,27 +145,27 @@ impl CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        // SAFETY: queue pairs hold their queues by Arc, so that none of them is left; all events are acknowledged where
+        // SAFETY: queue pairs hold their queues by Arc, so none of them is left; all events are acknowledged where
         // they are taken; it is freed once.
         let returned = unsafe { rdma_sys::ibv_destroy_cq(self.raw()) };
         warn_left("ibv_destroy_cq", returned);
     }
 }
 
-/// The end of a work request.
+/// The completion of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct WorkCompletion {
-    /// The number that it was given.
+    /// The number of its work request.
     pub(in crate::fabric::verbs) wr_id: u64,
-    /// How it ended. After a failure only the number, this, the next field and the queue pair mean something.
+    /// Its status. After a failure only the number, this field, the next one and the queue pair are valid.
     pub(in crate::fabric::verbs) status: Status,
-    /// What the device's maker knows about a failure.
+    /// The vendor's error code.
     pub(in crate::fabric::verbs) vendor_err: u32,
-    /// Bytes that were received.
+    /// Received bytes.
     pub(in crate::fabric::verbs) byte_len: u32,
-    /// The number of the queue pair that a datagram came from.
+    /// The number of the queue pair that sent a datagram.
     pub(in crate::fabric::verbs) source_queue_pair: u32,
-    /// Whether a datagram begins with the header that says where it came from.
+    /// Whether a datagram begins with the header that shows its source.
     pub(in crate::fabric::verbs) has_header: bool,
 }
 
@@ -191,34 +191,34 @@ impl Default for WorkCompletion {
     }
 }
 
-/// How a work request ended.
+/// The status of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum Status {
-    /// As it should.
+    /// Success.
     Success,
-    /// More came, or was to be sent, than there was room for.
+    /// Received or sent data exceeded its buffer.
     LocalLength,
-    /// The queue pair could not do it.
+    /// The queue pair could not execute it.
     LocalOperation,
     /// Local memory is not registered for it.
     LocalProtection,
-    /// Given up, because the queue pair had failed before.
+    /// Flushed: the queue pair had failed before.
     Flushed,
     /// A memory window could not be bound.
     WindowBind,
-    /// The answer was not one.
+    /// The response was invalid.
     BadResponse,
-    /// A peer's request found local memory not registered for it.
+    /// A peer's request used local memory not registered for it.
     LocalAccess,
-    /// The peer does not know such a request.
+    /// The peer does not support the request.
     RemoteInvalidRequest,
-    /// The peer does not allow it.
+    /// The peer does not permit it.
     RemoteAccess,
-    /// The peer could not do it.
+    /// The peer could not execute it.
     RemoteOperation,
     /// The peer did not answer.
     RetryExceeded,
-    /// The peer had no room to receive it for too long.
+    /// The peer had no receive posted for too long.
     ReceiverNotReady,
     /// Another number.
     Unknown(u32),
@@ -250,18 +250,18 @@ impl std::fmt::Display for Status {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.write_str(match self {
             Self::Success => "success",
-            Self::LocalLength => "more came, or was to be sent, than there was room for",
-            Self::LocalOperation => "the queue pair could not do it",
+            Self::LocalLength => "the data exceeded its buffer",
+            Self::LocalOperation => "the queue pair could not execute it",
             Self::LocalProtection => "local memory is not registered for it",
-            Self::Flushed => "given up after an earlier failure",
+            Self::Flushed => "flushed after an earlier failure",
             Self::WindowBind => "a memory window could not be bound",
-            Self::BadResponse => "the answer was not one",
-            Self::LocalAccess => "a peer's request found local memory not registered for it",
-            Self::RemoteInvalidRequest => "the peer does not know such a request",
-            Self::RemoteAccess => "the peer does not allow it",
-            Self::RemoteOperation => "the peer could not do it",
+            Self::BadResponse => "the response was invalid",
+            Self::LocalAccess => "a peer's request used local memory not registered for it",
+            Self::RemoteInvalidRequest => "the peer does not support the request",
+            Self::RemoteAccess => "the peer does not permit it",
+            Self::RemoteOperation => "the peer could not execute it",
             Self::RetryExceeded => "the peer did not answer",
-            Self::ReceiverNotReady => "the peer had no room to receive it for too long",
+            Self::ReceiverNotReady => "the peer had no receive posted for too long",
             Self::Unknown(number) => return write!(out, "status {number}"),
         })
     }

@@ -16,7 +16,7 @@ use super::{SysError, borrow, check, set_nonblocking, warn_left};
 // SAFETY: the declaration is that of infiniband/verbs.h, as a test shows by the layout of what it fills; libibverbs, which
 // the bindings link, has the function since 32.
 unsafe extern "C" {
-    /// Missing in the bindings: the GIDs of all ports, as far as they are set.
+    /// Missing in the bindings: queries the valid GIDs of all ports.
     fn _ibv_query_gid_table(
         context: *mut ibv_context,
         entries: *mut RawGid,
@@ -37,8 +37,8 @@ pub(super) struct RawGid {
     pub(super) ndev_ifindex: u32,
 }
 
-/// `struct ibv_async_event`, with a number where the bindings have an enumeration, which a newer kernel's value would
-/// make undefined behaviour.
+/// `struct ibv_async_event`, with a number instead of the bindings' enumeration, for which an unknown value of a newer kernel
+/// would be undefined behaviour.
 #[repr(C)]
 pub(super) struct RawAsyncEvent {
     /// A pointer to what it concerns, or the number of the port.
@@ -49,8 +49,8 @@ pub(super) struct RawAsyncEvent {
 const _: () = assert!(size_of::<RawGid>() == size_of::<ibv_gid_entry>());
 const _: () = assert!(size_of::<RawAsyncEvent>() == size_of::<rdma_sys::ibv_async_event>());
 
-/// Every device that was opened. They stay open until the process ends: librdmacm uses them, too, and would close one that
-/// was unplugged under whoever holds it.
+/// All opened devices. They stay open until the process ends: librdmacm uses them, too, and would close an
+/// unplugged one while it is still held.
 static OPENED: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
 
 /// An opened RDMA device.
@@ -60,12 +60,12 @@ pub(in crate::fabric::verbs) struct Context {
     name: String,
 }
 
-// SAFETY: functions of libibverbs may be called by any thread at any time; the object is never given back.
+// SAFETY: functions of libibverbs may be called by any thread at any time; the object is never released.
 unsafe impl Send for Context {}
 // SAFETY: as for `Send`: the library takes its own locks where a device has state.
 unsafe impl Sync for Context {}
 
-/// What a device can do.
+/// The capabilities of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct DeviceAttributes {
     /// Work requests of one queue.
@@ -74,28 +74,28 @@ pub(in crate::fabric::verbs) struct DeviceAttributes {
     pub(in crate::fabric::verbs) cqe_max: u32,
     /// Reads of a peer that a queue pair serves at a time.
     pub(in crate::fabric::verbs) qp_rd_atom_max: u32,
-    /// Reads that a queue pair has under way at a time.
+    /// Reads that a queue pair has in flight at a time.
     pub(in crate::fabric::verbs) qp_init_rd_atom_max: u32,
     /// Ports; they are numbered from 1 on.
     pub(in crate::fabric::verbs) ports: u8,
 }
 
-/// What a port is, and what it is connected to.
+/// The properties of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct PortAttributes {
-    /// Whether it can be used.
+    /// Its state.
     pub(in crate::fabric::verbs) state: PortState,
     /// Largest packet, bytes of payload.
     pub(in crate::fabric::verbs) active_mtu: u32,
     /// Local identifier in an InfiniBand subnet; 0 on Ethernet.
     pub(in crate::fabric::verbs) lid: u16,
-    /// What is below.
+    /// Its link layer.
     pub(in crate::fabric::verbs) link_layer: LinkLayer,
-    /// Places of its GID table.
+    /// Entries of its GID table.
     pub(in crate::fabric::verbs) gid_table_len: u32,
 }
 
-/// Whether a port can be used.
+/// The state of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum PortState {
     /// No link.
@@ -104,9 +104,9 @@ pub(in crate::fabric::verbs) enum PortState {
     Initializing,
     /// Configured, not active yet.
     Armed,
-    /// It can.
+    /// Active.
     Active,
-    /// Active, and the link has just gone.
+    /// Active, but the link has just gone.
     ActiveDeferred,
     /// Another number.
     Unknown(u32),
@@ -124,16 +124,16 @@ impl PortState {
         }
     }
 
-    /// Whether the port can be used.
+    /// Whether the port is active.
     pub(in crate::fabric::verbs) fn is_active(self) -> bool {
         matches!(self, Self::Active | Self::ActiveDeferred)
     }
 }
 
-/// What is below a port.
+/// The link layer of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum LinkLayer {
-    /// InfiniBand, or the device does not say.
+    /// InfiniBand, or unspecified by the device.
     Infiniband,
     /// Ethernet: RoCE, or iWARP.
     Ethernet,
@@ -159,15 +159,15 @@ pub(super) const LINK_LAYER_ETHERNET: u8 = 2;
 /// One of a port's addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct Gid {
-    /// Its place in the port's table.
+    /// Its index in the port's table.
     pub(in crate::fabric::verbs) index: u32,
-    /// The address, as an IPv6 address is written; IPv4 addresses are mapped.
+    /// The address in the form of IPv6; IPv4 addresses are mapped.
     pub(in crate::fabric::verbs) bytes: [u8; 16],
-    /// How packets from it look.
+    /// The protocol of its packets.
     pub(in crate::fabric::verbs) kind: GidKind,
 }
 
-/// How packets from an address look.
+/// The protocol of packets from an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum GidKind {
     /// InfiniBand.
@@ -192,15 +192,15 @@ impl GidKind {
 }
 
 impl Context {
-    /// All devices there are at the moment. They are librdmacm's, so that queue pairs of connections can be made in their
-    /// protection domains. Those that cannot be opened are missing, or make it an error, as it pleases the library.
+    /// Lists all current devices. They are librdmacm's, so that queue pairs of connections can be created in their
+    /// protection domains. A device that cannot be opened is missing or causes an error, depending on the library.
     pub(in crate::fabric::verbs) fn all() -> Result<Vec<Arc<Self>>, SysError> {
         let mut len: c_int = 0;
-        // SAFETY: the function has no requirement but a place for the length, which is a local variable.
+        // SAFETY: the function only requires a place for the length, which is a local variable.
         let list = unsafe { rdma_sys::rdma_get_devices(&raw mut len) };
         let list = NonNull::new(list).ok_or_else(|| SysError::last("rdma_get_devices"))?;
         let len = usize::try_from(len).unwrap_or(0);
-        // SAFETY: the library says that the list has `len` entries; nobody writes or frees it before it is given back.
+        // SAFETY: the library reports that the list has `len` entries; nothing writes or frees it before it is returned.
         let devices = unsafe { slice::from_raw_parts(list.as_ptr(), len) };
         let mut opened = OPENED.lock();
         let known = opened.len();
@@ -218,13 +218,13 @@ impl Context {
         }
         if opened.len() == known {
             // SAFETY: the list is not used after this. Each of its devices was in an earlier list, which was kept, so
-            // that none of them is closed.
+            // none of them is closed.
             unsafe { rdma_sys::rdma_free_devices(list.as_ptr()) };
         }
         Ok(contexts)
     }
 
-    /// The device that this is the library's object of.
+    /// Wraps the library's object of an open device.
     pub(super) fn find(raw: *mut ibv_context) -> Result<Option<Arc<Self>>, SysError> {
         let is_it = |context: &&Arc<Self>| context.raw.as_ptr() == raw;
         if let Some(context) = OPENED.lock().iter().find(is_it) {
@@ -250,17 +250,17 @@ impl Context {
         self.raw.as_ptr()
     }
 
-    /// Its name, such as `mlx5_0`.
+    /// Returns its name, such as `mlx5_0`.
     pub(in crate::fabric::verbs) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the other one is the same device.
+    /// Returns whether both are the same device.
     pub(in crate::fabric::verbs) fn is_same(&self, other: &Self) -> bool {
         self.raw == other.raw
     }
 
-    /// What it can do.
+    /// Queries its capabilities.
     pub(in crate::fabric::verbs) fn attributes(&self) -> Result<DeviceAttributes, SysError> {
         let mut raw = MaybeUninit::<ibv_device_attr>::zeroed();
         // SAFETY: the context is open, and the place has room for the attributes.
@@ -278,14 +278,14 @@ impl Context {
         })
     }
 
-    /// Bytes that one work request can move, through any of its ports.
+    /// Returns the bytes that one work request can move through any of its ports.
     pub(in crate::fabric::verbs) fn message_len_max(&self) -> Result<u32, SysError> {
         let ports = 1..=self.attributes()?.ports;
         let lens = ports.map(|number| Ok(self.query_port(number)?.max_msg_sz));
         Ok(lens.collect::<Result<Vec<_>, SysError>>()?.into_iter().min().unwrap_or(0))
     }
 
-    /// A port, numbered from 1 on.
+    /// Queries a port; ports are numbered from 1.
     pub(in crate::fabric::verbs) fn port(&self, number: u8) -> Result<PortAttributes, SysError> {
         let raw = self.query_port(number)?;
         Ok(PortAttributes {
@@ -299,16 +299,16 @@ impl Context {
     }
 
     fn query_port(&self, number: u8) -> Result<ibv_port_attr, SysError> {
-        // Zeroed because the call leaves fields alone that are newer than its oldest form.
+        // Zeroed because the call leaves fields of newer versions alone.
         let mut raw = MaybeUninit::<ibv_port_attr>::zeroed();
-        // SAFETY: the context is open, and the place has room for the newest form of the attributes.
+        // SAFETY: the context is open, and the place fits the newest version of the attributes.
         let returned = unsafe { rdma_sys::___ibv_query_port(self.raw(), number, raw.as_mut_ptr()) };
         check("ibv_query_port", returned)?;
         // SAFETY: the structure is plain numbers, for which zeros are valid, and was filled by the call.
         Ok(unsafe { raw.assume_init() })
     }
 
-    /// The addresses of a port, as far as they are set.
+    /// Returns the valid addresses of a port.
     pub(in crate::fabric::verbs) fn gids(&self, port: u8) -> Result<Vec<Gid>, SysError> {
         const CALL: &str = "ibv_query_gid_table";
         let mut room = 0;
@@ -317,7 +317,7 @@ impl Context {
         }
         let mut entries = vec![RawGid::default(); room];
         let entry_len = size_of::<RawGid>();
-        // SAFETY: the context is open; there is room for as many entries as are told, each as long as is told.
+        // SAFETY: the context is open; the vector has `room` entries of `entry_len` bytes each.
         let len = unsafe { _ibv_query_gid_table(self.raw(), entries.as_mut_ptr(), room, 0, entry_len) };
         if len < 0 {
             return Err(SysError {
@@ -338,15 +338,15 @@ impl Context {
         Ok(gids.collect())
     }
 
-    /// Readable when [`Self::next_async_event`] has something.
+    /// Readable when [`Self::next_async_event`] has an event.
     pub(in crate::fabric::verbs) fn async_handle(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open, and the field is written when it is opened only.
+        // SAFETY: the context is open, and the field is written only when it is opened.
         let handle = unsafe { (*self.raw()).async_fd };
         // SAFETY: the descriptor belongs to the context, which stays open as long as this value.
         unsafe { borrow(handle) }
     }
 
-    /// What happened to the device, or to something that was made with it, if anything did.
+    /// Returns the next event of the device, or of an object on it, if any.
     pub(in crate::fabric::verbs) fn next_async_event(&self) -> Result<Option<AsyncEvent>, SysError> {
         let mut raw = MaybeUninit::<RawAsyncEvent>::zeroed();
         let place = raw.as_mut_ptr().cast();
@@ -361,7 +361,7 @@ impl Context {
         let kind = AsyncEventKind::from_number(raw.event_type);
         let queue_pair = if kind.concerns_queue_pair() {
             // SAFETY: events of these kinds point to a queue pair, whose destruction waits until they are
-            // acknowledged, so that it is there still.
+            // acknowledged, so it is still alive.
             Some(unsafe { (*raw.element).qp_num })
         } else {
             None
@@ -372,12 +372,12 @@ impl Context {
     }
 }
 
-/// What happened to a device.
+/// An asynchronous event of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct AsyncEvent {
-    /// What it was.
+    /// Its kind.
     pub(in crate::fabric::verbs) kind: AsyncEventKind,
-    /// The number of the queue pair that it concerns, if it concerns one.
+    /// The number of the queue pair, if it concerns one.
     pub(in crate::fabric::verbs) queue_pair: Option<u32>,
 }
 
@@ -388,11 +388,11 @@ pub(in crate::fabric::verbs) enum AsyncEventKind {
     CompletionQueueError,
     /// A queue pair broke.
     QueuePairFatal,
-    /// A queue pair got a request that is not one.
+    /// A queue pair received an invalid request.
     QueuePairRequestError,
-    /// A queue pair got a request that it does not allow.
+    /// A queue pair received a request that it does not permit.
     QueuePairAccessError,
-    /// The first packet came before the connection was told to be established.
+    /// The first packet arrived before the connection was reported established.
     CommunicationEstablished,
     /// The device is broken.
     DeviceFatal,
@@ -435,7 +435,7 @@ impl AsyncEventKind {
     }
 }
 
-/// What queue pairs and memory regions are made in; those of different domains cannot be used together.
+/// The scope of queue pairs and memory regions; those of different domains cannot be used together.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct ProtectionDomain {
     raw: NonNull<ibv_pd>,
@@ -444,11 +444,11 @@ pub(in crate::fabric::verbs) struct ProtectionDomain {
 
 // SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
 unsafe impl Send for ProtectionDomain {}
-// SAFETY: as for `Send`: the object is written when it is made and when it is given back only.
+// SAFETY: as for `Send`: the object is written only when it is created and released.
 unsafe impl Sync for ProtectionDomain {}
 
 impl ProtectionDomain {
-    /// A new one.
+    /// Creates a domain.
     pub(in crate::fabric::verbs) fn allocate(context: &Arc<Context>) -> Result<Arc<Self>, SysError> {
         // SAFETY: the context is open, and the result holds it.
         let raw = unsafe { rdma_sys::ibv_alloc_pd(context.raw()) };
@@ -469,7 +469,7 @@ impl ProtectionDomain {
 
 impl Drop for ProtectionDomain {
     fn drop(&mut self) {
-        // SAFETY: all that was made in the domain holds it by Arc, so that nothing of it is left; it is freed once.
+        // SAFETY: everything created in the domain holds it by Arc, so none of it is left; it is freed once.
         let returned = unsafe { rdma_sys::ibv_dealloc_pd(self.raw()) };
         warn_left("ibv_dealloc_pd", returned);
     }

@@ -23,31 +23,31 @@ pub(super) const OPTION_ID: c_int = 0;
 /// `RDMA_OPTION_ID_ACK_TIMEOUT`.
 pub(super) const OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
-/// Bytes of its own that a request to connect has room for.
+/// Bytes of private data in a connection request.
 pub(super) const CONNECT_DATA_LEN_MAX: usize = 56;
-/// Bytes of its own that an acceptance has room for.
+/// Bytes of private data in an acceptance.
 pub(super) const ACCEPT_DATA_LEN_MAX: usize = 196;
-/// Bytes of its own that a rejection has room for.
+/// Bytes of private data in a rejection.
 pub(super) const REJECT_DATA_LEN_MAX: usize = 148;
 
 impl EventChannel {
-    /// The next event, if there is one.
+    /// Returns the next event, if any.
     pub(in crate::fabric::verbs) fn next(self: &Arc<Self>) -> Result<Option<CmEvent>, SysError> {
         let busy = self.busy.lock();
         let mut event = ptr::null_mut();
-        // SAFETY: the channel is there as long as this value, and the place is a local variable.
+        // SAFETY: the channel lives as long as this value, and the place is a local variable.
         let returned = unsafe { rdma_sys::rdma_get_cm_event(self.raw.as_ptr(), &raw mut event) };
         if returned != 0 {
             let error = SysError::last("rdma_get_cm_event");
             return if error.is(Errno::AGAIN) || error.is(Errno::INTR) { Ok(None) } else { Err(error) };
         }
         let Some(event) = NonNull::new(event) else { return Ok(None) };
-        // SAFETY: the event was just taken and is not acknowledged yet, so that it and the identifiers that it names
-        // are there.
+        // SAFETY: the event was just taken and is not acknowledged yet, so it and the identifiers that it names
+        // are alive.
         let (copy, new_id) = unsafe { copy_event(event) };
         // SAFETY: the event is acknowledged once, and nothing refers to it any more.
         let returned = unsafe { rdma_sys::rdma_ack_cm_event(event.as_ptr()) };
-        // Dropping an identifier takes the lock: it must be free before one can exist.
+        // Dropping an identifier takes the lock, which must be free by then.
         drop(busy);
         let new_id = new_id.map(|raw| CmId(Arc::new(IdHandle::new(raw, self))));
         check("rdma_ack_cm_event", returned)?;
@@ -55,13 +55,13 @@ impl EventChannel {
     }
 }
 
-/// Copies an event, and returns the new identifier, if it brings one.
+/// Copies an event, and returns its new identifier, if any.
 ///
 /// # Safety
 ///
 /// The event must not be acknowledged yet.
 unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<NonNull<rdma_cm_id>>) {
-    // SAFETY: the caller has not acknowledged the event, so that it is there; nobody writes it.
+    // SAFETY: the caller has not acknowledged the event, so it is alive; nothing writes it.
     let event = unsafe { event.as_ref() };
     // SAFETY: the union holds this field, or that of datagrams, or zeros. Both begin with the same pointer and length, the
     // rest is numbers: no value of it is invalid.
@@ -71,7 +71,7 @@ unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<NonNull<
     let private_data = if data.is_null() || data_len == 0 {
         Vec::new()
     } else {
-        // SAFETY: the library says that there are so many bytes, which are part of the event.
+        // SAFETY: the library reports this many bytes, which are part of the event.
         unsafe { std::slice::from_raw_parts(data, data_len) }.to_vec()
     };
     let kind = CmEventKind::from_number(event.event);
@@ -88,17 +88,17 @@ unsafe fn copy_event(event: NonNull<rdma_cm_event>) -> (CmEvent, Option<NonNull<
     (copy, new_id)
 }
 
-/// A group that was joined, as those see it who send to it.
+/// A joined group, as its senders need it.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fabric::verbs) struct JoinedGroup {
-    /// The way there.
+    /// The path to it.
     pub(in crate::fabric::verbs) path: Path,
-    /// The number of the queue pair that stands for all members.
+    /// The queue pair number that addresses all members.
     pub(in crate::fabric::verbs) queue_pair: u32,
 }
 
 impl JoinedGroup {
-    /// Copies what an event says that tells of a group that was joined.
+    /// Copies the group of a join event.
     fn of(event: &rdma_cm_event) -> Self {
         // SAFETY: with events of this kind the union holds this field; it is numbers and a pointer, no value of which is
         // invalid, and the pointer is not followed.
@@ -107,20 +107,20 @@ impl JoinedGroup {
     }
 }
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct CmEvent {
-    /// What it was.
+    /// Its kind.
     pub(in crate::fabric::verbs) kind: CmEventKind,
     /// 0, a negative error number, or the reason of a rejection.
     pub(in crate::fabric::verbs) status: i32,
-    /// What the peer added, followed by zeros up to the most there can be.
+    /// The peer's private data, padded with zeros to the maximum length.
     pub(in crate::fabric::verbs) private_data: Vec<u8>,
-    /// The identifier of the connection that is asked for, on the channel of this event.
+    /// The identifier of a requested connection, on the channel of this event.
     pub(in crate::fabric::verbs) new_id: Option<CmId>,
     /// The group that was joined.
     pub(in crate::fabric::verbs) joined: Option<JoinedGroup>,
-    /// Reads that this end is asked to serve at a time.
+    /// Reads that this end is to serve at a time.
     pub(in crate::fabric::verbs) responder_resources: u8,
     /// Reads that the peer serves at a time.
     pub(in crate::fabric::verbs) initiator_depth: u8,
@@ -131,23 +131,23 @@ pub(in crate::fabric::verbs) struct CmEvent {
 pub(in crate::fabric::verbs) enum CmEventKind {
     /// The address belongs to a device.
     AddressResolved,
-    /// The address cannot be reached by a device.
+    /// No device reaches the address.
     AddressError,
-    /// There is a way to the peer.
+    /// The route to the peer is known.
     RouteResolved,
-    /// There is none.
+    /// There is no route.
     RouteError,
-    /// A peer asks for a connection.
+    /// A peer requests a connection.
     ConnectRequest,
     /// The peer accepted, and this end has no queue pair on the identifier.
     ConnectResponse,
-    /// The connection cannot be had.
+    /// The connection failed.
     ConnectError,
     /// The peer does not answer.
     Unreachable,
-    /// The peer does not want the connection, or nobody listens.
+    /// The peer rejected the connection, or no node listens.
     Rejected,
-    /// The connection can be used.
+    /// The connection is established.
     Established,
     /// The connection is over.
     Disconnected,
@@ -157,9 +157,9 @@ pub(in crate::fabric::verbs) enum CmEventKind {
     MulticastJoin,
     /// A multicast group was not joined, or is lost.
     MulticastError,
-    /// The local address is another one now.
+    /// The local address changed.
     AddressChange,
-    /// The queue pair of a connection that is over may be used again.
+    /// The queue pair of an ended connection may be reused.
     TimewaitExit,
     /// Another number.
     Unknown(u32),
@@ -190,18 +190,18 @@ impl CmEventKind {
     }
 }
 
-/// How a connection is asked for, or accepted.
+/// The parameters of a connection request or acceptance.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fabric::verbs) struct ConnectParameters<'a> {
-    /// What the peer is told; at most 56 bytes in a request, 196 in an acceptance.
+    /// The private data; at most 56 bytes in a request, 196 in an acceptance.
     pub(in crate::fabric::verbs) private_data: &'a [u8],
-    /// Reads of the peer that are served at a time.
+    /// Reads of the peer served at a time.
     pub(in crate::fabric::verbs) responder_resources: u8,
-    /// Reads under way at a time.
+    /// Reads in flight at a time.
     pub(in crate::fabric::verbs) initiator_depth: u8,
-    /// How often a packet is sent again that is not acknowledged. At most 6: some devices never give up at 7.
+    /// Retransmissions of an unacknowledged packet. At most 6: some devices never give up at 7.
     pub(in crate::fabric::verbs) retry_count: u8,
-    /// How often it is sent again when the peer had no receive; 7 is for ever.
+    /// Retransmissions when the peer had no receive; 7 is for ever.
     pub(in crate::fabric::verbs) rnr_retry_count: u8,
 }
 
@@ -222,7 +222,7 @@ impl ConnectParameters<'_> {
     }
 }
 
-/// What an identifier is for.
+/// The purpose of an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum PortSpace {
     /// Connections.
@@ -231,12 +231,12 @@ pub(in crate::fabric::verbs) enum PortSpace {
     Datagrams,
 }
 
-/// The identifier of a connection, or of one that is being made, or of what listens for them.
+/// The identifier of a connection, of one being established, or of a listener.
 #[derive(Clone, Debug)]
 pub(in crate::fabric::verbs) struct CmId(Arc<IdHandle>);
 
 impl CmId {
-    /// A new one, whose events appear on this channel.
+    /// Creates an identifier, whose events appear on this channel.
     pub(in crate::fabric::verbs) fn create(
         channel: &Arc<EventChannel>,
         space: PortSpace,
@@ -246,7 +246,7 @@ impl CmId {
             PortSpace::Connections => rdma_port_space::RDMA_PS_TCP,
             PortSpace::Datagrams => rdma_port_space::RDMA_PS_UDP,
         };
-        // SAFETY: the channel is there, and the result holds it; the place is a local variable.
+        // SAFETY: the channel is alive, and the result holds it; the place is a local variable.
         let returned =
             unsafe { rdma_sys::rdma_create_id(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), space) };
         check("rdma_create_id", returned)?;
@@ -254,7 +254,7 @@ impl CmId {
         Ok(Self(Arc::new(IdHandle::new(raw, channel))))
     }
 
-    /// Sets how long an acknowledgement may take: 4.096 µs times two to this power. Only before the route is resolved.
+    /// Sets the acknowledgement timeout: 4.096 µs times two to this power. Only before the route is resolved.
     pub(in crate::fabric::verbs) fn set_ack_timeout(&self, timeout: u8) -> Result<(), SysError> {
         self.set_option(OPTION_ID_ACK_TIMEOUT, timeout)
     }
@@ -263,30 +263,30 @@ impl CmId {
         let place = (&raw mut value).cast();
         let len = size_of::<T>();
         let call = |id| {
-            // SAFETY: the identifier is there as long as this value; the option is a local variable of this length.
+            // SAFETY: the identifier lives as long as this value; the option is a local variable of this length.
             unsafe { rdma_sys::rdma_set_option(id, OPTION_ID, option, place, len) }
         };
         check("rdma_set_option", self.0.with(call))
     }
 
-    /// Gives it a local address.
+    /// Binds it to a local address.
     pub(in crate::fabric::verbs) fn bind(&self, address: &SocketAddr) -> Result<(), SysError> {
         let mut address = address.as_any();
         let place = address.as_mut_ptr().cast();
-        // SAFETY: the identifier is there as long as this value; the address is a local variable, as long as its family
-        // says.
+        // SAFETY: the identifier lives as long as this value; the address is a local variable, as long as its family
+        // requires.
         let returned = self.0.with(|id| unsafe { rdma_sys::rdma_bind_addr(id, place) });
         check("rdma_bind_addr", returned)
     }
 
-    /// Listens at its address; so many requests may wait.
+    /// Listens at its address, with this backlog.
     pub(in crate::fabric::verbs) fn listen(&self, backlog: i32) -> Result<(), SysError> {
-        // SAFETY: the identifier is there as long as this value.
+        // SAFETY: the identifier lives as long as this value.
         let returned = self.0.with(|id| unsafe { rdma_sys::rdma_listen(id, backlog) });
         check("rdma_listen", returned)
     }
 
-    /// Begins to find the device for a peer's address, and from a local one, if it is given.
+    /// Starts resolving a peer's address to a device, from a local address if given.
     pub(in crate::fabric::verbs) fn resolve_address(
         &self,
         source: Option<&SocketAddr>,
@@ -298,21 +298,21 @@ impl CmId {
         let source = source.as_mut().map_or(ptr::null_mut(), |source| source.as_mut_ptr().cast());
         let target = target.as_mut_ptr().cast();
         let call = |id| {
-            // SAFETY: the identifier is there as long as this value; the addresses are local variables, each as long as
-            // its family says, and the first may be missing.
+            // SAFETY: the identifier lives as long as this value; the addresses are local variables, each as long as
+            // its family requires, and the first may be missing.
             unsafe { rdma_sys::rdma_resolve_addr(id, source, target, timeout_ms) }
         };
         check("rdma_resolve_addr", self.0.with(call))
     }
 
-    /// Begins to find the way to the peer.
+    /// Starts resolving the route to the peer.
     pub(in crate::fabric::verbs) fn resolve_route(&self, timeout_ms: i32) -> Result<(), SysError> {
         const CALL: &str = "rdma_resolve_route";
-        // SAFETY: the identifier is there as long as this value, and bound to a device.
+        // SAFETY: the identifier lives as long as this value, and is bound to a device.
         self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_resolve_route(id, timeout_ms) })
     }
 
-    /// Lets its events, also those not taken yet, appear on another channel.
+    /// Moves its events, including pending ones, to another channel.
     pub(in crate::fabric::verbs) fn migrate(&self, to: &Arc<EventChannel>) -> Result<(), SysError> {
         let mut channel = self.0.channel.lock();
         if Arc::ptr_eq(&channel, to) {
@@ -321,7 +321,7 @@ impl CmId {
         // Both channels, since events of the identifier may be taken from either; in one order for all threads.
         let (first, second) = if channel.raw < to.raw { (&*channel, to) } else { (to, &*channel) };
         let busy = (first.busy.lock(), second.busy.lock());
-        // SAFETY: the identifier and both channels are there; all events that were taken are acknowledged, so that the
+        // SAFETY: the identifier and both channels are alive; all events that were taken are acknowledged, so the
         // call does not wait for any.
         let returned = unsafe { rdma_sys::rdma_migrate_id(self.0.raw.as_ptr(), to.raw.as_ptr()) };
         drop(busy);
@@ -330,14 +330,14 @@ impl CmId {
         Ok(())
     }
 
-    /// Its device, once it has one.
+    /// Returns its device, once it has one.
     pub(in crate::fabric::verbs) fn context(&self) -> Result<Option<Arc<Context>>, SysError> {
-        // SAFETY: the identifier is there as long as this value, and its device is written by calls under the lock.
+        // SAFETY: the identifier lives as long as this value, and its device is written by calls under the lock.
         let verbs = self.0.with(|id| unsafe { (*id).verbs });
         if verbs.is_null() { Ok(None) } else { Context::find(verbs) }
     }
 
-    /// Makes a queue pair for the connection, in the state in which it takes receive requests, or one for datagrams, which
+    /// Creates a queue pair for the connection, in a state that accepts receives, or one for datagrams, which
     /// can send at once. There can be one at a time.
     pub(in crate::fabric::verbs) fn create_queue_pair(
         &self,
@@ -347,17 +347,17 @@ impl CmId {
         const CALL: &str = "rdma_create_qp";
         let mut attributes = queue_pair::init_attributes(CALL, domain, plan)?;
         let place = &raw mut attributes;
-        // SAFETY: identifier, domain and queues are there, and the result holds them; the library refuses a domain of
-        // another device than the identifier's.
+        // SAFETY: identifier, domain and queues are alive, and the result holds them; the library refuses a domain of
+        // a device other than the identifier's.
         let returned = self.0.with(|id| unsafe { rdma_sys::rdma_create_qp(id, domain.raw(), place) });
         check(CALL, returned)?;
-        // SAFETY: the identifier is there as long as this value, and its queue pair is written by calls under the lock.
+        // SAFETY: the identifier lives as long as this value, and its queue pair is written by calls under the lock.
         let raw = self.0.with(|id| unsafe { (*id).qp });
         let raw = NonNull::new(raw).ok_or_else(|| SysError::new(CALL, Errno::INVAL))?;
         Ok(QueuePair::new(raw, Some(Arc::clone(&self.0)), domain, plan, &attributes))
     }
 
-    /// Asks for the connection.
+    /// Requests the connection.
     pub(in crate::fabric::verbs) fn connect(
         &self,
         parameters: &ConnectParameters<'_>,
@@ -365,12 +365,12 @@ impl CmId {
         const CALL: &str = "rdma_connect";
         let mut raw = parameters.raw(CALL, CONNECT_DATA_LEN_MAX)?;
         let place = &raw mut raw;
-        // SAFETY: the identifier is there as long as this value, and bound to a device; the parameters and the bytes
+        // SAFETY: the identifier lives as long as this value, and is bound to a device; the parameters and the bytes
         // they point to are borrowed for the call, which copies them.
         self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_connect(id, place) })
     }
 
-    /// Accepts the connection that was asked for.
+    /// Accepts the requested connection.
     pub(in crate::fabric::verbs) fn accept(
         &self,
         parameters: &ConnectParameters<'_>,
@@ -378,67 +378,67 @@ impl CmId {
         const CALL: &str = "rdma_accept";
         let mut raw = parameters.raw(CALL, ACCEPT_DATA_LEN_MAX)?;
         let place = &raw mut raw;
-        // SAFETY: the identifier is there as long as this value, and bound to a device; the parameters and the bytes
+        // SAFETY: the identifier lives as long as this value, and is bound to a device; the parameters and the bytes
         // they point to are borrowed for the call, which copies them.
         self.0.with_device(CALL, |id| unsafe { rdma_sys::rdma_accept(id, place) })
     }
 
-    /// Says that the peer uses the connection, whose last word may be lost: it counts as established then.
+    /// Reports that the peer uses the connection, which then counts as established even if its last message is lost.
     pub(in crate::fabric::verbs) fn establish(&self) -> Result<(), SysError> {
         let event = rdma_sys::ibv_event_type::IBV_EVENT_COMM_EST;
         let call = |id| {
-            // SAFETY: the identifier is there as long as this value, and the kernel judges whether the event fits.
+            // SAFETY: the identifier lives as long as this value, and the kernel checks whether the event fits.
             unsafe { rdma_sys::rdma_notify(id, event) }
         };
         check("rdma_notify", self.0.with(call))
     }
 
-    /// Rejects the connection that was asked for, and tells the peer why: at most 148 bytes.
+    /// Rejects the requested connection with a reason of at most 148 bytes.
     pub(in crate::fabric::verbs) fn reject(&self, private_data: &[u8]) -> Result<(), SysError> {
         const CALL: &str = "rdma_reject";
         let len = u8::try_from(private_data.len()).ok();
         let len = len.filter(|len| usize::from(*len) <= REJECT_DATA_LEN_MAX);
         let len = len.ok_or_else(|| SysError::new(CALL, Errno::INVAL))?;
         let data = private_data.as_ptr().cast();
-        // SAFETY: the identifier is there as long as this value; there are `len` bytes, which the call copies.
+        // SAFETY: the identifier lives as long as this value; there are `len` bytes, which the call copies.
         check(CALL, self.0.with(|id| unsafe { rdma_sys::rdma_reject(id, data, len) }))
     }
 
-    /// Ends the connection: its queue pair fails, and the peer is told.
+    /// Disconnects: the queue pair fails, and the peer is notified.
     pub(in crate::fabric::verbs) fn disconnect(&self) -> Result<(), SysError> {
-        // SAFETY: the identifier is there as long as this value.
+        // SAFETY: the identifier lives as long as this value.
         check("rdma_disconnect", self.0.with(|id| unsafe { rdma_sys::rdma_disconnect(id) }))
     }
 
-    /// Its local address, once it has one.
+    /// Returns its local address, once it has one.
     pub(in crate::fabric::verbs) fn local_address(&self) -> Option<SocketAddr> {
         self.0.with(|id| {
-            // SAFETY: the identifier is there, and its addresses are written by calls under the lock only.
+            // SAFETY: the identifier is alive, and its addresses are written only by calls under the lock.
             let place = unsafe { &raw const (*id).route.addr.src_addr_union };
-            // SAFETY: the union has room for addresses of every family, and began as zeros.
+            // SAFETY: the union fits addresses of every family, and was initialised to zeros.
             unsafe { read_address(place.cast()) }
         })
     }
 
-    /// The peer's address, once it is known.
+    /// Returns the peer's address, once known.
     pub(in crate::fabric::verbs) fn peer_address(&self) -> Option<SocketAddr> {
         self.0.with(|id| {
-            // SAFETY: the identifier is there, and its addresses are written by calls under the lock only.
+            // SAFETY: the identifier is alive, and its addresses are written only by calls under the lock.
             let place = unsafe { &raw const (*id).route.addr.dst_addr_union };
-            // SAFETY: the union has room for addresses of every family, and began as zeros.
+            // SAFETY: the union fits addresses of every family, and was initialised to zeros.
             unsafe { read_address(place.cast()) }
         })
     }
 }
 
-/// Reads an IP address; other families are none.
+/// Reads an IP address; `None` for other families.
 ///
 /// # Safety
 ///
 /// The place must be a `sockaddr_storage` without uninitialized bytes.
 unsafe fn read_address(place: *const SocketAddrStorage) -> Option<SocketAddr> {
     let len = u32::try_from(size_of::<SocketAddrStorage>()).ok()?;
-    // SAFETY: the caller says that the place holds so many bytes.
+    // SAFETY: the caller guarantees that the place holds this many bytes.
     let address = unsafe { SocketAddrAny::read(place, len) };
     SocketAddr::try_from(address).ok()
 }

@@ -14,31 +14,31 @@ use super::identifier::IdHandle;
 use super::work::{self, PostError, ReceiveChain, ReceiveRequest, SendChain};
 use super::{CompletionQueue, ProtectionDomain, SysError, check, warn_left};
 
-/// What a queue pair is to be.
+/// The parameters of a queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fabric::verbs) struct QueuePairPlan<'a> {
-    /// What it promises.
+    /// Its kind.
     pub(in crate::fabric::verbs) kind: QueuePairKind,
-    /// Where sends complete.
+    /// The completion queue of sends.
     pub(in crate::fabric::verbs) send_queue: &'a Arc<CompletionQueue>,
-    /// Where receives complete.
+    /// The completion queue of receives.
     pub(in crate::fabric::verbs) receive_queue: &'a Arc<CompletionQueue>,
     /// Work requests of the send queue.
     pub(in crate::fabric::verbs) send_wr_max: u32,
     /// Work requests of the receive queue.
     pub(in crate::fabric::verbs) receive_wr_max: u32,
-    /// Bytes that a work request can carry itself.
+    /// Inline bytes of a work request.
     pub(in crate::fabric::verbs) inline_len_max: u32,
 }
 
-/// What a queue pair promises.
+/// The kind of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum QueuePairKind {
     /// Reliable connection: everything arrives, in order, or the queue pair fails.
     Rc,
     /// Unreliable connection: writes and sends may be lost; there are no reads.
     Uc,
-    /// Datagrams: sends to any queue pair of this kind, or to many, which may be lost; there is no connection.
+    /// Unreliable datagrams: connectionless sends to any queue pair of this kind, or to a group; they may be lost.
     Ud,
 }
 
@@ -52,7 +52,7 @@ impl QueuePairKind {
     }
 }
 
-/// What the peer of a queue pair may do to regions of its domain that are registered for it.
+/// What the peer of a queue pair may do to registered regions of its domain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct RemoteFlags {
     /// Read them.
@@ -74,18 +74,18 @@ impl RemoteFlags {
     }
 }
 
-/// The peer that a queue pair is to receive from.
+/// The peer that a queue pair receives from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct RtrPlan {
     /// Largest packet, bytes of payload; a power of two from 256 to 4096.
     pub(in crate::fabric::verbs) mtu: u32,
     /// The number of the peer's queue pair.
     pub(in crate::fabric::verbs) dest_qp_num: u32,
-    /// The number that its first packet will have.
+    /// The sequence number of its first packet.
     pub(in crate::fabric::verbs) rq_psn: u32,
-    /// Reads of the peer that are served at a time.
+    /// Reads of the peer served at a time.
     pub(in crate::fabric::verbs) max_dest_rd_atomic: u8,
-    /// How long the peer waits after it was told that there is no receive: 12 is 0.64 ms.
+    /// How long the peer waits after a receiver-not-ready NAK: 12 is 0.64 ms.
     pub(in crate::fabric::verbs) min_rnr_timer: u8,
     /// The local port.
     pub(in crate::fabric::verbs) port: u8,
@@ -95,38 +95,38 @@ pub(in crate::fabric::verbs) struct RtrPlan {
     pub(in crate::fabric::verbs) global: Option<([u8; 16], u8)>,
 }
 
-/// How a queue pair is to send.
+/// How a queue pair sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct RtsPlan {
-    /// The number that its first packet will have.
+    /// The sequence number of its first packet.
     pub(in crate::fabric::verbs) sq_psn: u32,
-    /// How long an acknowledgement may take: 4.096 µs times two to this power.
+    /// The acknowledgement timeout: 4.096 µs times two to this power.
     pub(in crate::fabric::verbs) timeout: u8,
-    /// How often a packet is sent again that is not acknowledged. At most 6: some devices never give up at 7.
+    /// Retransmissions of an unacknowledged packet. At most 6: some devices never give up at 7.
     pub(in crate::fabric::verbs) retry_count: u8,
-    /// How often it is sent again when the peer had no receive; 7 is for ever.
+    /// Retransmissions when the peer had no receive; 7 is for ever.
     pub(in crate::fabric::verbs) rnr_retry_count: u8,
-    /// Reads under way at a time.
+    /// Reads in flight at a time.
     pub(in crate::fabric::verbs) max_rd_atomic: u8,
 }
 
-/// What a queue pair can do at the moment.
+/// The state of a queue pair.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum QueuePairState {
-    /// Nothing.
+    /// Reset.
     Reset,
-    /// Take receive requests.
+    /// Initialised: accepts receives.
     Init,
-    /// Receive.
+    /// Ready to receive.
     ReadyToReceive,
-    /// Receive and send.
+    /// Ready to send.
     ReadyToSend,
-    /// Send what is under way still.
+    /// Draining its sends.
     SendQueueDrained,
-    /// Receive; a send failed.
+    /// Receives only; a send failed.
     SendQueueError,
-    /// Nothing: it failed.
+    /// Failed.
     Error,
     /// Another number.
     Unknown(u32),
@@ -155,7 +155,7 @@ pub(in crate::fabric::verbs) struct QueuePair {
     kind: QueuePairKind,
     number: u32,
     inline_len_max: u32,
-    /// The connection that it was made on, which gives it back.
+    /// The connection that it was created on, which releases it.
     id: Option<Arc<IdHandle>>,
     _domain: Arc<ProtectionDomain>,
     _queues: [Arc<CompletionQueue>; 2],
@@ -163,10 +163,10 @@ pub(in crate::fabric::verbs) struct QueuePair {
 
 // SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
 unsafe impl Send for QueuePair {}
-// SAFETY: as for `Send`: the driver takes a lock of each queue when something is posted to it.
+// SAFETY: as for `Send`: the driver takes a lock of each queue when work is posted to it.
 unsafe impl Sync for QueuePair {}
 
-/// The request to make a queue pair, after which it holds what the device made of it.
+/// The attributes to create a queue pair, which the call updates to the actual ones.
 pub(super) fn init_attributes(
     call: &'static str,
     domain: &ProtectionDomain,
@@ -194,20 +194,20 @@ pub(super) fn init_attributes(
 }
 
 impl QueuePair {
-    /// A queue pair that is not connected.
+    /// Creates an unconnected queue pair.
     pub(in crate::fabric::verbs) fn create(
         domain: &Arc<ProtectionDomain>,
         plan: &QueuePairPlan<'_>,
     ) -> Result<Self, SysError> {
         const CALL: &str = "ibv_create_qp";
         let mut attributes = init_attributes(CALL, domain, plan)?;
-        // SAFETY: the domain and the queues are there and of one device; the result holds them.
+        // SAFETY: the domain and the queues are alive and of one device; the result holds them.
         let raw = unsafe { rdma_sys::ibv_create_qp(domain.raw(), &raw mut attributes) };
         let raw = NonNull::new(raw).ok_or_else(|| SysError::last(CALL))?;
         Ok(Self::new(raw, None, domain, plan, &attributes))
     }
 
-    /// The handle of an object that was made in this domain by this plan, on a connection or not.
+    /// Wraps an object created in this domain with these parameters, on a connection or not.
     pub(super) fn new(
         raw: NonNull<ibv_qp>,
         id: Option<Arc<IdHandle>>,
@@ -215,7 +215,7 @@ impl QueuePair {
         plan: &QueuePairPlan<'_>,
         made: &ibv_qp_init_attr,
     ) -> Self {
-        // SAFETY: the object was just made, and nobody changes its number.
+        // SAFETY: the object was just created, and nothing changes its number.
         let number = unsafe { (*raw.as_ptr()).qp_num };
         Self {
             raw,
@@ -228,22 +228,22 @@ impl QueuePair {
         }
     }
 
-    /// What it promises.
+    /// Returns its kind.
     pub(in crate::fabric::verbs) fn kind(&self) -> QueuePairKind {
         self.kind
     }
 
-    /// Its number on its device.
+    /// Returns its number on its device.
     pub(in crate::fabric::verbs) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Bytes that a work request can carry itself: at least as many as were asked for.
+    /// Returns the inline bytes of a work request: at least as many as requested.
     pub(in crate::fabric::verbs) fn inline_len_max(&self) -> u32 {
         self.inline_len_max
     }
 
-    /// Posts work requests to the send queue. A queue pair that has failed takes them too, and gives them back as
+    /// Posts work requests to the send queue. A failed queue pair accepts them, too, and flushes them as
     /// completions.
     #[inline]
     pub(in crate::fabric::verbs) fn post_send(&self, chain: &mut SendChain<'_>) -> Result<(), PostError> {
@@ -252,8 +252,8 @@ impl QueuePair {
             return Ok(());
         }
         let mut refused = head;
-        // SAFETY: the chain is linked, ends, and is not touched until the call returns, which reads it only. It names
-        // registered memory, which the device reaches as long as it is registered and no longer, and bytes to be copied
+        // SAFETY: the chain is linked, terminated, and untouched until the call returns, which only reads it. It names
+        // registered memory, which the device accesses only while registered, and bytes to be copied
         // within the call, which the chain borrows and whose address was exposed, and address handles, which it borrows,
         // too. All access to registered memory is atomic.
         let returned = unsafe { rdma_sys::ibv_post_send(self.raw.as_ptr(), head, &raw mut refused) };
@@ -273,40 +273,40 @@ impl QueuePair {
         let mut chain = ReceiveChain::of(requests);
         let head = chain.link();
         let mut refused = head;
-        // SAFETY: the chain is linked, ends, and lies on the stack until the call returns, which reads it only. It names
-        // registered memory, which the device reaches as long as it is registered and no longer.
+        // SAFETY: the chain is linked, terminated, and on the stack until the call returns, which only reads it. It names
+        // registered memory, which the device accesses only while registered.
         let returned = unsafe { rdma_sys::ibv_post_recv(self.raw.as_ptr(), head, &raw mut refused) };
         check("ibv_post_recv", returned)
             .map_err(|error| PostError { posted: work::posted(head, refused).min(requests.len()), error })
     }
 
-    /// Gives up everything that is under way; each work request has a completion.
+    /// Moves it to the error state: all work in flight is flushed, with a completion for each work request.
     pub(in crate::fabric::verbs) fn to_error(&self) -> Result<(), SysError> {
         let mut attributes = attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_ERR;
         self.modify(attributes, ibv_qp_attr_mask::IBV_QP_STATE)
     }
 
-    /// Allows the peer to do this, and nothing else.
+    /// Sets what the peer may do.
     pub(in crate::fabric::verbs) fn set_access(&self, remote: RemoteFlags) -> Result<(), SysError> {
         let mut attributes = attributes();
         attributes.qp_access_flags = remote.number();
         self.modify(attributes, ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS)
     }
 
-    /// Sets how long the peer waits after it was told that there is no receive: 12 is 0.64 ms, 0 the longest.
+    /// Sets how long the peer waits after a receiver-not-ready NAK: 12 is 0.64 ms, 0 the longest.
     pub(in crate::fabric::verbs) fn set_min_rnr_timer(&self, timer: u8) -> Result<(), SysError> {
         let mut attributes = attributes();
         attributes.min_rnr_timer = timer;
         self.modify(attributes, ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER)
     }
 
-    /// What it can do at the moment.
+    /// Queries its state.
     #[cfg(test)]
     pub(in crate::fabric::verbs) fn state(&self) -> Result<QueuePairState, SysError> {
         let (mut attributes, mut made) = (attributes(), std::mem::MaybeUninit::<ibv_qp_init_attr>::zeroed());
         let mask = ibv_qp_attr_mask::IBV_QP_STATE.0.cast_signed();
-        // SAFETY: the queue pair is there as long as this value, and both places have room for what is written.
+        // SAFETY: the queue pair lives as long as this value, and both places fit what is written.
         let returned = unsafe {
             rdma_sys::ibv_query_qp(self.raw.as_ptr(), &raw mut attributes, mask, made.as_mut_ptr())
         };
@@ -314,7 +314,7 @@ impl QueuePair {
         Ok(QueuePairState::from_number(attributes.qp_state))
     }
 
-    /// Takes one that is not connected to the state in which it takes receive requests.
+    /// Moves an unconnected queue pair to the initialised state, in which it accepts receives.
     pub(in crate::fabric::verbs) fn to_init(&self, port: u8, remote: RemoteFlags) -> Result<(), SysError> {
         let mut attributes = attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_INIT;
@@ -328,7 +328,7 @@ impl QueuePair {
         self.modify(attributes, mask)
     }
 
-    /// Takes it on to the state in which it receives from a peer.
+    /// Moves it to ready-to-receive.
     pub(in crate::fabric::verbs) fn to_rtr(&self, plan: &RtrPlan) -> Result<(), SysError> {
         let mut attributes = attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_RTR;
@@ -356,7 +356,7 @@ impl QueuePair {
         self.modify(attributes, mask)
     }
 
-    /// Takes it on to the state in which it sends, too.
+    /// Moves it to ready-to-send.
     pub(in crate::fabric::verbs) fn to_rts(&self, plan: &RtsPlan) -> Result<(), SysError> {
         let mut attributes = attributes();
         attributes.qp_state = ibv_qp_state::IBV_QPS_RTS;
@@ -375,15 +375,15 @@ impl QueuePair {
         self.modify(attributes, mask)
     }
 
-    /// Sets the key that datagrams must carry to be received; others are dropped. Only those below 2^31 are free for all.
+    /// Sets the key that datagrams must carry to be received; others are dropped. Keys from 2^31 on are privileged.
     pub(in crate::fabric::verbs) fn set_queue_key(&self, key: u32) -> Result<(), SysError> {
         let mut attributes = attributes();
         attributes.qkey = key;
         self.modify(attributes, ibv_qp_attr_mask::IBV_QP_QKEY)
     }
 
-    /// Takes one for datagrams that has failed back to the state in which it receives and sends, with this key. What was
-    /// posted to it before is forgotten.
+    /// Restarts a failed datagram queue pair with this key, ready to send and receive. Work posted
+    /// before is forgotten.
     pub(in crate::fabric::verbs) fn restart(&self, port: u8, key: u32) -> Result<(), SysError> {
         let step = |state| {
             let mut attributes = attributes();
@@ -404,7 +404,7 @@ impl QueuePair {
     }
 
     fn modify(&self, mut attributes: ibv_qp_attr, mask: ibv_qp_attr_mask) -> Result<(), SysError> {
-        // SAFETY: the queue pair is there as long as this value; the attributes are a local variable.
+        // SAFETY: the queue pair lives as long as this value; the attributes are a local variable.
         let returned =
             unsafe { rdma_sys::ibv_modify_qp(self.raw.as_ptr(), &raw mut attributes, mask.0.cast_signed()) };
         check(MODIFY, returned)
@@ -412,7 +412,7 @@ impl QueuePair {
 }
 
 const MODIFY: &str = "ibv_modify_qp";
-/// Attributes that say nothing.
+/// Empty attributes.
 fn attributes() -> ibv_qp_attr {
     // SAFETY: the structure is plain numbers, for which zeros are valid.
     unsafe { std::mem::zeroed() }
@@ -429,8 +429,8 @@ impl Drop for QueuePair {
             id.destroy_queue_pair();
             return;
         }
-        // SAFETY: the queue pair belongs to this value and is freed once; nothing refers to it, and its completions that
-        // are not taken yet hold numbers only.
+        // SAFETY: the queue pair belongs to this value and is freed once; nothing refers to it, and its pending completions
+        // hold only numbers.
         let returned = unsafe { rdma_sys::ibv_destroy_qp(self.raw.as_ptr()) };
         warn_left("ibv_destroy_qp", returned);
     }

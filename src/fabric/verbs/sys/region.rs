@@ -10,24 +10,24 @@ use super::{ProtectionDomain, SysError, warn_left};
 use crate::memory::Region;
 use crate::sync::atomic::{AtomicU64, Ordering};
 
-/// What peers that know the remote key may do.
+/// What peers with the remote key may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum RemoteAccess {
     /// Nothing.
     None,
     /// Read it.
     Read,
-    /// Write it, and read it.
+    /// Read and write it.
     Write,
 }
 
-/// Bytes that are registered in this process at the moment.
+/// Bytes currently registered by this process.
 static REGISTERED_LEN: AtomicU64 = AtomicU64::new(0);
 
 /// A region registered with a device, at an address of its own.
 ///
-/// Its pages are pinned: the device reaches the same memory until the value is dropped, and nothing from then on, be work
-/// requests that name it still queued or not.
+/// Its pages are pinned: the device accesses the same memory until the value is dropped, and none afterwards, even if
+/// queued work requests name it.
 pub(in crate::fabric::verbs) struct MemoryRegion {
     raw: NonNull<ibv_mr>,
     iova: u64,
@@ -39,11 +39,11 @@ pub(in crate::fabric::verbs) struct MemoryRegion {
 
 // SAFETY: functions of libibverbs may be called by any thread at any time; the object lives as long as this value.
 unsafe impl Send for MemoryRegion {}
-// SAFETY: as for `Send`: the object is written when it is made and when it is given back only.
+// SAFETY: as for `Send`: the object is written only when it is created and released.
 unsafe impl Sync for MemoryRegion {}
 
 impl MemoryRegion {
-    /// Registers a region, so that the device finds it at `iova`, a multiple of the page size.
+    /// Registers a region at the device address `iova`, a multiple of the page size.
     pub(in crate::fabric::verbs) fn register(
         domain: &Arc<ProtectionDomain>,
         region: &Arc<Region>,
@@ -60,7 +60,7 @@ impl MemoryRegion {
         let mut flags = match remote {
             RemoteAccess::None => ibv_access_flags(0),
             RemoteAccess::Read => ibv_access_flags::IBV_ACCESS_REMOTE_READ,
-            // Devices demand the local right where a peer has the remote one.
+            // Devices require local write access for remote write access.
             RemoteAccess::Write => {
                 ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
                     | ibv_access_flags::IBV_ACCESS_REMOTE_READ
@@ -75,9 +75,9 @@ impl MemoryRegion {
         // other processes do to it: all access to a region is atomic. The domain is held by the result.
         let raw = unsafe { rdma_sys::ibv_reg_mr_iova(domain.raw(), base, len, iova, flags.0.cast_signed()) };
         let raw = NonNull::new(raw).ok_or_else(|| SysError::last(CALL))?;
-        // SAFETY: the object was just made, and nobody changes its keys.
+        // SAFETY: the object was just created, and nothing changes its keys.
         let local_key = unsafe { (*raw.as_ptr()).lkey };
-        // SAFETY: the object was just made, and nobody changes its keys.
+        // SAFETY: the object was just created, and nothing changes its keys.
         let remote_key = unsafe { (*raw.as_ptr()).rkey };
         // Relaxed: a sum that orders nothing.
         REGISTERED_LEN.fetch_add(len as u64, Ordering::Relaxed);
@@ -85,27 +85,27 @@ impl MemoryRegion {
         Ok(Self { raw, iova, local_key, remote_key, region, _domain })
     }
 
-    /// Bytes that are registered in this process at the moment.
+    /// Returns the bytes currently registered by this process.
     pub(in crate::fabric::verbs) fn registered_len() -> u64 {
         REGISTERED_LEN.load(Ordering::Relaxed)
     }
 
-    /// What work requests of this process name it by.
+    /// Returns the key for work requests of this process.
     pub(super) fn local_key(&self) -> u32 {
         self.local_key
     }
 
-    /// What work requests of peers name it by.
+    /// Returns the key for work requests of peers.
     pub(in crate::fabric::verbs) fn remote_key(&self) -> u32 {
         self.remote_key
     }
 
-    /// Where the device finds it.
+    /// Returns the device address.
     pub(in crate::fabric::verbs) fn iova(&self) -> u64 {
         self.iova
     }
 
-    /// The memory.
+    /// Returns the memory.
     pub(in crate::fabric::verbs) fn region(&self) -> &Arc<Region> {
         &self.region
     }
@@ -113,8 +113,8 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // SAFETY: the registration belongs to this value and is given back once; the device refuses its keys from
-        // then on, so that no work request reaches the memory any more.
+        // SAFETY: the registration belongs to this value and is released once; the device refuses its keys from
+        // then on, so no work request reaches the memory.
         let returned = unsafe { rdma_sys::ibv_dereg_mr(self.raw.as_ptr()) };
         warn_left("ibv_dereg_mr", returned);
         REGISTERED_LEN.fetch_sub(self.region.len() as u64, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::device::{self, Device, Wish};
 use crate::memory::{Protection, Region};
 
-/// How long a test waits for what must happen.
+/// How long a test waits.
 const PATIENCE_NS: u64 = 20_000_000_000;
 
 /// What the tests of a device work with.
@@ -61,7 +61,7 @@ fn post(end: &QueuePair, request: SendRequest<'_>) {
     end.post_send(&mut chain).unwrap();
 }
 
-/// Repeats a question until it has an answer.
+/// Polls until there is a result.
 fn until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let start = SystemClock.monotonic_ns();
     loop {

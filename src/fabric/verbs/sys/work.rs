@@ -1,4 +1,4 @@
-//! Work requests, and the chains of them that are posted in one go.
+//! Work requests, and chains of them that are posted together.
 
 use std::marker::PhantomData;
 use std::ptr;
@@ -8,7 +8,7 @@ use rdma_sys::{ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode}
 
 use super::{AddressHandle, MemoryRegion, SysError};
 
-/// Most work requests posted in one go.
+/// Most work requests posted together.
 pub(in crate::fabric::verbs) const CHAIN_LEN_MAX: usize = 16;
 
 /// A range of registered local memory.
@@ -16,9 +16,9 @@ pub(in crate::fabric::verbs) const CHAIN_LEN_MAX: usize = 16;
 pub(in crate::fabric::verbs) struct Slice<'a> {
     /// The memory.
     pub(in crate::fabric::verbs) region: &'a MemoryRegion,
-    /// Where it begins, bytes from the start of the region.
+    /// Its offset, bytes from the start of the region.
     pub(in crate::fabric::verbs) offset: usize,
-    /// How long it is, bytes.
+    /// Its length, bytes.
     pub(in crate::fabric::verbs) len: u32,
 }
 
@@ -35,7 +35,7 @@ impl Slice<'_> {
     }
 }
 
-/// Where in a peer's memory.
+/// A location in a peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct Remote {
     /// The address, as the peer's device sees it.
@@ -44,66 +44,66 @@ pub(in crate::fabric::verbs) struct Remote {
     pub(in crate::fabric::verbs) key: u32,
 }
 
-/// Whom a datagram is for.
+/// The destination of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fabric::verbs) struct Receiver<'a> {
-    /// The way there.
+    /// The path to it.
     pub(in crate::fabric::verbs) handle: &'a AddressHandle,
-    /// The number of the queue pair; a group has one, too.
+    /// Its queue pair number; a group has one, too.
     pub(in crate::fabric::verbs) queue_pair: u32,
-    /// The key that it wants.
+    /// The key that it requires.
     pub(in crate::fabric::verbs) key: u32,
 }
 
-/// What a work request does.
+/// The operation of a work request.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fabric::verbs) enum Operation<'a> {
-    /// Brings a peer's memory here.
+    /// Reads a peer's memory.
     Read {
-        /// To where.
+        /// The local destination.
         local: Slice<'a>,
-        /// From where.
+        /// The source.
         remote: Remote,
     },
-    /// Takes memory to a peer's. It must not change before the completion.
+    /// Writes memory to a peer's. The source must not change before the completion.
     Write {
-        /// From where.
+        /// The source.
         local: Slice<'a>,
-        /// To where.
+        /// The destination.
         remote: Remote,
     },
-    /// Takes bytes to a peer's memory. They are copied at once.
+    /// Writes bytes to a peer's memory. They are copied at once.
     WriteInline {
-        /// What.
+        /// The bytes.
         bytes: &'a [u8],
-        /// To where.
+        /// The destination.
         remote: Remote,
     },
-    /// Sends a message. It must not change before the completion.
+    /// Sends a message. Its memory must not change before the completion.
     Send {
-        /// From where.
+        /// The message.
         local: Slice<'a>,
     },
     /// Sends a message. It is copied at once.
     SendInline {
-        /// What.
+        /// The message.
         bytes: &'a [u8],
     },
-    /// Writes nothing, to nowhere: the peer's device acknowledges it, which proves that its host lives. No remote key is
-    /// checked for an operation without bytes, but the peer's queue pair must allow remote writes.
+    /// Writes nothing: the peer's device acknowledges it, which shows that its host is alive. The remote key of an empty
+    /// operation is not checked, but the peer's queue pair must allow remote writes.
     Probe,
-    /// Sends a datagram. It must not change before the completion.
+    /// Sends a datagram. Its memory must not change before the completion.
     Datagram {
-        /// From where.
+        /// The datagram.
         local: Slice<'a>,
-        /// To whom.
+        /// The destination.
         to: Receiver<'a>,
     },
     /// Sends a datagram. It is copied at once.
     DatagramInline {
-        /// What.
+        /// The datagram.
         bytes: &'a [u8],
-        /// To whom.
+        /// The destination.
         to: Receiver<'a>,
     },
 }
@@ -113,9 +113,9 @@ pub(in crate::fabric::verbs) enum Operation<'a> {
 pub(in crate::fabric::verbs) struct SendRequest<'a> {
     /// The number of its completion.
     pub(in crate::fabric::verbs) wr_id: u64,
-    /// What is to be done.
+    /// Its operation.
     pub(in crate::fabric::verbs) operation: Operation<'a>,
-    /// Whether there is a completion when it succeeds. There is one in any case when it fails.
+    /// Whether a success has a completion. A failure always has one.
     pub(in crate::fabric::verbs) signaled: bool,
 }
 
@@ -124,11 +124,11 @@ pub(in crate::fabric::verbs) struct SendRequest<'a> {
 pub(in crate::fabric::verbs) struct ReceiveRequest<'a> {
     /// The number of its completion.
     pub(in crate::fabric::verbs) wr_id: u64,
-    /// Where the message goes.
+    /// The destination of the message.
     pub(in crate::fabric::verbs) local: Slice<'a>,
 }
 
-/// A chain that was not posted whole.
+/// A chain that was not posted completely.
 #[derive(Debug)]
 pub(in crate::fabric::verbs) struct PostError {
     /// How many of its work requests were posted: the first ones.
@@ -138,13 +138,13 @@ pub(in crate::fabric::verbs) struct PostError {
 }
 
 impl PostError {
-    /// Whether the queue is full, so that it may be tried again after some completions.
+    /// Whether the queue is full: retry after some completions.
     pub(in crate::fabric::verbs) fn is_full(&self) -> bool {
         self.error.is_out_of_memory()
     }
 }
 
-/// A piece of memory as work requests name it, and the flags that come with it.
+/// A scatter/gather element, and its flags.
 fn piece(request: &SendRequest<'_>) -> (ibv_sge, ibv_send_flags) {
     match request.operation {
         Operation::Read { local, .. }
@@ -163,7 +163,7 @@ fn inline(bytes: &[u8]) -> ibv_sge {
     ibv_sge { addr: bytes.as_ptr().expose_provenance() as u64, length, lkey: 0 }
 }
 
-/// Work requests for the send queue that are posted in one go, on the stack.
+/// Work requests for the send queue that are posted together, on the stack.
 #[derive(Default)]
 pub(in crate::fabric::verbs) struct SendChain<'a> {
     requests: ArrayVec<ibv_send_wr, CHAIN_LEN_MAX>,
@@ -173,36 +173,36 @@ pub(in crate::fabric::verbs) struct SendChain<'a> {
 }
 
 impl<'a> SendChain<'a> {
-    /// An empty one.
+    /// Creates an empty chain.
     #[inline]
     pub(in crate::fabric::verbs) fn new() -> Self {
         Self::default()
     }
 
-    /// Whether it has as many as there may be.
+    /// Whether it is full.
     #[inline]
     pub(in crate::fabric::verbs) fn is_full(&self) -> bool {
         self.requests.is_full()
     }
 
-    /// How many it has.
+    /// Returns the number of its work requests.
     #[inline]
     pub(in crate::fabric::verbs) fn len(&self) -> usize {
         self.requests.len()
     }
 
-    /// Takes all of them out.
+    /// Removes all of them.
     #[inline]
     pub(in crate::fabric::verbs) fn clear(&mut self) {
         self.requests.clear();
         self.pieces.clear();
     }
 
-    /// Adds one at the end.
+    /// Appends a work request.
     ///
     /// # Panics
     ///
-    /// When it is full, which is a mistake of the caller.
+    /// If it is full, which is a bug of the caller.
     #[inline]
     pub(in crate::fabric::verbs) fn push(&mut self, request: &SendRequest<'a>) {
         let (piece, mut flags) = piece(request);
@@ -212,7 +212,7 @@ impl<'a> SendChain<'a> {
         // SAFETY: the structure is numbers and pointers, for all of which zeros are valid.
         let mut raw: ibv_send_wr = unsafe { std::mem::zeroed() };
         raw.wr_id = request.wr_id;
-        // A piece without bytes would mean the longest one there can be.
+        // An element of no bytes would mean the maximum length.
         raw.num_sge = i32::from(piece.length > 0);
         raw.send_flags = flags.0;
         let rdma = |Remote { address, key }| rdma_sys::rdma_t { remote_addr: address, rkey: key };
@@ -235,7 +235,7 @@ impl<'a> SendChain<'a> {
         self.pieces.push(piece);
     }
 
-    /// Links them, and returns the first; null when there is none. The pointer is good until the chain is used again.
+    /// Links them, and returns the first; null if empty. The pointer is valid until the chain is used again.
     #[inline]
     pub(super) fn link(&mut self) -> *mut ibv_send_wr {
         let mut next = ptr::null_mut();
@@ -248,7 +248,7 @@ impl<'a> SendChain<'a> {
     }
 }
 
-/// Work requests for the receive queue that are posted in one go, on the stack.
+/// Work requests for the receive queue that are posted together, on the stack.
 #[derive(Default)]
 pub(super) struct ReceiveChain {
     requests: ArrayVec<ibv_recv_wr, CHAIN_LEN_MAX>,
@@ -256,7 +256,7 @@ pub(super) struct ReceiveChain {
 }
 
 impl ReceiveChain {
-    /// One of these work requests, at most [`CHAIN_LEN_MAX`].
+    /// Creates a chain of these work requests, at most [`CHAIN_LEN_MAX`].
     #[inline]
     pub(super) fn of(requests: &[ReceiveRequest<'_>]) -> Self {
         let mut chain = Self::default();
@@ -270,7 +270,7 @@ impl ReceiveChain {
         chain
     }
 
-    /// Links them, and returns the first; null when there is none. The pointer is good until the chain is used again.
+    /// Links them, and returns the first; null if empty. The pointer is valid until the chain is used again.
     #[inline]
     pub(super) fn link(&mut self) -> *mut ibv_recv_wr {
         let mut next = ptr::null_mut();
@@ -283,7 +283,7 @@ impl ReceiveChain {
     }
 }
 
-/// How many work requests of a chain were posted: those before the one that the device did not take.
+/// How many work requests of a chain were posted: those before the one that the device refused.
 pub(super) fn posted<T>(head: *const T, refused: *const T) -> usize {
     refused.addr().saturating_sub(head.addr()) / size_of::<T>()
 }

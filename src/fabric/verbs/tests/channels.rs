@@ -7,11 +7,11 @@ use crate::fabric::verbs::channel::{VerbsChannelReceiver, VerbsChannelSender};
 use crate::fabric::{ChannelReceiver, ChannelSender, DatagramReach, Datagrams, Group, UnicastSender};
 use crate::limits;
 
-/// Where the number of the queue pair, and the key, are in the ticket of a channel.
+/// Offsets of the queue pair number, and of the key, in the ticket of a channel.
 const QUEUE_PAIR_AT: usize = 7;
 const KEY_AT: usize = 11;
 
-/// A connection, and the channel of the end that was dialled.
+/// A connection, and the channel of the dialled end.
 struct Stage {
     near: Box<dyn Connection>,
     far: Box<dyn Connection>,
@@ -35,7 +35,7 @@ impl Stage {
         datagrams(&*self.near).join_channel(self.sender.ticket()).unwrap()
     }
 
-    /// A receiver that has joined, and has nothing to receive.
+    /// A joined receiver, with nothing to receive.
     fn join(&self) -> Box<dyn ChannelReceiver> {
         let mut receiver = self.begin_to_join();
         self.wait_until_joined(&mut *receiver);
@@ -73,7 +73,7 @@ fn next(receiver: &mut dyn ChannelReceiver) -> (Vec<u8>, DatagramReach) {
     until("a datagram", || take(receiver))
 }
 
-/// Takes everything, until nothing has come for a while.
+/// Drains it, until nothing has come for a while.
 fn quiet(receiver: &mut dyn ChannelReceiver) {
     loop {
         while take(receiver).is_some() {}
@@ -109,7 +109,7 @@ fn unicast(datagram: &[u8]) -> (Vec<u8>, DatagramReach) {
 fn a_datagram_comes_to_all_who_have_joined() {
     let stage = Stage::new();
     let mut receivers: Vec<_> = (0..4).map(|_| stage.join()).collect();
-    // The node of the sender, too.
+    // Including the node of the sender.
     let mut own = datagrams(&*stage.far).join_channel(stage.sender.ticket()).unwrap();
     stage.wait_until_joined(&mut *own);
     receivers.push(own);
@@ -277,7 +277,7 @@ fn a_handle_wakes_for_datagrams() {
             }
         }
     });
-    // What has come already wakes, too.
+    // A datagram that has already arrived wakes, too.
     send(&*stage.sender, b"before");
     SystemClock.pause(Duration::from_millis(20));
     assert!(wakes(receiver.wait_handle().unwrap().unwrap()));
@@ -316,7 +316,7 @@ fn a_member_too_many_is_told_and_reached_alone() {
     let mut one_more = stage.begin_to_join();
     let error = until("a refusal", || one_more.receive(&mut [0; 64]).err());
     assert!(matches!(error, FabricError::Verbs(VerbsError::GroupFull { .. })), "{error}");
-    assert!(error.to_string().contains("soft-RoCE takes 56"), "{error}");
+    assert!(error.to_string().contains("56 per host"), "{error}");
     assert_eq!(take(&mut *one_more), None);
     quiet(&mut *receivers[0]);
     send(&*stage.sender, b"all");
@@ -346,15 +346,15 @@ fn garbage_is_no_ticket() {
         }
         assert!(datagrams(&*stage.far).unicast_sender(&garbage).is_err());
     }
-    // Tickets are for the hosts of their connections only.
+    // Tickets must name the host of their connection.
     let mut elsewhere = channel.clone();
     elsewhere[27] ^= 0x40;
     let error = datagrams(&*stage.near).join_channel(&elsewhere).unwrap_err();
-    assert!(error.to_string().contains("another host"), "{error}");
+    assert!(error.to_string().contains("host other than the peer's"), "{error}");
     let mut elsewhere = back.clone();
     elsewhere[23] ^= 0x40;
     let error = datagrams(&*stage.far).unicast_sender(&elsewhere).unwrap_err();
-    assert!(error.to_string().contains("another host"), "{error}");
+    assert!(error.to_string().contains("host other than the peer's"), "{error}");
     assert!(datagrams(&*stage.near).join_channel(&back).is_err());
     assert!(datagrams(&*stage.far).unicast_sender(&channel).is_err());
 }
@@ -377,7 +377,7 @@ fn a_process_has_one_channel_of_a_local_address() {
     assert!(own.ticket().ends_with(&group.octets()));
 }
 
-/// Sends until something arrives, whatever becomes of it on the way.
+/// Sends until a datagram arrives; earlier ones may be lost.
 fn recovers(sender: &VerbsChannelSender, receiver: &mut VerbsChannelReceiver) -> Vec<FabricError> {
     let mut errors = Vec::new();
     until("a datagram after a failure", || {

@@ -1,4 +1,4 @@
-//! Peers that do not keep to the rules, or are none.
+//! Peers that break the rules, or are not nodes.
 
 use super::*;
 use crate::fabric::verbs::greeting;
@@ -6,7 +6,7 @@ use crate::fabric::verbs::sys::{
     CmEvent, CmEventKind, CmId, ConnectParameters, EventChannel, PortSpace, QueuePairPlan,
 };
 
-/// Uses the end of a region that a peer told of, once that was changed.
+/// Accesses the end of a region described by a peer, after changing the description.
 fn forge(rogue: &Rogue, real: Descriptor, change: impl FnOnce(&mut Descriptor)) -> Result<(), FabricError> {
     let mut forged = real;
     change(&mut forged);
@@ -24,7 +24,7 @@ fn forge(rogue: &Rogue, real: Descriptor, change: impl FnOnce(&mut Descriptor)) 
     finish_writes(&mut *write)
 }
 
-/// What one may do to what a peer told of.
+/// Forgeries of a description.
 const CHANGES: [fn(&mut Descriptor); 4] = [
     |region| region.len += 8,
     |region| region.address -= 4096,
@@ -32,7 +32,7 @@ const CHANGES: [fn(&mut Descriptor); 4] = [
     |region| region.key ^= 1,
 ];
 
-/// And to what may only be read.
+/// Forgeries of a read-only one.
 const WRITTEN: fn(&mut Descriptor) = |region| region.exposure = Exposure::Write;
 
 #[track_caller]
@@ -60,14 +60,14 @@ fn a_reader_reaches_what_it_was_given_and_nothing_else() {
     let real = rogue.region();
     let (stranger, _far) = world.rogue(false);
     assert_refused(forge(&stranger, real, |_| {}));
-    // Nor does one from whom it was taken back, as from a subscriber that has detached.
+    // Nor does a peer whose access was revoked, like a subscriber that has detached.
     let (rogue, mut far) = world.rogue(false);
     send(&mut *far, b"region", Some(&repository));
     let real = rogue.region();
     forge(&rogue, real, |_| {}).unwrap();
     far.withdraw(&repository);
     assert_refused(forge(&rogue, real, |_| {}));
-    // Once it is withdrawn, nor does the one it was given to.
+    // Once it is withdrawn, the peer it was exposed to cannot reach it either.
     let (rogue, mut far) = world.rogue(false);
     let withdrawn = registered(&world.far, 4096, Exposure::Read);
     send(&mut *far, b"region", Some(&withdrawn));
@@ -78,7 +78,7 @@ fn a_reader_reaches_what_it_was_given_and_nothing_else() {
     finish(&mut *read).unwrap();
 }
 
-/// Both regions were given to the same peer: the key of one is none to the other.
+/// Both regions were exposed to the same peer: the key of one does not open the other.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_key_reaches_no_other_region_that_was_given_too() {
@@ -100,7 +100,7 @@ fn a_key_reaches_no_other_region_that_was_given_too() {
 #[ignore = "needs an RDMA device"]
 fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
     let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
-    let reception = manager::Reception::open(&at, &devices).unwrap();
+    let reception = manager::CmListener::open(&at, &devices).unwrap();
     let at = Address::rdma(at);
     let publisher = || {
         let mut connection = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();
@@ -109,7 +109,7 @@ fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
         let (mut link, endpoint) = accepted.unwrap();
         until("a connection", || {
             let change = link.next(&devices, SystemClock.monotonic_ns()).unwrap();
-            matches!(change, Some(Change::Established)).then_some(())
+            matches!(change, Some(LinkEvent::Established)).then_some(())
         });
         let landing = registered(&near, 4096, Exposure::Write);
         send(&mut *connection, b"landing", Some(&landing));
@@ -117,19 +117,19 @@ fn a_writer_reaches_what_it_was_lent_and_nothing_that_another_was() {
         let real = rogue.region();
         (connection, landing, rogue, real)
     };
-    let (_honest, landing, honest, lent) = publisher();
+    let (_honest, landing, honest, exposed) = publisher();
     for change in CHANGES {
         let (_connection, _landing, rogue, real) = publisher();
         forge(&rogue, real, |_| {}).unwrap();
         assert_refused(forge(&rogue, real, change));
         let (_connection, _landing, rogue, _) = publisher();
-        assert_refused(forge(&rogue, lent, |_| {}));
+        assert_refused(forge(&rogue, exposed, |_| {}));
     }
     assert!((0..4096).step_by(8).all(|offset| landing.region().load(offset) == 0));
-    forge(&honest, lent, |_| {}).unwrap();
+    forge(&honest, exposed, |_| {}).unwrap();
 }
 
-/// Publishers that have dialled a node share its device, and nothing else.
+/// Publishers that have dialled a node share its device only.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_writer_that_dialled_reaches_what_it_was_lent_and_nothing_that_another_was() {
@@ -147,23 +147,23 @@ fn a_writer_that_dialled_reaches_what_it_was_lent_and_nothing_that_another_was()
         let real = rogue.region();
         (rogue, far, landing, Some(real))
     };
-    let (honest, _honest_far, landing, lent) = publisher(true);
-    let lent = lent.unwrap();
+    let (honest, _honest_far, landing, exposed) = publisher(true);
+    let exposed = exposed.unwrap();
     for change in CHANGES {
         let (rogue, _far, _landing, real) = publisher(true);
         forge(&rogue, real.unwrap(), |_| {}).unwrap();
         assert_refused(forge(&rogue, real.unwrap(), change));
         let (rogue, _far, _landing, _) = publisher(true);
-        assert_refused(forge(&rogue, lent, |_| {}));
+        assert_refused(forge(&rogue, exposed, |_| {}));
     }
-    // Who says that it only reads, shares a domain with others, and is lent nothing.
+    // A peer that claims to read only shares a domain with others, and gets no write access.
     let (liar, _far, _landing, _) = publisher(false);
-    assert_refused(forge(&liar, lent, |_| {}));
+    assert_refused(forge(&liar, exposed, |_| {}));
     assert!((0..4096).step_by(8).all(|offset| landing.region().load(offset) == 0));
-    forge(&honest, lent, |_| {}).unwrap();
+    forge(&honest, exposed, |_| {}).unwrap();
 }
 
-/// A publisher reads the landing region that it was lent, and none that was lent to another.
+/// A publisher can read the landing region exposed to it, and no other.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_writer_reads_only_what_it_was_lent() {
@@ -172,18 +172,18 @@ fn a_writer_reads_only_what_it_was_lent() {
         let (rogue, mut far) = world.rogue(true);
         let landing = registered(&world.far, 4096, Exposure::Write);
         send(&mut *far, b"landing", Some(&landing));
-        let lent = rogue.region();
-        (rogue, far, landing, lent)
+        let exposed = rogue.region();
+        (rogue, far, landing, exposed)
     };
     let read = |region: &mut Descriptor| region.exposure = Exposure::Read;
     let (_other, _other_far, _kept, lent_to_other) = publisher();
-    let (rogue, _far, _landing, lent) = publisher();
-    forge(&rogue, lent, |_| {}).unwrap();
-    forge(&rogue, lent, read).unwrap();
+    let (rogue, _far, _landing, exposed) = publisher();
+    forge(&rogue, exposed, |_| {}).unwrap();
+    forge(&rogue, exposed, read).unwrap();
     assert_refused(forge(&rogue, lent_to_other, read));
-    let (rogue, mut far, landing, lent) = publisher();
+    let (rogue, mut far, landing, exposed) = publisher();
     far.withdraw(&landing);
-    assert_refused(forge(&rogue, lent, read));
+    assert_refused(forge(&rogue, exposed, read));
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_peer_that_sends_no_frames_loses_its_session() {
     assert_eq!(receive(&mut *far).0, b"fine");
 }
 
-/// Fragments without end, and no look at the credits.
+/// Endless fragments, ignoring credits.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_peer_that_floods_harms_only_itself() {
@@ -227,7 +227,7 @@ fn a_peer_that_floods_harms_only_itself() {
     assert_eq!(receive(&mut *far).0, b"fine");
 }
 
-/// A connection of something else than nodes, as far as it comes.
+/// A connection of a program that is not a node, as far as it gets.
 fn connect_with(at: &Address, devices: &Devices, data: &[u8], mut also: impl FnMut()) -> CmEvent {
     let channel = EventChannel::create().unwrap();
     let id = CmId::create(&channel, PortSpace::Connections).unwrap();
@@ -266,9 +266,7 @@ fn who_is_no_node_is_rejected_with_the_reason() {
     let mut world = World::new();
     let mut other_version = [0; 13];
     other_version[..5].copy_from_slice(b"FBC1\x02");
-    for (data, reason) in
-        [(&b""[..], "something else"), (b"GET / HTTP/1.1", "something else"), (&other_version, "version")]
-    {
+    for (data, reason) in [(&b""[..], "a node"), (b"GET / HTTP/1.1", "a node"), (&other_version, "version")] {
         let listener = &mut world.listener;
         let accept = || assert!(listener.accept().unwrap().is_none(), "it was accepted");
         let event = connect_with(&world.at, &world.near.devices, data, accept);
@@ -285,7 +283,7 @@ fn who_is_no_node_is_rejected_with_the_reason() {
 #[ignore = "needs an RDMA device"]
 fn what_answers_and_is_no_node_is_not_taken_for_one() {
     let (near, devices, at) = (fabric(), Devices::new(Wish::default()), address());
-    let reception = manager::Reception::open(&at, &devices).unwrap();
+    let reception = manager::CmListener::open(&at, &devices).unwrap();
     let at = Address::rdma(at);
     for data in [&b""[..], b"HTTP/1.1 400 Bad Request", &[0; 196]] {
         let mut connection = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();
@@ -298,7 +296,7 @@ fn what_answers_and_is_no_node_is_not_taken_for_one() {
         let error = end(&mut *connection).unwrap_err();
         assert!(matches!(error, FabricError::Verbs(VerbsError::NotANode)), "{error}");
     }
-    // One that rejects without a word has ended, as far as one can tell.
+    // A peer that rejects without a reason has exited, as far as this end knows.
     let mut connection = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();
     drop(until("a request", || reception.next().unwrap()));
     end(&mut *connection).unwrap();

@@ -1,28 +1,28 @@
-//! Peers that connect by an exchange over TCP, and do as they like; and words of the connection manager that are lost.
+//! Misbehaving peers that connect by an exchange over TCP; and lost messages of the connection manager.
 
 use std::io::Read;
 use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsFd;
 
 use super::*;
-use crate::fabric::verbs::exchange::{End, READY};
-use crate::fabric::verbs::handshake::Near;
+use crate::fabric::verbs::exchange::{QpInfo, READY};
+use crate::fabric::verbs::handshake::LocalEnd;
 use crate::fabric::verbs::stream::{self, FrameStream};
 
-/// A frame with one fragment, which is a whole message.
+/// A frame with one fragment, which is a complete message.
 const MESSAGE: &[u8] = b"\0\0\x01\x01\0\0\0\x05\0\0\0\0hello";
-/// A question whether the peer lives.
+/// A keepalive question.
 const QUESTION: &[u8] = b"\0\0\x08\x01\0\0\0\0\0\0\0\0";
-/// A frame that says nothing.
+/// An empty frame.
 const NOTHING: &[u8] = b"\0\0\0\x01\0\0\0\0\0\0\0\0";
 
-/// One that dials over TCP.
+/// A peer that dials over TCP.
 #[derive(Debug)]
 struct Stranger {
     stream: FrameStream,
-    near: Near,
+    near: LocalEnd,
     peer: IpAddr,
-    /// What the node's end has said of it.
+    /// The error of the node's end.
     error: Option<FabricError>,
 }
 
@@ -30,7 +30,7 @@ impl Stranger {
     fn new(world: &World, kind: QueuePairKind) -> Self {
         let socket = TcpStream::connect(manager::resolve(&world.at).unwrap()).unwrap();
         let (local, peer) = (socket.local_addr().unwrap().ip(), socket.peer_addr().unwrap().ip());
-        let near = Near::create(local, kind, true, &world.near.devices).unwrap();
+        let near = LocalEnd::create(local, kind, true, &world.near.devices).unwrap();
         Self { stream: FrameStream::new(socket).unwrap(), near, peer, error: None }
     }
 
@@ -38,35 +38,35 @@ impl Stranger {
         assert!(self.stream.send(frame).unwrap());
     }
 
-    /// What the node says next, which goes on meanwhile; nothing, when it closes the connection.
+    /// The node's next frame, while the node makes progress; `None` if it closes the connection.
     fn hear(&mut self, far: &mut dyn Connection) -> Option<Vec<u8>> {
         until("an answer", || {
             self.error = self.error.take().or_else(|| far.receive(&mut [0; 64]).err());
             match self.stream.receive() {
-                stream::Arrival::Frame(frame) => Some(Some(frame)),
-                stream::Arrival::Nothing => None,
-                stream::Arrival::Closed => Some(None),
+                stream::StreamEvent::Frame(frame) => Some(Some(frame)),
+                stream::StreamEvent::Nothing => None,
+                stream::StreamEvent::Closed => Some(None),
                 other => panic!("{other:?}, and the node {:?}", self.error),
             }
         })
     }
 
-    /// Tells its end, once that was changed, and hears the answer.
-    fn exchange(&mut self, far: &mut dyn Connection, change: impl FnOnce(&mut End)) -> Option<Vec<u8>> {
+    /// Sends its end, changed, and returns the answer.
+    fn exchange(&mut self, far: &mut dyn Connection, change: impl FnOnce(&mut QpInfo)) -> Option<Vec<u8>> {
         let mut end = self.near.end;
         change(&mut end);
         self.say(&end.emit());
         self.hear(far)
     }
 
-    /// Connects its queue pair as a node does.
+    /// Connects its queue pair like a node.
     fn connect(&mut self, far: &mut dyn Connection) {
         let answer = self.exchange(far, |_| {}).unwrap();
-        self.near.connect(&End::parse(&answer).unwrap(), self.peer).unwrap();
+        self.near.connect(&QpInfo::parse(&answer).unwrap(), self.peer).unwrap();
     }
 }
 
-/// Lets a session go on for so long.
+/// Lets a session make progress for this long.
 fn go_on(far: &mut dyn Connection, time_ns: u64) {
     let begun_ns = SystemClock.monotonic_ns();
     while SystemClock.monotonic_ns() - begun_ns < time_ns {
@@ -93,7 +93,7 @@ fn a_peer_that_is_heard_before_it_says_that_it_is_ready_may_read() {
     read.post(&[WORD_0]).unwrap();
     finish(&mut *read).unwrap();
     assert_eq!(read.mirror().load(0), 7);
-    // The word may come late, or never.
+    // The confirmation may come late, or never.
     stranger.say(READY);
     go_on(&mut *far, limits::verbs::CONNECT_DEADLINE_NS + 200_000_000);
     stranger.near.endpoint.send(MESSAGE).unwrap();
@@ -102,11 +102,11 @@ fn a_peer_that_is_heard_before_it_says_that_it_is_ready_may_read() {
     end(&mut *far).unwrap();
 }
 
-/// A link that never says that it stands: the peer's last word was lost.
+/// A link that never reports being established: the peer's last message was lost.
 #[derive(Debug)]
 struct Deaf(ManagedLink);
 
-impl Link for Deaf {
+impl QpLink for Deaf {
     fn wait_handle(&self) -> BorrowedFd<'_> {
         self.0.wait_handle()
     }
@@ -115,9 +115,9 @@ impl Link for Deaf {
         self.0.deadline_ns()
     }
 
-    fn next(&mut self, _: &Devices, now_ns: u64) -> Result<Option<Change>, FabricError> {
-        // The connection manager is not looked at.
-        Ok(self.deadline_ns().is_some_and(|deadline_ns| now_ns >= deadline_ns).then_some(Change::Over))
+    fn next(&mut self, _: &Devices, now_ns: u64) -> Result<Option<LinkEvent>, FabricError> {
+        // The connection manager is not polled.
+        Ok(self.deadline_ns().is_some_and(|deadline_ns| now_ns >= deadline_ns).then_some(LinkEvent::Over))
     }
 
     fn heard(&mut self) {
@@ -149,7 +149,7 @@ impl Link for Deaf {
 #[ignore = "needs an RDMA device"]
 fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
     let (near, devices, at) = (fabric(), Arc::new(Devices::new(Wish::default())), address());
-    let reception = manager::Reception::open(&at, &devices).unwrap();
+    let reception = manager::CmListener::open(&at, &devices).unwrap();
     let service = Service::new(&devices).unwrap();
     let at = Address::rdma(at);
     let mut dialled = near.dial(&at, Intent::Read, Duration::ZERO).unwrap();
@@ -170,9 +170,9 @@ fn a_connection_whose_last_word_was_lost_stands_when_it_is_used() {
 #[ignore = "needs an RDMA device"]
 fn a_peer_over_tcp_that_names_another_host_or_no_size_is_refused_at_once() {
     let mut world = World::new();
-    type Edit = fn(&mut End);
+    type Edit = fn(&mut QpInfo);
     let cases: [(Edit, u8); 5] = [
-        // An address of this subnet that nobody has, this host's own one without IP, a third host, no address.
+        // An unused address of this subnet, this host's own without IP, a third host, no address.
         (|end| end.gid[15] = 199, 4),
         (|end| end.gid = [0; 16], 4),
         (|end| end.gid[12..].copy_from_slice(&[192, 0, 2, 1]), 4),
@@ -188,7 +188,7 @@ fn a_peer_over_tcp_that_names_another_host_or_no_size_is_refused_at_once() {
                 let answer = stranger.exchange(&mut *far, change).unwrap();
                 let took_ns = SystemClock.monotonic_ns() - begun_ns;
                 if reason == 0 {
-                    End::parse(&answer).unwrap();
+                    QpInfo::parse(&answer).unwrap();
                     return Ok(());
                 }
                 assert_eq!(answer, [b"FBC1\x01", [reason].as_slice()].concat());
@@ -206,7 +206,7 @@ fn a_peer_over_tcp_that_names_another_host_or_no_size_is_refused_at_once() {
     assert_eq!(receive(&mut *far).0, b"fine");
 }
 
-/// What a peer cannot be known to be until it says something: another queue pair, and one that says nothing more.
+/// Peers that cannot be told apart until they send something: one with the wrong queue pair, and a silent one.
 #[test]
 #[ignore = "needs an RDMA device"]
 fn a_peer_over_tcp_that_goes_no_further_is_left_in_time() {
@@ -214,7 +214,7 @@ fn a_peer_over_tcp_that_goes_no_further_is_left_in_time() {
     one_of_three(|| below("both, ns", leaving_ns(&mut world), 2 * limits::verbs::CONNECT_DEADLINE_NS));
 }
 
-/// How long it takes until two such peers are left, nanoseconds.
+/// How long it takes until two such peers are dropped, nanoseconds.
 fn leaving_ns(world: &mut World) -> u64 {
     let begun_ns = SystemClock.monotonic_ns();
     let mut strangers: Vec<_> = [0, 1]
@@ -222,7 +222,7 @@ fn leaving_ns(world: &mut World) -> u64 {
             let mut stranger = Stranger::new(world, QueuePairKind::Rc);
             let mut far = world.accept();
             let answer = stranger.exchange(&mut *far, |end| end.queue_pair ^= flip).unwrap();
-            stranger.near.connect(&End::parse(&answer).unwrap(), stranger.peer).unwrap();
+            stranger.near.connect(&QpInfo::parse(&answer).unwrap(), stranger.peer).unwrap();
             (stranger, far)
         })
         .into();
@@ -244,11 +244,11 @@ fn a_peer_over_tcp_that_floods_loses_its_session() {
         let mut far = world.accept();
         stranger.connect(&mut *far);
         stranger.say(READY);
-        // As much as the sockets take, before the node looks.
+        // As much as the sockets accept, before the node reads.
         while matches!(stranger.stream.send(frame), Ok(true)) {}
         let error = until("the end of a flood", || {
             let begun_ns = SystemClock.monotonic_ns();
-            // Messages are taken by nobody who has no room for them.
+            // An owner that cannot send takes no messages.
             let received = far.receive(&mut [0; 1]);
             let took_ns = SystemClock.monotonic_ns() - begun_ns;
             assert!(took_ns < 1_000_000_000, "{took_ns} ns for one look");
@@ -259,7 +259,7 @@ fn a_peer_over_tcp_that_floods_loses_its_session() {
         let mut rest = Vec::new();
         let (mut socket, handle) = (stranger.stream.socket(), stranger.stream.socket().as_fd());
         wait(&[handle], &[], Duration::from_nanos(PATIENCE_NS)).unwrap();
-        // The socket is closed, with or without a word about what was not read.
+        // The socket is closed, with or without an error about unread data.
         let _ = socket.read_to_end(&mut rest);
     }
     let (mut near, mut far) = world.connect();

@@ -1,12 +1,12 @@
-//! Logs that have to be fetched over a wire.
+//! Reading a log over a wire.
 //!
-//! A reader asks for [`LogReader::plan_fetch`], has those ranges fetched into a mirror of the repository, hands that to
-//! [`LogReader::check_fetched`], and takes records with [`LogReader::take`] until there are none. While it takes what it holds, the
-//! next batch may be under way.
+//! A reader plans a fetch by [`LogReader::plan_fetch`], has those ranges fetched into a mirror of the repository, passes that to
+//! [`LogReader::check_fetched`], and takes records with [`LogReader::take`] until none is left. While it takes held records, the
+//! next batch may be in flight.
 //!
-//! Where the end of the log is known, frames before it are whole, and one that is not was given up meanwhile or is damaged.
-//! Behind it a reader that keeps up fetches what the next record would take, with the hot line in the same batch: if the
-//! record is there that was one round trip, and if not, nothing is wrong.
+//! Frames before the known end of the log are whole; an invalid one was given up meanwhile or is damaged.
+//! Beyond the end, a reader that keeps up fetches the space of the next record together with the hot line: if the
+//! record exists, that was one round trip; if not, nothing is wrong.
 
 use super::{HELD_FROM, LogReader, Parsed, Purpose};
 use crate::layout::header::HOT_OFFSET;
@@ -17,11 +17,11 @@ use crate::memory::Region;
 use crate::repository::reader::{HOT_LINE, NOTHING};
 use crate::repository::{Fetch, Finding, LossReason, ReadFailure, Reader as _, Taken};
 
-/// Everything that tells where records are.
+/// The hot line and the index.
 const ORIENTATION: ByteRange = ByteRange { offset: HOT_OFFSET, len: RING_OFFSET - HOT_OFFSET };
 
 impl LogReader {
-    /// What to fetch next.
+    /// Plans the next fetch.
     pub(super) fn plan_fetch(&self) -> Fetch<Purpose> {
         if self.start.is_some() || self.fetching.is_astray {
             return Fetch { ranges: [ORIENTATION, NOTHING], purpose: Purpose::Orientation };
@@ -31,7 +31,7 @@ impl LogReader {
         }
         let (from, end) = (self.held_until(), self.fetching.end);
         let known = usize::try_from(end.saturating_sub(from)).unwrap_or(usize::MAX);
-        // Whatever stands in memory of which one does not know that it is whole tells nothing without a sequence.
+        // Memory that is not known to be whole proves nothing without a sequence.
         let wanted = if known > 0 || self.at.is_none() { known } else { self.fetching.predicted };
         let room = (self.buffer.len() - HELD_FROM - (self.until - self.from)) * WORD;
         let len = wanted.min(limits::LOG_FETCH_LEN).min(room).min(self.geometry.rest(from));
@@ -46,7 +46,7 @@ impl LogReader {
         Fetch { ranges, purpose: Purpose::Frames { from, end, has_hot_line } }
     }
 
-    /// Takes over what was fetched into a mirror of the repository.
+    /// Checks a mirror of the repository after a fetch.
     pub(super) fn check_fetched(
         &mut self,
         mirror: &Region,
@@ -66,11 +66,11 @@ impl LogReader {
             self.fetching.end = known.max(mirror.load(HOT_END));
         }
         let frames = fetched.ranges[0];
-        // A reader that has gone elsewhere meanwhile has no use for it.
+        // The reader has moved elsewhere meanwhile.
         if frames != HOT_LINE && from == self.held_until() && !self.fetching.is_astray {
             self.hold(mirror, frames);
             self.fetching.sure = end;
-            // A frame may be there before it is committed.
+            // A frame may exist before it is committed.
             let ahead = self.held_until().saturating_sub(self.fetching.end);
             let words = usize::try_from(ahead / WORD as u64).unwrap_or(usize::MAX);
             self.until = self.until.saturating_sub(words).max(self.from);
@@ -84,7 +84,7 @@ impl LogReader {
         Ok(if is_all && !self.holds_a_frame() { Finding::Nothing } else { Finding::Something })
     }
 
-    /// The next record in private memory, or what is missing before it; `None` when more has to be fetched.
+    /// Takes the next record in private memory, or a report of missing ones; `None` if more must be fetched.
     #[inline]
     pub(super) fn take(&mut self) -> Result<Option<Taken>, ReadFailure> {
         loop {
@@ -92,10 +92,10 @@ impl LogReader {
             match self.parse(self.fetching.sure) {
                 Parsed::Taken(taken) => return Ok(Some(taken)),
                 Parsed::Lost(lost) => return Err(ReadFailure::Lost(lost)),
-                // The rest of it can be fetched; one that goes on behind the last frame is none.
+                // The rest can be fetched; a frame that extends past the last one is invalid.
                 Parsed::Part if is_sure(self) && self.held_until() < self.fetching.end => return Ok(None),
                 Parsed::Later => return Ok(None),
-                // It was not known to be there.
+                // It was not known to exist.
                 Parsed::Part | Parsed::Damaged(_) | Parsed::Wrong if !is_sure(self) => {
                     self.until = self.from;
                     self.drop_untaken();
@@ -112,24 +112,24 @@ impl LogReader {
         }
     }
 
-    /// Where what is held ends.
+    /// Returns the position where the held frames end.
     pub(super) fn held_until(&self) -> u64 {
         self.position.wrapping_add(((self.until - self.from) * WORD) as u64)
     }
 
-    /// Whether what is held begins with a frame, as far as one can see without checking it.
+    /// Whether the held bytes begin with a frame, without checking it.
     fn holds_a_frame(&self) -> bool {
         let first = self.buffer.get(self.from..self.until).and_then(<[u64]>::first);
         first.is_some_and(|first| self.at.is_none_or(|at| at.get() == *first))
     }
 
-    /// Makes room behind what is held.
+    /// Makes space after the held frames.
     pub(super) fn move_to_front(&mut self) {
         self.buffer.copy_within(self.from..self.until, HELD_FROM);
         (self.from, self.until) = (HELD_FROM, HELD_FROM + self.until - self.from);
     }
 
-    /// Appends what was fetched to what is held.
+    /// Appends fetched frames to the held ones.
     fn hold(&mut self, mirror: &Region, frames: ByteRange) {
         self.move_to_front();
         let room = self.buffer.get_mut(self.until..).unwrap_or_default();
@@ -139,7 +139,7 @@ impl LogReader {
         self.until += words;
     }
 
-    /// Finds out where to go on: at the beginning, behind what was given up, or behind what is damaged.
+    /// Finds where to continue: at the start, after given up frames, or after damaged ones.
     #[cold]
     fn orient(&mut self, mirror: &Region, now_ns: u64) {
         self.fetching.end = self.fetching.end.max(mirror.load(HOT_END));
@@ -151,14 +151,14 @@ impl LogReader {
             return self.resume(mirror, LossReason::Lapped);
         }
         if self.is_settled() {
-            // It was looked at again, and no record can be told from it.
+            // It was checked again, and shows no record.
             return self.resume(mirror, LossReason::Damaged);
         }
         // The rest of it may be on its way.
         self.has_settled(self.fetching.end, now_ns, limits::DAMAGE_SETTLED_NS);
     }
 
-    /// Whether the frame that comes next is known to stay wrong.
+    /// Whether the next frame is known to stay invalid.
     fn is_settled(&self) -> bool {
         self.suspicion.is_some_and(|it| it.is_settled && it.position == self.position)
     }

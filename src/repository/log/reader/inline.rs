@@ -1,8 +1,8 @@
-//! Records that come with notices, and how they are proven.
+//! Inline records in notices, and their confirmation.
 //!
-//! A notice proves who may have sent it, and that is everybody who may read the topic. So what came with one is kept until the
-//! repository is read next, and compared with what stands there at its position. The publisher commits records before it sends
-//! the notice, and nothing inline is taken while a read is under way: every read finds them, unless they are overwritten already.
+//! A notice only proves that its sender may read the topic. So inline records are kept until the
+//! repository is next read, and compared with the records at their position there. The publisher commits records before it sends
+//! the notice, and inline records are not taken while a read is in flight, so every read finds them, unless they are overwritten.
 
 use super::{Doubted, LogReader, Purpose, aligned};
 use crate::id::Sequence;
@@ -16,17 +16,17 @@ use crate::repository::{Fetch, Finding, ReadFailure, Reader as _};
 use crate::sync::atomic::{Ordering, fence};
 
 impl LogReader {
-    /// How much that came inline is kept until the repository is read next, bytes.
+    /// Limit on inline frames kept until the repository is next read, bytes.
     pub(super) fn unproven_len_max(&self) -> usize {
         limits::NOTICE_UNPROVEN_LEN_MAX.min(self.geometry.capacity() / 2)
     }
 
-    /// Takes frames that came with a notice, and that stand at this position. Whether they follow what it holds, and there is
-    /// room for them before those that came earlier are compared with the repository. They are checked as if they had been
-    /// fetched, and what they say is not known to be true.
+    /// Accepts inline frames of this position. Returns whether they follow the held ones, and fit
+    /// beside earlier ones that are not compared yet. They are checked as if
+    /// fetched, but not confirmed.
     pub(super) fn take_frames(&mut self, frames: &[u64], from: u64) -> bool {
         let held_until = self.held_until();
-        // Before the first record that was asked for nobody receives them, so that there would be nothing to withdraw.
+        // Records before the requested start are not received, so there would be nothing to withdraw.
         let is_received = self.at == Some(self.next);
         if self.unproven.is_off || self.wants_more() || !is_received || from != held_until {
             return false;
@@ -48,20 +48,20 @@ impl LogReader {
         true
     }
 
-    /// Words of the frames that came inline and were taken.
+    /// Words of the inline frames that were taken.
     pub(super) fn unproven_words(&self) -> usize {
         let taken = self.position.saturating_sub(self.unproven.from) / WORD as u64;
         usize::try_from(taken).unwrap_or(usize::MAX).min(self.unproven.words.len())
     }
 
-    /// Drops the frames that came inline and were not taken: the real ones in their place are not compared with them.
+    /// Drops the inline frames that were not taken: the fetched ones in their place are not compared with them.
     pub(super) fn drop_untaken(&mut self) {
         let taken = self.unproven_words();
         self.unproven.words.truncate(taken);
     }
 
-    /// What to fetch to compare them with the repository. After a difference the hot line alone: it tells whether the frame was
-    /// overwritten while it was fetched.
+    /// Plans a fetch to compare them with the repository. After a difference the hot line suffices: it shows whether the frame was
+    /// overwritten during the fetch.
     pub(super) fn proof(&self) -> Fetch<Purpose> {
         let from = self.unproven.from;
         let offset = self.geometry.offset(from);
@@ -71,7 +71,7 @@ impl LogReader {
         Fetch { ranges, purpose: Purpose::Proof { from, len } }
     }
 
-    /// Compares what was fetched with what came inline.
+    /// Compares the fetched frames with the inline ones.
     pub(super) fn prove(
         &mut self,
         mirror: &Region,
@@ -82,7 +82,7 @@ impl LogReader {
         if from != self.unproven.from || !self.is_unproven() {
             return Ok(Finding::Something);
         }
-        // Acquire: what was fetched is not older than the read.
+        // Acquire: the fetched frames are not older than the read.
         fence(Ordering::Acquire);
         let (end, start) = (aligned(mirror.load(HOT_END)), aligned(mirror.load(HOT_START)));
         if let Some(doubted) = self.unproven.doubted.take() {
@@ -102,7 +102,7 @@ impl LogReader {
             let words = frame_len(header.payload_len as usize) / WORD;
             let doubted = Doubted { position: at, sequence: header.sequence };
             let behind = at.wrapping_add((words * WORD) as u64);
-            // A frame that is longer goes on at the other end of the ring, which no frame does.
+            // A longer frame would wrap around the end of the ring, which no frame does.
             let Some((frame, after)) = rest.split_at_checked(words).filter(|_| behind <= end) else {
                 return Err(self.withdraw(doubted, mirror));
             };
@@ -117,8 +117,8 @@ impl LogReader {
         Ok(Finding::Something)
     }
 
-    /// Takes note that the frames before this position are what the repository holds, or were overwritten there. It may be in
-    /// the middle of one.
+    /// Records that the frames before this position are confirmed, or were overwritten. It may be in
+    /// the middle of a frame.
     fn pass_proven(&mut self, position: u64) {
         let taken = self.unproven_words();
         let (mut rest, mut at) = (self.unproven.words.as_slice(), self.unproven.from);
@@ -130,13 +130,13 @@ impl LogReader {
             at = at.wrapping_add(len as u64);
         }
         let passed = self.unproven.words.len() - rest.len();
-        // What was not taken and is not held is of no use.
+        // Frames that were neither taken nor held are useless.
         let keeps = passed < taken || at.wrapping_add((rest.len() * WORD) as u64) == self.held_until();
         self.unproven.words.drain(..if keeps { passed } else { self.unproven.words.len() });
         self.unproven.from = at;
     }
 
-    /// Goes back to this frame, and takes nothing inline any more.
+    /// Goes back to this frame, and takes no more inline frames.
     #[cold]
     fn withdraw(&mut self, Doubted { position, sequence }: Doubted, mirror: &Region) -> ReadFailure {
         let (told, found) = (self.last(), Sequence::new(mirror.load(HOT_SEQUENCE)));

@@ -1,13 +1,13 @@
-//! Logs that a publisher writes into a landing region.
+//! Reading a log's landing region.
 //!
-//! Such a region is read as a repository that stands in place: all frames before the end are whole, because they were written
-//! before it, and the start is moved before anything behind it is overwritten. It has no index, but where writes may be lost. Its
-//! reader says there how far it has come, and nothing from there on is overwritten unless the publisher has given it up.
+//! A landing region is read like a mapped repository: all frames before the end are whole, because they were written
+//! before it, and the start is moved before frames after it are overwritten. Without lossy writes it has no index. Its
+//! reader stores its consumed position there, and the publisher overwrites nothing from there on unless it has given it up.
 //!
-//! A publisher that goes round its ring while a write is under way may have written frames of later rounds, even some that are not
-//! committed. Where any sequence will do, one behind the newest record is waited for. What is not right for its place was given
-//! up, where writes take their time, and the start that says so is on its way: only what stays wrong without that is told as
-//! damaged. Where writes may be lost, that start may be lost too, and nothing is waited for: what is not right is told as damaged.
+//! A publisher that laps its ring while a write is in flight may have written frames of later rounds, even uncommitted
+//! ones. If any sequence is acceptable, the reader waits for one after the newest record. An invalid frame was given
+//! up, if writes take time, and the start that says so is on its way: only a frame that stays invalid without it is reported as
+//! damaged. If writes may be lost, that start may be lost too, so an invalid frame is reported as damaged at once.
 
 use super::{LogReader, UNBOUNDED};
 use crate::id::Sequence;
@@ -18,7 +18,7 @@ use crate::memory::Region;
 use crate::repository::{ReadFailure, Taken};
 
 impl LogReader {
-    /// The next record in a landing region. What is wrong is only told as such if this says that it stays so.
+    /// Takes the next record of a landing region. Reports an invalid frame only if this says that it is final.
     #[inline]
     pub(super) fn follow_if(
         &mut self,
@@ -38,7 +38,7 @@ impl LogReader {
         if unsaid >= part || (unsaid > 0 && matches!(taken, Ok(None))) {
             self.said = self.position;
             self.say_from = self.position.saturating_add(part);
-            // Release: what was copied was copied before this is seen, and the publisher writes there again.
+            // Release: the frames were copied before this is visible, after which the publisher may overwrite them.
             memory.store_release(LANDING_TAKEN, self.position);
         }
         taken

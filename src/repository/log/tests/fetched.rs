@@ -1,12 +1,12 @@
-//! Logs that are read over a wire: ranges are copied to a mirror word by word, in an order of chance, while the writer
-//! goes on.
+//! Logs that are read over a wire: ranges are copied to a mirror word by word, in random order, while the writer
+//! continues.
 
 use super::*;
 use crate::layout::log::{HOT_END, HOT_START, HOT_START_SEQUENCE};
 use crate::layout::{ByteRange, WORD};
 use crate::limits;
 
-/// A reader, the mirror it fetches to, and what is under way.
+/// A reader, the mirror it fetches to, and the fetch in flight.
 struct Remote {
     reader: LogReader,
     mirror: Region,
@@ -44,7 +44,7 @@ impl Remote {
         self.fetching = Some((plan, words));
     }
 
-    /// Brings up to so many words. True when the batch is complete.
+    /// Copies up to this many words. Returns true if the batch is complete.
     fn bring(&mut self, writer: &LogWriter, count: usize) -> bool {
         let Some((_, words)) = &mut self.fetching else { return true };
         let left = words.split_off(words.len().min(count));
@@ -54,7 +54,7 @@ impl Remote {
         words.is_empty()
     }
 
-    /// Takes all that it holds, and what was fetched; says whether there may be more.
+    /// Takes everything held and fetched; returns whether there may be more.
     fn take(&mut self) -> bool {
         loop {
             let next = self.reader.next_sequence();
@@ -84,7 +84,7 @@ impl Remote {
         matches!(self.reader.check(&self.mirror, &fetched, self.now_ns), Ok(Finding::Something))
     }
 
-    /// Reads until it has all there is.
+    /// Reads until it has everything.
     fn drain(&mut self, writer: &LogWriter) {
         for _ in 0..100_000 {
             if self.fetching.is_none() {
@@ -110,7 +110,7 @@ fn records_are_fetched_in_order_each_once_round_after_round() {
     }
 }
 
-/// Who keeps up learns of the next record, and has it, in one batch; one batch brings many records.
+/// A reader that keeps up learns of the next record and receives it in one batch; one batch brings many records.
 #[test]
 fn one_batch_brings_the_next_record_and_one_many_of_them() {
     let mut writer = writer(1 << 20, 64);
@@ -133,7 +133,7 @@ fn one_batch_brings_the_next_record_and_one_many_of_them() {
     let bytes: usize = remote.posted.iter().flatten().map(|range| range.len).sum();
     assert!(remote.posted.len() <= 6, "{:?}", remote.posted);
     assert!(bytes < 2200 * 100, "{bytes}");
-    // With nothing new a look costs little.
+    // With nothing new, a check costs little.
     remote.posted.clear();
     remote.drain(&writer);
     remote.drain(&writer);
@@ -141,9 +141,9 @@ fn one_batch_brings_the_next_record_and_one_many_of_them() {
     assert!(last <= limits::FETCHED_GAP_LEN_MAX, "{last}");
 }
 
-/// A record that was appended and not committed is there to be fetched, and nobody takes it.
+/// A record that was appended but not committed can be fetched, but is not taken.
 #[test]
-fn nobody_fetches_a_record_before_its_batch_is_committed() {
+fn an_uncommitted_record_is_not_taken() {
     let mut writer = writer(1 << 16, 40);
     let mut remote = Remote::new(&writer, LogStart::Earliest, 1, 40);
     append(&mut writer, 5, 40);
@@ -159,7 +159,7 @@ fn nobody_fetches_a_record_before_its_batch_is_committed() {
 }
 
 #[test]
-fn what_was_given_up_before_it_was_fetched_is_told_exactly() {
+fn records_given_up_before_they_were_fetched_are_reported_exactly() {
     each_seed(30, |seed| {
         let mut random = Random::new(seed);
         let len_max = 1 + random.index(300);
@@ -187,7 +187,7 @@ fn what_was_given_up_before_it_was_fetched_is_told_exactly() {
 }
 
 #[test]
-fn each_flipped_bit_that_is_fetched_is_told_and_costs_no_other_record() {
+fn each_flipped_bit_that_is_fetched_is_reported_and_costs_no_other_record() {
     for offset in frames_of_twelve() {
         for bit in (0..64).step_by(13) {
             let mut writer = writer(1 << 12, 24);
@@ -195,7 +195,7 @@ fn each_flipped_bit_that_is_fetched_is_told_and_costs_no_other_record() {
             let word = writer.region().load(offset);
             writer.region().store(offset, word ^ 1 << bit);
             let mut remote = Remote::new(&writer, LogStart::At(Sequence::new(1)), 1, 24);
-            // Whatever is wrong, also with the last record: it comes to the end of what there is.
+            // Whatever is damaged, including the last record, it reaches the end.
             remote.drain(&writer);
             append(&mut writer, 1, 24);
             remote.drain(&writer);
@@ -206,9 +206,9 @@ fn each_flipped_bit_that_is_fetched_is_told_and_costs_no_other_record() {
     }
 }
 
-/// What is published while a wrong frame is looked at again is not given up with it, wherever the index says that one could go on.
+/// Records published while an invalid frame is checked again are not given up with it, wherever the index continues.
 #[test]
-fn a_wrong_frame_costs_what_was_there_when_it_was_found() {
+fn an_invalid_frame_costs_only_what_was_there_when_it_was_found() {
     let mut writer = writer(1 << 16, 24);
     let mut remote = Remote::new(&writer, LogStart::At(Sequence::new(1)), 1, 24);
     append(&mut writer, 5, 24);
@@ -222,16 +222,16 @@ fn a_wrong_frame_costs_what_was_there_when_it_was_found() {
         remote.take();
     }
     assert_eq!((remote.received, remote.lost), (5, 0));
-    // More than a segment: the next one begins behind the first of these.
+    // More than a segment: the next one begins after the first of these.
     append(&mut writer, 60, 24);
     remote.drain(&writer);
     assert_eq!((remote.received, remote.lost), (65, 5));
 }
 
-/// Where the rest of the ring was left out a round ago, a shorter record may stand now: what was fetched before it was known to
-/// be whole tells nothing.
+/// Where the rest of the ring was skipped a round ago, a shorter record may be now: the old marker proves nothing before the
+/// range is known to be whole.
 #[test]
-fn the_rest_of_the_ring_that_was_left_out_a_round_ago_hides_no_record() {
+fn a_skip_of_the_previous_round_hides_no_record() {
     let mut writer = writer(1 << 12, 200);
     let mut remote = Remote::new(&writer, LogStart::Earliest, 1, 200);
     let publish = |writer: &mut LogWriter, len: usize| {
@@ -239,7 +239,7 @@ fn the_rest_of_the_ring_that_was_left_out_a_round_ago_hides_no_record() {
         writer.append(&vec![sequence.to_le_bytes()[0]; len], sequence).unwrap();
         writer.commit(sequence).unwrap()
     };
-    // Frames of 224 bytes: eighteen, and 64 bytes are left out. Then as many of 216 and 256 bytes as end there again.
+    // Frames of 224 bytes: eighteen, and 64 bytes are skipped. Then as many of 216 and 256 bytes as end there again.
     let rest = writer.geometry().offset(0) + 18 * 224;
     for _ in 0..19 {
         publish(&mut writer, 200);
@@ -269,7 +269,7 @@ fn the_rest_of_the_ring_that_was_left_out_a_round_ago_hides_no_record() {
         }
     }
     assert_eq!(remote.reader.next_sequence(), writer.last().next());
-    // The first range is brought before the record is there, and the second one when it is.
+    // The first range is copied before the record exists, and the second one after.
     let plan = remote.reader.plan();
     let [frames, hot_line] = plan.ranges() else { panic!("{plan:?}") };
     assert_eq!(frames.offset, rest);

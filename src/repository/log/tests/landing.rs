@@ -1,4 +1,4 @@
-//! Landing regions in which frames are wrong: how long that is waited for, and which records it costs.
+//! Landing regions with invalid frames: how long they are waited for, and which records they cost.
 
 use super::*;
 use crate::layout::header::HOT_OFFSET;
@@ -6,7 +6,7 @@ use crate::layout::log::{HEADER_LEN, HOT_END, frame_len};
 use crate::layout::{LINE, WORD};
 use crate::limits::ARRIVAL_SETTLED_NS;
 
-/// Bytes of all payloads here.
+/// Bytes of every payload here.
 const LEN: usize = 16;
 
 /// A landing region, the repository that is written to it, and its reader.
@@ -17,7 +17,7 @@ struct Landing {
 }
 
 impl Landing {
-    /// A landing region to which so many records were written.
+    /// A landing region with this many records.
     fn new(count: u64) -> Self {
         let writer = writer(1 << 16, LEN);
         let region = Region::allocate(writer.region().len(), Protection::PeersWrite).unwrap();
@@ -42,13 +42,13 @@ impl Landing {
         }
     }
 
-    /// Makes a word of the frame of this record another one.
+    /// Changes a word of this record's frame.
     fn damage(&self, sequence: u64, word: usize) {
         let offset = self.writer.geometry().offset((sequence - 1) * frame_len(LEN) as u64) + word;
         self.region.store(offset, self.region.load(offset) ^ 0x100);
     }
 
-    /// What its reader takes at this time: the records, and how many are told as damaged, with the first of them.
+    /// What its reader takes at this time: the records, and the number of damaged ones, with the first of them.
     fn take(&mut self, now_ns: u64) -> (Vec<u64>, Vec<(u64, u64)>) {
         let (mut received, mut damaged) = (Vec::new(), Vec::new());
         loop {
@@ -68,9 +68,9 @@ impl Landing {
 }
 
 #[test]
-fn what_is_wrong_is_waited_for_once_and_costs_no_record_that_came_meanwhile() {
+fn an_invalid_frame_is_waited_for_once_and_costs_no_later_record() {
     let mut landing = Landing::new(10);
-    // Not what it was, and behind it something that is no frame of this round: nothing tells where the next one begins.
+    // A damaged frame, followed by one of another round: nothing shows where the next one begins.
     landing.damage(4, HEADER_LEN);
     landing.damage(5, 0);
     assert_eq!(landing.take(0), (vec![1, 2, 3], vec![]));
@@ -80,7 +80,7 @@ fn what_is_wrong_is_waited_for_once_and_costs_no_record_that_came_meanwhile() {
 }
 
 #[test]
-fn wrong_frames_that_were_there_together_settle_together() {
+fn invalid_frames_found_together_settle_together() {
     let mut landing = Landing::new(10);
     landing.damage(4, HEADER_LEN);
     landing.damage(8, HEADER_LEN);
@@ -96,7 +96,7 @@ fn wrong_frames_that_were_there_together_settle_together() {
 }
 
 #[test]
-fn what_is_put_right_in_time_costs_nothing() {
+fn a_frame_corrected_in_time_costs_nothing() {
     let mut landing = Landing::new(10);
     landing.damage(4, HEADER_LEN);
     assert_eq!(landing.take(0), (vec![1, 2, 3], vec![]));

@@ -1,9 +1,9 @@
-//! Values that come with notices, and how they are proven.
+//! Inline values in notices, and their confirmation.
 //!
-//! A notice proves who may have sent it, and that is everybody who may read the topic. So a value that came with one is
-//! compared with the repository when that is read next. The publisher commits a value before it sends the notice: a read that
-//! was posted after the value was taken finds that value, or a later one. Nothing inline is taken while a read is under way, so
-//! every read was.
+//! A notice only proves that its sender may read the topic. So an inline value is
+//! compared with the repository at the next read. The publisher commits a value before it sends the notice: a read
+//! posted after the value was taken finds that value, or a later one. Inline values are not taken while a read is in flight, so
+//! every read was posted after them.
 
 use super::{Expected, StateReader, UnprovenValue};
 use crate::id::Sequence;
@@ -16,8 +16,8 @@ use crate::repository::reader::HOT_LINE;
 use crate::repository::{Fetch, ReadFailure, Reader as _, Taken};
 
 impl StateReader {
-    /// Takes the slot of this sequence from a notice, and checks it as if it had been fetched. Nothing happens if it is not
-    /// newer than the last value, not whole, or further ahead of the repository than can be believed at once: see
+    /// Takes the slot of this sequence from a notice, and checks it as if fetched. Does nothing if it is not
+    /// newer than the last value, not whole, or too far ahead of the repository to be plausible: see
     /// [`limits::NOTICE_LEAD_MAX`].
     pub(super) fn take_slot(&mut self, slot: &[u64], sequence: Sequence) -> Option<Taken> {
         let is_first = !self.is_unproven();
@@ -46,14 +46,14 @@ impl StateReader {
         Some(taken)
     }
 
-    /// What to fetch to compare the last value with the slot of the repository, if that has this length.
+    /// Plans a fetch to compare the last value with its slot in the repository, if that has this length.
     pub(super) fn proof(&self, payload_len: usize) -> Fetch<Expected> {
         let slot = self.geometry.slot_range(self.last, payload_len);
         Fetch { ranges: [HOT_LINE, slot], purpose: Expected::Proof(self.last) }
     }
 
-    /// Compares what was fetched with the last value, which came inline: what to fetch before that can be told. The words may
-    /// be of different moments, so that only a slot that is whole can contradict.
+    /// Compares the fetched slot with the last value, which came inline; returns what to fetch before that is possible. The words
+    /// may be of different times, so only a whole slot can contradict it.
     pub(super) fn prove(
         &mut self,
         mirror: &Region,
@@ -79,7 +79,7 @@ impl StateReader {
                 return Err(self.withdraw(newest));
             }
         }
-        // Or it has been overwritten already, by a later value.
+        // Otherwise a later value has already overwritten it.
         self.unproven.slot.clear();
         Ok(None)
     }
@@ -95,7 +95,7 @@ impl StateReader {
         self.inspect(self.last, len, tail).is_ok()
     }
 
-    /// Goes back to the last value that is proven, and takes nothing inline any more.
+    /// Goes back to the last confirmed value, and takes no more inline values.
     #[cold]
     fn withdraw(&mut self, found: Sequence) -> ReadFailure {
         let UnprovenValue { proven, received, conflated, .. } = self.unproven;

@@ -1,8 +1,8 @@
-//! Reading a landing region where only whole writes appear in order.
+//! Reading a landing region where writes become visible whole and in order.
 //!
-//! The publisher writes each value with one write, and the hot line only now and then. So the reader goes from slot to
-//! slot. What begins to appear in one may take a while to be all there; but then the value before it is, as it was
-//! written before.
+//! The publisher writes each value with one write, and the hot line only occasionally. So the reader goes from slot to
+//! slot. A value that has begun to appear may be incomplete for a while, but the value before it is complete, because it was
+//! written earlier.
 
 use super::{SlotRejection, StateReader, spin};
 use crate::id::Sequence;
@@ -12,17 +12,17 @@ use crate::limits;
 use crate::memory::Region;
 use crate::repository::{ReadFailure, Taken};
 
-/// Where a walk over the slots has come to.
+/// The state of a walk over the slots.
 #[derive(Clone, Copy, Debug)]
-struct Walk {
-    /// The newest value that a slot or the hot line tells of.
+struct SlotWalk {
+    /// The newest value named by a slot or the hot line.
     newest: Sequence,
-    /// The newest one before it that one of them told of.
+    /// The newest one named before it.
     before: Sequence,
 }
 
-impl Walk {
-    /// Takes note that this value is told of.
+impl SlotWalk {
+    /// Records that this value is named.
     fn reach(&mut self, sequence: Sequence) {
         if sequence > self.newest {
             self.before = std::mem::replace(&mut self.newest, sequence);
@@ -31,9 +31,9 @@ impl Walk {
 }
 
 impl StateReader {
-    /// The newest whole value of a landing region where only whole writes appear in order, if it is newer than the
-    /// last one. A value that is not all there yet is waited for, but not for ever: see
-    /// [`limits::ARRIVAL_SETTLED_NS`]. The time is only asked for then.
+    /// The newest whole value of a landing region where writes become visible whole and in order, if it is newer than the
+    /// last one. An incomplete value is waited for, but not for ever: see
+    /// [`limits::ARRIVAL_SETTLED_NS`]. Only then the clock is read.
     #[inline]
     pub(super) fn follow_writes(
         &mut self,
@@ -62,19 +62,19 @@ impl StateReader {
         }
     }
 
-    /// Looks at the slot after the last value's, and goes on from there for as long as each has what follows, once
-    /// around at most. A later value than what follows, which is there when this reader was overtaken, is gone on from,
-    /// or that of the hot line, if that is newer.
+    /// Reads the slot after the last value's, and continues while each slot has the next value, once
+    /// around at most. If a slot has a later value, because this reader was overtaken, it continues from there,
+    /// or from the hot line's value if that is newer.
     #[inline]
-    fn walk(&self, memory: &Region) -> Walk {
-        let mut walk = Walk { newest: self.last, before: self.last };
+    fn walk(&self, memory: &Region) -> SlotWalk {
+        let mut walk = SlotWalk { newest: self.last, before: self.last };
         for _ in 0..=self.geometry.slot_count() {
             let next = walk.newest.next();
             if next == Sequence::NONE {
                 // No honest writer gets there.
                 break;
             }
-            // Acquire: what is copied later is not older than what is found here.
+            // Acquire: later copies are not older than what is found here.
             let head = Sequence::new(memory.load_acquire(self.geometry.slot_offset(next)));
             if head != next {
                 let hot = Sequence::new(memory.load_acquire(HOT_SEQUENCE));
@@ -99,13 +99,13 @@ impl StateReader {
         memory.load_acquire(self.geometry.slot_offset(sequence)) == sequence.get()
     }
 
-    /// Copies the slot of this sequence and checks the copy, if it has both stamps: of a value that is not all there
-    /// yet nothing is copied.
+    /// Copies the slot of this sequence and checks the copy, if it has both stamps: an incomplete value
+    /// is not copied.
     #[inline]
     fn take_stamped(&mut self, memory: &Region, sequence: Sequence) -> Result<Taken, SlotRejection> {
         let offset = self.geometry.slot_offset(sequence);
         let len = SlotHeader::payload_len(memory.load(offset + SLOT_SIZES)) as usize;
-        // A length that cannot be has no tail stamp: that it cannot be is found below.
+        // An impossible length has no tail stamp: it is detected below.
         let possible = len <= self.geometry.payload_len_max();
         if possible && memory.load(offset + StateGeometry::tail_offset(len)) != sequence.get() {
             return Err(SlotRejection::Torn);
@@ -113,7 +113,7 @@ impl StateReader {
         self.take(memory, sequence)
     }
 
-    /// Whether this value has not been all there for so long that nothing of it is on its way any more.
+    /// Whether this value has been incomplete for so long that the rest is not on its way.
     #[cold]
     fn has_settled(&mut self, sequence: Sequence, now_ns: u64) -> bool {
         if self.suspect.replace(sequence) != Some(sequence) {
@@ -122,8 +122,8 @@ impl StateReader {
         now_ns.saturating_sub(self.suspect_since_ns) >= limits::ARRIVAL_SETTLED_NS
     }
 
-    /// Counts a failed copy of a value that must have been whole: it is wrong, or was overwritten meanwhile. An error
-    /// when there have been enough of them.
+    /// Counts a failed copy of a value that must have been whole: it is damaged, or was overwritten meanwhile. Returns an error
+    /// after enough of them.
     #[cold]
     fn contend(&mut self, rejection: &SlotRejection) -> Result<(), ReadFailure> {
         self.attempts += 1;

@@ -1,4 +1,4 @@
-//! What a reader takes from a landing region where only whole writes appear in order.
+//! What a reader accepts from a landing region where writes become visible whole and in order.
 
 use super::*;
 use crate::layout::ByteRange;
@@ -8,7 +8,7 @@ use crate::limits::{self, ARRIVAL_SETTLED_NS};
 
 const LEN_MAX: usize = 72;
 
-/// A landing region, the repository that its values come from, and its reader.
+/// A landing region, the repository of its values, and its reader.
 struct Landed {
     writer: StateWriter,
     region: Region,
@@ -17,7 +17,7 @@ struct Landed {
     state: u64,
 }
 
-/// A value as its reader returned it.
+/// The result of a read.
 type Read = Result<Option<(u64, u64)>, ReadFailure>;
 
 impl Landed {
@@ -35,13 +35,13 @@ impl Landed {
         (self.state >> 33) as usize % below.max(1)
     }
 
-    /// Publishes the next value, which is not written yet.
+    /// Publishes the next value without writing it.
     fn publish(&mut self) -> Committed {
         let sequence = self.writer.last().next().get();
         self.writer.publish(&payload(sequence, LEN_MAX), 1, sequence).unwrap()
     }
 
-    /// The offsets of the words of a value, in an order of chance.
+    /// The offsets of the words of a value, in random order.
     fn words_of(&mut self, committed: &Committed) -> Vec<usize> {
         let ByteRange { offset, len } = committed.slot;
         let mut words: Vec<usize> = (offset..offset + len).step_by(8).collect();
@@ -56,7 +56,7 @@ impl Landed {
         self.region.store(offset, self.writer.region().load(offset));
     }
 
-    /// Publishes the next value and writes it, all of it.
+    /// Publishes the next value and writes all of it.
     fn write(&mut self) -> u64 {
         let committed = self.publish();
         self.words_of(&committed).into_iter().for_each(|offset| self.bring(offset));
@@ -69,14 +69,14 @@ impl Landed {
         }
     }
 
-    /// Publishes values that are not written.
+    /// Publishes values without writing them.
     fn pass_over(&mut self, count: u64) {
         for _ in 0..count {
             self.publish();
         }
     }
 
-    /// Has the hot line tell of this value.
+    /// Makes the hot line name this value.
     fn name(&self, sequence: u64) {
         self.region.store(HOT_SEQUENCE, sequence);
     }
@@ -85,7 +85,7 @@ impl Landed {
         self.writer.geometry().slot_offset(Sequence::new(sequence))
     }
 
-    /// Receives once: the sequence and how many were passed over before it.
+    /// Receives once: the sequence, and how many values were skipped before it.
     fn receive(&mut self) -> Read {
         let now_ns = self.now_ns;
         let accepted = self.reader.follow(&self.region, WriteOrder::Writes, || now_ns)?;
@@ -97,7 +97,7 @@ impl Landed {
         }))
     }
 
-    /// Checks that this is reported, once, and only after it has stood for long enough.
+    /// Checks that this is reported once, and only after it has lasted long enough.
     fn expect_report(&mut self, sequence: u64, expected: impl Fn(&ReadFailure) -> bool) {
         for _ in 0..100 {
             assert!(matches!(self.receive(), Ok(None) | Err(ReadFailure::Contended { .. })));
@@ -142,15 +142,15 @@ fn the_first_value_of_a_late_reader_is_found_by_the_hot_line() {
     assert_eq!(landed.receive(), Ok(Some((21, 0))));
 }
 
-/// Words come one by one in any order: nothing is there before the last one, and then at once. The values before it are
-/// there meanwhile.
+/// Words arrive one by one in any order: the value is received only after the last one, and then at once. Earlier values are
+/// received meanwhile.
 #[test]
-fn a_value_that_is_arriving_is_waited_for() {
+fn an_arriving_value_is_waited_for() {
     let mut landed = Landed::new(4);
     landed.write();
     landed.name(1);
     for round in 0..500 {
-        // Of the values that are whole, the newest one is returned first.
+        // The newest complete value is returned first.
         let whole = landed.random(3) as u64;
         let last = landed.reader.last().get();
         landed.write_all(whole);
@@ -174,7 +174,7 @@ fn a_value_that_is_arriving_is_waited_for() {
     assert_eq!((landed.reader.counts().torn_retries, landed.reader.counts().rejected), (0, 0));
 }
 
-/// Readers stand anywhere, and the region holds a lap of any values before the newest; the hot line is old.
+/// Readers start anywhere, and the region holds a lap of arbitrary values before the newest; the hot line is old.
 #[test]
 fn a_reader_that_was_overtaken_finds_the_newest_value_at_once() {
     for slot_count in [2, 4, 16, 64] {
@@ -198,9 +198,9 @@ fn a_reader_that_was_overtaken_finds_the_newest_value_at_once() {
     }
 }
 
-/// The publisher passes values over, and says so where the reader looks next.
+/// The publisher skips values, and the slot that the reader reads next shows it.
 #[test]
-fn values_that_were_passed_over_are_counted() {
+fn skipped_values_are_counted() {
     let mut landed = Landed::new(4);
     landed.write();
     landed.name(1);
@@ -213,7 +213,7 @@ fn values_that_were_passed_over_are_counted() {
         landed.pass_over(passed_over);
         let newest = landed.write();
         landed.name(newest);
-        // The stamp is the last word of the batch, and may not have come yet.
+        // The stamp is the last word of the batch, and may not have arrived yet.
         if landed.random(2) == 0 {
             landed.region.store(landed.slot(last + more + 1), newest);
         }
@@ -222,7 +222,7 @@ fn values_that_were_passed_over_are_counted() {
     }
 }
 
-/// Whichever way the reader came to a value that is arriving, it takes the one that is whole before it.
+/// However the reader found an arriving value, it takes the complete one before it.
 #[test]
 fn the_value_before_an_arriving_one_is_taken() {
     let arrives = |landed: &mut Landed| {
@@ -230,7 +230,7 @@ fn the_value_before_an_arriving_one_is_taken() {
         landed.bring(arriving.slot.offset);
         arriving
     };
-    // From slot to slot; by a slot that was overwritten; by one that was, when the hot line tells of the one before.
+    // From slot to slot; by an overwritten slot; by an overwritten one while the hot line names the value before.
     for (ahead, passed_over, named) in
         [(1, 0, false), (4, 0, false), (3, 0, false), (2, 1, true), (2, 2, true)]
     {
@@ -257,7 +257,7 @@ fn the_value_before_an_arriving_one_is_taken() {
 }
 
 #[test]
-fn what_is_wrong_is_reported_once_when_it_has_settled() {
+fn damage_is_reported_once_it_has_settled() {
     type Spoil = fn(&Landed, usize);
     type Expected = fn(&ReadFailure) -> bool;
     let spoils: [(Spoil, Expected); 5] = [
@@ -298,7 +298,7 @@ fn what_is_wrong_is_reported_once_when_it_has_settled() {
             landed.expect_report(wrong, expected);
             let counts = landed.reader.counts();
             assert_eq!((counts.received, counts.conflated, counts.rejected), (1, passed_over, 1));
-            // What was passed over before it is told with the next value.
+            // Values skipped before it are reported with the next value.
             landed.write();
             assert_eq!(landed.receive(), Ok(Some((wrong + 1, passed_over))), "way {index}");
         }
@@ -313,7 +313,7 @@ fn values_of_another_epoch_are_reported_and_never_accepted() {
     landed.name(1);
     let foreign = |failure: &ReadFailure| matches!(failure, ReadFailure::ForeignEpoch { found: 0xfeed, .. });
     landed.expect_report(1, foreign);
-    // While more come, what is wrong could be overwritten each time.
+    // While more arrive, the damaged one could be overwritten each time.
     landed.write_all(5);
     assert_eq!(landed.receive(), Err(ReadFailure::Contended { attempts: limits::TORN_RETRIES_MAX }));
     landed.expect_report(6, foreign);
@@ -323,9 +323,9 @@ fn values_of_another_epoch_are_reported_and_never_accepted() {
     );
 }
 
-/// A value that is never completed does not hold up the ones behind it.
+/// A value that is never completed does not delay later ones.
 #[test]
-fn a_value_that_stays_incomplete_is_passed_over_when_the_next_one_has_come() {
+fn an_incomplete_value_is_skipped_when_the_next_one_has_arrived() {
     let mut landed = Landed::new(4);
     landed.write();
     landed.name(1);
@@ -341,9 +341,9 @@ fn a_value_that_stays_incomplete_is_passed_over_when_the_next_one_has_come() {
     assert_eq!(landed.reader.counts().rejected, 0);
 }
 
-/// Whatever a publisher writes, a look ends, accepts nothing that is wrong, and goes forward.
+/// Whatever a publisher writes, a read ends, accepts no invalid value, and advances.
 #[test]
-fn hostile_memory_never_verifies_and_never_holds_a_look_up() {
+fn hostile_memory_never_verifies_and_never_stalls_a_read() {
     for slot_count in [2, 4, 64] {
         for _ in 0..300 {
             let mut landed = Landed::new(slot_count);

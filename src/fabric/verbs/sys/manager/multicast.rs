@@ -6,18 +6,18 @@ use rustix::net::addr::SocketAddrArg;
 use super::super::{SysError, check};
 use super::CmId;
 
-/// What a member of a group takes part in.
+/// What a member of a group does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) enum Membership {
-    /// It receives what is sent to the group, its own datagrams included.
+    /// Receives what is sent to the group, its own datagrams included.
     Full,
-    /// It only sends.
+    /// Only sends.
     SendOnly,
 }
 
-/// Groups, for an identifier that is bound to a device.
+/// Multicast, for an identifier bound to a device.
 impl CmId {
-    /// Begins to join a group. A full member's queue pair is attached to it when the event is taken that tells of it.
+    /// Starts joining a group. A full member's queue pair is attached when its join event is taken.
     pub(in crate::fabric::verbs) fn join(
         &self,
         group: Ipv4Addr,
@@ -35,27 +35,27 @@ impl CmId {
         let mut request = rdma_cm_join_mc_attr_ex { comp_mask: mask.0, join_flags: flags.0, addr };
         let place = &raw mut request;
         self.0.with_device(CALL, |id| {
-            // SAFETY: the identifier is there as long as this value, and bound to a device; request and address are local
-            // variables, the address as long as its family says, and the call copies both.
+            // SAFETY: the identifier lives as long as this value, and is bound to a device; request and address are local
+            // variables, the address as long as its family requires, and the call copies both.
             unsafe { rdma_sys::rdma_join_multicast_ex(id, place, std::ptr::null_mut()) }
         })
     }
 
-    /// Leaves a group that was joined, or is being joined. A queue pair that is attached to one cannot be destroyed.
+    /// Leaves a group that was joined, or is being joined. A queue pair cannot be destroyed while attached to one.
     pub(in crate::fabric::verbs) fn leave(&self, group: Ipv4Addr) -> Result<(), SysError> {
         let mut address = SocketAddr::from((group, 0)).as_any();
         let place = address.as_mut_ptr().cast();
         let call = |id| {
-            // SAFETY: the identifier is there as long as this value; the address is a local variable, as long as its
-            // family says. All events that were taken are acknowledged, so that the call does not wait for any.
+            // SAFETY: the identifier lives as long as this value; the address is a local variable, as long as its
+            // family requires. All events that were taken are acknowledged, so the call does not wait for any.
             unsafe { rdma_sys::rdma_leave_multicast(id, place) }
         };
         check("rdma_leave_multicast", self.0.with(call))
     }
 
-    /// The number of its device's port, once it has one.
+    /// Returns the number of its device's port, once it has one.
     pub(in crate::fabric::verbs) fn port(&self) -> u8 {
-        // SAFETY: the identifier is there as long as this value, and its port is written by calls under the lock only.
+        // SAFETY: the identifier lives as long as this value, and its port is written only by calls under the lock.
         self.0.with(|id| unsafe { (*id).port_num })
     }
 }

@@ -1,4 +1,4 @@
-//! Connections that are managed, within one process.
+//! Managed connections within one process.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 
 const RESOLVE_MS: i32 = 2000;
 
-/// A listener and who connects to it, each with a channel of its own.
+/// A listener and a dialling end, each with its own channel.
 struct Loop {
     bench: Bench,
     queues: [Arc<CompletionQueue>; 2],
@@ -38,7 +38,7 @@ fn parameters(private_data: &[u8]) -> ConnectParameters<'_> {
 }
 
 impl Loop {
-    /// Resolved, with a queue pair for who connects, not connected yet.
+    /// Resolved, with a queue pair for the dialling end, not connected yet.
     fn prepare() -> (Self, QueuePair) {
         let bench = Bench::open();
         let address = SocketAddr::new(device_address(&bench.device), 0);
@@ -64,7 +64,7 @@ impl Loop {
         (Self { bench, queues, dialing, listening, listener, dialer }, end)
     }
 
-    /// The request, as the listener gets it.
+    /// The request, as the listener receives it.
     fn request(&self, private_data: &[u8]) -> (CmId, CmEvent) {
         self.dialer.connect(&parameters(private_data)).unwrap();
         let mut request = expect(&self.listening, CmEventKind::ConnectRequest);
@@ -88,7 +88,7 @@ fn a_connection_is_made_used_and_ended() {
     assert_eq!((request.responder_resources, request.initiator_depth), (4, 4));
     assert_eq!(id.peer_address().unwrap().ip(), this.dialer.local_address().unwrap().ip());
 
-    // It lives on a channel of its own from now on, and does not need the listener any more.
+    // Its events move to a channel of its own, and it no longer needs the listener.
     let own = EventChannel::create().unwrap();
     id.migrate(&own).unwrap();
     id.migrate(&own).unwrap();
@@ -113,7 +113,7 @@ fn a_connection_is_made_used_and_ended() {
     this.dialer.disconnect().unwrap();
     assert_eq!(near.state().unwrap(), QueuePairState::Error);
     expect(&own, CmEventKind::Disconnected);
-    // The identifier goes before its queue pair by name only: the queue pair holds it.
+    // Only the name of the identifier goes before its queue pair, which holds it.
     drop(id);
     far.to_error().unwrap();
     drop(far);

@@ -1,4 +1,4 @@
-//! What goes to C and what comes from it, without a device.
+//! Conversions to and from C, without a device.
 
 use rdma_sys::{ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_wc, ibv_wr_opcode};
 

@@ -1,4 +1,4 @@
-//! Holds the structures and constants of the bindings, and those that are declared here, to the headers of C.
+//! Compares the structures and constants of the bindings, and those declared here, with the C headers.
 
 use std::io::Write;
 use std::mem::offset_of;
@@ -8,7 +8,7 @@ use rustix::net::addr::SocketAddrStorage;
 
 use super::super::{context, manager};
 
-/// What C has to say of an expression, and what it is here.
+/// Expressions in C, and their values here.
 type Facts = Vec<(&'static str, u64)>;
 
 /// For each structure its size and the offsets of fields, some of which have no name, or another one, in C.
@@ -23,7 +23,7 @@ macro_rules! structures {
     (@offset $c:literal, $($field:ident).+ = $c_field:literal) => { concat!("offsetof(", $c, ", ", $c_field, ")") };
 }
 
-/// Constants that have the same name in C; flags are numbers in a type, events a type of their own.
+/// Constants with the same name in C; flags are numbers in a type, events a type of their own.
 macro_rules! constants {
     ($($place:path $([$form:tt])?: $($name:ident),+;)+) => {
         [$(constants!(@of $place $([$form])?: $($name),+)),+].concat()
@@ -148,7 +148,7 @@ fn constants_of_events() -> Facts {
     }
 }
 
-/// What is declared here, because the bindings lack it.
+/// Declared here, because the bindings lack them.
 fn own_declarations() -> Facts {
     let options = [
         ("RDMA_OPTION_ID", manager::OPTION_ID),
@@ -167,7 +167,7 @@ fn ask_c(expressions: &[&str]) -> Vec<u64> {
         .iter()
         .map(|of| format!("  printf(\"%llu\\n\", (unsigned long long)({of}));\n"))
         .collect();
-    // The declaration of the function that the bindings lack must agree with the header's, or this does not compile.
+    // The declaration of the function that the bindings lack must match the header's, or this does not compile.
     let source = format!(
         "#include <stddef.h>\n#include <stdio.h>\n#include <infiniband/verbs.h>\n#include <rdma/rdma_cma.h>\n\
          ssize_t _ibv_query_gid_table(struct ibv_context *, struct ibv_gid_entry *, size_t, uint32_t, size_t);\n\

@@ -2,11 +2,11 @@
 
 use super::*;
 
-/// Two queue pairs of one device, connected to each other by hand, with their queues.
+/// Two queue pairs of one device, connected by hand, with their queues.
 struct Pair {
     bench: Bench,
     ends: [QueuePair; 2],
-    /// Where the sends of both complete, and their receives.
+    /// The completion queues of both: sends, and receives.
     queues: [Arc<CompletionQueue>; 2],
 }
 
@@ -50,7 +50,7 @@ impl Pair {
         Self { bench, ends, queues }
     }
 
-    /// Posts one operation at the first end and returns how it ended.
+    /// Posts one operation at the first end and returns its status.
     fn run(&self, operation: Operation<'_>) -> Status {
         post(&self.ends[0], SendRequest { wr_id: 77, operation, signaled: true });
         let completion = next(&self.queues[0]);
@@ -97,7 +97,7 @@ fn registrations_are_counted_and_have_an_address_of_their_own() {
         let error = MemoryRegion::register(&bench.domain, page.region(), iova, RemoteAccess::None, false);
         assert!(error.is_err(), "{iova:x}");
     }
-    // As they are published: nobody can write the memory, not even by another mapping of its file.
+    // As for publishing: the memory is sealed, also against other mappings of its file.
     let sealed = Arc::new(Region::allocate(4096, Protection::PeersRead).unwrap());
     let source = device::register_at(&bench.domain, &sealed, 0, RemoteAccess::Read, false).unwrap();
     drop((page, source));
@@ -125,9 +125,9 @@ fn memory_beyond_the_limit_is_refused_before_the_device_is_asked() {
         refused.contains(&format!("{few} bytes are registered")) && refused.contains("ulimit -l"),
         "{refused}"
     );
-    // The kernel counts alike: what is within the limit by this count is within it by its own.
+    // The kernel counts alike: what fits the limit by this count fits it by the kernel's.
     outcome(few + 4096).unwrap();
-    // And it does enforce the limit, should others have locked memory.
+    // The kernel enforces the limit, too, in case others have locked memory.
     setrlimit(Resource::Memlock, Rlimit { current: Some(few), maximum: limits.maximum }).unwrap();
     let error =
         MemoryRegion::register(&bench.domain, page.region(), 0, RemoteAccess::None, true).unwrap_err();
@@ -245,7 +245,7 @@ fn what_is_not_allowed_is_refused_and_breaks_the_queue_pair() {
         assert_eq!(status, expected, "{flags:?} {access:?} {is_read} {shift}");
         if status != Status::Success {
             assert_eq!(pair.ends[0].state().unwrap(), QueuePairState::Error);
-            // A queue pair that has failed takes requests still, and gives them back.
+            // A failed queue pair still accepts requests, and flushes them.
             assert_eq!(pair.run(operation), Status::Flushed);
         }
     }
@@ -325,7 +325,7 @@ fn an_armed_queue_makes_its_channel_readable() {
     assert_eq!(channel.drain().unwrap(), 1);
     assert_eq!(channel.drain().unwrap(), 0);
     assert_eq!(next(&queues[1]).status, Status::Flushed);
-    // An event that nobody takes does not keep the queue from being given back.
+    // A pending event does not keep the queue from being released.
     let operation = Operation::SendInline { bytes: &[] };
     post(&end, SendRequest { wr_id: 2, operation, signaled: true });
     wait_readable(channel.as_fd());

@@ -6,34 +6,34 @@ use crate::fabric::verbs::sys::CompletionChannel;
 use crate::fabric::{FabricError, Waker};
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What has become of the one-sided operations of somebody. Everything is read and written under the endpoint's lock.
+/// The state of one owner's one-sided operations. Accessed only under the endpoint's lock.
 #[derive(Debug, Default)]
-pub(in crate::fabric::verbs) struct Flight {
-    /// Batches that are not complete.
+pub(in crate::fabric::verbs) struct BatchTracker {
+    /// Incomplete batches.
     pub(super) batches: AtomicU64,
-    /// One of them failed.
+    /// A batch failed.
     pub(super) failed: AtomicBool,
-    /// None may begin any more.
+    /// New batches are refused.
     pub(super) revoked: AtomicBool,
-    /// Its owner waits for the end of a batch, or is about to.
+    /// The owner waits for a batch, or is about to.
     pub(super) waits: AtomicBool,
-    /// Its owner was woken.
+    /// The owner was woken.
     woken: AtomicBool,
-    /// What its owner waits with, from the first time on.
+    /// The owner's wait handle, created on first use.
     waiter: OnceLock<Waiter>,
 }
 
-/// What wakes one owner.
+/// Wakes one owner.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// Readable when one of these two is: the channel of sends, and the waker, which somebody else sets who takes the
-    /// completion from the queue.
+    /// Readable when either is: the completion channel of sends, or the waker, set by a thread that polls the owner's
+    /// completion.
     pub(super) handle: OwnedFd,
     waker: Waker,
 }
 
-impl Flight {
-    /// Takes note that a batch of it is complete.
+impl BatchTracker {
+    /// Counts one of its batches as complete.
     pub(super) fn land(&self) {
         self.batches.fetch_sub(1, Ordering::Relaxed);
         if self.waits.load(Ordering::Relaxed)
@@ -44,7 +44,7 @@ impl Flight {
         }
     }
 
-    /// Takes note that its owner looks.
+    /// Resets the wake-up: the owner polls.
     pub(super) fn end_wait(&self) {
         self.waits.store(false, Ordering::Relaxed);
         if self.woken.swap(false, Ordering::Relaxed)

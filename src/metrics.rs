@@ -38,36 +38,29 @@ const CHECK: usize = 0x38;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Unit {
-    /// A number of things.
-    Count,
+    /// Things.
+    Count = 1,
     /// Bytes.
-    Bytes,
+    Bytes = 2,
     /// Nanoseconds.
-    Ns,
+    Ns = 3,
     /// A moment, nanoseconds since the Unix epoch.
-    Time,
+    Time = 4,
     /// A process id.
-    Process,
-    /// Occurrences of an error.
-    Error,
-    /// None: the name is a text of the list.
-    Text,
+    Process = 5,
+    /// How often an error happened.
+    Error = 6,
+    /// Nothing: the name is a text that belongs to the list.
+    Text = 7,
 }
 
 impl Unit {
     const ALL: [Self; 7] =
         [Self::Count, Self::Bytes, Self::Ns, Self::Time, Self::Process, Self::Error, Self::Text];
 
+    /// What stands for it in a line.
     fn number(self) -> u32 {
-        match self {
-            Self::Count => 1,
-            Self::Bytes => 2,
-            Self::Ns => 3,
-            Self::Time => 4,
-            Self::Process => 5,
-            Self::Error => 6,
-            Self::Text => 7,
-        }
+        self as u32
     }
 }
 

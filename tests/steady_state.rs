@@ -62,6 +62,20 @@ fn publishing_and_receiving_allocate_nothing() {
     }
 }
 
+/// There may be thousands of topics at a node, most of which are only read.
+#[test]
+fn a_topic_that_is_not_written_to_anybody_takes_little_memory_besides_its_repository() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let node = Node::builder().runtime_dir(dir.path()).open().expect("a node");
+    let before = ALLOCATED_LEN.get();
+    let state = node.state_publisher::<Raw>("state").payload_len_max(64).open().expect("a publisher");
+    let between = ALLOCATED_LEN.get();
+    let log = node.log_publisher::<Raw>("log").payload_len_max(64).open().expect("a publisher");
+    let lens = [between - before, ALLOCATED_LEN.get() - between];
+    drop((state, log));
+    assert!(lens.iter().all(|len| *len < 16 * 1024), "{lens:?} bytes");
+}
+
 #[test]
 fn an_allocation_is_noticed() {
     let allocations = allocations_of("owned-bytes", Delivery::Pull, 64);
@@ -387,6 +401,7 @@ impl Place<'_> {
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static ALLOCATED_LEN: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The system's allocator, with a count of each thread's allocations.
@@ -395,34 +410,35 @@ struct Counting;
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-fn count() {
-    // The counter has no destructor and lives as long as its thread.
+fn count(len: usize) {
+    // The counters have no destructor and are there for as long as their thread.
     let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+    let _ = ALLOCATED_LEN.try_with(|sum| sum.set(sum.get() + len));
 }
 
 // SAFETY: every method passes its arguments to the system's allocator, which upholds the trait's contract, and returns its
 // result. Counting neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size());
         // SAFETY: the caller keeps the conditions of this method, which are those of the one called.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size());
         // SAFETY: the caller keeps the conditions of this method, which are those of the one called.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, len: usize) -> *mut u8 {
-        count();
+        count(len);
         // SAFETY: the caller keeps the conditions of this method, which are those of the one called.
         unsafe { System.realloc(pointer, layout, len) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        count();
+        count(0);
         // SAFETY: the caller keeps the conditions of this method, which are those of the one called.
         unsafe { System.dealloc(pointer, layout) }
     }

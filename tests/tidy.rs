@@ -53,9 +53,6 @@ const FORBIDDEN_IMPORTS: &[(&str, &str, &str)] = &[
     ("layout", "fabric", "layout knows bytes and no transport"),
 ];
 
-/// Modules whose files still import each other in a cycle. Remove an entry when its cycle is gone.
-const CYCLES_EXCUSED: &[&str] = &["node"];
-
 /// The modules that `testkit` may use besides layer 0. Its conformance suites may use everything.
 const TESTKIT_IMPORTS: &[&str] = &["memory", "fabric"];
 
@@ -91,7 +88,7 @@ fn imports_go_down() {
 
 #[test]
 fn files_of_a_module_do_not_import_each_other_in_a_cycle() {
-    hold(import_cycles(&library(), CYCLES_EXCUSED));
+    hold(import_cycles(&library()));
 }
 
 #[test]

@@ -159,12 +159,12 @@ impl TopicReport {
             Some(_) => Liveness::Gone,
             None => of_heartbeat(subscription.heart_stands_ns(heartbeat_ns)),
         };
-        let granted = subscription.granted();
+        let granted = &subscription.granted;
         let geometry = &granted.geometry;
         // Acquire: pairs with the Release store of the newest sequence in `StateWriter::close_slot`.
         let sequence = Sequence::new(region.load_acquire(HOT_SEQUENCE));
         let published_ns = Some(region.load(HOT_PUBLISHED)).filter(|published_ns| *published_ns != 0);
-        let now_ns = subscription.clock().realtime_ns();
+        let now_ns = subscription.clock.realtime_ns();
         let heartbeat_age_ns = now_ns.saturating_sub(heartbeat_ns);
         let counters = metrics::read(region, COUNTERS_OFFSET, COUNTERS_LEN);
         let valued = |unit| counters.iter().find(|counter| counter.unit == unit).map(|counter| counter.value);
@@ -211,7 +211,7 @@ impl TopicReport {
     ///
     /// Those of [`Self::of`].
     pub fn with_keys(subscriber: &mut impl Subscribed) -> Result<Self, InspectError> {
-        let granted = subscriber.subscription().granted();
+        let granted = &subscriber.subscription().granted;
         let (rkey, address) = (Some(granted.key), Some(granted.address));
         Ok(Self { rkey, address, ..Self::of(subscriber)? })
     }

@@ -9,7 +9,7 @@ use crate::layout::state::StateGeometry;
 use crate::memory::{MemoryError, Protection, Region};
 use crate::repository::log::{LogReader, LogStart, LogWriter};
 use crate::repository::state::{StateReader, StateWriter};
-use crate::repository::{Reader as _, SubscriberStats};
+use crate::repository::{Reader as _, SubscriberStats, Writer as _};
 
 /// A state repository with its writer and a reader, without node, session or clock, to measure commit and check.
 #[derive(Debug)]

@@ -20,11 +20,11 @@ pub(super) struct Backlogs {
 #[derive(Debug)]
 pub(super) struct Backlog {
     /// The timeout of each of their answers.
-    timeout_ns: u64,
+    pub(super) timeout_ns: u64,
     /// `None` once the listener is dropped.
     waiting: Mutex<Option<VecDeque<LinkUse>>>,
-    /// Wakes the threads that accept: a publisher may be ready.
-    ready: Waker,
+    /// Wakes those who wait to accept: somebody may be ready.
+    pub(super) ready: Waker,
 }
 
 impl Backlogs {
@@ -63,11 +63,6 @@ impl Backlogs {
 }
 
 impl Backlog {
-    /// The timeout of each answer of the waiting publishers.
-    pub(super) fn timeout_ns(&self) -> u64 {
-        self.timeout_ns
-    }
-
     /// Adds a publisher. If the listener is gone, the session is unused and ends.
     pub(super) fn push(&self, link: LinkUse) {
         if let Some(waiting) = self.waiting.lock().as_mut() {
@@ -93,11 +88,6 @@ impl Backlog {
                 core.tell(&Event::PeerRejected { reason: failure.to_string() });
             }
         }
-    }
-
-    /// Readable when a publisher may be ready, or none can arrive any more.
-    pub(super) fn ready(&self) -> &Waker {
-        &self.ready
     }
 
     /// The first publisher that has said hello. The others delay no one.

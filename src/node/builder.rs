@@ -19,6 +19,8 @@ use crate::fabric::{
 use crate::id::{NameError, NodeName};
 
 /// Sets up a [`Node`].
+///
+/// Send and Sync.
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is opened"]
 pub struct NodeBuilder {
@@ -57,9 +59,10 @@ pub enum NodeError {
     },
 }
 
-impl NodeBuilder {
-    pub(super) fn new() -> Self {
-        Self {
+impl Node {
+    /// A builder with the defaults of every setting.
+    pub fn builder() -> NodeBuilder {
+        NodeBuilder {
             name: None,
             runtime_dir: None,
             events: Arc::new(TracingSink),
@@ -68,7 +71,9 @@ impl NodeBuilder {
             notice_group: None,
         }
     }
+}
 
+impl NodeBuilder {
     /// Names the node, so that other nodes find it. Only one process of a user and host may have a name at a time.
     ///
     /// # Errors

@@ -1,10 +1,12 @@
 use std::any::Any;
+use std::error::Error;
 use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::topics::{Reserved, Topics};
+use crate::chain::ErrorChain;
 use crate::clock::Clock;
 use crate::control::{ControlError, Identity};
 use crate::event::{Event, EventSink};
@@ -16,18 +18,18 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 /// What the threads of a node share.
 #[derive(Debug)]
 pub(crate) struct NodeCore {
-    fabric: Arc<dyn Fabric>,
-    clock: Arc<dyn Clock>,
+    pub(crate) fabric: Arc<dyn Fabric>,
+    pub(crate) clock: Arc<dyn Clock>,
     events: Arc<dyn EventSink>,
-    identity: Identity,
-    /// Where other nodes find this one.
-    addresses: Vec<Address>,
-    queue: Arc<WakeQueue>,
+    pub(crate) identity: Identity,
+    /// Where others find this node.
+    pub(super) addresses: Vec<Address>,
+    pub(super) queue: Arc<WakeQueue>,
     /// The next key for an object of its thread.
     key_next: AtomicU64,
-    topics: Topics,
-    /// Runs long work for its thread.
-    worker: Worker,
+    pub(super) topics: Topics,
+    /// Does for its thread what may take long.
+    pub(super) worker: Worker,
     /// Why its thread has ended early.
     failure: OnceLock<String>,
 }
@@ -60,11 +62,6 @@ impl NodeCore {
         })
     }
 
-    /// The fabric of this node.
-    pub(crate) fn fabric(&self) -> &dyn Fabric {
-        self.fabric.as_ref()
-    }
-
     /// Dials the node at this address, and waits up to `timeout_ns` until it accepts. Returns the connection and the time left.
     pub(super) fn dial(
         &self,
@@ -75,26 +72,6 @@ impl NodeCore {
         let connection = self.fabric.dial(address, Intent::Read, Duration::from_nanos(timeout_ns))?;
         let elapsed_ns = self.clock.monotonic_ns().saturating_sub(began_ns);
         Ok((connection, timeout_ns.saturating_sub(elapsed_ns)))
-    }
-
-    /// The clock of this node.
-    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
-        &self.clock
-    }
-
-    /// Its identity.
-    pub(crate) fn identity(&self) -> &Identity {
-        &self.identity
-    }
-
-    /// Where other nodes find it.
-    pub(super) fn addresses(&self) -> &[Address] {
-        &self.addresses
-    }
-
-    /// The queue that wakes its thread.
-    pub(super) fn queue(&self) -> &Arc<WakeQueue> {
-        &self.queue
     }
 
     /// A new key for an object of its thread, larger than all before it.
@@ -108,16 +85,6 @@ impl NodeCore {
         self.queue.keyed(self.next_key())
     }
 
-    /// Runs long work for its thread.
-    pub(super) fn worker(&self) -> &Worker {
-        &self.worker
-    }
-
-    /// Its topics.
-    pub(super) fn topics(&self) -> &Topics {
-        &self.topics
-    }
-
     /// Reports an event. If the sink panics, the event is lost.
     pub(super) fn tell(&self, event: &Event) {
         let told = catch_unwind(AssertUnwindSafe(|| self.events.event(event)));
@@ -125,6 +92,11 @@ impl NodeCore {
             let reason = panic_message(panic.as_ref());
             tracing::error!(target: "fabricast", ?event, reason, "the event sink panicked: the event is lost");
         }
+    }
+
+    /// Returns the result, or reports the error as an event.
+    pub(super) fn ok_or_report<R>(&self, outcome: Result<R, impl Error>) -> Option<R> {
+        outcome.map_err(|error| self.tell(&Event::Trouble { what: ErrorChain(&error).to_string() })).ok()
     }
 
     /// Records that its thread has panicked, and notifies its publishers. Returns the reason.

@@ -23,7 +23,7 @@ impl Dialled {
         address: &Address,
         timeout: Duration,
     ) -> Result<(), DialError> {
-        let clock = core.clock();
+        let clock = &core.clock;
         let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
         let invitation = self.invite(core, topic.parse()?, address, deadline_ns)?;
         loop {
@@ -32,8 +32,8 @@ impl Dialled {
                 // Ends a session whose dial failed at once.
                 invitation.wake();
                 return match outcome {
-                    // Reports a panic of the node's thread in place of the session error that it caused.
-                    Err(DialError::Session { .. }) => check_runs(core, invitation.topic()).and(outcome),
+                    // A session that was lost with the node's thread says nothing of the peer.
+                    Err(DialError::Session { .. }) => check_runs(core, &invitation.topic).and(outcome),
                     outcome => outcome,
                 };
             }
@@ -53,8 +53,8 @@ impl Dialled {
         if core.topic(&topic).is_none() {
             return Err(DialError::NoSuchTopic { topic });
         }
-        let timeout = Duration::from_nanos(deadline_ns.saturating_sub(core.clock().monotonic_ns()));
-        let connection = match core.fabric().dial(address, Intent::Write, timeout) {
+        let timeout = Duration::from_nanos(deadline_ns.saturating_sub(core.clock.monotonic_ns()));
+        let connection = match core.fabric.dial(address, Intent::Write, timeout) {
             Ok(connection) => connection,
             Err(source) => return Err(DialError::Unreachable { topic, source }),
         };
@@ -62,8 +62,8 @@ impl Dialled {
         let pending = Pending::new(&invitation);
         let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
         self.0.lock().push(served);
-        // The node's thread may have panicked since, after dropping the sessions it knew.
-        if let Err(error) = check_runs(core, invitation.topic()) {
+        // The node's thread may have failed since, and have dropped the sessions that it knew of.
+        if let Err(error) = check_runs(core, &invitation.topic) {
             self.fail();
             return Err(error);
         }

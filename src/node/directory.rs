@@ -100,7 +100,7 @@ pub(super) fn nodes(core: &NodeCore) -> Result<Vec<NodeListing>, DirectoryError>
         let NodeEntry { node, process, started_ns, alive } = entry;
         NodeListing { node, process, started_ns, alive }
     };
-    Ok(core.fabric().nodes()?.into_iter().map(listing).collect())
+    Ok(core.fabric.nodes()?.into_iter().map(listing).collect())
 }
 
 pub(super) fn query(links: &Links, address: &Address, timeout_ns: u64) -> Result<Directory, DirectoryError> {
@@ -147,15 +147,15 @@ fn listing(entry: TopicEntry) -> TopicListing {
 pub(super) fn entry(topic: &PublishedTopic, now_ns: u64) -> TopicEntry {
     let count = |gauge: &crate::metrics::Gauge| u32::try_from(gauge.value()).unwrap_or(u32::MAX);
     TopicEntry {
-        name: topic.name().clone(),
+        name: topic.name.clone(),
         kind: topic.kind(),
-        type_name: Text::cut(topic.schema().type_name()),
+        type_name: Text::cut(topic.schema.type_name()),
         sequence: topic.newest().get(),
         published_ns: topic.published_ns(),
         heartbeat_age_ns: now_ns.saturating_sub(topic.heartbeat_ns()),
-        epoch: topic.epoch(),
-        pull_subscribers: count(topic.pull_subscribers()),
-        push_subscribers: count(topic.push_subscribers()),
-        payload_len_max: topic.geometry().payload_len_max() as u64,
+        epoch: topic.epoch,
+        pull_subscribers: count(&topic.pull_subscribers),
+        push_subscribers: count(&topic.push_subscribers),
+        payload_len_max: topic.geometry.payload_len_max() as u64,
     }
 }

@@ -72,7 +72,7 @@ impl Driver {
         let core = &shared.core;
         let mut driver = Self {
             shared: shared.clone(),
-            agenda: Agenda::new(core.queue(), QUEUE_KEY)?,
+            agenda: Agenda::new(&core.queue, QUEUE_KEY)?,
             listener: None,
             serving: Serving::new(core),
             served: BTreeMap::new(),
@@ -98,10 +98,10 @@ impl Driver {
 
     /// One turn: does everything possible now.
     pub(super) fn turn(&mut self) {
-        let now_ns = self.shared.core.clock().monotonic_ns();
-        self.shared.core.fabric().tend();
-        self.shared.core.worker().tend();
-        let mut keys = self.agenda.take(self.shared.core.queue(), now_ns);
+        let now_ns = self.shared.core.clock.monotonic_ns();
+        self.shared.core.fabric.tend();
+        self.shared.core.worker.tend();
+        let mut keys = self.agenda.take(&self.shared.core.queue, now_ns);
         if keys.contains(&LISTENER_KEY) {
             self.accept(now_ns, &mut keys);
         }
@@ -142,15 +142,14 @@ impl Driver {
     }
 
     fn wait_for(&mut self, timeout: Duration) {
-        if let Err(error) = self.agenda.wait(timeout) {
-            self.shared.core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
-            self.shared.core.clock().pause(TROUBLE_PAUSE);
+        if self.shared.core.ok_or_report(self.agenda.wait(timeout)).is_none() {
+            self.shared.core.clock.pause(TROUBLE_PAUSE);
         }
     }
 
     /// Ends all sessions in good order, as far as the peers cooperate in time.
     pub(super) fn shut_down(&mut self) {
-        let began_ns = self.shared.core.clock().monotonic_ns();
+        let began_ns = self.shared.core.clock.monotonic_ns();
         self.shared.links.end(began_ns);
         self.turn();
         if let Some(listener) = self.listener.take() {
@@ -172,7 +171,7 @@ impl Driver {
             let again = if self.is_short() { Duration::ZERO } else { TEND_AGAIN };
             let timeout = if has_writes { left.min(again) } else { left };
             if self.agenda.is_blind() {
-                self.shared.core.clock().pause(timeout);
+                self.shared.core.clock.pause(timeout);
             } else {
                 self.wait_for(timeout);
             }
@@ -181,7 +180,7 @@ impl Driver {
 
     /// How long peers may still take; `None` once the time is over.
     fn shutdown_left(&self, began_ns: u64) -> Option<Duration> {
-        let elapsed_ns = self.shared.core.clock().monotonic_ns().saturating_sub(began_ns);
+        let elapsed_ns = self.shared.core.clock.monotonic_ns().saturating_sub(began_ns);
         SHUTDOWN_NS.checked_sub(elapsed_ns).filter(|left_ns| *left_ns > 0).map(Duration::from_nanos)
     }
 
@@ -189,32 +188,20 @@ impl Driver {
         let Some(listener) = &mut self.listener else { return };
         let (core, mut failed) = (&self.shared.core, false);
         for _ in 0..ACCEPTED_PER_TURN {
-            match listener.accept() {
-                Ok(Some(connection)) => {
-                    let room = self.served.len() < limits::SESSIONS_MAX;
-                    match Served::new(core, connection, now_ns, room) {
-                        Ok(served) => {
-                            keys.insert(served.key());
-                            self.served.insert(served.key(), served);
-                        }
-                        Err(error) => core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() }),
-                    }
-                }
-                Ok(None) => break,
-                Err(error) => {
-                    core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
-                    failed = true;
-                    break;
-                }
+            let accepted = core.ok_or_report(listener.accept());
+            failed = accepted.is_none();
+            let Some(Some(connection)) = accepted else { break };
+            let room = self.served.len() < limits::SESSIONS_MAX;
+            if let Some(served) = core.ok_or_report(Served::new(core, connection, now_ns, room)) {
+                keys.insert(served.key());
+                self.served.insert(served.key(), served);
             }
         }
         // Usually out of descriptors. The connection stays queued, and the listener readable.
         let again_ns = failed.then(|| now_ns.saturating_add(saturate(TROUBLE_PAUSE)));
         self.agenda.set_due(LISTENER_KEY, again_ns);
         let interest = (!failed).then_some(Interest::Read);
-        if let Err(error) = self.agenda.watch(LISTENER_KEY, listener.wait_handle(), interest) {
-            core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
-        }
+        core.ok_or_report(self.agenda.watch(LISTENER_KEY, listener.wait_handle(), interest));
     }
 
     /// Begins to serve the dialled subscribers.
@@ -242,14 +229,10 @@ impl Driver {
             }
         }
         let interest = if served.has_unsent() { Interest::ReadOrWrite } else { Interest::Read };
-        let watched = match served.is_over() {
-            false => self.agenda.watch(key, served.wait_handle(), Some(interest)),
-            true => Ok(()),
-        };
-        if let Err(error) = &watched {
-            self.shared.core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() });
-        }
-        if served.is_over() || watched.is_err() {
+        let core = &self.shared.core;
+        let is_over = served.is_over()
+            || core.ok_or_report(self.agenda.watch(key, served.wait_handle(), Some(interest))).is_none();
+        if is_over {
             self.agenda.forget(key, served.wait_handle());
             self.served.remove(&key);
         } else {
@@ -262,15 +245,13 @@ impl Driver {
         let Some(served) = self.served.remove(&key) else { return };
         self.agenda.forget(key, served.wait_handle());
         let Some((connection, inviter)) = served.into_invited() else { return };
-        match Link::invited(&self.shared.core, connection, inviter, backlog.timeout_ns()) {
-            Ok(link) => {
-                let link = self.shared.links.add(link);
-                self.agenda.mark(link.key());
-                self.invited.insert(link.key(), Arc::clone(&backlog));
-                backlog.push(link);
-            }
-            Err(error) => self.shared.core.tell(&Event::Trouble { what: ErrorChain(&error).to_string() }),
-        }
+        let core = &self.shared.core;
+        let invited = Link::invited(core, connection, inviter, backlog.timeout_ns);
+        let Some(link) = core.ok_or_report(invited) else { return };
+        let link = self.shared.links.add(link);
+        self.agenda.mark(link.key());
+        self.invited.insert(link.key(), Arc::clone(&backlog));
+        backlog.push(link);
     }
 
     /// One turn of a session in which this node subscribes.
@@ -311,7 +292,7 @@ impl Driver {
         let beat = beat && !self.tending.is_empty();
         if beat {
             self.beaten_ns = Some(now_ns);
-            self.tending.beat(core.clock().realtime_ns());
+            self.tending.beat(core.clock.realtime_ns());
         } else if self.tending.is_empty() {
             self.beaten_ns = None;
         }
@@ -320,7 +301,7 @@ impl Driver {
 
     /// Whether the last turn ran out of copy budget.
     fn is_short(&self) -> bool {
-        self.tending.is_short() || self.serving.budget.is_used_up()
+        self.tending.is_short || self.serving.budget.is_used_up()
     }
 
     /// How long to wait if no peer acts.
@@ -331,7 +312,7 @@ impl Driver {
         if self.tend_soon {
             return TEND_AGAIN;
         }
-        let now_ns = self.shared.core.clock().monotonic_ns();
+        let now_ns = self.shared.core.clock.monotonic_ns();
         let beat_ns = self.beaten_ns.map(|beaten_ns| beaten_ns.saturating_add(limits::HEARTBEAT_INTERVAL_NS));
         let due_ns = beat_ns.into_iter().chain(self.agenda.due_ns()).min();
         let timeout_ns = due_ns.map_or(IDLE_NS, |due_ns| due_ns.saturating_sub(now_ns));
@@ -364,7 +345,7 @@ impl Drop for DriverThread {
     fn drop(&mut self) {
         // Release: the last handle's work happens before the end. Pairs with the Acquire of the loop.
         self.stop.store(true, Ordering::Release);
-        self.shared.core.queue().wake();
+        self.shared.core.queue.wake();
         let Some(thread) = self.thread.take() else { return };
         // An event sink may drop the last handle on this very thread, which cannot join itself.
         if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {

@@ -116,7 +116,7 @@ impl From<Infallible> for DialError {
 #[derive(Debug)]
 pub(super) struct Invitation {
     address: Address,
-    topic: TopicName,
+    pub(super) topic: TopicName,
     progress: Mutex<Progress>,
     /// Wakes the thread that waits for the outcome.
     settled: Waker,
@@ -185,11 +185,6 @@ impl Invitation {
     /// Wakes the node's thread for its session.
     pub(super) fn wake(&self) {
         self.session.wake();
-    }
-
-    /// The topic.
-    pub(super) fn topic(&self) -> &TopicName {
-        &self.topic
     }
 
     /// Readable when it is settled.

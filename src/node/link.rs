@@ -190,7 +190,7 @@ impl Link {
         let handle = connection.wait_handle().map(|handle| handle.try_clone_to_owned()).transpose();
         let cloned = |source| FabricError::System { what: "share a connection between threads", source };
         let nonce = core.nonce().map_err(LinkError::Random)?;
-        let now_ns = core.clock().monotonic_ns();
+        let now_ns = core.clock.monotonic_ns();
         Ok(Self {
             core: Arc::clone(core),
             waker: core.keyed_waker(),
@@ -200,7 +200,7 @@ impl Link {
             waiting: AtomicU32::new(0),
             state: Mutex::new(LinkState {
                 connection,
-                session: ClientSession::connect(now_ns, core.identity().clone(), nonce, timeout_ns),
+                session: ClientSession::connect(now_ns, core.identity.clone(), nonce, timeout_ns),
                 outbox: Outbox::default(),
                 attachments: BTreeMap::new(),
                 ended: Vec::new(),
@@ -281,7 +281,7 @@ impl Link {
 
     /// Ends the session with this error, because no thread drives it any more. Notifies the peer if that needs no wait.
     pub(super) fn abandon(&self, error: ControlError) -> LinkError {
-        let now_ns = self.core.clock().monotonic_ns();
+        let now_ns = self.core.clock.monotonic_ns();
         let mut state = self.state.lock();
         let total = state.total;
         state.ending = true;
@@ -383,7 +383,7 @@ impl LinkState {
     /// When a turn is due even if the peer does nothing.
     fn deadline_ns(&self, timeout_ns: u64) -> Option<u64> {
         let unused_ns = self.unused_since_ns.map(|since_ns| since_ns.saturating_add(timeout_ns));
-        let membership_ns = self.membership.as_ref().map(|membership| membership.due_ns().max(1));
+        let membership_ns = self.membership.as_ref().map(|membership| membership.due_ns.max(1));
         let ended_ns = self.ended.iter().map(|(id, since_ns)| self.ended_due_ns(*id, *since_ns)).min();
         let deadlines = [self.session.deadline_ns().or(unused_ns), membership_ns, ended_ns];
         deadlines.into_iter().flatten().min()

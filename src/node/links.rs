@@ -52,7 +52,7 @@ impl Links {
     /// Makes a session with the node at this address. A dying node resets its queued connections; this redials then, and reaches
     /// the next node of that name or fails.
     pub(super) fn dial(&self, address: &Address, timeout_ns: u64) -> Result<LinkUse, LinkError> {
-        let clock = self.core.clock();
+        let clock = &self.core.clock;
         let deadline_ns = clock.monotonic_ns().saturating_add(timeout_ns);
         let mut left = REDIALS_MAX;
         loop {
@@ -69,7 +69,7 @@ impl Links {
         let core = &self.core;
         core.check_runs().map_err(LinkError::Session)?;
         let (connection, left_ns) = core.dial(address, left_ns).map_err(LinkError::Fabric)?;
-        let deadline_ns = core.clock().monotonic_ns().saturating_add(left_ns);
+        let deadline_ns = core.clock.monotonic_ns().saturating_add(left_ns);
         let link = self.add(Link::dialled(core, connection, address, (timeout_ns, deadline_ns))?);
         // The node's thread may have panicked since, after failing the sessions it knew.
         core.check_runs().map_err(|error| link.abandon(error))?;

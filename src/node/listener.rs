@@ -13,14 +13,14 @@ use crate::id::TopicName;
 use crate::payload::Schema;
 use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 
-/// Accepts publishers that dial for a topic. Each accepted publisher gets a subscriber of its own.
+/// Waits for publishers of a topic to dial: each one that is accepted is a subscriber of its own.
 ///
-/// Usually a subscriber dials the publisher's node. With a listener the publisher's node dials this one, by
-/// [`Node::dial_subscriber`]. The subscription is the same afterwards.
+/// This is the second way to a subscription. In the first one a subscriber dials the node of a publisher; here the
+/// publisher's node dials this one, by [`Node::dial_subscriber`]. From then on there is no difference.
 ///
-/// Publishers that dial for the topic wait for [`Self::accept_timeout`]; a node admits up to
-/// [`limits::INVITED_SESSIONS_MAX`](crate::limits::INVITED_SESSIONS_MAX) of them, accepted ones included. Dropping the listener
-/// ends the waiting sessions and refuses later ones. Accepted subscribers stay.
+/// While the listener is there, publishers that dial for its topic wait for [`Self::accept_timeout`], up to
+/// [`limits::INVITED_SESSIONS_MAX`](crate::limits::INVITED_SESSIONS_MAX) of them at a node, with those that were accepted.
+/// Dropping it ends those that wait, and refuses those that come later; subscribers that were accepted stay.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,7 +43,7 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 ///     Ok(())
 /// });
 ///
-/// let mut subscriber = listener.accept_timeout(Duration::from_secs(5))?.ok_or("no publisher dialled")?;
+/// let mut subscriber = listener.accept_timeout(Duration::from_secs(5))?.ok_or("nobody dialled")?;
 /// let sample = subscriber.receive_timeout(Duration::from_secs(5))?.ok_or("nothing published")?;
 /// assert_eq!((sample.value, sample.meta.sequence.get()), ((1.0841, 1.0843), 1));
 /// # publishing.join().expect("the publisher does not panic")?;
@@ -51,10 +51,10 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 /// # }
 /// ```
 ///
-/// It is `Send` and `Sync`: several threads may accept concurrently.
+/// Send and Sync: several threads may accept at once.
 ///
-/// A log subscriber that begins with the next record, the default, receives every record published after
-/// [`Node::dial_subscriber`] returns.
+/// A subscriber of a log that begins with the next record, which is the default, has all records from the first one on that was
+/// published after [`Node::dial_subscriber`] had returned.
 pub struct Listener<S: Subscribed> {
     terms: Terms<S::Options>,
     expected: Option<Schema>,
@@ -75,7 +75,7 @@ impl<S: Subscribed> ListenerBuilder<'_, S> {
         let Self { node, terms, samples, .. } = self;
         let topic = self.place?;
         let core = node.core();
-        if core.addresses().is_empty() {
+        if core.addresses.is_empty() {
             return Err(SubscriberError::Unnamed);
         }
         let expected = expected::<S::Payload>(&samples)?;
@@ -99,7 +99,7 @@ impl<S: Subscribed> Listener<S> {
     /// type; the error names it. The listener stays usable: call this again for the next publisher.
     /// [`SubscriberError::NodeFailed`] when the thread of this node has panicked.
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<S>, SubscriberError> {
-        let clock = self.node.core().clock();
+        let clock = &self.node.core().clock;
         let deadline_ns = clock.monotonic_ns().saturating_add(saturate(timeout));
         loop {
             if let Some(link) = self.backlog.take_ready() {
@@ -107,14 +107,14 @@ impl<S: Subscribed> Listener<S> {
             }
             // After `take_ready`, which consumes the wake-up.
             if let Err(error) = check_runs(self.node.core(), &self.topic) {
-                self.backlog.ready().wake();
+                self.backlog.ready.wake();
                 return Err(error);
             }
             let left_ns = deadline_ns.saturating_sub(clock.monotonic_ns());
             if left_ns == 0 {
                 return Ok(None);
             }
-            clock.pause_until(self.backlog.ready().wait_handle(), Duration::from_nanos(left_ns));
+            clock.pause_until(self.backlog.ready.wait_handle(), Duration::from_nanos(left_ns));
         }
     }
 

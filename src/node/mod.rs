@@ -48,14 +48,14 @@ use crate::limits;
 
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
-/// Other nodes find a node with a name and subscribe to its topics. A node without a name subscribes to others, and
+/// A node with a name can be found, and subscribed to; one without subscribes to others, and
 /// [dials](Self::dial_subscriber) subscribers that listen for its topics ([states](Self::state_listener),
-/// [logs](Self::log_listener)). Publishers, subscribers and listeners keep their node alive, so it may be dropped before them.
-/// Cloning is cheap.
+/// [logs](Self::log_listener)). Publishers, subscribers and listeners keep their node going, so that it may be dropped before
+/// them. Cheap to clone.
 ///
-/// Dropping the last handle of a node ([`Node`]s, publishers, subscribers, listeners) stops it: the drop joins the node's thread
-/// and may block for up to 250 ms while peers take part in closing their sessions. Over RDMA it may take a second longer if a
-/// peer does not accept what was sent.
+/// Whichever goes last of its handles ([`Node`]s, publishers, subscribers, listeners) stops the node: that drop
+/// joins the node's thread, and may block for up to 250 ms, the time that peers have to take part in the end of their
+/// sessions. Over RDMA it may take a second more, where a peer does not take what was sent.
 ///
 /// ```
 /// use fabricast::Node;
@@ -70,6 +70,8 @@ use crate::limits;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Send and Sync: several threads may use it at once.
 #[derive(Clone)]
 pub struct Node {
     inner: Arc<NodeInner>,
@@ -84,14 +86,9 @@ pub(crate) struct NodeInner {
 }
 
 impl Node {
-    /// Returns a builder with default settings.
-    pub fn builder() -> NodeBuilder {
-        NodeBuilder::new()
-    }
-
     /// Returns the name. A node opened without one gets a generated name.
     pub fn name(&self) -> &NodeName {
-        &self.inner.shared.core.identity().node
+        &self.inner.shared.core.identity.node
     }
 
     /// Returns the first of [`Self::addresses`]: the one on this host, unless the node listens only elsewhere.
@@ -101,7 +98,7 @@ impl Node {
 
     /// Returns every address at which other nodes find this node. Empty without a name.
     pub fn addresses(&self) -> &[Address] {
-        self.inner.shared.core.addresses()
+        &self.inner.shared.core.addresses
     }
 
     /// Dials the node at this address, where a [`Listener`] waits for this topic of this node. On return a subscriber there is

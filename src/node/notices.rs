@@ -55,7 +55,7 @@ impl NoticeSenders {
         self.senders.retain_mut(|Sending { sender, topics }| {
             let Some(sender) = sender.upgrade() else { return false };
             let told = if beat {
-                topics.retain(|_, topic| !topic.has_ended() && topic.notices().has_channel(&sender));
+                topics.retain(|_, topic| !topic.has_ended() && topic.notices.has_channel(&sender));
                 sender.heartbeat(topics.values().map(|topic| topic.notice()))
             } else {
                 sender.flush()

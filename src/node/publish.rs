@@ -10,7 +10,9 @@ use crate::publisher::{PublishedKind, Publisher, PublisherError, TopicParts, fre
 /// Bytes reserved for each value of a type without a fixed length, unless the maximum is set.
 const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 
-/// Sets up a [`Publisher`]. Settings of one kind of topic exist only for publishers of that kind.
+/// Sets up a [`Publisher`]. Settings of one kind of topic are only there for its publishers.
+///
+/// Send and Sync.
 #[must_use = "a builder does nothing until it is opened"]
 pub struct PublisherBuilder<'a, K: PublishedKind, T: Payload> {
     node: &'a Node,
@@ -55,11 +57,11 @@ impl<'a, K: PublishedKind, T: Payload> PublisherBuilder<'a, K, T> {
         let name: TopicName = topic.parse()?;
         let reserved = core.reserve(&name)?;
         let parts = TopicParts {
-            fabric: core.fabric(),
-            clock: Arc::clone(core.clock()),
-            waker: reserved.waker().clone(),
+            fabric: core.fabric.as_ref(),
+            clock: Arc::clone(&core.clock),
+            waker: reserved.waker.clone(),
             node: node.hold(),
-            host: core.identity().host.as_str(),
+            host: core.identity.host.as_str(),
             name,
             epoch: fresh_epoch()?,
             payload_len_max,

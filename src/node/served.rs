@@ -1,10 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
-use self::attaching::Preparing;
-use self::attachment::ServedAttachment;
+use self::attachment::{EndedAttachment, Preparing, ServedAttachment};
 use self::audience::Audience;
-use self::leaving::EndedAttachment;
 use super::core::NodeCore;
 use super::directory::entry;
 use super::invitation::Pending;
@@ -84,7 +82,7 @@ impl Served {
         now_ns: u64,
         room: bool,
     ) -> Result<Self, std::io::Error> {
-        let mut session = ServerSession::new(now_ns, core.identity().clone(), core.nonce()?);
+        let mut session = ServerSession::new(now_ns, core.identity.clone(), core.nonce()?);
         if !room {
             let reason = RefuseReason::TooManySessions;
             session.reject(reason, &reason.advice());
@@ -99,7 +97,7 @@ impl Served {
         deadline_ns: u64,
         invitation: Pending,
     ) -> Result<Self, std::io::Error> {
-        let (identity, topic) = (core.identity().clone(), invitation.topic().clone());
+        let (identity, topic) = (core.identity.clone(), invitation.topic().clone());
         let dialled_for = Some(DialledFor { topic: topic.clone(), is_granted: false });
         let session = ServerSession::inviting(deadline_ns, identity, core.nonce()?, topic);
         let served = Self::with(invitation.key(), connection, session);
@@ -323,13 +321,13 @@ impl Served {
                 ServerAction::Expose(attachment) => self.accept_landing(serving, attachment, offer.take()),
                 ServerAction::Listen(attachment) => {
                     let listening = self.attachments.get_mut(&attachment);
-                    let peer = self.peer.clone().unwrap_or_else(|| serving.core.identity().node.clone());
+                    let peer = self.peer.clone().unwrap_or_else(|| serving.core.identity.node.clone());
                     let peer = (&peer, self.connection.as_ref());
                     let by = listening.map(|it| self.audience.answer(serving, peer, it));
                     self.session.notices(attachment, by.unwrap_or(NoticesBy::Nothing))
                 }
                 ServerAction::Heard(heard) => {
-                    self.audience.record(heard, serving.core.clock().monotonic_ns());
+                    self.audience.record(heard, serving.core.clock.monotonic_ns());
                     Ok(())
                 }
                 ServerAction::Detach(Detach { attachment, counts }) => {
@@ -351,9 +349,9 @@ impl Served {
     }
 
     fn answer_topics(&mut self, core: &NodeCore, after: Option<&TopicName>) -> Result<(), ControlError> {
-        let now_ns = core.clock().realtime_ns();
+        let now_ns = core.clock.realtime_ns();
         let mut topics = match &self.dialled_for {
-            None => core.topics().after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
+            None => core.topics.after(after, limits::DIRECTORY_PAGE_LEN_MAX + 1),
             Some(DialledFor { topic, .. }) => {
                 let is_behind = after.is_none_or(|after| after < topic);
                 core.topic(topic).filter(|_| is_behind).into_iter().collect()

@@ -219,7 +219,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
                 let is_mapped = matches!(source, Source::Mapped(_));
                 let listening =
                     if self.notices { listen(core, &attachment, &granted, is_mapped) } else { None };
-                let clock = Arc::clone(core.clock());
+                let clock = Arc::clone(&core.clock);
                 let mut subscription = Subscription::new(granted, source, Arc::new(attachment), clock);
                 listening.into_iter().for_each(|it| subscription.listen(it));
                 Ok(subscription)
@@ -263,7 +263,7 @@ impl<O: Copy + Into<KindOptions>> Terms<O> {
             }
             Delivery::Push => {
                 let region = Arc::new(Region::allocate(len, Protection::PeerSeals)?);
-                let exposed = attachment.expose(core.fabric().register(&region, Exposure::Write)?);
+                let exposed = attachment.expose(core.fabric.register(&region, Exposure::Write)?);
                 exposed.map_err(|error| if has_ended(attachment) { topic_ended() } else { error.into() })?;
                 Ok((granted, Place::Landing(region)))
             }
@@ -369,7 +369,7 @@ fn open_repository(
     let offer = offer.ok_or(GrantError::NoRegion)?;
     let mut remote = offer.open_read(granted.geometry.region_len())?;
     let line = ByteRange { offset: STATIC_OFFSET, len: size_of::<[u64; StaticHeader::WORDS]>() };
-    let read = read_now(remote.as_mut(), line, core.clock().as_ref(), limits::ANSWER_DEADLINE_NS)?;
+    let read = read_now(remote.as_mut(), line, core.clock.as_ref(), limits::ANSWER_DEADLINE_NS)?;
     if read == Completion::Pending {
         return Err(GrantError::Unreadable);
     }

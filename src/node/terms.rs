@@ -25,8 +25,10 @@ pub(super) struct Terms<O> {
 
 /// Sets up a subscriber `S`, at a [`Target`].
 ///
-/// [`Node::state_subscriber`], [`Node::log_subscriber`] and [`Node::any_subscriber`] create one. A [`ListenerBuilder`] has the
-/// same settings. Settings of one kind of topic exist only for subscribers of that kind.
+/// [`Node::state_subscriber`], [`Node::log_subscriber`] and [`Node::any_subscriber`] begin one. A [`ListenerBuilder`] has the
+/// same settings. Those of one kind of topic are only there for its subscribers.
+///
+/// Send and Sync.
 #[must_use = "a builder does nothing until it is opened"]
 pub struct SubscriberBuilder<'a, S: Subscribed, P = Target> {
     pub(super) node: &'a Node,

@@ -30,7 +30,7 @@ struct Registry {
 pub(super) struct Reserved<'a> {
     topics: &'a Topics,
     name: TopicName,
-    waker: KeyedWaker,
+    pub(super) waker: KeyedWaker,
     filled: bool,
 }
 
@@ -83,9 +83,9 @@ impl Topics {
     pub(super) fn forget(&self, topic: &PublishedTopic) {
         let registry = &mut *self.0.lock();
         registry.by_key.remove(&topic.key());
-        let named = registry.by_name.get(topic.name()).and_then(Option::as_ref);
+        let named = registry.by_name.get(&topic.name).and_then(Option::as_ref);
         if named.is_some_and(|named| named.key() == topic.key()) {
-            registry.remove(topic.name());
+            registry.remove(&topic.name);
         }
     }
 
@@ -105,11 +105,6 @@ impl Registry {
 }
 
 impl Reserved<'_> {
-    /// Wakes the node's thread for the topic.
-    pub(super) fn waker(&self) -> &KeyedWaker {
-        &self.waker
-    }
-
     /// Opens the topic to subscribers.
     pub(super) fn fill(mut self, topic: Arc<PublishedTopic>) {
         let registry = &mut *self.topics.0.lock();

@@ -21,8 +21,8 @@ const PIECE_WORDS: usize = 4;
 pub(crate) struct Mailbox {
     topic: TopicId,
     epoch: Epoch,
-    /// The sequence of the hint, for reads without the lock.
-    sequence: AtomicU64,
+    /// The newest sequence that was heard of. Written under the lock.
+    hint: AtomicU64,
     held: Mutex<MailboxState>,
     /// Counts the gaps of the channel, for all its mailboxes.
     gaps: Arc<AtomicU64>,
@@ -36,24 +36,12 @@ pub(crate) struct Mailbox {
 
 #[derive(Debug)]
 struct MailboxState {
-    hint: Hint,
     /// The pieces in order, each after its words of description.
     words: VecDeque<u64>,
     /// The number of pieces.
     pieces: u64,
     /// Inline pieces are ignored.
     refuses_inline: bool,
-}
-
-/// What a topic has reached, by its notices.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hint {
-    /// The newest sequence.
-    pub(crate) sequence: Sequence,
-    /// The end of a log after that record.
-    pub(crate) position: u64,
-    /// When it was published, ns since the Unix epoch.
-    pub(crate) published_ns: u64,
 }
 
 /// The inline part of a notice.
@@ -70,10 +58,9 @@ impl Mailbox {
     pub(super) fn new(topic: TopicId, epoch: Epoch, gaps: Arc<AtomicU64>) -> Self {
         let words = VecDeque::with_capacity(HELD_WORDS);
         let gaps_told = AtomicU64::new(gaps.load(Ordering::Relaxed));
-        let held =
-            Mutex::new(MailboxState { hint: Hint::default(), words, pieces: 0, refuses_inline: false });
-        let (sequence, is_awaited, waker) = (AtomicU64::new(0), AtomicBool::new(false), OnceLock::new());
-        Self { topic, epoch, sequence, held, gaps, gaps_told, is_awaited, waker }
+        let held = Mutex::new(MailboxState { words, pieces: 0, refuses_inline: false });
+        let (hint, is_awaited, waker) = (AtomicU64::new(0), AtomicBool::new(false), OnceLock::new());
+        Self { topic, epoch, hint, held, gaps, gaps_told, is_awaited, waker }
     }
 
     /// Returns a handle that is readable after the next `put`, until [`Self::end_wait`]: another thread may receive for this
@@ -102,22 +89,22 @@ impl Mailbox {
     /// Whether a notice announced a later sequence than this one. One load.
     #[inline]
     pub(crate) fn has_news(&self, last: Sequence) -> bool {
-        // Relaxed: a hint; the value itself is read under the lock, or from the repository.
-        self.sequence.load(Ordering::Relaxed) > last.get()
+        self.hint() > last
     }
 
-    /// The newest hint. Only [`Self::correct`] sets it back.
-    pub(crate) fn hint(&self) -> Hint {
-        self.held.lock().hint
+    /// The newest sequence that was heard of. Goes back only by [`Self::correct`].
+    #[inline]
+    pub(crate) fn hint(&self) -> Sequence {
+        // Relaxed: what it tells of is looked at under the lock, or in the repository.
+        Sequence::new(self.hint.load(Ordering::Relaxed))
     }
 
     /// Replaces the hint of `hinted`, if it is the newest, by `reached`: the repository has reached no more.
     pub(crate) fn correct(&self, hinted: Sequence, reached: Sequence) {
-        let held = &mut *self.held.lock();
-        if held.hint.sequence == hinted {
-            held.hint = Hint { sequence: reached, ..Hint::default() };
-            // Relaxed: see `has_news`.
-            self.sequence.store(reached.get(), Ordering::Relaxed);
+        let _held = self.held.lock();
+        if self.hint() == hinted {
+            // Relaxed: see `hint`.
+            self.hint.store(reached.get(), Ordering::Relaxed);
         }
     }
 
@@ -154,11 +141,10 @@ impl Mailbox {
     pub(super) fn put(&self, entry: &Entry<'_>) -> u64 {
         let held = &mut *self.held.lock();
         let dropped = if entry.inline.is_empty() || held.refuses_inline { 0 } else { held.keep(entry) };
-        let Notice { sequence, position, published_ns, .. } = entry.notice;
-        if sequence > held.hint.sequence {
-            held.hint = Hint { sequence, position, published_ns };
-            // Relaxed: see `has_news`.
-            self.sequence.store(sequence.get(), Ordering::Relaxed);
+        let sequence = entry.notice.sequence;
+        if sequence > self.hint() {
+            // Relaxed: see `hint`.
+            self.hint.store(sequence.get(), Ordering::Relaxed);
         }
         // SeqCst: pairs with the fence in `begin_wait`.
         fence(Ordering::SeqCst);

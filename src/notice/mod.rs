@@ -17,11 +17,9 @@ mod tests;
 use std::io;
 
 pub(crate) use crate::layout::notice::{Inline, Notice, NoticeKey};
-#[cfg(test)]
-pub(crate) use mailbox::Hint;
 pub(crate) use mailbox::{Mailbox, Piece};
 pub use receiver::NoticeCounts;
-pub(crate) use receiver::{NoticeReach, NoticeReceiver};
+pub(crate) use receiver::NoticeReceiver;
 #[cfg(test)]
 pub(crate) use sender::NoticeSenderCounts;
 pub(crate) use sender::{NoticeSender, RegisterError};

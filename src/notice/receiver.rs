@@ -106,23 +106,6 @@ pub struct NoticeCounts {
     pub contradicted: u64,
 }
 
-/// How notices reach a subscriber at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoticeReach {
-    /// By multicast.
-    Multicast {
-        /// When the last one arrived, nanoseconds of the caller's clock.
-        heard_ns: u64,
-    },
-    /// By unicast.
-    Unicast {
-        /// When the last one arrived, nanoseconds of the caller's clock.
-        heard_ns: u64,
-    },
-    /// Not at all: subscribers read by a timer.
-    Timer,
-}
-
 impl NoticeReceiver {
     /// The receiving end of the channel with this number.
     pub(crate) fn new(receiver: Box<dyn ChannelReceiver>, channel: u64) -> Self {
@@ -188,23 +171,16 @@ impl NoticeReceiver {
         Ok(true)
     }
 
-    /// How notices reach this process: those that arrived at most [`limits::NOTICE_SILENCE_NS`] ago count, multicast first.
-    pub(crate) fn reach(&self, now_ns: u64) -> NoticeReach {
-        if let Some(heard_ns) = self.multicast.lately(now_ns) {
-            return NoticeReach::Multicast { heard_ns };
-        }
-        self.unicast.lately(now_ns).map_or(NoticeReach::Timer, |heard_ns| NoticeReach::Unicast { heard_ns })
+    /// What tells of news at this moment: notices that were heard at most [`limits::NOTICE_SILENCE_NS`] ago, preferably such
+    /// as are sent to all.
+    pub(crate) fn reach(&self, now_ns: u64) -> Option<DatagramReach> {
+        preferred(self.multicast.was_lately(now_ns), self.unicast.was_lately(now_ns))
     }
 
     /// Whether a beacon has arrived since the last call, and how; multicast first.
     pub(crate) fn beacon(&self) -> Option<DatagramReach> {
-        // Takes both, so that each is reported once.
-        let (multicast, unicast) = (self.multicast.take_beacon(), self.unicast.take_beacon());
-        match (multicast, unicast) {
-            (true, _) => Some(DatagramReach::Multicast),
-            (false, true) => Some(DatagramReach::Unicast),
-            (false, false) => None,
-        }
+        // Both are asked, so that what was heard is told once.
+        preferred(self.multicast.take_beacon(), self.unicast.take_beacon())
     }
 
     /// Counts a subscription whose inline piece was contradicted.
@@ -275,6 +251,15 @@ impl NoticeReceiver {
             self.gaps.fetch_add(1, Ordering::Relaxed);
         }
         (best != Some(Verdict::Leap)).then_some(header)
+    }
+}
+
+/// How something was heard that came in these ways: preferably as what is sent to all.
+fn preferred(multicast: bool, unicast: bool) -> Option<DatagramReach> {
+    match (multicast, unicast) {
+        (true, _) => Some(DatagramReach::Multicast),
+        (false, true) => Some(DatagramReach::Unicast),
+        (false, false) => None,
     }
 }
 
@@ -365,7 +350,7 @@ impl Incarnation {
             // An unknown sequence cannot be a copy: the other way's number was forged.
             Some(ahead) if ahead <= limits::CHANNEL_RECEIVES as u64 => {
                 let sequence = entry.notice.sequence;
-                let is_unheard = |mailbox: Arc<Mailbox>| mailbox.hint().sequence < sequence;
+                let is_unheard = |mailbox: Arc<Mailbox>| mailbox.hint() < sequence;
                 let is_new = self.mailboxes.iter().filter_map(Weak::upgrade).any(is_unheard);
                 if is_new { Verdict::New } else { Verdict::Copy }
             }
@@ -435,11 +420,11 @@ impl LastHeard {
         }
     }
 
-    /// The time of the last arrival, unless it is long ago.
-    fn lately(&self, now_ns: u64) -> Option<u64> {
+    /// Whether something was heard, and not long ago.
+    fn was_lately(&self, now_ns: u64) -> bool {
         // Relaxed: see `note`.
         let at_ns = self.at_ns.load(Ordering::Relaxed);
-        (at_ns != 0 && now_ns.saturating_sub(at_ns) < limits::NOTICE_SILENCE_NS).then_some(at_ns)
+        at_ns != 0 && now_ns.saturating_sub(at_ns) < limits::NOTICE_SILENCE_NS
     }
 
     fn take_beacon(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::random;
 pub(crate) struct NoticeSender {
     channel: Arc<dyn ChannelSender>,
     /// The random number of this incarnation.
-    identity: u64,
+    pub(crate) identity: u64,
     state: Mutex<NoticeSenderState>,
 }
 
@@ -81,11 +81,6 @@ impl NoticeSender {
             counts: NoticeSenderCounts::default(),
         };
         Ok(Self { channel, identity: random::number()?, state: Mutex::new(state) })
-    }
-
-    /// The random number that identifies this sender.
-    pub(crate) fn identity(&self) -> u64 {
-        self.identity
     }
 
     /// The ticket by which receivers join.

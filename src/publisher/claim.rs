@@ -4,12 +4,14 @@ use std::ops::{Deref, DerefMut};
 use super::PublishError;
 use crate::id::Sequence;
 
-/// A buffer in the publisher's private memory, to be filled in place with the next value and committed: see
+/// Room for the next value in the publisher's private memory, to be filled in place and committed: see
 /// [`StatePublisher::claim`](super::StatePublisher::claim) and [`LogPublisher::claim`](super::LogPublisher::claim). Dropping it
 /// publishes nothing.
 ///
-/// Dereferences to the value, or to bytes for [`Raw`](crate::Raw). Its initial contents are unspecified: zeros, or bytes of
+/// It dereferences to the value, or to bytes for [`Raw`](crate::Raw). What it holds at first is unspecified: zeros, or bytes of
 /// earlier values.
+///
+/// Send, not Sync: it may be sent to another thread, and is used by one at a time.
 #[must_use = "a claim that is not committed publishes nothing"]
 pub struct Claim<'a, V: ?Sized> {
     publisher: &'a mut (dyn ClaimBuffer<V> + Send),

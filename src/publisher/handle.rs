@@ -9,27 +9,28 @@ use super::output::Output;
 use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::id::{Epoch, Sequence, TopicName};
-use crate::layout::header::StaticHeader;
 use crate::layout::{Geometry, GeometryError};
-use crate::memory::Region;
 use crate::payload::{InPlace, Payload, Pod, Raw};
+use crate::repository::Writer;
 
 /// A publisher of a topic of one kind: a [`StatePublisher`](crate::StatePublisher) or a [`LogPublisher`](crate::LogPublisher).
 ///
-/// On the `shm` fabric, publishing takes no lock, allocates nothing and makes no system call. Pull subscribers cost the publisher
-/// nothing, however many there are. Three things cost more:
+/// Publishing neither allocates, nor locks, nor calls the operating system on the `shm` fabric, and costs nothing for subscribers
+/// that pull, however many there are. Three things cost more:
 ///
-/// - It locks briefly after a push subscriber, or a subscriber with notices, has come or gone. It wakes the node's thread when it
-///   leaves a slow push subscriber to that thread.
-/// - It makes a system call to wake sleeping subscribers with notices on this host.
-/// - While subscribers over RDMA have notices, each commit sends a datagram, under a lock shared with the node's other publishers
-///   and the node's thread. If the send queue is full, it wakes that thread.
+/// - It locks for a moment after a push subscriber, or one that asked for notices, has come or gone, and wakes the node's thread when
+///   it leaves a slow push subscriber to that thread.
+/// - It calls the operating system to wake subscribers on this host that asked for notices and sleep.
+/// - While subscribers over RDMA have asked for notices, each commit sends a datagram, under a lock that it shares with the node's
+///   other publishers and the node's thread. When there is no room to send, it wakes that thread.
 ///
-/// Values are published in order, with consecutive sequences from 1.
+/// Values are published in order; each gets the next sequence, from 1.
 ///
-/// Dropping the publisher ends the topic: subscribers are notified, and the name is free again. The drop blocks only if the
-/// publisher is the last handle of its [`Node`](crate::Node): it joins the node's thread, for up to 250 ms (over RDMA a second
-/// longer if a peer does not accept what was sent).
+/// Dropping the publisher ends the topic: subscribers are notified, and its name is free again. That does not block, unless
+/// the publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which may take up to
+/// 250 ms (over RDMA a second more, where a peer does not take what was sent).
+///
+/// Send, not Sync: it may be sent to another thread, and is used by one at a time.
 pub struct Publisher<K: PublishedKind, T: Payload> {
     pub(super) writer: K::Writer,
     pub(super) output: Output<K::Landing>,
@@ -47,25 +48,13 @@ pub(crate) trait Writable: Sized {
     type Options: Copy + fmt::Debug;
     /// The default options.
     const DEFAULTS: Self::Options;
-    /// The writer of its repositories.
-    type Writer: Send;
+    /// What writes its repositories.
+    type Writer: Writer<Geometry = GeometryOf<Self>>;
     /// The writer of its subscribers' landing regions.
     type Landing: Landing<Geometry: Into<Geometry>>;
 
     /// The geometry of a repository.
     fn geometry(options: Self::Options, payload_len_max: usize) -> Result<GeometryOf<Self>, GeometryError>;
-
-    /// Initializes a zeroed region as an empty repository.
-    fn place(region: Arc<Region>, geometry: GeometryOf<Self>, header: &StaticHeader) -> Self::Writer;
-
-    /// The newest sequence that subscribers can see.
-    fn newest(writer: &Self::Writer) -> Sequence;
-
-    /// The private buffer for the longest payload.
-    fn buffer(writer: &mut Self::Writer) -> &mut [u8];
-
-    /// The contents of the buffer.
-    fn held(writer: &Self::Writer) -> &[u8];
 
     /// Publishes the value in the first `len` bytes of the buffer.
     fn publish_filled<T: Payload>(
@@ -85,33 +74,33 @@ type GeometryOf<K> = <<K as Writable>::Landing as Landing>::Geometry;
 impl<K: PublishedKind, T: Payload> Publisher<K, T> {
     /// Returns the topic's name.
     pub fn topic(&self) -> &TopicName {
-        self.output.topic().name()
+        &self.output.topic.name
     }
 
     /// Returns the incarnation of the topic.
     pub fn epoch(&self) -> Epoch {
-        self.output.topic().epoch()
+        self.output.topic.epoch
     }
 
     /// Returns the declared maximum of a payload, bytes.
     pub fn payload_len_max(&self) -> usize {
-        self.output.topic().geometry().payload_len_max()
+        self.output.topic.geometry.payload_len_max()
     }
 
     /// Returns the newest sequence visible to subscribers; [`Sequence::NONE`] before the first.
     pub fn newest(&self) -> Sequence {
-        K::newest(&self.writer)
+        self.writer.last()
     }
 
     /// Returns the number of pull subscribers. A counted subscriber receives everything published from then on: wait for this
     /// count before publishing to be sure the value is received.
     pub fn pull_subscribers(&self) -> u64 {
-        self.output.topic().pull_subscribers().value()
+        self.output.topic.pull_subscribers.value()
     }
 
     /// Returns the number of push subscribers, counted like those of [`Self::pull_subscribers`].
     pub fn push_subscribers(&self) -> u64 {
-        self.output.topic().push_subscribers().value()
+        self.output.topic.push_subscribers.value()
     }
 
     /// Creates the repository of a new topic, its publisher, and the node's part of the topic.
@@ -120,8 +109,8 @@ impl<K: PublishedKind, T: Payload> Publisher<K, T> {
         options: K::Options,
     ) -> Result<(Self, Arc<PublishedTopic>), PublisherError> {
         let geometry = K::geometry(options, parts.payload_len_max)?;
-        let (writer, output) = Output::open::<T, _>(parts, geometry, K::place)?;
-        let topic = Arc::clone(output.topic());
+        let (writer, output) = Output::open::<T, _>(parts, geometry)?;
+        let topic = Arc::clone(&output.topic);
         Ok((Self { writer, output, payload: PhantomData }, topic))
     }
 }
@@ -180,11 +169,11 @@ impl<K: PublishedKind> Publisher<K, Raw> {
 
 impl<K: PublishedKind, T: InPlace> ClaimBuffer<T::Value> for Publisher<K, T> {
     fn filled(&self, len: usize) -> &T::Value {
-        T::value(K::held(&self.writer).split_at(len).0)
+        T::value(self.writer.held().split_at(len).0)
     }
 
     fn filled_mut(&mut self, len: usize) -> &mut T::Value {
-        T::value_mut(K::buffer(&mut self.writer).split_at_mut(len).0)
+        T::value_mut(self.writer.room().split_at_mut(len).0)
     }
 
     fn publish_filled(&mut self, len: usize) -> Result<Sequence, PublishError> {

@@ -7,6 +7,7 @@ use super::CopyBudget;
 use super::landing_writer::LandingWriter;
 use crate::fabric::{KeyedWaker, Registration, RemoteWrite};
 use crate::id::{Epoch, KindOptions, Sequence};
+use crate::limits;
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// How often, in quick succession, the node tends a complete landing region that the publisher has not taken back.
@@ -151,14 +152,14 @@ pub(super) struct Handover<L: Landing> {
     has_waiting: AtomicBool,
     /// The node tends them soon, without being woken.
     is_tended_soon: AtomicBool,
-    /// Landing regions that the publisher gave up, for the node to release.
-    released: Mutex<Vec<L>>,
+    /// Landing regions that the publisher has given up, to be released by the node.
+    released: Mutex<Vec<Box<L>>>,
 }
 
 /// A landing region of the node.
 #[derive(Debug)]
 struct WaitingLanding<L> {
-    landing: L,
+    landing: Box<L>,
     /// How often the node has tended it since everything was written.
     tended: u32,
 }
@@ -169,17 +170,18 @@ impl<L: Landing> Handover<L> {
         Self {
             repository,
             waker,
-            waiting: Mutex::default(),
+            // The publisher allocates nothing when it leaves some here.
+            waiting: Mutex::new(Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX)),
             has_waiting: AtomicBool::new(false),
             is_tended_soon: AtomicBool::new(false),
-            released: Mutex::default(),
+            released: Mutex::new(Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX)),
         }
     }
 
     /// Writes a commit to the publisher's landing regions. Takes those that the node has completed, and leaves to the node those
     /// that are closed or behind.
     #[inline]
-    pub(super) fn deliver(&self, landings: &mut Vec<L>, commit: &L::Commit) {
+    pub(super) fn deliver(&self, landings: &mut Vec<Box<L>>, commit: &L::Commit) {
         // Acquire: pairs with the Release in `Self::hold`.
         if self.has_waiting.load(Ordering::Acquire) {
             self.take_waiting(landings);
@@ -196,20 +198,20 @@ impl<L: Landing> Handover<L> {
         }
     }
 
-    /// Leaves landing regions to the node.
-    pub(super) fn leave(&self, landings: impl IntoIterator<Item = L>) {
+    /// Leaves landing regions of the publisher to the node.
+    pub(super) fn leave(&self, landings: impl IntoIterator<Item = Box<L>>) {
         self.hold(landings.into_iter().map(|landing| WaitingLanding { landing, tended: 0 }));
     }
 
     #[cold]
-    fn take_waiting(&self, landings: &mut Vec<L>) {
+    fn take_waiting(&self, landings: &mut Vec<Box<L>>) {
         let mut waiting = self.waiting.lock();
         self.has_waiting.store(false, Ordering::Relaxed);
         landings.extend(waiting.extract_if(.., |held| held.landing.is_ready()).map(|held| held.landing));
     }
 
     #[cold]
-    fn part(&self, landings: &mut Vec<L>, end: u64) {
+    fn part(&self, landings: &mut Vec<Box<L>>, end: u64) {
         self.released.lock().extend(landings.extract_if(.., |landing| landing.writer().is_closed()));
         self.leave(landings.extract_if(.., |landing| landing.is_behind(end)));
         if !self.is_tended_soon.swap(true, Ordering::AcqRel) {
@@ -273,7 +275,8 @@ impl<L: Landing> Handover<L> {
 
 impl<L: Landing> Landings for Handover<L> {
     fn accept(&self, exposed: ExposedLanding, budget: &CopyBudget) -> Result<(), LandingError> {
-        let mut landings = vec![WaitingLanding { landing: L::open(exposed, &self.repository)?, tended: 0 }];
+        let landing = Box::new(L::open(exposed, &self.repository)?);
+        let mut landings = vec![WaitingLanding { landing, tended: 0 }];
         self.bring_up_to_date(&mut landings, budget);
         if landings.iter().any(|held| held.landing.writer().is_closed()) {
             return Err(LandingError::Unwritable);

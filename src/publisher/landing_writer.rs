@@ -69,6 +69,19 @@ impl<B> LandingWriter<B> {
         }
     }
 
+    /// Posts those of these writes that are present, see [`Self::post`].
+    #[inline]
+    pub(super) fn post_those<const N: usize>(
+        &mut self,
+        source: &Registration,
+        those: [Option<Write>; N],
+        batch: B,
+    ) -> Option<Completion> {
+        let mut writes = [Write::Word { offset: 0, word: 0 }; N];
+        let count = writes.iter_mut().zip(those.into_iter().flatten()).map(|(to, write)| *to = write).count();
+        self.post(source, writes.split_at(count).0, batch)
+    }
+
     /// Polls for completed batches, and returns them.
     pub(super) fn arrived(&mut self) -> impl Iterator<Item = B> {
         let under_way = match self.remote.in_flight() {
@@ -85,7 +98,7 @@ impl<B> LandingWriter<B> {
 
     #[cold]
     fn fail<R>(&self, error: &FabricError) -> Option<R> {
-        tracing::debug!(target: "fabricast", error = %ErrorChain(&error), "closing a landing region: a write failed");
+        tracing::debug!(target: "fabricast", error = %ErrorChain(error), "closing a landing region: a write failed");
         self.closed.store(true, Ordering::Relaxed);
         None
     }

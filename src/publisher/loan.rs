@@ -8,11 +8,14 @@ use crate::id::Sequence;
 use crate::payload::{Payload, Raw};
 use crate::repository::state::StagedValue;
 
-/// The idle slot of the repository, lent by [`StatePublisher::loan`]: bytes are appended to it directly while the newest value
-/// stays readable. Dropping the loan publishes nothing.
+/// Room for the next value, lent by [`StatePublisher::loan`]: what is appended goes
+/// straight into the repository's idle slot. The newest value stays readable beside it. Dropping the loan
+/// publishes nothing.
 ///
-/// Implements [`io::Write`] for encoders. A write that exceeds the remaining capacity writes a part; at full capacity it writes 0
-/// bytes.
+/// It implements [`io::Write`], so that encoders can write to it; as there, a write of more than what fits takes
+/// a part, and then nothing.
+///
+/// Send, not Sync: it may be sent to another thread, and is used by one at a time.
 #[derive(Debug)]
 #[must_use = "a loan that is not committed publishes nothing"]
 pub struct Loan<'a> {

@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use super::PublishError;
 use super::handle::{PublishedKind, Publisher, Writable};
 use super::log_landing::LogLanding;
@@ -7,11 +5,10 @@ use super::notices::News;
 use super::output::Output;
 use crate::id::Sequence;
 use crate::layout::GeometryError;
-use crate::layout::header::StaticHeader;
 use crate::layout::log::{LogGeometry, LogHead};
 use crate::limits;
-use crate::memory::Region;
 use crate::payload::{Payload, Schema};
+use crate::repository::Writer as _;
 use crate::repository::log::{Appended, LogTopic, LogWriter};
 
 /// Publishes the records of a log topic. Subscribers receive every record still in the repository's ring, in order.
@@ -125,7 +122,7 @@ fn append(
     append: impl FnOnce(&mut LogWriter, &Schema) -> Result<(Sequence, usize), PublishError>,
 ) -> Result<Sequence, PublishError> {
     let (committed, begin) = (writer.last(), writer.committed_end());
-    let (sequence, len) = append(writer, output.topic().schema())?;
+    let (sequence, len) = append(writer, &output.topic.schema)?;
     output.add_bytes(len);
     // Part of the earlier records had to be committed.
     let newest = writer.last();
@@ -168,22 +165,6 @@ impl Writable for LogTopic {
 
     fn geometry(capacity: usize, payload_len_max: usize) -> Result<LogGeometry, GeometryError> {
         LogGeometry::new(capacity, payload_len_max)
-    }
-
-    fn place(region: Arc<Region>, geometry: LogGeometry, header: &StaticHeader) -> LogWriter {
-        LogWriter::new(region, geometry, header)
-    }
-
-    fn newest(writer: &LogWriter) -> Sequence {
-        writer.last()
-    }
-
-    fn buffer(writer: &mut LogWriter) -> &mut [u8] {
-        writer.room()
-    }
-
-    fn held(writer: &LogWriter) -> &[u8] {
-        writer.held()
     }
 
     fn publish_filled<T: Payload>(

@@ -1,6 +1,6 @@
 use super::handover::{ExposedLanding, Landing, LandingError, Repository};
 use super::landing_writer::LandingWriter;
-use crate::fabric::{ByteRange, Completion, Registration, Write};
+use crate::fabric::{Completion, Registration, Write};
 use crate::id::Epoch;
 use crate::layout::header::HOT_OFFSET;
 use crate::layout::log::{
@@ -381,9 +381,7 @@ impl LogLanding {
     /// Posts a batch. False when it failed.
     #[inline]
     fn post(&mut self, source: &Registration, batch: [Option<Write>; WRITES_MAX], frames: FrameSpan) -> bool {
-        let mut writes = [Write::Range(ByteRange { offset: 0, len: 0 }); WRITES_MAX];
-        let count = writes.iter_mut().zip(batch.into_iter().flatten()).map(|(to, write)| *to = write).count();
-        let completion = self.writer.post(source, writes.split_at(count).0, frames);
+        let completion = self.writer.post_those(source, batch, frames);
         self.is_begun |= completion == Some(Completion::Done);
         completion.is_some()
     }

@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct TopicNotices {
     topic: TopicId,
     epoch: Epoch,
-    key: NoticeKey,
+    pub(crate) key: NoticeKey,
     /// Changes with the audience; the data path reads only this word.
     version: AtomicU64,
     audience: Mutex<Audience>,
@@ -62,11 +62,6 @@ impl TopicNotices {
     /// An empty audience. The key must be unique.
     pub(super) fn new(topic: TopicId, epoch: Epoch, key: NoticeKey) -> Self {
         Self { topic, epoch, key, version: AtomicU64::new(0), audience: Mutex::default() }
-    }
-
-    /// The key of the topic's notices.
-    pub(crate) fn key(&self) -> NoticeKey {
-        self.key
     }
 
     /// Sends the topic's notices on this channel until the registration is dropped.

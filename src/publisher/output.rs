@@ -1,20 +1,25 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use parking_lot::Mutex;
+
 use super::handover::{Handover, Landing, Repository};
-use super::notices::{News, Notifier};
-use super::opening::{Opening, TopicCounts, TopicParts};
+use super::notices::{News, Notifier, TopicNotices};
+use super::opening::TopicParts;
 use super::topic::PublishedTopic;
 use super::{PublishError, PublisherError};
 use crate::clock::Clock;
-use crate::fabric::KeyedWaker;
-use crate::id::Sequence;
+use crate::fabric::{Exposure, KeyedWaker};
+use crate::id::{Sequence, TopicId};
 use crate::layout::Geometry;
-use crate::layout::header::StaticHeader;
+use crate::layout::header::{COUNTERS_LEN, COUNTERS_OFFSET};
 use crate::limits;
-use crate::memory::Region;
+use crate::memory::{Protection, Region};
+use crate::metrics::{Counters, Gauge, Handle, Unit};
+use crate::notice::draw_key;
 use crate::payload::Payload;
-use crate::sync::atomic::Ordering;
+use crate::repository::Writer;
+use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// One in this many publishes is timed.
 const MEASURED_ONE_IN: u64 = 64;
@@ -22,11 +27,12 @@ const MEASURED_ONE_IN: u64 = 64;
 /// The outputs of a commit besides the repository: landing regions, notices and counters. Dropping it ends the topic.
 #[derive(Debug)]
 pub(crate) struct Output<L: Landing> {
-    topic: Arc<PublishedTopic>,
+    pub(super) topic: Arc<PublishedTopic>,
     waker: KeyedWaker,
     /// Exchanges landing regions with the node.
     handover: Arc<Handover<L>>,
-    landings: Vec<L>,
+    /// In boxes: there is room for all that can be, so that taking them over allocates nothing.
+    landings: Vec<Box<L>>,
     clock: Arc<dyn Clock>,
     notifier: Notifier,
     counts: TopicCounts,
@@ -34,33 +40,60 @@ pub(crate) struct Output<L: Landing> {
     _node: Arc<dyn Any + Send + Sync>,
 }
 
+/// What is counted in every repository while it is published.
+#[derive(Debug)]
+struct TopicCounts {
+    counters: Counters,
+    bytes: Handle,
+    duration: Handle,
+}
+
 impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
-    /// Creates the repository of a new topic of this payload type, and its output. `place` makes the writer, which writes the
-    /// header.
-    pub(super) fn open<T: Payload, W>(
+    /// Makes the repository of a new topic of this payload type, with its writer, and what its commits go to.
+    pub(super) fn open<T: Payload, W: Writer<Geometry = L::Geometry>>(
         parts: TopicParts<'_>,
         geometry: L::Geometry,
-        place: impl FnOnce(Arc<Region>, L::Geometry, &StaticHeader) -> W,
     ) -> Result<(W, Self), PublisherError> {
-        let opening = Opening::new::<T>(&parts, geometry.into())?;
-        let registration = Arc::clone(&opening.registration);
-        let writer = place(Arc::clone(registration.region()), geometry, &opening.header);
-        let TopicParts { clock, waker, node, epoch, .. } = parts;
-        let notifier = opening.notifier(&waker);
-        let repository = Repository { registration, geometry, epoch };
+        let schema = parts.schema::<T>()?;
+        let TopicParts { fabric, clock, waker, node, host, name, epoch, .. } = parts;
+        let any_geometry: Geometry = geometry.into();
+        let region = Arc::new(Region::allocate(any_geometry.region_len(), Protection::PeersRead)?);
+        let header = any_geometry.static_header(epoch, TopicId::of(&name), schema.hash());
+        let registration = Arc::new(fabric.register(&region, Exposure::Read)?);
+        let writer = W::new(Arc::clone(&region), geometry, &header);
+
+        let started_ns = clock.realtime_ns();
+        let mut counts = TopicCounts::new(Arc::clone(&region), host, started_ns);
+        let key = draw_key().map_err(PublisherError::Random)?;
+        let notices = Arc::new(TopicNotices::new(header.topic, epoch, key));
+        let notifier = Notifier::new(Arc::clone(&notices), Arc::clone(&region), waker.clone());
+        let repository = Repository { registration: Arc::clone(&registration), geometry, epoch };
         let handover = Arc::new(Handover::new(repository, waker.clone()));
-        let (topic, counts) = opening.finish(Arc::<Handover<L>>::clone(&handover), &waker);
+        let topic = Arc::new(PublishedTopic {
+            name,
+            topic_id: header.topic,
+            epoch,
+            geometry: any_geometry,
+            schema,
+            registration,
+            pull_subscribers: counts.gauge("pull subscribers"),
+            push_subscribers: counts.gauge("push subscribers"),
+            without_notices: counts.gauge("without notices"),
+            notices,
+            landings: Arc::<Handover<L>>::clone(&handover),
+            ended: AtomicBool::new(false),
+            orphaned: AtomicBool::new(false),
+            superseded: AtomicBool::new(false),
+            waker: waker.clone(),
+            attached: Mutex::default(),
+        });
+        PublishedTopic::beat(&region, started_ns);
         let landings = Vec::with_capacity(limits::PUSH_SUBSCRIBERS_MAX);
         Ok((writer, Self { topic, waker, handover, landings, clock, notifier, counts, _node: node }))
     }
 }
 
 impl<L: Landing> Output<L> {
-    /// The node's part of the topic.
-    pub(super) fn topic(&self) -> &Arc<PublishedTopic> {
-        &self.topic
-    }
-
     /// The time, nanoseconds since the Unix epoch.
     #[inline]
     pub(super) fn realtime_ns(&self) -> u64 {
@@ -76,7 +109,7 @@ impl<L: Landing> Output<L> {
     /// Counts published payload bytes.
     #[inline]
     pub(super) fn add_bytes(&mut self, len: usize) {
-        self.counts.add_bytes(len as u64);
+        self.counts.counters.increase(self.counts.bytes, len as u64);
     }
 
     /// Delivers a commit to push subscribers, and announces it.
@@ -90,16 +123,44 @@ impl<L: Landing> Output<L> {
     #[inline]
     pub(super) fn measure(&self, newest: Sequence, began_ns: u64) {
         if newest.get().is_multiple_of(MEASURED_ONE_IN) {
-            self.counts.show_duration(self.clock.realtime_ns().saturating_sub(began_ns));
+            let duration_ns = self.clock.realtime_ns().saturating_sub(began_ns);
+            self.counts.counters.set(self.counts.duration, duration_ns);
         }
     }
 
     /// Counts an error.
     #[cold]
     pub(super) fn failed(&mut self, error: PublishError) -> PublishError {
-        self.counts.add_error(error.name(), self.clock.realtime_ns());
+        self.counts.counters.error(error.name(), self.clock.realtime_ns());
         error
     }
+}
+
+impl TopicCounts {
+    /// The counts of the repository in this memory.
+    fn new(repository: Arc<Region>, host: &str, started_ns: u64) -> Self {
+        let mut counters = Counters::new(repository, COUNTERS_OFFSET, COUNTERS_LEN);
+        counters.add("process", Unit::Process, std::process::id().into());
+        counters.add("started", Unit::Time, started_ns);
+        counters.add(&format!("host: {host}"), Unit::Text, 0);
+        let bytes = added(&mut counters, "bytes", Unit::Bytes);
+        let duration = added(&mut counters, "publish duration", Unit::Ns);
+        Self { counters, bytes, duration }
+    }
+
+    /// One more, which the topic's node keeps.
+    fn gauge(&mut self, name: &str) -> Gauge {
+        let handle = added(&mut self.counters, name, Unit::Count);
+        self.counters.gauge(handle)
+    }
+}
+
+/// Adds a counter that every topic has.
+fn added(counters: &mut Counters, name: &str, unit: Unit) -> Handle {
+    let Some(handle) = counters.add(name, unit, 0) else {
+        unreachable!("the counters have room for those that every topic has")
+    };
+    handle
 }
 
 impl<L: Landing> Drop for Output<L> {

@@ -1,5 +1,3 @@
-use std::sync::Arc;
-
 use super::PublishError;
 use super::handle::{PublishedKind, Publisher, Writable};
 use super::notices::News;
@@ -7,11 +5,10 @@ use super::output::Output;
 use super::state_landing::StateLanding;
 use crate::id::Sequence;
 use crate::layout::GeometryError;
-use crate::layout::header::StaticHeader;
 use crate::layout::state::StateGeometry;
 use crate::limits;
-use crate::memory::Region;
 use crate::payload::Payload;
+use crate::repository::Writer as _;
 use crate::repository::state::{Committed, StateTopic, StateWriter};
 
 /// Publishes the values of a state topic. Subscribers receive the newest one.
@@ -43,9 +40,10 @@ impl<T: Payload> StatePublisher<T> {
         let committed = match T::as_bytes(value) {
             Some(bytes) => self.writer.publish(bytes, encoding, began_ns).map_err(PublishError::from),
             None => {
-                let schema = self.output.topic().schema();
-                let fill = |buffer: &mut [u8]| T::encode(value, schema, buffer);
-                self.writer.publish_with(encoding, began_ns, fill).map_err(PublishError::from)
+                let max = self.payload_len_max();
+                let filled = T::encode(value, &self.output.topic.schema, self.writer.room());
+                let filled = filled.map_err(PublishError::from);
+                filled.map(|len| self.writer.publish_filled(len.min(max), encoding, began_ns))
             }
         };
         match committed {
@@ -78,22 +76,6 @@ impl Writable for StateTopic {
 
     fn geometry(slot_count: u32, payload_len_max: usize) -> Result<StateGeometry, GeometryError> {
         StateGeometry::new(slot_count, payload_len_max)
-    }
-
-    fn place(region: Arc<Region>, geometry: StateGeometry, header: &StaticHeader) -> StateWriter {
-        StateWriter::new(region, geometry, header)
-    }
-
-    fn newest(writer: &StateWriter) -> Sequence {
-        writer.last()
-    }
-
-    fn buffer(writer: &mut StateWriter) -> &mut [u8] {
-        writer.room()
-    }
-
-    fn held(writer: &StateWriter) -> &[u8] {
-        writer.held()
     }
 
     fn publish_filled<T: Payload>(

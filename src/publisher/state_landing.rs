@@ -220,10 +220,7 @@ impl StateLanding {
         let retired = moved.then(|| self.retire(sequence, slot, payload_len));
         let hot = is_named.then(|| self.hot(committed));
         let stamp = passed_over.then(|| self.stamp(expected, sequence));
-        let batch = [retired, Some(Write::Range(slot)), hot, stamp];
-        let mut writes = [Write::Range(slot); 4];
-        let count = writes.iter_mut().zip(batch.into_iter().flatten()).map(|(to, write)| *to = write).count();
-        self.writer.post(source, writes.split_at(count).0, sequence)
+        self.writer.post_those(source, [retired, Some(Write::Range(slot)), hot, stamp], sequence)
     }
 
     /// Records this as the newest sequence written; returns the one that was due.

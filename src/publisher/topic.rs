@@ -20,19 +20,26 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 /// A topic, shared by its node and its publisher: the node grants it and hands over landing regions, the publisher publishes.
 #[derive(Debug)]
 pub(crate) struct PublishedTopic {
-    pub(super) name: TopicName,
-    pub(super) topic_id: TopicId,
-    pub(super) epoch: Epoch,
-    pub(super) geometry: Geometry,
-    pub(super) schema: Schema,
-    pub(super) registration: Arc<Registration>,
-    pub(super) pull_subscribers: Gauge,
-    pub(super) push_subscribers: Gauge,
-    pub(super) without_notices: Gauge,
-    /// The audience of its notices.
-    pub(super) notices: Arc<TopicNotices>,
-    /// Its landing regions.
-    pub(super) landings: Arc<dyn Landings>,
+    pub(crate) name: TopicName,
+    /// What stands for it in regions.
+    pub(crate) topic_id: TopicId,
+    pub(crate) epoch: Epoch,
+    /// The shape of its repository.
+    pub(crate) geometry: Geometry,
+    /// What its payload is.
+    pub(crate) schema: Schema,
+    /// Its repository's memory.
+    pub(crate) registration: Arc<Registration>,
+    /// How many subscribers read it.
+    pub(crate) pull_subscribers: Gauge,
+    /// How many subscribers it is written to.
+    pub(crate) push_subscribers: Gauge,
+    /// How many subscribers have asked for notices in vain.
+    pub(crate) without_notices: Gauge,
+    /// Who is told of what it publishes.
+    pub(crate) notices: Arc<TopicNotices>,
+    /// What the topic is written to.
+    pub(crate) landings: Arc<dyn Landings>,
     /// The publisher was dropped.
     pub(super) ended: AtomicBool,
     /// The thread of its node has panicked.
@@ -46,54 +53,9 @@ pub(crate) struct PublishedTopic {
 }
 
 impl PublishedTopic {
-    /// Its name.
-    pub(crate) fn name(&self) -> &TopicName {
-        &self.name
-    }
-
-    /// Its identifier in regions.
-    pub(crate) fn topic_id(&self) -> TopicId {
-        self.topic_id
-    }
-
     /// Its kind.
     pub(crate) fn kind(&self) -> Kind {
         self.geometry.kind()
-    }
-
-    /// Its incarnation.
-    pub(crate) fn epoch(&self) -> Epoch {
-        self.epoch
-    }
-
-    /// The geometry of its repository.
-    pub(crate) fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    /// The schema of its payload.
-    pub(crate) fn schema(&self) -> &Schema {
-        &self.schema
-    }
-
-    /// Its repository's memory.
-    pub(crate) fn registration(&self) -> &Arc<Registration> {
-        &self.registration
-    }
-
-    /// The number of pull subscribers.
-    pub(crate) fn pull_subscribers(&self) -> &Gauge {
-        &self.pull_subscribers
-    }
-
-    /// The number of push subscribers.
-    pub(crate) fn push_subscribers(&self) -> &Gauge {
-        &self.push_subscribers
-    }
-
-    /// The number of subscribers without the notices that they requested.
-    pub(crate) fn without_notices(&self) -> &Gauge {
-        &self.without_notices
     }
 
     /// The newest sequence.
@@ -167,11 +129,6 @@ impl PublishedTopic {
         if self.orphaned.load(Ordering::Relaxed) { Err(PublishError::NodeFailed) } else { Ok(()) }
     }
 
-    /// The audience of its notices.
-    pub(crate) fn notices(&self) -> &Arc<TopicNotices> {
-        &self.notices
-    }
-
     /// A notice of what it has reached.
     pub(crate) fn notice(&self) -> Notice {
         let region = self.registration.region();
@@ -180,10 +137,5 @@ impl PublishedTopic {
         let newest = self.newest();
         let position = self.geometry.end_offset().map_or(0, |offset| region.load_acquire(offset));
         self.notices.notice(newest, position, self.published_ns())
-    }
-
-    /// Its landing regions.
-    pub(crate) fn landings(&self) -> &dyn Landings {
-        self.landings.as_ref()
     }
 }

@@ -5,9 +5,11 @@ pub(crate) mod log;
 pub(crate) mod state;
 
 mod reader;
+mod writer;
 
 pub use reader::SubscriberStats;
 pub(crate) use reader::{Fetch, Finding, LossReason, Lost, ReadFailure, Reader, Taken, Verified, WriteOrder};
+pub(crate) use writer::Writer;
 
 /// A payload exceeds the topic's declared maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,10 +15,10 @@ use crate::payload::{Decoded, Payload, Raw, Schema};
 use crate::repository::SubscriberStats;
 use crate::repository::log::LogStart;
 
-/// A subscriber of a topic of any kind, for an inspector or a recorder.
+/// A subscriber of a topic whose kind nobody knew before it was attached, as an inspector or a recorder has it.
 ///
-/// The publisher counts it once: it attaches once, and learns the kind from the grant. It receives as a subscriber of that kind;
-/// match on it for methods of one kind. [`Node::any_subscriber`](crate::Node::any_subscriber) opens one.
+/// It attaches once, and so is counted once by the publisher: the grant says the kind. It receives as a subscriber of that kind
+/// does; match on it for what that kind alone has. [`Node::any_subscriber`](crate::Node::any_subscriber) opens one.
 ///
 /// ```
 /// use fabricast::{Decoded, Node, Raw};
@@ -37,6 +37,8 @@ use crate::repository::log::LogStart;
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Send, not Sync: it may be sent to another thread, and is used by one at a time.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum AnySubscriber<T: Payload = Raw> {
@@ -158,7 +160,7 @@ impl<T: Payload> SubscriberHandle for AnySubscriber<T> {
     const KIND: Option<Kind> = None;
 
     fn open(subscription: Subscription, start: LogStart) -> Result<Self, GrantError> {
-        Ok(match subscription.granted().geometry {
+        Ok(match subscription.granted.geometry {
             Geometry::State(_) => Self::State(Box::new(SubscriberHandle::open(subscription, ())?)),
             Geometry::Log(_) => Self::Log(Box::new(SubscriberHandle::open(subscription, start)?)),
         })

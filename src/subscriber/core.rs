@@ -1,4 +1,3 @@
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -297,17 +296,6 @@ impl<R: Reader> Drop for Core<R> {
     fn drop(&mut self) {
         let stats = self.stats();
         self.subscription.leave(stats);
-    }
-}
-
-impl<R: Reader> fmt::Debug for Core<R> {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Subscriber")
-            .field("kind", &R::KIND)
-            .field("topic", &self.subscription.granted.topic)
-            .field("delivery", &self.subscription.granted.delivery)
-            .field("stats", &self.stats())
-            .finish_non_exhaustive()
     }
 }
 

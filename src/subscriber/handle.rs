@@ -15,19 +15,21 @@ use crate::repository::{Reader, SubscriberStats};
 /// A subscriber of a topic of one kind: a [`StateSubscriber`](crate::StateSubscriber) or a
 /// [`LogSubscriber`](crate::LogSubscriber).
 ///
-/// A receive copies the value to private memory and checks it there. On the `shm` fabric it takes no lock and makes no system
-/// call, and it allocates only what decoding the value needs.
+/// A receive neither allocates (beyond what decoding the value does), nor locks, nor calls the operating system
+/// on the `shm` fabric. What it returns was copied to private memory and checked there.
 ///
-/// It is `Send` but not `Sync`: it may move between threads, and receives on one at a time.
+/// Send, not Sync: it may be sent to another thread, and receives on one at a time.
 ///
-/// Dropping the subscriber detaches it. If it is the last handle of its [`Node`](crate::Node), the drop joins the node's thread
-/// and may block for up to 250 ms (over RDMA a second longer if a peer does not accept what was sent).
+/// Dropping the subscriber detaches it. If it is the last handle of its [`Node`](crate::Node), the drop joins the node's
+/// thread, and may block for up to 250 ms (over RDMA a second more, where a peer does not take what was sent).
 pub struct Subscriber<K: TopicKind, T: Payload> {
     pub(super) core: Core<K::Reader>,
     payload: PhantomData<fn() -> T>,
 }
 
-/// An iterator over the values of a subscriber: see [`Subscriber::samples`].
+/// The values of a subscriber, one after the other: see [`Subscriber::samples`].
+///
+/// Send, not Sync: it may be sent to another thread, and is used by one at a time.
 #[derive(Debug)]
 pub struct Samples<'a, K: TopicKind, T: Payload> {
     subscriber: &'a mut Subscriber<K, T>,
@@ -234,30 +236,11 @@ impl<K: TopicKind, T: Payload> SubscriberHandle for Subscriber<K, T> {
 
 impl<K: TopicKind, T: Payload> fmt::Debug for Subscriber<K, T> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.core.fmt(out)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        AnySubscriber, Listener, ListenerBuilder, LogSubscriber, LogTopic, StateSubscriber, SubscriberBuilder,
-    };
-
-    /// As documented.
-    #[test]
-    fn subscribers_are_send_and_their_samples_are_shared() {
-        fn is_sent<T: Send + 'static>() {}
-        fn is_shared<T: Send + Sync + 'static>() {}
-        is_sent::<StateSubscriber<Raw>>();
-        is_sent::<LogSubscriber<Raw>>();
-        is_sent::<AnySubscriber<Raw>>();
-        is_sent::<Samples<'static, LogTopic, Raw>>();
-        is_shared::<SampleRef<'static, Raw>>();
-        is_shared::<Sample<Decoded>>();
-        is_shared::<Listener<AnySubscriber<Raw>>>();
-        is_shared::<SubscriberBuilder<'static, LogSubscriber<Raw>>>();
-        is_shared::<ListenerBuilder<'static, StateSubscriber<Raw>>>();
+        out.debug_struct("Subscriber")
+            .field("kind", &self.kind())
+            .field("topic", self.topic())
+            .field("delivery", &self.delivery())
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
     }
 }

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::chain::ErrorChain;
 use crate::clock::Clock;
-use crate::fabric::{FabricError, wait};
+use crate::fabric::{DatagramReach, FabricError, wait};
 use crate::id::Sequence;
 use crate::limits;
-use crate::notice::{Mailbox, NoticeCounts, NoticeReach, NoticeReceiver, Piece, WakeWord};
+use crate::notice::{Mailbox, NoticeCounts, NoticeReceiver, Piece, WakeWord};
 
 /// How a subscriber is notified of new values at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,7 +107,7 @@ impl NoticeSubscription {
             self.looked_ns = Some(now_ns);
             if has_news {
                 // Only one read for each hint, so that a forged one costs no more.
-                self.followed = self.mailbox.hint().sequence;
+                self.followed = self.mailbox.hint();
             }
         }
         is_due
@@ -153,8 +153,8 @@ impl NoticeSubscription {
     /// When to read without a hint, ns of the monotonic clock.
     fn due_ns(&self, now_ns: u64) -> u64 {
         let interval_ns = match self.receiver.reach(now_ns) {
-            NoticeReach::Timer => limits::NOTICE_TIMER_NS,
-            NoticeReach::Multicast { .. } | NoticeReach::Unicast { .. } => limits::NOTICE_DOUBT_NS,
+            None => limits::NOTICE_TIMER_NS,
+            Some(DatagramReach::Multicast | DatagramReach::Unicast) => limits::NOTICE_DOUBT_NS,
         };
         self.looked_ns.map_or(0, |looked_ns| looked_ns.saturating_add(interval_ns))
     }
@@ -184,9 +184,9 @@ impl NoticeSubscription {
     /// How it is notified at the moment.
     pub(super) fn path(&self, now_ns: u64) -> NoticePath {
         match self.receiver.reach(now_ns) {
-            NoticeReach::Multicast { .. } => NoticePath::Multicast,
-            NoticeReach::Unicast { .. } => NoticePath::Unicast,
-            NoticeReach::Timer => NoticePath::Timer,
+            Some(DatagramReach::Multicast) => NoticePath::Multicast,
+            Some(DatagramReach::Unicast) => NoticePath::Unicast,
+            None => NoticePath::Timer,
         }
     }
 

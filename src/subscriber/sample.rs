@@ -4,7 +4,9 @@ use crate::id::Meta;
 use crate::payload::{DecodeError, Payload, Pod};
 use crate::repository::Verified;
 
-/// A received value, with where and when it was published.
+/// A value that was received, with where and when it was published.
+///
+/// Send and Sync if its value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Sample<V> {
@@ -17,7 +19,10 @@ pub struct Sample<V> {
     pub conflated: u64,
 }
 
-/// A received and checked value, still encoded, in the subscriber's private memory. Valid until the next receive.
+/// A value that was received and checked, still as bytes, in the subscriber's private memory. Gone at the next
+/// receive.
+///
+/// Send and Sync.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct SampleRef<'a, T> {

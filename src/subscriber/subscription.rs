@@ -27,8 +27,8 @@ const FETCH_WAIT: Duration = Duration::from_millis(10);
 /// The part of a subscriber common to all kinds of topic: its source of bytes, its grant, and its end.
 pub(crate) struct Subscription {
     pub(super) source: Source,
-    pub(super) granted: Granted,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(crate) granted: Granted,
+    pub(crate) clock: Arc<dyn Clock>,
     pub(super) notice_source: Option<NoticeSource>,
     /// The longest sleep until the publisher wakes this subscriber.
     sleep_max: Duration,
@@ -125,20 +125,17 @@ impl Subscription {
         attachment: Arc<dyn Attachment>,
         clock: Arc<dyn Clock>,
     ) -> Self {
-        let (conclusion, heartbeat) = (Conclusion::default(), None);
-        let (notice_source, claim, has_left) = (None, None, false);
-        let sleep_max = Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS);
         Self {
             source,
             granted,
             clock,
-            notice_source,
-            sleep_max,
-            claim,
+            notice_source: None,
+            sleep_max: Duration::from_nanos(limits::WAKE_WORD_SLEEP_NS),
+            claim: None,
             attachment,
-            conclusion,
-            heartbeat,
-            has_left,
+            conclusion: Conclusion::default(),
+            heartbeat: None,
+            has_left: false,
         }
     }
 
@@ -173,16 +170,6 @@ impl Subscription {
             Some(NoticeSource::Channel(notices)) => notices.counts(),
             None | Some(NoticeSource::WakeWord(_) | NoticeSource::Unavailable) => NoticeCounts::default(),
         }
-    }
-
-    /// The publisher's grant.
-    pub(crate) fn granted(&self) -> &Granted {
-        &self.granted
-    }
-
-    /// Its clock.
-    pub(crate) fn clock(&self) -> &dyn Clock {
-        self.clock.as_ref()
     }
 
     /// How the topic ended, if it has.
@@ -397,15 +384,6 @@ fn copy_headers(region: &Region) -> Option<Arc<Region>> {
 impl Drop for Subscription {
     fn drop(&mut self) {
         self.leave(SubscriberStats::default());
-    }
-}
-
-impl fmt::Debug for Subscription {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_struct("Subscription")
-            .field("topic", &self.granted.topic)
-            .field("delivery", &self.granted.delivery)
-            .finish_non_exhaustive()
     }
 }
 

@@ -21,8 +21,8 @@ pub(super) struct Tending {
     ended: BTreeMap<TopicName, Weak<PublishedTopic>>,
     /// The first topic whose landing regions are tended.
     first: u64,
-    /// The copy budget was used up.
-    is_short: bool,
+    /// The room for copies was used up.
+    pub(super) is_short: bool,
     /// How often landing regions of a topic have been tended.
     #[cfg(test)]
     pub(super) looked_after: usize,
@@ -35,11 +35,6 @@ impl Tending {
     /// Whether every topic has ended.
     pub(super) fn is_empty(&self) -> bool {
         self.living.is_empty()
-    }
-
-    /// Whether the copy budget was used up.
-    pub(super) fn is_short(&self) -> bool {
-        self.is_short
     }
 
     /// Writes the heartbeat to the repositories whose turn it is.
@@ -67,7 +62,7 @@ impl Tending {
             due.append(&mut self.tended);
         }
         for key in keys {
-            if let Some(topic) = self.tended.remove(key).or_else(|| core.topics().keyed(*key)) {
+            if let Some(topic) = self.tended.remove(key).or_else(|| core.topics.keyed(*key)) {
                 if topic.has_ended() {
                     self.end(core, &topic, &mut changed);
                 } else {
@@ -82,7 +77,7 @@ impl Tending {
 
     fn begin(&mut self, topic: &PublishedTopic) {
         if let Err(index) = self.index(topic) {
-            self.living.insert(index, (topic.key(), Arc::clone(topic.registration().region())));
+            self.living.insert(index, (topic.key(), Arc::clone(topic.registration.region())));
         }
     }
 
@@ -96,12 +91,12 @@ impl Tending {
         if let Ok(index) = self.index(topic) {
             self.living.remove(index);
         }
-        core.topics().forget(topic);
-        let known = self.ended.get(topic.name()).and_then(Weak::upgrade);
+        core.topics.forget(topic);
+        let known = self.ended.get(&topic.name).and_then(Weak::upgrade);
         match known.filter(|known| !Arc::ptr_eq(known, topic)) {
             Some(known) if known.key() > topic.key() => topic.supersede(),
             known => {
-                self.ended.insert(topic.name().clone(), Arc::downgrade(topic));
+                self.ended.insert(topic.name.clone(), Arc::downgrade(topic));
                 if let Some(earlier) = known {
                     earlier.supersede();
                     changed.extend(earlier.attached());
@@ -127,10 +122,10 @@ impl Tending {
                 self.looked_after += 1;
             }
             let had_budget = !budget.is_used_up();
-            let Tended { again_ns, has_written, has_given_up } = topic.landings().tend(budget);
+            let Tended { again_ns, has_written, has_given_up } = topic.landings.tend(budget);
             if has_written {
                 // The publisher does not announce it.
-                topic.notices().wake();
+                topic.notices.wake();
             }
             if had_budget && budget.is_used_up() {
                 self.first = key + 1;

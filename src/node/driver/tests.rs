@@ -46,7 +46,7 @@ fn queued_messages_are_retried_soon() {
     let (fabric, clock) = (Arc::new(network.fabric(&name)), Arc::clone(network.clock()));
     let (shared, mut driver) = assemble(None, fabric, clock, Arc::new(TracingSink)).unwrap();
     let core = Arc::clone(&shared.core);
-    let mut peer = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
+    let mut peer = ClientSession::connect(0, core.identity.clone(), core.nonce().unwrap(), u64::MAX);
     let hello = peer.next_message().unwrap().bytes;
     assert!(driver.wait_time() > TEND_AGAIN);
     let served = Served::new(&core, Box::new(Scripted::full(hello)), 0, true).unwrap();
@@ -175,18 +175,18 @@ fn peer_with_stalled_writes_delays_no_other_end() {
     let node = Node::new(shared, None);
     let publisher = node.state_publisher::<u64>("t").open().unwrap();
     for attaches in [true, false, false] {
-        let client = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
+        let client = ClientSession::connect(0, core.identity.clone(), core.nonce().unwrap(), u64::MAX);
         let peer = Box::new(Peer { client, attaches });
         serve(&mut driver, Served::new(&core, peer, 0, true).unwrap());
     }
     (0..8).for_each(|_| driver.turn());
     assert_eq!(driver.served.values().filter(|served| served.has_writes_under_way()).count(), 1);
     drop(publisher);
-    let began_ns = core.clock().monotonic_ns();
+    let began_ns = core.clock.monotonic_ns();
     driver.shut_down();
     assert!(driver.served.is_empty(), "the one that stalls was asked to end, too");
     assert_eq!(*ends.0.lock(), (3, 0));
-    let took_ns = core.clock().monotonic_ns() - began_ns;
+    let took_ns = core.clock.monotonic_ns() - began_ns;
     assert!((SHUTDOWN_NS / 2..SHUTDOWN_NS).contains(&took_ns), "{took_ns} ns");
 }
 
@@ -320,12 +320,11 @@ impl Stopped {
         assert!(topic.accept(remote, &closed, KindOptions::default(), &driver.serving.budget));
         topic.wake();
         let memory = || Region::allocate(WAKE_WORD_LEN, Protection::PeersWrite).map(Arc::new).unwrap();
-        let wake_word =
-            topic.notices().wake_word(|| core.fabric().register(&memory(), Exposure::Write)).unwrap();
+        let wake_word = topic.notices.wake_word(|| core.fabric.register(&memory(), Exposure::Write)).unwrap();
         let mut stopped = Self { network, driver, publisher, topic, closed, consumed, wake_word };
         (0..10).for_each(|_| _ = stopped.turns(20_000_000));
         (0..1000).for_each(|_| stopped.publish());
-        assert!(stopped.topic.landings().owe(&stopped.closed), "it is stalled");
+        assert!(stopped.topic.landings.owe(&stopped.closed), "it is stalled");
         stopped
     }
 
@@ -387,7 +386,7 @@ fn stopped_subscriber_is_written_soon_after_it_resumes() {
         stopped.turns(stopped_ns);
         stopped.consumed.store(u64::MAX, Ordering::Relaxed);
         let began_ns = stopped.network.clock().monotonic_ns();
-        while stopped.topic.landings().owe(&stopped.closed) {
+        while stopped.topic.landings.owe(&stopped.closed) {
             stopped.turns(1);
         }
         let waited_ns = stopped.network.clock().monotonic_ns() - began_ns;
@@ -408,11 +407,11 @@ fn ended_topic_with_a_stopped_subscriber_lets_the_node_rest() {
         assert!(turns < 30 * 2 + 30, "a few in quick succession, and then two a second");
         network.clock().advance(saturate(driver.wait_time()));
     }
-    assert!(topic.landings().rests(&closed));
+    assert!(topic.landings.rests(&closed));
     consumed.store(u64::MAX, Ordering::Relaxed);
     network.clock().advance(limits::LOG_REST_NS_MAX);
     driver.turn();
-    assert!(!topic.landings().rests(&closed) && !topic.landings().owe(&closed));
+    assert!(!topic.landings.rests(&closed) && !topic.landings.owe(&closed));
 }
 
 /// How long an answer may take; only ends a hang.
@@ -486,7 +485,7 @@ fn publishers_of_a_failed_node_get_an_error() {
     state.publish(&1).unwrap();
     log.publish(&1).unwrap();
     fails.store(true, Ordering::Relaxed);
-    core.queue().wake();
+    core.queue.wake();
     let deadline_ns = SystemClock.monotonic_ns() + 60_000_000_000;
     while state.publish(&2).is_ok() || log.publish(&2).is_ok() {
         assert!(SystemClock.monotonic_ns() < deadline_ns, "the publishers get no error");
@@ -503,7 +502,7 @@ fn publishers_of_a_failed_node_get_an_error() {
     }
     for name in ["state", "log"] {
         let topic = core.topic(&name.parse().unwrap()).unwrap();
-        let counted = metrics::read(topic.registration().region(), COUNTERS_OFFSET, COUNTERS_LEN);
+        let counted = metrics::read(topic.registration.region(), COUNTERS_OFFSET, COUNTERS_LEN);
         let failed = |counter: &Counter| counter.unit == Unit::Error && counter.name == "node failed";
         assert!(counted.iter().any(failed), "{counted:?}");
     }
@@ -558,7 +557,7 @@ fn listeners_of_a_failed_node_get_an_error() {
     std::thread::scope(|scope| {
         let waiting = [(); 2].map(|()| scope.spawn(|| listener.accept_timeout(TIMEOUT)));
         fails.store(true, Ordering::Relaxed);
-        core.queue().wake();
+        core.queue.wake();
         for waiting in waiting {
             let accepted = waiting.join().unwrap();
             assert!(matches!(accepted, Err(SubscriberError::NodeFailed { .. })), "{accepted:?}");

@@ -15,7 +15,7 @@ pub(super) struct ChannelMembership {
     /// The peer knows that the channel is joined.
     is_reported: bool,
     /// When a report may be due, ns.
-    due_ns: u64,
+    pub(super) due_ns: u64,
 }
 
 impl ChannelMembership {
@@ -61,10 +61,5 @@ impl ChannelMembership {
         self.due_ns = now_ns.saturating_add(limits::NOTICE_HEARD_INTERVAL_NS);
         let is_multicast_received = reach == Some(DatagramReach::Multicast);
         Some(Heard { return_ticket: TicketBytes::cut(self.receiver.return_ticket()), is_multicast_received })
-    }
-
-    /// When a report may be due.
-    pub(super) fn due_ns(&self) -> u64 {
-        self.due_ns
     }
 }

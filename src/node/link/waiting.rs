@@ -56,10 +56,10 @@ impl Link {
         mut found: impl FnMut(&mut LinkState) -> Option<Result<R, ControlError>>,
     ) -> Result<R, LinkError> {
         let core = &self.core;
-        let deadline_ns = core.clock().monotonic_ns().saturating_add(self.timeout_ns);
+        let deadline_ns = core.clock.monotonic_ns().saturating_add(self.timeout_ns);
         let _waiting = Waiting::begin(self);
         loop {
-            let now_ns = core.clock().monotonic_ns();
+            let now_ns = core.clock.monotonic_ns();
             {
                 let mut state = self.state.lock();
                 state.turn(now_ns);
@@ -85,7 +85,7 @@ impl Link {
                     let again = if self.is_shared() { LOOK_AGAIN } else { LOOK_AGAIN_ALONE };
                     wait(&[handle.as_fd()], &[], again.min(left)).map_err(LinkError::Fabric)?;
                 }
-                None => core.clock().pause(LOOK_AGAIN),
+                None => core.clock.pause(LOOK_AGAIN),
             }
         }
     }

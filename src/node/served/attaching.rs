@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::attachment::ServedAttachment;
+use super::attachment::{Preparing, ServedAttachment};
 use super::{DialledFor, Served};
 use crate::chain::ErrorChain;
 use crate::control::{Attach, AttachmentId, ControlError, Grant, RefuseReason, SchemaJson};
@@ -48,13 +48,6 @@ enum Admission {
 /// The work before a region can be sent.
 type Work = Box<dyn FnOnce() -> Result<(), FabricError> + Send>;
 
-/// A request that waits for memory to be registered.
-#[derive(Debug)]
-pub(super) struct Preparing {
-    attach: Attach,
-    outcome: Arc<OnceLock<Result<(), FabricError>>>,
-}
-
 impl Served {
     pub(super) fn attach(&mut self, core: &NodeCore, attach: Attach) -> Result<(), ControlError> {
         match self.admit(core, &attach) {
@@ -81,8 +74,8 @@ impl Served {
     fn prepare(&mut self, core: &NodeCore, attach: Attach, work: Work) {
         let outcome = Arc::<OnceLock<_>>::default();
         self.preparing.push(Preparing { attach, outcome: Arc::clone(&outcome) });
-        let waker = core.queue().keyed(self.key);
-        core.worker().run(move || {
+        let waker = core.queue.keyed(self.key);
+        core.worker.run(move || {
             _ = outcome.set(work());
             waker.wake();
         });
@@ -102,7 +95,7 @@ impl Served {
     }
 
     fn tell_refused(&self, core: &NodeCore, topic: &TopicName, reason: RefuseReason, text: &str) {
-        let peer = self.peer.as_ref().unwrap_or_else(|| &core.identity().node).clone();
+        let peer = self.peer.as_ref().unwrap_or(&core.identity.node).clone();
         let separator = if text.is_empty() { "" } else { ": " };
         let (topic, reason) = (topic.to_string(), format!("{reason}{separator}{text}"));
         core.tell(&Event::Refused { peer, topic, reason });
@@ -123,7 +116,7 @@ impl Served {
         let Some(topic) = core.topic(&attach.topic) else {
             return Err(Objection::new(RefuseReason::NoSuchTopic, ""));
         };
-        let schema = topic.schema();
+        let schema = &topic.schema;
         if attach.schema_hash.is_some_and(|hash| hash != schema.hash()) {
             let text = format!("the topic's values are {} ({})", schema.type_name(), schema.encoding());
             return Err(Objection::new(RefuseReason::SchemaMismatch, text));
@@ -134,7 +127,7 @@ impl Served {
                 "the topic's schema is too long to be sent",
             ));
         };
-        let remote_key = match self.connection.prepare(topic.registration()) {
+        let remote_key = match self.connection.prepare(&topic.registration) {
             Ok(Prepared::Done(remote_key)) => remote_key,
             Ok(Prepared::Work(work)) => return Ok(Admission::Later(work)),
             // Sending the answer will notice it.
@@ -152,13 +145,13 @@ impl Served {
         Admitted { topic, schema, remote_key: RemoteKey { key, address } }: Admitted,
     ) -> Result<Grant, Objection> {
         let Attach { attachment, delivery, options, .. } = *attach;
-        assert_eq!(topic.registration().exposure(), Exposure::Read, "peers can only read a repository");
+        assert_eq!(topic.registration.exposure(), Exposure::Read, "peers can only read a repository");
         let grant = Grant {
             attachment,
-            topic_id: topic.topic_id(),
+            topic_id: topic.topic_id,
             kind: topic.kind(),
-            epoch: topic.epoch(),
-            geometry: topic.geometry().numbers(),
+            epoch: topic.epoch,
+            geometry: topic.geometry.numbers(),
             schema,
             key,
             address,
@@ -187,7 +180,7 @@ impl Served {
             Ok(()) => Ok(()),
             Err(Objection { reason, text }) => {
                 if let Some(attachment) = self.attachments.get(&id) {
-                    let topic = attachment.topic.name();
+                    let topic = &attachment.topic.name;
                     self.tell_refused(&serving.core, topic, reason, &text);
                     self.tell_unfit(topic, reason, &text);
                 }
@@ -207,11 +200,11 @@ impl Served {
         let attachment = self.attachments.get_mut(&id).ok_or_else(|| unfit(""))?;
         let offer = offer.ok_or_else(|| unfit("the message came without a region"))?;
         let topic = Arc::clone(&attachment.topic);
-        if topic.push_subscribers().value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
+        if topic.push_subscribers.value() >= limits::PUSH_SUBSCRIBERS_MAX as u64 {
             let reason = RefuseReason::TooManySubscribers;
             return Err(Objection::new(reason, reason.advice()));
         }
-        let len = topic.geometry().region_len();
+        let len = topic.geometry.region_len();
         let (held, max) = (self.landing_len(id), limits::LANDING_LEN_PER_SESSION_MAX);
         if len > max.saturating_sub(held) {
             let text = format!(
@@ -226,10 +219,8 @@ impl Served {
         attachment.closed = Arc::default();
         let ServedAttachment { options, granted, .. } = *attachment;
         let exposed = ExposedLanding { remote, closed: Arc::clone(&attachment.closed), options, granted };
-        topic
-            .landings()
-            .accept(exposed, &serving.budget)
-            .map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
+        let accepted = topic.landings.accept(exposed, &serving.budget);
+        accepted.map_err(|error| unfit(&ErrorChain(&error).to_string()))?;
         if let Err(objection) = settle(&mut self.invitation, attachment) {
             attachment.closed.store(true, Ordering::Relaxed);
             return Err(objection);
@@ -245,7 +236,7 @@ impl Served {
     fn landing_len(&self, except: AttachmentId) -> usize {
         let held = self.attachments.iter().chain(&self.leaving).filter(|(id, _)| **id != except);
         let has_landing = |it: &&ServedAttachment| it.revocation.is_some();
-        held.map(|(_, it)| it).filter(has_landing).map(|it| it.topic.geometry().region_len()).sum()
+        held.map(|(_, it)| it).filter(has_landing).map(|it| it.topic.geometry.region_len()).sum()
     }
 
     /// Notifies the peer of landing regions that it can begin to read.
@@ -253,7 +244,7 @@ impl Served {
         let (attachments, session) = (&self.attachments, &mut self.session);
         self.beginning.retain(|id| {
             let Some(attachment) = attachments.get(id) else { return false };
-            let is_begun = attachment.topic.landings().is_begun(&attachment.closed);
+            let is_begun = attachment.topic.landings.is_begun(&attachment.closed);
             if is_begun {
                 // Fails if the session or the topic has ended meanwhile; the peer was notified of that.
                 let _ = session.exposed(*id);
@@ -278,7 +269,7 @@ impl Objection {
 /// Counts the attachment, which makes it effective, and only then settles its invitation: so the subscriber receives everything
 /// published after a dial returns. Refuses if the dialling thread has given up.
 fn settle(invitation: &mut Option<Pending>, attachment: &mut ServedAttachment) -> Result<(), Objection> {
-    let topic = attachment.topic.name().clone();
+    let topic = attachment.topic.name.clone();
     let Some(invited) = invitation.take_if(|invitation| *invitation.topic() == topic) else {
         attachment.count();
         return Ok(());

@@ -1,9 +1,9 @@
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-use crate::control::AttachmentId;
+use crate::control::{Attach, AttachmentId};
 use crate::event::Event;
-use crate::fabric::{Registration, Revocation};
-use crate::id::{Delivery, KindOptions, NodeName, Sequence};
+use crate::fabric::{FabricError, Registration, Revocation};
+use crate::id::{Delivery, KindOptions, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::metrics::Gauge;
 use crate::node::core::NodeCore;
@@ -33,6 +33,30 @@ pub(super) struct ServedAttachment {
     pub(super) listener: Option<NoticeRegistration>,
     /// When the topic's end was noticed, ns.
     ended_ns: Option<u64>,
+}
+
+/// What a peer asks for, and waits for until memory is registered.
+#[derive(Debug)]
+pub(super) struct Preparing {
+    pub(super) attach: Attach,
+    pub(super) outcome: Arc<OnceLock<Result<(), FabricError>>>,
+}
+
+/// What is left of an attachment whose topic has ended, until the peer detaches from it.
+#[derive(Debug)]
+pub(super) struct EndedAttachment {
+    pub(super) name: TopicName,
+    /// It was counted among the topic's subscribers.
+    pub(super) counted: bool,
+    /// The topic, where the peer may still fetch from it.
+    pub(super) kept: Option<Kept>,
+}
+
+/// A topic that has ended, for a peer that may still fetch from it.
+#[derive(Debug)]
+pub(super) struct Kept {
+    pub(super) topic: Arc<PublishedTopic>,
+    pub(super) until_ns: u64,
 }
 
 impl ServedAttachment {
@@ -70,14 +94,14 @@ impl ServedAttachment {
     /// Reports that this peer has attached.
     pub(super) fn tell(&self, core: &NodeCore, peer: Option<&NodeName>) {
         if let Some(peer) = peer {
-            let (peer, topic) = (peer.clone(), self.topic.name().clone());
+            let (peer, topic) = (peer.clone(), self.topic.name.clone());
             core.tell(&Event::Attached { peer, topic, delivery: self.delivery });
         }
     }
 
     /// The region to send: the memory of its wake word, or the repository.
     pub(super) fn region(&self, is_wake_word: bool) -> Option<Arc<Registration>> {
-        if is_wake_word { self.wake_word.clone() } else { Some(Arc::clone(self.topic.registration())) }
+        if is_wake_word { self.wake_word.clone() } else { Some(Arc::clone(&self.topic.registration)) }
     }
 
     /// Whether the topic has ended and the peer was not notified.
@@ -100,14 +124,14 @@ impl ServedAttachment {
         self.ended_ns.get_or_insert(now_ns);
         let is_overdue = self.ended_until_ns().is_some_and(|until_ns| until_ns <= now_ns);
         let is_given_up = is_overdue || self.topic.is_superseded();
-        // The last value may be in flight, or have come between the handover of its region and the end.
-        let owes = || self.delivery == Delivery::Push && self.topic.landings().owe(&self.closed);
+        // The last value may be on its way, or have come between the handover of its region and the end.
+        let owes = || self.delivery == Delivery::Push && self.topic.landings.owe(&self.closed);
         is_late || (is_given_up || !owes()) && self.is_revoked()
     }
 
     /// Whether its landing region waits for a stalled subscriber.
     pub(super) fn rests(&self) -> bool {
-        self.topic.landings().rests(&self.closed)
+        self.topic.landings.rests(&self.closed)
     }
 
     /// Whether its landing region was closed by a failed write.
@@ -118,9 +142,16 @@ impl ServedAttachment {
 
     fn gauge(&self) -> &Gauge {
         match self.delivery {
-            Delivery::Pull => self.topic.pull_subscribers(),
-            Delivery::Push => self.topic.push_subscribers(),
+            Delivery::Pull => &self.topic.pull_subscribers,
+            Delivery::Push => &self.topic.push_subscribers,
         }
+    }
+}
+
+impl EndedAttachment {
+    /// Until when the peer has to detach.
+    pub(super) fn until_ns(&self) -> Option<u64> {
+        self.kept.as_ref().map(|kept| kept.until_ns)
     }
 }
 

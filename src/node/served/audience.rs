@@ -43,13 +43,13 @@ impl Audience {
         attachment: &mut ServedAttachment,
     ) -> NoticesBy {
         self.admit(serving, connection, attachment).unwrap_or_else(|error| {
-            let (peer, topic) = (peer.clone(), attachment.topic.name().clone());
+            let (peer, topic) = (peer.clone(), attachment.topic.name.clone());
             serving.core.tell(&Event::NoticesUnavailable {
                 peer,
                 topic,
                 reason: ErrorChain(&error).to_string(),
             });
-            let count = attachment.topic.without_notices();
+            let count = &attachment.topic.without_notices;
             count.set(count.value() + 1);
             NoticesBy::Nothing
         })
@@ -65,11 +65,11 @@ impl Audience {
             // The next incarnation may have subscriptions on the channel already.
             return Ok(NoticesBy::Nothing);
         }
-        let notices = attachment.topic.notices();
+        let notices = &attachment.topic.notices;
         if connection.capabilities().shares_memory {
             let wake_word = notices.wake_word(|| {
                 let region = Arc::new(Region::allocate(WAKE_WORD_LEN, Protection::PeersWrite)?);
-                serving.core.fabric().register(&region, Exposure::Write)
+                serving.core.fabric.register(&region, Exposure::Write)
             })?;
             attachment.wake_word = Some(wake_word);
             return Ok(NoticesBy::WakeWord);
@@ -80,13 +80,13 @@ impl Audience {
         let Some(channel) = channel else { return Ok(NoticesBy::Nothing) };
         let sender = serving.senders.of(channel, &attachment.topic)?;
         let listener = notices.register(&sender)?;
-        let (channel, key) = (sender.identity(), notices.key().bytes());
+        let (channel, key) = (sender.identity, notices.key.bytes());
         let ticket = TicketBytes::cut(sender.ticket());
         attachment.listener = Some(listener);
         self.sender = Some(sender);
         if !self.return_ticket.as_bytes().is_empty() {
             // A peer that joined this channel before reports only when something arrives.
-            self.confirmed_ns.get_or_insert_with(|| serving.core.clock().monotonic_ns());
+            self.confirmed_ns.get_or_insert_with(|| serving.core.clock.monotonic_ns());
         }
         Ok(NoticesBy::Channel(NoticeChannel { channel, key, ticket }))
     }

@@ -25,43 +25,37 @@ impl Served {
         if let Some(invitation) = self.invitation.take() {
             invitation.closed(result.as_ref().err());
         }
-        match (result, self.peer.take()) {
-            (Ok(_), Some(peer)) => core.tell(&Event::SessionClosed { peer, orderly: true }),
-            (Err(ControlError::Disconnected | ControlError::Broken { .. }), Some(peer)) => {
-                core.tell(&Event::SessionClosed { peer, orderly: false });
-            }
-            (Err(error), Some(peer)) => {
-                core.tell(&Event::PeerRejected { reason: error.to_string() });
-                core.tell(&Event::SessionClosed { peer, orderly: false });
-            }
-            (Err(error), None) => core.tell(&Event::PeerRejected { reason: error.to_string() }),
-            (Ok(_), None) => {}
+        let (orderly, peer) = (result.is_ok(), self.peer.take());
+        let is_gone = matches!(result, Err(ControlError::Disconnected | ControlError::Broken { .. }));
+        // A peer that is known and gone has done nothing wrong.
+        if let Err(error) = result
+            && !(is_gone && peer.is_some())
+        {
+            core.tell(&Event::PeerRejected { reason: error.to_string() });
+        }
+        if let Some(peer) = peer {
+            core.tell(&Event::SessionClosed { peer, orderly });
         }
     }
 
     /// Sends queued messages.
     pub(super) fn flush(&mut self, serving: &mut Serving) {
-        match self.outbox.flush(self.connection.as_mut()) {
-            Ok(true) => {}
-            // The peer is stalled or gone: no thread waits for it.
-            outcome @ (Ok(false) | Err(_)) => {
-                match outcome {
-                    Err(FabricError::Closed) => self.receive_rest(serving),
-                    Err(error) => {
-                        let peer = self.peer.as_ref().map_or("a peer", NodeName::as_str);
-                        serving
-                            .core
-                            .tell(&Event::Trouble { what: format!("cannot send to {peer}: {error}") });
-                    }
-                    Ok(_) => {}
-                }
-                self.session.on_disconnected();
-                self.act(serving, None);
-                self.closing = true;
-                self.over = true;
-                self.attachments.clear();
-                self.ended.clear();
+        let flushed = self.outbox.flush(self.connection.as_mut());
+        match &flushed {
+            Ok(_) => {}
+            Err(FabricError::Closed) => self.receive_rest(serving),
+            Err(error) => {
+                let peer = self.peer.as_ref().map_or("a peer", NodeName::as_str);
+                serving.core.tell(&Event::Trouble { what: format!("cannot send to {peer}: {error}") });
             }
+        }
+        // The peer takes nothing, or is gone: it is not waited for.
+        if !matches!(flushed, Ok(true)) {
+            self.session.on_disconnected();
+            self.act(serving, None);
+            self.closing = true;
+            self.attachments.clear();
+            self.ended.clear();
         }
         self.over |= self.closing;
     }

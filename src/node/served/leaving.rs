@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Served;
-use super::attachment::ServedAttachment;
+use super::attachment::{EndedAttachment, Kept, ServedAttachment};
 use crate::control::{AttachmentId, RefuseReason, SubscriberCounts};
 use crate::event::Event;
 use crate::fabric::Completion;
@@ -12,30 +12,6 @@ use crate::limits;
 use crate::node::core::NodeCore;
 use crate::publisher::PublishedTopic;
 use crate::sync::atomic::Ordering;
-
-/// The rest of an attachment whose topic has ended, until the peer detaches.
-#[derive(Debug)]
-pub(super) struct EndedAttachment {
-    name: TopicName,
-    /// It was counted among the topic's subscribers.
-    counted: bool,
-    /// The topic, if the peer may still read from it.
-    kept: Option<Kept>,
-}
-
-/// An ended topic that the peer may still read.
-#[derive(Debug)]
-struct Kept {
-    topic: Arc<PublishedTopic>,
-    until_ns: u64,
-}
-
-impl EndedAttachment {
-    /// By when the peer has to detach.
-    pub(super) fn until_ns(&self) -> Option<u64> {
-        self.kept.as_ref().map(|kept| kept.until_ns)
-    }
-}
 
 impl Served {
     /// Ends an attachment.
@@ -51,7 +27,7 @@ impl Served {
             self.withdraw(&attachment.topic);
         }
         if attachment.counted {
-            self.tell_counts(core, attachment.topic.name(), counts);
+            self.tell_counts(core, &attachment.topic.name, counts);
         }
         Some(attachment)
     }
@@ -74,7 +50,7 @@ impl Served {
         let is_read = living.any(|it| Arc::ptr_eq(&it.topic, topic))
             || ended.any(|kept| Arc::ptr_eq(&kept.topic, topic));
         if !is_read {
-            self.connection.withdraw(topic.registration());
+            self.connection.withdraw(&topic.registration);
         }
     }
 
@@ -113,11 +89,11 @@ impl Served {
             // Fails if the session has ended meanwhile, and is not needed then.
             let _ = self.session.topic_ended(id, topic.newest().get());
             let is_mapped =
-                self.connection.capabilities().shares_memory && !self.outbox.has(topic.registration());
+                self.connection.capabilities().shares_memory && !self.outbox.has(&topic.registration);
             let is_fetched = attachment.delivery == Delivery::Pull && !is_mapped;
             let until_ns = now_ns.saturating_add(limits::ENDED_GRACE_NS);
             let kept = is_fetched.then(|| Kept { topic: Arc::clone(topic), until_ns });
-            let (name, counted) = (topic.name().clone(), attachment.counted);
+            let (name, counted) = (topic.name.clone(), attachment.counted);
             self.ended.insert(id, EndedAttachment { name, counted, kept });
         }
     }
@@ -128,7 +104,7 @@ impl Served {
             return;
         }
         for ended in self.ended.values_mut() {
-            ended.kept.take_if(|kept| !self.outbox.has(kept.topic.registration()));
+            ended.kept.take_if(|kept| !self.outbox.has(&kept.topic.registration));
         }
     }
 

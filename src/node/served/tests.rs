@@ -160,9 +160,9 @@ impl Setup {
         let (shared, _) = assemble(None, Arc::new(fabric), clock, Arc::clone(&recorder) as _).unwrap();
         let node = Node::new(shared, None);
         let (core, connection) = (node.core(), Scripted::default());
-        let client = ClientSession::connect(0, core.identity().clone(), core.nonce().unwrap(), u64::MAX);
+        let client = ClientSession::connect(0, core.identity.clone(), core.nonce().unwrap(), u64::MAX);
         let line = Arc::clone(&connection.0);
-        let served = Served::new(core, Box::new(connection), core.clock().monotonic_ns(), true).unwrap();
+        let served = Served::new(core, Box::new(connection), core.clock.monotonic_ns(), true).unwrap();
         Self { node, recorder, line, served, client }
     }
 
@@ -171,7 +171,7 @@ impl Setup {
         let messages = std::iter::from_fn(|| self.client.next_message());
         self.line.lock().arriving.extend(messages.map(|message| (message.bytes, offer.take())));
         let core = self.node.core();
-        let now_ns = core.clock().monotonic_ns();
+        let now_ns = core.clock.monotonic_ns();
         let ids: Vec<_> = self.served.attachments.keys().copied().collect();
         ids.into_iter().for_each(|id| _ = self.served.topic_changed(id.get()));
         self.served.turn(&mut Serving::new(core), now_ns);
@@ -270,7 +270,7 @@ fn landing_regions_of_a_session_are_bounded_and_the_refusal_names_the_bound() {
     let builder = setup.node.state_publisher::<Raw>("t").slots(2).payload_len_max(80 << 20);
     let publisher = builder.open().unwrap();
     let topic: TopicName = "t".parse().unwrap();
-    let len = setup.node.core().topic(&topic).unwrap().geometry().region_len();
+    let len = setup.node.core().topic(&topic).unwrap().geometry.region_len();
     setup.turn(None);
     let mut exposed = Vec::new();
     let (last, text) = loop {
@@ -360,7 +360,7 @@ fn peer_granted_an_ended_topic_on_the_same_host_need_not_detach() {
     setup.line.lock().is_full = false;
     assert_eq!(setup.turn(None).len(), 2, "the grant, and the end");
     let core = setup.node.core();
-    let late_ns = core.clock().monotonic_ns() + limits::ENDED_GRACE_NS + 1;
+    let late_ns = core.clock.monotonic_ns() + limits::ENDED_GRACE_NS + 1;
     for _ in 0..2 {
         setup.served.turn(&mut Serving::new(core), late_ns);
     }

@@ -361,7 +361,7 @@ fn a_subscriber_is_counted_before_its_dial_returns() {
             let counted = Arc::new(Mutex::new(None));
             let seen = Arc::clone(&counted);
             let invitation = invite_and(&publishing, &desk.address(), move || {
-                let count = topic.pull_subscribers().value() + topic.push_subscribers().value();
+                let count = topic.pull_subscribers.value() + topic.push_subscribers.value();
                 *seen.lock() = Some(count);
             });
             (0..SETTLED_WITHIN).for_each(|_| world.turn());

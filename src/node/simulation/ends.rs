@@ -69,7 +69,7 @@ fn topic_that_ends_during_attaching_is_refused_as_ended() {
 /// The memory of a topic.
 fn repository(node: &Node, topic: &str) -> Weak<crate::memory::Region> {
     let topic = node.core().topic(&topic.parse().unwrap()).unwrap();
-    Arc::downgrade(topic.registration().region())
+    Arc::downgrade(topic.registration.region())
 }
 
 /// Its node detaches for it, so that the publisher withdraws the memory without breaking the session.

@@ -148,8 +148,7 @@ fn what_comes_while_a_subscriber_opens_is_accounted_for(reach: Reach) {
                 let start = starts(before)[which];
                 let builder = subscribing.log_subscriber::<Value>("shm:publishing/topic").delivery(delivery);
                 let mut subscriber = builder.start(start).open().expect("a grant");
-                let (granted, newest) =
-                    (subscriber.subscription().granted().newest, publisher.lock().newest());
+                let (granted, newest) = (subscriber.subscription().granted.newest, publisher.lock().newest());
                 assert!((before..=newest).contains(&granted), "{granted} was not the newest then");
                 let promised = if let LogStart::At(first) = start { first } else { granted.next() };
                 let next = match start {

@@ -18,7 +18,7 @@ fn repositories_left(is_log: bool, delivery: Delivery, receives_the_end: bool) -
         let state = (!is_log).then(|| node.state_publisher::<u64>("t").open().unwrap());
         let log = is_log.then(|| node.log_publisher::<u64>("t").capacity(4096).open().unwrap());
         let topic = node.core().topic(&"t".parse().unwrap()).unwrap();
-        repositories.push(Arc::downgrade(topic.registration().region()));
+        repositories.push(Arc::downgrade(topic.registration.region()));
         drop(topic);
         let builder = subscribing.any_subscriber::<u64>("shm:p/t").timeout(TIMEOUT);
         let mut subscriber = builder.delivery(delivery).open().unwrap();

@@ -6,7 +6,7 @@ use super::*;
 fn made_up(pair: &Pair, number: u64, sequence: u64, key: NoticeKey, is_unicast: bool) -> Parcel {
     let mut draft = DatagramDraft::new(MTU).unwrap();
     draft.push(&notice(T, sequence), &key, None);
-    let header = DatagramHeader { is_beacon: false, is_unicast, channel: pair.sender.identity(), number };
+    let header = DatagramHeader { is_beacon: false, is_unicast, channel: pair.sender.identity, number };
     (is_unicast.then(|| TICKET.to_vec()), draft.seal(&header).to_vec())
 }
 
@@ -20,13 +20,14 @@ fn number_far_ahead_is_not_trusted_and_hides_no_losses() {
         pair.inbox.put(&made_up(&pair, u64::MAX, 3, KEY, is_unicast));
         let counts = pair.deliver(2);
         assert_eq!((counts.entries, counts.forged), (3, 1));
-        assert_eq!(pair.receiver.reach(2), NoticeReach::Multicast { heard_ns: 1 }, "it does not count");
+        // It does not count.
+        pair.assert_heard(DatagramReach::Multicast, 1);
         assert!(mailbox.take_gap(), "one read in vain");
         for sequence in 4..=8 {
             pair.announce(sequence);
             let counts = pair.deliver(sequence);
-            assert_eq!((counts.entries, mailbox.hint().sequence.get()), (sequence, sequence));
-            assert_eq!(pair.receiver.reach(sequence), NoticeReach::Multicast { heard_ns: sequence });
+            assert_eq!((counts.entries, mailbox.hint().get()), (sequence, sequence));
+            pair.assert_heard(DatagramReach::Multicast, sequence);
         }
         assert!(!mailbox.take_gap());
         let lost = pair.receiver.counts().lost;
@@ -48,7 +49,7 @@ fn after_many_losses_the_second_notice_is_trusted() {
     {
         pair.inbox.put(&made_up(&pair, number, sequence, KEY, false));
         pair.deliver(2);
-        assert_eq!(mailbox.hint().sequence.get(), believed);
+        assert_eq!(mailbox.hint().get(), believed);
         assert_eq!(mailbox.take_gap(), sequence < 4);
     }
 }
@@ -77,7 +78,7 @@ fn high_number_silences_only_its_own_topic() {
     let (pair, mailbox) = Pair::with_topic();
     let (other, other_key) = (TopicId::new(8), NoticeKey::new([3; 16]));
     let other_mailbox = pair.receiver.subscribe(other, Epoch::FIRST, other_key);
-    let channel = pair.sender.identity();
+    let channel = pair.sender.identity;
     for (topic, key) in [(T, NoticeKey::new([9; 16])), (other, other_key)] {
         let mut draft = DatagramDraft::new(MTU).unwrap();
         draft.push(&notice(topic, 77), &key, None);
@@ -87,7 +88,7 @@ fn high_number_silences_only_its_own_topic() {
     pair.announce(1);
     let counts = pair.deliver(1);
     assert_eq!((counts.forged, counts.entries), (1, 2));
-    assert_eq!((mailbox.hint().sequence.get(), other_mailbox.hint().sequence.get()), (1, 77));
+    assert_eq!((mailbox.hint().get(), other_mailbox.hint().get()), (1, 77));
 }
 
 /// Beacons come five times in that time: when none is accepted, the accepted number was forged.
@@ -104,7 +105,7 @@ fn number_slightly_too_high_does_not_silence_a_topic_for_long() {
                 pair.announce(sequence);
                 pair.deliver(2 + (sequence - 3) * limits::HEARTBEAT_INTERVAL_NS);
             }
-            assert_eq!(mailbox.hint().sequence.get(), 19, "{ahead} ahead, alone: {is_unicast}");
+            assert_eq!(mailbox.hint().get(), 19, "{ahead} ahead, alone: {is_unicast}");
         }
     }
 }

@@ -65,19 +65,19 @@ fn outdated_head_never_goes_back() {
         let mut world = World::new(1 << 13, 64);
         world.publish(50);
         let (registration, geometry) =
-            (Arc::clone(world.topic.registration()), world.topic.geometry().log().unwrap());
+            (Arc::clone(&world.topic.registration), world.topic.geometry.log().unwrap());
         let (old, mut budget) = (head(registration.region()), u64::MAX);
         let first = LogPlace { position: 0, sequence: Sequence::new(1) };
         let (way, closed) = (Way::new(medium, geometry.region_len(), 1), Arc::default());
         let writer = LandingWriter::new(Box::new(way.clone()), Arc::clone(&closed), limits::LOG_BATCHES_MAX);
-        let mut landing = LogLanding::new(writer, geometry, world.topic.epoch(), first);
+        let mut landing = LogLanding::new(writer, geometry, world.topic.epoch, first);
         world.publish(1000);
         landing.advance(&registration, &old, &mut budget);
         assert!(landing.start.position > old.end && landing.written == landing.start.position, "{landing:?}");
         way.complete();
         let target = Arc::clone(&way.0.lock().target);
         let start = LogStart::At(first.sequence);
-        let reader = LogReader::new(geometry, world.topic.epoch(), world.topic.topic_id(), start);
+        let reader = LogReader::new(geometry, world.topic.epoch, world.topic.topic_id, start);
         let (received, lapped, damaged) = (0, 0, 0);
         let mut subscriber =
             Subscriber { way, closed, target, reader, received, lapped, damaged, before: 0, now_ns: 0 };
@@ -105,7 +105,7 @@ fn lost_write_costs_at_most_one_segment() {
         subscriber.way.complete();
         ends.push(subscriber.target.load(HOT_END));
     }
-    let geometry = world.topic.geometry().log().unwrap();
+    let geometry = world.topic.geometry.log().unwrap();
     let subscriber = world.subscribers.last_mut().unwrap();
     let lost = geometry.range([ends[4], ends[5]]).unwrap();
     (lost.offset..lost.offset + lost.len).step_by(WORD).for_each(|offset| subscriber.target.store(offset, 0));
@@ -117,8 +117,8 @@ fn lost_write_costs_at_most_one_segment() {
 
 /// Loses the first frames of a segment of a subscriber's landing region, and reads: it continues with the next segment.
 fn lose_frames_of(segment: u64, world: &mut World) {
-    let (geometry, len_max) = (world.topic.geometry().log().unwrap(), world.len_max);
-    let repository = Arc::clone(world.topic.registration().region());
+    let (geometry, len_max) = (world.topic.geometry.log().unwrap(), world.len_max);
+    let repository = Arc::clone(world.topic.registration.region());
     let [from, to] = [segment, segment + 1]
         .map(|segment| place_behind(&geometry, &repository, segment * geometry.segment_len() as u64));
     assert!(geometry.segment(from.position) == segment && geometry.segment(to.position) == segment + 1);
@@ -139,8 +139,8 @@ fn lost_index_is_repeated_with_the_next_batch() {
     world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
     // The publisher takes it.
     world.tend();
-    let geometry = world.topic.geometry().log().unwrap();
-    let segment_of_end = |world: &World| geometry.segment(head(world.topic.registration().region()).end);
+    let geometry = world.topic.geometry.log().unwrap();
+    let segment_of_end = |world: &World| geometry.segment(head(world.topic.registration.region()).end);
     while segment_of_end(&world) < 2 {
         world.publish(5);
         world.subscribers[0].way.complete();
@@ -164,9 +164,9 @@ fn lost_index_is_repeated_with_the_next_batch() {
 fn lost_index_is_repeated_by_the_node() {
     let mut world = World::new(1 << 20, 64);
     world.subscribe(Medium::Lossy(u64::MAX), 1, 1);
-    let geometry = world.topic.geometry().log().unwrap();
-    // The node still has it.
-    while head(world.topic.registration().region()).end < 5 * geometry.segment_len() as u64 / 2 {
+    let geometry = world.topic.geometry.log().unwrap();
+    // The node has it yet.
+    while head(world.topic.registration.region()).end < 5 * geometry.segment_len() as u64 / 2 {
         world.publish(5);
     }
     let way = world.subscribers[0].way.clone();
@@ -193,7 +193,7 @@ fn unconsumed_records_are_not_overwritten() {
             world.subscribers[0].way.complete();
             world.tend();
         }
-        let end = head(world.topic.registration().region()).end;
+        let end = head(world.topic.registration.region()).end;
         assert!(end > 96 << 10 && end < 120 << 10, "one ring and a half: {end}");
         world.settle();
         let Subscriber { received, lapped, damaged, .. } = world.subscribers[0];
@@ -274,7 +274,7 @@ fn stalled_subscriber_is_left_to_the_node_and_taken_back_when_it_resumes() {
     world.subscribe(Medium::Memory, 1, 1);
     for _ in 0..100 {
         world.publish(30);
-        assert!(world.topic.landings().owe(&world.subscribers[0].closed) || world.appended < 300);
+        assert!(world.topic.landings.owe(&world.subscribers[0].closed) || world.appended < 300);
     }
     for _ in 0..20 {
         world.tend();
@@ -355,7 +355,7 @@ fn where_writes_may_be_lost_only_a_long_record_makes_a_long_batch() {
     {
         let mut world = World::new(8 << 20, declared);
         world.len_max = len_max;
-        while head(world.topic.registration().region()).end < 4 << 20 {
+        while head(world.topic.registration.region()).end < 4 << 20 {
             world.publish(10);
         }
         // Nothing is lost.
@@ -385,7 +385,7 @@ fn long_ring_is_copied_in_parts_to_all_subscribers_in_turn() {
         let count = 4 * len_max / record_len;
         let payload = vec![7; record_len];
         world.publisher.publish_batch((0..count).map(|_| payload.as_slice())).unwrap();
-        let end = head(world.topic.registration().region()).end;
+        let end = head(world.topic.registration.region()).end;
         let end = usize::try_from(end).unwrap();
         (0..3).for_each(|seed| world.subscribe(Medium::Memory, 1, seed));
         let copied = |world: &World| {
@@ -407,8 +407,8 @@ fn long_ring_is_copied_in_parts_to_all_subscribers_in_turn() {
         assert!(turns >= 6, "{turns} turns");
         for Subscriber { way, closed, target, .. } in &world.subscribers {
             assert!(way.0.lock().batches.iter().all(|len| *len <= len_max));
-            assert!(!world.topic.landings().owe(closed));
-            let repository = world.topic.registration().region();
+            assert!(!world.topic.landings.owe(closed));
+            let repository = world.topic.registration.region();
             let mut offsets = (RING_OFFSET..RING_OFFSET + end).step_by(WORD);
             assert!(offsets.all(|offset| target.load(offset) == repository.load(offset)));
         }

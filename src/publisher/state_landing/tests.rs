@@ -229,12 +229,12 @@ impl World {
 
     fn over(slot_count: u32, seed: u64, wire: impl FnOnce(usize) -> Wire) -> Self {
         let (publisher, topic) = publisher(slot_count, LEN_MAX, seed);
-        let geometry = topic.geometry().state().unwrap();
+        let geometry = topic.geometry.state().unwrap();
         let wire = wire(geometry.region_len());
         let target = Arc::clone(&wire.0.lock().target);
         let closed = Arc::default();
         assert!(topic.accept(Box::new(wire.clone()), &closed, KindOptions::default(), &CopyBudget::new()));
-        let reader = StateReader::new(geometry, topic.epoch(), topic.topic_id());
+        let reader = StateReader::new(geometry, topic.epoch, topic.topic_id);
         let expected = SubscriberStats::default();
         Self { publisher, topic, closed, wire, target, reader, expected, last: 0 }
     }
@@ -281,10 +281,10 @@ impl World {
     /// Publishes no more; everything arrives.
     fn settle(&mut self, len: impl Fn(u64) -> usize) {
         for _ in 0..10 {
-            self.topic.landings().tend(&CopyBudget::new());
+            self.topic.landings.tend(&CopyBudget::new());
             self.wire.complete();
         }
-        assert!(!self.topic.landings().owe(&self.closed));
+        assert!(!self.topic.landings.owe(&self.closed));
         while self.receive(&len) {}
         assert_eq!(self.last, self.publisher.newest().get(), "the newest value is received");
         let counted = self.reader.counts();
@@ -296,15 +296,15 @@ impl World {
 #[test]
 fn slow_subscriber_delays_the_end_for_no_others() {
     let World { mut publisher, topic, closed, wire, .. } = World::new(8, false, 1);
-    let (slow, slow_closed) = (Wire::new(false, topic.geometry().region_len(), 2), Arc::default());
+    let (slow, slow_closed) = (Wire::new(false, topic.geometry.region_len(), 2), Arc::default());
     assert!(topic.accept(Box::new(slow.clone()), &slow_closed, KindOptions::default(), &CopyBudget::new()));
     publisher.publish(b"last").unwrap();
     drop(publisher);
     wire.complete();
-    assert!(!topic.landings().owe(&closed));
-    assert!(topic.landings().owe(&slow_closed));
+    assert!(!topic.landings.owe(&closed));
+    assert!(topic.landings.owe(&slow_closed));
     slow.complete();
-    assert!(!topic.landings().owe(&slow_closed));
+    assert!(!topic.landings.owe(&slow_closed));
 }
 
 /// However many join at once, the node's thread copies to a few of them before other work.
@@ -317,7 +317,7 @@ fn long_values_are_copied_to_a_few_subscribers_a_turn() {
     let a_turn = LOG_COPY_LEN_MAX / 2 / LONG;
     let begun =
         |wires: &[Wire]| wires.iter().map(|wire| wire.posted().len()).filter(|posts| *posts > 0).count();
-    let wires: Vec<_> = (0..8).map(|seed| Wire::new(false, topic.geometry().region_len(), seed)).collect();
+    let wires: Vec<_> = (0..8).map(|seed| Wire::new(false, topic.geometry.region_len(), seed)).collect();
     for wire in &wires {
         let closed = Arc::default();
         assert!(topic.accept(Box::new(wire.clone()), &closed, KindOptions::default(), &budget));
@@ -326,25 +326,25 @@ fn long_values_are_copied_to_a_few_subscribers_a_turn() {
     wires.iter().for_each(Wire::complete);
     for turn in 2..=8 / a_turn {
         budget.refill();
-        assert!(topic.landings().tend(&budget).again_ns.is_some(), "turn {turn}");
+        assert!(topic.landings.tend(&budget).again_ns.is_some(), "turn {turn}");
         // Those of the last turn are revealed, and as many begun.
         assert!(begun(&wires) <= 2 * a_turn, "turn {turn}");
         wires.iter().for_each(Wire::complete);
     }
     budget.refill();
-    topic.landings().tend(&budget);
+    topic.landings.tend(&budget);
     wires.iter().for_each(Wire::complete);
     // Writes in flight to slow subscribers take no budget.
     publisher.publish(&payload(2, LONG)).unwrap();
     wires.iter().for_each(|wire| drop(wire.posted()));
     publisher.publish(&payload(3, LONG)).unwrap();
     budget.refill();
-    topic.landings().tend(&budget);
+    topic.landings.tend(&budget);
     assert!(!budget.is_used_up());
     for wire in &wires {
         wire.complete();
         let target = Arc::clone(&wire.0.lock().target);
-        let mut reader = StateReader::new(topic.geometry().state().unwrap(), topic.epoch(), topic.topic_id());
+        let mut reader = StateReader::new(topic.geometry.state().unwrap(), topic.epoch, topic.topic_id);
         let accepted = reader.follow(&target, WriteOrder::Writes, || 0).unwrap().expect("it has the value");
         let verified = reader.verified(accepted);
         assert_eq!(verified.payload, payload(2, LONG));
@@ -463,16 +463,16 @@ fn node_writes_what_the_publisher_skipped() {
     world.wire.place(usize::MAX);
     (0..4).for_each(|_| world.publish(LEN_MAX));
     assert_eq!(world.wire.posted(), ["slot"; 3]);
-    world.topic.landings().tend(&CopyBudget::new());
+    world.topic.landings.tend(&CopyBudget::new());
     assert_eq!(world.wire.posted(), [""; 0], "values are in flight");
     world.wire.acknowledge();
     assert!(world.receive(|_| LEN_MAX));
     assert_eq!(world.last, 67);
-    world.topic.landings().tend(&CopyBudget::new());
+    world.topic.landings.tend(&CopyBudget::new());
     assert_eq!(world.wire.posted(), ["tail body"]);
     world.wire.complete();
     assert!(!world.receive(|_| LEN_MAX), "it is hidden");
-    world.topic.landings().tend(&CopyBudget::new());
+    world.topic.landings.tend(&CopyBudget::new());
     assert_eq!(world.wire.posted(), ["head hot head"]);
     world.settle(|_| LEN_MAX);
     assert_eq!(world.last, 71);
@@ -500,7 +500,7 @@ fn every_order_of_events_gives_whole_values_and_exact_counts() {
                     }
                     2..=3 => drop(world.wire.place(1 + random.index(speed))),
                     4 => world.wire.acknowledge(),
-                    5 => drop(world.topic.landings().tend(&CopyBudget::new())),
+                    5 => drop(world.topic.landings.tend(&CopyBudget::new())),
                     _ => drop(world.receive(len)),
                 }
             }
@@ -579,7 +579,7 @@ fn whatever_is_lost_only_whole_values_are_received() {
                     }
                     2 => drop(world.wire.place(1 + random.index(40))),
                     3 => world.wire.complete(),
-                    4 => drop(world.topic.landings().tend(&CopyBudget::new())),
+                    4 => drop(world.topic.landings.tend(&CopyBudget::new())),
                     _ => drop(world.receive(len)),
                 }
             }

@@ -192,11 +192,6 @@ impl LogReader {
         }
     }
 
-    /// Settles the start relative to this newest record, although later ones may exist.
-    pub(crate) fn granted_at(self, newest: Sequence) -> Self {
-        Self { granted_at: Some(newest), ..self }
-    }
-
     /// Returns the sequence of the next record.
     pub(crate) fn next_sequence(&self) -> Sequence {
         self.next
@@ -442,7 +437,7 @@ impl Reader for LogReader {
         granted: Sequence,
         start: LogStart,
     ) -> Option<Self> {
-        Some(Self::new(geometry.log()?, epoch, topic, start).granted_at(granted))
+        Some(Self { granted_at: Some(granted), ..Self::new(geometry.log()?, epoch, topic, start) })
     }
 
     fn expect_inline(&mut self) {

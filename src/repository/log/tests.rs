@@ -10,7 +10,7 @@ use crate::layout::Geometry;
 use crate::layout::log::{LogGeometry, RING_OFFSET};
 use crate::memory::{Access, Protection, Region};
 use crate::repository::{
-    Fetch, Finding, LossReason, Lost, ReadFailure, Reader, Taken, TooLong, Verified, WriteOrder,
+    Fetch, Finding, LossReason, Lost, ReadFailure, Reader, Taken, TooLong, Verified, WriteOrder, Writer as _,
 };
 use crate::testkit::random::{Random, amount, each_seed};
 

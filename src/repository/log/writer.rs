@@ -8,7 +8,7 @@ use crate::layout::log::{
     RING_OFFSET, SEGMENT_COUNT, frame_len,
 };
 use crate::memory::Region;
-use crate::repository::TooLong;
+use crate::repository::{TooLong, Writer};
 use crate::sync::atomic::{Ordering, fence};
 
 /// Payloads up to this many bytes are assembled in private memory first, with their header, and copied at once.
@@ -61,13 +61,10 @@ pub(crate) struct Appended {
     pub(crate) count: u64,
 }
 
-impl LogWriter {
-    /// Initialises a zeroed region as an empty repository.
-    ///
-    /// # Panics
-    ///
-    /// If the region is shorter than its geometry, which is a bug of the caller.
-    pub(crate) fn new(region: Arc<Region>, geometry: LogGeometry, line: &StaticHeader) -> Self {
+impl Writer for LogWriter {
+    type Geometry = LogGeometry;
+
+    fn new(region: Arc<Region>, geometry: LogGeometry, line: &StaticHeader) -> Self {
         assert!(region.len() >= geometry.region_len(), "a region shorter than its geometry");
         region.copy_in(STATIC_OFFSET, &line.emit());
         region.store(HOT_EPOCH, line.epoch.get());
@@ -90,6 +87,25 @@ impl LogWriter {
         writer
     }
 
+    fn last(&self) -> Sequence {
+        self.committed
+    }
+
+    #[inline]
+    fn room(&mut self) -> &mut [u8] {
+        let (_, room) = self.scratch.split_at_mut(FrameCheck::HEAD_WORDS);
+        let room: &mut [u8] = bytemuck::cast_slice_mut(room);
+        room.split_at_mut(self.geometry.payload_len_max()).0
+    }
+
+    #[inline]
+    fn held(&self) -> &[u8] {
+        let (_, room) = self.scratch.split_at(FrameCheck::HEAD_WORDS);
+        bytemuck::cast_slice(room)
+    }
+}
+
+impl LogWriter {
     /// Returns the repository's memory.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
@@ -98,11 +114,6 @@ impl LogWriter {
     /// Returns its geometry.
     pub(crate) fn geometry(&self) -> LogGeometry {
         self.geometry
-    }
-
-    /// Returns the newest committed sequence.
-    pub(crate) fn last(&self) -> Sequence {
-        self.committed
     }
 
     /// Returns the position of the first uncommitted frame.
@@ -126,21 +137,6 @@ impl LogWriter {
         let header = FrameHeader { crc: self.check.of(&header, payload), ..header };
         self.region.copy_in_bytes(offset + HEADER_LEN, payload);
         Ok(self.finish(&header, offset))
-    }
-
-    /// Returns the content of [`Self::room`].
-    #[inline]
-    pub(crate) fn held(&self) -> &[u8] {
-        let (_, room) = self.scratch.split_at(FrameCheck::HEAD_WORDS);
-        bytemuck::cast_slice(room)
-    }
-
-    /// Returns private memory for the longest payload, with arbitrary content, to be filled for [`Self::append_filled`].
-    #[inline]
-    pub(crate) fn room(&mut self) -> &mut [u8] {
-        let (_, room) = self.scratch.split_at_mut(FrameCheck::HEAD_WORDS);
-        let room: &mut [u8] = bytemuck::cast_slice_mut(room);
-        room.split_at_mut(self.geometry.payload_len_max()).0
     }
 
     /// Appends the record whose payload is the first `len` bytes of [`Self::room`].

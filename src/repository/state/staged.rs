@@ -59,7 +59,7 @@ impl StagedValue<'_> {
     /// Publishes the appended bytes.
     pub(crate) fn commit(self, now_ns: u64) -> Committed {
         let header = self.writer.header(self.len, self.encoding, now_ns);
-        let mut crc = self.writer.check().of_header(&header);
+        let mut crc = self.writer.check.of_header(&header);
         crc.append(&self.payload_crc);
         self.writer.close_slot(self.slot, &header, crc.finish(), &header.emit())
     }

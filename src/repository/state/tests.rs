@@ -13,7 +13,9 @@ use crate::layout::Geometry;
 use crate::layout::header::StaticHeader;
 use crate::layout::state::{SlotHeader, StateGeometry};
 use crate::memory::{Access, Protection, Region};
-use crate::repository::{Finding, ReadFailure, Reader as _, SubscriberStats, TooLong, WriteOrder};
+use crate::repository::{
+    Finding, ReadFailure, Reader as _, SubscriberStats, TooLong, WriteOrder, Writer as _,
+};
 
 mod landing;
 
@@ -60,12 +62,10 @@ fn every_length_is_read_back_however_it_was_written() {
         for way in 0..2 + sizes.len() {
             let committed = match way {
                 0 => writer.publish(&bytes, 9, 5).unwrap(),
-                1 => writer
-                    .publish_with(9, 5, |room| {
-                        room[..len].copy_from_slice(&bytes);
-                        Ok::<_, ()>(len)
-                    })
-                    .unwrap(),
+                1 => {
+                    writer.room()[..len].copy_from_slice(&bytes);
+                    writer.publish_filled(len, 9, 5)
+                }
                 _ => {
                     let mut staged = writer.stage(9);
                     bytes.chunks(sizes[way - 2]).for_each(|piece| staged.append(piece).unwrap());

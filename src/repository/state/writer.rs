@@ -8,7 +8,7 @@ use crate::layout::state::{
 };
 use crate::layout::{ByteRange, LINE, WORD};
 use crate::memory::{Region, set_quad};
-use crate::repository::TooLong;
+use crate::repository::{TooLong, Writer};
 use crate::sync::atomic::{Ordering, fence};
 
 /// Payloads up to this many bytes are assembled in private memory first, so that the checksum and the copy take
@@ -21,7 +21,7 @@ pub(crate) struct StateWriter {
     region: Arc<Region>,
     geometry: StateGeometry,
     epoch: Epoch,
-    check: SlotCheck,
+    pub(super) check: SlotCheck,
     last: Sequence,
     /// The payload length in each slot: its tail stamp must not outlive it.
     held_lens: Box<[usize]>,
@@ -49,13 +49,10 @@ pub(super) struct OpenSlot {
     pub(super) offset: usize,
 }
 
-impl StateWriter {
-    /// Initialises a zeroed region as an empty repository.
-    ///
-    /// # Panics
-    ///
-    /// If the region is shorter than its geometry, which is a bug of the caller.
-    pub(crate) fn new(region: Arc<Region>, geometry: StateGeometry, line: &StaticHeader) -> Self {
+impl Writer for StateWriter {
+    type Geometry = StateGeometry;
+
+    fn new(region: Arc<Region>, geometry: StateGeometry, line: &StaticHeader) -> Self {
         assert!(region.len() >= geometry.region_len(), "a region shorter than its geometry");
         region.copy_in(STATIC_OFFSET, &line.emit());
         region.store(HOT_EPOCH, line.epoch.get());
@@ -65,6 +62,25 @@ impl StateWriter {
         Self { region, geometry, epoch: line.epoch, check, last: Sequence::NONE, held_lens, scratch }
     }
 
+    fn last(&self) -> Sequence {
+        self.last
+    }
+
+    #[inline]
+    fn room(&mut self) -> &mut [u8] {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.scratch);
+        let (_, room) = bytes.split_at_mut(HEADER_LEN);
+        room.split_at_mut(self.geometry.payload_len_max()).0
+    }
+
+    #[inline]
+    fn held(&self) -> &[u8] {
+        let bytes: &[u8] = bytemuck::cast_slice(&self.scratch);
+        bytes.split_at(HEADER_LEN).1
+    }
+}
+
+impl StateWriter {
     /// Returns the repository's memory.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
@@ -75,11 +91,6 @@ impl StateWriter {
         self.geometry
     }
 
-    /// Returns the newest sequence.
-    pub(crate) fn last(&self) -> Sequence {
-        self.last
-    }
-
     /// Publishes bytes in private memory.
     #[inline]
     pub(crate) fn publish(
@@ -88,17 +99,15 @@ impl StateWriter {
         encoding: u16,
         now_ns: u64,
     ) -> Result<Committed, TooLong> {
-        let too_long = TooLong { len: payload.len(), max: self.geometry.payload_len_max() };
-        if payload.len() > too_long.max {
-            return Err(too_long);
+        let (len, max) = (payload.len(), self.geometry.payload_len_max());
+        if len > max {
+            return Err(TooLong { len, max });
         }
-        if payload.len() > GATHER_LEN_MAX {
+        if len > GATHER_LEN_MAX {
             return Ok(self.publish_large(payload, encoding, now_ns));
         }
-        self.publish_with(encoding, now_ns, |room| {
-            room.get_mut(..payload.len()).ok_or(too_long)?.copy_from_slice(payload);
-            Ok(payload.len())
-        })
+        self.room().split_at_mut(len).0.copy_from_slice(payload);
+        Ok(self.publish_filled(len, encoding, now_ns))
     }
 
     /// Publishes bytes without assembling them in private memory.
@@ -118,36 +127,12 @@ impl StateWriter {
         self.close_slot(open, &header, crc.finish(), &head)
     }
 
-    /// Publishes the bytes that `fill` writes at the beginning of its buffer, as many as it returns. Publishes
-    /// nothing if it fails.
-    #[inline]
-    pub(crate) fn publish_with<F, E>(&mut self, encoding: u16, now_ns: u64, fill: F) -> Result<Committed, E>
-    where
-        F: FnOnce(&mut [u8]) -> Result<usize, E>,
-    {
-        let payload_len = fill(self.room())?.min(self.geometry.payload_len_max());
-        Ok(self.publish_filled(payload_len, encoding, now_ns))
-    }
-
-    /// Returns the content of [`Self::room`].
-    #[inline]
-    pub(crate) fn held(&self) -> &[u8] {
-        let bytes: &[u8] = bytemuck::cast_slice(&self.scratch);
-        bytes.split_at(HEADER_LEN).1
-    }
-
-    /// Returns private memory for the longest payload, with arbitrary content, to be filled for [`Self::publish_filled`].
-    #[inline]
-    pub(crate) fn room(&mut self) -> &mut [u8] {
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut self.scratch);
-        let (_, room) = bytes.split_at_mut(HEADER_LEN);
-        room.split_at_mut(self.geometry.payload_len_max()).0
-    }
-    /// Publishes the value whose payload is the first `len` bytes of [`Self::room`].
+    /// Publishes the value whose payload is so many bytes of [`Self::room`], the first ones.
     ///
     /// # Panics
     ///
-    /// If that has fewer bytes.
+    /// When that has fewer.
+    #[inline]
     pub(crate) fn publish_filled(&mut self, payload_len: usize, encoding: u16, now_ns: u64) -> Committed {
         let header = self.header(payload_len, encoding, now_ns);
         let words = (slot_len(payload_len) / WORD) - TRAILER_WORDS;
@@ -231,10 +216,5 @@ impl StateWriter {
             encoding,
             published_ns: now_ns,
         }
-    }
-
-    /// The check of this topic's values.
-    pub(super) fn check(&self) -> SlotCheck {
-        self.check
     }
 }

@@ -10,8 +10,8 @@ use crate::layout::log::{HEADER_LEN, LogGeometry};
 use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::payload::Raw;
-use crate::repository::SubscriberStats;
 use crate::repository::log::{LogStart, LogWriter};
+use crate::repository::{SubscriberStats, Writer as _};
 use crate::subscriber::{
     Attachment, Granted, ReceiveError, Source, SubscriberHandle as _, Subscription, TopicEnd,
 };

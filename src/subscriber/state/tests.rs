@@ -18,8 +18,8 @@ use crate::limits;
 use crate::memory::{Protection, Region};
 use crate::notice::{WAKE_WORD_LEN, WakeWord};
 use crate::payload::{Payload as _, Raw};
-use crate::repository::SubscriberStats;
 use crate::repository::state::StateWriter;
+use crate::repository::{SubscriberStats, Writer as _};
 use crate::subscriber::{
     Attachment, Granted, NoticeSource, ReceiveError, Source, SubscriberHandle as _, Subscription, TopicEnd,
 };

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::layout::log::{FrameCheck, FrameHeader, LogGeometry, frame_len};
+use crate::repository::Writer as _;
 use crate::repository::log::{Appended, LogWriter};
 
 /// Bytes of the ring: a few hundred records.

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::layout::state::{SlotCheck, SlotHeader, StateGeometry, check_word, slot_len};
+use crate::repository::Writer as _;
 use crate::repository::state::{Committed, StateWriter};
 
 const SLOTS: u32 = 8;

@@ -87,7 +87,7 @@ impl<K: ConformingKind> Publisher<K> {
 
     /// Where things stand in the topic's repository.
     pub(super) fn geometry(&self) -> Geometry {
-        self.topic.geometry()
+        self.topic.geometry
     }
 
     /// Publishes the next value.
@@ -106,13 +106,13 @@ impl<K: ConformingKind> Publisher<K> {
         }
         let Self { sessions, topic, .. } = self;
         sessions.retain_mut(|session| session.turn(topic).is_ok());
-        topic.landings().tend(&CopyBudget::new());
+        topic.landings.tend(&CopyBudget::new());
     }
 }
 
 impl Session {
     fn turn(&mut self, topic: &PublishedTopic) -> Result<(), FabricError> {
-        let geometry = topic.geometry();
+        let geometry = topic.geometry;
         let mut buffer = [0; 32];
         match self.connection.receive(&mut buffer)? {
             Received::Nothing => {}
@@ -130,12 +130,12 @@ impl Session {
                 self.granted = Some(topic.newest());
             }
         }
-        let is_begun = |closed| topic.landings().is_begun(closed);
+        let is_begun = |closed| topic.landings.is_begun(closed);
         if let Some(granted) = self.granted
             && self.closed.as_ref().is_none_or(is_begun)
         {
-            let region = self.closed.is_none().then_some(&**topic.registration());
-            let answer = bytes_of([topic.epoch().get(), granted.get()]);
+            let region = self.closed.is_none().then_some(&*topic.registration);
+            let answer = bytes_of([topic.epoch.get(), granted.get()]);
             let sent = self.connection.send(&answer, region)?;
             self.granted = self.granted.filter(|_| sent == Sent::Full);
         }

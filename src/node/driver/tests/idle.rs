@@ -41,7 +41,7 @@ impl Resting {
 
     /// Runs `act` while another thread runs turns.
     fn driven<R>(&mut self, act: impl FnOnce(&std::path::Path) -> R) -> R {
-        let (stop, queue) = (AtomicBool::new(false), Arc::clone(self.node.core().queue()));
+        let (stop, queue) = (AtomicBool::new(false), Arc::clone(&self.node.core().queue));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Acquire) {

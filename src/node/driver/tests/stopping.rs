@@ -42,7 +42,7 @@ fn node_dropped_during_a_turn_stops_at_once() {
     let clock = Arc::new(SystemClock);
     let (shared, mut driver) =
         assemble(None, Arc::clone(&fabric) as _, clock, Arc::new(TracingSink)).unwrap();
-    *fabric.queue.lock() = Some(Arc::clone(shared.core.queue()));
+    *fabric.queue.lock() = Some(Arc::clone(&shared.core.queue));
     let began_ns = SystemClock.monotonic_ns();
     driver.run(&stop);
     assert!(SystemClock.monotonic_ns() - began_ns < IDLE_NS / 2, "it waited for the next deadline");

@@ -54,7 +54,7 @@ impl RemoteWrite for Watched {
 /// how many of them the subscriber has after so many turns.
 fn received_of(records: u64, turns: u64) -> u64 {
     let World { mut publisher, topic, .. } = World::new(1 << 16, 64);
-    let geometry = topic.geometry().log().unwrap();
+    let geometry = topic.geometry.log().unwrap();
     let way = Way::new(Medium::Memory, geometry.region_len(), 1);
     let (target, closed) = (Arc::clone(&way.0.lock().target), Arc::default());
     publisher.publish(&super::world::payload(1, 64)).unwrap();
@@ -73,10 +73,10 @@ fn received_of(records: u64, turns: u64) -> u64 {
     let start = LogStart::Earliest;
     assert!(topic.accept(Box::new(watched), &closed, start.options(), &CopyBudget::new()));
     for _ in 0..turns {
-        let soon = topic.landings().tend(&CopyBudget::new()).again_ns.is_some();
+        let soon = topic.landings.tend(&CopyBudget::new()).again_ns.is_some();
         assert!(soon || published.lock().1 > records, "it is tended again soon");
     }
-    let reader = LogReader::new(geometry, topic.epoch(), topic.topic_id(), start);
+    let reader = LogReader::new(geometry, topic.epoch, topic.topic_id, start);
     let (received, lapped, damaged) = (0, 0, 0);
     let mut subscriber =
         Subscriber { way, closed, target, reader, received, lapped, damaged, before: 0, now_ns: 0 };

@@ -34,7 +34,7 @@ fn received(reading: Reading, medium: Medium, restless: bool) -> (u64, u64) {
             }
             budget.begin(now_ns, is_beat || restless);
             let soon_ns = now_ns + limits::LANDING_TENDED_NS;
-            again_ns = world.topic.landings().tend(&budget).again_ns;
+            again_ns = world.topic.landings.tend(&budget).again_ns;
             again_ns = if restless { Some(soon_ns) } else { again_ns };
             turns += 1;
         }

@@ -303,15 +303,15 @@ impl World {
 
     /// Adds a subscriber that begins with this record, and has the beginning on return.
     pub(super) fn subscribe(&mut self, medium: Medium, first: u64, seed: u64) {
-        let geometry = self.topic.geometry().log().unwrap();
+        let geometry = self.topic.geometry.log().unwrap();
         let way = Way::new(medium, geometry.region_len(), seed);
         let (target, closed) = (Arc::clone(&way.0.lock().target), Arc::default());
         let start = LogStart::At(Sequence::new(first));
         assert!(self.topic.accept(Box::new(way.clone()), &closed, start.options(), &CopyBudget::new()));
-        assert_eq!(self.topic.landings().is_begun(&closed), medium == Medium::Memory);
+        assert_eq!(self.topic.landings.is_begun(&closed), medium == Medium::Memory);
         way.complete();
-        assert!(self.topic.landings().is_begun(&closed));
-        let mut reader = LogReader::new(geometry, self.topic.epoch(), self.topic.topic_id(), start);
+        assert!(self.topic.landings.is_begun(&closed));
+        let mut reader = LogReader::new(geometry, self.topic.epoch, self.topic.topic_id, start);
         reader.settle(&target);
         self.subscribers.push(Subscriber {
             way,
@@ -342,7 +342,7 @@ impl World {
 
     /// One turn of the node's thread.
     pub(super) fn tend(&self) -> bool {
-        self.topic.landings().tend(&CopyBudget::new()).again_ns.is_some()
+        self.topic.landings.tend(&CopyBudget::new()).again_ns.is_some()
     }
 
     /// Publishes no more: everything arrives and is read.
@@ -357,7 +357,7 @@ impl World {
             }
         }
         for subscriber in &mut self.subscribers {
-            assert!(!self.topic.landings().owe(&subscriber.closed));
+            assert!(!self.topic.landings.owe(&subscriber.closed));
             if let Some((_, count)) = subscriber.reader.give_up(newest) {
                 assert_ne!(subscriber.way.0.lock().medium, Medium::Memory);
                 subscriber.damaged += count;

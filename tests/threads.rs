@@ -1,0 +1,64 @@
+//! What goes from thread to thread: as the documentation of each type says.
+
+use fabricast::{
+    AnySubscriber, Claim, Decoded, Directory, Event, Listener, ListenerBuilder, Loan, LogPublisher,
+    LogSubscriber, LogTopic, Node, NodeBuilder, NodeListing, PublisherBuilder, Raw, Sample, SampleRef,
+    Samples, Schema, StatePublisher, StateSubscriber, StateTopic, SubscriberBuilder, SubscriberStats,
+    TopicReport,
+};
+
+/// Implemented twice by what is `Sync`: then a call does not say of which, and is no program.
+trait Unshared<Marker> {
+    fn is_unshared() {}
+}
+
+impl<T: ?Sized> Unshared<()> for T {}
+impl<T: ?Sized + Sync> Unshared<u8> for T {}
+
+fn is_sent<T: Send>() {}
+fn is_shared<T: Send + Sync>() {}
+
+#[test]
+fn handles_that_publish_or_receive_are_sent_and_not_shared() {
+    macro_rules! sent_alone {
+        ($($handle:ty),* $(,)?) => {
+            $(is_sent::<$handle>(); <$handle as Unshared<_>>::is_unshared();)*
+        };
+    }
+    sent_alone![
+        StatePublisher<Raw>,
+        LogPublisher<Raw>,
+        Claim<'static, [u8]>,
+        Loan<'static>,
+        StateSubscriber<Raw>,
+        LogSubscriber<Raw>,
+        AnySubscriber<Raw>,
+        Samples<'static, StateTopic, Raw>,
+        Samples<'static, LogTopic, Raw>,
+    ];
+}
+
+#[test]
+fn handles_that_open_others_and_what_is_received_are_sent_and_shared() {
+    is_shared::<Node>();
+    is_shared::<NodeBuilder>();
+    is_shared::<PublisherBuilder<'static, StateTopic, Raw>>();
+    is_shared::<PublisherBuilder<'static, LogTopic, Raw>>();
+    is_shared::<SubscriberBuilder<'static, StateSubscriber<Raw>>>();
+    is_shared::<SubscriberBuilder<'static, LogSubscriber<Raw>>>();
+    is_shared::<SubscriberBuilder<'static, AnySubscriber<Raw>>>();
+    is_shared::<ListenerBuilder<'static, StateSubscriber<Raw>>>();
+    is_shared::<ListenerBuilder<'static, LogSubscriber<Raw>>>();
+    is_shared::<ListenerBuilder<'static, AnySubscriber<Raw>>>();
+    is_shared::<Listener<StateSubscriber<Raw>>>();
+    is_shared::<Listener<LogSubscriber<Raw>>>();
+    is_shared::<Listener<AnySubscriber<Raw>>>();
+    is_shared::<SampleRef<'static, Raw>>();
+    is_shared::<Sample<Decoded>>();
+    is_shared::<Schema>();
+    is_shared::<SubscriberStats>();
+    is_shared::<Directory>();
+    is_shared::<NodeListing>();
+    is_shared::<TopicReport>();
+    is_shared::<Event>();
+}

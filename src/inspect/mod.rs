@@ -118,7 +118,7 @@ pub struct GeometryReport {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Liveness {
-    /// Its heart beats.
+    /// Its heartbeat advances.
     Live,
     /// Its process runs, but has not shown that it is alive for [`limits::HEARTBEAT_STALE_NS`].
     Hung,

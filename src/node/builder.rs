@@ -129,8 +129,8 @@ impl NodeBuilder {
 
     /// Opens the node: claims its name, listens, and starts its thread. Allocates.
     ///
-    /// Blocks for up to 40 ms while another process holds the lock on the name: a process that lists nodes holds it for an
-    /// instant, a node of that name for its lifetime.
+    /// Blocks for up to 40 ms if a node of that name is running, and for up to 5 s if a stopped process that was listing nodes
+    /// still holds the lock on the name.
     ///
     /// # Errors
     ///

@@ -13,14 +13,12 @@ use crate::id::TopicName;
 use crate::payload::Schema;
 use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 
-/// Waits for publishers of a topic to dial: each one that is accepted is a subscriber of its own.
+/// Accepts publishers of a topic that dial this node with [`Node::dial_subscriber`]. Each accepted publisher yields a subscriber,
+/// which behaves like one that dialled.
 ///
-/// This is the second way to a subscription. In the first one a subscriber dials the node of a publisher; here the
-/// publisher's node dials this one, by [`Node::dial_subscriber`]. From then on there is no difference.
-///
-/// While the listener is there, publishers that dial for its topic wait for [`Self::accept_timeout`], up to
-/// [`limits::INVITED_SESSIONS_MAX`](crate::limits::INVITED_SESSIONS_MAX) of them at a node, with those that were accepted.
-/// Dropping it ends those that wait, and refuses those that come later; subscribers that were accepted stay.
+/// While the listener exists, publishers that dial for its topic wait for [`Self::accept_timeout`], up to
+/// [`limits::INVITED_SESSIONS_MAX`](crate::limits::INVITED_SESSIONS_MAX) of them at a node, including accepted ones. Dropping it
+/// ends waiting sessions and refuses later ones; accepted subscribers remain.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,8 +51,7 @@ use crate::subscriber::{AttachError, Subscribed, SubscriberError};
 ///
 /// Send and Sync: several threads may accept at once.
 ///
-/// A subscriber of a log that begins with the next record, which is the default, has all records from the first one on that was
-/// published after [`Node::dial_subscriber`] had returned.
+/// A log subscriber with the default start receives every record published after [`Node::dial_subscriber`] returns.
 pub struct Listener<S: Subscribed> {
     terms: Terms<S::Options>,
     expected: Option<Schema>,

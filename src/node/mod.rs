@@ -48,14 +48,12 @@ use crate::limits;
 
 /// One process's end of a fabric: publishes topics, subscribes to those of others.
 ///
-/// A node with a name can be found, and subscribed to; one without subscribes to others, and
-/// [dials](Self::dial_subscriber) subscribers that listen for its topics ([states](Self::state_listener),
-/// [logs](Self::log_listener)). Publishers, subscribers and listeners keep their node going, so that it may be dropped before
-/// them. Cheap to clone.
+/// A node with a name can be found, and subscribed to; one without subscribes to others, and [dials](Self::dial_subscriber)
+/// subscribers that listen for its topics ([states](Self::state_listener), [logs](Self::log_listener)). Publishers, subscribers and
+/// listeners keep their node alive, so the `Node` may be dropped first. Cheap to clone.
 ///
-/// Whichever goes last of its handles ([`Node`]s, publishers, subscribers, listeners) stops the node: that drop
-/// joins the node's thread, and may block for up to 250 ms, the time that peers have to take part in the end of their
-/// sessions. Over RDMA it may take a second more, where a peer does not take what was sent.
+/// Dropping the last handle ([`Node`], publisher, subscriber or listener) stops the node: it joins the node's thread and may block
+/// for up to 250 ms while peers end their sessions. Over RDMA it may take a second more if a peer does not receive what was sent.
 ///
 /// ```
 /// use fabricast::Node;
@@ -104,8 +102,8 @@ impl Node {
     /// Dials the node at this address, where a [`Listener`] waits for this topic of this node. On return a subscriber there is
     /// attached and receives the next publish. This node needs no name.
     ///
-    /// Blocks until the listener has accepted, at most for `timeout`. Resolving a host name in the address is not bound by it. A
-    /// subscription that misses the timeout is never made. Allocates.
+    /// Blocks until the listener has accepted, at most for `timeout`. Resolving a host name in the address is not bound by it. If
+    /// the timeout expires, no subscriber is attached. Allocates.
     ///
     /// # Errors
     ///

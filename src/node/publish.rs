@@ -10,7 +10,7 @@ use crate::publisher::{PublishedKind, Publisher, PublisherError, TopicParts, fre
 /// Bytes reserved for each value of a type without a fixed length, unless the maximum is set.
 const PAYLOAD_LEN_MAX_DEFAULT: usize = 4096;
 
-/// Sets up a [`Publisher`]. Settings of one kind of topic are only there for its publishers.
+/// Sets up a [`Publisher`]. Settings of one kind are available only to publishers of that kind.
 ///
 /// Send and Sync.
 #[must_use = "a builder does nothing until it is opened"]

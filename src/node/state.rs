@@ -31,8 +31,8 @@ impl Node {
 }
 
 impl<T: Payload> PublisherBuilder<'_, StateTopic, T> {
-    /// Sets the number of slots of the repository: a power of two from 2 to 65,536, by default 8. A reader may spend as long on
-    /// copying a value as the publisher takes for one value less than this. More slots help large or hot topics.
+    /// Sets the number of slots of the repository: a power of two from 2 to 65,536, by default 8. A reader has `slots - 1`
+    /// publishes to copy a value before it is overwritten. More slots help large or hot topics.
     pub fn slots(mut self, slot_count: u32) -> Self {
         self.options = slot_count;
         self

@@ -25,8 +25,8 @@ pub(super) struct Terms<O> {
 
 /// Sets up a subscriber `S`, at a [`Target`].
 ///
-/// [`Node::state_subscriber`], [`Node::log_subscriber`] and [`Node::any_subscriber`] begin one. A [`ListenerBuilder`] has the
-/// same settings. Those of one kind of topic are only there for its subscribers.
+/// [`Node::state_subscriber`], [`Node::log_subscriber`] and [`Node::any_subscriber`] begin one. A [`ListenerBuilder`] has the same
+/// settings. Settings of one kind are available only to subscribers of that kind.
 ///
 /// Send and Sync.
 #[must_use = "a builder does nothing until it is opened"]

@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use super::PublishError;
 use crate::id::Sequence;
 
-/// Room for the next value in the publisher's private memory, to be filled in place and committed: see
+/// A buffer in the publisher's private memory for the next value, to fill in place and commit: see
 /// [`StatePublisher::claim`](super::StatePublisher::claim) and [`LogPublisher::claim`](super::LogPublisher::claim). Dropping it
 /// publishes nothing.
 ///
@@ -40,7 +40,7 @@ impl<'a, V: ?Sized> Claim<'a, V> {
     ///
     /// # Errors
     ///
-    /// [`PublishError::NodeFailed`] when the node's thread has panicked. Publishes nothing then.
+    /// [`PublishError::NodeFailed`] when the node's thread has panicked. In these cases nothing is published.
     pub fn commit(self) -> Result<Sequence, PublishError> {
         self.publisher.publish_filled(self.len)
     }

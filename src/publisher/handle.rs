@@ -22,13 +22,13 @@ use crate::repository::Writer;
 ///   it leaves a slow push subscriber to that thread.
 /// - It calls the operating system to wake subscribers on this host that asked for notices and sleep.
 /// - While subscribers over RDMA have asked for notices, each commit sends a datagram, under a lock that it shares with the node's
-///   other publishers and the node's thread. When there is no room to send, it wakes that thread.
+///   other publishers and the node's thread. If the send queue is full, it wakes that thread.
 ///
 /// Values are published in order; each gets the next sequence, from 1.
 ///
-/// Dropping the publisher ends the topic: subscribers are notified, and its name is free again. That does not block, unless
-/// the publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which may take up to
-/// 250 ms (over RDMA a second more, where a peer does not take what was sent).
+/// Dropping the publisher ends the topic: subscribers are notified, and its name is free again. That does not block, unless the
+/// publisher is the last handle of its [`Node`](crate::Node): then it joins the node's thread, which may take up to 250 ms (over
+/// RDMA a second more, if a peer does not receive what was sent).
 ///
 /// Send, not Sync: it may be sent to another thread, and is used by one at a time.
 pub struct Publisher<K: PublishedKind, T: Payload> {
@@ -119,7 +119,7 @@ impl<K: PublishedKind, T> Publisher<K, Pod<T>>
 where
     Pod<T>: InPlace<Value = T>,
 {
-    /// Claims a buffer for the next value, to be filled in place: for values too large to move. Neither blocks nor allocates.
+    /// Claims a buffer for the next value, to fill in place, for values too large to copy. Neither blocks nor allocates.
     ///
     /// ```
     /// use fabricast::{Node, Pod};

@@ -8,12 +8,11 @@ use crate::id::Sequence;
 use crate::payload::{Payload, Raw};
 use crate::repository::state::StagedValue;
 
-/// Room for the next value, lent by [`StatePublisher::loan`]: what is appended goes
-/// straight into the repository's idle slot. The newest value stays readable beside it. Dropping the loan
-/// publishes nothing.
+/// A buffer for the next value: [`StatePublisher::loan`] returns it, and appended bytes go straight into the repository's next
+/// slot. The newest value stays readable. Dropping the loan publishes nothing.
 ///
-/// It implements [`io::Write`], so that encoders can write to it; as there, a write of more than what fits takes
-/// a part, and then nothing.
+/// It implements [`io::Write`], so that encoders can write to it; a write that does not fit is partial, and returns 0 when the
+/// buffer is full.
 ///
 /// Send, not Sync: it may be sent to another thread, and is used by one at a time.
 #[derive(Debug)]
@@ -24,7 +23,7 @@ pub struct Loan<'a> {
 }
 
 impl StatePublisher<Raw> {
-    /// Lends the idle slot, so that the caller writes a large value directly into the repository. Neither blocks nor allocates.
+    /// Claims the next slot, so the caller can write a large value directly into the repository. Neither blocks nor allocates.
     ///
     /// ```
     /// use fabricast::{Node, Raw};

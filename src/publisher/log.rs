@@ -41,7 +41,7 @@ impl<T: Payload> LogPublisher<T> {
     /// # Errors
     ///
     /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`] when its type
-    /// fails to encode, [`PublishError::NodeFailed`] when the node's thread has panicked. Publishes nothing then.
+    /// fails to encode, [`PublishError::NodeFailed`] when the node's thread has panicked. In these cases nothing is published.
     #[inline]
     pub fn publish(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
         let began_ns = self.output.realtime_ns();
@@ -73,7 +73,7 @@ impl<T: Payload> LogPublisher<T> {
     ///
     /// # Errors
     ///
-    /// Those of [`Self::publish`]. Appends nothing then; records appended before stay.
+    /// Those of [`Self::publish`]. In these cases nothing is appended, and records appended before are kept.
     #[inline]
     pub fn append(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
         let now_ns = self.output.realtime_ns();

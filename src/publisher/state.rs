@@ -30,8 +30,8 @@ impl<T: Payload> StatePublisher<T> {
     ///
     /// # Errors
     ///
-    /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`] when its type
-    /// fails to encode, [`PublishError::NodeFailed`] when the node's thread has panicked. Publishes nothing then.
+    /// [`PublishError::TooLong`] when it is longer than the topic's `payload_len_max`, [`PublishError::Encode`] when its type fails
+    /// to encode, [`PublishError::NodeFailed`] when the node's thread has panicked. In these cases nothing is published.
     #[inline]
     pub fn publish(&mut self, value: &T::Borrowed) -> Result<Sequence, PublishError> {
         self.output.check_served()?;

@@ -34,9 +34,9 @@ pub(crate) struct PublishedTopic {
     pub(crate) pull_subscribers: Gauge,
     /// How many subscribers it is written to.
     pub(crate) push_subscribers: Gauge,
-    /// How many subscribers have asked for notices in vain.
+    /// How many subscribers have asked for notices and got none.
     pub(crate) without_notices: Gauge,
-    /// Who is told of what it publishes.
+    /// The subscribers to notify.
     pub(crate) notices: Arc<TopicNotices>,
     /// What the topic is written to.
     pub(crate) landings: Arc<dyn Landings>,

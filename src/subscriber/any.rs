@@ -15,10 +15,9 @@ use crate::payload::{Decoded, Payload, Raw, Schema};
 use crate::repository::SubscriberStats;
 use crate::repository::log::LogStart;
 
-/// A subscriber of a topic whose kind nobody knew before it was attached, as an inspector or a recorder has it.
-///
-/// It attaches once, and so is counted once by the publisher: the grant says the kind. It receives as a subscriber of that kind
-/// does; match on it for what that kind alone has. [`Node::any_subscriber`](crate::Node::any_subscriber) opens one.
+/// A subscriber of a topic of any kind, for programs such as inspectors and recorders. The publisher's grant determines the kind.
+/// It receives like a subscriber of that kind; match on it for methods of one kind only.
+/// [`Node::any_subscriber`](crate::Node::any_subscriber) opens one.
 ///
 /// ```
 /// use fabricast::{Decoded, Node, Raw};

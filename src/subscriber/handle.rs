@@ -20,8 +20,8 @@ use crate::repository::{Reader, SubscriberStats};
 ///
 /// Send, not Sync: it may be sent to another thread, and receives on one at a time.
 ///
-/// Dropping the subscriber detaches it. If it is the last handle of its [`Node`](crate::Node), the drop joins the node's
-/// thread, and may block for up to 250 ms (over RDMA a second more, where a peer does not take what was sent).
+/// Dropping the subscriber detaches it. If it is the last handle of its [`Node`](crate::Node), the drop joins the node's thread,
+/// and may block for up to 250 ms (over RDMA a second more, if a peer does not receive what was sent).
 pub struct Subscriber<K: TopicKind, T: Payload> {
     pub(super) core: Core<K::Reader>,
     payload: PhantomData<fn() -> T>,

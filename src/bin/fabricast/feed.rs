@@ -178,7 +178,7 @@ impl<'a> Feed<'a> {
         if self.heart.look(is_still, clock::now()) {
             let (target, doing) = (self.target, self.doing);
             let sentence =
-                format!("the publisher of {target} is hung: its heart has stopped; {doing} continues");
+                format!("the publisher of {target} is hung: its heartbeat has stopped; {doing} continues");
             Failure::new(Exit::Hung, sentence).note();
         }
     }

@@ -30,8 +30,8 @@ With --json a line is {\"topic\",\"seconds\",\"received\",\"lost\",\"rate\",\"by
 \"received_bytes_per_s\",\"interval_ns\",\"jitter_ns\",\"interval_min_ns\",\"interval_max_ns\",\"summary\"};
 a time that is not available is null.
 
-It runs until --for has passed, the topic ends, or Ctrl-C. The exit code is 1 if no value arrived, 5 if
-also the publisher is hung, 6 if its process is gone.
+It runs until --for has passed, the topic ends, or Ctrl-C. If no value arrived, the exit
+code is 5 if the publisher is hung, otherwise 1. It is 6 if the publisher's process is gone.
 
 Examples:
   fabricast hz shm:quotes/EURUSD

@@ -34,7 +34,8 @@ const VERSION: &str = if cfg!(feature = "verbs") {
 } else {
     env!("CARGO_PKG_VERSION")
 };
-const ABOUT: &str = "Publish, watch and inspect topics of shared memory, on this host and by RDMA on others.";
+const ABOUT: &str =
+    "Publish, watch and inspect topics in shared memory on this host, and over RDMA on others.";
 const AFTER_HELP: &str = "\
 Addresses:
   shm:NODE               a node of this host and user

@@ -20,8 +20,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 const AFTER_HELP: &str = "\
 A line is the sequence of a record, its age when printed, and the record. Without --follow the command
 ends with the record that was the newest at its start; with --follow it continues with later ones.
-Records overwritten before they were read are reported on a line of their own, with their number. With
---from, this includes earlier ones from there on.
+Records overwritten before they were read are counted on a line of their own. With --from, the count includes all from that sequence on.
 
 With --json a record is one line
 {\"topic\",\"key\",\"sequence\",\"epoch\",\"published_ns\",\"age_ns\",\"value\"}, and a loss
@@ -45,7 +44,7 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
-    /// The topic, a log, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
+    /// The log topic, as in shm:NODE/TOPIC, or NODE/TOPIC for short.
     #[arg(value_parser = target)]
     target: Target,
     /// Begin this many records before the next one, or with the oldest available.

@@ -9,9 +9,9 @@ pub enum LogStart {
     /// With the next record published.
     #[default]
     Newest,
-    /// With this record. Records from it on that are already given up count as lost.
+    /// With this record. Records from it on that were already overwritten are reported lost.
     At(Sequence),
-    /// This many records before the next one, or as many as are held.
+    /// This many records before the next one, or with the oldest available.
     Back(u64),
 }
 

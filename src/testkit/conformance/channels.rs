@@ -117,7 +117,7 @@ pub(crate) fn nothing_is_sent_to_another_host_than_the_peers(harness: &dyn Harne
     let mut elsewhere = receiver.return_ticket().to_vec();
     *elsewhere.last_mut().expect("it is not empty") ^= 0x40;
     let refused = datagrams(&*pair.far).unicast_sender(&elsewhere).expect_err("a ticket of another host");
-    assert!(refused.to_string().contains("another host"), "{refused}");
+    assert!(refused.to_string().contains("host"), "{refused}");
     // A connection of the other host changes nothing.
     let other = harness.fabric();
     let mut near = dial(&*other, &harness.address(&name("far")));

@@ -53,7 +53,7 @@ pub(crate) struct Arguments {
     /// Time to measure for each size: seconds, or with a unit, as in 5s
     #[arg(long = "for", value_name = "TIME", default_value_t = 1.0, value_parser = seconds)]
     pub(super) seconds: f64,
-    /// The processors of the measuring and of the answering process; `auto` for the first two, `any` for any
+    /// The processors of the measuring and of the answering process; `auto` for the first two allowed, `any` to leave both unpinned
     #[arg(long, value_name = "A,B", default_value = "auto")]
     pub(super) cpus: Choice,
     /// Slots of each repository

@@ -225,6 +225,8 @@ fn impossible_measurements_are_reported() {
     told(&["--slots", "3"], 2, "slots");
     told(&["--cpus", "0,100000"], 2, "processors");
     told(&["--size", "4"], 2, "4 is not in 8..");
+    told(&["--serve", "--node", "a b"], 2, "a b");
+    told(&["--node", "lab"], 2, "--serve");
     told(&["--cpus", "1000,0"], 1, "processor 1000");
     told(&["--cpus", "0,1000"], 1, "processor 1000");
     told(&["--subscribers", "0"], 2, "0 is not in 1..=64");

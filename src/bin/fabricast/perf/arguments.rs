@@ -1,5 +1,5 @@
 use clap::{Args, ValueEnum};
-use fabricast::{Address, Delivery, Node};
+use fabricast::{Address, Delivery, Node, NodeName};
 
 use super::super::setting::Way;
 use super::super::units::{duration, size_in};
@@ -71,8 +71,8 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with_all = ["connect", "floor", "json", "subscribers"])]
     pub(super) serve: bool,
     /// The node name for --serve
-    #[arg(long, default_value = "perf")]
-    pub(super) node: String,
+    #[arg(long, default_value = "perf", requires = "serve")]
+    pub(super) node: NodeName,
     /// An RDMA address for --serve to listen at as well
     #[arg(long, value_name = "ADDRESS", requires = "serve")]
     pub(super) rdma: Option<Address>,

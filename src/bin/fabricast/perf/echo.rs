@@ -102,7 +102,7 @@ pub(super) fn answering(arguments: &Arguments, setting: &Setting) -> Result<(Int
     arguments.cpus.settled()?.pin_answering()?;
     let interrupt = Interrupt::install()?;
     let rdma = arguments.rdma.clone().or_else(|| arguments.fabric.rdma());
-    let node = setting.named_node(&arguments.node, rdma.as_ref())?;
+    let node = setting.named_node(arguments.node.as_str(), rdma.as_ref())?;
     Ok((interrupt, node))
 }
 

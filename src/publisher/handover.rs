@@ -182,7 +182,7 @@ impl<L: Landing> Handover<L> {
     /// that are closed or behind.
     #[inline]
     pub(super) fn deliver(&self, landings: &mut Vec<Box<L>>, commit: &L::Commit) {
-        // Acquire: pairs with the Release in `Self::hold`.
+        // Acquire: pairs with the Release in `Self::offer`.
         if self.has_waiting.load(Ordering::Acquire) {
             self.take_waiting(landings);
         }
@@ -222,6 +222,11 @@ impl<L: Landing> Handover<L> {
     fn hold(&self, landings: impl IntoIterator<Item = WaitingLanding<L>>) {
         let mut waiting = self.waiting.lock();
         waiting.extend(landings);
+        self.offer(&waiting);
+    }
+
+    /// Has the publisher take those that are ready.
+    fn offer(&self, waiting: &[WaitingLanding<L>]) {
         if waiting.iter().any(|held| held.landing.is_ready()) {
             // Release: a thread that reads the flag finds the landing region behind the lock. Pairs with `deliver`.
             self.has_waiting.store(true, Ordering::Release);
@@ -245,15 +250,13 @@ impl<L: Landing> Handover<L> {
         for WaitingLanding { landing, tended } in landings.iter_mut() {
             served += usize::from(left > 0);
             // A landing region left out for lack of budget is not stalled.
-            let mut advances = left == 0;
-            if landing.is_behind(self.end()) {
-                let advanced = landing.catch_up(source, &mut left);
-                advances |= advanced;
-                has_written |= advanced;
-            }
+            let has_no_budget = left == 0;
+            let advanced = landing.is_behind(self.end()) && landing.catch_up(source, &mut left);
+            has_written |= advanced;
             let (is_settled, end) = (landing.is_settled(source), self.end());
-            landing.pause(end, advances, budget.now_ns());
-            *tended = if landing.is_behind(end) { 0 } else { tended.saturating_add(1) };
+            landing.pause(end, advanced || has_no_budget, budget.now_ns());
+            // The publisher may have passed this one by meanwhile: it is tended again, as after each write.
+            *tended = if advanced || landing.is_behind(end) { 0 } else { tended.saturating_add(1) };
             if *tended < TENDED_CLOSELY && landing.rests_until_ns().is_none() {
                 landing.remind(source);
                 soon = true;
@@ -269,7 +272,10 @@ impl<L: Landing> Handover<L> {
     fn find<R>(&self, closed: &Arc<AtomicBool>, look: impl FnOnce(&mut L) -> R) -> Option<R> {
         let mut waiting = self.waiting.lock();
         let held = waiting.iter_mut().find(|held| Arc::ptr_eq(held.landing.writer().closed(), closed));
-        held.map(|held| look(&mut held.landing))
+        let found = held.map(|held| look(&mut held.landing));
+        // `look` may have found that it is ready.
+        self.offer(&waiting);
+        found
     }
 }
 

@@ -303,12 +303,20 @@ impl World {
 
     /// Adds a subscriber that begins with this record, and has the beginning on return.
     pub(super) fn subscribe(&mut self, medium: Medium, first: u64, seed: u64) {
+        self.subscribe_after(0, medium, first, seed);
+    }
+
+    /// The same, where the beginning arrives after so many turns of the node's thread.
+    pub(super) fn subscribe_after(&mut self, turns: usize, medium: Medium, first: u64, seed: u64) {
         let geometry = self.topic.geometry.log().unwrap();
         let way = Way::new(medium, geometry.region_len(), seed);
         let (target, closed) = (Arc::clone(&way.0.lock().target), Arc::default());
         let start = LogStart::At(Sequence::new(first));
         assert!(self.topic.accept(Box::new(way.clone()), &closed, start.options(), &CopyBudget::new()));
         assert_eq!(self.topic.landings.is_begun(&closed), medium == Medium::Memory);
+        for _ in 0..turns {
+            self.tend();
+        }
         way.complete();
         assert!(self.topic.landings.is_begun(&closed));
         let mut reader = LogReader::new(geometry, self.topic.epoch, self.topic.topic_id, start);

@@ -201,7 +201,9 @@ impl Driver {
         let again_ns = failed.then(|| now_ns.saturating_add(saturate(TROUBLE_PAUSE)));
         self.agenda.set_due(LISTENER_KEY, again_ns);
         let interest = (!failed).then_some(Interest::Read);
-        core.ok_or_report(self.agenda.watch(LISTENER_KEY, listener.wait_handle(), interest));
+        if core.ok_or_report(self.agenda.watch(LISTENER_KEY, listener.wait_handle(), interest)).is_none() {
+            self.agenda.set_due(LISTENER_KEY, Some(now_ns.saturating_add(saturate(TROUBLE_PAUSE))));
+        }
     }
 
     /// Begins to serve the dialled subscribers.
@@ -230,9 +232,12 @@ impl Driver {
         }
         let interest = if served.has_unsent() { Interest::ReadOrWrite } else { Interest::Read };
         let core = &self.shared.core;
-        let is_over = served.is_over()
-            || core.ok_or_report(self.agenda.watch(key, served.wait_handle(), Some(interest))).is_none();
-        if is_over {
+        if !served.is_over()
+            && core.ok_or_report(self.agenda.watch(key, served.wait_handle(), Some(interest))).is_none()
+        {
+            served.abandon(core);
+        }
+        if served.is_over() {
             self.agenda.forget(key, served.wait_handle());
             self.served.remove(&key);
         } else {

@@ -152,8 +152,8 @@ pub(super) enum LinkError {
     Fabric(FabricError),
     #[error(transparent)]
     Session(ControlError),
-    #[error("cannot draw a random number: {0}")]
-    Random(std::io::Error),
+    #[error("cannot draw a random number")]
+    Random(#[source] std::io::Error),
 }
 
 impl Link {

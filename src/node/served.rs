@@ -242,7 +242,7 @@ impl Served {
             let is_listening = self.attachments.values().any(|attachment| attachment.listener.is_some());
             self.audience.tend(self.connection.as_ref(), is_listening, now_ns);
         }
-        self.tell_lent();
+        self.tell_exposed();
         self.tell_detached();
         if may_have_lost {
             self.end_if_unwritable(&serving.core);

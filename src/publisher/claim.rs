@@ -36,7 +36,7 @@ impl<'a, V: ?Sized> Claim<'a, V> {
         Self { publisher, len }
     }
 
-    /// Publishes the value, and returns its sequence.
+    /// Publishes the value, with the records of a log appended before, and returns its sequence.
     ///
     /// # Errors
     ///

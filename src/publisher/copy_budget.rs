@@ -1,5 +1,6 @@
+use std::cell::Cell;
+
 use crate::limits;
-use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The full budget, bytes: one batch of full length uses it up.
 const LEN: u64 = limits::LOG_COPY_LEN_MAX as u64 / 2;
@@ -8,32 +9,29 @@ const LEN: u64 = limits::LOG_COPY_LEN_MAX as u64 / 2;
 /// [`limits::LOG_COPY_LEN_MAX`]), and the time.
 #[derive(Debug)]
 pub(crate) struct CopyBudget {
-    left: AtomicU64,
+    left: Cell<u64>,
     /// When the turn began, ns of the node's clock.
-    now_ns: AtomicU64,
+    now_ns: Cell<u64>,
     /// This turn tends everything, due or not.
-    is_beat: AtomicBool,
+    is_beat: Cell<bool>,
 }
 
 impl CopyBudget {
     /// The full budget, for a turn that tends everything.
     pub(crate) const fn new() -> Self {
-        let (now_ns, is_beat) = (AtomicU64::new(0), AtomicBool::new(true));
-        Self { left: AtomicU64::new(LEN), now_ns, is_beat }
+        Self { left: Cell::new(LEN), now_ns: Cell::new(0), is_beat: Cell::new(true) }
     }
 
     /// Begins a turn at this time; `is_beat` when the node shows that it is alive.
     pub(crate) fn begin(&self, now_ns: u64, is_beat: bool) {
-        // Relaxed: see `left`.
-        self.now_ns.store(now_ns, Ordering::Relaxed);
-        self.is_beat.store(is_beat, Ordering::Relaxed);
+        self.now_ns.set(now_ns);
+        self.is_beat.set(is_beat);
         self.refill();
     }
 
     /// When the turn began, ns of the node's clock.
     pub(super) fn now_ns(&self) -> u64 {
-        // Relaxed: see `left`.
-        self.now_ns.load(Ordering::Relaxed)
+        self.now_ns.get()
     }
 
     /// When to tend again what is unfinished, ns of the node's clock.
@@ -43,8 +41,7 @@ impl CopyBudget {
 
     /// Whether this turn tends everything, due or not.
     pub(crate) fn is_beat(&self) -> bool {
-        // Relaxed: see `left`.
-        self.is_beat.load(Ordering::Relaxed)
+        self.is_beat.get()
     }
 
     /// Restores the full budget.
@@ -59,13 +56,11 @@ impl CopyBudget {
 
     /// The bytes left.
     pub(super) fn left(&self) -> u64 {
-        // Relaxed: only one thread uses it at a time.
-        self.left.load(Ordering::Relaxed)
+        self.left.get()
     }
 
     /// Sets the bytes left.
     pub(super) fn set(&self, left: u64) {
-        // Relaxed: see `left`.
-        self.left.store(left, Ordering::Relaxed);
+        self.left.set(left);
     }
 }

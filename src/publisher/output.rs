@@ -31,7 +31,7 @@ pub(crate) struct Output<L: Landing> {
     waker: KeyedWaker,
     /// Exchanges landing regions with the node.
     handover: Arc<Handover<L>>,
-    /// In boxes: there is room for all that can be, so that taking them over allocates nothing.
+    /// Boxed, with capacity for every push subscriber, so that taking one from the node does not allocate.
     landings: Vec<Box<L>>,
     clock: Arc<dyn Clock>,
     notifier: Notifier,
@@ -40,7 +40,7 @@ pub(crate) struct Output<L: Landing> {
     _node: Arc<dyn Any + Send + Sync>,
 }
 
-/// What is counted in every repository while it is published.
+/// The counters that every topic has.
 #[derive(Debug)]
 struct TopicCounts {
     counters: Counters,
@@ -49,7 +49,7 @@ struct TopicCounts {
 }
 
 impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
-    /// Makes the repository of a new topic of this payload type, with its writer, and what its commits go to.
+    /// Creates the repository of a new topic of this payload type, its writer, and its outputs.
     pub(super) fn open<T: Payload, W: Writer<Geometry = L::Geometry>>(
         parts: TopicParts<'_>,
         geometry: L::Geometry,

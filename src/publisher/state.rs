@@ -49,7 +49,6 @@ impl<T: Payload> StatePublisher<T> {
         match committed {
             Ok(committed) => {
                 deliver(&mut self.output, &committed);
-                self.output.measure(committed.sequence, began_ns);
                 Ok(committed.sequence)
             }
             Err(error) => Err(self.output.failed(error)),
@@ -57,12 +56,13 @@ impl<T: Payload> StatePublisher<T> {
     }
 }
 
-/// Delivers a committed value to push subscribers, and announces it.
+/// Delivers a committed value to push subscribers, announces it, and measures how long that took.
 #[inline]
 pub(super) fn deliver(output: &mut Output<StateLanding>, committed: &Committed) {
     let Committed { sequence, slot, published_ns, payload_len } = *committed;
     output.add_bytes(payload_len);
     output.deliver(committed, || News { sequence, position: 0, published_ns, inline: Some((slot, 1)) });
+    output.measure(sequence, published_ns);
 }
 
 impl PublishedKind for StateTopic {}

@@ -21,24 +21,24 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 #[derive(Debug)]
 pub(crate) struct PublishedTopic {
     pub(crate) name: TopicName,
-    /// What stands for it in regions.
+    /// Its identifier in regions.
     pub(crate) topic_id: TopicId,
     pub(crate) epoch: Epoch,
     /// The shape of its repository.
     pub(crate) geometry: Geometry,
-    /// What its payload is.
+    /// The schema of its values.
     pub(crate) schema: Schema,
     /// Its repository's memory.
     pub(crate) registration: Arc<Registration>,
-    /// How many subscribers read it.
+    /// The number of pull subscribers.
     pub(crate) pull_subscribers: Gauge,
-    /// How many subscribers it is written to.
+    /// The number of push subscribers.
     pub(crate) push_subscribers: Gauge,
-    /// How many subscribers have asked for notices and got none.
+    /// The number of requests for notices that failed.
     pub(crate) without_notices: Gauge,
-    /// The subscribers to notify.
+    /// The audience of its notices.
     pub(crate) notices: Arc<TopicNotices>,
-    /// What the topic is written to.
+    /// Its push subscribers' landing regions.
     pub(crate) landings: Arc<dyn Landings>,
     /// The publisher was dropped.
     pub(super) ended: AtomicBool,

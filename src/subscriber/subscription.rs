@@ -19,7 +19,7 @@ use crate::notice::WakeWord;
 use crate::payload::Schema;
 use crate::repository::SubscriberStats;
 
-/// The pause of a blocking receive between two polls after that.
+/// The pause of a blocking receive between two polls, once it no longer spins.
 pub(super) const PAUSE: Duration = Duration::from_micros(100);
 /// How long a blocking receive waits for a read before it checks for the end of the topic.
 const FETCH_WAIT: Duration = Duration::from_millis(10);

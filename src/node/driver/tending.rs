@@ -19,7 +19,7 @@ pub(super) struct Tending {
     tended: BTreeMap<u64, Arc<PublishedTopic>>,
     /// The last incarnations that have ended, while they are used.
     ended: BTreeMap<TopicName, Weak<PublishedTopic>>,
-    /// The first topic whose landing regions are tended.
+    /// The key from which the next round begins.
     first: u64,
     /// The room for copies was used up.
     pub(super) is_short: bool,

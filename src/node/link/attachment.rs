@@ -54,7 +54,7 @@ impl LinkAttachment {
         Ok(notices)
     }
 
-    /// Lends a landing region to the publisher.
+    /// Exposes a landing region to the publisher.
     pub(in crate::node) fn expose(&self, landing: Registration) -> Result<(), LinkError> {
         assert_ne!(landing.exposure(), Exposure::Read, "a landing region is written by the peer");
         let landing = Arc::new(landing);

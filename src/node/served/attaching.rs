@@ -1,5 +1,6 @@
 //! A peer's requests to attach, and whether they are granted.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use super::attachment::{Preparing, ServedAttachment};
@@ -76,7 +77,10 @@ impl Served {
         self.preparing.push(Preparing { attach, outcome: Arc::clone(&outcome) });
         let waker = core.queue.keyed(self.key);
         core.worker.run(move || {
-            _ = outcome.set(work());
+            let done = catch_unwind(AssertUnwindSafe(work));
+            let panicked =
+                |_| Err(FabricError::system("register memory")(std::io::Error::other("it panicked")));
+            _ = outcome.set(done.unwrap_or_else(panicked));
             waker.wake();
         });
     }
@@ -240,7 +244,7 @@ impl Served {
     }
 
     /// Notifies the peer of landing regions that it can begin to read.
-    pub(super) fn tell_lent(&mut self) {
+    pub(super) fn tell_exposed(&mut self) {
         let (attachments, session) = (&self.attachments, &mut self.session);
         self.beginning.retain(|id| {
             let Some(attachment) = attachments.get(id) else { return false };
@@ -256,7 +260,7 @@ impl Served {
 
 /// Refuses a topic whose memory cannot be registered.
 fn unprepared(error: &FabricError) -> Objection {
-    let text = format!("the publisher's node cannot offer the topic: {error}");
+    let text = format!("the publisher's node cannot offer the topic: {}", ErrorChain(error));
     Objection::new(RefuseReason::NotPermitted, text)
 }
 

@@ -30,7 +30,7 @@ enum NoticeError {
     Fabric(#[from] FabricError),
     #[error(transparent)]
     Register(#[from] RegisterError),
-    #[error("cannot draw a random number: {0}")]
+    #[error("cannot draw a random number")]
     Random(#[from] std::io::Error),
 }
 

@@ -1,6 +1,7 @@
 //! The end of a session.
 
 use super::Served;
+use crate::chain::ErrorChain;
 use crate::control::{ControlError, EndSummary};
 use crate::event::Event;
 use crate::fabric::FabricError;
@@ -38,6 +39,13 @@ impl Served {
         }
     }
 
+    /// Ends a session whose connection cannot be watched.
+    pub(in crate::node) fn abandon(&mut self, core: &NodeCore) {
+        let why = "its connection cannot be watched".to_owned();
+        self.close(core, Err(ControlError::Broken { why }));
+        self.over = true;
+    }
+
     /// Sends queued messages.
     pub(super) fn flush(&mut self, serving: &mut Serving) {
         let flushed = self.outbox.flush(self.connection.as_mut());
@@ -46,7 +54,9 @@ impl Served {
             Err(FabricError::Closed) => self.receive_rest(serving),
             Err(error) => {
                 let peer = self.peer.as_ref().map_or("a peer", NodeName::as_str);
-                serving.core.tell(&Event::Trouble { what: format!("cannot send to {peer}: {error}") });
+                serving
+                    .core
+                    .tell(&Event::Trouble { what: format!("cannot send to {peer}: {}", ErrorChain(error)) });
             }
         }
         // The peer takes nothing, or is gone: it is not waited for.

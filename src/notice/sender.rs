@@ -66,11 +66,11 @@ pub(crate) enum RegisterError {
 
 impl NoticeSender {
     /// The sending end of this channel, with a random identity.
-    pub(crate) fn new(channel: Arc<dyn ChannelSender>) -> io::Result<Self> {
+    pub(crate) fn new(channel: Arc<dyn ChannelSender>) -> Result<Self, FabricError> {
         let len_max = channel.datagram_len_max().min(limits::NOTICE_DATAGRAM_LEN_MAX);
         let draft = DatagramDraft::new(len_max).ok_or_else(|| {
             let reason = format!("datagrams of {len_max} bytes are too short for a notice");
-            io::Error::new(io::ErrorKind::InvalidInput, reason)
+            FabricError::System { what: "send notices", source: io::Error::other(reason) }
         })?;
         let state = NoticeSenderState {
             draft,
@@ -80,7 +80,8 @@ impl NoticeSender {
             receivers: Vec::with_capacity(limits::UNICAST_RECEIVERS_MAX),
             counts: NoticeSenderCounts::default(),
         };
-        Ok(Self { channel, identity: random::number()?, state: Mutex::new(state) })
+        let identity = random::number().map_err(FabricError::no_random)?;
+        Ok(Self { channel, identity, state: Mutex::new(state) })
     }
 
     /// The ticket by which receivers join.

@@ -285,8 +285,6 @@ pub(crate) struct Entries<'a> {
 pub(crate) struct Entry<'a> {
     /// The notice.
     pub(crate) notice: Notice,
-    /// The number of records in the inline bytes.
-    pub(crate) records: u32,
     /// The inline bytes.
     pub(crate) inline: &'a [u64],
     head: &'a [u64; HEADER_WORDS],
@@ -331,7 +329,7 @@ impl<'a> Entries<'a> {
         }
         let (topic, sequence) = (TopicId::new(topic), Sequence::new(sequence));
         let notice = Notice { topic, epoch, sequence, position, published_ns };
-        Ok((Entry { notice, records, inline, head: self.head, words }, rest))
+        Ok((Entry { notice, inline, head: self.head, words }, rest))
     }
 }
 
@@ -454,7 +452,7 @@ mod tests {
         let (header, mut entries) = parse(&words, words.len() * WORD).unwrap();
         assert_eq!(header, HEADER);
         let first = entries.next().unwrap().unwrap();
-        assert_eq!((first.notice, first.records, first.inline), (notice(), 2, &[10, 11, 12][..]));
+        assert_eq!((first.notice, first.inline), (notice(), &[10, 11, 12][..]));
         assert!(first.is_authentic(&KEY) && !first.is_authentic(&OTHER_KEY));
         let second = entries.next().unwrap().unwrap();
         assert_eq!((second.notice.topic, second.inline.len()), (TopicId::new(3), 0));

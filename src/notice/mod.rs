@@ -15,11 +15,9 @@ mod wake_word;
 mod tests;
 
 pub(crate) use crate::layout::notice::{Inline, Notice, NoticeKey};
-pub(crate) use mailbox::{Mailbox, Piece};
+pub(crate) use mailbox::Mailbox;
 pub use receiver::NoticeCounts;
 pub(crate) use receiver::NoticeReceiver;
-#[cfg(test)]
-pub(crate) use sender::NoticeSenderCounts;
 pub(crate) use sender::{NoticeSender, RegisterError};
 pub(crate) use wake_word::{WAKE_WORD_LEN, WakeWord};
 

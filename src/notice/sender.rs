@@ -31,23 +31,6 @@ struct NoticeSenderState {
     pending: VecDeque<(Notice, NoticeKey)>,
     /// Receivers served by unicast too.
     receivers: Vec<Arc<dyn UnicastSender>>,
-    counts: NoticeSenderCounts,
-}
-
-/// The counts of a notice sender.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub(crate) struct NoticeSenderCounts {
-    /// Datagrams sent by multicast.
-    pub(crate) sent: u64,
-    /// Datagrams sent by unicast.
-    pub(crate) unicast_sent: u64,
-    /// Datagrams that could not be sent by unicast.
-    pub(crate) unicast_failed: u64,
-    /// Notices queued.
-    pub(crate) deferred: u64,
-    /// Queued notices replaced by newer ones.
-    pub(crate) coalesced: u64,
 }
 
 /// Why a topic or receiver could not be registered.
@@ -78,7 +61,6 @@ impl NoticeSender {
             topics: HashMap::new(),
             pending: VecDeque::new(),
             receivers: Vec::with_capacity(limits::UNICAST_RECEIVERS_MAX),
-            counts: NoticeSenderCounts::default(),
         };
         let identity = random::number().map_err(FabricError::no_random)?;
         Ok(Self { channel, identity, state: Mutex::new(state) })
@@ -87,12 +69,6 @@ impl NoticeSender {
     /// The ticket by which receivers join.
     pub(crate) fn ticket(&self) -> &[u8] {
         self.channel.ticket()
-    }
-
-    /// The counts so far.
-    #[cfg(test)]
-    pub(crate) fn counts(&self) -> NoticeSenderCounts {
-        self.state.lock().counts
     }
 
     /// The number of receivers served by unicast.
@@ -147,9 +123,7 @@ impl NoticeSender {
         if let Some(key) = state.topics.get(&notice.topic) {
             state.draft.clear();
             state.draft.push(notice, key, inline);
-            let waiting = state.pending.len();
             state.pending.retain(|(waiting, _)| waiting.topic != notice.topic);
-            state.counts.coalesced += (waiting - state.pending.len()) as u64;
             let taken = state.take_along();
             match state.send(self, false) {
                 Ok(Sent::Full) => state.defer_first(1),
@@ -219,20 +193,16 @@ impl NoticeSenderState {
         let (channel, number) = (sender.identity, self.number + 1);
         let header = DatagramHeader { is_beacon, is_unicast: false, channel, number };
         let outcome = sender.channel.send(self.draft.seal(&header));
-        match outcome {
-            Ok(Sent::Full) => return Ok(Sent::Full),
-            Ok(Sent::Done) => self.counts.sent += 1,
-            // Other receivers may still be reached.
-            Err(_) => {}
+        // After an error other receivers may still be reached.
+        if let Ok(Sent::Full) = outcome {
+            return outcome;
         }
         self.number = number;
         if !self.receivers.is_empty() {
             let datagram = self.draft.seal(&DatagramHeader { is_unicast: true, ..header });
             for receiver in &self.receivers {
-                match receiver.send(datagram) {
-                    Ok(Sent::Done) => self.counts.unicast_sent += 1,
-                    Ok(Sent::Full) | Err(_) => self.counts.unicast_failed += 1,
-                }
+                // The next beacon makes up for a failure.
+                let _ = receiver.send(datagram);
             }
         }
         outcome
@@ -241,18 +211,15 @@ impl NoticeSenderState {
     /// Queues the first entries of the draft, except those superseded in the queue.
     fn defer_first(&mut self, count: usize) {
         for (notice, key) in self.draft.notices().iter().take(count) {
-            self.counts.deferred += 1;
             match self.pending.iter_mut().find(|(waiting, _)| waiting.topic == notice.topic) {
                 None => {
                     debug_assert!(self.pending.len() < self.topics.len(), "more than registered");
                     self.pending.push_back((*notice, *key));
                 }
-                Some((waiting, _)) => {
-                    self.counts.coalesced += 1;
-                    if waiting.epoch != notice.epoch || waiting.sequence < notice.sequence {
-                        *waiting = *notice;
-                    }
+                Some((waiting, _)) if waiting.epoch != notice.epoch || waiting.sequence < notice.sequence => {
+                    *waiting = *notice;
                 }
+                Some(_) => {}
             }
         }
     }

@@ -48,7 +48,7 @@ pub enum NodeError {
         /// The address.
         address: Address,
     },
-    /// The operating system provided no thread.
+    /// The operating system provided no thread or no random number.
     #[error("cannot {what}")]
     System {
         /// The operation.
@@ -189,11 +189,10 @@ pub(super) fn assemble(
         Some(name) => Some(fabric.listen(name)?),
         None => None,
     };
+    let random = |source| NodeError::System { what: "draw a random number", source };
     let node = match name {
         Some(name) => name,
-        None => {
-            format!("anonymous-{:016x}", crate::random::number().map_err(FabricError::no_random)?).parse()?
-        }
+        None => format!("anonymous-{:016x}", crate::random::number().map_err(random)?).parse()?,
     };
     let host = rustix::system::uname();
     let identity = Identity {

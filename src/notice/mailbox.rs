@@ -113,8 +113,8 @@ impl Mailbox {
         self.gaps_told.swap(gaps, Ordering::Relaxed) != gaps
     }
 
-    /// Takes the oldest inline piece into `into`, replacing its contents, and returns its notice. [`limits::NOTICE_DATAGRAM_LEN_MAX`] bytes always
-    /// suffice.
+    /// Takes the oldest inline piece into `into`, replacing its contents, and returns its notice.
+    /// [`limits::NOTICE_DATAGRAM_LEN_MAX`] bytes always suffice.
     pub(crate) fn take(&self, into: &mut Vec<u64>) -> Option<Notice> {
         let held = &mut *self.held.lock();
         let (head, len) = held.next_head()?;

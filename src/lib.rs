@@ -101,7 +101,7 @@ pub use error::Error;
 pub use event::{Event, EventSink};
 #[cfg(feature = "verbs")]
 pub use fabric::verbs::VerbsError;
-pub use fabric::{Address, AddressError, FabricError, RdmaConnect, Target, default_runtime_dir};
+pub use fabric::{Address, AddressError, FabricError, NodeListing, RdmaConnect, Target, default_runtime_dir};
 pub use id::{Delivery, Epoch, Kind, Meta, NameError, NodeName, Sequence, TopicId, TopicName};
 pub use inspect::{GeometryReport, InspectError, Liveness, TopicReport};
 pub use layout::header::HeaderError;
@@ -110,7 +110,7 @@ pub use memory::MemoryError;
 pub use metrics::{Counter, Unit};
 pub use node::{
     DialError, Directory, DirectoryError, Listener, ListenerBuilder, Node, NodeBuilder, NodeError,
-    NodeListing, PublisherBuilder, SubscriberBuilder, TopicListing,
+    PublisherBuilder, SubscriberBuilder, TopicListing,
 };
 pub use notice::NoticeCounts;
 pub use payload::{

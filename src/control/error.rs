@@ -206,26 +206,31 @@ pub enum RefuseReason {
     Unknown(u16),
 }
 
+/// The reasons that this version knows, each with its number in messages, which never changes, and its sentence.
+const KNOWN: [(RefuseReason, u16, &str); 15] = [
+    (RefuseReason::NoSuchTopic, 1, "it has no such topic"),
+    (RefuseReason::SchemaMismatch, 2, "the topic's values have another type"),
+    (RefuseReason::DeliveryUnsupported, 3, "the topic does not offer this delivery"),
+    (RefuseReason::TooManySubscribers, 4, "the topic has reached its limit of subscribers"),
+    (RefuseReason::LandingUnfit, 5, "the landing region does not fit"),
+    (RefuseReason::NotPermitted, 6, "it is not permitted"),
+    (RefuseReason::ShuttingDown, 7, "it is shutting down"),
+    (RefuseReason::TooManyAttachments, 8, "the session has reached its limit of attachments"),
+    (RefuseReason::TopicEnded, 9, "the topic has ended"),
+    (RefuseReason::VersionUnsupported, 32, "its protocol version differs"),
+    (RefuseReason::Malformed, 33, "it could not decode a message"),
+    (RefuseReason::Unexpected, 34, "a message was out of turn"),
+    (RefuseReason::TooManySessions, 35, "it has reached its limit of sessions"),
+    (RefuseReason::HelloDeadline, 36, "no hello came in time"),
+    (RefuseReason::NobodyWaits, 37, "no subscriber waits for this topic there: start it first"),
+];
+
 impl RefuseReason {
     /// Returns the number of this reason in messages; it never changes.
-    pub const fn code(self) -> u16 {
+    pub fn code(self) -> u16 {
         match self {
-            Self::NoSuchTopic => 1,
-            Self::SchemaMismatch => 2,
-            Self::DeliveryUnsupported => 3,
-            Self::TooManySubscribers => 4,
-            Self::LandingUnfit => 5,
-            Self::NotPermitted => 6,
-            Self::ShuttingDown => 7,
-            Self::TooManyAttachments => 8,
-            Self::TopicEnded => 9,
-            Self::VersionUnsupported => 32,
-            Self::Malformed => 33,
-            Self::Unexpected => 34,
-            Self::TooManySessions => 35,
-            Self::HelloDeadline => 36,
-            Self::NobodyWaits => 37,
             Self::Unknown(code) => code,
+            known => KNOWN.iter().find(|(reason, ..)| *reason == known).map_or(0, |(_, code, _)| *code),
         }
     }
 
@@ -254,24 +259,8 @@ impl RefuseReason {
 
 impl From<u16> for RefuseReason {
     fn from(code: u16) -> Self {
-        match code {
-            1 => Self::NoSuchTopic,
-            2 => Self::SchemaMismatch,
-            3 => Self::DeliveryUnsupported,
-            4 => Self::TooManySubscribers,
-            5 => Self::LandingUnfit,
-            6 => Self::NotPermitted,
-            7 => Self::ShuttingDown,
-            8 => Self::TooManyAttachments,
-            9 => Self::TopicEnded,
-            32 => Self::VersionUnsupported,
-            33 => Self::Malformed,
-            34 => Self::Unexpected,
-            35 => Self::TooManySessions,
-            36 => Self::HelloDeadline,
-            37 => Self::NobodyWaits,
-            code => Self::Unknown(code),
-        }
+        let known = KNOWN.iter().find(|(_, known, _)| *known == code);
+        known.map_or(Self::Unknown(code), |(reason, ..)| *reason)
     }
 }
 
@@ -283,24 +272,10 @@ impl From<RefuseReason> for u16 {
 
 impl fmt::Display for RefuseReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(match self {
-            Self::NoSuchTopic => "it has no such topic",
-            Self::SchemaMismatch => "the topic's values have another type",
-            Self::DeliveryUnsupported => "the topic does not offer this delivery",
-            Self::TooManySubscribers => "the topic has reached its limit of subscribers",
-            Self::LandingUnfit => "the landing region does not fit",
-            Self::NotPermitted => "it is not permitted",
-            Self::ShuttingDown => "it is shutting down",
-            Self::TooManyAttachments => "the session has reached its limit of attachments",
-            Self::TopicEnded => "the topic has ended",
-            Self::VersionUnsupported => "its protocol version differs",
-            Self::Malformed => "it could not decode a message",
-            Self::Unexpected => "a message was out of turn",
-            Self::TooManySessions => "it has reached its limit of sessions",
-            Self::HelloDeadline => "no hello came in time",
-            Self::NobodyWaits => "no subscriber waits for this topic there: start it first",
-            Self::Unknown(code) => return write!(out, "reason {code}, unknown to this version"),
-        })
+        match KNOWN.iter().find(|(reason, ..)| reason == self) {
+            Some((.., sentence)) => out.write_str(sentence),
+            None => write!(out, "reason {}, unknown to this version", self.code()),
+        }
     }
 }
 
@@ -324,6 +299,34 @@ mod tests {
         }
         assert_eq!(RefuseReason::from(7), RefuseReason::ShuttingDown);
         assert_eq!(RefuseReason::from(31), RefuseReason::Unknown(31));
+    }
+
+    #[test]
+    fn every_reason_has_a_number_and_a_sentence() {
+        // Exhaustive, so that none is forgotten in the table.
+        let after = |reason| match reason {
+            RefuseReason::NoSuchTopic => Some(RefuseReason::SchemaMismatch),
+            RefuseReason::SchemaMismatch => Some(RefuseReason::DeliveryUnsupported),
+            RefuseReason::DeliveryUnsupported => Some(RefuseReason::TooManySubscribers),
+            RefuseReason::TooManySubscribers => Some(RefuseReason::LandingUnfit),
+            RefuseReason::LandingUnfit => Some(RefuseReason::NotPermitted),
+            RefuseReason::NotPermitted => Some(RefuseReason::ShuttingDown),
+            RefuseReason::ShuttingDown => Some(RefuseReason::TooManyAttachments),
+            RefuseReason::TooManyAttachments => Some(RefuseReason::TopicEnded),
+            RefuseReason::TopicEnded => Some(RefuseReason::VersionUnsupported),
+            RefuseReason::VersionUnsupported => Some(RefuseReason::Malformed),
+            RefuseReason::Malformed => Some(RefuseReason::Unexpected),
+            RefuseReason::Unexpected => Some(RefuseReason::TooManySessions),
+            RefuseReason::TooManySessions => Some(RefuseReason::HelloDeadline),
+            RefuseReason::HelloDeadline => Some(RefuseReason::NobodyWaits),
+            RefuseReason::NobodyWaits | RefuseReason::Unknown(_) => None,
+        };
+        let all = std::iter::successors(Some(RefuseReason::NoSuchTopic), |reason| after(*reason));
+        assert_eq!(all.clone().count(), KNOWN.len());
+        for reason in all {
+            assert_eq!(RefuseReason::from(reason.code()), reason);
+            assert!(!reason.to_string().contains("unknown"), "{reason:?}");
+        }
     }
 
     #[test]

@@ -398,36 +398,15 @@ pub(crate) struct EndSummary {
     pub(crate) counts: SubscriberCounts,
 }
 
-/// Why a session ended properly.
+/// Why a session ended properly, as a number. Later versions may have others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "u16", into = "u16")]
-pub(crate) enum EndReason {
+pub(crate) struct EndReason(pub(super) u16);
+
+impl EndReason {
     /// The subscriber no longer needs it.
-    Done,
+    pub(crate) const DONE: Self = Self(1);
     /// The node, or its process, shuts down.
-    Shutdown,
-    /// A reason unknown to this version.
-    Unknown(u16),
-}
-
-impl From<u16> for EndReason {
-    fn from(code: u16) -> Self {
-        match code {
-            1 => Self::Done,
-            2 => Self::Shutdown,
-            code => Self::Unknown(code),
-        }
-    }
-}
-
-impl From<EndReason> for u16 {
-    fn from(reason: EndReason) -> Self {
-        match reason {
-            EndReason::Done => 1,
-            EndReason::Shutdown => 2,
-            EndReason::Unknown(code) => code,
-        }
-    }
+    pub(crate) const SHUTDOWN: Self = Self(2);
 }
 
 #[cfg(test)]
@@ -442,8 +421,5 @@ mod tests {
             assert_eq!(MessageKind::from_number(kind.number()), Some(kind));
         }
         assert_eq!(MessageKind::Refuse.number(), 1, "frozen for all versions");
-        for code in [0, 1, 2, 3, u16::MAX] {
-            assert_eq!(u16::from(EndReason::from(code)), code);
-        }
     }
 }

@@ -317,7 +317,7 @@ impl ServerSession {
                 let deadline_ns = now_ns.saturating_add(limits::ANSWER_DEADLINE_NS);
                 self.state = ServerState::Ending { deadline_ns };
                 let counts = SubscriberCounts::default();
-                self.send_end(EndSummary { reason: EndReason::Shutdown, counts });
+                self.send_end(EndSummary { reason: EndReason::SHUTDOWN, counts });
             }
             ServerState::Ending { .. } | ServerState::Ended => {}
         }

@@ -37,7 +37,7 @@ pub(crate) trait Fabric: Debug + Send + Sync {
     fn register(&self, region: &Arc<Region>, exposure: Exposure) -> Result<Registration, FabricError>;
 
     /// The nodes that can be found without being told their address, the dead ones that left a trace included.
-    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+    fn nodes(&self) -> Result<Vec<NodeListing>, FabricError> {
         Ok(Vec::new())
     }
 }
@@ -130,15 +130,16 @@ pub(crate) enum Received {
     Closed,
 }
 
-/// A discovered node.
+/// A node of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NodeEntry {
+#[non_exhaustive]
+pub struct NodeListing {
     /// Its name.
-    pub(crate) node: NodeName,
+    pub node: NodeName,
     /// Its process.
-    pub(crate) process: u32,
-    /// When it started, ns since the Unix epoch.
-    pub(crate) started_ns: u64,
-    /// Whether the process is running.
-    pub(crate) alive: bool,
+    pub process: u32,
+    /// When it started, nanoseconds since the Unix epoch.
+    pub started_ns: u64,
+    /// Whether its process still runs.
+    pub alive: bool,
 }

@@ -143,7 +143,7 @@ impl FabricError {
 
     /// The error of a failed request for random bytes.
     pub(crate) fn no_random(source: std::io::Error) -> Self {
-        Self::System { what: "get random bytes", source }
+        Self::System { what: "draw a random number", source }
     }
 
     /// Whether the error ends the connection: no later call can succeed.

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use rustix::event::epoll;
 
-use super::{Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeEntry, Registration};
+use super::{
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeListing, Registration,
+};
 use crate::id::NodeName;
 use crate::memory::Region;
 
@@ -59,7 +61,7 @@ impl Fabric for SeveralFabrics {
         Ok(Registration::joined(Arc::clone(region), exposure, parts))
     }
 
-    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+    fn nodes(&self) -> Result<Vec<NodeListing>, FabricError> {
         let mut nodes = Vec::new();
         for (fabric, _) in &self.members {
             nodes.extend(fabric.nodes()?);

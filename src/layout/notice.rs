@@ -129,44 +129,9 @@ impl fmt::Debug for NoticeKey {
     }
 }
 
-/// An error of parsing a notice datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DatagramError {
-    /// The magic number is wrong.
-    #[error("it begins with {found:08x}")]
-    Magic {
-        /// The first four bytes.
-        found: u32,
-    },
-    /// The datagram has another version.
-    #[error(
-        "it has version {found}, this program reads {NOTICE_VERSION}: use the same release on both sides"
-    )]
-    Version {
-        /// Its version.
-        found: u16,
-    },
-    /// The datagram is not whole words, or ends before its entries do.
-    #[error("it is truncated: it ends after {len} bytes")]
-    Cut {
-        /// Its length, bytes.
-        len: usize,
-    },
-    /// The last entry is followed by more bytes.
-    #[error("{len} bytes follow its last entry")]
-    Rest {
-        /// How many bytes.
-        len: usize,
-    },
-    /// A field has an impossible value.
-    #[error("it has an impossible {field}: {found}")]
-    Field {
-        /// The field.
-        field: &'static str,
-        /// Its value.
-        found: u64,
-    },
-}
+/// The part of a datagram that no sender of this version writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Malformed(&'static str);
 
 /// The header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,24 +155,22 @@ impl DatagramHeader {
     }
 
     /// Decodes a header, and returns the number of entries that follow.
-    fn parse(words: &[u64; HEADER_WORDS]) -> Result<(Self, u8), DatagramError> {
+    fn parse(words: &[u64; HEADER_WORDS]) -> Result<(Self, u8), Malformed> {
         let [identity, channel, number] = *words;
         let (magic, _) = halves(identity);
         if magic != MAGIC {
-            return Err(DatagramError::Magic { found: magic });
+            return Err(Malformed("magic number"));
         }
         let [.., version_low, version_high, entries, flags] = identity.to_le_bytes();
         let version = u16::from_le_bytes([version_low, version_high]);
         if version != NOTICE_VERSION {
-            return Err(DatagramError::Version { found: version });
+            return Err(Malformed("version"));
         }
-        let possible = |is_possible: bool, field, found| {
-            if is_possible { Ok(()) } else { Err(DatagramError::Field { field, found }) }
-        };
-        possible(entries > 0, "number of entries", entries.into())?;
-        possible(flags & !(BEACON | UNICAST) == 0, "set of flags", flags.into())?;
-        possible(channel != 0, "channel", channel)?;
-        possible(number != 0, "number", number)?;
+        let possible = |is_possible: bool, field| if is_possible { Ok(()) } else { Err(Malformed(field)) };
+        possible(entries > 0, "number of entries")?;
+        possible(flags & !(BEACON | UNICAST) == 0, "set of flags")?;
+        possible(channel != 0, "channel")?;
+        possible(number != 0, "number")?;
         let (is_beacon, is_unicast) = (flags & BEACON != 0, flags & UNICAST != 0);
         Ok((Self { is_beacon, is_unicast, channel, number }, entries))
     }
@@ -301,12 +264,12 @@ fn inline_words(entry: &[u64; ENTRY_WORDS]) -> usize {
 }
 
 /// Decodes the header of a datagram of `len` bytes at the start of these words, followed by its entries.
-pub(crate) fn parse(words: &[u64], len: usize) -> Result<(DatagramHeader, Entries<'_>), DatagramError> {
-    let cut = DatagramError::Cut { len };
+pub(crate) fn parse(words: &[u64], len: usize) -> Result<(DatagramHeader, Entries<'_>), Malformed> {
+    let cut = Malformed("length");
     let words = if len.is_multiple_of(WORD) { words.get(..len / WORD) } else { None }.ok_or(cut)?;
     let (head, rest) = words.split_first_chunk().ok_or(cut)?;
     let (header, left) = DatagramHeader::parse(head)?;
-    Ok((header, Entries { head, left, rest, len }))
+    Ok((header, Entries { head, left, rest }))
 }
 
 /// The entries of a datagram. Ends after the last one, or with the first error.
@@ -315,7 +278,6 @@ pub(crate) struct Entries<'a> {
     head: &'a [u64; HEADER_WORDS],
     left: u8,
     rest: &'a [u64],
-    len: usize,
 }
 
 /// An entry of a datagram. Untrusted until [`Self::is_authentic`] returns true.
@@ -323,8 +285,6 @@ pub(crate) struct Entries<'a> {
 pub(crate) struct Entry<'a> {
     /// The notice.
     pub(crate) notice: Notice,
-    /// The number of records in the inline bytes.
-    pub(crate) records: u32,
     /// The inline bytes.
     pub(crate) inline: &'a [u64],
     head: &'a [u64; HEADER_WORDS],
@@ -332,12 +292,12 @@ pub(crate) struct Entry<'a> {
 }
 
 impl<'a> Iterator for Entries<'a> {
-    type Item = Result<Entry<'a>, DatagramError>;
+    type Item = Result<Entry<'a>, Malformed>;
 
     fn next(&mut self) -> Option<Self::Item> {
         let Some(left) = self.left.checked_sub(1) else {
-            let len = std::mem::take(&mut self.rest).len() * WORD;
-            return (len > 0).then_some(Err(DatagramError::Rest { len }));
+            let behind = std::mem::take(&mut self.rest);
+            return (!behind.is_empty()).then_some(Err(Malformed("length")));
         };
         let (next, rest) = match self.entry() {
             Ok((entry, rest)) => (Ok(entry), rest),
@@ -351,26 +311,25 @@ impl<'a> Iterator for Entries<'a> {
 
 impl<'a> Entries<'a> {
     /// Returns the next entry, and the words after it.
-    fn entry(&self) -> Result<(Entry<'a>, &'a [u64]), DatagramError> {
-        let cut = DatagramError::Cut { len: self.len };
+    fn entry(&self) -> Result<(Entry<'a>, &'a [u64]), Malformed> {
+        let cut = Malformed("length");
         let (words, behind) = self.rest.split_first_chunk::<ENTRY_WORDS>().ok_or(cut)?;
         let (inline, rest) = behind.split_at_checked(inline_words(words)).ok_or(cut)?;
         let [topic, epoch, sequence, position, published_ns, sizes, ..] = *words;
         let (inline_len, records) = halves(sizes);
-        let field = |field, found| DatagramError::Field { field, found };
-        let epoch = Epoch::new(epoch).ok_or_else(|| field("epoch", epoch))?;
+        let epoch = Epoch::new(epoch).ok_or(Malformed("epoch"))?;
         if !(inline_len as usize).is_multiple_of(WORD) {
-            return Err(field("inline length", inline_len.into()));
+            return Err(Malformed("inline length"));
         }
         if (records == 0) != (inline_len == 0) || u64::from(records) > sequence {
-            return Err(field("number of inline records", records.into()));
+            return Err(Malformed("number of inline records"));
         }
         if position != 0 && position < inline_len.into() {
-            return Err(field("position", position));
+            return Err(Malformed("position"));
         }
         let (topic, sequence) = (TopicId::new(topic), Sequence::new(sequence));
         let notice = Notice { topic, epoch, sequence, position, published_ns };
-        Ok((Entry { notice, records, inline, head: self.head, words }, rest))
+        Ok((Entry { notice, inline, head: self.head, words }, rest))
     }
 }
 
@@ -493,7 +452,7 @@ mod tests {
         let (header, mut entries) = parse(&words, words.len() * WORD).unwrap();
         assert_eq!(header, HEADER);
         let first = entries.next().unwrap().unwrap();
-        assert_eq!((first.notice, first.records, first.inline), (notice(), 2, &[10, 11, 12][..]));
+        assert_eq!((first.notice, first.inline), (notice(), &[10, 11, 12][..]));
         assert!(first.is_authentic(&KEY) && !first.is_authentic(&OTHER_KEY));
         let second = entries.next().unwrap().unwrap();
         assert_eq!((second.notice.topic, second.inline.len()), (TopicId::new(3), 0));
@@ -566,7 +525,7 @@ mod tests {
             match parse(&words, words.len() * WORD)
                 .and_then(|(_, entries)| entries.collect::<Result<Vec<_>, _>>())
             {
-                Err(DatagramError::Field { field, .. }) => field,
+                Err(Malformed(field)) => field,
                 other => panic!("{other:?}"),
             }
         };

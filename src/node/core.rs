@@ -112,8 +112,9 @@ impl NodeCore {
     }
 
     /// A number that no peer can guess.
-    pub(super) fn nonce(&self) -> Result<NonZeroU64, std::io::Error> {
-        Ok(NonZeroU64::new(crate::random::number()?).unwrap_or(NonZeroU64::MIN))
+    pub(super) fn nonce(&self) -> Result<NonZeroU64, FabricError> {
+        let number = crate::random::number().map_err(FabricError::no_random)?;
+        Ok(NonZeroU64::new(number).unwrap_or(NonZeroU64::MIN))
     }
 
     /// Reserves a topic's name.

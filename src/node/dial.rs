@@ -60,7 +60,10 @@ impl Dialled {
         };
         let invitation = Invitation::new(address, topic, core.keyed_waker())?;
         let pending = Pending::new(&invitation);
-        let served = Served::inviting(core, connection, deadline_ns, pending).map_err(DialError::Random)?;
+        let served = Served::inviting(core, connection, deadline_ns, pending).map_err(|source| {
+            let topic = invitation.topic.clone();
+            DialError::Unreachable { topic, source }
+        })?;
         self.0.lock().push(served);
         // The node's thread may have failed since, and have dropped the sessions that it knew of.
         if let Err(error) = check_runs(core, &invitation.topic) {

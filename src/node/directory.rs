@@ -4,24 +4,10 @@ use super::core::NodeCore;
 use super::link::LinkError;
 use super::links::Links;
 use crate::control::{ControlError, Identity, Text, TopicEntry};
-use crate::fabric::{Address, AddressError, FabricError, NodeEntry};
+use crate::fabric::{Address, AddressError, FabricError, NodeListing};
 use crate::id::{Epoch, Kind, NodeName, Sequence, TopicName};
 use crate::limits;
 use crate::publisher::PublishedTopic;
-
-/// A node of this host.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NodeListing {
-    /// Its name.
-    pub node: NodeName,
-    /// Its process.
-    pub process: u32,
-    /// When it started, nanoseconds since the Unix epoch.
-    pub started_ns: u64,
-    /// Whether its process still runs.
-    pub alive: bool,
-}
 
 /// The topics of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,9 +70,6 @@ pub enum DirectoryError {
         #[source]
         source: ControlError,
     },
-    /// The operating system provided no random number.
-    #[error("cannot draw a random number")]
-    Random(#[source] std::io::Error),
 }
 
 impl From<Infallible> for DirectoryError {
@@ -96,18 +79,13 @@ impl From<Infallible> for DirectoryError {
 }
 
 pub(super) fn nodes(core: &NodeCore) -> Result<Vec<NodeListing>, DirectoryError> {
-    let listing = |entry: NodeEntry| {
-        let NodeEntry { node, process, started_ns, alive } = entry;
-        NodeListing { node, process, started_ns, alive }
-    };
-    Ok(core.fabric.nodes()?.into_iter().map(listing).collect())
+    Ok(core.fabric.nodes()?)
 }
 
 pub(super) fn query(links: &Links, address: &Address, timeout_ns: u64) -> Result<Directory, DirectoryError> {
     let failed = |error| match error {
         LinkError::Fabric(source) => DirectoryError::Fabric(source),
         LinkError::Session(source) => DirectoryError::Session { address: address.clone(), source },
-        LinkError::Random(source) => DirectoryError::Random(source),
     };
     let known = links.known(address);
     let link = known.map_or_else(|| links.dial(address, timeout_ns), Ok).map_err(failed)?;

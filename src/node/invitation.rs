@@ -101,9 +101,6 @@ pub enum DialError {
         max = limits::SESSIONS_MAX
     )]
     TooManySessions,
-    /// The operating system provided no random number.
-    #[error("cannot draw a random number")]
-    Random(#[source] std::io::Error),
 }
 
 impl From<Infallible> for DialError {

@@ -152,8 +152,6 @@ pub(super) enum LinkError {
     Fabric(FabricError),
     #[error(transparent)]
     Session(ControlError),
-    #[error("cannot draw a random number")]
-    Random(#[source] std::io::Error),
 }
 
 impl Link {
@@ -189,7 +187,7 @@ impl Link {
     ) -> Result<Self, LinkError> {
         let handle = connection.wait_handle().map(|handle| handle.try_clone_to_owned()).transpose();
         let cloned = |source| FabricError::System { what: "share a connection between threads", source };
-        let nonce = core.nonce().map_err(LinkError::Random)?;
+        let nonce = core.nonce().map_err(LinkError::Fabric)?;
         let now_ns = core.clock.monotonic_ns();
         Ok(Self {
             core: Arc::clone(core),
@@ -286,7 +284,7 @@ impl Link {
         let total = state.total;
         state.ending = true;
         // Fails when the session has ended or not begun: the peer needs no notification then.
-        let _ = state.session.end(now_ns, EndReason::Done, total);
+        let _ = state.session.end(now_ns, EndReason::DONE, total);
         state.fail(error.clone());
         LinkError::Session(error)
     }
@@ -550,7 +548,7 @@ impl LinkState {
     fn end(&mut self, now_ns: u64) {
         self.ending = true;
         // Fails when the session has ended or not begun: closing the connection suffices then.
-        if self.session.end(now_ns, EndReason::Done, self.total).is_err() && self.peer.is_none() {
+        if self.session.end(now_ns, EndReason::DONE, self.total).is_err() && self.peer.is_none() {
             self.fail(ControlError::Disconnected);
         }
     }

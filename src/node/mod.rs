@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use builder::{NodeBuilder, NodeError};
-pub use directory::{Directory, DirectoryError, NodeListing, TopicListing};
+pub use directory::{Directory, DirectoryError, TopicListing};
 pub use invitation::DialError;
 pub use listener::Listener;
 pub use publish::PublisherBuilder;
@@ -42,7 +42,7 @@ use self::driver::DriverThread;
 use self::links::Links;
 use self::shared::Shared;
 use crate::clock::saturate;
-use crate::fabric::Address;
+use crate::fabric::{Address, NodeListing};
 use crate::id::NodeName;
 use crate::limits;
 

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use crate::chain::ErrorChain;
-use crate::fabric::ChannelSender;
+use crate::fabric::{ChannelSender, FabricError};
 use crate::notice::NoticeSender;
 use crate::publisher::PublishedTopic;
 
@@ -25,7 +25,7 @@ impl NoticeSenders {
         &mut self,
         channel: Arc<dyn ChannelSender>,
         topic: &Arc<PublishedTopic>,
-    ) -> Result<Arc<NoticeSender>, std::io::Error> {
+    ) -> Result<Arc<NoticeSender>, FabricError> {
         for sending in &mut self.senders {
             if let Some(sender) = sending.sender.upgrade().filter(|it| it.ticket() == channel.ticket()) {
                 sending.topics.insert(topic.key(), Arc::clone(topic));

@@ -81,7 +81,7 @@ impl Served {
         connection: Box<dyn Connection>,
         now_ns: u64,
         room: bool,
-    ) -> Result<Self, std::io::Error> {
+    ) -> Result<Self, FabricError> {
         let mut session = ServerSession::new(now_ns, core.identity.clone(), core.nonce()?);
         if !room {
             let reason = RefuseReason::TooManySessions;
@@ -96,7 +96,7 @@ impl Served {
         connection: Box<dyn Connection>,
         deadline_ns: u64,
         invitation: Pending,
-    ) -> Result<Self, std::io::Error> {
+    ) -> Result<Self, FabricError> {
         let (identity, topic) = (core.identity.clone(), invitation.topic().clone());
         let dialled_for = Some(DialledFor { topic: topic.clone(), is_granted: false });
         let session = ServerSession::inviting(deadline_ns, identity, core.nonce()?, topic);

@@ -8,7 +8,7 @@ use crate::chain::ErrorChain;
 use crate::clock::saturate;
 use crate::control::{ControlError, Grant, NoticesBy, RefuseReason};
 use crate::event::Event;
-use crate::fabric::{ByteRange, Completion, Exposure, FabricError, Offer, Target, read_now};
+use crate::fabric::{ByteRange, Completion, Exposure, Offer, Target, read_now};
 use crate::id::{Delivery, KindOptions, TopicName};
 use crate::layout::Geometry;
 use crate::layout::GeometryError;
@@ -407,7 +407,6 @@ fn undialled(target: &Target, error: LinkError) -> SubscriberError {
     match error {
         LinkError::Fabric(source) => SubscriberError::Unreachable { target, source },
         LinkError::Session(source) => SubscriberError::Session { target, source },
-        LinkError::Random(source) => SubscriberError::Random(source),
     }
 }
 
@@ -427,9 +426,6 @@ impl From<LinkError> for AttachError {
         match error {
             LinkError::Fabric(source) => Self::Fabric(source),
             LinkError::Session(source) => Self::Session(source),
-            LinkError::Random(source) => {
-                Self::Fabric(FabricError::System { what: "draw a random number", source })
-            }
         }
     }
 }

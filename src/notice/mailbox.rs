@@ -6,14 +6,14 @@ use parking_lot::Mutex;
 
 use crate::fabric::{FabricError, Waker};
 use crate::id::{Epoch, Sequence, TopicId};
+use crate::layout::WORD;
 use crate::layout::notice::{Entry, Notice};
-use crate::layout::{WORD, halves, joined};
 use crate::limits;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Words of inline pieces kept.
 const HELD_WORDS: usize = limits::NOTICE_INLINE_HELD_LEN / WORD;
-/// Words before each piece: sequence, position, time of publishing, number of words and records.
+/// Words before each piece: sequence, position, time of publishing, number of words.
 const PIECE_WORDS: usize = 4;
 
 /// The notices of one subscription: the newest hint, and the inline pieces not taken yet.
@@ -42,15 +42,6 @@ struct MailboxState {
     pieces: u64,
     /// Inline pieces are ignored.
     refuses_inline: bool,
-}
-
-/// The inline part of a notice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// The notice.
-    pub(crate) notice: Notice,
-    /// Its number of records.
-    pub(crate) records: u32,
 }
 
 impl Mailbox {
@@ -122,18 +113,17 @@ impl Mailbox {
         self.gaps_told.swap(gaps, Ordering::Relaxed) != gaps
     }
 
-    /// Takes the oldest inline piece into `into`, replacing its contents. [`limits::NOTICE_DATAGRAM_LEN_MAX`] bytes always
-    /// suffice.
-    pub(crate) fn take(&self, into: &mut Vec<u64>) -> Option<Piece> {
+    /// Takes the oldest inline piece into `into`, replacing its contents, and returns its notice.
+    /// [`limits::NOTICE_DATAGRAM_LEN_MAX`] bytes always suffice.
+    pub(crate) fn take(&self, into: &mut Vec<u64>) -> Option<Notice> {
         let held = &mut *self.held.lock();
         let (head, len) = held.next_head()?;
         into.clear();
         into.extend(held.words.drain(..PIECE_WORDS + len).skip(PIECE_WORDS));
         held.pieces -= 1;
-        let [sequence, position, published_ns, sizes] = head;
-        let (_, records) = halves(sizes);
+        let [sequence, position, published_ns, _] = head;
         let (topic, epoch, sequence) = (self.topic, self.epoch, Sequence::new(sequence));
-        Some(Piece { notice: Notice { topic, epoch, sequence, position, published_ns }, records })
+        Some(Notice { topic, epoch, sequence, position, published_ns })
     }
 
     /// Records an entry. Returns how many pieces were dropped for lack of capacity: all earlier ones, because the newest is what
@@ -162,9 +152,8 @@ impl MailboxState {
     fn next_head(&self) -> Option<([u64; PIECE_WORDS], usize)> {
         let mut words = self.words.iter().copied();
         let head = [words.next()?, words.next()?, words.next()?, words.next()?];
-        let [.., sizes] = head;
-        let (len, _) = halves(sizes);
-        Some((head, len as usize))
+        let [.., len] = head;
+        Some((head, usize::try_from(len).unwrap_or(usize::MAX)))
     }
 
     /// Keeps the inline part of an entry. Returns how many older pieces it dropped.
@@ -174,9 +163,8 @@ impl MailboxState {
             self.words.clear();
             dropped = std::mem::take(&mut self.pieces);
         }
-        let len = u32::try_from(entry.inline.len()).unwrap_or(u32::MAX);
         let Notice { sequence, position, published_ns, .. } = entry.notice;
-        self.words.extend([sequence.get(), position, published_ns, joined(len, entry.records)]);
+        self.words.extend([sequence.get(), position, published_ns, entry.inline.len() as u64]);
         self.words.extend(entry.inline);
         self.pieces += 1;
         debug_assert!(self.words.len() <= HELD_WORDS, "more words than the capacity");

@@ -14,21 +14,19 @@ mod wake_word;
 #[cfg(test)]
 mod tests;
 
-use std::io;
-
 pub(crate) use crate::layout::notice::{Inline, Notice, NoticeKey};
-pub(crate) use mailbox::{Mailbox, Piece};
+pub(crate) use mailbox::Mailbox;
 pub use receiver::NoticeCounts;
 pub(crate) use receiver::NoticeReceiver;
-#[cfg(test)]
-pub(crate) use sender::NoticeSenderCounts;
 pub(crate) use sender::{NoticeSender, RegisterError};
 pub(crate) use wake_word::{WAKE_WORD_LEN, WakeWord};
 
+use crate::fabric::FabricError;
 use crate::random;
 
 /// Draws a random key for the notices of one incarnation of a topic.
-pub(crate) fn draw_key() -> io::Result<NoticeKey> {
-    let words = [random::number()?, random::number()?];
+pub(crate) fn draw_key() -> Result<NoticeKey, FabricError> {
+    let draw = || random::number().map_err(FabricError::no_random);
+    let words = [draw()?, draw()?];
     Ok(NoticeKey::new(bytemuck::cast(words)))
 }

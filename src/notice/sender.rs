@@ -31,23 +31,6 @@ struct NoticeSenderState {
     pending: VecDeque<(Notice, NoticeKey)>,
     /// Receivers served by unicast too.
     receivers: Vec<Arc<dyn UnicastSender>>,
-    counts: NoticeSenderCounts,
-}
-
-/// The counts of a notice sender.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub(crate) struct NoticeSenderCounts {
-    /// Datagrams sent by multicast.
-    pub(crate) sent: u64,
-    /// Datagrams sent by unicast.
-    pub(crate) unicast_sent: u64,
-    /// Datagrams that could not be sent by unicast.
-    pub(crate) unicast_failed: u64,
-    /// Notices queued.
-    pub(crate) deferred: u64,
-    /// Queued notices replaced by newer ones.
-    pub(crate) coalesced: u64,
 }
 
 /// Why a topic or receiver could not be registered.
@@ -66,11 +49,11 @@ pub(crate) enum RegisterError {
 
 impl NoticeSender {
     /// The sending end of this channel, with a random identity.
-    pub(crate) fn new(channel: Arc<dyn ChannelSender>) -> io::Result<Self> {
+    pub(crate) fn new(channel: Arc<dyn ChannelSender>) -> Result<Self, FabricError> {
         let len_max = channel.datagram_len_max().min(limits::NOTICE_DATAGRAM_LEN_MAX);
         let draft = DatagramDraft::new(len_max).ok_or_else(|| {
             let reason = format!("datagrams of {len_max} bytes are too short for a notice");
-            io::Error::new(io::ErrorKind::InvalidInput, reason)
+            FabricError::System { what: "send notices", source: io::Error::other(reason) }
         })?;
         let state = NoticeSenderState {
             draft,
@@ -78,20 +61,14 @@ impl NoticeSender {
             topics: HashMap::new(),
             pending: VecDeque::new(),
             receivers: Vec::with_capacity(limits::UNICAST_RECEIVERS_MAX),
-            counts: NoticeSenderCounts::default(),
         };
-        Ok(Self { channel, identity: random::number()?, state: Mutex::new(state) })
+        let identity = random::number().map_err(FabricError::no_random)?;
+        Ok(Self { channel, identity, state: Mutex::new(state) })
     }
 
     /// The ticket by which receivers join.
     pub(crate) fn ticket(&self) -> &[u8] {
         self.channel.ticket()
-    }
-
-    /// The counts so far.
-    #[cfg(test)]
-    pub(crate) fn counts(&self) -> NoticeSenderCounts {
-        self.state.lock().counts
     }
 
     /// The number of receivers served by unicast.
@@ -146,9 +123,7 @@ impl NoticeSender {
         if let Some(key) = state.topics.get(&notice.topic) {
             state.draft.clear();
             state.draft.push(notice, key, inline);
-            let waiting = state.pending.len();
             state.pending.retain(|(waiting, _)| waiting.topic != notice.topic);
-            state.counts.coalesced += (waiting - state.pending.len()) as u64;
             let taken = state.take_along();
             match state.send(self, false) {
                 Ok(Sent::Full) => state.defer_first(1),
@@ -218,20 +193,16 @@ impl NoticeSenderState {
         let (channel, number) = (sender.identity, self.number + 1);
         let header = DatagramHeader { is_beacon, is_unicast: false, channel, number };
         let outcome = sender.channel.send(self.draft.seal(&header));
-        match outcome {
-            Ok(Sent::Full) => return Ok(Sent::Full),
-            Ok(Sent::Done) => self.counts.sent += 1,
-            // Other receivers may still be reached.
-            Err(_) => {}
+        // After an error other receivers may still be reached.
+        if let Ok(Sent::Full) = outcome {
+            return outcome;
         }
         self.number = number;
         if !self.receivers.is_empty() {
             let datagram = self.draft.seal(&DatagramHeader { is_unicast: true, ..header });
             for receiver in &self.receivers {
-                match receiver.send(datagram) {
-                    Ok(Sent::Done) => self.counts.unicast_sent += 1,
-                    Ok(Sent::Full) | Err(_) => self.counts.unicast_failed += 1,
-                }
+                // The next beacon makes up for a failure.
+                let _ = receiver.send(datagram);
             }
         }
         outcome
@@ -240,18 +211,15 @@ impl NoticeSenderState {
     /// Queues the first entries of the draft, except those superseded in the queue.
     fn defer_first(&mut self, count: usize) {
         for (notice, key) in self.draft.notices().iter().take(count) {
-            self.counts.deferred += 1;
             match self.pending.iter_mut().find(|(waiting, _)| waiting.topic == notice.topic) {
                 None => {
                     debug_assert!(self.pending.len() < self.topics.len(), "more than registered");
                     self.pending.push_back((*notice, *key));
                 }
-                Some((waiting, _)) => {
-                    self.counts.coalesced += 1;
-                    if waiting.epoch != notice.epoch || waiting.sequence < notice.sequence {
-                        *waiting = *notice;
-                    }
+                Some((waiting, _)) if waiting.epoch != notice.epoch || waiting.sequence < notice.sequence => {
+                    *waiting = *notice;
                 }
+                Some(_) => {}
             }
         }
     }

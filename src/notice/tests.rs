@@ -1,4 +1,4 @@
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -211,7 +211,7 @@ fn notice_reaches_every_mailbox_of_its_topic_with_its_bytes() {
     for mailbox in [first, second] {
         assert!(mailbox.has_news(Sequence::new(2)) && !mailbox.has_news(Sequence::new(3)));
         assert_eq!(mailbox.hint(), Sequence::new(3));
-        assert_eq!(mailbox.take(&mut words), Some(Piece { notice: notice(T, 3), records: 1 }));
+        assert_eq!(mailbox.take(&mut words), Some(notice(T, 3)));
         assert_eq!(words, [100, 101, 102, 103, 104]);
         assert_eq!(mailbox.take(&mut words), None);
     }
@@ -248,8 +248,6 @@ fn full_channel_queues_the_newest_notice_of_each_topic() {
     assert_eq!(mailbox.hint(), Sequence::new(1));
     assert_eq!(mailboxes[0].hint(), Sequence::NONE);
     assert!(mailboxes[1..].iter().all(|mailbox| mailbox.hint() == Sequence::new(4)));
-    let counts = pair.sender.counts();
-    assert_eq!((counts.sent, counts.deferred, counts.coalesced), (2, 80, 60));
 }
 
 #[test]
@@ -260,8 +258,6 @@ fn queued_notice_is_not_sent_after_a_newer_one() {
     *pair.wire.room.lock() = None;
     assert!(!pair.announce(2));
     assert_eq!(entries(&pair.wire.take()), [1]);
-    let counts = pair.sender.counts();
-    assert_eq!((counts.sent, counts.deferred, counts.coalesced), (1, 1, 1));
 }
 
 #[test]
@@ -306,7 +302,6 @@ fn heartbeat_queues_what_does_not_fit() {
     *pair.wire.room.lock() = None;
     assert!(!pair.sender.flush().unwrap());
     assert_eq!(entries(&pair.wire.take()), [15, 15, 10]);
-    assert_eq!(pair.sender.counts().deferred, 25);
     assert_eq!(*pair.wire.refused.lock(), 1, "it was tried once, not for each datagram");
 }
 
@@ -345,7 +340,6 @@ fn datagram_by_multicast_and_unicast_counts_once_and_shows_both() {
         assert_eq!(mailbox.hint(), Sequence::new(1));
         assert_eq!(pair.receiver.beacon(), Some(DatagramReach::Multicast));
         pair.assert_heard(DatagramReach::Multicast, 9);
-        assert_eq!(pair.sender.counts().unicast_sent, 2);
     }
 }
 
@@ -384,8 +378,8 @@ fn unicast_receivers_are_bounded_and_independent() {
     }
     assert_eq!(pair.sender.add_unicast(pair.way(TICKET)), Err(RegisterError::Receivers));
     pair.announce(1);
-    assert_eq!(pair.wire.take().len(), limits::UNICAST_RECEIVERS_MAX);
-    assert_eq!((pair.sender.counts().unicast_sent, pair.sender.counts().unicast_failed), (63, 1));
+    let (unicast, multicast): (Vec<_>, Vec<_>) = pair.wire.take().into_iter().partition(|it| it.0.is_some());
+    assert_eq!((multicast.len(), unicast.len()), (1, 63), "one of the 64 receivers is nobody");
     // Removing an unknown receiver does nothing.
     pair.sender.remove_unicast(&pair.way(b"nobody"));
     assert_eq!(pair.sender.add_unicast(pair.way(TICKET)), Err(RegisterError::Receivers));
@@ -505,7 +499,7 @@ fn pieces_beyond_the_capacity_are_dropped_but_not_the_hint() {
     assert_eq!(mailbox.hint().get(), fitting as u64 + 2);
     let mut into = vec![5; 7];
     for sequence in [fitting as u64 + 1, fitting as u64 + 2] {
-        assert_eq!(mailbox.take(&mut into).unwrap().notice, notice(T, sequence));
+        assert_eq!(mailbox.take(&mut into), Some(notice(T, sequence)));
         assert_eq!((into.len(), into[0], into[99]), (100, sequence, sequence + 99));
     }
     assert_eq!(mailbox.take(&mut into), None);

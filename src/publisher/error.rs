@@ -100,7 +100,4 @@ pub enum PublisherError {
     /// The fabric could not register the repository.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The operating system provided no random number.
-    #[error("cannot draw a random number")]
-    Random(#[source] std::io::Error),
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use super::PublisherError;
 use crate::clock::Clock;
-use crate::fabric::{Fabric, KeyedWaker};
+use crate::fabric::{Fabric, FabricError, KeyedWaker};
 use crate::id::{Epoch, TopicName};
 use crate::payload::{Payload, Schema};
 
@@ -25,8 +25,8 @@ pub(crate) struct TopicParts<'a> {
 
 /// A new, unique epoch.
 pub(crate) fn fresh_epoch() -> Result<Epoch, PublisherError> {
-    let number = crate::random::number().map_err(PublisherError::Random)?;
-    Epoch::new(number).ok_or_else(|| PublisherError::Random(std::io::ErrorKind::Other.into()))
+    let number = crate::random::number().map_err(FabricError::no_random)?;
+    Ok(Epoch::new(number).ok_or_else(|| FabricError::no_random(std::io::ErrorKind::Other.into()))?)
 }
 
 impl TopicParts<'_> {

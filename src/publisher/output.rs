@@ -64,7 +64,7 @@ impl<L: Landing<Geometry: Into<Geometry>>> Output<L> {
 
         let started_ns = clock.realtime_ns();
         let mut counts = TopicCounts::new(Arc::clone(&region), host, started_ns);
-        let key = draw_key().map_err(PublisherError::Random)?;
+        let key = draw_key()?;
         let notices = Arc::new(TopicNotices::new(header.topic, epoch, key));
         let notifier = Notifier::new(Arc::clone(&notices), Arc::clone(&region), waker.clone());
         let repository = Repository { registration: Arc::clone(&registration), geometry, epoch };

@@ -311,8 +311,8 @@ fn poll_notices<R: Reader>(
         return None;
     }
     let mut has_values = false;
-    while let Some((piece, words)) = notices.take_piece(R::WANTS_EACH) {
-        match reader.take_inline(words, piece.notice.sequence, piece.notice.position) {
+    while let Some((notice, words)) = notices.take_piece(R::WANTS_EACH) {
+        match reader.take_inline(words, notice.sequence, notice.position) {
             taken @ Finding::Taken(_) => return Some(taken),
             Finding::Something => has_values = true,
             Finding::More(_) | Finding::Nothing => {}

@@ -246,9 +246,6 @@ pub enum SubscriberError {
     /// The fabric failed.
     #[error(transparent)]
     Fabric(#[from] FabricError),
-    /// The operating system provided no random number.
-    #[error("cannot draw a random number")]
-    Random(#[source] std::io::Error),
 }
 
 impl From<Infallible> for SubscriberError {

@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::fabric::{DatagramReach, FabricError, wait};
 use crate::id::Sequence;
 use crate::limits;
-use crate::notice::{Mailbox, NoticeCounts, NoticeReceiver, Piece, WakeWord};
+use crate::notice::{Mailbox, Notice, NoticeCounts, NoticeReceiver, WakeWord};
 
 /// How a subscriber is notified of new values at the moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -89,13 +89,13 @@ impl NoticeSubscription {
         }
     }
 
-    /// Takes the oldest inline piece, or the newest of all if not `wants_each`.
-    pub(super) fn take_piece(&mut self, wants_each: bool) -> Option<(Piece, &[u64])> {
-        let mut piece = self.mailbox.take(&mut self.piece)?;
+    /// Takes the oldest inline piece, or the newest of all if not `wants_each`, with its notice.
+    pub(super) fn take_piece(&mut self, wants_each: bool) -> Option<(Notice, &[u64])> {
+        let mut notice = self.mailbox.take(&mut self.piece)?;
         while !wants_each && let Some(newer) = self.mailbox.take(&mut self.piece) {
-            piece = newer;
+            notice = newer;
         }
-        Some((piece, &self.piece))
+        Some((notice, &self.piece))
     }
 
     /// Whether a subscriber that has reached `last` should read the repository: because of a later hint, missing datagrams, or

@@ -10,7 +10,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::support::{Place, Running, fields, json, wait_until};
 
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 17] = [
     "connect",
     "fabric",
     "gb_per_s",
@@ -23,7 +23,6 @@ const FIELDS: [&str; 18] = [
     "p999_ns",
     "p99_ns",
     "placement",
-    "publisher_cpu_ns_per_msg",
     "rejected",
     "size",
     "subscribers",

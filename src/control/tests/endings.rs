@@ -6,10 +6,10 @@ use super::*;
 fn the_subscriber_ends_the_session() {
     let mut pair = Pair::ready();
     pair.attach("pull", Delivery::Pull);
-    pair.client.end(0, EndReason::Done, counts(5)).unwrap();
+    pair.client.end(0, EndReason::DONE, counts(5)).unwrap();
     assert!(matches!(pair.client.list(None), Err(ControlError::Closed { state: "ending" })));
     pair.pump();
-    let summary = EndSummary { reason: EndReason::Done, counts: counts(5) };
+    let summary = EndSummary { reason: EndReason::DONE, counts: counts(5) };
     assert_eq!(pair.events, [ClientEvent::Ended { summary }]);
     assert_eq!(pair.closed, Some(Ok(summary)));
     assert_eq!(pair.client.on_disconnected(), Ok(()));
@@ -25,13 +25,13 @@ fn the_publisher_ends_the_session() {
     // A request crosses the end: it is not answered, and neither side is at fault.
     pair.client.list(None).unwrap();
     pair.pump();
-    assert_eq!(pair.events, [ClientEvent::EndAsked { reason: EndReason::Shutdown }]);
+    assert_eq!(pair.events, [ClientEvent::EndAsked { reason: EndReason::SHUTDOWN }]);
     assert_eq!((&pair.closed, pair.client.deadline_ns()), (&None, None));
 
-    pair.client.end(0, EndReason::Shutdown, counts(6)).unwrap();
-    assert!(matches!(pair.client.end(0, EndReason::Done, counts(6)), Err(ControlError::Closed { .. })));
+    pair.client.end(0, EndReason::SHUTDOWN, counts(6)).unwrap();
+    assert!(matches!(pair.client.end(0, EndReason::DONE, counts(6)), Err(ControlError::Closed { .. })));
     pair.pump();
-    assert_eq!(pair.closed, Some(Ok(EndSummary { reason: EndReason::Shutdown, counts: counts(6) })));
+    assert_eq!(pair.closed, Some(Ok(EndSummary { reason: EndReason::SHUTDOWN, counts: counts(6) })));
     assert_eq!(pair.failed, None);
 }
 
@@ -39,11 +39,11 @@ fn the_publisher_ends_the_session() {
 fn both_sides_end_the_session_at_once() {
     let mut pair = Pair::ready();
     pair.server.shutdown(0);
-    pair.client.end(0, EndReason::Done, counts(6)).unwrap();
+    pair.client.end(0, EndReason::DONE, counts(6)).unwrap();
     pair.pump();
-    assert_eq!(pair.closed, Some(Ok(EndSummary { reason: EndReason::Done, counts: counts(6) })));
+    assert_eq!(pair.closed, Some(Ok(EndSummary { reason: EndReason::DONE, counts: counts(6) })));
     assert!(
-        matches!(pair.events[..], [ClientEvent::Ended { summary }] if summary.reason == EndReason::Shutdown)
+        matches!(pair.events[..], [ClientEvent::Ended { summary }] if summary.reason == EndReason::SHUTDOWN)
     );
 }
 
@@ -51,7 +51,7 @@ fn both_sides_end_the_session_at_once() {
 fn a_grant_that_crosses_the_end_is_dropped_with_its_region() {
     let mut pair = Pair::ready();
     pair.client.attach(topic("pull"), Delivery::Pull, None, KindOptions::default()).unwrap();
-    pair.client.end(0, EndReason::Done, counts(0)).unwrap();
+    pair.client.end(0, EndReason::DONE, counts(0)).unwrap();
     pair.pump();
     assert!(matches!(pair.events[..], [ClientEvent::Ended { .. }]));
     assert_eq!((pair.regions, pair.failed), ((1, 0), None));
@@ -89,7 +89,7 @@ fn a_session_that_waits_for_an_answer_has_no_deadline_and_one_that_ends_has() {
     pair.client.list(None).unwrap();
     assert_eq!(pair.client.deadline_ns(), None);
     assert_eq!(pair.client.on_time(u64::MAX), Ok(()));
-    pair.client.end(10, EndReason::Done, counts(0)).unwrap();
+    pair.client.end(10, EndReason::DONE, counts(0)).unwrap();
     assert_eq!(pair.client.deadline_ns(), Some(10 + TIMEOUT_NS));
     let error = pair.client.on_time(10 + TIMEOUT_NS).unwrap_err();
     assert_eq!(error, ControlError::Deadline { awaited: "end of the session" });

@@ -17,9 +17,9 @@ fn an_invitation_is_followed_by_a_session_the_other_way_round() {
             pair.pump();
             assert_eq!(pair.events, [ClientEvent::Exposed(attachment)]);
         }
-        pair.client.end(0, EndReason::Done, counts(5)).unwrap();
+        pair.client.end(0, EndReason::DONE, counts(5)).unwrap();
         pair.pump();
-        assert_eq!(pair.closed, Some(Ok(EndSummary { reason: EndReason::Done, counts: counts(5) })));
+        assert_eq!(pair.closed, Some(Ok(EndSummary { reason: EndReason::DONE, counts: counts(5) })));
     }
 }
 

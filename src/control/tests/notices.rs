@@ -165,14 +165,14 @@ fn listening_that_crosses_the_end_of_the_session_is_not_answered() {
     pair.client.listen(attachment).unwrap();
     pair.client.heard(sample::heard(false)).unwrap();
     pair.pump();
-    assert_eq!(pair.events, [ClientEvent::EndAsked { reason: EndReason::Shutdown }]);
+    assert_eq!(pair.events, [ClientEvent::EndAsked { reason: EndReason::SHUTDOWN }]);
     assert_eq!((&pair.closed, &pair.failed), (&None, &None));
 
     // And the answer that crosses the client's end.
     let mut pair = Pair::ready();
     let attachment = pair.attach("pull", Delivery::Pull);
     pair.client.listen(attachment).unwrap();
-    pair.client.end(0, EndReason::Done, counts(0)).unwrap();
+    pair.client.end(0, EndReason::DONE, counts(0)).unwrap();
     pair.pump();
     assert!(matches!(pair.events[..], [ClientEvent::Ended { .. }]));
     assert_eq!((pair.regions, pair.failed), ((2, 0), None));

@@ -128,7 +128,7 @@ fn ask_client(client: &mut ClientSession, request: Request) {
         Request::Detach(id) => client.detach(id, counts(0)),
         Request::Listen(id) => client.listen(id),
         Request::Heard(heard) => client.heard(sample::heard(heard)),
-        Request::End => client.end(0, EndReason::Done, counts(0)),
+        Request::End => client.end(0, EndReason::DONE, counts(0)),
         _ => Ok(()),
     };
 }
@@ -358,7 +358,7 @@ impl Honest {
                 ask_server(&mut self.server, Request::TopicEnded(AttachmentId::new(id)));
             }
             Step::ClientEnd => {
-                let ended = self.client.end(0, EndReason::Done, counts(0)).is_ok();
+                let ended = self.client.end(0, EndReason::DONE, counts(0)).is_ok();
                 // Agreeing to the server's end is its last message; its own end is answered.
                 self.client_ended |= ended && self.asked_to_end;
             }

@@ -94,7 +94,7 @@ pub(crate) fn every_message() -> Vec<Message> {
         Message::Detach(Detach { attachment, counts: counts(1) }),
         Message::Detached(Detached { attachment, published: 7 }),
         Message::TopicEnded(TopicEnded { attachment, published: 7 }),
-        Message::End(EndSummary { reason: EndReason::Done, counts: counts(1) }),
+        Message::End(EndSummary { reason: EndReason::DONE, counts: counts(1) }),
         Message::Invite(Invite { identity: identity("node-1"), topic }),
         Message::Listen(attachment),
         Message::Notices(Notices { attachment, by: NoticesBy::Channel(channel()) }),
@@ -147,7 +147,7 @@ pub(crate) fn any_message() -> impl Strategy<Value = Message> {
         (any_attachment(), any::<u64>())
             .prop_map(|(attachment, published)| Message::TopicEnded(TopicEnded { attachment, published })),
         (any::<u16>(), 0..9_u64).prop_map(|(reason, first)| {
-            let summary = EndSummary { reason: reason.into(), counts: counts(first) };
+            let summary = EndSummary { reason: EndReason(reason), counts: counts(first) };
             Message::End(summary)
         }),
         any_invite(),

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 use super::entry::{ENTRY_LEN, NameEntry};
 use crate::clock::{Clock, SystemClock, saturate};
-use crate::fabric::{Address, FabricError, NodeEntry};
+use crate::fabric::{Address, FabricError, NodeListing};
 use crate::id::NodeName;
 
 /// The environment variable with the runtime directory.
@@ -211,7 +211,7 @@ impl RuntimeDirectory {
     }
 
     /// All readable entries, by name.
-    pub(super) fn entries(&self) -> Result<Vec<NodeEntry>, FabricError> {
+    pub(super) fn entries(&self) -> Result<Vec<NodeListing>, FabricError> {
         let Some(directory) = self.find()? else { return Ok(Vec::new()) };
         let mut entries = Vec::new();
         for node in names(directory)? {
@@ -224,12 +224,12 @@ impl RuntimeDirectory {
                 Err(_) => {}
             }
         }
-        entries.sort_by(|one: &NodeEntry, other| one.node.cmp(&other.node));
+        entries.sort_by(|one: &NodeListing, other| one.node.cmp(&other.node));
         Ok(entries)
     }
 
     /// The entry of this node, if it exists and is readable.
-    pub(super) fn entry(&self, node: &NodeName) -> Result<Option<NodeEntry>, FabricError> {
+    pub(super) fn entry(&self, node: &NodeName) -> Result<Option<NodeListing>, FabricError> {
         let Some(directory) = self.find()? else { return Ok(None) };
         let name = format!("{node}{ENTRY_SUFFIX}");
         let file = match rustix::fs::openat(directory, &name, OFlags::RDONLY | ENTRY_FLAGS, Mode::empty()) {
@@ -243,7 +243,12 @@ impl RuntimeDirectory {
         // The lock is free if the process is dead; closing the file releases it again.
         let alive = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err();
         let entry = NameEntry::parse(&bytes).filter(|entry| entry.node == *node);
-        Ok(entry.map(|it| NodeEntry { node: it.node, process: it.process, started_ns: it.started_ns, alive }))
+        Ok(entry.map(|it| NodeListing {
+            node: it.node,
+            process: it.process,
+            started_ns: it.started_ns,
+            alive,
+        }))
     }
 }
 
@@ -492,7 +497,7 @@ mod tests {
                 for _ in 0..500 {
                     let entries = directory.entries().unwrap();
                     let is_busy =
-                        |it: &NodeEntry| (it.node.as_str(), it.process) == ("busy", std::process::id());
+                        |it: &NodeListing| (it.node.as_str(), it.process) == ("busy", std::process::id());
                     assert!(entries.len() <= 1 && entries.iter().all(is_busy), "{entries:?}");
                 }
             });

@@ -17,7 +17,7 @@ use self::background::Background;
 use self::directory::RuntimeDirectory;
 use self::one_sided::ShmRegistered;
 use crate::fabric::{
-    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeEntry, Registration,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeListing, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -87,7 +87,7 @@ impl Fabric for ShmFabric {
         Ok(Registration::new(Arc::clone(region), exposure, ShmRegistered { key }))
     }
 
-    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+    fn nodes(&self) -> Result<Vec<NodeListing>, FabricError> {
         self.directory.entries()
     }
 }

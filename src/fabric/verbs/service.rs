@@ -9,7 +9,6 @@ use parking_lot::Mutex;
 
 use super::opened::{Devices, OpenDevice};
 use super::session::{Next, Session};
-use super::sys::AsyncEventKind;
 use crate::chain::ErrorChain;
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::{FabricError, Waker, wait};
@@ -154,13 +153,7 @@ fn report_events(device: &OpenDevice) {
                 return;
             }
         };
-        let is_grave = matches!(
-            event.kind,
-            AsyncEventKind::DeviceFatal
-                | AsyncEventKind::QueuePairFatal
-                | AsyncEventKind::CompletionQueueError
-        );
-        if is_grave {
+        if event.is_grave {
             tracing::warn!(target: "fabricast", device = name, ?event, "an RDMA device reports a failure");
         } else {
             tracing::debug!(target: "fabricast", device = name, ?event, "an RDMA device reports");

@@ -27,9 +27,7 @@ pub(super) use address_handle::{AddressHandle, Path};
 pub(super) use completion::{CompletionChannel, CompletionQueue, Status, WorkCompletion};
 #[cfg(test)]
 pub(super) use context::PortState;
-pub(super) use context::{
-    AsyncEventKind, Context, Gid, GidKind, LinkLayer, PortAttributes, ProtectionDomain,
-};
+pub(super) use context::{Context, Gid, GidKind, LinkLayer, PortAttributes, ProtectionDomain};
 pub(super) use identifier::EventChannel;
 pub(super) use manager::{CmEvent, CmEventKind, CmId, ConnectParameters, JoinedGroup, Membership, PortSpace};
 #[cfg(test)]

@@ -30,8 +30,6 @@ enum NoticeError {
     Fabric(#[from] FabricError),
     #[error(transparent)]
     Register(#[from] RegisterError),
-    #[error("cannot draw a random number")]
-    Random(#[from] std::io::Error),
 }
 
 impl Audience {

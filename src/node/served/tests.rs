@@ -332,7 +332,7 @@ fn peer_that_ends_before_an_answer_ends_in_good_order() {
     let counts = SubscriberCounts::default();
     setup.client.detach(attachment, counts).unwrap();
     let detach = setup.client.next_message().unwrap().bytes;
-    setup.client.end(0, EndReason::Done, counts).unwrap();
+    setup.client.end(0, EndReason::DONE, counts).unwrap();
     let end = setup.client.next_message().unwrap().bytes;
     {
         let mut line = setup.line.lock();

@@ -135,24 +135,10 @@ impl<'de> Deserializer<'de> for Probe<'_> {
         deserialize_f32 F32 visit_f32(|leaves, place| leaves.single_float(place));
         deserialize_f64 F64 visit_f64(|leaves, place| leaves.float(place));
         deserialize_char Char visit_char(|leaves, place| leaves.character(place));
+        deserialize_str String visit_string(|leaves, place| leaves.text(place));
         deserialize_string String visit_string(|leaves, place| leaves.text(place));
+        deserialize_bytes Bytes visit_byte_buf(|leaves, place| leaves.bytes(place));
         deserialize_byte_buf Bytes visit_byte_buf(|leaves, place| leaves.bytes(place));
-    }
-
-    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
-        *self.format = Some(Format::String);
-        let leaves = &mut self.tracer.leaves;
-        let outcome = visitor.visit_str(&leaves.text(&self.place));
-        leaves.answered(outcome.is_ok());
-        outcome
-    }
-
-    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, TraceError> {
-        *self.format = Some(Format::Bytes);
-        let leaves = &mut self.tracer.leaves;
-        let outcome = visitor.visit_bytes(&leaves.bytes(&self.place));
-        leaves.answered(outcome.is_ok());
-        outcome
     }
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, TraceError> {

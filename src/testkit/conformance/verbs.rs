@@ -17,7 +17,7 @@ use super::{
 use crate::clock::{Clock, SystemClock};
 use crate::fabric::verbs::{VerbsConfig, VerbsFabric};
 use crate::fabric::{
-    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeEntry, RdmaConnect, Received,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeListing, RdmaConnect, Received,
     Registration, Write,
 };
 use crate::id::NodeName;
@@ -140,7 +140,7 @@ impl Fabric for Named {
         self.fabric.register(region, exposure)
     }
 
-    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+    fn nodes(&self) -> Result<Vec<NodeListing>, FabricError> {
         self.fabric.nodes()
     }
 }

@@ -33,7 +33,7 @@ use self::ends::{SimConnection, SimListener};
 use self::state::SimState;
 use crate::clock::Clock;
 use crate::fabric::{
-    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeEntry, Registration,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeListing, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -151,7 +151,7 @@ impl Fabric for SimFabric {
         self.network.state.lock().register(self.process, region, exposure)
     }
 
-    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+    fn nodes(&self) -> Result<Vec<NodeListing>, FabricError> {
         Ok(self.network.state.lock().nodes())
     }
 }

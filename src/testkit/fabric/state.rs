@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use super::channel::Channels;
 use super::transfer::Transfer;
-use crate::fabric::{Address, Exposure, FabricError, NodeEntry, Registration, RemoteKey, Sent};
+use crate::fabric::{Address, Exposure, FabricError, NodeListing, Registration, RemoteKey, Sent};
 use crate::id::NodeName;
 use crate::limits;
 use crate::memory::{Access, Region};
@@ -171,8 +171,8 @@ impl SimState {
         }
     }
 
-    pub(super) fn nodes(&self) -> Vec<NodeEntry> {
-        let listed = |(node, entry): (&NodeName, &Entry)| NodeEntry {
+    pub(super) fn nodes(&self) -> Vec<NodeListing> {
+        let listed = |(node, entry): (&NodeName, &Entry)| NodeListing {
             node: node.clone(),
             process: entry.process,
             started_ns: entry.started_ns,

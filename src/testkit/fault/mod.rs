@@ -19,7 +19,7 @@ pub(crate) use script::{Fault, Running, Script};
 use self::connection::{FaultyConnection, FaultyListener, Session};
 use self::script::Operation;
 use crate::fabric::{
-    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeEntry, Registration,
+    Acceptor, Address, Connection, Exposure, Fabric, FabricError, Intent, NodeListing, Registration,
 };
 use crate::id::NodeName;
 use crate::memory::Region;
@@ -61,7 +61,7 @@ impl Fabric for FaultyFabric {
         self.inner.register(region, exposure)
     }
 
-    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+    fn nodes(&self) -> Result<Vec<NodeListing>, FabricError> {
         self.inner.nodes()
     }
 }

@@ -65,7 +65,6 @@ pub(super) struct Line {
     pub(super) max_ns: Option<u64>,
     pub(super) msgs_per_s: f64,
     pub(super) gb_per_s: f64,
-    pub(super) publisher_cpu_ns_per_msg: Option<f64>,
     pub(super) torn_retries: Option<u64>,
     pub(super) lost: Option<u64>,
     pub(super) rejected: Option<u64>,

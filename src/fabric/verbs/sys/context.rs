@@ -1,6 +1,6 @@
 //! Devices, their ports, GIDs and events, and protection domains.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -8,13 +8,13 @@ use std::slice;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rdma_sys::{ibv_context, ibv_device_attr, ibv_gid_entry, ibv_pd, ibv_port_attr};
+use rdma_sys::{ibv_context, ibv_device_attr, ibv_event_type as names, ibv_gid_entry, ibv_pd, ibv_port_attr};
 use rustix::io::Errno;
 
 use super::{SysError, borrow, check, set_nonblocking, warn_left};
 
-// SAFETY: the declaration is that of infiniband/verbs.h, as a test shows by the layout of what it fills; libibverbs, which
-// the bindings link, has the function since 32.
+// SAFETY: the declarations are those of infiniband/verbs.h, as tests show by what they fill and return; libibverbs, which
+// the bindings link, has both functions since 32.
 unsafe extern "C" {
     /// Missing in the bindings: queries the valid GIDs of all ports.
     fn _ibv_query_gid_table(
@@ -24,6 +24,9 @@ unsafe extern "C" {
         flags: u32,
         entry_size: usize,
     ) -> isize;
+
+    /// Missing in the bindings: the name of an event, or of any other number, as a text that is never freed.
+    safe fn ibv_event_type_str(event: u32) -> *const c_char;
 }
 
 /// `struct ibv_gid_entry`, without its union.
@@ -150,6 +153,21 @@ impl LinkLayer {
         }
     }
 }
+
+/// The library's name for an event.
+pub(super) fn event_name(number: u32) -> &'static str {
+    // SAFETY: every number has a text, which is static and ended by a zero.
+    let name = unsafe { CStr::from_ptr(ibv_event_type_str(number)) };
+    name.to_str().unwrap_or("unknown")
+}
+
+/// The events that point to a queue pair.
+const QUEUE_PAIR_EVENTS: [names; 4] = [
+    names::IBV_EVENT_QP_FATAL,
+    names::IBV_EVENT_QP_REQ_ERR,
+    names::IBV_EVENT_QP_ACCESS_ERR,
+    names::IBV_EVENT_COMM_EST,
+];
 
 /// `IBV_LINK_LAYER_INFINIBAND`, missing in the bindings like all of its unnamed enumeration.
 pub(super) const LINK_LAYER_INFINIBAND: u8 = 1;
@@ -356,8 +374,11 @@ impl Context {
         }
         // SAFETY: zeroed, then filled by the call; a pointer and a number have no invalid values.
         let raw = unsafe { raw.assume_init_ref() };
-        let kind = AsyncEventKind::from_number(raw.event_type);
-        let queue_pair = if kind.concerns_queue_pair() {
+        let name = event_name(raw.event_type);
+        let is_one_of = |kinds: &[names]| kinds.iter().any(|kind| *kind as u32 == raw.event_type);
+        let is_grave =
+            is_one_of(&[names::IBV_EVENT_CQ_ERR, names::IBV_EVENT_QP_FATAL, names::IBV_EVENT_DEVICE_FATAL]);
+        let queue_pair = if is_one_of(&QUEUE_PAIR_EVENTS) {
             // SAFETY: events of these kinds point to a queue pair, whose destruction waits until they are
             // acknowledged, so it is still alive.
             Some(unsafe { (*raw.element).qp_num })
@@ -366,71 +387,19 @@ impl Context {
         };
         // SAFETY: the event came from ibv_get_async_event and is acknowledged once, unchanged.
         unsafe { rdma_sys::ibv_ack_async_event(place) };
-        Ok(Some(AsyncEvent { kind, queue_pair }))
+        Ok(Some(AsyncEvent { name, is_grave, queue_pair }))
     }
 }
 
 /// An asynchronous event of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fabric::verbs) struct AsyncEvent {
-    /// Its kind.
-    pub(in crate::fabric::verbs) kind: AsyncEventKind,
+    /// The library's name for it, such as `CQ error`.
+    pub(in crate::fabric::verbs) name: &'static str,
+    /// A completion queue overran, or a queue pair or the device broke.
+    pub(in crate::fabric::verbs) is_grave: bool,
     /// The number of the queue pair, if it concerns one.
     pub(in crate::fabric::verbs) queue_pair: Option<u32>,
-}
-
-/// The kinds of [`AsyncEvent`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fabric::verbs) enum AsyncEventKind {
-    /// A completion queue overran.
-    CompletionQueueError,
-    /// A queue pair broke.
-    QueuePairFatal,
-    /// A queue pair received an invalid request.
-    QueuePairRequestError,
-    /// A queue pair received a request that it does not permit.
-    QueuePairAccessError,
-    /// The first packet arrived before the connection was reported established.
-    CommunicationEstablished,
-    /// The device is broken.
-    DeviceFatal,
-    /// A port came up.
-    PortActive,
-    /// A port went down.
-    PortError,
-    /// The addresses of a port changed.
-    GidChange,
-    /// Another number.
-    Other(u32),
-}
-
-impl AsyncEventKind {
-    fn from_number(number: u32) -> Self {
-        use rdma_sys::ibv_event_type as names;
-        let is = |name: names| number == name as u32;
-        match () {
-            () if is(names::IBV_EVENT_CQ_ERR) => Self::CompletionQueueError,
-            () if is(names::IBV_EVENT_QP_FATAL) => Self::QueuePairFatal,
-            () if is(names::IBV_EVENT_QP_REQ_ERR) => Self::QueuePairRequestError,
-            () if is(names::IBV_EVENT_QP_ACCESS_ERR) => Self::QueuePairAccessError,
-            () if is(names::IBV_EVENT_COMM_EST) => Self::CommunicationEstablished,
-            () if is(names::IBV_EVENT_DEVICE_FATAL) => Self::DeviceFatal,
-            () if is(names::IBV_EVENT_PORT_ACTIVE) => Self::PortActive,
-            () if is(names::IBV_EVENT_PORT_ERR) => Self::PortError,
-            () if is(names::IBV_EVENT_GID_CHANGE) => Self::GidChange,
-            () => Self::Other(number),
-        }
-    }
-
-    fn concerns_queue_pair(self) -> bool {
-        matches!(
-            self,
-            Self::QueuePairFatal
-                | Self::QueuePairRequestError
-                | Self::QueuePairAccessError
-                | Self::CommunicationEstablished
-        )
-    }
 }
 
 /// The scope of queue pairs and memory regions; those of different domains cannot be used together.

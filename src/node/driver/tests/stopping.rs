@@ -1,7 +1,7 @@
 //! The end of a node's thread.
 
 use super::*;
-use crate::fabric::{Address, Connection, Exposure, Fabric, Intent, NodeEntry, Registration, WakeQueue};
+use crate::fabric::{Address, Connection, Exposure, Fabric, Intent, NodeListing, Registration, WakeQueue};
 
 /// A fabric in whose turn a node's last handle is dropped.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Fabric for Dropping {
         Err(FabricError::Closed)
     }
 
-    fn nodes(&self) -> Result<Vec<NodeEntry>, FabricError> {
+    fn nodes(&self) -> Result<Vec<NodeListing>, FabricError> {
         Ok(Vec::new())
     }
 }

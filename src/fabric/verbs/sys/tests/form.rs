@@ -106,3 +106,9 @@ fn errors_are_read_in_every_form() {
         assert!(error.to_string().starts_with("f failed: "), "{error}");
     }
 }
+
+#[test]
+fn every_number_of_an_event_has_a_name() {
+    assert!((0..1000).chain([u32::MAX]).all(|number| !context::event_name(number).is_empty()));
+    assert_eq!((context::event_name(0), context::event_name(999)), ("CQ error", "unknown"));
+}

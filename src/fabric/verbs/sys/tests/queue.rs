@@ -363,6 +363,6 @@ fn a_queue_overrun_is_reported_as_an_event() {
     end.to_error().unwrap();
     wait_readable(context.async_handle());
     let event = context.next_async_event().unwrap().unwrap();
-    assert_eq!((event.kind, event.queue_pair), (AsyncEventKind::CompletionQueueError, None));
+    assert_eq!((event.name, event.is_grave, event.queue_pair), ("CQ error", true, None));
     while context.next_async_event().unwrap().is_some() {}
 }

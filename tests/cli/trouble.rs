@@ -128,7 +128,9 @@ fn node_that_sends_nonsense_is_reported_beside_the_listing() {
 fn run_after(place: &Place, first: &str, arguments: &str) -> Ended {
     let mut shell = std::process::Command::new("sh");
     shell.env("FABRICAST_RUNTIME_DIR", place.path()).env_remove("RUST_LOG");
-    let script = format!("{first}; exec {} {arguments}", env!("CARGO_BIN_EXE_fabricast"));
+    // What the tests inherited counts toward a limit on descriptors.
+    let inherited = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-";
+    let script = format!("{inherited}; {first}; exec {} {arguments}", env!("CARGO_BIN_EXE_fabricast"));
     let output = shell.arg("-c").arg(script).output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     Ended { code: output.status.code(), out: text(output.stdout), error: text(output.stderr) }

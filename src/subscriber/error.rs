@@ -97,8 +97,8 @@ pub enum ReceiveError {
     /// publisher's node stopped before it had written them, the topic's next incarnation ended meanwhile, or this pull subscriber
     /// read too late over a wire. The next call reports the end.
     #[error(
-        "the last {count} values or records, from {first_lost} on, cannot be received: the publisher or the \
-         connection was lost before they were read"
+        "the last {count} values or records, from {first_lost} on, cannot be received: the topic ended, or the \
+         connection was lost, before they reached this subscriber"
     )]
     CutOff {
         /// The first of them.

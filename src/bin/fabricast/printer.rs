@@ -118,7 +118,7 @@ impl Printer {
             Form::Text | Form::Hex => {
                 match reason {
                     CONFLATED => {
-                        let what = "skipped (newer values replaced them)";
+                        let what = "skipped (replaced by newer values)";
                         writeln!(self.out, "{first:>10}  {:>8}  {count} {what}", "-")?;
                     }
                     _ => writeln!(self.out, "{first:>10}  {:>8}  {count} lost: {reason}", "-")?,
